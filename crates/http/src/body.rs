@@ -1,0 +1,402 @@
+//! Request and response bodies: nothing, bytes in memory, or a stream with or without a known
+//! length. One type on both sides, so that a body passes between servers without being copied.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::Stream;
+use http_body::{Frame, SizeHint};
+use http_body_util::BodyExt;
+use thiserror::Error;
+use tokio::sync::mpsc;
+
+/// Why a body ended before its end.
+#[derive(Debug, Error)]
+pub enum BodyError {
+    #[error("the sender went away before the end of the body")]
+    Disconnected,
+    #[error("no data for {0:?}")]
+    Timeout(Duration),
+    #[error("the body is larger than {0} bytes")]
+    TooLarge(u64),
+    #[error("the body is malformed: {0}")]
+    Malformed(String),
+    #[error("{0}")]
+    Source(String),
+}
+
+type BoxBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Send>>;
+
+enum Kind {
+    Full(Option<Bytes>),
+    Incoming(hyper::body::Incoming),
+    Stream {
+        inner: BoxBody,
+        remaining: Option<u64>,
+    },
+}
+
+/// A body; poll it as an `http_body::Body`, or pull chunks with [`Body::next_chunk`].
+pub struct Body(Kind);
+
+impl Body {
+    pub const fn empty() -> Self {
+        Body(Kind::Full(None))
+    }
+
+    pub fn full(bytes: impl Into<Bytes>) -> Self {
+        let bytes = bytes.into();
+        Body(Kind::Full(if bytes.is_empty() {
+            None
+        } else {
+            Some(bytes)
+        }))
+    }
+
+    /// A body that arrives in chunks. `length`: bytes in all, where known; a stream that ends
+    /// short of it or goes past it is an error to the reader.
+    pub fn from_stream<S>(stream: S, length: Option<u64>) -> Self
+    where
+        S: Stream<Item = Result<Bytes, BodyError>> + Send + 'static,
+    {
+        let inner = Box::pin(StreamBody(Box::pin(stream)));
+        Body(Kind::Stream {
+            inner,
+            remaining: length,
+        })
+    }
+
+    /// A body fed through a bounded channel of `depth` chunks.
+    pub fn channel(length: Option<u64>, depth: usize) -> (BodySender, Self) {
+        let (tx, mut rx) = mpsc::channel(depth.max(1));
+        let stream = futures_util::stream::poll_fn(move |cx| rx.poll_recv(cx));
+        // A sender dropped without `finish` is a sender that failed.
+        let stream = CutOff {
+            inner: stream,
+            finished: false,
+        };
+        (BodySender(tx), Body::from_stream(stream, length))
+    }
+
+    pub fn incoming(incoming: hyper::body::Incoming) -> Self {
+        Body(Kind::Incoming(incoming))
+    }
+
+    /// Bytes still to come, where known.
+    pub fn length(&self) -> Option<u64> {
+        match &self.0 {
+            Kind::Full(bytes) => Some(bytes.as_ref().map_or(0, |b| b.len() as u64)),
+            Kind::Incoming(incoming) => http_body::Body::size_hint(incoming).exact(),
+            Kind::Stream { remaining, .. } => *remaining,
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.length() == Some(0)
+    }
+
+    /// The whole body where it is already in memory.
+    pub fn as_full(&self) -> Option<Bytes> {
+        match &self.0 {
+            Kind::Full(bytes) => Some(bytes.clone().unwrap_or_default()),
+            _ => None,
+        }
+    }
+
+    /// The next chunk, `None` at the end.
+    pub async fn next_chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
+        loop {
+            match self.frame().await? {
+                Ok(frame) => {
+                    if let Ok(data) = frame.into_data() {
+                        if !data.is_empty() {
+                            return Some(Ok(data));
+                        }
+                    }
+                }
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+
+    /// As [`Body::next_chunk`], failing when nothing comes for `timeout`.
+    pub async fn next_chunk_within(
+        &mut self,
+        timeout: Duration,
+    ) -> Option<Result<Bytes, BodyError>> {
+        match tokio::time::timeout(timeout, self.next_chunk()).await {
+            Ok(chunk) => chunk,
+            Err(_) => Some(Err(BodyError::Timeout(timeout))),
+        }
+    }
+
+    /// The whole body in memory, refused beyond `limit` bytes.
+    pub async fn collect(mut self, limit: u64) -> Result<Bytes, BodyError> {
+        if let Kind::Full(bytes) = &mut self.0 {
+            let bytes = bytes.take().unwrap_or_default();
+            return if bytes.len() as u64 > limit {
+                Err(BodyError::TooLarge(limit))
+            } else {
+                Ok(bytes)
+            };
+        }
+        if self.length().is_some_and(|n| n > limit) {
+            return Err(BodyError::TooLarge(limit));
+        }
+        let Some(first) = self.next_chunk().await.transpose()? else {
+            return Ok(Bytes::new());
+        };
+        if first.len() as u64 > limit {
+            return Err(BodyError::TooLarge(limit));
+        }
+        let Some(second) = self.next_chunk().await.transpose()? else {
+            return Ok(first);
+        };
+        let mut all = BytesMut::with_capacity(
+            self.length().unwrap_or(0) as usize + first.len() + second.len(),
+        );
+        all.extend_from_slice(&first);
+        all.extend_from_slice(&second);
+        while all.len() as u64 <= limit {
+            match self.next_chunk().await.transpose()? {
+                Some(chunk) => all.extend_from_slice(&chunk),
+                None => return Ok(all.freeze()),
+            }
+        }
+        Err(BodyError::TooLarge(limit))
+    }
+
+    /// Reads and drops what is left, up to `limit` bytes; true when the end was reached. Keeps a
+    /// connection usable after an early answer.
+    pub async fn drain(mut self, limit: u64) -> bool {
+        let mut seen = 0;
+        while let Some(chunk) = self.next_chunk().await {
+            match chunk {
+                Ok(chunk) => seen += chunk.len() as u64,
+                Err(_) => return false,
+            }
+            if seen > limit {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Default for Body {
+    fn default() -> Self {
+        Body::empty()
+    }
+}
+
+impl std::fmt::Debug for Body {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Body({:?} bytes)", self.length())
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        Body::full(bytes)
+    }
+}
+impl From<String> for Body {
+    fn from(text: String) -> Self {
+        Body::full(text)
+    }
+}
+impl From<Vec<u8>> for Body {
+    fn from(bytes: Vec<u8>) -> Self {
+        Body::full(bytes)
+    }
+}
+impl From<&'static str> for Body {
+    fn from(text: &'static str) -> Self {
+        Body::full(text)
+    }
+}
+
+impl http_body::Body for Body {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match &mut self.0 {
+            Kind::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
+            Kind::Incoming(incoming) => Pin::new(incoming)
+                .poll_frame(cx)
+                .map_err(|e| incoming_error(&e)),
+            Kind::Stream { inner, remaining } => {
+                let frame = std::task::ready!(inner.as_mut().poll_frame(cx));
+                Poll::Ready(match (frame, remaining) {
+                    (Some(Ok(frame)), Some(left)) => {
+                        let n = frame.data_ref().map_or(0, |d| d.len() as u64);
+                        if n > *left {
+                            Some(Err(BodyError::Source("more bytes than announced".into())))
+                        } else {
+                            *left -= n;
+                            Some(Ok(frame))
+                        }
+                    }
+                    (None, Some(left)) if *left > 0 => Some(Err(BodyError::Disconnected)),
+                    (frame, _) => frame,
+                })
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Kind::Full(bytes) => bytes.is_none(),
+            Kind::Incoming(incoming) => http_body::Body::is_end_stream(incoming),
+            Kind::Stream { remaining, inner } => *remaining == Some(0) && inner.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.length() {
+            Some(n) => SizeHint::with_exact(n),
+            None => SizeHint::default(),
+        }
+    }
+}
+
+fn incoming_error(error: &hyper::Error) -> BodyError {
+    if error.is_parse() || error.is_parse_too_large() {
+        BodyError::Malformed(error.to_string())
+    } else if error.is_timeout() {
+        BodyError::Timeout(Duration::ZERO)
+    } else if error.is_incomplete_message() || error.is_closed() || error.is_canceled() {
+        BodyError::Disconnected
+    } else {
+        // A chunked body that is not: hyper reports it as an invalid input of the reader.
+        let io = std::error::Error::source(error).and_then(|e| e.downcast_ref::<std::io::Error>());
+        match io.map(std::io::Error::kind) {
+            Some(std::io::ErrorKind::InvalidInput | std::io::ErrorKind::InvalidData) => {
+                BodyError::Malformed(error.to_string())
+            }
+            _ => BodyError::Disconnected,
+        }
+    }
+}
+
+struct StreamBody<S>(Pin<Box<S>>);
+
+impl<S: Stream<Item = Result<Bytes, BodyError>>> http_body::Body for StreamBody<S> {
+    type Data = Bytes;
+    type Error = BodyError;
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.0
+            .as_mut()
+            .poll_next(cx)
+            .map(|item| item.map(|chunk| chunk.map(Frame::data)))
+    }
+}
+
+enum Fed {
+    Chunk(Bytes),
+    End,
+    Failed(BodyError),
+}
+
+struct CutOff<S> {
+    inner: S,
+    finished: bool,
+}
+
+impl<S: Stream<Item = Fed> + Unpin> Stream for CutOff<S> {
+    type Item = Result<Bytes, BodyError>;
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.finished {
+            return Poll::Ready(None);
+        }
+        let fed = std::task::ready!(Pin::new(&mut self.inner).poll_next(cx));
+        self.finished = !matches!(fed, Some(Fed::Chunk(_)));
+        Poll::Ready(match fed {
+            Some(Fed::Chunk(chunk)) => Some(Ok(chunk)),
+            Some(Fed::End) => None,
+            Some(Fed::Failed(error)) => Some(Err(error)),
+            None => Some(Err(BodyError::Disconnected)),
+        })
+    }
+}
+
+/// The writing end of [`Body::channel`]. Dropped without [`BodySender::finish`], the reader
+/// sees [`BodyError::Disconnected`].
+#[derive(Clone)]
+pub struct BodySender(mpsc::Sender<Fed>);
+
+impl BodySender {
+    /// Waits for room; false when the reader has gone.
+    pub async fn send(&self, chunk: Bytes) -> bool {
+        self.0.send(Fed::Chunk(chunk)).await.is_ok()
+    }
+
+    /// Ends the body well.
+    pub async fn finish(self) -> bool {
+        self.0.send(Fed::End).await.is_ok()
+    }
+
+    /// Ends the body with an error.
+    pub async fn fail(self, error: BodyError) {
+        let _ = self.0.send(Fed::Failed(error)).await;
+    }
+
+    /// Returns when the reader has gone.
+    pub async fn closed(&self) {
+        self.0.closed().await;
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn collect_honours_the_limit() {
+        assert_eq!(Body::full("abc").collect(3).await.unwrap(), "abc");
+        assert!(matches!(
+            Body::full("abcd").collect(3).await,
+            Err(BodyError::TooLarge(3))
+        ));
+        let (tx, body) = Body::channel(None, 1);
+        let feed = async {
+            for _ in 0..4 {
+                tx.send(Bytes::from_static(b"xy")).await;
+            }
+            tx.finish().await;
+        };
+        let (_, all) = tokio::join!(feed, body.collect(8));
+        assert_eq!(all.unwrap(), "xyxyxyxy");
+    }
+
+    #[tokio::test]
+    async fn a_dropped_sender_is_an_error() {
+        let (tx, mut body) = Body::channel(None, 2);
+        tx.send(Bytes::from_static(b"x")).await;
+        drop(tx);
+        assert_eq!(body.next_chunk().await.unwrap().unwrap(), "x");
+        assert!(matches!(
+            body.next_chunk().await,
+            Some(Err(BodyError::Disconnected))
+        ));
+        assert!(body.next_chunk().await.is_none());
+    }
+
+    #[tokio::test]
+    async fn announced_length_is_kept() {
+        let short = futures_util::stream::iter([Ok(Bytes::from_static(b"ab"))]);
+        assert!(Body::from_stream(short, Some(3)).collect(10).await.is_err());
+        let long = futures_util::stream::iter([Ok(Bytes::from_static(b"abcd"))]);
+        assert!(Body::from_stream(long, Some(3)).collect(10).await.is_err());
+    }
+}

@@ -1,0 +1,95 @@
+//! The pooled client to other servers: one per process, connections kept per address.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::{Client as HyperClient, Error as HyperError};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use thiserror::Error;
+
+use crate::body::Body;
+use crate::service::{Request, Response};
+
+/// Why a call brought no response. Whether the server saw the request decides who may retry.
+#[derive(Debug, Error)]
+pub enum CallError {
+    /// Not connected: the request was not sent.
+    #[error("cannot connect to {address}: {reason}")]
+    Connect { address: SocketAddr, reason: String },
+    /// No answer in time; the request may have been carried out.
+    #[error("no answer from {address} within {after:?}")]
+    Timeout {
+        address: SocketAddr,
+        after: Duration,
+    },
+    /// The connection broke after the request, or part of it, was sent.
+    #[error("connection to {address} broke: {reason}")]
+    Broken { address: SocketAddr, reason: String },
+    /// The request cannot be sent as it is.
+    #[error("request cannot be sent: {0}")]
+    BadRequest(String),
+}
+
+/// A client with a pool of connections. Cheap to clone.
+#[derive(Clone)]
+pub struct Client(HyperClient<HttpConnector, Body>);
+
+impl Client {
+    /// `idle_per_host`: kept open without use, for `idle_timeout`.
+    pub fn new(connect_timeout: Duration, idle_per_host: usize, idle_timeout: Duration) -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(connect_timeout));
+        let client = HyperClient::builder(TokioExecutor::new())
+            .pool_max_idle_per_host(idle_per_host)
+            .pool_idle_timeout(idle_timeout)
+            .pool_timer(TokioTimer::new())
+            .http1_title_case_headers(true)
+            .http1_max_headers(256)
+            .set_host(true)
+            .build(connector);
+        Client(client)
+    }
+
+    /// Sends a request whose URI is a path (and query) to `address`; answers with the response's
+    /// head as soon as it is there.
+    pub async fn call(
+        &self,
+        address: SocketAddr,
+        mut request: Request,
+        timeout: Duration,
+    ) -> Result<Response, CallError> {
+        let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
+        let uri: Uri = format!("http://{address}{path}")
+            .parse()
+            .map_err(|e: http::uri::InvalidUri| CallError::BadRequest(e.to_string()))?;
+        *request.uri_mut() = uri;
+        *request.version_mut() = http::Version::HTTP_11;
+        match tokio::time::timeout(timeout, self.0.request(request)).await {
+            Ok(Ok(response)) => Ok(response.map(Body::incoming)),
+            Ok(Err(error)) if error.is_connect() => Err(CallError::Connect {
+                address,
+                reason: reason(&error),
+            }),
+            Ok(Err(error)) => Err(CallError::Broken {
+                address,
+                reason: reason(&error),
+            }),
+            Err(_) => Err(CallError::Timeout {
+                address,
+                after: timeout,
+            }),
+        }
+    }
+}
+
+/// The innermost cause: hyper's own words are "client error (Connect)".
+fn reason(error: &HyperError) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

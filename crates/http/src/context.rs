@@ -1,0 +1,128 @@
+//! What travels with a request through the pipeline: the transaction id, who is asking, who
+//! decides whether they may, and notes for the access log. Swift keeps these in the WSGI
+//! environment.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use http::request::Parts;
+
+use crate::service::Response;
+
+/// What an authorizer grants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Granted {
+    /// The user owns the account: privileged headers (ACLs, sync keys, temp-URL keys) are shown
+    /// and may be set.
+    pub owner: bool,
+}
+
+pub type AuthorizeFuture<'a> = Pin<Box<dyn Future<Output = Result<Granted, Response>> + Send + 'a>>;
+
+/// The decision of an authentication middleware, asked by the proxy once it knows the ACL
+/// (`swift.authorize`). `acl`: the container's read or write ACL, as the request's method needs;
+/// `None` where the request is about an account, or the container has none.
+pub trait Authorize: Send + Sync {
+    fn authorize<'a>(&'a self, request: &'a Parts, acl: Option<&'a str>) -> AuthorizeFuture<'a>;
+}
+
+/// In every request's extensions from `catch_errors` on; subrequests carry a clone.
+#[derive(Clone, Default)]
+pub struct Context {
+    pub trans_id: Arc<str>,
+    /// The client's address, where the request came over a socket.
+    pub remote: Option<SocketAddr>,
+    /// Set by an authentication middleware; without one everything is allowed.
+    pub authorizer: Option<Arc<dyn Authorize>>,
+    /// Authorized already: by a signature, or because the proxy itself asks
+    /// (`swift.authorize_override`).
+    pub authorized: bool,
+    /// The user is known to own the account (`swift_owner`).
+    pub owner: bool,
+    /// The request may see reserved (NUL-prefixed) names; and for whom it is made, for the log
+    /// (`swift.source`).
+    pub allow_reserved: bool,
+    pub source: Option<&'static str>,
+    /// The path the client asked for, where a middleware changed it.
+    pub original_path: Option<Arc<str>>,
+    pub notes: Arc<Notes>,
+}
+
+/// Facts that inner layers learn and the outermost log line tells. Shared by all clones.
+#[derive(Default)]
+pub struct Notes {
+    user: OnceLock<Arc<str>>,
+    log_info: Mutex<Vec<String>>,
+}
+
+impl Notes {
+    /// The user's name for the log; the first to tell wins.
+    pub fn set_user(&self, user: impl Into<Arc<str>>) {
+        let _ = self.user.set(user.into());
+    }
+
+    pub fn user(&self) -> Option<Arc<str>> {
+        self.user.get().cloned()
+    }
+
+    /// Adds to the log line's `log_info`; bounded.
+    pub fn add(&self, text: impl Into<String>) {
+        let mut info = self.log_info.lock().unwrap_or_else(|e| e.into_inner());
+        if info.len() < 32 {
+            info.push(text.into());
+        }
+    }
+
+    pub fn log_info(&self) -> Vec<String> {
+        self.log_info
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .clone()
+    }
+}
+
+impl Context {
+    pub fn new(trans_id: impl Into<Arc<str>>) -> Self {
+        Context {
+            trans_id: trans_id.into(),
+            ..Context::default()
+        }
+    }
+
+    /// The context of a request, or an empty one.
+    pub fn of(parts: &Parts) -> Context {
+        parts
+            .extensions
+            .get::<Context>()
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    pub fn of_request<B>(request: &http::Request<B>) -> Context {
+        request
+            .extensions()
+            .get::<Context>()
+            .cloned()
+            .unwrap_or_default()
+    }
+
+    /// For a subrequest that the proxy makes on its own authority, named in the log as `source`.
+    pub fn pre_authorized(&self, source: &'static str) -> Context {
+        Context {
+            authorized: true,
+            owner: true,
+            source: Some(source),
+            ..self.clone()
+        }
+    }
+
+    /// For a subrequest made on the client's authority.
+    pub fn subrequest(&self, source: &'static str) -> Context {
+        Context {
+            source: Some(source),
+            ..self.clone()
+        }
+    }
+}

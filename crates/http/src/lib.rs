@@ -1,0 +1,27 @@
+//! The one shape of every server: a [`Service`] turns a [`Request`] into a [`Response`].
+//!
+//! Proxy, account, container and object servers are services; a middleware is a service that
+//! holds the next one. A service is reached over a socket ([`serve`]) or called in this process:
+//! the caller cannot tell. Here are also what travels with a request ([`Context`]), bodies,
+//! the accept loop with its graceful end, and the pooled client.
+//!
+//! Layer 2: may depend on `types` only. Nothing here knows accounts, rings or disks.
+
+pub mod body;
+pub mod client;
+pub mod clock;
+pub mod context;
+pub mod digest;
+pub mod info;
+pub mod metrics;
+pub mod params;
+pub mod respond;
+pub mod serve;
+pub mod service;
+
+pub use body::{Body, BodyError, BodySender};
+pub use clock::Clock;
+pub use context::{Authorize, AuthorizeFuture, Context, Granted};
+pub use digest::SharedDigest;
+pub use info::{AccountInfo, ContainerInfo, Cors, InfoFuture, InfoSource, SwiftInfo};
+pub use service::{Handler, Request, Response, Service, ServiceFuture, handler_fn};

@@ -1,0 +1,153 @@
+//! The counters every server keeps, in Prometheus' form. All names, units and labels are here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+/// Seconds; from a cached HEAD to a slow upload.
+const BUCKETS: [f64; 14] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
+];
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RequestLabels {
+    server: &'static str,
+    method: &'static str,
+    status: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ServerLabels {
+    server: &'static str,
+}
+
+/// One per process, shared by all its servers.
+pub struct Metrics {
+    registry: std::sync::RwLock<Registry>,
+    requests: Family<RequestLabels, Counter>,
+    seconds: Family<ServerLabels, Histogram>,
+    in_flight: Family<ServerLabels, Gauge>,
+    connections: Family<ServerLabels, Gauge>,
+}
+
+impl Metrics {
+    pub fn new() -> Arc<Self> {
+        let mut registry = Registry::with_prefix("cairn");
+        let requests = Family::default();
+        let seconds = Family::new_with_constructor(
+            (|| Histogram::new(BUCKETS.iter().copied())) as fn() -> Histogram,
+        );
+        let (in_flight, connections) = (Family::default(), Family::default());
+        registry.register(
+            "requests",
+            "Requests answered over a socket, by server, method and status",
+            requests.clone(),
+        );
+        registry.register_with_unit(
+            "request_duration",
+            "From the request's head read to its answer's head ready",
+            Unit::Seconds,
+            seconds.clone(),
+        );
+        registry.register(
+            "requests_in_flight",
+            "Requests being answered",
+            in_flight.clone(),
+        );
+        registry.register(
+            "connections",
+            "Open client connections",
+            connections.clone(),
+        );
+        Arc::new(Metrics {
+            registry: std::sync::RwLock::new(registry),
+            requests,
+            seconds,
+            in_flight,
+            connections,
+        })
+    }
+
+    /// For a part of the program that counts something of its own.
+    pub fn register(&self, add: impl FnOnce(&mut Registry)) {
+        add(&mut self.registry.write().unwrap_or_else(|e| e.into_inner()));
+    }
+
+    /// The exposition text (OpenMetrics 1.0).
+    pub fn encode(&self) -> String {
+        let mut out = String::new();
+        let registry = self.registry.read().unwrap_or_else(|e| e.into_inner());
+        // Writing to a String cannot fail.
+        let _ = text::encode(&mut out, &registry);
+        out
+    }
+
+    pub const CONTENT_TYPE: &'static str =
+        "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+    pub(crate) fn in_flight(&self, server: &'static str) -> Gauge {
+        self.in_flight.get_or_create_owned(&ServerLabels { server })
+    }
+
+    pub(crate) fn connections(&self, server: &'static str) -> Gauge {
+        self.connections
+            .get_or_create_owned(&ServerLabels { server })
+    }
+
+    pub(crate) fn answered(
+        &self,
+        server: &'static str,
+        method: &http::Method,
+        status: u16,
+        took: Duration,
+    ) {
+        let labels = RequestLabels {
+            server,
+            method: known_method(method),
+            status,
+        };
+        self.requests.get_or_create_owned(&labels).inc();
+        self.seconds
+            .get_or_create_owned(&ServerLabels { server })
+            .observe(took.as_secs_f64());
+    }
+}
+
+/// A client must not be able to make new label values.
+fn known_method(method: &http::Method) -> &'static str {
+    match method.as_str() {
+        "GET" => "GET",
+        "HEAD" => "HEAD",
+        "PUT" => "PUT",
+        "POST" => "POST",
+        "DELETE" => "DELETE",
+        "COPY" => "COPY",
+        "OPTIONS" => "OPTIONS",
+        "REPLICATE" => "REPLICATE",
+        "SSYNC" => "SSYNC",
+        "UPDATE" => "UPDATE",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts() {
+        let metrics = Metrics::new();
+        metrics.answered("proxy", &http::Method::GET, 200, Duration::from_millis(3));
+        let text = metrics.encode();
+        assert!(
+            text.contains(r#"cairn_requests_total{server="proxy",method="GET",status="200"} 1"#),
+            "{text}"
+        );
+    }
+}

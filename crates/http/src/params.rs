@@ -1,0 +1,211 @@
+//! Query strings and paths: decoding, encoding, splitting. Bytes that are no UTF-8 are an error
+//! that the caller answers with 412 (paths) or 400/412 (parameters), as Swift does.
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+/// What Python's `urllib.parse.quote` leaves alone, with `/`.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/');
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// The bytes are not UTF-8.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not valid UTF-8")]
+pub struct NotUtf8;
+
+/// Percent-encodes a path, keeping its slashes.
+pub fn quote_path(path: &str) -> String {
+    utf8_percent_encode(path, PATH).to_string()
+}
+
+/// Percent-encodes a name or value, slashes too.
+pub fn quote(text: &str) -> String {
+    utf8_percent_encode(text, SEGMENT).to_string()
+}
+
+/// Percent-decodes a path or value.
+pub fn unquote(text: &str) -> Result<String, NotUtf8> {
+    percent_decode_str(text)
+        .decode_utf8()
+        .map(|t| t.into_owned())
+        .map_err(|_| NotUtf8)
+}
+
+/// A query string's parameters in order, decoded; `+` is a space. At most 1,000 are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Params(Vec<(String, String)>);
+
+impl Params {
+    pub fn parse(query: Option<&str>) -> Result<Self, NotUtf8> {
+        let mut all = Vec::new();
+        for pair in query
+            .unwrap_or("")
+            .split('&')
+            .filter(|p| !p.is_empty())
+            .take(1000)
+        {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            all.push((
+                unquote(&name.replace('+', " "))?,
+                unquote(&value.replace('+', " "))?,
+            ));
+        }
+        Ok(Params(all))
+    }
+
+    /// The last value of that name, as Swift's dict of parameters has it.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0
+            .iter()
+            .rev()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.as_str())
+    }
+
+    pub fn contains(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// Replaces every value of that name.
+    pub fn set(&mut self, name: &str, value: impl Into<String>) {
+        self.remove(name);
+        self.0.push((name.to_owned(), value.into()));
+    }
+
+    pub fn remove(&mut self, name: &str) {
+        self.0.retain(|(n, _)| n != name);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(n, v)| (n.as_str(), v.as_str()))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As a query string, without the `?`.
+    pub fn encode(&self) -> String {
+        self.0
+            .iter()
+            .map(|(n, v)| format!("{}={}", quote(n), quote(v)))
+            .collect::<Vec<_>>()
+            .join("&")
+    }
+}
+
+/// Is this one of the words Swift takes for yes?
+pub fn is_true(text: &str) -> bool {
+    ["true", "1", "yes", "on", "t", "y"]
+        .iter()
+        .any(|w| text.trim().eq_ignore_ascii_case(w))
+}
+
+/// `path` replaced in a URI, the query kept. `path` is decoded text.
+pub fn with_path(uri: &http::Uri, path: &str) -> Option<http::Uri> {
+    with_path_and_query(path, uri.query())
+}
+
+/// A URI of a decoded path and an encoded query.
+pub fn with_path_and_query(path: &str, query: Option<&str>) -> Option<http::Uri> {
+    let mut text = quote_path(path);
+    if let Some(query) = query.filter(|q| !q.is_empty()) {
+        text.push('?');
+        text.push_str(query);
+    }
+    text.parse().ok()
+}
+
+/// Splits a decoded path into at least `min` and at most `max` segments; the last takes the
+/// rest, with its slashes, when `rest`. Leading `/` required; empty segments are refused, except
+/// a trailing one (`/a/c/` is `a`, `c`). (`split_path` upstream.)
+pub fn split_path(path: &str, min: usize, max: usize, rest: bool) -> Option<Vec<Option<&str>>> {
+    let body = path.strip_prefix('/')?;
+    let mut segments: Vec<&str> = if rest {
+        body.splitn(max, '/').collect()
+    } else {
+        body.splitn(max + 1, '/').collect()
+    };
+    if segments.len() > max {
+        // One too many is allowed when it is empty: the trailing slash.
+        if segments.len() == max + 1 && segments[max].is_empty() {
+            segments.pop();
+        } else {
+            return None;
+        }
+    }
+    let count = segments.len();
+    if count < min {
+        return None;
+    }
+    for (i, segment) in segments.iter().enumerate() {
+        let may_be_empty = i + 1 == count && i >= min;
+        if segment.is_empty() && !may_be_empty {
+            return None;
+        }
+    }
+    let mut parts: Vec<Option<&str>> = segments
+        .into_iter()
+        .map(|s| if s.is_empty() { None } else { Some(s) })
+        .collect();
+    parts.resize(max, None);
+    Some(parts)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn splits_as_upstream() {
+        assert_eq!(split_path("/a", 1, 1, false), Some(vec![Some("a")]));
+        assert_eq!(split_path("/a/", 1, 1, false), Some(vec![Some("a")]));
+        assert_eq!(split_path("/a/c", 1, 1, false), None);
+        assert_eq!(
+            split_path("/a/c", 2, 2, false),
+            Some(vec![Some("a"), Some("c")])
+        );
+        assert_eq!(
+            split_path("/a/c/", 2, 2, false),
+            Some(vec![Some("a"), Some("c")])
+        );
+        assert_eq!(
+            split_path("/a/c/o/r", 2, 3, true),
+            Some(vec![Some("a"), Some("c"), Some("o/r")])
+        );
+        assert_eq!(
+            split_path("/a/c//r", 1, 3, true),
+            Some(vec![Some("a"), Some("c"), Some("/r")])
+        );
+        assert_eq!(
+            split_path("/a", 1, 3, true),
+            Some(vec![Some("a"), None, None])
+        );
+        assert_eq!(split_path("//c", 1, 3, true), None);
+        assert_eq!(split_path("/", 1, 1, false), None);
+        assert_eq!(split_path("a", 1, 1, false), None);
+        assert_eq!(
+            split_path("/a/c/", 1, 3, true),
+            Some(vec![Some("a"), Some("c"), None])
+        );
+    }
+
+    #[test]
+    fn params() {
+        let params = Params::parse(Some("a=1&b=%C3%A9+x&a=2&c")).unwrap();
+        assert_eq!(params.get("a"), Some("2"));
+        assert_eq!(params.get("b"), Some("é x"));
+        assert_eq!(params.get("c"), Some(""));
+        assert!(Params::parse(Some("a=%ff")).is_err());
+        assert_eq!(params.encode(), "a=1&b=%C3%A9%20x&a=2&c=");
+    }
+}

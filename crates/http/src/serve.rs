@@ -1,0 +1,301 @@
+//! The accept loop: connections of one listener to one service, until told to end; then
+//! requests under way finish, for as long as the grace lasts.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tracing::{debug, warn};
+
+use crate::body::Body;
+use crate::context::Context;
+use crate::metrics::Metrics;
+use crate::respond;
+use crate::service::{Handler, Request, Response};
+
+/// How a listener treats its clients.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    /// The server's name in metrics: `proxy`, `object`, …
+    pub server: &'static str,
+    /// Connections served at once; more wait to be accepted.
+    pub max_connections: usize,
+    /// Within this time a request's head must have come, idle time included.
+    pub header_timeout: Duration,
+    /// Bytes in a request's head.
+    pub max_head: usize,
+    pub max_headers: usize,
+    /// How long requests under way may take to finish after the end was asked for.
+    pub grace: Duration,
+    /// Who may read `/metrics` on this listener.
+    pub metrics: MetricsAccess,
+}
+
+/// Who may read `/metrics`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsAccess {
+    Nobody,
+    Loopback,
+    Everybody,
+}
+
+impl ServeOptions {
+    pub fn new(server: &'static str) -> Self {
+        ServeOptions {
+            server,
+            max_connections: 4096,
+            header_timeout: Duration::from_secs(60),
+            max_head: 128 * 1024,
+            max_headers: 256,
+            grace: Duration::from_secs(60),
+            metrics: MetricsAccess::Loopback,
+        }
+    }
+}
+
+/// Binds an address; the error says which, and what to do about a port in use.
+pub fn bind(address: SocketAddr, backlog: i32) -> Result<std::net::TcpListener, BindError> {
+    let attempt = || -> std::io::Result<std::net::TcpListener> {
+        let domain = socket2::Domain::for_address(address);
+        let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None)?;
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(backlog)?;
+        Ok(socket.into())
+    };
+    attempt().map_err(|source| BindError { address, source })
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address}: {source}{}", hint(source))]
+pub struct BindError {
+    pub address: SocketAddr,
+    pub source: std::io::Error,
+}
+
+fn hint(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            "; another program has this port: stop it, or choose another port"
+        }
+        std::io::ErrorKind::PermissionDenied => "; ports below 1024 need privileges",
+        std::io::ErrorKind::AddrNotAvailable => "; this address is not one of this machine's",
+        _ => "",
+    }
+}
+
+/// Serves until `stop` turns true (or its sender is gone), then lets requests finish.
+pub async fn serve(
+    listener: TcpListener,
+    handler: Handler,
+    options: ServeOptions,
+    metrics: Arc<Metrics>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let room = Arc::new(Semaphore::new(options.max_connections));
+    let mut connections = JoinSet::new();
+    let shared = Arc::new(Shared {
+        handler,
+        options,
+        metrics,
+    });
+    loop {
+        let permit = tokio::select! {
+            permit = room.clone().acquire_owned() => permit,
+            _ = stop.wait_for(|s| *s) => break,
+        };
+        let Ok(permit) = permit else { break };
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = stop.wait_for(|s| *s) => break,
+        };
+        match accepted {
+            Ok((stream, peer)) => {
+                let shared = shared.clone();
+                connections.spawn(connection(stream, peer, shared, stop.clone(), permit));
+            }
+            Err(error) => {
+                // Out of file descriptors, say: accepting at once again would spin.
+                warn!(server = shared.options.server, %error, "cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+        while connections.try_join_next().is_some() {}
+    }
+    drop(listener);
+    let finish = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(shared.options.grace, finish)
+        .await
+        .is_err()
+    {
+        warn!(
+            server = shared.options.server,
+            "requests still under way after the grace; cut off"
+        );
+    }
+}
+
+struct Shared {
+    handler: Handler,
+    options: ServeOptions,
+    metrics: Arc<Metrics>,
+}
+
+async fn connection(
+    stream: TcpStream,
+    peer: SocketAddr,
+    shared: Arc<Shared>,
+    mut stop: watch::Receiver<bool>,
+    _permit: OwnedSemaphorePermit,
+) {
+    // Small answers leave at once.
+    let _ = stream.set_nodelay(true);
+    let open = GaugeGuard::new(shared.metrics.connections(shared.options.server));
+    let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
+        let shared = shared.clone();
+        async move { Ok::<_, Infallible>(answer(request.map(Body::incoming), peer, &shared).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(shared.options.header_timeout)
+        .max_buf_size(shared.options.max_head)
+        .max_headers(shared.options.max_headers)
+        .title_case_headers(true)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let mut ending = *stop.borrow();
+    if ending {
+        connection.as_mut().graceful_shutdown();
+    }
+    loop {
+        tokio::select! {
+            result = connection.as_mut() => {
+                if let Err(error) = result {
+                    debug!(%peer, %error, "connection ended early");
+                }
+                break;
+            }
+            _ = stop.wait_for(|s| *s), if !ending => {
+                ending = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+    drop(open);
+}
+
+async fn answer(mut request: Request, peer: SocketAddr, shared: &Shared) -> Response {
+    let options = &shared.options;
+    if request.uri().path() == "/metrics" && request.method() == http::Method::GET {
+        let allowed = match options.metrics {
+            MetricsAccess::Nobody => false,
+            MetricsAccess::Loopback => peer.ip().is_loopback(),
+            MetricsAccess::Everybody => true,
+        };
+        if allowed {
+            let text = shared.metrics.encode();
+            return respond::typed(StatusCode::OK, Metrics::CONTENT_TYPE, text);
+        }
+    }
+    let started = Instant::now();
+    let _in_flight = GaugeGuard::new(shared.metrics.in_flight(options.server));
+    let method = request.method().clone();
+    request.extensions_mut().insert(Context {
+        remote: Some(peer),
+        ..Context::default()
+    });
+    let mut response = shared.handler.call(request).await;
+    finish_head(&method, &mut response);
+    shared.metrics.answered(
+        options.server,
+        &method,
+        response.status().as_u16(),
+        started.elapsed(),
+    );
+    response
+}
+
+/// What the socket needs and services need not think of: a length where it is known, none where
+/// the status forbids a body.
+fn finish_head(method: &http::Method, response: &mut Response) {
+    let status = response.status();
+    if status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED {
+        *response.body_mut() = Body::empty();
+        return;
+    }
+    if method == http::Method::HEAD {
+        *response.body_mut() = Body::empty();
+    } else if let Some(length) = response.body().length() {
+        response
+            .headers_mut()
+            .entry(CONTENT_LENGTH)
+            .or_insert(HeaderValue::from(length));
+    }
+}
+
+struct GaugeGuard(prometheus_client::metrics::gauge::Gauge);
+
+impl GaugeGuard {
+    fn new(gauge: prometheus_client::metrics::gauge::Gauge) -> Self {
+        gauge.inc();
+        GaugeGuard(gauge)
+    }
+}
+
+impl Drop for GaugeGuard {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::client::Client;
+    use crate::service::handler_fn;
+
+    #[tokio::test]
+    async fn requests_under_way_finish_and_the_port_is_free_again() {
+        let listener = bind("127.0.0.1:0".parse().unwrap(), 16).unwrap();
+        let address = listener.local_addr().unwrap();
+        let taken = bind(address, 16).unwrap_err().to_string();
+        assert!(taken.contains("another program has this port"), "{taken}");
+        let (stop_tx, stop) = watch::channel(false);
+        let slow = handler_fn(|_| async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            respond::text(StatusCode::OK, "done")
+        });
+        let server = tokio::spawn(serve(
+            TcpListener::from_std(listener).unwrap(),
+            slow,
+            ServeOptions::new("test"),
+            Metrics::new(),
+            stop,
+        ));
+        let client = Client::new(Duration::from_secs(5), 4, Duration::from_secs(5));
+        let call = tokio::spawn(async move {
+            let request = http::Request::get("/x").body(Body::empty()).unwrap();
+            let response = client
+                .call(address, request, Duration::from_secs(5))
+                .await
+                .unwrap();
+            response.into_body().collect(100).await.unwrap()
+        });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        stop_tx.send(true).unwrap();
+        assert_eq!(call.await.unwrap(), "done");
+        server.await.unwrap();
+        bind(address, 16).unwrap();
+    }
+}

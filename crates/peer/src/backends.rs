@@ -1,0 +1,48 @@
+//! The one way to call a backend: in this process where it is served here, else over HTTP.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, RwLock};
+use std::time::Duration;
+
+use cairn_http::client::{CallError, Client};
+use cairn_http::{Handler, Request, Response, Service};
+
+/// All servers this process can reach.
+pub struct Backends {
+    local: RwLock<HashMap<SocketAddr, Handler>>,
+    client: Client,
+}
+
+impl Backends {
+    /// `connect_timeout`: Swift's `conn_timeout`.
+    pub fn new(connect_timeout: Duration) -> Arc<Self> {
+        let client = Client::new(connect_timeout, 256, Duration::from_secs(30));
+        Arc::new(Backends { local: RwLock::default(), client })
+    }
+
+    /// From now on calls to `address` are answered by `handler`, without a socket.
+    pub fn register_local(&self, address: SocketAddr, handler: Handler) {
+        self.local.write().unwrap_or_else(|e| e.into_inner()).insert(address, handler);
+    }
+
+    pub fn local(&self, address: SocketAddr) -> Option<Handler> {
+        self.local.read().unwrap_or_else(|e| e.into_inner()).get(&address).cloned()
+    }
+
+    /// Calls the server at `address`; the request's URI is a path and query. `timeout` bounds the
+    /// wait for the response's head, from now. Dropping the future cancels the request.
+    pub async fn call(
+        &self,
+        address: SocketAddr,
+        request: Request,
+        timeout: Duration,
+    ) -> Result<Response, CallError> {
+        match self.local(address) {
+            Some(handler) => tokio::time::timeout(timeout, handler.call(request))
+                .await
+                .map_err(|_| CallError::Timeout { address, after: timeout }),
+            None => self.client.call(address, request, timeout).await,
+        }
+    }
+}

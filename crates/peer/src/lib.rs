@@ -1,0 +1,10 @@
+//! Talking to other servers: which node next, has a quorum answered, and the call itself, which
+//! goes to a service of this process or over a pooled connection.
+//!
+//! Layer 2: may depend on `types`, `ring` and `http`. Only this crate knows whether a backend is
+//! in this process.
+
+pub mod backends;
+
+pub use backends::Backends;
+pub use cairn_http::client::CallError;

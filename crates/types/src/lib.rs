@@ -1,0 +1,17 @@
+//! The words every other crate uses: timestamps, names and their hashes, storage policies,
+//! limits, and which headers are whose metadata.
+//!
+//! Layer 0: no tokio, no files, no clock. Values in, values out. Depends on no other crate of
+//! the workspace.
+
+pub mod hash_path;
+pub mod limits;
+pub mod metadata;
+pub mod policy;
+pub mod timestamp;
+
+pub use hash_path::{HashPath, ObjectHash};
+pub use limits::Constraints;
+pub use metadata::ServerKind;
+pub use policy::{PolicyError, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
+pub use timestamp::{Timestamp, TimestampError};
