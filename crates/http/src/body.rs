@@ -2,6 +2,7 @@
 //! length. One type on both sides, so that a body passes between servers without being copied.
 
 use std::pin::Pin;
+use std::sync::Mutex;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -32,8 +33,10 @@ type BoxBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Se
 enum Kind {
     Full(Option<Bytes>),
     Incoming(hyper::body::Incoming),
+    /// The mutex is never locked: it makes a body `Sync`, so that requests can be borrowed across
+    /// waits.
     Stream {
-        inner: BoxBody,
+        inner: Mutex<BoxBody>,
         remaining: Option<u64>,
     },
 }
@@ -61,9 +64,9 @@ impl Body {
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + 'static,
     {
-        let inner = Box::pin(StreamBody(Box::pin(stream)));
+        let inner: BoxBody = Box::pin(StreamBody(Box::pin(stream)));
         Body(Kind::Stream {
-            inner,
+            inner: Mutex::new(inner),
             remaining: length,
         })
     }
@@ -110,10 +113,8 @@ impl Body {
         loop {
             match self.frame().await? {
                 Ok(frame) => {
-                    if let Ok(data) = frame.into_data() {
-                        if !data.is_empty() {
-                            return Some(Ok(data));
-                        }
+                    if let Some(data) = frame.into_data().ok().filter(|d| !d.is_empty()) {
+                        return Some(Ok(data));
                     }
                 }
                 Err(error) => return Some(Err(error)),
@@ -232,6 +233,7 @@ impl http_body::Body for Body {
                 .poll_frame(cx)
                 .map_err(|e| incoming_error(&e)),
             Kind::Stream { inner, remaining } => {
+                let inner = inner.get_mut().unwrap_or_else(|e| e.into_inner());
                 let frame = std::task::ready!(inner.as_mut().poll_frame(cx));
                 Poll::Ready(match (frame, remaining) {
                     (Some(Ok(frame)), Some(left)) => {
@@ -254,7 +256,8 @@ impl http_body::Body for Body {
         match &self.0 {
             Kind::Full(bytes) => bytes.is_none(),
             Kind::Incoming(incoming) => http_body::Body::is_end_stream(incoming),
-            Kind::Stream { remaining, inner } => *remaining == Some(0) && inner.is_end_stream(),
+            // Not even when nothing remains: the source's own end is an event it may wait for.
+            Kind::Stream { .. } => false,
         }
     }
 

@@ -41,6 +41,8 @@ pub struct Context {
     pub authorized: bool,
     /// The user is known to own the account (`swift_owner`).
     pub owner: bool,
+    /// The user is an administrator of all accounts (`reseller_request`).
+    pub reseller: bool,
     /// The request may see reserved (NUL-prefixed) names; and for whom it is made, for the log
     /// (`swift.source`).
     pub allow_reserved: bool,

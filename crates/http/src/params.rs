@@ -125,8 +125,8 @@ pub fn with_path_and_query(path: &str, query: Option<&str>) -> Option<http::Uri>
 }
 
 /// Splits a decoded path into at least `min` and at most `max` segments; the last takes the
-/// rest, with its slashes, when `rest`. Leading `/` required; empty segments are refused, except
-/// a trailing one (`/a/c/` is `a`, `c`). (`split_path` upstream.)
+/// rest, with its slashes, when `rest`. Leading `/` required; the first `min` segments may not be
+/// empty, later ones that are come out as `None`. (`split_path` upstream.)
 pub fn split_path(path: &str, min: usize, max: usize, rest: bool) -> Option<Vec<Option<&str>>> {
     let body = path.strip_prefix('/')?;
     let mut segments: Vec<&str> = if rest {
@@ -142,15 +142,8 @@ pub fn split_path(path: &str, min: usize, max: usize, rest: bool) -> Option<Vec<
             return None;
         }
     }
-    let count = segments.len();
-    if count < min {
+    if segments.len() < min || segments.iter().take(min).any(|segment| segment.is_empty()) {
         return None;
-    }
-    for (i, segment) in segments.iter().enumerate() {
-        let may_be_empty = i + 1 == count && i >= min;
-        if segment.is_empty() && !may_be_empty {
-            return None;
-        }
     }
     let mut parts: Vec<Option<&str>> = segments
         .into_iter()

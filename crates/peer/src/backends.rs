@@ -18,16 +18,26 @@ impl Backends {
     /// `connect_timeout`: Swift's `conn_timeout`.
     pub fn new(connect_timeout: Duration) -> Arc<Self> {
         let client = Client::new(connect_timeout, 256, Duration::from_secs(30));
-        Arc::new(Backends { local: RwLock::default(), client })
+        Arc::new(Backends {
+            local: RwLock::default(),
+            client,
+        })
     }
 
     /// From now on calls to `address` are answered by `handler`, without a socket.
     pub fn register_local(&self, address: SocketAddr, handler: Handler) {
-        self.local.write().unwrap_or_else(|e| e.into_inner()).insert(address, handler);
+        self.local
+            .write()
+            .unwrap_or_else(|e| e.into_inner())
+            .insert(address, handler);
     }
 
     pub fn local(&self, address: SocketAddr) -> Option<Handler> {
-        self.local.read().unwrap_or_else(|e| e.into_inner()).get(&address).cloned()
+        self.local
+            .read()
+            .unwrap_or_else(|e| e.into_inner())
+            .get(&address)
+            .cloned()
     }
 
     /// Calls the server at `address`; the request's URI is a path and query. `timeout` bounds the
@@ -41,7 +51,10 @@ impl Backends {
         match self.local(address) {
             Some(handler) => tokio::time::timeout(timeout, handler.call(request))
                 .await
-                .map_err(|_| CallError::Timeout { address, after: timeout }),
+                .map_err(|_| CallError::Timeout {
+                    address,
+                    after: timeout,
+                }),
             None => self.client.call(address, request, timeout).await,
         }
     }

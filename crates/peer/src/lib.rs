@@ -5,6 +5,15 @@
 //! in this process.
 
 pub mod backends;
+pub mod error_limit;
+pub mod fan_out;
+pub mod nodes;
+pub mod put;
+pub mod quorum;
+pub mod rings;
 
 pub use backends::Backends;
 pub use cairn_http::client::CallError;
+pub use error_limit::ErrorLimiter;
+pub use nodes::{Node, Nodes};
+pub use rings::{LoadedRing, Rings, RingsError};

@@ -1,1 +1,23 @@
-//! (being written)
+//! The proxy server: the public API, turned into calls to account, container and object servers.
+//!
+//! Layer 3: may depend on `types`, `formats`, `http` and `peer`. It never opens a file and does
+//! not know which backends are in its process. Middleware sits around it and is assembled
+//! elsewhere.
+
+mod account;
+mod app;
+mod checks;
+mod container;
+mod cors;
+mod expirer;
+mod headers;
+mod info;
+mod info_cache;
+mod object;
+mod read;
+mod request;
+mod settings;
+mod write;
+
+pub use app::Proxy;
+pub use settings::{ProxyOptions, ProxySettings};

@@ -1,0 +1,90 @@
+//! Nodes that fail too often are left alone for a while (`error_suppression_*`).
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use tracing::warn;
+
+use crate::nodes::Node;
+
+/// Counts errors per device; more than `limit` of them suppress it for `interval` after the last.
+pub struct ErrorLimiter {
+    interval: Duration,
+    limit: u32,
+    /// How many devices have errors noted: zero lets the common path skip the lock.
+    noted: AtomicUsize,
+    errors: Mutex<HashMap<(std::net::SocketAddr, String), Errors>>,
+}
+
+struct Errors {
+    count: u32,
+    last: Instant,
+}
+
+impl ErrorLimiter {
+    pub fn new(interval: Duration, limit: u32) -> Self {
+        ErrorLimiter {
+            interval,
+            limit,
+            noted: AtomicUsize::new(0),
+            errors: Mutex::default(),
+        }
+    }
+
+    /// Is this device to be left alone now?
+    pub fn is_limited(&self, node: &Node) -> bool {
+        if self.noted.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let mut errors = self.lock();
+        let key = (node.address, node.device.device.clone());
+        let Some(noted) = errors.get(&key) else {
+            return false;
+        };
+        if noted.last.elapsed() >= self.interval {
+            errors.remove(&key);
+            self.noted.store(errors.len(), Ordering::Relaxed);
+            return false;
+        }
+        noted.count > self.limit
+    }
+
+    /// One more error.
+    pub fn increment(&self, node: &Node, what: &str) {
+        let count = self.note(node, 1);
+        if count == self.limit + 1 {
+            warn!(node = %node.name(), what, "node failed too often; left alone for a while");
+        }
+    }
+
+    /// Suppressed from now on: a device that says it is not mounted.
+    pub fn limit_now(&self, node: &Node, what: &str) {
+        if self.note(node, self.limit + 1) == self.limit + 1 {
+            warn!(node = %node.name(), what, "node left alone for a while");
+        }
+    }
+
+    fn note(&self, node: &Node, by: u32) -> u32 {
+        let mut errors = self.lock();
+        let key = (node.address, node.device.device.clone());
+        let now = Instant::now();
+        let noted = errors.entry(key).or_insert(Errors {
+            count: 0,
+            last: now,
+        });
+        if noted.last.elapsed() >= self.interval {
+            noted.count = 0;
+        }
+        noted.count = noted.count.saturating_add(by);
+        noted.last = now;
+        let count = noted.count;
+        self.noted.store(errors.len(), Ordering::Relaxed);
+        count
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(std::net::SocketAddr, String), Errors>> {
+        self.errors.lock().unwrap_or_else(|e| e.into_inner())
+    }
+}

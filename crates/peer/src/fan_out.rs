@@ -1,0 +1,192 @@
+//! One request to every replica at once: each part goes to the next node until one answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_http::params::quote_path;
+use cairn_http::{Body, Request};
+use http::{HeaderMap, Method};
+use tokio::sync::mpsc;
+use tracing::debug;
+
+use crate::backends::Backends;
+use crate::nodes::{Node, Nodes};
+use crate::quorum;
+
+/// The largest answer that is kept of a replica.
+const MAX_ANSWER: u64 = 1 << 20;
+
+/// One replica's answer; a replica that did not answer counts as 503 without a node.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+    pub node: Option<Node>,
+}
+
+impl Answer {
+    fn none() -> Self {
+        Answer {
+            status: 503,
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            node: None,
+        }
+    }
+}
+
+/// How long to wait for what.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For one node's answer.
+    pub node: Duration,
+    /// For the rest, once a quorum has answered.
+    pub post_quorum: Duration,
+}
+
+/// The request that all replicas get; the headers differ.
+pub struct FanOut {
+    pub method: Method,
+    /// `/account/container/object`, decoded.
+    pub path: String,
+    pub query: Option<String>,
+    pub body: Bytes,
+    /// Cloned into every request: what servers of this process are told beyond the headers.
+    pub extensions: http::Extensions,
+}
+
+/// `/device/partition/account…`, encoded, as a backend request's URI.
+pub fn backend_uri(node: &Node, partition: u32, path: &str, query: Option<&str>) -> http::Uri {
+    let mut text = String::with_capacity(path.len() + 32);
+    text.push('/');
+    text.push_str(&quote_path(&node.device.device));
+    text.push('/');
+    text.push_str(&partition.to_string());
+    text.push_str(&quote_path(path));
+    if let Some(query) = query.filter(|q| !q.is_empty()) {
+        text.push('?');
+        text.push_str(query);
+    }
+    text.parse().unwrap_or_else(|_| http::Uri::from_static("/"))
+}
+
+/// Sends `headers.len()` requests at once. Answers come back when a quorum of `node_count`
+/// agrees and the rest have had `post_quorum`; what is still under way then goes on to its end
+/// unobserved. The result has at least `node_count` answers, missing ones as 503.
+pub async fn fan_out(
+    backends: &Arc<Backends>,
+    nodes: &Arc<Nodes>,
+    partition: u32,
+    request: FanOut,
+    headers: Vec<HeaderMap>,
+    node_count: usize,
+    patience: Patience,
+) -> Vec<Answer> {
+    let request = Arc::new(request);
+    let (tx, mut rx) = mpsc::channel(headers.len().max(1));
+    for head in headers {
+        let (backends, nodes, request, tx) =
+            (backends.clone(), nodes.clone(), request.clone(), tx.clone());
+        tokio::spawn(async move {
+            let answer =
+                one_replica(&backends, &nodes, partition, &request, head, patience.node).await;
+            let _ = tx.send(answer).await;
+        });
+    }
+    drop(tx);
+    let quorum = quorum::quorum_size(node_count);
+    let mut answers = Vec::with_capacity(node_count);
+    let mut statuses = Vec::with_capacity(node_count);
+    let take = |answer: Option<Answer>, answers: &mut Vec<Answer>, statuses: &mut Vec<u16>| {
+        if let Some(answer) = answer.filter(is_useful) {
+            statuses.push(answer.status);
+            answers.push(answer);
+        }
+    };
+    while let Some(answer) = rx.recv().await {
+        take(answer, &mut answers, &mut statuses);
+        if quorum::have_quorum(&statuses, quorum) {
+            break;
+        }
+    }
+    let rest = async {
+        while let Some(answer) = rx.recv().await {
+            take(answer, &mut answers, &mut statuses);
+        }
+    };
+    let _ = tokio::time::timeout(patience.post_quorum, rest).await;
+    while answers.len() < node_count {
+        answers.push(Answer::none());
+    }
+    answers
+}
+
+/// A handoff's 404 says nothing unless there is a tombstone behind it.
+fn is_useful(answer: &Answer) -> bool {
+    let from_handoff = answer.node.as_ref().is_some_and(|n| n.handoff);
+    !(from_handoff && answer.status == 404 && !answer.headers.contains_key("x-backend-timestamp"))
+}
+
+async fn one_replica(
+    backends: &Backends,
+    nodes: &Nodes,
+    partition: u32,
+    request: &FanOut,
+    headers: HeaderMap,
+    timeout: Duration,
+) -> Option<Answer> {
+    while let Some(node) = nodes.next() {
+        let uri = backend_uri(&node, partition, &request.path, request.query.as_deref());
+        let mut message = Request::new(Body::full(request.body.clone()));
+        *message.method_mut() = request.method.clone();
+        *message.uri_mut() = uri;
+        *message.headers_mut() = headers.clone();
+        *message.extensions_mut() = request.extensions.clone();
+        let answer = match backends.call(node.address, message, timeout).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                debug!(node = %node.name(), %error, "no answer");
+                nodes.limiter().increment(&node, "no answer");
+                continue;
+            }
+        };
+        if !check(&node, answer.status().as_u16(), nodes) {
+            continue;
+        }
+        let (parts, body) = answer.into_parts();
+        let body = match tokio::time::timeout(timeout, body.collect(MAX_ANSWER)).await {
+            Ok(Ok(body)) => body,
+            _ => {
+                nodes.limiter().increment(&node, "answer broken off");
+                continue;
+            }
+        };
+        let status = parts.status.as_u16();
+        return Some(Answer {
+            status,
+            headers: parts.headers,
+            body,
+            node: Some(node),
+        });
+    }
+    None
+}
+
+/// Notes a bad answer with the error limiter; false for one that another node should make good.
+pub fn check(node: &Node, status: u16, nodes: &Nodes) -> bool {
+    match status {
+        507 => {
+            nodes.limiter().limit_now(node, "insufficient storage");
+            false
+        }
+        // Busy, not broken: no error is noted.
+        503 | 529 => false,
+        500..=599 => {
+            nodes.limiter().increment(node, "server error");
+            false
+        }
+        _ => true,
+    }
+}

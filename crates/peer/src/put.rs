@@ -1,0 +1,184 @@
+//! An object on its way to one backend, its body fed chunk by chunk, after the backend said that
+//! it wants it (`Expect: 100-continue` over a socket; the first poll of the body in this process).
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_http::client::CallError;
+use cairn_http::{Body, BodySender, Request, Response};
+use http::HeaderMap;
+use http::header::{EXPECT, HeaderValue};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::backends::Backends;
+use crate::nodes::Node;
+
+/// How many chunks may wait for one backend.
+const DEPTH: usize = 4;
+
+/// An open PUT to one node.
+pub struct Putter {
+    pub node: Node,
+    sender: Option<BodySender>,
+    pending: Pending,
+    /// The backend answered before it took the body.
+    pub early: Option<(u16, HeaderMap)>,
+    failed: bool,
+}
+
+enum Pending {
+    Answer(JoinHandle<Result<Response, CallError>>),
+    Here(Box<Response>),
+}
+
+/// Why no PUT was opened.
+#[derive(Debug)]
+pub enum OpenError {
+    Call(CallError),
+    Timeout,
+}
+
+impl Putter {
+    /// Sends the head and waits until the backend wants the body, or has answered without it.
+    /// `length`: of the body, where known.
+    pub async fn open(
+        backends: &Arc<Backends>,
+        node: Node,
+        mut request: http::request::Builder,
+        headers: HeaderMap,
+        length: Option<u64>,
+        extensions: http::Extensions,
+        timeout: Duration,
+    ) -> Result<Putter, OpenError> {
+        let (ready_tx, ready) = oneshot::channel();
+        let signal = ReadySignal(Arc::new(Mutex::new(Some(ready_tx))));
+        let (sender, body) = Body::channel(length, DEPTH);
+        let local = backends.local(node.address).is_some();
+        let body = if local {
+            signal.on_first_poll(body, length)
+        } else {
+            body
+        };
+        if let Some(own) = request.headers_mut() {
+            *own = headers;
+            own.insert(EXPECT, HeaderValue::from_static("100-continue"));
+        }
+        let mut request: Request = request
+            .body(body)
+            .map_err(|e| OpenError::Call(CallError::BadRequest(e.to_string())))?;
+        *request.extensions_mut() = extensions;
+        if !local {
+            let signal = signal.clone();
+            hyper::ext::on_informational(&mut request, move |informational| {
+                if informational.status() == http::StatusCode::CONTINUE {
+                    signal.fire();
+                }
+            });
+        }
+        let (backends, address) = (backends.clone(), node.address);
+        // The whole upload may take long; silence is bounded chunk by chunk.
+        let whole = Duration::from_secs(24 * 3600);
+        let mut response =
+            tokio::spawn(async move { backends.call(address, request, whole).await });
+        let ready = tokio::select! {
+            _ = ready => None,
+            answer = &mut response => Some(answer),
+            () = tokio::time::sleep(timeout) => {
+                response.abort();
+                return Err(OpenError::Timeout);
+            }
+        };
+        match ready {
+            None => Ok(Putter {
+                node,
+                sender: Some(sender),
+                pending: Pending::Answer(response),
+                early: None,
+                failed: false,
+            }),
+            Some(Ok(Ok(answer))) => Ok(Putter {
+                node,
+                sender: None,
+                early: Some((answer.status().as_u16(), answer.headers().clone())),
+                pending: Pending::Here(Box::new(answer)),
+                failed: false,
+            }),
+            Some(Ok(Err(error))) => Err(OpenError::Call(error)),
+            Some(Err(_)) => Err(OpenError::Timeout),
+        }
+    }
+
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Hands on a chunk; a backend that takes nothing for `timeout`, or has gone, has failed.
+    pub async fn send(&mut self, chunk: Bytes, timeout: Duration) {
+        if self.failed {
+            return;
+        }
+        let Some(sender) = &self.sender else { return };
+        let sent = tokio::time::timeout(timeout, sender.send(chunk)).await;
+        if !matches!(sent, Ok(true)) {
+            self.fail();
+        }
+    }
+
+    /// Ends the body well.
+    pub async fn finish(&mut self, timeout: Duration) {
+        if let Some(sender) = self.sender.take().filter(|_| !self.failed) {
+            let ended = tokio::time::timeout(timeout, sender.finish()).await;
+            if !matches!(ended, Ok(true)) {
+                self.fail();
+            }
+        }
+    }
+
+    /// The answer, once the body has ended. A commit under way goes on even when nobody waits
+    /// for it any more.
+    pub async fn answer(self, timeout: Duration) -> Option<Response> {
+        match self.pending {
+            Pending::Here(response) => Some(*response),
+            Pending::Answer(response) => match tokio::time::timeout(timeout, response).await {
+                Ok(Ok(Ok(response))) => Some(response),
+                _ => None,
+            },
+        }
+    }
+
+    /// Breaks the upload off: the backend sees a client that left.
+    fn fail(&mut self) {
+        self.failed = true;
+        self.sender = None;
+        if let Pending::Answer(response) = &self.pending {
+            response.abort();
+        }
+    }
+}
+
+/// Tells once that the body is wanted.
+#[derive(Clone)]
+struct ReadySignal(Arc<Mutex<Option<oneshot::Sender<()>>>>);
+
+impl ReadySignal {
+    fn fire(&self) {
+        if let Some(tx) = self.0.lock().unwrap_or_else(|e| e.into_inner()).take() {
+            let _ = tx.send(());
+        }
+    }
+
+    fn on_first_poll(&self, mut body: Body, length: Option<u64>) -> Body {
+        let (signal, mut fired) = (self.clone(), false);
+        let stream = futures_util::stream::poll_fn(move |cx| {
+            if !fired {
+                fired = true;
+                signal.fire();
+            }
+            let frame = http_body::Body::poll_frame(std::pin::Pin::new(&mut body), cx);
+            frame.map(|frame| frame.map(|frame| frame.map(|f| f.into_data().unwrap_or_default())))
+        });
+        Body::from_stream(stream, length)
+    }
+}

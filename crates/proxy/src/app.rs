@@ -1,0 +1,248 @@
+//! The proxy application: the innermost service of its pipeline. Finds what a path names, asks
+//! for permission, and hands the request to the controller of its kind.
+
+use std::sync::Arc;
+
+use cairn_formats::ini::ConfError;
+use cairn_http::params::{self, Params};
+use cairn_http::{
+    Clock, ContainerInfo, Context, Request, Response, Service, ServiceFuture, SwiftInfo, respond,
+};
+use cairn_peer::{Backends, ErrorLimiter, Rings};
+use cairn_types::{Constraints, HashPath, PolicySet, Timestamp};
+use http::header::{ALLOW, CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderValue, Method, StatusCode};
+use serde_json::json;
+
+use crate::info::KnownAccount;
+use crate::info_cache::InfoCache;
+use crate::object::Name;
+use crate::request::{self, Incoming, Target};
+use crate::settings::{ProxyOptions, ProxySettings};
+
+/// The proxy server of a cluster.
+pub struct Proxy {
+    pub(crate) options: ProxyOptions,
+    pub(crate) constraints: Arc<Constraints>,
+    pub(crate) policies: Arc<PolicySet>,
+    pub(crate) hash_path: HashPath,
+    pub(crate) rings: Arc<Rings>,
+    pub(crate) backends: Arc<Backends>,
+    pub(crate) limiter: Arc<ErrorLimiter>,
+    pub(crate) swift_info: Arc<SwiftInfo>,
+    pub(crate) clock: Clock,
+    pub(crate) accounts: InfoCache<String, KnownAccount>,
+    pub(crate) containers: InfoCache<String, ContainerInfo>,
+}
+
+impl Proxy {
+    pub fn new(settings: ProxySettings, backends: Arc<Backends>) -> Result<Arc<Self>, ConfError> {
+        let options = ProxyOptions::read(&settings.section, &settings.constraints)?;
+        let limiter = ErrorLimiter::new(
+            options.error_suppression_interval,
+            options.error_suppression_limit,
+        );
+        let proxy = Proxy {
+            options,
+            constraints: settings.constraints,
+            policies: settings.policies,
+            hash_path: settings.hash_path,
+            rings: settings.rings,
+            backends,
+            limiter: Arc::new(limiter),
+            swift_info: settings.swift_info,
+            clock: settings.clock,
+            accounts: InfoCache::new(),
+            containers: InfoCache::new(),
+        };
+        proxy.register_info();
+        Ok(Arc::new(proxy))
+    }
+
+    fn register_info(&self) {
+        let policies: Vec<_> = self
+            .policies
+            .iter()
+            .filter(|policy| !policy.deprecated)
+            .map(|policy| {
+                let mut names = vec![policy.name.clone()];
+                names.extend(policy.aliases.iter().cloned());
+                let mut entry = json!({"name": policy.name, "aliases": names.join(", ")});
+                if policy.is_default {
+                    entry["default"] = json!(true);
+                }
+                entry
+            })
+            .collect();
+        let (c, o) = (&self.constraints, &self.options);
+        self.swift_info.register(
+            "swift",
+            json!({
+                "version": env!("CARGO_PKG_VERSION"),
+                "strict_cors_mode": o.strict_cors_mode,
+                "policies": policies,
+                "allow_account_management": o.allow_account_management,
+                "account_autocreate": o.account_autocreate,
+                "allow_open_expired": o.allow_open_expired,
+                "max_file_size": c.max_file_size,
+                "max_meta_name_length": c.max_meta_name_length,
+                "max_meta_value_length": c.max_meta_value_length,
+                "max_meta_count": c.max_meta_count,
+                "max_meta_overall_size": c.max_meta_overall_size,
+                "max_header_size": c.max_header_size,
+                "max_request_line": c.max_request_line,
+                "max_object_name_length": c.max_object_name_length,
+                "container_listing_limit": c.container_listing_limit,
+                "account_listing_limit": c.account_listing_limit,
+                "max_account_name_length": c.max_account_name_length,
+                "max_container_name_length": c.max_container_name_length,
+                "valid_api_versions": c.valid_api_versions,
+                "extra_header_count": c.extra_header_count,
+                "auto_create_account_prefix": c.auto_create_account_prefix,
+            }),
+        );
+    }
+
+    async fn handle(&self, request: Request) -> Response {
+        let mut incoming = match self.accept(request) {
+            Ok(incoming) => incoming,
+            Err(refused) => return refused,
+        };
+        let target = incoming.target.clone();
+        let allowed = self.allowed_methods(&target);
+        if !allowed.contains(&incoming.method().as_str()) {
+            return self.not_allowed(&target);
+        }
+        if incoming.method() == Method::OPTIONS {
+            return match target {
+                Target::Info => {
+                    let mut response = respond::empty(StatusCode::OK);
+                    response
+                        .headers_mut()
+                        .insert(ALLOW, HeaderValue::from_static("HEAD, GET, OPTIONS"));
+                    response
+                }
+                _ => self.options(&incoming, &allowed).await,
+            };
+        }
+        let mut response = match &target {
+            Target::Info => self.cluster_info(&incoming),
+            Target::Account { account } => self.account(&mut incoming, account).await,
+            Target::Container { account, container } => {
+                self.container(&mut incoming, account, container).await
+            }
+            Target::Object {
+                account,
+                container,
+                object,
+            } => {
+                self.object(
+                    &mut incoming,
+                    Name {
+                        account,
+                        container,
+                        object,
+                    },
+                )
+                .await
+            }
+        };
+        let origin = incoming.header("origin").map(str::to_owned);
+        if let (Some(origin), Some(container)) = (origin, target.container()) {
+            let info = self
+                .container_info(&incoming.context, target.account(), container)
+                .await;
+            self.add_cors(&info, &origin, &mut response);
+        }
+        response
+    }
+
+    /// Reads what every request has: its path, parameters, timestamp.
+    fn accept(&self, request: Request) -> Result<Incoming, Response> {
+        let (mut parts, body) = request.into_parts();
+        let context = Context::of(&parts);
+        let allow_reserved = context.allow_reserved
+            || respond::header(&parts.headers, "x-backend-allow-reserved-names")
+                .is_some_and(params::is_true);
+        if parts.headers.contains_key(TRANSFER_ENCODING) {
+            // Where both are given the encoding wins, and no backend may read it otherwise.
+            parts.headers.remove(CONTENT_LENGTH);
+        }
+        if let Some(token) = parts.headers.get("x-storage-token").cloned() {
+            parts.headers.entry("x-auth-token").or_insert(token);
+        }
+        let target = request::parse_target(parts.uri.path(), &self.constraints, allow_reserved)?;
+        if self.is_host_denied(&parts.headers) {
+            return Err(respond::text(StatusCode::FORBIDDEN, "Invalid host header"));
+        }
+        let params = Params::parse(parts.uri.query()).map_err(|_| {
+            respond::text(StatusCode::BAD_REQUEST, "query parameters: not valid UTF-8")
+        })?;
+        let timestamp = match respond::header(&parts.headers, "x-timestamp") {
+            None => self.clock.unique(),
+            Some(text) => Timestamp::parse(text).map_err(|_| {
+                let text =
+                    format!("X-Timestamp should be a UNIX timestamp float value; was {text:?}");
+                respond::text(StatusCode::BAD_REQUEST, text)
+            })?,
+        };
+        Ok(Incoming {
+            parts,
+            body,
+            context,
+            params,
+            target,
+            timestamp,
+        })
+    }
+
+    fn is_host_denied(&self, headers: &http::HeaderMap) -> bool {
+        let denied = &self.options.deny_host_headers;
+        let host = respond::header(headers, "host").unwrap_or("");
+        let host = host.split(':').next().unwrap_or("");
+        !denied.is_empty() && denied.iter().any(|d| d == host)
+    }
+
+    fn allowed_methods(&self, target: &Target) -> Vec<&'static str> {
+        match target {
+            Target::Info => vec!["GET", "HEAD", "OPTIONS"],
+            Target::Account { .. } if self.options.allow_account_management => {
+                vec!["DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"]
+            }
+            Target::Account { .. } => vec!["GET", "HEAD", "OPTIONS", "POST"],
+            Target::Container { .. } | Target::Object { .. } => {
+                vec!["DELETE", "GET", "HEAD", "OPTIONS", "POST", "PUT"]
+            }
+        }
+    }
+
+    pub(crate) fn not_allowed(&self, target: &Target) -> Response {
+        let mut response = respond::standard(StatusCode::METHOD_NOT_ALLOWED);
+        let allowed = self.allowed_methods(target).join(", ");
+        respond::set(response.headers_mut(), ALLOW.as_str(), allowed);
+        response
+    }
+
+    /// Asks whether the request may go on, once per ACL that matters; the error is the denial.
+    pub(crate) async fn authorize(
+        &self,
+        incoming: &mut Incoming,
+        acl: Option<&str>,
+    ) -> Result<(), Response> {
+        if incoming.context.authorized {
+            return Ok(());
+        }
+        let Some(authorizer) = incoming.context.authorizer.clone() else {
+            return Ok(());
+        };
+        let granted = authorizer.authorize(&incoming.parts, acl).await?;
+        incoming.context.owner |= granted.owner;
+        Ok(())
+    }
+}
+
+impl Service for Proxy {
+    fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
+        Box::pin(self.handle(request))
+    }
+}

@@ -1,0 +1,308 @@
+//! What a client may send: names, metadata, lengths, expiry. Each check answers with Swift's
+//! status and says what was wrong.
+
+use cairn_http::params;
+use cairn_http::{Response, respond};
+use cairn_types::{Constraints, ServerKind, Timestamp};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
+use http::{HeaderMap, StatusCode};
+
+use crate::headers;
+use crate::request::Incoming;
+
+type Check = Result<(), Response>;
+
+fn bad_request(message: impl Into<String>) -> Response {
+    respond::text(StatusCode::BAD_REQUEST, message)
+}
+
+/// Metadata names and values: their lengths, number and sum, and for accounts and containers
+/// that they are UTF-8.
+pub(crate) fn check_metadata(headers: &HeaderMap, kind: ServerKind, limits: &Constraints) -> Check {
+    let prefix = kind.user_meta_prefix();
+    let (mut count, mut size) = (0, 0);
+    for (name, value) in headers {
+        if value.len() > limits.max_header_size {
+            let name: String = name
+                .as_str()
+                .chars()
+                .take(limits.max_meta_name_length)
+                .collect();
+            return Err(bad_request(format!("Header value too long: {name}")));
+        }
+        let Some(key) = name.as_str().strip_prefix(prefix) else {
+            continue;
+        };
+        if key.is_empty() {
+            return Err(bad_request("Metadata name cannot be empty"));
+        }
+        if kind != ServerKind::Object && std::str::from_utf8(value.as_bytes()).is_err() {
+            return Err(bad_request("Metadata must be valid UTF-8"));
+        }
+        count += 1;
+        size += key.len() + value.len();
+        if key.len() > limits.max_meta_name_length {
+            return Err(bad_request(format!(
+                "Metadata name too long: {prefix}{key}"
+            )));
+        }
+        if value.len() > limits.max_meta_value_length {
+            return Err(bad_request(format!(
+                "Metadata value longer than {}: {prefix}{key}",
+                limits.max_meta_value_length
+            )));
+        }
+        if count > limits.max_meta_count {
+            return Err(bad_request(format!(
+                "Too many metadata items; max {}",
+                limits.max_meta_count
+            )));
+        }
+        if size > limits.max_meta_overall_size {
+            return Err(bad_request(format!(
+                "Total metadata too large; max {}",
+                limits.max_meta_overall_size
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// How a request's body is delimited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MessageLength {
+    Known(u64),
+    Chunked,
+    Absent,
+}
+
+pub(crate) fn message_length(headers: &HeaderMap) -> Result<MessageLength, Response> {
+    if let Some(encodings) = respond::header(headers, TRANSFER_ENCODING.as_str()) {
+        let last = encodings
+            .rsplit(',')
+            .next()
+            .unwrap_or("")
+            .trim()
+            .to_ascii_lowercase();
+        return match last.as_str() {
+            "chunked" if encodings.split(',').count() == 1 => Ok(MessageLength::Chunked),
+            "chunked" => Err(respond::text(
+                StatusCode::NOT_IMPLEMENTED,
+                format!(
+                    "Unsupported Transfer-Coding header value specified in Transfer-Encoding header: {encodings}"
+                ),
+            )),
+            _ => Err(bad_request("Invalid Transfer-Encoding header value")),
+        };
+    }
+    match headers.get(CONTENT_LENGTH) {
+        None => Ok(MessageLength::Absent),
+        Some(value) => respond_number(value)
+            .map(MessageLength::Known)
+            .ok_or_else(|| bad_request("Invalid Content-Length header value")),
+    }
+}
+
+fn respond_number(value: &HeaderValue) -> Option<u64> {
+    value.to_str().ok()?.trim().parse().ok()
+}
+
+/// Everything about an object to be made, besides its expiry.
+pub(crate) fn check_object_creation(
+    incoming: &Incoming,
+    object: &str,
+    limits: &Constraints,
+) -> Result<MessageLength, Response> {
+    let length = message_length(incoming.headers())?;
+    match length {
+        MessageLength::Known(n) if n > limits.max_file_size => {
+            return Err(respond::text(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "Your request is too large.",
+            ));
+        }
+        MessageLength::Absent => {
+            return Err(respond::text(
+                StatusCode::LENGTH_REQUIRED,
+                "Missing Content-Length header.",
+            ));
+        }
+        _ => {}
+    }
+    if object.len() > limits.max_object_name_length {
+        return Err(bad_request(format!(
+            "Object name length of {} longer than {}",
+            object.len(),
+            limits.max_object_name_length
+        )));
+    }
+    let Some(content_type) = incoming.headers().get(CONTENT_TYPE) else {
+        return Err(bad_request("No content type"));
+    };
+    let Ok(content_type) = std::str::from_utf8(content_type.as_bytes()) else {
+        return Err(bad_request("Invalid Content-Type"));
+    };
+    check_metadata(incoming.headers(), ServerKind::Object, limits)?;
+    let reserved = content_type
+        .split(';')
+        .skip(1)
+        .any(|param| param.trim_start().starts_with("swift_"));
+    if reserved && !incoming.context.authorized {
+        return Err(bad_request(
+            "Invalid Content-Type, swift_* is not a valid parameter name.",
+        ));
+    }
+    Ok(length)
+}
+
+/// The largest expiry that can be written: ten digits.
+const MAX_DELETE_AT: i128 = 9_999_999_999;
+
+/// Turns `X-Delete-After` into `X-Delete-At`, checks that it lies ahead, and answers with it.
+pub(crate) fn check_delete_headers(
+    headers: &mut HeaderMap,
+    now: Timestamp,
+) -> Result<Option<u64>, Response> {
+    let number = |value: &HeaderValue| -> Option<i128> {
+        value
+            .to_str()
+            .ok()?
+            .trim()
+            .parse::<i64>()
+            .ok()
+            .map(i128::from)
+    };
+    let mut delete_at = None;
+    if let Some(value) = headers.get("x-delete-after") {
+        let after = number(value).ok_or_else(|| bad_request("Non-integer X-Delete-After"))?;
+        // As float arithmetic would: the fraction of the request's time counts, then is cut.
+        let at = (now.ticks() as i128 + after * 100_000).div_euclid(100_000);
+        let at = at.clamp(0, MAX_DELETE_AT);
+        if at * 100_000 <= now.ticks() as i128 {
+            return Err(bad_request("X-Delete-After in past"));
+        }
+        delete_at = Some(at);
+        headers.remove("x-delete-after");
+    } else if let Some(value) = headers.get("x-delete-at") {
+        let at = number(value).ok_or_else(|| bad_request("Non-integer X-Delete-At"))?;
+        let at = at.clamp(0, MAX_DELETE_AT);
+        let replication = respond::header(headers, "x-backend-replication");
+        if at * 100_000 <= now.ticks() as i128 && !replication.is_some_and(params::is_true) {
+            return Err(bad_request("X-Delete-At in past"));
+        }
+        delete_at = Some(at);
+    }
+    Ok(delete_at.map(|at| {
+        headers::insert(headers, "x-delete-at", &format!("{at:010}"));
+        at as u64
+    }))
+}
+
+/// A container's or account's name, counted in bytes.
+pub(crate) fn check_name_length(
+    kind: ServerKind,
+    account: &str,
+    name: &str,
+    limits: &Constraints,
+) -> Check {
+    let twice = account.starts_with(&limits.auto_create_account_prefix);
+    let (what, limit) = match kind {
+        ServerKind::Account => ("Account", limits.max_account_name_length),
+        ServerKind::Container => ("Container", limits.max_container_name_length),
+        ServerKind::Object => ("Object", limits.max_object_name_length),
+    };
+    let limit = if twice { limit * 2 } else { limit };
+    if name.len() > limit {
+        let length = name.len();
+        return Err(bad_request(format!(
+            "{what} name length of {length} longer than {limit}"
+        )));
+    }
+    Ok(())
+}
+
+/// A listing's parameters: `limit` within bounds.
+pub(crate) fn check_listing_limit(params: &params::Params, most: usize) -> Check {
+    let over = params
+        .get("limit")
+        .filter(|text| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()))
+        .is_some_and(|text| text.parse::<u64>().is_ok_and(|n| n > most as u64) || text.len() > 19);
+    if over {
+        return Err(respond::text(
+            StatusCode::PRECONDITION_FAILED,
+            format!("Maximum limit is {most}"),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs
+            .iter()
+            .map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap()))
+            .collect()
+    }
+
+    fn status(result: Result<impl Sized, Response>) -> u16 {
+        result.map_or_else(|r| r.status().as_u16(), |_| 0)
+    }
+
+    #[test]
+    fn metadata_limits() {
+        let limits = Constraints::default();
+        let check = |pairs: &[(&'static str, &str)]| {
+            status(check_metadata(&headers(pairs), ServerKind::Object, &limits))
+        };
+        assert_eq!(check(&[("x-object-meta-a", &"v".repeat(256))]), 0);
+        assert_eq!(check(&[("x-object-meta-a", &"v".repeat(257))]), 400);
+        assert_eq!(check(&[("x-object-meta-", "v")]), 400);
+        assert_eq!(check(&[("content-type", &"v".repeat(8193))]), 400);
+    }
+
+    #[test]
+    fn lengths() {
+        assert_eq!(
+            message_length(&headers(&[("transfer-encoding", "chunked")])).unwrap(),
+            MessageLength::Chunked
+        );
+        assert_eq!(
+            status(message_length(&headers(&[("transfer-encoding", "gzip")]))),
+            400
+        );
+        assert_eq!(
+            status(message_length(&headers(&[(
+                "transfer-encoding",
+                "gzip,chunked"
+            )]))),
+            501
+        );
+        assert_eq!(
+            status(message_length(&headers(&[("content-length", "x")]))),
+            400
+        );
+    }
+
+    #[test]
+    fn expiry() {
+        let now = Timestamp::parse("1000.5").unwrap();
+        let check = |pairs: &[(&'static str, &str)]| {
+            let mut headers = headers(pairs);
+            check_delete_headers(&mut headers, now).map_err(|r| r.status().as_u16())
+        };
+        assert_eq!(check(&[("x-delete-after", "10")]), Ok(Some(1010)));
+        assert_eq!(check(&[("x-delete-after", "0")]), Err(400));
+        assert_eq!(check(&[("x-delete-after", "x")]), Err(400));
+        assert_eq!(check(&[("x-delete-at", "1000")]), Err(400));
+        assert_eq!(check(&[("x-delete-at", "1001")]), Ok(Some(1001)));
+        assert_eq!(
+            check(&[("x-delete-at", "99999999999")]),
+            Ok(Some(9_999_999_999))
+        );
+        assert_eq!(check(&[]), Ok(None));
+    }
+}

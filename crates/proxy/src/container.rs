@@ -1,0 +1,251 @@
+//! Containers: GET, HEAD, PUT, POST, DELETE.
+
+use cairn_formats::acl;
+use cairn_http::{Response, respond};
+use cairn_types::ServerKind;
+use http::{HeaderMap, HeaderName, Method, StatusCode};
+
+use crate::app::Proxy;
+use crate::checks;
+use crate::headers;
+use crate::request::Incoming;
+use crate::write::Write;
+
+impl Proxy {
+    pub(crate) async fn container(
+        &self,
+        incoming: &mut Incoming,
+        account: &str,
+        container: &str,
+    ) -> Response {
+        match *incoming.method() {
+            Method::GET | Method::HEAD => self.container_read(incoming, account, container).await,
+            Method::PUT => self.container_put(incoming, account, container).await,
+            Method::POST => self.container_post(incoming, account, container).await,
+            _ => self.container_delete(incoming, account, container).await,
+        }
+    }
+
+    async fn container_read(
+        &self,
+        incoming: &mut Incoming,
+        account: &str,
+        container: &str,
+    ) -> Response {
+        if incoming.method() == Method::GET {
+            let most = self.constraints.container_listing_limit;
+            if let Err(refused) = checks::check_listing_limit(&incoming.params, most) {
+                return refused;
+            }
+        }
+        let internal = account.starts_with(&self.constraints.auto_create_account_prefix);
+        if !internal && !self.known_account(&incoming.context, account).await.stored {
+            // Whether there is such an account is for those to know who may ask.
+            return match self.authorize(incoming, None).await {
+                Err(denied) => denied,
+                Ok(()) => respond::standard(StatusCode::NOT_FOUND),
+            };
+        }
+        if incoming.method() == Method::GET {
+            incoming.params.set("format", "json");
+            if !incoming.headers().contains_key("x-backend-record-type") {
+                headers::insert(&mut incoming.parts.headers, "x-backend-record-type", "auto");
+            }
+        }
+        let mut response = self.read_index(incoming, ServerKind::Container).await;
+        let (status, found) = (response.status().as_u16(), response.headers());
+        let info = self.remember_container(account, container, status, found);
+        let read_acl = info.read_acl.as_deref();
+        if let Err(denied) = self.authorize(incoming, read_acl).await {
+            return denied;
+        }
+        if !incoming.context.owner {
+            let owner_headers = &self.options.swift_owner_headers;
+            headers::strip_owner_headers(response.headers_mut(), owner_headers);
+        }
+        response
+    }
+
+    async fn container_put(
+        &self,
+        incoming: &mut Incoming,
+        account: &str,
+        container: &str,
+    ) -> Response {
+        if let Err(refused) = self.prepare_write(incoming).await {
+            return refused;
+        }
+        let policy = match self.chosen_policy(incoming) {
+            Ok(policy) => policy,
+            Err(refused) => return refused,
+        };
+        let checked =
+            checks::check_name_length(ServerKind::Container, account, container, &self.constraints);
+        if let Err(refused) = checked {
+            return refused;
+        }
+        let mut known = self.known_account(&incoming.context, account).await;
+        if !known.stored && self.options.account_autocreate && known.info.status != 410 {
+            let cause = incoming.headers().clone();
+            if !self
+                .autocreate_account(&incoming.context, &cause, account)
+                .await
+            {
+                return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+            }
+            known = self.known_account(&incoming.context, account).await;
+        }
+        if !known.stored {
+            return respond::standard(StatusCode::NOT_FOUND);
+        }
+        let most = self.options.max_containers_per_account;
+        let exempt = self
+            .options
+            .max_containers_whitelist
+            .iter()
+            .any(|a| a == account);
+        if most > 0 && known.info.container_count >= most && !exempt {
+            let info = self
+                .container_info(&incoming.context, account, container)
+                .await;
+            if !info.exists() {
+                let text = format!("Reached container limit of {most}");
+                return respond::text(StatusCode::FORBIDDEN, text);
+            }
+        }
+        let (name, index) = match policy {
+            Some(index) => ("x-backend-storage-policy-index", index),
+            None => (
+                "x-backend-storage-policy-default",
+                self.policies.default_policy().index.0,
+            ),
+        };
+        let mut base = headers::with_metadata(incoming, ServerKind::Container);
+        headers::insert(&mut base, name, &index.to_string());
+        let response = self
+            .container_request(incoming, account, container, Method::PUT, base, true)
+            .await;
+        self.forget_container(account, container);
+        response
+    }
+
+    async fn container_post(
+        &self,
+        incoming: &mut Incoming,
+        account: &str,
+        container: &str,
+    ) -> Response {
+        if let Err(refused) = self.prepare_write(incoming).await {
+            return refused;
+        }
+        if !self.known_account(&incoming.context, account).await.stored {
+            return respond::standard(StatusCode::NOT_FOUND);
+        }
+        let base = headers::with_metadata(incoming, ServerKind::Container);
+        let response = self
+            .container_request(incoming, account, container, Method::POST, base, false)
+            .await;
+        self.forget_container(account, container);
+        response
+    }
+
+    async fn container_delete(
+        &self,
+        incoming: &mut Incoming,
+        account: &str,
+        container: &str,
+    ) -> Response {
+        if let Err(denied) = self.authorize(incoming, None).await {
+            return denied;
+        }
+        if !self.known_account(&incoming.context, account).await.stored {
+            return respond::standard(StatusCode::NOT_FOUND);
+        }
+        let mut base = headers::base(incoming);
+        let index = self.policies.default_policy().index.0.to_string();
+        headers::insert(&mut base, "x-backend-storage-policy-default", &index);
+        let response = self
+            .container_request(incoming, account, container, Method::DELETE, base, true)
+            .await;
+        self.forget_container(account, container);
+        if response.status() == StatusCode::ACCEPTED {
+            // No server had it.
+            return respond::standard(StatusCode::NOT_FOUND);
+        }
+        response
+    }
+
+    /// What PUT and POST have in common: permission, ACLs that read, metadata within bounds.
+    async fn prepare_write(&self, incoming: &mut Incoming) -> Result<(), Response> {
+        self.authorize(incoming, None).await?;
+        for name in ["x-container-read", "x-container-write"] {
+            let Some(value) = respond::header(incoming.headers(), name) else {
+                continue;
+            };
+            match acl::clean_acl(name, value) {
+                Ok(cleaned) => {
+                    let name = HeaderName::from_static(name);
+                    if let Some(value) = respond::value(&cleaned) {
+                        incoming.parts.headers.insert(name, value);
+                    }
+                }
+                Err(error) => {
+                    return Err(respond::text(StatusCode::BAD_REQUEST, error.to_string()));
+                }
+            }
+        }
+        checks::check_metadata(incoming.headers(), ServerKind::Container, &self.constraints)?;
+        if !incoming.context.owner && incoming.context.authorizer.is_some() {
+            let owner_headers = &self.options.swift_owner_headers;
+            headers::strip_owner_headers(&mut incoming.parts.headers, owner_headers);
+        }
+        Ok(())
+    }
+
+    /// The index of the policy that `X-Storage-Policy` names.
+    fn chosen_policy(&self, incoming: &Incoming) -> Result<Option<u32>, Response> {
+        let Some(name) = incoming
+            .header("x-storage-policy")
+            .filter(|n| !n.is_empty())
+        else {
+            return Ok(None);
+        };
+        let bad = |text: String| respond::text(StatusCode::BAD_REQUEST, text);
+        match self.policies.by_name(name) {
+            None => Err(bad(format!("Invalid X-Storage-Policy '{name}'"))),
+            Some(policy) if policy.deprecated => Err(bad(format!(
+                "Storage Policy '{}' is deprecated",
+                policy.name
+            ))),
+            Some(policy) => Ok(Some(policy.index.0)),
+        }
+    }
+
+    async fn container_request(
+        &self,
+        incoming: &Incoming,
+        account: &str,
+        container: &str,
+        method: Method,
+        base: HeaderMap,
+        tell_account: bool,
+    ) -> Response {
+        let ring = self.rings.container();
+        let partition = ring.partition(&self.hash_path, account, Some(container), None);
+        let replicas = ring.primaries(partition).len();
+        let mut headers = vec![base; replicas];
+        if tell_account && replicas > 0 {
+            let accounts = self.rings.account();
+            let partition = accounts.partition(&self.hash_path, account, None, None);
+            for (i, node) in accounts.primaries(partition).iter().enumerate() {
+                let headers = &mut headers[i % replicas];
+                headers::insert(headers, "x-account-partition", &partition.to_string());
+                headers::append_csv(headers, "x-account-host", &node.host());
+                headers::append_csv(headers, "x-account-device", &node.device.device);
+            }
+        }
+        let path = incoming.target.entity_path();
+        self.write(Write::new(ring, partition, method, path, headers), &[])
+            .await
+    }
+}

@@ -1,0 +1,189 @@
+//! Which headers go to a backend, and which of a backend's go to the client.
+
+use cairn_http::params;
+use cairn_types::metadata::{is_sys_or_user_meta, is_user_meta};
+use cairn_types::{ServerKind, Timestamp};
+use http::header::{
+    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderName, HeaderValue, REFERER,
+    TRANSFER_ENCODING, USER_AGENT,
+};
+use http::{HeaderMap, HeaderMap as Headers};
+
+use crate::request::Incoming;
+
+/// Headers of a container that are stored as they are.
+const CONTAINER_PASS_THROUGH: [&str; 5] = [
+    "x-container-read",
+    "x-container-write",
+    "x-container-sync-key",
+    "x-container-sync-to",
+    "x-versions-location",
+];
+
+const CONTAINER_REMOVE: [(&str, &str); 5] = [
+    ("x-remove-container-read", "x-container-read"),
+    ("x-remove-container-write", "x-container-write"),
+    ("x-remove-container-sync-key", "x-container-sync-key"),
+    ("x-remove-container-sync-to", "x-container-sync-to"),
+    ("x-remove-versions-location", "x-versions-location"),
+];
+
+/// The headers every backend request carries.
+pub(crate) fn base(incoming: &Incoming) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(16);
+    for (name, value) in incoming.headers() {
+        if name.as_str().starts_with("x-backend-") {
+            headers.append(name, value.clone());
+        }
+    }
+    insert(&mut headers, "x-timestamp", &incoming.timestamp.internal());
+    insert(&mut headers, "x-trans-id", &incoming.context.trans_id);
+    headers.insert(USER_AGENT, HeaderValue::from_static("proxy-server"));
+    let referer = format!("{} {}", incoming.method(), incoming.parts.uri);
+    if let Ok(value) = HeaderValue::from_str(&referer) {
+        headers.insert(REFERER, value);
+    }
+    headers
+}
+
+/// The headers of a request to an object server, or of any read: the client's own, less what
+/// belongs to its connection, and the base's.
+pub(crate) fn with_all(incoming: &Incoming) -> HeaderMap {
+    let mut headers = base(incoming);
+    for (name, value) in incoming.headers() {
+        let hop = [
+            CONNECTION,
+            TRANSFER_ENCODING,
+            CONTENT_LENGTH,
+            USER_AGENT,
+            REFERER,
+            DATE,
+        ]
+        .contains(name)
+            || name == "host"
+            || name == "expect"
+            || name == "x-auth-token"
+            || name == "x-storage-token"
+            || name == "x-service-token"
+            || name == "x-timestamp"
+            || name == "x-trans-id"
+            || name == "keep-alive"
+            || name == "te"
+            || name == "upgrade"
+            || name.as_str().starts_with("x-backend-");
+        if !hop {
+            headers.append(name, value.clone());
+        }
+    }
+    headers
+}
+
+/// The headers of a write to an account or container: metadata, removals, what passes through.
+pub(crate) fn with_metadata(incoming: &Incoming, kind: ServerKind) -> HeaderMap {
+    let mut headers = base(incoming);
+    let remove_prefix = format!("x-remove-{}-meta-", kind.as_str());
+    let empty = HeaderValue::from_static("");
+    for name in incoming.headers().keys() {
+        if let Some(rest) = name.as_str().strip_prefix(&remove_prefix) {
+            let stored = format!("{}{rest}", kind.user_meta_prefix());
+            if let Ok(stored) = HeaderName::from_bytes(stored.as_bytes()) {
+                headers.insert(stored, empty.clone());
+            }
+        }
+    }
+    if kind == ServerKind::Container {
+        for (remove, stored) in CONTAINER_REMOVE {
+            if incoming.headers().contains_key(remove) {
+                headers.insert(HeaderName::from_static(stored), empty.clone());
+            }
+        }
+    }
+    for (name, value) in incoming.headers() {
+        let passes =
+            kind == ServerKind::Container && CONTAINER_PASS_THROUGH.contains(&name.as_str());
+        if passes || is_sys_or_user_meta(kind, name.as_str()) {
+            headers.insert(name, value.clone());
+        }
+    }
+    headers
+}
+
+/// A backend's headers for the client: lengths, dates and the like are made anew.
+pub(crate) fn from_backend(backend: &Headers) -> HeaderMap {
+    let mut headers = HeaderMap::with_capacity(backend.len());
+    for (name, value) in backend {
+        if [
+            DATE,
+            CONTENT_LENGTH,
+            CONTENT_TYPE,
+            CONNECTION,
+            TRANSFER_ENCODING,
+        ]
+        .contains(name)
+            || name == "x-put-timestamp"
+            || name == "x-delete-after"
+            || name == "keep-alive"
+        {
+            continue;
+        }
+        if name == ETAG {
+            let bare: Vec<u8> = value
+                .as_bytes()
+                .iter()
+                .copied()
+                .filter(|b| *b != b'"')
+                .collect();
+            if let Ok(value) = HeaderValue::from_bytes(&bare) {
+                headers.append(ETAG, value);
+            }
+            continue;
+        }
+        headers.append(name, value.clone());
+    }
+    headers
+}
+
+/// The timestamp that orders a backend's answer among others.
+pub(crate) fn source_timestamp(headers: &Headers) -> Timestamp {
+    [
+        "x-backend-data-timestamp",
+        "x-backend-timestamp",
+        "x-put-timestamp",
+        "x-timestamp",
+    ]
+    .into_iter()
+    .find_map(|name| cairn_http::respond::header_timestamp(headers, name))
+    .unwrap_or(Timestamp::ZERO)
+}
+
+/// Removes what only the account's owner may see or set.
+pub(crate) fn strip_owner_headers(headers: &mut Headers, owner_headers: &[String]) {
+    for name in owner_headers {
+        headers.remove(name.as_str());
+    }
+}
+
+pub(crate) fn insert(headers: &mut HeaderMap, name: &'static str, value: &str) {
+    if let Ok(value) = HeaderValue::from_bytes(value.as_bytes()) {
+        headers.insert(HeaderName::from_static(name), value);
+    }
+}
+
+/// Adds to a comma-separated header.
+pub(crate) fn append_csv(headers: &mut HeaderMap, name: &'static str, item: &str) {
+    let joined = match cairn_http::respond::header(headers, name) {
+        Some(before) if !before.is_empty() => format!("{before},{item}"),
+        _ => item.to_owned(),
+    };
+    insert(headers, name, &joined);
+}
+
+/// Headers that a cross-origin script may read of its own accord.
+pub(crate) fn is_exposed_meta(name: &str) -> bool {
+    name.starts_with("x-container-meta") || is_user_meta(ServerKind::Object, name)
+}
+
+/// `X-Newest: true`.
+pub(crate) fn wants_newest(incoming: &Incoming) -> bool {
+    incoming.header("x-newest").is_some_and(params::is_true)
+}

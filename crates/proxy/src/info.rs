@@ -1,0 +1,302 @@
+//! Account and container info: from the cache, or by HEAD from the servers; and `/info`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_http::params::Params;
+use cairn_http::{
+    AccountInfo, Body, ContainerInfo, Context, Cors, InfoFuture, InfoSource, Response, respond,
+};
+use cairn_types::{PolicyIndex, ServerKind, Timestamp};
+use hmac::{Hmac, KeyInit, Mac};
+use http::{HeaderMap, Method, StatusCode};
+use sha1::Sha1;
+use subtle::ConstantTimeEq;
+
+use crate::app::Proxy;
+use crate::request::{Incoming, Target};
+
+/// An account as the proxy sees it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KnownAccount {
+    pub(crate) info: Arc<AccountInfo>,
+    /// There is a database: false where only `account_autocreate` makes it look so.
+    pub(crate) stored: bool,
+}
+
+impl Proxy {
+    pub(crate) async fn known_account(
+        &self,
+        context: &Context,
+        account: &str,
+    ) -> Arc<KnownAccount> {
+        if let Some(known) = self.accounts.get(account) {
+            return known;
+        }
+        let target = Target::Account {
+            account: account.to_owned(),
+        };
+        let response = self.head_for_info(context, target).await;
+        self.remember_account(account, response.status().as_u16(), response.headers())
+    }
+
+    /// Takes in what an account server said.
+    pub(crate) fn remember_account(
+        &self,
+        account: &str,
+        status: u16,
+        headers: &HeaderMap,
+    ) -> Arc<KnownAccount> {
+        let stored = (200..300).contains(&status);
+        let gone =
+            header(headers, "x-account-status").is_some_and(|s| s.eq_ignore_ascii_case("deleted"));
+        let pretended = status == 404 && !gone && self.options.account_autocreate;
+        let mut info = account_info(if pretended { 204 } else { status }, headers);
+        if gone {
+            info.status = 410;
+        }
+        let known = Arc::new(KnownAccount {
+            info: Arc::new(info),
+            stored,
+        });
+        let keep = keep_for(status, self.options.recheck_account_existence);
+        self.accounts.put(account.to_owned(), known.clone(), keep);
+        known
+    }
+
+    pub(crate) async fn container_info(
+        &self,
+        context: &Context,
+        account: &str,
+        container: &str,
+    ) -> Arc<ContainerInfo> {
+        let key = cache_key(account, container);
+        if let Some(info) = self.containers.get(&key) {
+            return info;
+        }
+        let internal = account.starts_with(&self.constraints.auto_create_account_prefix);
+        if !internal {
+            let known = self.known_account(context, account).await;
+            if !known.stored {
+                // Not remembered: the account's own entry is enough.
+                let status = if known.info.exists() {
+                    404
+                } else {
+                    known.info.status
+                };
+                return Arc::new(ContainerInfo {
+                    status,
+                    ..ContainerInfo::default()
+                });
+            }
+        }
+        let target = Target::Container {
+            account: account.to_owned(),
+            container: container.to_owned(),
+        };
+        let response = self.head_for_info(context, target).await;
+        self.remember_container(
+            account,
+            container,
+            response.status().as_u16(),
+            response.headers(),
+        )
+    }
+
+    /// Takes in what a container server said.
+    pub(crate) fn remember_container(
+        &self,
+        account: &str,
+        container: &str,
+        status: u16,
+        headers: &HeaderMap,
+    ) -> Arc<ContainerInfo> {
+        let info = Arc::new(container_info(status, headers));
+        let keep = keep_for(status, self.options.recheck_container_existence);
+        self.containers
+            .put(cache_key(account, container), info.clone(), keep);
+        info
+    }
+
+    pub(crate) fn forget_account(&self, account: &str) {
+        self.accounts.remove(account);
+    }
+
+    pub(crate) fn forget_container(&self, account: &str, container: &str) {
+        self.containers.remove(&cache_key(account, container));
+    }
+
+    async fn head_for_info(&self, context: &Context, target: Target) -> Response {
+        let context = context.pre_authorized("GET_INFO");
+        let (parts, ()) = http::Request::new(()).into_parts();
+        let mut incoming = Incoming {
+            parts,
+            body: Body::empty(),
+            context,
+            params: Params::default(),
+            target,
+            timestamp: self.clock.now(),
+        };
+        incoming.parts.method = Method::HEAD;
+        match incoming.target.container() {
+            Some(_) => self.read_index(&incoming, ServerKind::Container).await,
+            None => self.read_index(&incoming, ServerKind::Account).await,
+        }
+    }
+
+    /// `GET /info`, also signed by the admin key.
+    pub(crate) fn cluster_info(&self, incoming: &Incoming) -> Response {
+        if !self.options.expose_info {
+            return respond::standard(StatusCode::FORBIDDEN);
+        }
+        let param = |name| incoming.params.get(name).unwrap_or("");
+        let (signature, expires) = (param("swiftinfo_sig"), param("swiftinfo_expires"));
+        let admin = !signature.is_empty() || !expires.is_empty();
+        if admin {
+            let Some(key) = &self.options.admin_key else {
+                return respond::standard(StatusCode::FORBIDDEN);
+            };
+            let live = expires
+                .parse::<u64>()
+                .is_ok_and(|at| at >= self.clock.now().secs());
+            let methods: &[&str] = if incoming.method() == Method::HEAD {
+                &["HEAD", "GET"]
+            } else {
+                &["GET"]
+            };
+            let signed = methods.iter().any(|method| {
+                let valid = info_signature(key, method, expires);
+                bool::from(valid.as_bytes().ct_eq(signature.as_bytes()))
+            });
+            if !(live && signed) {
+                return respond::standard(StatusCode::UNAUTHORIZED);
+            }
+        }
+        let view = self
+            .swift_info
+            .view(&self.options.disallowed_sections, admin);
+        let mut response = respond::typed(
+            StatusCode::OK,
+            "application/json; charset=UTF-8",
+            view.to_string(),
+        );
+        if let Some(origin) = incoming.headers().get(http::header::ORIGIN) {
+            let headers = response.headers_mut();
+            headers.insert(http::header::ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
+            respond::set(headers, "access-control-expose-headers", "x-trans-id");
+        }
+        response
+    }
+}
+
+fn info_signature(key: &str, method: &str, expires: &str) -> String {
+    let Ok(mut mac) = Hmac::<Sha1>::new_from_slice(key.as_bytes()) else {
+        return String::new();
+    };
+    mac.update(format!("{method}\n{expires}\n/info").as_bytes());
+    mac.finalize()
+        .into_bytes()
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect()
+}
+
+impl InfoSource for Proxy {
+    fn account<'a>(
+        &'a self,
+        context: &'a Context,
+        account: &'a str,
+    ) -> InfoFuture<'a, AccountInfo> {
+        Box::pin(async move { self.known_account(context, account).await.info.clone() })
+    }
+
+    fn container<'a>(
+        &'a self,
+        context: &'a Context,
+        account: &'a str,
+        container: &'a str,
+    ) -> InfoFuture<'a, ContainerInfo> {
+        Box::pin(self.container_info(context, account, container))
+    }
+}
+
+fn cache_key(account: &str, container: &str) -> String {
+    format!("{account}/{container}")
+}
+
+/// What exists is kept as the option says, what does not for a tenth of that, errors not at all.
+fn keep_for(status: u16, recheck: Duration) -> Duration {
+    match status {
+        200..300 => recheck,
+        404 | 410 => recheck / 10,
+        _ => Duration::ZERO,
+    }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    respond::header(headers, name)
+}
+
+fn number(headers: &HeaderMap, name: &str) -> u64 {
+    header(headers, name)
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
+}
+
+/// User and system metadata, names without their prefixes.
+fn metadata(
+    headers: &HeaderMap,
+    kind: ServerKind,
+) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+    let mut all = (BTreeMap::new(), BTreeMap::new());
+    for (name, value) in headers {
+        let Ok(value) = std::str::from_utf8(value.as_bytes()) else {
+            continue;
+        };
+        if let Some(name) = name.as_str().strip_prefix(kind.user_meta_prefix()) {
+            all.0.insert(name.to_owned(), value.to_owned());
+        } else if let Some(name) = name.as_str().strip_prefix(kind.sys_meta_prefix()) {
+            all.1.insert(name.to_owned(), value.to_owned());
+        }
+    }
+    all
+}
+
+fn account_info(status: u16, headers: &HeaderMap) -> AccountInfo {
+    let (meta, sysmeta) = metadata(headers, ServerKind::Account);
+    AccountInfo {
+        status,
+        container_count: number(headers, "x-account-container-count"),
+        object_count: number(headers, "x-account-object-count"),
+        bytes: number(headers, "x-account-bytes-used"),
+        meta,
+        sysmeta,
+    }
+}
+
+fn container_info(status: u16, headers: &HeaderMap) -> ContainerInfo {
+    let (meta, sysmeta) = metadata(headers, ServerKind::Container);
+    let own = |name: &str| header(headers, name).map(str::to_owned);
+    ContainerInfo {
+        status,
+        object_count: number(headers, "x-container-object-count"),
+        bytes: number(headers, "x-container-bytes-used"),
+        policy: PolicyIndex(number(headers, "x-backend-storage-policy-index") as u32),
+        read_acl: own("x-container-read"),
+        write_acl: own("x-container-write"),
+        sync_key: own("x-container-sync-key"),
+        sync_to: own("x-container-sync-to"),
+        versions: own("x-versions-location"),
+        cors: Cors {
+            allow_origin: meta.get("access-control-allow-origin").cloned(),
+            expose_headers: meta.get("access-control-expose-headers").cloned(),
+            max_age: meta.get("access-control-max-age").cloned(),
+        },
+        put_timestamp: respond::header_timestamp(headers, "x-backend-put-timestamp")
+            .unwrap_or(Timestamp::ZERO),
+        sharding_state: own("x-backend-sharding-state"),
+        meta,
+        sysmeta,
+    }
+}

@@ -1,0 +1,75 @@
+//! What is known of accounts and containers, kept for a while: Swift keeps this in memcache.
+//! Bounded; an entry that is written to is dropped at once in this process, and seen by other
+//! proxies when its time is up.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+/// Entries kept of one kind.
+const MOST: usize = 100_000;
+
+pub(crate) struct InfoCache<K, V> {
+    entries: RwLock<HashMap<K, (Arc<V>, Instant)>>,
+}
+
+impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
+    pub(crate) fn new() -> Self {
+        InfoCache {
+            entries: RwLock::default(),
+        }
+    }
+
+    pub(crate) fn get<Q>(&self, key: &Q) -> Option<Arc<V>>
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
+        let (value, until) = entries.get(key)?;
+        (*until > Instant::now()).then(|| value.clone())
+    }
+
+    pub(crate) fn put(&self, key: K, value: Arc<V>, keep: Duration) {
+        if keep.is_zero() {
+            return;
+        }
+        let mut entries = self.entries.write().unwrap_or_else(|e| e.into_inner());
+        if entries.len() >= MOST {
+            let now = Instant::now();
+            entries.retain(|_, (_, until)| *until > now);
+            if entries.len() >= MOST {
+                entries.clear();
+            }
+        }
+        entries.insert(key, (value, Instant::now() + keep));
+    }
+
+    pub(crate) fn remove<Q>(&self, key: &Q)
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.entries
+            .write()
+            .unwrap_or_else(|e| e.into_inner())
+            .remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_for_a_while() {
+        let cache: InfoCache<String, u8> = InfoCache::new();
+        cache.put("a".into(), Arc::new(1), Duration::from_secs(60));
+        cache.put("b".into(), Arc::new(2), Duration::ZERO);
+        assert_eq!(cache.get("a").as_deref(), Some(&1));
+        assert!(cache.get("b").is_none());
+        cache.remove("a");
+        assert!(cache.get("a").is_none());
+    }
+}

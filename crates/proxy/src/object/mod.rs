@@ -1,0 +1,207 @@
+//! Objects: what their verbs have in common, one file per verb that writes.
+
+mod delete;
+mod get;
+mod post;
+mod put;
+mod put_stream;
+
+use std::sync::Arc;
+
+use cairn_http::{ContainerInfo, Response, respond};
+use cairn_peer::{LoadedRing, quorum};
+use cairn_types::PolicyIndex;
+use http::{HeaderMap, Method, StatusCode};
+
+use crate::app::Proxy;
+use crate::expirer;
+use crate::headers;
+use crate::request::Incoming;
+
+/// An object's full name.
+#[derive(Clone, Copy)]
+pub(crate) struct Name<'a> {
+    pub(crate) account: &'a str,
+    pub(crate) container: &'a str,
+    pub(crate) object: &'a str,
+}
+
+/// Where an object of a container lives.
+pub(crate) struct Place {
+    pub(crate) info: Arc<ContainerInfo>,
+    pub(crate) policy: PolicyIndex,
+    pub(crate) ring: Arc<LoadedRing>,
+    pub(crate) partition: u32,
+}
+
+impl Proxy {
+    pub(crate) async fn object(&self, incoming: &mut Incoming, name: Name<'_>) -> Response {
+        let place = match self.place(incoming, name).await {
+            Ok(place) => place,
+            Err(refused) => return refused,
+        };
+        headers::insert(
+            &mut incoming.parts.headers,
+            "x-backend-storage-policy-index",
+            &place.policy.to_string(),
+        );
+        if self.options.allow_open_expired && incoming.flag("x-open-expired") {
+            headers::insert(
+                &mut incoming.parts.headers,
+                "x-backend-open-expired",
+                "true",
+            );
+        }
+        let reads = [Method::GET, Method::HEAD].contains(incoming.method());
+        let acl = if reads {
+            &place.info.read_acl
+        } else {
+            &place.info.write_acl
+        };
+        if *incoming.method() == Method::PUT
+            && let Err(refused) = put::check_conditions(incoming)
+        {
+            return refused;
+        }
+        if let Err(denied) = self.authorize(incoming, acl.as_deref()).await {
+            return denied;
+        }
+        if reads {
+            return self.object_read(incoming, place).await;
+        }
+        if !place.info.exists() {
+            return respond::standard(StatusCode::NOT_FOUND);
+        }
+        match *incoming.method() {
+            Method::PUT => self.object_put(incoming, name, place).await,
+            Method::POST => self.object_post(incoming, name, place).await,
+            _ => self.object_delete(incoming, place).await,
+        }
+    }
+
+    /// The container, its policy, the policy's ring, the object's partition.
+    async fn place(&self, incoming: &Incoming, name: Name<'_>) -> Result<Place, Response> {
+        let unavailable = || respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+        let info = self
+            .container_info(&incoming.context, name.account, name.container)
+            .await;
+        if info.status == 0 || info.status >= 500 {
+            return Err(unavailable());
+        }
+        let policy = incoming
+            .header("x-backend-storage-policy-index")
+            .and_then(|text| text.parse().ok())
+            .map_or(info.policy, PolicyIndex);
+        let ring = self.rings.object(policy).ok_or_else(unavailable)?;
+        let partition = ring.partition(
+            &self.hash_path,
+            name.account,
+            Some(name.container),
+            Some(name.object),
+        );
+        Ok(Place {
+            info,
+            policy,
+            ring,
+            partition,
+        })
+    }
+
+    /// The headers for each replica: the client's, and which container server each is to tell.
+    /// `delete_at`: when the object expires, where it does.
+    fn backend_headers(
+        &self,
+        incoming: &Incoming,
+        account: &str,
+        container: &str,
+        object: &str,
+        place: &Place,
+        delete_at: Option<u64>,
+    ) -> Vec<HeaderMap> {
+        let mut base = headers::with_all(incoming);
+        if let Some(power) = place.ring.ring().next_part_power() {
+            headers::insert(&mut base, "x-backend-next-part-power", &power.to_string());
+        }
+        let replicas = place.ring.primaries(place.partition).len();
+        let mut all = vec![base; replicas];
+        if replicas == 0 {
+            return all;
+        }
+        let containers = self.rings.container();
+        let partition = containers.partition(&self.hash_path, account, Some(container), None);
+        let nodes = containers.primaries(partition);
+        let updates = container_updates(nodes.len(), replicas);
+        let db_state = place.info.sharding_state.as_deref().unwrap_or("unsharded");
+        for (i, node) in nodes.iter().cycle().take(updates).enumerate() {
+            let headers = &mut all[i % replicas];
+            headers::insert(headers, "x-container-partition", &partition.to_string());
+            headers::append_csv(headers, "x-container-host", &node.host());
+            headers::append_csv(headers, "x-container-device", &node.device.device);
+            headers::insert(headers, "x-container-root-db-state", db_state);
+        }
+        if let Some(delete_at) = delete_at {
+            self.add_expiry(&mut all, account, container, object, delete_at, updates);
+        }
+        // Few of the replicas clear the expirer's queue: one would do.
+        for (i, headers) in all.iter_mut().enumerate() {
+            let clean = if i < 2 { "t" } else { "f" };
+            headers::insert(headers, "x-backend-clean-expiring-object-queue", clean);
+        }
+        all
+    }
+
+    /// Tells the replicas, last first, which containers of the expirer's queue to add a row to.
+    fn add_expiry(
+        &self,
+        all: &mut [HeaderMap],
+        account: &str,
+        container: &str,
+        object: &str,
+        delete_at: u64,
+        updates: usize,
+    ) {
+        let queue = expirer::task_container(
+            &self.hash_path,
+            self.options.expiring_objects_container_divisor,
+            delete_at,
+            account,
+            container,
+            object,
+        );
+        let ring = self.rings.container();
+        let owner = &self.options.expiring_objects_account;
+        let partition = ring.partition(&self.hash_path, owner, Some(&queue), None);
+        let replicas = all.len();
+        let nodes = ring.primaries(partition);
+        for (i, node) in nodes.iter().cycle().take(updates).enumerate() {
+            let headers = &mut all[replicas - 1 - i % replicas];
+            headers::insert(headers, "x-delete-at-container", &queue);
+            headers::insert(headers, "x-delete-at-partition", &partition.to_string());
+            headers::append_csv(headers, "x-delete-at-host", &node.host());
+            headers::append_csv(headers, "x-delete-at-device", &node.device.device);
+        }
+    }
+}
+
+/// How many container updates to send so that, whichever quorum of objects is written, a quorum
+/// of container replicas hears of it, and each does when all goes well.
+fn container_updates(containers: usize, objects: usize) -> usize {
+    if containers == 0 {
+        return 0;
+    }
+    let needed = quorum::quorum_size(containers) + objects - quorum::quorum_size(objects);
+    needed.max(containers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn updates_reach_a_quorum() {
+        assert_eq!(container_updates(3, 3), 3);
+        assert_eq!(container_updates(3, 6), 5);
+        assert_eq!(container_updates(1, 3), 2);
+        assert_eq!(container_updates(0, 3), 0);
+    }
+}

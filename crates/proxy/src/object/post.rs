@@ -1,0 +1,75 @@
+//! POST to an object: new metadata on every replica.
+
+use cairn_http::{Response, respond};
+use cairn_peer::quorum;
+use cairn_types::ServerKind;
+use http::{Method, StatusCode};
+use tracing::debug;
+
+use super::{Name, Place};
+use crate::app::Proxy;
+use crate::checks;
+use crate::request::Incoming;
+use crate::write::{Write, best_response};
+
+impl Proxy {
+    pub(super) async fn object_post(
+        &self,
+        incoming: &mut Incoming,
+        name: Name<'_>,
+        place: Place,
+    ) -> Response {
+        let checked =
+            checks::check_metadata(incoming.headers(), ServerKind::Object, &self.constraints);
+        if let Err(refused) = checked {
+            return refused;
+        }
+        let delete_at =
+            match checks::check_delete_headers(&mut incoming.parts.headers, incoming.timestamp) {
+                Ok(delete_at) => delete_at,
+                Err(refused) => return refused,
+            };
+        let headers = self.backend_headers(
+            incoming,
+            name.account,
+            name.container,
+            name.object,
+            &place,
+            delete_at,
+        );
+        let nodes = self.nodes(place.ring.clone(), place.partition);
+        let path = incoming.target.entity_path();
+        let write = |headers| {
+            Write::new(
+                place.ring.clone(),
+                place.partition,
+                Method::POST,
+                path.clone(),
+                headers,
+            )
+        };
+        let mut answers = self.write_answers(write(headers.clone()), &nodes).await;
+        let found = answers.iter().filter(|a| a.status == 202).count();
+        let mut quorum = quorum::quorum_size(answers.len());
+        if found > 0 && found < quorum {
+            // Some primaries miss the object: it may be on handoffs instead.
+            quorum = quorum::quorum_size(place.ring.ring().replica_count().ceil() as usize);
+            let missing: Vec<_> = headers
+                .into_iter()
+                .zip(&answers)
+                .filter(|(_, answer)| answer.status == 404)
+                .map(|(headers, _)| headers)
+                .collect();
+            debug!(path, found, "mixed answers to POST; trying handoffs");
+            if !missing.is_empty() {
+                answers.extend(self.write_answers(write(missing), &nodes).await);
+            }
+        }
+        let response = best_response(&answers, Some(quorum), &[], &format!("POST {path}"));
+        if response.status() == StatusCode::NOT_FOUND && found > 0 {
+            // Somebody has it: 404 cannot be right.
+            return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+        }
+        response
+    }
+}

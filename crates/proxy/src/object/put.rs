@@ -1,0 +1,172 @@
+//! PUT of an object. A small body is read first and sent whole, so that any replica's copy can
+//! go to a handoff instead; a large one is streamed to all replicas at once (`put_stream.rs`).
+//! MD5 is computed here once for all servers of this process.
+
+use cairn_http::{BodyError, Response, SharedDigest, params, respond};
+use cairn_peer::fan_out::Answer;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, LAST_MODIFIED};
+use http::{HeaderMap, Method, StatusCode};
+use md5::{Digest, Md5};
+use tracing::{error, info};
+
+use super::{Name, Place};
+use crate::app::Proxy;
+use crate::checks::{self, MessageLength};
+use crate::request::Incoming;
+use crate::write::{Write, best_response};
+
+/// `If-None-Match: *` is the one condition a PUT can have.
+pub(super) fn check_conditions(incoming: &Incoming) -> Result<(), Response> {
+    match incoming.header(IF_NONE_MATCH.as_str()) {
+        Some(value) if !value.split(',').any(|tag| tag.trim() == "*") => Err(respond::text(
+            StatusCode::BAD_REQUEST,
+            "If-None-Match only supports *",
+        )),
+        _ => Ok(()),
+    }
+}
+
+impl Proxy {
+    pub(super) async fn object_put(
+        &self,
+        incoming: &mut Incoming,
+        name: Name<'_>,
+        place: Place,
+    ) -> Response {
+        fill_content_type(&mut incoming.parts.headers, name.object);
+        let checked = checks::check_object_creation(incoming, name.object, &self.constraints);
+        let length = match checked {
+            Ok(length) => length,
+            Err(refused) => return refused,
+        };
+        let delete_at =
+            match checks::check_delete_headers(&mut incoming.parts.headers, incoming.timestamp) {
+                Ok(delete_at) => delete_at,
+                Err(refused) => return refused,
+            };
+        let headers = self.backend_headers(
+            incoming,
+            name.account,
+            name.container,
+            name.object,
+            &place,
+            delete_at,
+        );
+        if headers.is_empty() {
+            return respond::standard(StatusCode::NOT_FOUND);
+        }
+        let small =
+            matches!(length, MessageLength::Known(n) if n <= self.options.buffered_put_bytes);
+        let mut response = if small {
+            self.put_whole(incoming, place, headers).await
+        } else {
+            self.put_stream(incoming, place, headers, length).await
+        };
+        if response.status() == StatusCode::CREATED {
+            let modified = respond::http_date(incoming.timestamp);
+            respond::set(response.headers_mut(), LAST_MODIFIED.as_str(), modified);
+        }
+        response
+    }
+
+    /// Reads the whole body, then sends it to all replicas in one message each.
+    async fn put_whole(
+        &self,
+        incoming: &mut Incoming,
+        place: Place,
+        mut headers: Vec<HeaderMap>,
+    ) -> Response {
+        let body = std::mem::take(&mut incoming.body);
+        let limit = self.options.buffered_put_bytes;
+        let body =
+            match tokio::time::timeout(self.options.client_timeout, body.collect(limit)).await {
+                Ok(Ok(body)) => body,
+                Ok(Err(error)) => return self.broken_upload(incoming, &error),
+                Err(_) => {
+                    let error = BodyError::Timeout(self.options.client_timeout);
+                    return self.broken_upload(incoming, &error);
+                }
+            };
+        for headers in &mut headers {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+        }
+        let path = incoming.target.entity_path();
+        let what = format!("PUT {path}");
+        let mut write = Write::new(
+            place.ring.clone(),
+            place.partition,
+            Method::PUT,
+            path,
+            headers,
+        );
+        write
+            .extensions
+            .insert(SharedDigest::of(Md5::digest(&body).into()));
+        write.body = body;
+        let nodes = self.nodes(place.ring, place.partition);
+        let answers = self.write_answers(write, &nodes).await;
+        conclude(incoming, &answers, &what)
+    }
+
+    /// The answer to an upload that did not arrive whole.
+    pub(super) fn broken_upload(&self, incoming: &Incoming, error: &BodyError) -> Response {
+        let code = match error {
+            BodyError::Timeout(_) => 408,
+            BodyError::TooLarge(_) => 413,
+            BodyError::Disconnected | BodyError::Malformed(_) | BodyError::Source(_) => {
+                respond::CLIENT_DISCONNECT
+            }
+        };
+        info!(path = %incoming.parts.uri.path(), code, %error, "upload did not arrive whole");
+        respond::standard(respond::status(code))
+    }
+}
+
+/// The client's answer from the replicas'.
+pub(super) fn conclude(incoming: &Incoming, answers: &[Answer], what: &str) -> Response {
+    if let Some(refused) = refused_by_state(incoming, answers.iter().map(|a| a.status)) {
+        return refused;
+    }
+    let mut etags = answers
+        .iter()
+        .filter(|a| (200..300).contains(&a.status))
+        .filter_map(|a| respond::header(&a.headers, ETAG.as_str()))
+        .map(|etag| etag.trim_matches('"'));
+    if let Some(first) = etags.next()
+        && etags.any(|other| other != first)
+    {
+        error!(what, "object servers answered with different ETags");
+        return respond::standard(StatusCode::INTERNAL_SERVER_ERROR);
+    }
+    best_response(answers, None, &[], what)
+}
+
+/// An object there already that may not be replaced, or is newer than this one.
+pub(super) fn refused_by_state(
+    incoming: &Incoming,
+    mut statuses: impl Iterator<Item = u16> + Clone,
+) -> Option<Response> {
+    let conditional = incoming.headers().contains_key(IF_NONE_MATCH);
+    if conditional && statuses.clone().any(|s| s == 412) {
+        return Some(respond::standard(StatusCode::PRECONDITION_FAILED));
+    }
+    statuses
+        .any(|s| s == 409)
+        .then(|| respond::standard(StatusCode::ACCEPTED))
+}
+
+/// Guesses the content type from the name where the client gave none, or asked for it.
+fn fill_content_type(headers: &mut HeaderMap, object: &str) {
+    let detect = respond::header(headers, "x-detect-content-type").is_some_and(params::is_true);
+    let given = headers.get(CONTENT_TYPE).is_some_and(|v| !v.is_empty());
+    if given && !detect {
+        return;
+    }
+    let guessed = mime_guess::from_path(object)
+        .first_raw()
+        .unwrap_or("application/octet-stream");
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(guessed));
+    if detect {
+        headers.remove("x-detect-content-type");
+    }
+}

@@ -1,0 +1,241 @@
+//! An upload streamed to all replicas at once. Nothing is sent before enough of them have said
+//! that they want it; one that fails on the way is dropped while a quorum is left.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_http::{BodyError, Response, SharedDigest, respond};
+use cairn_peer::fan_out::{self, Answer};
+use cairn_peer::put::{OpenError, Putter};
+use cairn_peer::{Node, Nodes, quorum};
+use futures_util::future::join_all;
+use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::{HeaderMap, StatusCode};
+use md5::{Digest, Md5};
+use tokio::sync::mpsc;
+use tracing::{debug, error};
+
+use super::Place;
+use super::put::{conclude, refused_by_state};
+use crate::app::Proxy;
+use crate::checks::MessageLength;
+use crate::request::Incoming;
+
+/// Chunks larger than this are hashed off the event loop: 64 KiB take 0.1 ms.
+const HASH_INLINE: usize = 64 * 1024;
+
+impl Proxy {
+    pub(super) async fn put_stream(
+        &self,
+        incoming: &mut Incoming,
+        place: Place,
+        headers: Vec<HeaderMap>,
+        length: MessageLength,
+    ) -> Response {
+        let replicas = headers.len();
+        let enough = quorum::quorum_size(replicas);
+        let digest = SharedDigest::new();
+        let nodes = self.nodes(place.ring.clone(), place.partition);
+        let mut putters = self
+            .open_putters(incoming, &nodes, place.partition, headers, length, &digest)
+            .await;
+        let early = putters
+            .iter()
+            .filter_map(|p| p.early.as_ref().map(|(status, _)| *status));
+        if let Some(refused) = refused_by_state(incoming, early) {
+            return refused;
+        }
+        let path = incoming.target.entity_path();
+        if putters.len() < enough {
+            error!(
+                path,
+                open = putters.len(),
+                enough,
+                "too few object servers for an upload"
+            );
+            return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+        }
+        let hash_here = putters
+            .iter()
+            .any(|p| self.backends.local(p.node.address).is_some());
+        let hasher = hash_here.then(Md5::new);
+        match self.pump(incoming, &mut putters, enough, hasher).await {
+            Ok(Some(md5)) => digest.set(md5),
+            Ok(None) => {}
+            Err(broken) => return broken,
+        }
+        let timeout = self.options.node_timeout;
+        join_all(putters.iter_mut().map(|p| p.finish(timeout))).await;
+        let answers = self.answers(putters, replicas, &nodes).await;
+        conclude(incoming, &answers, &format!("PUT {path}"))
+    }
+
+    /// One open upload per replica, to handoffs where primaries don't answer.
+    async fn open_putters(
+        &self,
+        incoming: &Incoming,
+        nodes: &Arc<Nodes>,
+        partition: u32,
+        headers: Vec<HeaderMap>,
+        length: MessageLength,
+        digest: &SharedDigest,
+    ) -> Vec<Putter> {
+        let path = incoming.target.entity_path();
+        let known = match length {
+            MessageLength::Known(n) => Some(n),
+            _ => None,
+        };
+        let opening = headers.into_iter().map(|mut headers| {
+            if let Some(n) = known {
+                headers.insert(CONTENT_LENGTH, HeaderValue::from(n));
+            }
+            self.open_one(nodes, partition, &path, headers, known, digest)
+        });
+        join_all(opening).await.into_iter().flatten().collect()
+    }
+
+    async fn open_one(
+        &self,
+        nodes: &Nodes,
+        partition: u32,
+        path: &str,
+        headers: HeaderMap,
+        length: Option<u64>,
+        digest: &SharedDigest,
+    ) -> Option<Putter> {
+        while let Some(node) = nodes.next() {
+            let mut extensions = http::Extensions::new();
+            extensions.insert(digest.clone());
+            let request = http::Request::put(fan_out::backend_uri(&node, partition, path, None));
+            let opened = Putter::open(
+                &self.backends,
+                node.clone(),
+                request,
+                headers.clone(),
+                length,
+                extensions,
+                self.options.node_timeout,
+            )
+            .await;
+            match opened {
+                Ok(putter) => {
+                    let status = putter.early.as_ref().map_or(100, |(status, _)| *status);
+                    if fan_out::check(&node, status, nodes) {
+                        return Some(putter);
+                    }
+                }
+                Err(error) => note_unopened(nodes, &node, &error),
+            }
+        }
+        None
+    }
+
+    /// Hands every chunk to every upload, and hashes it meanwhile.
+    async fn pump(
+        &self,
+        incoming: &mut Incoming,
+        putters: &mut Vec<Putter>,
+        enough: usize,
+        mut hasher: Option<Md5>,
+    ) -> Result<Option<[u8; 16]>, Response> {
+        let mut body = std::mem::take(&mut incoming.body);
+        let mut sent = 0;
+        while let Some(chunk) = body.next_chunk_within(self.options.client_timeout).await {
+            let chunk = chunk.map_err(|error| self.broken_upload(incoming, &error))?;
+            sent += chunk.len() as u64;
+            if sent > self.constraints.max_file_size {
+                let error = BodyError::TooLarge(self.constraints.max_file_size);
+                return Err(self.broken_upload(incoming, &error));
+            }
+            let timeout = self.options.node_timeout;
+            let sending = join_all(putters.iter_mut().map(|p| p.send(chunk.clone(), timeout)));
+            let hashing = update(hasher.take(), chunk.clone());
+            (_, hasher) = tokio::join!(sending, hashing);
+            putters.retain(|p| !p.failed());
+            if putters.len() < enough {
+                error!(
+                    path = %incoming.parts.uri.path(), left = putters.len(), enough,
+                    "too many object servers failed during an upload"
+                );
+                return Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE));
+            }
+        }
+        Ok(hasher.map(|md5| md5.finalize().into()))
+    }
+
+    /// Answers until a quorum agrees and the rest have had their time; missing ones are 503.
+    async fn answers(
+        &self,
+        putters: Vec<Putter>,
+        replicas: usize,
+        nodes: &Arc<Nodes>,
+    ) -> Vec<Answer> {
+        let (tx, mut rx) = mpsc::channel(putters.len().max(1));
+        let timeout = self.options.node_timeout;
+        for putter in putters.into_iter().filter(|p| !p.failed()) {
+            let (tx, nodes) = (tx.clone(), nodes.clone());
+            tokio::spawn(async move {
+                let node = putter.node.clone();
+                let Some(response) = putter.answer(timeout).await else {
+                    nodes.limiter().increment(&node, "no answer to an upload");
+                    return;
+                };
+                let (parts, body) = response.into_parts();
+                let status = parts.status.as_u16();
+                let body = body.collect(1 << 20).await.unwrap_or_default();
+                fan_out::check(&node, status, &nodes);
+                let answer = Answer {
+                    status,
+                    headers: parts.headers,
+                    body,
+                    node: Some(node),
+                };
+                let _ = tx.send(answer).await;
+            });
+        }
+        drop(tx);
+        let mut answers: Vec<Answer> = Vec::with_capacity(replicas);
+        let quorum = quorum::quorum_size(replicas);
+        while let Some(answer) = rx.recv().await {
+            answers.push(answer);
+            let statuses: Vec<u16> = answers.iter().map(|a| a.status).collect();
+            if quorum::have_quorum(&statuses, quorum) {
+                break;
+            }
+        }
+        let rest = async {
+            while let Some(answer) = rx.recv().await {
+                answers.push(answer);
+            }
+        };
+        let _ = tokio::time::timeout(self.options.post_quorum_timeout, rest).await;
+        while answers.len() < replicas {
+            let (headers, body) = (HeaderMap::new(), Bytes::new());
+            answers.push(Answer {
+                status: 503,
+                headers,
+                body,
+                node: None,
+            });
+        }
+        answers
+    }
+}
+
+async fn update(hasher: Option<Md5>, chunk: Bytes) -> Option<Md5> {
+    let mut md5 = hasher?;
+    if chunk.len() <= HASH_INLINE {
+        md5.update(&chunk);
+        return Some(md5);
+    }
+    let hashed = tokio::task::spawn_blocking(move || {
+        md5.update(&chunk);
+        md5
+    });
+    hashed.await.ok()
+}
+
+fn note_unopened(nodes: &Nodes, node: &Node, error: &OpenError) {
+    debug!(node = %node.name(), ?error, "upload not opened");
+    nodes.limiter().increment(node, "upload not opened");
+}

@@ -1,0 +1,481 @@
+//! Reads: ask one replica after the other, take the first good answer (or, with `X-Newest`, the
+//! newest of all), and when a body breaks off go on with another replica where it stopped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_http::{Body, BodyError, Request, Response, respond};
+use cairn_peer::fan_out::backend_uri;
+use cairn_peer::{Backends, LoadedRing, Node, Nodes, fan_out, quorum};
+use cairn_types::{ServerKind, Timestamp};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, RANGE};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use rand::seq::SliceRandom;
+use tracing::{debug, warn};
+
+use crate::app::Proxy;
+use crate::headers;
+use crate::request::Incoming;
+
+/// The largest error body taken over from a replica.
+const MAX_ERROR_BODY: u64 = 64 * 1024;
+
+/// A read to be made of one of several nodes.
+struct Read {
+    backends: Arc<Backends>,
+    nodes: Arc<Nodes>,
+    kind: ServerKind,
+    partition: u32,
+    method: Method,
+    path: String,
+    query: Option<String>,
+    headers: HeaderMap,
+    timeout: Duration,
+}
+
+/// One replica's good answer.
+struct Source {
+    node: Node,
+    response: Response,
+    timestamp: Timestamp,
+}
+
+/// What replicas that had nothing to give said.
+#[derive(Default)]
+struct Refusals {
+    statuses: Vec<u16>,
+    answers: Vec<(HeaderMap, Bytes)>,
+    newest_tombstone: Timestamp,
+}
+
+enum Tried {
+    Good(Box<Source>),
+    Refused {
+        status: u16,
+        headers: HeaderMap,
+        body: Bytes,
+        tombstone: Timestamp,
+    },
+    Nothing,
+}
+
+impl Proxy {
+    /// GET or HEAD of an account or a container.
+    pub(crate) async fn read_index(&self, incoming: &Incoming, kind: ServerKind) -> Response {
+        let ring = match kind {
+            ServerKind::Account => self.rings.account(),
+            _ => self.rings.container(),
+        };
+        let target = &incoming.target;
+        let partition = ring.partition(&self.hash_path, target.account(), target.container(), None);
+        let query = incoming.params.encode();
+        self.read(incoming, kind, ring, partition, Some(query))
+            .await
+    }
+
+    /// GET or HEAD of anything, with failover.
+    pub(crate) async fn read(
+        &self,
+        incoming: &Incoming,
+        kind: ServerKind,
+        ring: Arc<LoadedRing>,
+        partition: u32,
+        query: Option<String>,
+    ) -> Response {
+        let read = Read {
+            backends: self.backends.clone(),
+            nodes: self.nodes(ring.clone(), partition),
+            kind,
+            partition,
+            method: incoming.method().clone(),
+            path: incoming.target.entity_path(),
+            query,
+            headers: headers::with_all(incoming),
+            timeout: self.options.recoverable_node_timeout,
+        };
+        let mut refusals = Refusals::default();
+        let source = if headers::wants_newest(incoming) {
+            read.newest(&mut refusals).await
+        } else if self.options.concurrent_gets {
+            let concurrency = ring.ring().replica_count().ceil() as usize;
+            read.staggered(&mut refusals, concurrency, self.options.concurrency_timeout)
+                .await
+        } else {
+            read.first(&mut refusals).await
+        };
+        let mut response = match source {
+            Some(source) => working_response(read, source),
+            None => refusal(&refusals, &incoming.target.entity_path()),
+        };
+        self.name_policy(&mut response);
+        response
+    }
+
+    /// Primaries in random order, then handoffs.
+    pub(crate) fn nodes(&self, ring: Arc<LoadedRing>, partition: u32) -> Arc<Nodes> {
+        let mut primaries = ring.primaries(partition);
+        primaries.shuffle(&mut rand::rng());
+        let most = self
+            .options
+            .request_node_count
+            .for_replicas(primaries.len());
+        Arc::new(Nodes::new(
+            ring,
+            partition,
+            primaries,
+            most,
+            self.limiter.clone(),
+        ))
+    }
+
+    /// Adds the policy's name where a backend told its index.
+    fn name_policy(&self, response: &mut Response) {
+        if !response.status().is_success() {
+            return;
+        }
+        let index = respond::header(response.headers(), "x-backend-storage-policy-index")
+            .and_then(|text| text.parse().ok());
+        let Some(index) = index else { return };
+        match self.policies.by_index(cairn_types::PolicyIndex(index)) {
+            Some(policy) => respond::set(response.headers_mut(), "x-storage-policy", &policy.name),
+            None => warn!(
+                index,
+                "a backend named a storage policy that is not configured here"
+            ),
+        }
+    }
+}
+
+impl Read {
+    async fn first(&self, refusals: &mut Refusals) -> Option<Source> {
+        while let Some(node) = self.nodes.next() {
+            if let Some(source) = refusals.note(self.ask(node, None).await) {
+                return Some(source);
+            }
+        }
+        None
+    }
+
+    /// Asks everybody; a tombstone newer than all data means there is none.
+    async fn newest(&self, refusals: &mut Refusals) -> Option<Source> {
+        let mut asked = FuturesUnordered::new();
+        while let Some(node) = self.nodes.next() {
+            asked.push(self.ask(node, None));
+        }
+        let mut best: Option<Source> = None;
+        while let Some(tried) = asked.next().await {
+            if let Some(source) = refusals.note(tried)
+                && best.as_ref().is_none_or(|b| source.timestamp > b.timestamp)
+            {
+                best = Some(source);
+            }
+        }
+        best.filter(|source| source.timestamp >= refusals.newest_tombstone)
+    }
+
+    /// Asks the next node whenever one has been silent for `stagger`, up to `concurrency` at once.
+    async fn staggered(
+        &self,
+        refusals: &mut Refusals,
+        concurrency: usize,
+        stagger: Duration,
+    ) -> Option<Source> {
+        let mut asked = FuturesUnordered::new();
+        let mut exhausted = false;
+        loop {
+            if !exhausted && asked.len() < concurrency.max(1) {
+                match self.nodes.next() {
+                    Some(node) => asked.push(self.ask(node, None)),
+                    None => exhausted = true,
+                }
+            }
+            if asked.is_empty() {
+                return None;
+            }
+            let patience = if exhausted || asked.len() >= concurrency {
+                None
+            } else {
+                Some(stagger)
+            };
+            let tried = match patience {
+                None => asked.next().await,
+                Some(stagger) => match tokio::time::timeout(stagger, asked.next()).await {
+                    Ok(tried) => tried,
+                    Err(_) => continue,
+                },
+            };
+            if let Some(source) = tried.and_then(|tried| refusals.note(tried)) {
+                return Some(source);
+            }
+        }
+    }
+
+    /// Asks one node. `resume`: the ETag it must have and the range still wanted.
+    async fn ask(&self, node: Node, resume: Option<&Resume>) -> Tried {
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = backend_uri(&node, self.partition, &self.path, self.query.as_deref());
+        *request.headers_mut() = self.headers.clone();
+        if let Some(resume) = resume {
+            request.headers_mut().insert(RANGE, resume.range());
+        }
+        let response = match self
+            .backends
+            .call(node.address, request, self.timeout)
+            .await
+        {
+            Ok(response) => response,
+            Err(error) => {
+                debug!(node = %node.name(), %error, "no answer");
+                self.nodes.limiter().increment(&node, "no answer");
+                return Tried::Nothing;
+            }
+        };
+        let status = response.status();
+        let ranged = self.kind == ServerKind::Object && status == StatusCode::RANGE_NOT_SATISFIABLE;
+        if status.is_success() || status.is_redirection() || ranged {
+            return self.good_answer(node, response, resume);
+        }
+        self.bad_answer(node, response).await
+    }
+
+    fn good_answer(&self, node: Node, response: Response, resume: Option<&Resume>) -> Tried {
+        let put_zero = respond::header(response.headers(), "x-put-timestamp")
+            .and_then(|text| Timestamp::parse(text).ok())
+            .is_some_and(Timestamp::is_zero);
+        let other = resume.is_some_and(|r| bare_etag(response.headers()) != r.etag);
+        if put_zero || other {
+            // A database that was never put, or another version than the one under way.
+            return Tried::Refused {
+                status: 404,
+                headers: HeaderMap::new(),
+                body: Bytes::new(),
+                tombstone: Timestamp::ZERO,
+            };
+        }
+        let timestamp = headers::source_timestamp(response.headers());
+        Tried::Good(Box::new(Source {
+            node,
+            response,
+            timestamp,
+        }))
+    }
+
+    async fn bad_answer(&self, node: Node, response: Response) -> Tried {
+        let status = response.status().as_u16();
+        fan_out::check(&node, status, &self.nodes);
+        let stamp = respond::header_timestamp(response.headers(), "x-backend-timestamp")
+            .unwrap_or(Timestamp::ZERO);
+        if node.handoff && (status >= 500 || status == 404) && stamp.is_zero() {
+            return Tried::Nothing;
+        }
+        let tombstone = if status == 404 && self.kind == ServerKind::Object {
+            stamp
+        } else {
+            Timestamp::ZERO
+        };
+        let (parts, body) = response.into_parts();
+        let body = tokio::time::timeout(self.timeout, body.collect(MAX_ERROR_BODY)).await;
+        let body = body.ok().and_then(Result::ok).unwrap_or_default();
+        Tried::Refused {
+            status,
+            headers: parts.headers,
+            body,
+            tombstone,
+        }
+    }
+}
+
+impl Refusals {
+    /// Keeps a refusal, hands on a source unless a newer tombstone is known.
+    fn note(&mut self, tried: Tried) -> Option<Source> {
+        match tried {
+            Tried::Good(source) if source.timestamp >= self.newest_tombstone => Some(*source),
+            Tried::Good(_) | Tried::Nothing => None,
+            Tried::Refused {
+                status,
+                headers,
+                body,
+                tombstone,
+            } => {
+                self.newest_tombstone = self.newest_tombstone.max(tombstone);
+                self.statuses.push(status);
+                self.answers.push((headers, body));
+                None
+            }
+        }
+    }
+}
+
+/// Nobody had it: the answer that most agree on, or 503.
+fn refusal(refusals: &Refusals, path: &str) -> Response {
+    let statuses = &refusals.statuses;
+    let quorum = quorum::quorum_size(statuses.len());
+    match quorum::best_index(statuses, quorum, &[]).filter(|_| !statuses.is_empty()) {
+        Some(i) => {
+            let (headers, body) = &refusals.answers[i];
+            crate::write::answer_from(statuses[i], headers, body.clone())
+        }
+        None => {
+            warn!(path, ?statuses, "no replica answered the read");
+            respond::standard(StatusCode::SERVICE_UNAVAILABLE)
+        }
+    }
+}
+
+fn working_response(read: Read, source: Source) -> Response {
+    let Source { node, response, .. } = source;
+    let (parts, body) = response.into_parts();
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = parts.status;
+    *answer.headers_mut() = headers::from_backend(&parts.headers);
+    for name in [CONTENT_TYPE, CONTENT_LENGTH] {
+        if let Some(value) = parts.headers.get(&name) {
+            answer.headers_mut().insert(name, value.clone());
+        }
+    }
+    answer
+        .headers_mut()
+        .insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    if read.method == Method::GET {
+        *answer.body_mut() = match (read.kind, body.as_full()) {
+            (_, Some(whole)) => Body::full(whole),
+            (ServerKind::Object, None) => match Resume::of(&parts) {
+                Some(resume) => resumable(read, node, body, resume),
+                None => body,
+            },
+            (_, None) => body,
+        };
+    }
+    answer
+}
+
+/// What of an object is still to come, should its source break off.
+struct Resume {
+    etag: String,
+    /// Of the object's bytes, the next and the last.
+    next: u64,
+    last: u64,
+}
+
+impl Resume {
+    /// Of a whole object or one range of it; several ranges in one body are not resumed.
+    fn of(parts: &http::response::Parts) -> Option<Resume> {
+        let etag = bare_etag(&parts.headers);
+        if etag.is_empty() {
+            return None;
+        }
+        let length: u64 = respond::header(&parts.headers, "content-length")?
+            .parse()
+            .ok()?;
+        let next = match parts.status {
+            StatusCode::OK => 0,
+            StatusCode::PARTIAL_CONTENT => content_range_start(&parts.headers)?,
+            _ => return None,
+        };
+        (length > 0).then(|| Resume {
+            etag,
+            next,
+            last: next + length - 1,
+        })
+    }
+
+    fn range(&self) -> HeaderValue {
+        HeaderValue::from_str(&format!("bytes={}-{}", self.next, self.last))
+            .unwrap_or_else(|_| HeaderValue::from_static("bytes=0-"))
+    }
+}
+
+fn content_range_start(headers: &HeaderMap) -> Option<u64> {
+    let range = respond::header(headers, CONTENT_RANGE.as_str())?;
+    range
+        .strip_prefix("bytes ")?
+        .split('-')
+        .next()?
+        .parse()
+        .ok()
+}
+
+fn bare_etag(headers: &HeaderMap) -> String {
+    respond::header(headers, ETAG.as_str())
+        .unwrap_or("")
+        .trim_matches('"')
+        .to_owned()
+}
+
+struct Streaming {
+    read: Read,
+    node: Node,
+    body: Body,
+    resume: Resume,
+    done: bool,
+}
+
+/// A body that goes on with another replica when its source fails.
+fn resumable(read: Read, node: Node, body: Body, resume: Resume) -> Body {
+    let length = resume.last - resume.next + 1;
+    let state = Streaming {
+        read,
+        node,
+        body,
+        resume,
+        done: false,
+    };
+    let stream = futures_util::stream::unfold(state, |mut state| async move {
+        if state.done {
+            return None;
+        }
+        let chunk = state.next().await;
+        state.done = !matches!(chunk, Some(Ok(_)));
+        chunk.map(|chunk| (chunk, state))
+    });
+    Body::from_stream(stream, Some(length))
+}
+
+impl Streaming {
+    async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        if self.resume.next > self.resume.last {
+            // Let the source end properly, so that its connection can be used again.
+            let _ = self.body.next_chunk_within(self.read.timeout).await;
+            return None;
+        }
+        loop {
+            let broken = match self.body.next_chunk_within(self.read.timeout).await {
+                Some(Ok(chunk)) => {
+                    self.resume.next += chunk.len() as u64;
+                    return Some(Ok(chunk));
+                }
+                Some(Err(error)) => error.to_string(),
+                None => "ended early".into(),
+            };
+            warn!(
+                node = %self.node.name(), path = %self.read.path, reason = broken,
+                at = self.resume.next, "source broke off; trying another replica"
+            );
+            self.read.nodes.limiter().increment(&self.node, "broke off");
+            if !self.switch().await {
+                return Some(Err(BodyError::Source(broken)));
+            }
+        }
+    }
+
+    /// Takes another replica from where this one stopped.
+    async fn switch(&mut self) -> bool {
+        while let Some(node) = self.read.nodes.next() {
+            let Tried::Good(source) = self.read.ask(node, Some(&self.resume)).await else {
+                continue;
+            };
+            let (parts, body) = source.response.into_parts();
+            let starts_there = parts.status == StatusCode::PARTIAL_CONTENT
+                && content_range_start(&parts.headers) == Some(self.resume.next);
+            if starts_there {
+                self.node = source.node;
+                self.body = body;
+                return true;
+            }
+        }
+        false
+    }
+}

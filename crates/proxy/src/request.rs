@@ -1,0 +1,212 @@
+//! A request as the controllers see it: path decoded and split, parameters read, context taken out.
+
+use cairn_http::params::{self, Params};
+use cairn_http::{Body, Context, Response, respond};
+use cairn_types::{Constraints, Timestamp};
+use http::request::Parts;
+use http::{HeaderMap, Method, StatusCode};
+
+/// What a path names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Info,
+    Account {
+        account: String,
+    },
+    Container {
+        account: String,
+        container: String,
+    },
+    Object {
+        account: String,
+        container: String,
+        object: String,
+    },
+}
+
+impl Target {
+    pub(crate) fn account(&self) -> &str {
+        match self {
+            Target::Info => "",
+            Target::Account { account }
+            | Target::Container { account, .. }
+            | Target::Object { account, .. } => account,
+        }
+    }
+
+    pub(crate) fn container(&self) -> Option<&str> {
+        match self {
+            Target::Container { container, .. } | Target::Object { container, .. } => {
+                Some(container)
+            }
+            _ => None,
+        }
+    }
+
+    /// `/account/container/object`, decoded: the path backends see.
+    pub(crate) fn entity_path(&self) -> String {
+        match self {
+            Target::Info => "/info".into(),
+            Target::Account { account } => format!("/{account}"),
+            Target::Container { account, container } => format!("/{account}/{container}"),
+            Target::Object {
+                account,
+                container,
+                object,
+            } => {
+                format!("/{account}/{container}/{object}")
+            }
+        }
+    }
+}
+
+/// A request under way in the proxy.
+pub(crate) struct Incoming {
+    pub(crate) parts: Parts,
+    pub(crate) body: Body,
+    pub(crate) context: Context,
+    pub(crate) params: Params,
+    pub(crate) target: Target,
+    /// The request's own timestamp: the client's, where the pipeline let it pass, or now.
+    pub(crate) timestamp: Timestamp,
+}
+
+impl Incoming {
+    pub(crate) fn method(&self) -> &Method {
+        &self.parts.method
+    }
+
+    pub(crate) fn headers(&self) -> &HeaderMap {
+        &self.parts.headers
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        respond::header(&self.parts.headers, name)
+    }
+
+    pub(crate) fn flag(&self, name: &str) -> bool {
+        self.header(name).is_some_and(params::is_true)
+    }
+}
+
+/// Reads the path; the error is the answer.
+pub(crate) fn parse_target(
+    raw_path: &str,
+    constraints: &Constraints,
+    allow_reserved: bool,
+) -> Result<Target, Response> {
+    let bad_text = || {
+        respond::text(
+            StatusCode::PRECONDITION_FAILED,
+            "Invalid UTF8 or contains NULL",
+        )
+    };
+    let path = params::unquote(raw_path).map_err(|_| bad_text())?;
+    if path.contains('\0') && !allow_reserved {
+        return Err(bad_text());
+    }
+    if path == "/info" {
+        return Ok(Target::Info);
+    }
+    let not_found = || respond::standard(StatusCode::NOT_FOUND);
+    let segments = params::split_path(&path, 1, 4, true).ok_or_else(not_found)?;
+    let version = segments[0].unwrap_or("");
+    let (account, container, object) = (segments[1], segments[2], segments[3]);
+    if account.is_some() && !constraints.valid_api_versions.iter().any(|v| v == version) {
+        return Err(respond::standard(StatusCode::BAD_REQUEST));
+    }
+    let own = |text: &str| text.to_owned();
+    let target = match (account, container, object) {
+        (Some(a), Some(c), Some(o)) => Target::Object {
+            account: own(a),
+            container: own(c),
+            object: own(o),
+        },
+        (Some(a), Some(c), None) => Target::Container {
+            account: own(a),
+            container: own(c),
+        },
+        (Some(a), None, None) => Target::Account { account: own(a) },
+        _ => return Err(respond::text(StatusCode::PRECONDITION_FAILED, "Bad URL")),
+    };
+    check_reserved(&target)?;
+    Ok(target)
+}
+
+/// A name with NUL in it must begin with one, and what is below a reserved name is reserved too.
+fn check_reserved(target: &Target) -> Result<(), Response> {
+    let bad = |what: &str| {
+        Err(respond::text(
+            StatusCode::BAD_REQUEST,
+            format!("Invalid reserved-namespace {what}"),
+        ))
+    };
+    let mixed = |name: &str| name.contains('\0') && !name.starts_with('\0');
+    if mixed(target.account()) {
+        return bad("account");
+    }
+    let Some(container) = target.container() else {
+        return Ok(());
+    };
+    if mixed(container) {
+        return bad("container");
+    }
+    if let Target::Object {
+        account, object, ..
+    } = target
+    {
+        let below = container.starts_with('\0') && !account.starts_with('.');
+        if mixed(object) || (below && !object.starts_with('\0')) {
+            return bad("object");
+        }
+        if !container.starts_with('\0') && object.starts_with('\0') && !account.starts_with('.') {
+            return bad("object");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn parse(path: &str) -> Result<Target, u16> {
+        parse_target(path, &Constraints::default(), false).map_err(|r| r.status().as_u16())
+    }
+
+    #[test]
+    fn targets() {
+        assert_eq!(
+            parse("/v1/AUTH_a/c/o%2Fp/q"),
+            Ok(Target::Object {
+                account: "AUTH_a".into(),
+                container: "c".into(),
+                object: "o/p/q".into()
+            })
+        );
+        assert_eq!(
+            parse("/v1/a"),
+            Ok(Target::Account {
+                account: "a".into()
+            })
+        );
+        assert_eq!(
+            parse("/v1/a/"),
+            Ok(Target::Account {
+                account: "a".into()
+            })
+        );
+        assert!(matches!(parse("/v1/a/c/"), Ok(Target::Container { .. })));
+        assert_eq!(parse("/info"), Ok(Target::Info));
+    }
+
+    #[test]
+    fn refusals() {
+        assert_eq!(parse("/v1/a/%ff"), Err(412));
+        assert_eq!(parse("/v1/a/c%00"), Err(412));
+        assert_eq!(parse("/v2/a/c"), Err(400));
+        assert_eq!(parse("/v1"), Err(412));
+        assert_eq!(parse("/v1/a//o"), Err(412));
+    }
+}

@@ -1,0 +1,169 @@
+//! What the proxy is told: `[app:proxy-server]` under Swift's option names, and the cluster.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_formats::ini::{ConfError, Section};
+use cairn_http::{Clock, SwiftInfo};
+use cairn_peer::Rings;
+use cairn_types::{Constraints, HashPath, PolicySet};
+
+/// All that a proxy is made of, besides its backends.
+pub struct ProxySettings {
+    /// `[app:proxy-server]` with `[DEFAULT]` below it.
+    pub section: Section,
+    pub constraints: Arc<Constraints>,
+    pub policies: Arc<PolicySet>,
+    pub hash_path: HashPath,
+    pub rings: Arc<Rings>,
+    pub swift_info: Arc<SwiftInfo>,
+    pub clock: Clock,
+}
+
+/// How many nodes a request may try: a number, or a multiple of the replicas.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NodeCount {
+    Fixed(usize),
+    PerReplica(usize),
+}
+
+impl NodeCount {
+    pub fn for_replicas(self, replicas: usize) -> usize {
+        match self {
+            NodeCount::Fixed(n) => n,
+            NodeCount::PerReplica(n) => n * replicas,
+        }
+    }
+}
+
+/// The options as resolved; names, units and defaults are Swift's.
+#[derive(Clone, Debug)]
+pub struct ProxyOptions {
+    pub node_timeout: Duration,
+    /// For reads, where another node can be tried.
+    pub recoverable_node_timeout: Duration,
+    pub conn_timeout: Duration,
+    pub client_timeout: Duration,
+    pub post_quorum_timeout: Duration,
+    pub concurrent_gets: bool,
+    pub concurrency_timeout: Duration,
+    pub error_suppression_interval: Duration,
+    pub error_suppression_limit: u32,
+    pub recheck_container_existence: Duration,
+    pub recheck_account_existence: Duration,
+    pub allow_account_management: bool,
+    pub account_autocreate: bool,
+    pub max_containers_per_account: u64,
+    pub max_containers_whitelist: Vec<String>,
+    pub deny_host_headers: Vec<String>,
+    pub cors_allow_origin: Vec<String>,
+    pub cors_expose_headers: Vec<String>,
+    pub strict_cors_mode: bool,
+    pub allow_open_expired: bool,
+    pub request_node_count: NodeCount,
+    /// Lower case.
+    pub swift_owner_headers: Vec<String>,
+    pub expose_info: bool,
+    pub disallowed_sections: Vec<String>,
+    pub admin_key: Option<String>,
+    pub expiring_objects_container_divisor: u64,
+    pub expiring_objects_account: String,
+    /// Bodies up to this many bytes are read whole before the backends are asked: one message
+    /// to each, and any of them can be replaced by a handoff.
+    pub buffered_put_bytes: u64,
+}
+
+const OWNER_HEADERS: &str = "x-container-read, x-container-write, x-container-sync-key, \
+    x-container-sync-to, x-account-meta-temp-url-key, x-account-meta-temp-url-key-2, \
+    x-container-meta-temp-url-key, x-container-meta-temp-url-key-2, x-account-access-control";
+
+impl ProxyOptions {
+    pub fn read(section: &Section, constraints: &Constraints) -> Result<Self, ConfError> {
+        let node_timeout = section.seconds_or("node_timeout", 10.0)?;
+        let divisor = section.u64_or("expiring_objects_container_divisor", 86_400)?;
+        if divisor <= 100 {
+            return Err(section.bad("expiring_objects_container_divisor", "must be over 100"));
+        }
+        let prefix = &constraints.auto_create_account_prefix;
+        Ok(ProxyOptions {
+            node_timeout,
+            recoverable_node_timeout: section
+                .seconds_or("recoverable_node_timeout", node_timeout.as_secs_f64())?,
+            conn_timeout: section.seconds_or("conn_timeout", 0.5)?,
+            client_timeout: section.seconds_or("client_timeout", 60.0)?,
+            post_quorum_timeout: section.seconds_or("post_quorum_timeout", 0.5)?,
+            concurrent_gets: section.bool_or("concurrent_gets", false),
+            concurrency_timeout: section.seconds_or("concurrency_timeout", 0.5)?,
+            error_suppression_interval: section.seconds_or("error_suppression_interval", 60.0)?,
+            error_suppression_limit: section.u64_or("error_suppression_limit", 10)? as u32,
+            recheck_container_existence: section.seconds_or("recheck_container_existence", 60.0)?,
+            recheck_account_existence: section.seconds_or("recheck_account_existence", 60.0)?,
+            allow_account_management: section.bool_or("allow_account_management", false),
+            account_autocreate: section.bool_or("account_autocreate", false),
+            max_containers_per_account: section.u64_or("max_containers_per_account", 0)?,
+            max_containers_whitelist: section.list_or("max_containers_whitelist", ""),
+            deny_host_headers: section.list_or("deny_host_headers", ""),
+            cors_allow_origin: section.list_or("cors_allow_origin", ""),
+            cors_expose_headers: section.list_or("cors_expose_headers", ""),
+            strict_cors_mode: section.bool_or("strict_cors_mode", true),
+            allow_open_expired: section.bool_or("allow_open_expired", false),
+            request_node_count: node_count(section)?,
+            swift_owner_headers: section
+                .list_or("swift_owner_headers", OWNER_HEADERS)
+                .into_iter()
+                .map(|name| name.to_ascii_lowercase())
+                .collect(),
+            expose_info: section.bool_or("expose_info", true),
+            disallowed_sections: section.list_or(
+                "disallowed_sections",
+                "swift.auto_create_account_prefix, swift.valid_api_versions",
+            ),
+            admin_key: section
+                .get("admin_key")
+                .filter(|k| !k.is_empty())
+                .map(str::to_owned),
+            expiring_objects_container_divisor: divisor,
+            expiring_objects_account: format!(
+                "{prefix}{}",
+                section.str_or("expiring_objects_account_name", "expiring_objects")
+            ),
+            buffered_put_bytes: section.u64_or("buffered_put_bytes", 65_536)?.min(1 << 20),
+        })
+    }
+}
+
+fn node_count(section: &Section) -> Result<NodeCount, ConfError> {
+    let text = section.str_or("request_node_count", "2 * replicas");
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let parsed = match words[..] {
+        [n] => n.parse().ok().map(NodeCount::Fixed),
+        [n, "*", "replicas"] => n.parse().ok().map(NodeCount::PerReplica),
+        _ => None,
+    };
+    parsed.ok_or_else(|| {
+        section.bad(
+            "request_node_count",
+            "expected a number, or a number and '* replicas'",
+        )
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_and_errors() {
+        let constraints = Constraints::default();
+        let section = Section::from_pairs("app:proxy-server", &[]);
+        let options = ProxyOptions::read(&section, &constraints).unwrap();
+        assert_eq!(options.request_node_count.for_replicas(3), 6);
+        assert_eq!(options.expiring_objects_account, ".expiring_objects");
+        let section = Section::from_pairs("app:proxy-server", &[("request_node_count", "many")]);
+        let error = ProxyOptions::read(&section, &constraints)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("request_node_count = \"many\""), "{error}");
+    }
+}

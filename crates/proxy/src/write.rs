@@ -1,0 +1,122 @@
+//! Writes to all replicas at once, answered by a quorum.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_http::{Response, respond};
+use cairn_peer::fan_out::{self, Answer, FanOut, Patience};
+use cairn_peer::{LoadedRing, Nodes, quorum};
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, Method, StatusCode};
+use tracing::error;
+
+use crate::app::Proxy;
+use crate::headers;
+
+/// A write on its way to the replicas of one partition.
+pub(crate) struct Write {
+    pub(crate) ring: Arc<LoadedRing>,
+    pub(crate) partition: u32,
+    pub(crate) method: Method,
+    pub(crate) path: String,
+    pub(crate) body: Bytes,
+    pub(crate) extensions: http::Extensions,
+    /// One set of headers per replica.
+    pub(crate) headers: Vec<HeaderMap>,
+}
+
+impl Write {
+    pub(crate) fn new(
+        ring: Arc<LoadedRing>,
+        partition: u32,
+        method: Method,
+        path: String,
+        headers: Vec<HeaderMap>,
+    ) -> Self {
+        let (body, extensions) = (Bytes::new(), http::Extensions::new());
+        Write {
+            ring,
+            partition,
+            method,
+            path,
+            body,
+            extensions,
+            headers,
+        }
+    }
+}
+
+impl Proxy {
+    pub(crate) fn patience(&self) -> Patience {
+        Patience {
+            node: self.options.node_timeout,
+            post_quorum: self.options.post_quorum_timeout,
+        }
+    }
+
+    /// Sends a write and answers with what a quorum said. `overrides`: statuses that may stand
+    /// for others when nothing else has a quorum.
+    pub(crate) async fn write(&self, write: Write, overrides: &[(u16, u16)]) -> Response {
+        let nodes = self.nodes(write.ring.clone(), write.partition);
+        let what = format!("{} {}", write.method, write.path);
+        let answers = self.write_answers(write, &nodes).await;
+        best_response(&answers, None, overrides, &what)
+    }
+
+    /// Sends a write and answers with all that came back.
+    pub(crate) async fn write_answers(&self, write: Write, nodes: &Arc<Nodes>) -> Vec<Answer> {
+        let node_count = write.headers.len();
+        let request = FanOut {
+            method: write.method,
+            path: write.path,
+            query: None,
+            body: write.body,
+            extensions: write.extensions,
+        };
+        fan_out::fan_out(
+            &self.backends,
+            nodes,
+            write.partition,
+            request,
+            write.headers,
+            node_count,
+            self.patience(),
+        )
+        .await
+    }
+}
+
+/// The answer that a quorum agrees on, or 503.
+pub(crate) fn best_response(
+    answers: &[Answer],
+    quorum: Option<usize>,
+    overrides: &[(u16, u16)],
+    what: &str,
+) -> Response {
+    let statuses: Vec<u16> = answers.iter().map(|a| a.status).collect();
+    let quorum = quorum.unwrap_or_else(|| quorum::quorum_size(statuses.len()));
+    match quorum::best_with_overrides(&statuses, quorum, overrides) {
+        Some(i) => answer_from(statuses[i], &answers[i].headers, answers[i].body.clone()),
+        None => {
+            error!(what, ?statuses, "no quorum; answering 503");
+            respond::standard(StatusCode::SERVICE_UNAVAILABLE)
+        }
+    }
+}
+
+/// A backend's answer as the client's: its headers, its body as HTML (as Swift has it).
+pub(crate) fn answer_from(status: u16, backend: &HeaderMap, body: Bytes) -> Response {
+    let status = respond::status(status);
+    let mut response = respond::standard(status);
+    if !body.is_empty() {
+        response = respond::typed(status, "text/html; charset=UTF-8", body);
+    }
+    for (name, value) in &headers::from_backend(backend) {
+        response.headers_mut().append(name, value.clone());
+    }
+    response
+        .headers_mut()
+        .entry(CONTENT_TYPE)
+        .or_insert(HeaderValue::from_static("text/html; charset=UTF-8"));
+    response
+}
