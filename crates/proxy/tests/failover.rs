@@ -1,0 +1,478 @@
+//! The proxy over backends that fail: which answer the client gets, and from whom.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_formats::ini::Section;
+use cairn_http::{
+    Body, BodyError, Clock, Request, Response, Service, ServiceFuture, SwiftInfo, respond,
+};
+use cairn_peer::{Backends, Rings};
+use cairn_proxy::{Proxy, ProxySettings};
+use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
+use cairn_types::{Constraints, HashPath, PolicySet};
+use http::StatusCode;
+
+const DEVICES: u16 = 5;
+const REPLICAS: u16 = 3;
+
+/// What one fake server does with objects.
+#[derive(Clone, Copy, PartialEq)]
+enum Mood {
+    Well,
+    /// Answers 507 to everything.
+    Unmounted,
+    /// Has nothing.
+    Empty,
+    /// Breaks off in the middle of a GET.
+    BreaksOff,
+    /// Takes an upload's first bytes, then fails.
+    FailsUploads,
+    /// Never answers.
+    Silent,
+    /// Has a newer tombstone.
+    Deleted,
+}
+
+struct Fake {
+    device: String,
+    moods: Arc<Mutex<BTreeMap<String, Mood>>>,
+    seen: Arc<Mutex<Vec<(String, String, Bytes)>>>,
+    object: Bytes,
+}
+
+impl Service for Fake {
+    fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
+        Box::pin(self.answer(request))
+    }
+}
+
+impl Fake {
+    async fn answer(&self, request: Request) -> Response {
+        let (parts, mut body) = request.into_parts();
+        let path = parts.uri.path().to_owned();
+        let is_object = path.split('/').count() > 5;
+        if !is_object {
+            let mut response = respond::empty(StatusCode::NO_CONTENT);
+            respond::set(
+                response.headers_mut(),
+                "x-backend-storage-policy-index",
+                "0",
+            );
+            return response;
+        }
+        let mood = self
+            .moods
+            .lock()
+            .unwrap()
+            .get(&self.device)
+            .copied()
+            .unwrap_or(Mood::Well);
+        match (mood, parts.method.as_str()) {
+            (Mood::Unmounted, _) => respond::standard(StatusCode::INSUFFICIENT_STORAGE),
+            (Mood::Silent, _) => std::future::pending().await,
+            (Mood::Empty, "GET" | "HEAD" | "DELETE" | "POST") => {
+                respond::standard(StatusCode::NOT_FOUND)
+            }
+            (Mood::Deleted, "GET") => {
+                let mut response = respond::standard(StatusCode::NOT_FOUND);
+                respond::set(
+                    response.headers_mut(),
+                    "x-backend-timestamp",
+                    "0000000009.00000",
+                );
+                response
+            }
+            (Mood::FailsUploads, "PUT") => {
+                let _ = body.next_chunk().await;
+                respond::standard(StatusCode::INTERNAL_SERVER_ERROR)
+            }
+            (_, "GET") => self.get(mood, &parts),
+            (_, method) => {
+                let all = match body.collect(1 << 24).await {
+                    Ok(all) => all,
+                    Err(_) => return respond::standard(respond::status(499)),
+                };
+                let note = (self.device.clone(), method.to_owned(), all);
+                self.seen.lock().unwrap().push(note);
+                let code = match method {
+                    "PUT" => StatusCode::CREATED,
+                    "POST" => StatusCode::ACCEPTED,
+                    _ => StatusCode::NO_CONTENT,
+                };
+                respond::empty(code)
+            }
+        }
+    }
+
+    fn get(&self, mood: Mood, parts: &http::request::Parts) -> Response {
+        let start = respond::header(&parts.headers, "range").and_then(|r| {
+            r.strip_prefix("bytes=")?
+                .split('-')
+                .next()?
+                .parse::<usize>()
+                .ok()
+        });
+        let (total, from) = (self.object.len(), start.unwrap_or(0));
+        let rest = self.object.slice(from..);
+        let length = rest.len() as u64;
+        let chunks: Vec<Result<Bytes, BodyError>> = if mood == Mood::BreaksOff {
+            let cut = rest.len() / 3;
+            vec![
+                Ok(rest.slice(..cut)),
+                Err(BodyError::Source("bit rot".into())),
+            ]
+        } else {
+            rest.chunks(1000)
+                .map(|c| Ok(Bytes::copy_from_slice(c)))
+                .collect()
+        };
+        let stream = futures_util::stream::iter(chunks);
+        let mut response = Response::new(Body::from_stream(stream, Some(length)));
+        let headers = response.headers_mut();
+        respond::set(headers, "etag", "\"abc\"");
+        respond::set(headers, "content-length", length.to_string());
+        respond::set(headers, "content-type", "text/plain");
+        respond::set(headers, "x-backend-timestamp", "0000000005.00000");
+        if start.is_some() {
+            let range = format!("bytes {from}-{}/{total}", total - 1);
+            respond::set(headers, "content-range", range);
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        }
+        response
+    }
+}
+
+struct Cluster {
+    proxy: Arc<Proxy>,
+    moods: Arc<Mutex<BTreeMap<String, Mood>>>,
+    seen: Arc<Mutex<Vec<(String, String, Bytes)>>>,
+    _dir: tempfile::TempDir,
+}
+
+/// Sixteen partitions, each on three devices that follow one another.
+fn ring() -> Ring {
+    let device = |id: u16| {
+        Some(Arc::new(Device {
+            id: u32::from(id),
+            region: 1,
+            zone: u32::from(id),
+            weight: 1.0,
+            ip: "127.0.0.1".into(),
+            port: 10_000 + id,
+            device: format!("d{id}"),
+            replication_ip: "127.0.0.1".into(),
+            replication_port: 10_000 + id,
+            meta: String::new(),
+        }))
+    };
+    let rows = (0..REPLICAS)
+        .map(|r| {
+            let ids: Vec<u32> = (0..16)
+                .map(|part| u32::from((r + part) % DEVICES))
+                .collect();
+            Row::new(&ids, 2)
+        })
+        .collect();
+    Ring::from_data(RingData {
+        devs: (0..DEVICES).map(device).collect(),
+        part_power: 4,
+        next_part_power: None,
+        version: None,
+        dev_id_bytes: 2,
+        rows,
+        format_version: FormatVersion::V1,
+    })
+    .unwrap()
+}
+
+impl Cluster {
+    fn new(object: &[u8]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["account", "container", "object"] {
+            let path = dir.path().join(format!("{name}.ring.gz"));
+            ring().save(path, FormatVersion::V1).unwrap();
+        }
+        let policies = Arc::new(PolicySet::single());
+        let backends = Backends::new(Duration::from_millis(200));
+        let (moods, seen) = (Arc::default(), Arc::default());
+        for id in 0..DEVICES {
+            let address: SocketAddr = format!("127.0.0.1:{}", 10_000 + id).parse().unwrap();
+            backends.register_local(
+                address,
+                Arc::new(Fake {
+                    device: format!("d{id}"),
+                    moods: Arc::clone(&moods),
+                    seen: Arc::clone(&seen),
+                    object: Bytes::copy_from_slice(object),
+                }),
+            );
+        }
+        let settings = ProxySettings {
+            section: Section::from_pairs(
+                "app:proxy-server",
+                &[("node_timeout", "0.3"), ("post_quorum_timeout", "0.1")],
+            ),
+            constraints: Arc::new(Constraints::default()),
+            policies: policies.clone(),
+            hash_path: HashPath::new("", "test"),
+            rings: Rings::open(dir.path(), &policies).unwrap(),
+            swift_info: Arc::new(SwiftInfo::default()),
+            clock: Clock::system(),
+        };
+        let proxy = Proxy::new(settings, backends).unwrap();
+        Cluster {
+            proxy,
+            moods,
+            seen,
+            _dir: dir,
+        }
+    }
+
+    fn set(&self, device: u16, mood: Mood) {
+        self.moods
+            .lock()
+            .unwrap()
+            .insert(format!("d{device}"), mood);
+    }
+
+    fn set_primaries(&self, moods: [Mood; 3]) {
+        for (i, mood) in moods.into_iter().enumerate() {
+            self.set(primaries()[i], mood);
+        }
+    }
+
+    async fn send(&self, method: &str, headers: &[(&str, &str)], body: Body) -> Response {
+        let mut request = http::Request::builder().method(method).uri(PATH);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.proxy.call(request.body(body).unwrap()).await
+    }
+
+    async fn get(&self, headers: &[(&str, &str)]) -> (u16, Result<Bytes, BodyError>) {
+        let response = self.send("GET", headers, Body::empty()).await;
+        (
+            response.status().as_u16(),
+            response.into_body().collect(1 << 24).await,
+        )
+    }
+
+    /// The devices that took a request of this method, sorted.
+    fn took(&self, method: &str) -> Vec<String> {
+        let seen = self.seen.lock().unwrap();
+        let mut devices: Vec<_> = seen
+            .iter()
+            .filter(|(_, m, _)| m == method)
+            .map(|(d, _, _)| d.clone())
+            .collect();
+        devices.sort();
+        devices
+    }
+}
+
+const PATH: &str = "/v1/AUTH_a/c/o";
+
+/// The object's primaries: which partition it is in follows from its name.
+fn primaries() -> [u16; 3] {
+    let hash = HashPath::new("", "test").hash("AUTH_a", Some("c"), Some("o"));
+    let ring = ring();
+    let devices: Vec<u16> = ring
+        .primaries(ring.partition(hash))
+        .iter()
+        .map(|primary| primary.device.id as u16)
+        .collect();
+    devices.try_into().unwrap()
+}
+
+fn handoffs() -> Vec<u16> {
+    (0..DEVICES)
+        .filter(|id| !primaries().contains(id))
+        .collect()
+}
+
+fn names(ids: &[u16]) -> Vec<String> {
+    let mut names: Vec<_> = ids.iter().map(|id| format!("d{id}")).collect();
+    names.sort();
+    names
+}
+
+fn object() -> Vec<u8> {
+    (0..10_000_u32).map(|i| (i % 251) as u8).collect()
+}
+
+#[tokio::test]
+async fn a_read_goes_on_with_another_replica_where_one_broke_off() {
+    let cluster = Cluster::new(&object());
+    // Two of three break off: whatever the order, the client gets the whole object.
+    cluster.set_primaries([Mood::BreaksOff, Mood::BreaksOff, Mood::Well]);
+    for _ in 0..20 {
+        let (status, body) = cluster.get(&[]).await;
+        assert!(status == 200 && body.unwrap() == object(), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn a_read_that_nobody_can_finish_is_broken_off() {
+    let cluster = Cluster::new(&object());
+    for id in 0..DEVICES {
+        cluster.set(id, Mood::BreaksOff);
+    }
+    let (status, body) = cluster.get(&[]).await;
+    assert_eq!(status, 200);
+    assert!(body.is_err(), "a short body must not look whole");
+}
+
+#[tokio::test]
+async fn reads_pass_over_the_unmounted_the_empty_and_the_silent() {
+    let cluster = Cluster::new(&object());
+    cluster.set_primaries([Mood::Unmounted, Mood::Empty, Mood::Silent]);
+    for id in handoffs() {
+        cluster.set(id, Mood::Well);
+    }
+    let (status, body) = cluster.get(&[]).await;
+    assert!(status == 200 && body.unwrap() == object(), "{status}");
+}
+
+#[tokio::test]
+async fn a_newer_tombstone_hides_older_data() {
+    let cluster = Cluster::new(&object());
+    cluster.set_primaries([Mood::Deleted, Mood::Well, Mood::Well]);
+    let (status, _) = cluster.get(&[("x-newest", "true")]).await;
+    assert_eq!(status, 404);
+}
+
+#[tokio::test]
+async fn nobody_has_it() {
+    let cluster = Cluster::new(&object());
+    for id in 0..DEVICES {
+        cluster.set(id, Mood::Empty);
+    }
+    assert_eq!(cluster.get(&[]).await.0, 404);
+    for id in 0..DEVICES {
+        cluster.set(id, Mood::Unmounted);
+    }
+    assert_eq!(cluster.get(&[]).await.0, 503);
+}
+
+#[tokio::test]
+async fn small_writes_go_to_the_primaries_and_fall_to_handoffs() {
+    let cluster = Cluster::new(b"");
+    let response = cluster
+        .send("PUT", &[("content-length", "3")], Body::full("abc"))
+        .await;
+    assert_eq!(response.status(), StatusCode::CREATED);
+    assert_eq!(cluster.took("PUT"), names(&primaries()));
+    cluster.seen.lock().unwrap().clear();
+
+    cluster.set_primaries([Mood::Unmounted, Mood::Unmounted, Mood::Well]);
+    let response = cluster
+        .send("PUT", &[("content-length", "3")], Body::full("abc"))
+        .await;
+    assert_eq!(response.status(), StatusCode::CREATED);
+    let mut expected = handoffs();
+    expected.push(primaries()[2]);
+    assert_eq!(cluster.took("PUT"), names(&expected));
+}
+
+#[tokio::test]
+async fn a_streamed_write_survives_one_failing_replica_and_not_two() {
+    let payload: Vec<u8> = object().repeat(20);
+    let body = || {
+        let chunks: Vec<_> = payload
+            .chunks(7_000)
+            .map(|c| Ok(Bytes::copy_from_slice(c)))
+            .collect();
+        Body::from_stream(
+            futures_util::stream::iter(chunks),
+            Some(payload.len() as u64),
+        )
+    };
+    let length = payload.len().to_string();
+    let headers = [("content-length", length.as_str())];
+    let cluster = Cluster::new(b"");
+    cluster.set_primaries([Mood::FailsUploads, Mood::Well, Mood::Well]);
+    let response = cluster.send("PUT", &headers, body()).await;
+    assert_eq!(response.status(), StatusCode::CREATED);
+    assert!(
+        cluster
+            .seen
+            .lock()
+            .unwrap()
+            .iter()
+            .all(|(_, _, got)| got.as_ref() == payload)
+    );
+
+    cluster.set_primaries([Mood::FailsUploads, Mood::FailsUploads, Mood::Well]);
+    let response = cluster.send("PUT", &headers, body()).await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn an_upload_that_ends_early_is_not_stored() {
+    let cluster = Cluster::new(b"");
+    for length in ["100", "200000"] {
+        let chunks = [Ok(Bytes::from_static(b"only this"))];
+        let length_value = length.parse().unwrap();
+        let body = Body::from_stream(futures_util::stream::iter(chunks), Some(length_value));
+        let response = cluster
+            .send("PUT", &[("content-length", length)], body)
+            .await;
+        assert_eq!(response.status().as_u16(), 499);
+    }
+    assert_eq!(cluster.took("PUT"), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_delete_needs_a_quorum_and_a_404_counts_for_it() {
+    let cluster = Cluster::new(b"");
+    cluster.set_primaries([Mood::Empty, Mood::Well, Mood::Well]);
+    let response = cluster.send("DELETE", &[], Body::empty()).await;
+    assert_eq!(response.status(), StatusCode::NO_CONTENT);
+    for id in 0..DEVICES {
+        cluster.set(id, Mood::Unmounted);
+    }
+    let response = cluster.send("DELETE", &[], Body::empty()).await;
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn requests_that_are_refused_before_any_backend_is_asked() {
+    let cluster = Cluster::new(b"");
+    let long = "x".repeat(300);
+    let cases: [(&str, &[(&str, &str)], u16); 8] = [
+        ("PUT", &[], 411),
+        ("PUT", &[("content-length", "6000000000")], 413),
+        (
+            "PUT",
+            &[("content-length", "0"), ("if-none-match", "\"a\"")],
+            400,
+        ),
+        (
+            "PUT",
+            &[("content-length", "0"), ("x-delete-at", "12")],
+            400,
+        ),
+        (
+            "PUT",
+            &[("content-length", "0"), ("x-object-meta-a", &long)],
+            400,
+        ),
+        (
+            "PUT",
+            &[("content-length", "0"), ("x-timestamp", "now")],
+            400,
+        ),
+        ("POST", &[("x-delete-after", "soon")], 400),
+        ("PATCH", &[], 405),
+    ];
+    for (method, headers, status) in cases {
+        let response = cluster.send(method, headers, Body::empty()).await;
+        assert_eq!(response.status().as_u16(), status, "{method} {headers:?}");
+    }
+    assert!(cluster.seen.lock().unwrap().is_empty());
+}
