@@ -1,0 +1,28 @@
+//! A fixed-size set of small integers. Look-ups and rebalances ask "seen before?" millions of
+//! times; one bit each keeps that in cache.
+
+#[derive(Clone, Debug)]
+pub(crate) struct BitSet(Vec<u64>);
+
+impl BitSet {
+    pub(crate) fn new(size: usize) -> Self {
+        BitSet(vec![0; size.div_ceil(64)])
+    }
+
+    pub(crate) fn contains(&self, item: u32) -> bool {
+        self.0
+            .get(item as usize / 64)
+            .is_some_and(|word| word & (1 << (item % 64)) != 0)
+    }
+
+    /// Adds `item`; true when it was not there yet. An item beyond the size is ignored.
+    pub(crate) fn insert(&mut self, item: u32) -> bool {
+        let Some(word) = self.0.get_mut(item as usize / 64) else {
+            return false;
+        };
+        let bit = 1 << (item % 64);
+        let fresh = *word & bit == 0;
+        *word |= bit;
+        fresh
+    }
+}

@@ -1,0 +1,121 @@
+//! One device of a ring, and its JSON form inside ring and builder files.
+//!
+//! On disk a device is an object with the keys `device`, `id`, `ip`, `meta`, `port`, `region`,
+//! `replication_ip`, `replication_port`, `weight`, `zone`. Old files lack `region`, `meta` or the
+//! replication keys; they then mean 1, "" and the plain address.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::json;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "RawDevice")]
+pub struct Device {
+    pub id: u32,
+    pub region: u32,
+    pub zone: u32,
+    pub weight: f64,
+    /// An address or a host name; IPv6 in its short form, without brackets.
+    pub ip: String,
+    pub port: u16,
+    /// The name of the mount point, `sdb1`.
+    pub device: String,
+    pub replication_ip: String,
+    pub replication_port: u16,
+    pub meta: String,
+}
+
+#[derive(Deserialize)]
+struct RawDevice {
+    id: u32,
+    #[serde(default = "first_region")]
+    region: u32,
+    zone: u32,
+    #[serde(default)]
+    weight: f64,
+    ip: String,
+    port: u16,
+    #[serde(default)]
+    device: String,
+    replication_ip: Option<String>,
+    replication_port: Option<u16>,
+    meta: Option<String>,
+}
+
+fn first_region() -> u32 {
+    1
+}
+
+impl From<RawDevice> for Device {
+    fn from(raw: RawDevice) -> Self {
+        Device {
+            id: raw.id,
+            region: raw.region,
+            zone: raw.zone,
+            weight: raw.weight,
+            replication_ip: raw.replication_ip.unwrap_or_else(|| raw.ip.clone()),
+            replication_port: raw.replication_port.unwrap_or(raw.port),
+            ip: raw.ip,
+            port: raw.port,
+            device: raw.device,
+            meta: raw.meta.unwrap_or_default(),
+        }
+    }
+}
+
+impl Device {
+    /// `r1z2-10.0.0.1/sdb1`, as reports name a device.
+    pub fn short_name(&self) -> String {
+        format!("r{}z{}-{}/{}", self.region, self.zone, self.ip, self.device)
+    }
+
+    /// Appends the JSON object, keys sorted, spaced as Python's `json.dumps` does.
+    pub(crate) fn write_json(&self, out: &mut String) {
+        out.push_str("{\"device\": ");
+        json::push_string(out, &self.device);
+        out.push_str(&format!(", \"id\": {}, \"ip\": ", self.id));
+        json::push_string(out, &self.ip);
+        out.push_str(", \"meta\": ");
+        json::push_string(out, &self.meta);
+        out.push_str(&format!(
+            ", \"port\": {}, \"region\": {}, \"replication_ip\": ",
+            self.port, self.region
+        ));
+        json::push_string(out, &self.replication_ip);
+        out.push_str(&format!(
+            ", \"replication_port\": {}, \"weight\": {:?}, \"zone\": {}}}",
+            self.replication_port, self.weight, self.zone
+        ));
+    }
+}
+
+/// `d0r1z2-10.0.0.1:6200R10.0.0.1:6200/sdb1_"meta"`: how commands print a device; also a search
+/// value that finds it again.
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "d{}r{}z{}-{}:{}R{}:{}/{}_\"{}\"",
+            self.id,
+            self.region,
+            self.zone,
+            bracketed(&self.ip),
+            self.port,
+            bracketed(&self.replication_ip),
+            self.replication_port,
+            self.device,
+            self.meta
+        )
+    }
+}
+
+/// An IPv6 address in brackets, anything else as it is.
+pub(crate) fn bracketed(ip: &str) -> String {
+    if ip.contains(':') {
+        format!("[{ip}]")
+    } else {
+        ip.to_owned()
+    }
+}

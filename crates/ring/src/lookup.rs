@@ -1,0 +1,199 @@
+//! Look-up: from a name's hash to its partition, and from a partition to its devices.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use cairn_types::ObjectHash;
+
+use crate::bitset::BitSet;
+use crate::data::{FormatVersion, RingData};
+use crate::device::Device;
+use crate::error::RingError;
+use crate::handoffs::Handoffs;
+use crate::{read, write};
+
+/// A loaded ring. Cheap to share (`Arc<Ring>`), never changes; see [`crate::RingFile`] for reload.
+#[derive(Debug)]
+pub struct Ring {
+    pub(crate) data: RingData,
+    /// For each device id, where it stands.
+    pub(crate) places: Vec<Place>,
+    /// Regions, zones, hosts and devices that hold at least one partition. A level without
+    /// partitions must not count, or the handoff walk would search for it in vain.
+    pub(crate) assigned: [usize; 4],
+    /// The numbers of distinct regions, zones and hosts, over all devices.
+    pub(crate) distinct: [usize; 3],
+}
+
+/// The dense numbers of a device's region, (region, zone) and (region, zone, ip).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place(pub(crate) [u32; 3]);
+
+/// A device that is responsible for a partition.
+#[derive(Clone, Debug)]
+pub struct PrimaryNode {
+    /// The position among the partition's primaries; for erasure coding, the fragment's place.
+    pub index: usize,
+    pub device: Arc<Device>,
+}
+
+impl Ring {
+    /// Reads the bytes of a `.ring.gz` file, version 1 or 2.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Ring, RingError> {
+        Ok(Ring::index(read::ring_data(bytes)?))
+    }
+
+    /// Takes a ring made in memory, for example by [`crate::RingBuilder::ring_data`].
+    pub fn from_data(data: RingData) -> Result<Ring, RingError> {
+        data.check()?;
+        Ok(Ring::index(data))
+    }
+
+    /// The bytes of a `.ring.gz` file.
+    pub fn to_bytes(&self, version: FormatVersion) -> Result<Vec<u8>, RingError> {
+        write::ring_bytes(&self.data, version)
+    }
+
+    fn index(data: RingData) -> Ring {
+        let mut with_parts = BitSet::new(data.devs.len());
+        for id in data.rows.iter().flat_map(|row| row.iter()) {
+            with_parts.insert(id);
+        }
+        let (mut regions, mut zones, mut hosts) = (Numbers::new(), Numbers::new(), Numbers::new());
+        let mut places = vec![Place::default(); data.devs.len()];
+        for device in data.devices() {
+            places[device.id as usize] = Place([
+                regions.number(device.region),
+                zones.number((device.region, device.zone)),
+                hosts.number((device.region, device.zone, device.ip.clone())),
+            ]);
+        }
+        let distinct = [regions.0.len(), zones.0.len(), hosts.0.len()];
+        let mut seen = distinct.map(BitSet::new);
+        let mut assigned = [0; 4];
+        for device in data.devices().filter(|d| with_parts.contains(d.id)) {
+            assigned[3] += 1;
+            for level in 0..3 {
+                if seen[level].insert(places[device.id as usize].0[level]) {
+                    assigned[level] += 1;
+                }
+            }
+        }
+        Ring {
+            data,
+            places,
+            assigned,
+            distinct,
+        }
+    }
+
+    pub fn part_power(&self) -> u32 {
+        self.data.part_power
+    }
+
+    pub fn part_shift(&self) -> u32 {
+        self.data.part_shift()
+    }
+
+    /// Set while the partition power is being increased.
+    pub fn next_part_power(&self) -> Option<u32> {
+        self.data.next_part_power
+    }
+
+    /// Zero when the ring was never balanced: it then has no primaries either.
+    pub fn partition_count(&self) -> u32 {
+        let parts = self.data.rows.first().map_or(0, |row| row.len());
+        u32::try_from(parts).unwrap_or(u32::MAX)
+    }
+
+    /// Whole and fractional replicas, `3.25`.
+    pub fn replica_count(&self) -> f64 {
+        self.data.replica_count()
+    }
+
+    /// The version of the builder that wrote this ring.
+    pub fn version(&self) -> Option<u64> {
+        self.data.version
+    }
+
+    pub fn format_version(&self) -> FormatVersion {
+        self.data.format_version
+    }
+
+    /// All devices, in id order, also those without weight or partitions.
+    pub fn devices(&self) -> impl Iterator<Item = &Arc<Device>> {
+        self.data.devices()
+    }
+
+    pub fn device(&self, id: u32) -> Option<&Arc<Device>> {
+        self.data.devs.get(id as usize)?.as_ref()
+    }
+
+    pub fn device_count(&self) -> usize {
+        self.devices().count()
+    }
+
+    /// Devices that hold at least one partition: how many nodes primaries and handoffs can name.
+    pub fn assigned_device_count(&self) -> usize {
+        self.assigned[3]
+    }
+
+    pub fn weighted_device_count(&self) -> usize {
+        self.devices().filter(|device| device.weight > 0.0).count()
+    }
+
+    pub fn partition(&self, hash: ObjectHash) -> u32 {
+        hash.partition(self.part_shift())
+    }
+
+    /// The device ids of a partition, one per replica, duplicates included.
+    pub(crate) fn assigned_ids(&self, part: u32) -> impl Iterator<Item = u32> + '_ {
+        self.data
+            .rows
+            .iter()
+            .filter_map(move |row| row.get(part as usize))
+    }
+
+    /// The devices responsible for a partition, in replica order. A device that holds several
+    /// replicas appears once. Empty when the partition does not exist.
+    pub fn primaries(&self, part: u32) -> Vec<PrimaryNode> {
+        let mut nodes: Vec<PrimaryNode> = Vec::with_capacity(self.data.rows.len());
+        for id in self.assigned_ids(part) {
+            if nodes.iter().any(|node| node.device.id == id) {
+                continue;
+            }
+            if let Some(device) = self.device(id) {
+                nodes.push(PrimaryNode {
+                    index: nodes.len(),
+                    device: Arc::clone(device),
+                });
+            }
+        }
+        nodes
+    }
+
+    /// Every other device that could stand in, best first: other regions, then zones, then hosts,
+    /// then any device. Lazy: each step walks only as far as the next node.
+    pub fn handoffs(&self, part: u32) -> Handoffs<'_> {
+        Handoffs::new(self, part)
+    }
+
+    pub fn data(&self) -> &RingData {
+        &self.data
+    }
+}
+
+/// Numbers distinct keys 0, 1, 2, … as they appear.
+struct Numbers<K>(HashMap<K, u32>);
+
+impl<K: Hash + Eq> Numbers<K> {
+    fn new() -> Self {
+        Numbers(HashMap::new())
+    }
+
+    fn number(&mut self, key: K) -> u32 {
+        let next = self.0.len() as u32;
+        *self.0.entry(key).or_insert(next)
+    }
+}
