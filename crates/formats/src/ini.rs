@@ -15,11 +15,26 @@ pub const MAX_CONF_BYTES: usize = 4 << 20;
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum ConfError {
     #[error("{file}: line {line}: {what}")]
-    Syntax { file: String, line: usize, what: String },
+    Syntax {
+        file: String,
+        line: usize,
+        what: String,
+    },
     #[error("{file}: [{section}] {option} = {value:?}: {remedy}")]
-    Value { file: String, section: String, option: String, value: String, remedy: String },
+    Value {
+        file: String,
+        section: String,
+        option: String,
+        value: String,
+        remedy: String,
+    },
     #[error("{file}: [{section}] {option} is missing: {remedy}")]
-    Missing { file: String, section: String, option: String, remedy: String },
+    Missing {
+        file: String,
+        section: String,
+        option: String,
+        remedy: String,
+    },
     #[error("{file}: there is no section [{section}]")]
     NoSection { file: String, section: String },
 }
@@ -43,7 +58,10 @@ pub struct Section {
 impl Conf {
     /// Reads one file's text; `file` names it in errors.
     pub fn parse(file: &str, text: &str) -> Result<Conf, ConfError> {
-        let mut conf = Conf { file: file.to_owned(), ..Conf::default() };
+        let mut conf = Conf {
+            file: file.to_owned(),
+            ..Conf::default()
+        };
         conf.merge(file, text)?;
         Ok(conf)
     }
@@ -89,11 +107,17 @@ impl Conf {
                 return Err(syntax(number, what));
             };
             let Some(cut) = body.find(['=', ':']) else {
-                return Err(syntax(number, format!("expected 'option = value': {}", shown(body))));
+                return Err(syntax(
+                    number,
+                    format!("expected 'option = value': {}", shown(body)),
+                ));
             };
             let option = body[..cut].trim().to_owned();
             if option.is_empty() {
-                return Err(syntax(number, format!("no option name before '=': {}", shown(body))));
+                return Err(syntax(
+                    number,
+                    format!("no option name before '=': {}", shown(body)),
+                ));
             }
             let value = body[cut + 1..].trim().to_owned();
             self.options_mut(section).insert(option.clone(), value);
@@ -131,7 +155,10 @@ impl Conf {
     pub fn section(&self, name: &str) -> Result<Section, ConfError> {
         match self.sections.get(name) {
             Some(own) => Ok(self.build(name, Some(own))),
-            None => Err(ConfError::NoSection { file: self.file.clone(), section: name.into() }),
+            None => Err(ConfError::NoSection {
+                file: self.file.clone(),
+                section: name.into(),
+            }),
         }
     }
 
@@ -157,11 +184,13 @@ impl Conf {
         }
         let resolved = options
             .iter()
-            .map(|(option, value)| {
-                (option.clone(), interpolate(value, &options, 0, &mut 1000))
-            })
+            .map(|(option, value)| (option.clone(), interpolate(value, &options, 0, &mut 1000)))
             .collect();
-        Section { file: self.file.clone(), name: name.to_owned(), options: resolved }
+        Section {
+            file: self.file.clone(),
+            name: name.to_owned(),
+            options: resolved,
+        }
     }
 }
 
@@ -188,7 +217,12 @@ fn interpolate(
         match after.find(")s") {
             Some(end) if options.contains_key(&after[..end]) && *budget > 0 => {
                 *budget -= 1;
-                out.push_str(&interpolate(&options[&after[..end]], options, depth + 1, budget));
+                out.push_str(&interpolate(
+                    &options[&after[..end]],
+                    options,
+                    depth + 1,
+                    budget,
+                ));
                 rest = &after[end + 2..];
             }
             _ => {
@@ -207,7 +241,10 @@ impl Section {
         Section {
             file: "(built in)".into(),
             name: name.into(),
-            options: pairs.iter().map(|(o, v)| ((*o).into(), (*v).into())).collect(),
+            options: pairs
+                .iter()
+                .map(|(o, v)| ((*o).into(), (*v).into()))
+                .collect(),
         }
     }
 
@@ -228,12 +265,14 @@ impl Section {
     }
 
     pub fn required(&self, option: &str, remedy: &str) -> Result<&str, ConfError> {
-        self.get(option).filter(|v| !v.is_empty()).ok_or_else(|| ConfError::Missing {
-            file: self.file.clone(),
-            section: self.name.clone(),
-            option: option.into(),
-            remedy: remedy.into(),
-        })
+        self.get(option)
+            .filter(|v| !v.is_empty())
+            .ok_or_else(|| ConfError::Missing {
+                file: self.file.clone(),
+                section: self.name.clone(),
+                option: option.into(),
+                remedy: remedy.into(),
+            })
     }
 
     /// An error about one option's value.
@@ -250,7 +289,9 @@ impl Section {
     /// Swift's words for yes; every other text is no.
     pub fn bool_or(&self, option: &str, default: bool) -> bool {
         self.get(option).map_or(default, |v| {
-            ["true", "1", "yes", "on", "t", "y"].iter().any(|w| v.eq_ignore_ascii_case(w))
+            ["true", "1", "yes", "on", "t", "y"]
+                .iter()
+                .any(|w| v.eq_ignore_ascii_case(w))
         })
     }
 
@@ -330,8 +371,16 @@ user_Test_tester = testing .admin
         let text = Conf::parse("f", "x = 1").unwrap_err().to_string();
         assert_eq!(text, "f: line 1: expected a [section] before: x = 1");
         let conf = Conf::parse("f", "[a]\nn = many").unwrap();
-        let text = conf.section("a").unwrap().u64_or("n", 1).unwrap_err().to_string();
-        assert_eq!(text, "f: [a] n = \"many\": expected a whole number, 0 or more");
+        let text = conf
+            .section("a")
+            .unwrap()
+            .u64_or("n", 1)
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            text,
+            "f: [a] n = \"many\": expected a whole number, 0 or more"
+        );
         assert!(conf.section("b").is_err());
     }
 

@@ -4,5 +4,10 @@
 //! and must answer with a value or an error, in bounded memory, whatever they are. May depend on
 //! `types` only.
 
+pub mod acl;
+pub mod conditional;
 pub mod ini;
+pub mod listing;
 pub mod pickle;
+pub mod range;
+pub mod swift_conf;

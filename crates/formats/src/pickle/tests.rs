@@ -103,9 +103,14 @@ fn strings_of_python_2_are_bytes() {
 fn swift_header_dictionaries() {
     let pickle = b"\x80\x02}q\x00X\x07\x00\x00\x00headersq\x01cswift.common.header_key_dict\n\
         HeaderKeyDict\nq\x02)\x81q\x03X\x06\x00\x00\x00X-Sizeq\x04X\x01\x00\x00\x001q\x05ss.";
-    let headers = loads(pickle).expect("a pickle");
-    let headers = headers.get("headers").expect("headers");
-    assert_eq!(headers.get("X-Size").and_then(Value::as_str), Some("1"));
+    let protocol_0 = b"(dp0\nVheaders\np1\nccopy_reg\n_reconstructor\np2\n\
+        (cswift.common.header_key_dict\nHeaderKeyDict\np3\nc__builtin__\ndict\np4\n\
+        (dp5\nVX-Size\np6\nV1\np7\nstp8\nRp9\ns.";
+    for pickle in [&pickle[..], &protocol_0[..]] {
+        let headers = loads(pickle).expect("a pickle");
+        let headers = headers.get("headers").expect("headers");
+        assert_eq!(headers.get("X-Size").and_then(Value::as_str), Some("1"));
+    }
 }
 
 #[test]

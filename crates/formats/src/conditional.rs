@@ -1,0 +1,251 @@
+//! Conditional requests: `If-Match`, `If-None-Match`, `If-Modified-Since`,
+//! `If-Unmodified-Since`, in the order in which Swift looks at them.
+
+use std::time::UNIX_EPOCH;
+
+/// The tags of an `If-[None-]Match` header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntityTags<'a>(&'a str);
+
+impl<'a> EntityTags<'a> {
+    pub fn parse(header: &'a str) -> Self {
+        EntityTags(header)
+    }
+
+    /// Is it `*`, or is this tag among them? Quotes do not count.
+    pub fn contains(&self, etag: &str) -> bool {
+        self.has_any() || self.tags().any(|tag| tag == normalize_etag(etag))
+    }
+
+    /// Is `*` among them?
+    pub fn has_any(&self) -> bool {
+        self.tags().any(|tag| tag == "*")
+    }
+
+    fn tags(&self) -> impl Iterator<Item = &'a str> {
+        let tags = self.0.split(',').map(str::trim);
+        tags.filter(|tag| !tag.is_empty()).map(normalize_etag)
+    }
+}
+
+/// An ETag without its quotes.
+pub fn normalize_etag(etag: &str) -> &str {
+    etag.strip_prefix('"')
+        .and_then(|inner| inner.strip_suffix('"'))
+        .unwrap_or(etag)
+}
+
+/// The conditions of a request; headers that are missing are `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Conditions<'a> {
+    pub if_match: Option<&'a str>,
+    pub if_none_match: Option<&'a str>,
+    pub if_modified_since: Option<&'a str>,
+    pub if_unmodified_since: Option<&'a str>,
+}
+
+/// What the conditions say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Proceed,
+    /// 304
+    NotModified,
+    /// 412
+    PreconditionFailed,
+}
+
+impl Conditions<'_> {
+    pub fn is_empty(&self) -> bool {
+        *self == Conditions::default()
+    }
+
+    /// For content with this ETag, last modified at that second.
+    pub fn check(&self, etag: Option<&str>, last_modified: Option<u64>) -> Verdict {
+        let matches = |header: Option<&str>| {
+            let tags = EntityTags::parse(header?);
+            etag.map(|etag| tags.contains(etag))
+        };
+        if matches(self.if_none_match) == Some(true) {
+            return Verdict::NotModified;
+        }
+        if matches(self.if_match) == Some(false) {
+            return Verdict::PreconditionFailed;
+        }
+        let since = |header: Option<&str>| last_modified.zip(header.and_then(parse_date));
+        if since(self.if_modified_since).is_some_and(|(modified, since)| modified <= since) {
+            return Verdict::NotModified;
+        }
+        if since(self.if_unmodified_since).is_some_and(|(modified, since)| modified > since) {
+            return Verdict::PreconditionFailed;
+        }
+        Verdict::Proceed
+    }
+
+    /// For content that is not there: `If-Match: *` asks that it were.
+    pub fn check_missing(&self) -> Verdict {
+        match self.if_match.map(EntityTags::parse) {
+            Some(tags) if tags.has_any() => Verdict::PreconditionFailed,
+            _ => Verdict::Proceed,
+        }
+    }
+}
+
+/// An HTTP date in seconds since the epoch; one that is none has no effect. As upstream, neither
+/// the day of the week nor the time zone counts.
+pub fn parse_date(text: &str) -> Option<u64> {
+    if let Ok(time) = httpdate::parse_http_date(text.trim()) {
+        return time.duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs());
+    }
+    let (_, rest) = text.split_once(',').unwrap_or(("", text));
+    let mut words = rest.split_ascii_whitespace();
+    let day: u64 = words.next()?.parse().ok()?;
+    let month = words.next()?.get(..3)?.to_ascii_lowercase();
+    let month = MONTHS.iter().position(|m| *m == month)? as u64 + 1;
+    let year: u64 = words.next()?.parse().ok()?;
+    let mut clock = words.next()?.split(':').map(|t| t.parse::<u64>().ok());
+    let (hour, minute) = (clock.next()??, clock.next()??);
+    let second = clock.next().unwrap_or(Some(0))?;
+    let is_date = (1970..10_000).contains(&year)
+        && (1..=31).contains(&day)
+        && hour < 24
+        && minute < 60
+        && second < 61;
+    is_date.then(|| ((days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second)
+}
+
+const MONTHS: [&str; 12] = [
+    "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
+];
+
+/// Days from 1970-01-01 to a day of 1970 or later, counting years from March.
+fn days(year: u64, month: u64, day: u64) -> u64 {
+    let (year, month) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year - 1, month + 9)
+    };
+    let leap_days = year / 4 - year / 100 + year / 400;
+    // 719,468 days lead from 0000-03-01 to 1970-01-01.
+    year * 365 + leap_days + (month * 153 + 2) / 5 + day - 1 - 719_468
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags() {
+        let tags = EntityTags::parse("\"a\", b ,, W/\"c\"");
+        assert!(tags.contains("a") && tags.contains("\"a\"") && tags.contains("b"));
+        assert!(!tags.contains("c") && !tags.contains(""));
+        assert!(EntityTags::parse("x, *").contains("anything"));
+        assert!(!EntityTags::parse("").contains(""));
+    }
+
+    #[test]
+    fn verdicts() {
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+        assert_eq!(parse_date(date), Some(784_111_777));
+        let none = Conditions::default();
+        for lenient in [
+            "Mon, 06 Nov 1994 08:49:37 GMT",
+            "06 Nov 1994 08:49:37",
+            "Sun, 6 november 1994 08:49:37 +0200",
+        ] {
+            assert_eq!(parse_date(lenient), Some(784_111_777), "{lenient}");
+        }
+        assert_eq!(parse_date("Sat, 01 Jan 1970 00:00:00 X"), Some(0));
+        assert_eq!(parse_date("1 Mar 2000 00:00:00"), Some(951_868_800));
+        for wrong in [
+            "",
+            "x",
+            "Sun, 06 Nov",
+            "99 Nov 1994 08:49:37",
+            "1 Jan 1 1:1:1",
+        ] {
+            assert_eq!(parse_date(wrong), None, "{wrong}");
+        }
+        type Case<'a> = (Conditions<'a>, u64, Verdict);
+        let cases: [Case; 9] = [
+            (none, 5, Verdict::Proceed),
+            (
+                Conditions {
+                    if_none_match: Some("e"),
+                    ..none
+                },
+                5,
+                Verdict::NotModified,
+            ),
+            (
+                Conditions {
+                    if_none_match: Some("*"),
+                    ..none
+                },
+                5,
+                Verdict::NotModified,
+            ),
+            (
+                Conditions {
+                    if_match: Some("\"e\""),
+                    ..none
+                },
+                5,
+                Verdict::Proceed,
+            ),
+            (
+                Conditions {
+                    if_match: Some("f"),
+                    ..none
+                },
+                5,
+                Verdict::PreconditionFailed,
+            ),
+            (
+                Conditions {
+                    if_modified_since: Some(date),
+                    ..none
+                },
+                784_111_777,
+                Verdict::NotModified,
+            ),
+            (
+                Conditions {
+                    if_modified_since: Some(date),
+                    ..none
+                },
+                784_111_778,
+                Verdict::Proceed,
+            ),
+            (
+                Conditions {
+                    if_unmodified_since: Some(date),
+                    ..none
+                },
+                784_111_778,
+                Verdict::PreconditionFailed,
+            ),
+            (
+                Conditions {
+                    if_unmodified_since: Some("junk"),
+                    ..none
+                },
+                784_111_778,
+                Verdict::Proceed,
+            ),
+        ];
+        for (conditions, modified, verdict) in cases {
+            assert_eq!(
+                conditions.check(Some("e"), Some(modified)),
+                verdict,
+                "{conditions:?}"
+            );
+        }
+        let any = Conditions {
+            if_match: Some("*"),
+            ..none
+        };
+        assert_eq!(any.check_missing(), Verdict::PreconditionFailed);
+        assert_eq!(none.check_missing(), Verdict::Proceed);
+        assert_eq!(any.check(None, None), Verdict::Proceed);
+    }
+}

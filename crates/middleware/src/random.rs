@@ -1,0 +1,36 @@
+//! Randomness as a value passed at start, so that tests and the simulator own it.
+
+use std::sync::{Arc, Mutex};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Where random bytes come from. Cloning shares it.
+#[derive(Clone)]
+pub struct Random(Option<Arc<Mutex<StdRng>>>);
+
+impl Random {
+    /// The operating system's, through a generator fit for keys, one for each thread.
+    pub fn system() -> Self {
+        Random(None)
+    }
+
+    /// The same bytes for the same seed: never in production.
+    pub fn seeded(seed: u64) -> Self {
+        Random(Some(Arc::new(Mutex::new(StdRng::seed_from_u64(seed)))))
+    }
+
+    pub fn bytes<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        match &self.0 {
+            None => rand::rng().fill_bytes(&mut bytes),
+            Some(seeded) => {
+                seeded
+                    .lock()
+                    .unwrap_or_else(|e| e.into_inner())
+                    .fill_bytes(&mut bytes);
+            }
+        }
+        bytes
+    }
+}

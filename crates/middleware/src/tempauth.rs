@@ -1,0 +1,315 @@
+//! Authentication and authorization from a conf file: users, keys and groups in the section,
+//! tokens from `GET /auth/v1.0`, access by account group, container list and account list.
+//!
+//! Tokens are Fernet messages, so every proxy of the same conf accepts every token, restarts
+//! included, and none is stored. With `active_fernet_key_id` they are OpenStack Swift's own
+//! (`AUTH_ftk…`, `AUTH_zftk…`), valid on its proxies too; without, they are of this program
+//! (`AUTH_tk…`, see `tokens.rs`). Validated tokens are remembered until they expire.
+
+mod authorize;
+mod fernet;
+mod get_token;
+mod tokens;
+mod users;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cairn_formats::acl::check_account_acl;
+use cairn_formats::ini::{ConfError, Section};
+use cairn_http::context::{Authorize, Context};
+use cairn_http::params::{quote_path, split_path, unquote};
+use cairn_http::{Clock, Handler, InfoSource, Request, Response, Service, ServiceFuture, respond};
+use http::StatusCode;
+use http::header::{HeaderMap, HeaderName, WWW_AUTHENTICATE};
+use tracing::{debug, warn};
+
+use crate::{FilterEnv, FilterError};
+use authorize::{Authorizer, DenyAll, Identity};
+use tokens::{Remembered, Tokens};
+use users::Users;
+
+const X_AUTH_TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
+const X_STORAGE_TOKEN: HeaderName = HeaderName::from_static("x-storage-token");
+const X_SERVICE_TOKEN: HeaderName = HeaderName::from_static("x-service-token");
+const ACCOUNT_ACL: HeaderName = HeaderName::from_static("x-account-access-control");
+const ACCOUNT_ACL_SYSMETA: HeaderName =
+    HeaderName::from_static("x-account-sysmeta-core-access-control");
+
+/// What deciding needs; shared by the filter and its authorizers.
+struct Core {
+    /// Account prefixes this filter answers for, underscore included; the first is of tokens.
+    prefixes: Vec<String>,
+    /// The group that an account's administrator needs besides, by account prefix.
+    require_group: BTreeMap<String, String>,
+    users: Users,
+    tokens: Tokens,
+    token_life: u64,
+    storage_url_scheme: String,
+    info_source: Arc<dyn InfoSource>,
+    clock: Clock,
+}
+
+struct TempAuth {
+    next: Handler,
+    core: Arc<Core>,
+    auth_prefix: String,
+    allow_overrides: bool,
+    remembered: Remembered,
+    /// For requests without a token, and for those that are nobody's business here.
+    anonymous: Arc<dyn Authorize>,
+    deny_all: Arc<dyn Authorize>,
+}
+
+pub(crate) fn make(
+    section: &Section,
+    next: Handler,
+    env: &FilterEnv,
+) -> Result<Handler, FilterError> {
+    env.swift_info
+        .register("tempauth", serde_json::json!({ "account_acls": true }));
+    let prefixes = reseller_prefixes(section);
+    let require_group = prefixes
+        .iter()
+        .filter_map(|p| Some((p.clone(), require_group(section, p)?)))
+        .collect();
+    let users = Users::read(section, &prefixes)?;
+    let tokens = Tokens::read(section, &prefixes[0], env)?;
+    let core = Arc::new(Core {
+        prefixes,
+        require_group,
+        users,
+        tokens,
+        token_life: section.u64_or("token_life", 86_400)?,
+        storage_url_scheme: section.str_or("storage_url_scheme", "default").to_owned(),
+        info_source: env.info_source.clone(),
+        clock: env.clock.clone(),
+    });
+    Ok(Arc::new(TempAuth {
+        next,
+        auth_prefix: auth_prefix(section.str_or("auth_prefix", "/auth/")),
+        allow_overrides: section.bool_or("allow_overrides", true),
+        remembered: Remembered::default(),
+        anonymous: Arc::new(Authorizer::new(core.clone(), None)),
+        deny_all: Arc::new(DenyAll),
+        core,
+    }))
+}
+
+/// `AUTH, SERVICE` as `AUTH_`, `SERVICE_`; two quotes, or nothing at all, are the empty prefix.
+fn reseller_prefixes(section: &Section) -> Vec<String> {
+    let mut prefixes: Vec<String> = Vec::new();
+    for item in section.list_or("reseller_prefix", "AUTH") {
+        let mut prefix = if item == "''" { String::new() } else { item };
+        if !prefix.is_empty() && !prefix.ends_with('_') {
+            prefix.push('_');
+        }
+        if !prefixes.contains(&prefix) {
+            prefixes.push(prefix);
+        }
+    }
+    if prefixes.is_empty() {
+        prefixes.push(String::new());
+    }
+    prefixes
+}
+
+fn require_group(section: &Section, prefix: &str) -> Option<String> {
+    let own = if prefix.is_empty() { "''" } else { prefix };
+    [format!("{own}require_group"), "require_group".to_owned()]
+        .iter()
+        .find_map(|option| section.get(option).map(str::trim).filter(|g| !g.is_empty()))
+        .map(str::to_owned)
+}
+
+fn auth_prefix(text: &str) -> String {
+    let bare = text.trim_matches('/');
+    if bare.is_empty() {
+        warn!(
+            auth_prefix = text,
+            "an empty auth prefix is not possible; using /auth/"
+        );
+        return "/auth/".to_owned();
+    }
+    format!("/{bare}/")
+}
+
+impl Core {
+    /// Which of the prefixes an account has; the empty one fits when no other does.
+    fn account_prefix(&self, account: &str) -> Option<&str> {
+        self.prefixes
+            .iter()
+            .filter(|p| !p.is_empty())
+            .find(|p| account.starts_with(p.as_str()))
+            .or_else(|| self.prefixes.iter().find(|p| p.is_empty()))
+            .map(String::as_str)
+    }
+}
+
+impl Service for TempAuth {
+    fn call<'a>(&'a self, mut request: Request) -> ServiceFuture<'a> {
+        let authorized = request
+            .extensions()
+            .get::<Context>()
+            .is_some_and(|context| context.authorized);
+        if authorized && self.allow_overrides {
+            return self.next.call(request);
+        }
+        if let Some(rest) = self.auth_path(&request) {
+            let response = get_token::answer(&self.core, &request, &rest);
+            return Box::pin(std::future::ready(response));
+        }
+        if let Err(response) = self.authenticate(&mut request) {
+            return Box::pin(std::future::ready(response));
+        }
+        self.account_acl_to_sysmeta(&mut request);
+        self.next.call(request)
+    }
+}
+
+impl TempAuth {
+    /// The decoded path after the auth prefix, slash included.
+    fn auth_path(&self, request: &Request) -> Option<String> {
+        let raw = request.uri().path();
+        if raw.starts_with("/v1/") && self.auth_prefix != "/v1/" {
+            return None;
+        }
+        let path = unquote(raw).ok()?;
+        path.strip_prefix(&self.auth_prefix)
+            .map(|rest| format!("/{rest}"))
+    }
+
+    /// Finds out who asks, and puts who decides into the request's context.
+    fn authenticate(&self, request: &mut Request) -> Result<(), Response> {
+        let headers = request.headers();
+        let token = header(headers, &X_AUTH_TOKEN).or_else(|| header(headers, &X_STORAGE_TOKEN));
+        let own = self.core.prefixes[0].as_str();
+        let token = token.filter(|t| !t.is_empty() && t.starts_with(own));
+        let who = match token {
+            None => None,
+            Some(token) => {
+                let Some(user) = self.user(token) else {
+                    return self.unknown_token(request);
+                };
+                Some(self.with_service_token(user, headers))
+            }
+        };
+        let is_ours = who.is_none() && self.is_definitive(request);
+        let context = request.extensions_mut().get_or_insert_default::<Context>();
+        // An override that the conf does not allow is none.
+        context.authorized &= self.allow_overrides;
+        match who {
+            Some(user) => {
+                context.reseller |= user.is_reseller_admin();
+                if let Some(name) = user.name() {
+                    debug!(user = %name, "authenticated");
+                    context.notes.set_user(name);
+                }
+                context.authorizer = Some(user);
+            }
+            None if is_ours => context.authorizer = Some(self.anonymous.clone()),
+            None if context.authorizer.is_some() => {}
+            None if own.is_empty() => context.authorizer = Some(self.anonymous.clone()),
+            None => context.authorizer = Some(self.deny_all.clone()),
+        }
+        Ok(())
+    }
+
+    /// The user of a valid token.
+    fn user(&self, token: &str) -> Option<Arc<Authorizer>> {
+        let core = &self.core;
+        let now = core.clock.now().secs();
+        if let Some(known) = self.remembered.get(token, now) {
+            return Some(known);
+        }
+        let (groups, expires) = core.tokens.open(token, &core.users, &core.prefixes, now)?;
+        let identity = Identity::new(groups)?;
+        let authorizer = Arc::new(Authorizer::new(core.clone(), Some(identity)));
+        self.remembered.add(token, expires, now, authorizer.clone());
+        Some(authorizer)
+    }
+
+    /// A token of ours that is not valid is refused at once; where any text might be another
+    /// filter's token, that one may still decide.
+    fn unknown_token(&self, request: &mut Request) -> Result<(), Response> {
+        if !self.core.prefixes[0].is_empty() {
+            let path = unquote(request.uri().path()).unwrap_or_default();
+            let realm = split_path(&path, 2, 3, true)
+                .and_then(|p| p[1])
+                .unwrap_or("unknown");
+            return Err(unauthorized(realm));
+        }
+        let context = request.extensions_mut().get_or_insert_default::<Context>();
+        context
+            .authorizer
+            .get_or_insert_with(|| self.deny_all.clone());
+        Ok(())
+    }
+
+    /// The user with the groups of a service token added.
+    fn with_service_token(&self, user: Arc<Authorizer>, headers: &HeaderMap) -> Arc<Authorizer> {
+        let service = header(headers, &X_SERVICE_TOKEN)
+            .filter(|t| !t.is_empty())
+            .and_then(|token| self.user(token));
+        match service {
+            None => user,
+            Some(service) => Arc::new(user.joined(&service)),
+        }
+    }
+
+    /// Does the path name an account that nobody else answers for?
+    fn is_definitive(&self, request: &Request) -> bool {
+        let Ok(path) = unquote(request.uri().path()) else {
+            return false;
+        };
+        split_path(&path, 1, 3, true)
+            .and_then(|parts| parts[1])
+            .and_then(|account| self.core.account_prefix(account))
+            .is_some_and(|prefix| !prefix.is_empty())
+    }
+
+    /// A valid account list becomes the system metadata it is stored as; one that is not stays,
+    /// and is refused when the request is authorized.
+    fn account_acl_to_sysmeta(&self, request: &mut Request) {
+        if !request.headers().contains_key(ACCOUNT_ACL) {
+            return;
+        }
+        let has_account = unquote(request.uri().path()).ok().is_some_and(|path| {
+            split_path(&path, 1, 4, true)
+                .and_then(|parts| parts[1])
+                .is_some_and(|account| self.core.account_prefix(account).is_some())
+        });
+        let is_valid = header(request.headers(), &ACCOUNT_ACL)
+            .is_some_and(|text| check_account_acl(text).is_ok());
+        if has_account
+            && is_valid
+            && let Some(value) = request.headers_mut().remove(ACCOUNT_ACL)
+        {
+            request.headers_mut().insert(ACCOUNT_ACL_SYSMETA, value);
+        }
+    }
+}
+
+fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
+    respond::header(headers, name.as_str())
+}
+
+/// 401 for a realm: an account, or `unknown`.
+fn unauthorized(realm: &str) -> Response {
+    let mut response = respond::standard(StatusCode::UNAUTHORIZED);
+    let value = format!("Swift realm=\"{}\"", quote_path(realm));
+    respond::set(response.headers_mut(), WWW_AUTHENTICATE.as_str(), value);
+    response
+}
+
+/// An error about an option whose value must not be shown.
+fn secret_option(section: &Section, option: &str, remedy: &str) -> FilterError {
+    let mut error = section.bad(option, remedy);
+    if let ConfError::Value { value, .. } = &mut error {
+        *value = "(not shown)".into();
+    }
+    error.into()
+}
+
+#[cfg(test)]
+mod tests;

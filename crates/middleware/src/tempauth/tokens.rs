@@ -1,0 +1,350 @@
+//! Tokens: made, opened, and remembered while they are valid.
+//!
+//! | token | message inside the Fernet | key |
+//! | --- | --- | --- |
+//! | `<prefix>ftk…` | groups, joined by commas | `fernet_key_<id>` |
+//! | `<prefix>zftk…` | the same, zlib-compressed | `fernet_key_<id>` |
+//! | `<prefix>tk…` | 32 bytes of proof, then `account:user` | derived from the cluster's hash path |
+//!
+//! The first two are OpenStack Swift's. The third takes the place of its memcached tokens: the
+//! proof is an HMAC over the user's name, key, groups and URL, so a token dies when its user is
+//! changed or removed, and knowing the hash path alone makes none. Groups are the conf's of the
+//! moment it is opened.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io::{Read, Write};
+use std::sync::{Arc, RwLock};
+
+use cairn_formats::ini::Section;
+use flate2::Compression;
+use flate2::read::ZlibDecoder;
+use flate2::write::ZlibEncoder;
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tracing::warn;
+
+use super::authorize::Authorizer;
+use super::fernet::{Fernet, Opened};
+use super::secret_option;
+use super::users::{User, Users};
+use crate::random::Random;
+use crate::{FilterEnv, FilterError};
+
+/// Valid tokens remembered at once.
+const REMEMBERED: usize = 10_000;
+/// Bytes of groups in a compressed token.
+const GROUPS_LIMIT: u64 = 64 * 1024;
+
+struct Valid {
+    expires: u64,
+    authorizer: Arc<Authorizer>,
+}
+
+pub(super) struct Tokens {
+    prefix: String,
+    life: u64,
+    keys: BTreeMap<String, Fernet>,
+    active: Option<String>,
+    /// Key of `tk` tokens, and of the proof in them.
+    own: Fernet,
+    proof_key: [u8; 32],
+    random: Random,
+}
+
+/// Who the tokens of late requests stand for. Not part of what authorizers hold, which it holds.
+/// Keyed by the token's SHA-256, so that a look-up tells nothing of the token by its time.
+#[derive(Default)]
+pub(super) struct Remembered(RwLock<HashMap<[u8; 32], Valid>>);
+
+impl Tokens {
+    pub(super) fn read(
+        section: &Section,
+        prefix: &str,
+        env: &FilterEnv,
+    ) -> Result<Tokens, FilterError> {
+        let mut keys = BTreeMap::new();
+        for (option, value) in section.iter() {
+            let Some(rest) = option.strip_prefix("fernet_key") else {
+                continue;
+            };
+            let bad = |remedy: &str| secret_option(section, option, remedy);
+            let id = rest.strip_prefix('_').filter(|id| !id.is_empty());
+            let id = id.ok_or_else(|| bad("expected fernet_key_<id>"))?;
+            let key = Fernet::from_text(value)
+                .ok_or_else(|| bad("expected 32 bytes in URL-safe base64"))?;
+            keys.insert(id.to_owned(), key);
+        }
+        let active = section
+            .get("active_fernet_key_id")
+            .filter(|id| !id.is_empty());
+        if active.is_some_and(|id| !keys.contains_key(id)) {
+            let known: Vec<&str> = keys.keys().map(String::as_str).collect();
+            let remedy = format!(
+                "there is no such fernet_key_<id>; known: {}",
+                known.join(", ")
+            );
+            return Err(section.bad("active_fernet_key_id", remedy).into());
+        }
+        let secret = &env.hash_path;
+        if active.is_none() && secret.prefix.is_empty() && secret.suffix.is_empty() {
+            warn!("swift.conf has no hash path prefix or suffix: tokens rest on users' keys alone");
+        }
+        let derive = |purpose: &[u8]| {
+            let parts = [secret.prefix.as_slice(), &secret.suffix];
+            hmac(purpose, &parts)
+        };
+        Ok(Tokens {
+            prefix: prefix.to_owned(),
+            life: section.u64_or("token_life", 86_400)?,
+            active: active.map(str::to_owned),
+            keys,
+            own: Fernet::new(derive(b"cairn tempauth token 1")),
+            proof_key: derive(b"cairn tempauth proof 1"),
+            random: env.random.clone(),
+        })
+    }
+
+    /// A new token for a user.
+    pub(super) fn make(
+        &self,
+        account_user: &str,
+        user: &User,
+        prefixes: &[String],
+        now: u64,
+    ) -> String {
+        let iv = self.random.bytes();
+        let Some(key) = self.active.as_ref().and_then(|id| self.keys.get(id)) else {
+            let mut message = self.proof(account_user, user, prefixes).to_vec();
+            message.extend_from_slice(account_user.as_bytes());
+            return format!("{}tk{}", self.prefix, self.own.seal(&message, now, iv));
+        };
+        let groups = user.groups(account_user, prefixes).join(",");
+        match compress(groups.as_bytes()).filter(|small| small.len() < groups.len()) {
+            Some(small) => format!("{}zftk{}", self.prefix, key.seal(&small, now, iv)),
+            None => format!("{}ftk{}", self.prefix, key.seal(groups.as_bytes(), now, iv)),
+        }
+    }
+
+    /// The groups of a token, and the second it expires; `None` for one that is not valid.
+    pub(super) fn open(
+        &self,
+        token: &str,
+        users: &Users,
+        prefixes: &[String],
+        now: u64,
+    ) -> Option<(Vec<String>, u64)> {
+        let token = token.strip_prefix(self.prefix.as_str())?;
+        let expires = |opened: &Opened| opened.made.saturating_add(self.life);
+        if let Some(sealed) = token.strip_prefix("tk") {
+            let opened = self.own.open(sealed, now, self.life)?;
+            let (proof, account_user) = opened.message.split_at_checked(32)?;
+            let account_user = std::str::from_utf8(account_user).ok()?;
+            let user = users.get(account_user)?;
+            let expected = self.proof(account_user, user, prefixes);
+            let is_right: bool = expected.as_slice().ct_eq(proof).into();
+            return is_right.then(|| (user.groups(account_user, prefixes), expires(&opened)));
+        }
+        let (sealed, compressed) = match token.strip_prefix("zftk") {
+            Some(sealed) => (sealed, true),
+            None => (token.strip_prefix("ftk")?, false),
+        };
+        let opened = self
+            .keys
+            .values()
+            .find_map(|key| key.open(sealed, now, self.life))?;
+        let expires = expires(&opened);
+        let message = if compressed {
+            decompress(&opened.message)?
+        } else {
+            opened.message
+        };
+        let groups = String::from_utf8(message).ok()?;
+        Some((groups.split(',').map(str::to_owned).collect(), expires))
+    }
+
+    fn proof(&self, account_user: &str, user: &User, prefixes: &[String]) -> [u8; 32] {
+        let groups = user.groups(account_user, prefixes).join(",");
+        let parts = [account_user, user.key(), &user.url, &groups];
+        hmac(&self.proof_key, &parts.map(str::as_bytes))
+    }
+}
+
+impl Remembered {
+    pub(super) fn get(&self, token: &str, now: u64) -> Option<Arc<Authorizer>> {
+        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        let valid = self.0.read().unwrap_or_else(|e| e.into_inner());
+        valid
+            .get(&digest)
+            .filter(|v| v.expires >= now)
+            .map(|v| v.authorizer.clone())
+    }
+
+    pub(super) fn add(&self, token: &str, expires: u64, now: u64, authorizer: Arc<Authorizer>) {
+        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        let mut valid = self.0.write().unwrap_or_else(|e| e.into_inner());
+        if valid.len() >= REMEMBERED {
+            valid.retain(|_, v| v.expires >= now);
+        }
+        if valid.len() >= REMEMBERED {
+            // All are opened once more: cheaper than keeping an order on every request.
+            valid.clear();
+        }
+        valid.insert(
+            digest,
+            Valid {
+                expires,
+                authorizer,
+            },
+        );
+    }
+}
+
+/// HMAC-SHA256 over parts, each after its length.
+fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac: Hmac<Sha256> = Hmac::new_from_slice(key).expect("HMAC takes keys of any length");
+    for part in parts {
+        mac.update(&(part.len() as u64).to_be_bytes());
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(bytes).ok()?;
+    encoder.finish().ok()
+}
+
+fn decompress(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    let read = ZlibDecoder::new(bytes)
+        .take(GROUPS_LIMIT + 1)
+        .read_to_end(&mut out)
+        .ok()?;
+    (read as u64 <= GROUPS_LIMIT).then_some(out)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::testing::env;
+    use cairn_types::HashPath;
+
+    const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+    const NOW: u64 = 1_700_000_000;
+    /// Made by Python's cryptography and zlib.
+    const ZFTK: &str = "AUTH_zftkgAAAAABlU_EAAAECAwQFBgcICQoLDA0ODxvIj9Pl_D9Mw9Znf__JtAULzmBIH7_MoTZW_BFdRDgpdTHTJvS0XQLbSiY6Z5SkhCdjcqV8ntzosvaADgPOZ5QPJX3SUkOKo3QmGR8yYElyDVfIBjPkrqdhGo2vrJLIuXoFkXtt-n5qr2LemoeQUFcf1CXqom1IdXk2RQ2u4ni_";
+
+    fn prefixes() -> Vec<String> {
+        vec!["AUTH_".into()]
+    }
+
+    fn tokens(options: &[(&str, &str)], env: &FilterEnv) -> Result<Tokens, FilterError> {
+        Tokens::read(
+            &Section::from_pairs("filter:tempauth", options),
+            "AUTH_",
+            env,
+        )
+    }
+
+    fn users(value: &str) -> Users {
+        let section = Section::from_pairs("filter:tempauth", &[("user_test_tester", value)]);
+        Users::read(&section, &prefixes()).unwrap()
+    }
+
+    #[test]
+    fn swifts_tokens() {
+        let many = (0..20).fold("testing .admin".to_owned(), |all, i| {
+            format!("{all} group{i}")
+        });
+        for (value, kind) in [("testing .admin", "AUTH_ftk"), (many.as_str(), "AUTH_zftk")] {
+            let users = users(value);
+            let options = [("fernet_key_one", KEY), ("active_fernet_key_id", "one")];
+            let tokens = tokens(&options, &env()).unwrap();
+            let user = users.get("test:tester").unwrap();
+            let token = tokens.make("test:tester", user, &prefixes(), NOW);
+            assert!(token.starts_with(kind), "{token}");
+            let opened = tokens.open(&token, &users, &prefixes(), NOW);
+            assert_eq!(
+                opened,
+                Some((user.groups("test:tester", &prefixes()), NOW + 86_400))
+            );
+        }
+        let tokens = tokens(&[("fernet_key_one", KEY)], &env()).unwrap();
+        let (groups, _) = tokens.open(ZFTK, &users("x"), &prefixes(), NOW).unwrap();
+        assert_eq!(
+            (groups.len(), groups[21].as_str(), groups[22].as_str()),
+            (23, "group19", "AUTH_test")
+        );
+    }
+
+    #[test]
+    fn own_tokens_live_through_a_restart_and_no_change() {
+        let users = users("testing .admin");
+        let options = [("token_life", "100")];
+        let user = users.get("test:tester").unwrap();
+        let token = tokens(&options, &env())
+            .unwrap()
+            .make("test:tester", user, &prefixes(), NOW);
+        assert!(token.starts_with("AUTH_tk"), "{token}");
+        let open = |env: &FilterEnv, users: &Users, now| {
+            tokens(&options, env)
+                .unwrap()
+                .open(&token, users, &prefixes(), now)
+        };
+        let groups = ["test", "test:tester", "AUTH_test"]
+            .map(str::to_owned)
+            .to_vec();
+        assert_eq!(open(&env(), &users, NOW + 100), Some((groups, NOW + 100)));
+        assert_eq!(open(&env(), &users, NOW + 101), None, "expired");
+        let other = FilterEnv {
+            hash_path: HashPath::new("pref", "ix"),
+            ..env()
+        };
+        assert_eq!(open(&other, &users, NOW), None, "another cluster");
+        for changed in [
+            "changed .admin",
+            "testing",
+            "testing .admin http://x/v1/AUTH_y",
+        ] {
+            assert_eq!(open(&env(), &self::users(changed), NOW), None, "{changed}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_token() {
+        let tokens = tokens(&[("fernet_key_one", KEY)], &env()).unwrap();
+        for token in [
+            "",
+            "AUTH_",
+            "AUTH_tk",
+            "AUTH_tkAAAA",
+            "AUTH_ftk",
+            "AUTH_zftkx",
+            "ftk",
+            "é",
+        ] {
+            assert_eq!(tokens.open(token, &users("x"), &prefixes(), NOW), None);
+        }
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for options in [
+            [("fernet_key_a", "short"), ("x", "")],
+            [("fernet_keya", KEY), ("x", "")],
+            [("fernet_key_a", KEY), ("active_fernet_key_id", "b")],
+        ] {
+            let error = tokens(&options, &env())
+                .map(|_| ())
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains("fernet_key") && !error.contains(KEY),
+                "{error}"
+            );
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The filters in the order of a proxy's pipeline, over a socket, around a stand-in for the proxy.
+
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_formats::ini::Section;
+use cairn_http::client::Client;
+use cairn_http::metrics::Metrics;
+use cairn_http::serve::{ServeOptions, bind, serve};
+use cairn_http::{
+    Body, Clock, Context, Handler, Request, Response, SwiftInfo, handler_fn, respond,
+};
+use cairn_middleware::{FilterEnv, NoInfo, Random, build};
+use cairn_types::{Constraints, HashPath, PolicySet};
+use http::{Method, StatusCode};
+use tokio::sync::watch;
+
+const PIPELINE: [&str; 9] = [
+    "catch_errors",
+    "gatekeeper",
+    "healthcheck",
+    "proxy_logging",
+    "memcache",
+    "listing_formats",
+    "tempauth",
+    "copy",
+    "proxy_logging",
+];
+
+/// Asks for permission as the proxy does; then lists, stores, or gives back what was asked.
+async fn proxy(request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let authorizer = Context::of(&parts).authorizer.expect("tempauth sets it");
+    if let Err(denied) = authorizer.authorize(&parts, Some("other:reader")).await {
+        return denied;
+    }
+    let is_object = parts.uri.path().matches('/').count() > 3;
+    let is_json = parts.uri.query().is_some_and(|q| q.contains("format=json"));
+    match parts.method {
+        Method::GET if is_object => respond::text(StatusCode::OK, "the object"),
+        Method::GET if is_json && parts.uri.path().ends_with("/empty") => {
+            respond::typed(StatusCode::OK, "application/json", "[]")
+        }
+        Method::GET if is_json => {
+            respond::typed(StatusCode::OK, "application/json", r#"[{"name":"one"}]"#)
+        }
+        Method::PUT => {
+            let body = body.collect(100).await.unwrap();
+            let mut response = respond::empty(StatusCode::CREATED);
+            respond::set(response.headers_mut(), "x-length", body.len().to_string());
+            respond::set(response.headers_mut(), "x-object-sysmeta-secret", "1");
+            response
+        }
+        Method::POST => panic!("on purpose"),
+        _ => respond::standard(StatusCode::NOT_FOUND),
+    }
+}
+
+fn pipeline() -> Handler {
+    let env = FilterEnv {
+        info_source: Arc::new(NoInfo),
+        swift_info: Arc::new(SwiftInfo::default()),
+        constraints: Arc::new(Constraints::default()),
+        policies: Arc::new(PolicySet::single()),
+        hash_path: HashPath::new("", "changeme"),
+        clock: Clock::system(),
+        random: Random::system(),
+    };
+    let section = Section::from_pairs("filter:any", &[("user_test_tester", "testing .admin")]);
+    PIPELINE.iter().rev().fold(handler_fn(proxy), |next, name| {
+        build(name, &section, next, &env).unwrap()
+    })
+}
+
+struct Store {
+    address: SocketAddr,
+    client: Client,
+}
+
+impl Store {
+    async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
+        let mut request = http::Request::builder().method(method).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Body::empty()).unwrap();
+        self.client
+            .call(self.address, request, Duration::from_secs(30))
+            .await
+            .unwrap()
+    }
+}
+
+fn header<'r>(response: &'r Response, name: &str) -> &'r str {
+    respond::header(response.headers(), name).unwrap_or("")
+}
+
+async fn text(response: Response) -> String {
+    String::from_utf8(response.into_body().collect(10_000).await.unwrap().to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn a_client_meets_them_all() {
+    let listener = bind("127.0.0.1:0".parse().unwrap(), 16).unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopping) = watch::channel(false);
+    let server = tokio::spawn(serve(
+        tokio::net::TcpListener::from_std(listener).unwrap(),
+        pipeline(),
+        ServeOptions::new("proxy"),
+        Metrics::new(),
+        stopping,
+    ));
+    let store = Store {
+        address,
+        client: Client::new(Duration::from_secs(5), 4, Duration::from_secs(5)),
+    };
+
+    let response = store.ask("GET", "/healthcheck", &[]).await;
+    assert_eq!(header(&response, "x-trans-id").len(), 34);
+    assert_eq!(text(response).await, "OK");
+
+    let response = store.ask("GET", "/v1/AUTH_test", &[]).await;
+    assert_eq!(response.status(), 401);
+    assert_eq!(
+        header(&response, "www-authenticate"),
+        "Swift realm=\"AUTH_test\""
+    );
+
+    let login = [("x-auth-user", "test:tester"), ("x-auth-key", "testing")];
+    let response = store.ask("GET", "/auth/v1.0", &login).await;
+    assert!(header(&response, "x-storage-url").ends_with("/v1/AUTH_test"));
+    let token = header(&response, "x-auth-token").to_owned();
+    let auth = ("x-auth-token", token.as_str());
+
+    let response = store.ask("GET", "/v1/AUTH_test/c", &[auth]).await;
+    assert_eq!(
+        header(&response, "content-type"),
+        "text/plain; charset=utf-8"
+    );
+    assert_eq!(text(response).await, "one\n");
+    let response = store.ask("GET", "/v1/AUTH_test/empty", &[auth]).await;
+    assert_eq!(response.status(), 204);
+    assert_eq!(text(response).await, "");
+    let response = store
+        .ask("GET", "/v1/AUTH_test/c?format=json", &[auth])
+        .await;
+    assert_eq!(text(response).await, r#"[{"name":"one"}]"#);
+
+    let headers = [auth, ("destination", "c2/copied")];
+    let response = store.ask("COPY", "/v1/AUTH_test/c/o", &headers).await;
+    assert_eq!(response.status(), 201);
+    assert_eq!(header(&response, "x-copied-from"), "c/o");
+    assert_eq!(header(&response, "x-length"), "10");
+    assert_eq!(header(&response, "x-object-sysmeta-secret"), "");
+
+    let response = store.ask("POST", "/v1/AUTH_test/c/o", &[auth]).await;
+    assert_eq!(response.status(), 500);
+    assert_eq!(header(&response, "x-trans-id").len(), 34);
+    let response = store.ask("GET", "/v1/AUTH_other/c/o", &[auth]).await;
+    assert_eq!(response.status(), 403);
+
+    stop.send(true).unwrap();
+    drop(store);
+    server.await.unwrap();
+}
