@@ -1,1 +1,80 @@
-fn main() {}
+//! The program `cairn`: `cairn up`, `cairn serve`, `cairn ring`; and under the names of OpenStack
+//! Swift's programs, by which it may be called (`ln -s cairn swift-object-server`), those programs
+//! with their arguments.
+//!
+//! Exit codes: 0 ended as asked; 1 an error, told on standard error; 2 arguments that make no
+//! sense; 130 a second signal cut the end short. `cairn ring` has those of swift-ring-builder.
+
+mod args;
+mod swift_names;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use cairn_node::serve::{self, RunOptions};
+use cairn_node::up::{self, UpOptions};
+use clap::Parser;
+
+use crate::args::{Arguments, Command, ServeArguments, UpArguments};
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    if let Some(code) = swift_names::run(&arguments) {
+        return code;
+    }
+    match Arguments::parse_from(arguments).command {
+        Command::Up(arguments) => exit_code(run_up(arguments)),
+        Command::Serve(arguments) => exit_code(run_serve(arguments)),
+        Command::Ring { arguments } => swift_names::ring_builder(&arguments, false),
+    }
+}
+
+/// Tells an error, with all its causes, on one line.
+pub(crate) fn exit_code(result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            use std::io::Write;
+            // Nobody may be listening; the exit code still tells.
+            let _ = writeln!(std::io::stderr(), "cairn: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_up(arguments: UpArguments) -> Result<()> {
+    let options = UpOptions {
+        data: arguments.data,
+        bind: arguments.bind,
+        devices: arguments.devices,
+        replicas: arguments.replicas,
+        part_power: arguments.part_power,
+        users: arguments.users,
+        unsafe_no_fsync: arguments.unsafe_no_fsync,
+        log: arguments.log.into(),
+        pid_file: arguments.pid_file,
+    };
+    if !arguments.write_only {
+        return up::up(options);
+    }
+    let store = up::write_configuration(&options)?;
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout(), "{}", store.layout.etc.display());
+    Ok(())
+}
+
+fn run_serve(arguments: ServeArguments) -> Result<()> {
+    let confs = serve::load(&arguments.confs, None)?;
+    let options = RunOptions {
+        log: arguments.log.into(),
+        pid_file: arguments.pid_file,
+        unsafe_no_fsync: arguments.unsafe_no_fsync,
+        greeting: None,
+    };
+    if arguments.check {
+        serve::check(confs, &options)
+    } else {
+        serve::run(confs, options)
+    }
+}

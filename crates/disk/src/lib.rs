@@ -1,1 +1,29 @@
-//! (being written)
+//! One disk: Swift's object layout on a file system, and the threads that serve it.
+//!
+//! Everything here is synchronous and runs on a device's own worker threads; callers hand in one
+//! closure per operation ([`Device::read`], [`Device::write`]) and await its result. There is no
+//! async runtime in this crate. [`staged_file`] alone calls fsync, link and rename.
+//!
+//! Layer 1: may depend on `types` and `formats` only.
+
+pub mod async_pending;
+pub mod device_pool;
+mod diskfile;
+pub mod error;
+pub mod layout;
+pub mod metadata;
+pub mod object_file;
+mod overflow;
+mod partition_lock;
+pub mod reader;
+pub mod staged_file;
+pub mod suffix_hashes;
+mod verified;
+mod xattr;
+
+pub use device_pool::{Device, Devices, DevicesConfig, Disk, FallocateReserve};
+pub use diskfile::{DiskFileConfig, DiskFileEngine};
+pub use error::{DeviceError, DiskError};
+pub use metadata::Metadata;
+pub use object_file::{ObjectEngine, ObjectInfo, ObjectKey, ObjectWriter, OpenObject, OpenOptions};
+pub use reader::ObjectReader;

@@ -1,1 +1,49 @@
-//! (being written)
+//! Account and container databases: the only crate that knows SQL.
+//!
+//! The files are OpenStack Swift's own SQLite databases, at its paths and in its schema, so that
+//! either project's daemons open the other's. What differs is how they are written: updates are
+//! queued per database and committed many at a time (group commit), each acknowledged only when
+//! its transaction is on disk; readers have connections of their own and never wait for a writer.
+//!
+//! Layer 1: synchronous, on its own threads, a few per device with bounded queues. No tokio;
+//! answers come through `futures_channel::oneshot`, so callers may await them anywhere. Depends
+//! on `cairn-types` and `cairn-formats`.
+
+pub mod account;
+pub mod broker;
+mod config;
+mod connection;
+pub mod container;
+pub mod content_type;
+mod db;
+mod device;
+mod drive;
+mod error;
+mod files;
+mod handle;
+pub mod json_text;
+mod key;
+pub mod listing;
+pub mod metadata;
+mod migrate;
+mod pending;
+mod pool;
+mod schema;
+mod sync;
+
+pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
+pub use broker::Broker;
+pub use config::{Clock, IndexConfig};
+pub use container::{ContainerBroker, ContainerInfo, ObjectRow, PolicyStats};
+pub use drive::{DriveCheck, Reserve};
+pub use error::IndexError;
+pub use handle::{AccountDb, ContainerDb};
+pub use key::{DbKey, DbKind};
+pub use listing::{ContainerEntry, ListCursor, ListEntry, ListPage, ListQuery, ObjectEntry};
+pub use metadata::{Metadata, MetadataLimits, MetadataRefused};
+pub use pool::IndexPool;
+pub use schema::NewDb;
+pub use sync::{ContainerRecord, ObjectRecord, SyncPoint};
+
+/// What nearly every function here returns.
+pub type Result<T> = std::result::Result<T, IndexError>;

@@ -1,1 +1,23 @@
-//! (being written)
+//! A node: the programs that serve. From conf files to running servers ([`serve`]), and the
+//! all-in-one store that writes its own conf files ([`up`]).
+//!
+//! The layer that joins all others: it may depend on every crate of the store, and nothing but
+//! the binary depends on it. Decisions about requests are made elsewhere; here are files, ports,
+//! locks, signals, threads, and their order.
+
+mod backends;
+mod cluster;
+pub mod conf;
+mod limits;
+mod listen;
+pub mod lock;
+pub mod logging;
+mod options;
+mod pipeline;
+mod privileges;
+pub mod serve;
+mod services;
+pub mod settings;
+pub mod signals;
+mod similar;
+pub mod up;

@@ -1,0 +1,212 @@
+//! The command line of `cairn`, and its help.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use cairn_node::logging::{LogFormat, LogOptions};
+use cairn_node::up::User;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// An object store that speaks OpenStack Swift
+#[derive(Debug, Parser)]
+#[command(
+    name = "cairn",
+    version,
+    propagate_version = true,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start an all-in-one store; the first start makes it
+    ///
+    /// All servers run in this process, on devices that are folders of the data folder. The first
+    /// start writes ordinary OpenStack Swift files (swift.conf, a conf for each server, rings) into
+    /// DATA/etc; later starts serve what these files say, so they may be edited. Ends on SIGTERM or
+    /// Ctrl-C once requests under way have finished; a second one ends it at once.
+    Up(UpArguments),
+    /// Run the servers of OpenStack Swift conf files
+    ///
+    /// Any mix of proxy, account, container and object servers runs in one process; those of the
+    /// same process call each other without a network. A folder is read as one conf of its *.conf
+    /// files. [object-updater] sections run too; other daemons are separate programs. Prints a line
+    /// for each server that is ready. Ends on SIGTERM, SIGINT or SIGHUP once requests under way have
+    /// finished; a second signal ends it at once.
+    Serve(ServeArguments),
+    /// Build, inspect and rebalance rings (swift-ring-builder)
+    #[command(disable_help_flag = true)]
+    Ring {
+        /// As swift-ring-builder takes them; none prints its help
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct UpArguments {
+    /// Where everything is kept [default: $XDG_DATA_HOME/cairn or ~/.local/share/cairn]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+
+    /// Where clients connect; port 0 takes a free one. Kept for later starts
+    /// [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "IP:PORT", value_parser = parse_bind)]
+    pub(crate) bind: Option<SocketAddr>,
+
+    /// Devices to make; fixed by the first start [default: 4]
+    #[arg(long, value_name = "N", value_parser = parse_count, allow_negative_numbers = true)]
+    pub(crate) devices: Option<u32>,
+
+    /// Copies of every object, each on another device; fixed by the first start [default: 3]
+    #[arg(long, value_name = "N", value_parser = parse_count, allow_negative_numbers = true)]
+    pub(crate) replicas: Option<u32>,
+
+    /// The rings have 2^N partitions; fixed by the first start [default: 10]
+    #[arg(long, value_name = "N", value_parser = parse_count, allow_negative_numbers = true)]
+    pub(crate) part_power: Option<u32>,
+
+    /// A user; give it again for more. The group .admin owns the account. These users replace
+    /// those of an earlier start [default: test:tester=testing,.admin]
+    #[arg(long = "user", value_name = "ACCOUNT:USER=KEY[,GROUP...]")]
+    pub(crate) users: Vec<User>,
+
+    /// Write the files, print their folder and exit: `cairn serve` can then run them, in one
+    /// process or several
+    #[arg(long)]
+    pub(crate) write_only: bool,
+
+    /// Answer before data is on disk. A power cut then loses what was acknowledged: for tests
+    #[arg(long)]
+    pub(crate) unsafe_no_fsync: bool,
+
+    /// Write the process id there, and remove the file at the end
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pid_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeArguments {
+    /// Conf files, or folders of them
+    #[arg(value_name = "CONF", required = true)]
+    pub(crate) confs: Vec<PathBuf>,
+
+    /// Only check that the confs could be served
+    #[arg(long)]
+    pub(crate) check: bool,
+
+    /// Answer before data is on disk. A power cut then loses what was acknowledged: for tests
+    #[arg(long)]
+    pub(crate) unsafe_no_fsync: bool,
+
+    /// Write the process id there, and remove the file at the end
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pid_file: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+}
+
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct LogArguments {
+    /// The form of the log, on standard error
+    #[arg(long = "log", value_name = "FORM", value_enum, default_value = "human")]
+    form: LogForm,
+
+    /// error, warn, info, debug, trace, or by part: info,cairn_proxy=debug
+    /// [default: RUST_LOG, or the confs' log_level]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum LogForm {
+    #[default]
+    Human,
+    Json,
+}
+
+impl From<LogArguments> for LogOptions {
+    fn from(arguments: LogArguments) -> LogOptions {
+        let format = match arguments.form {
+            LogForm::Human => LogFormat::Human,
+            LogForm::Json => LogFormat::Json,
+        };
+        LogOptions {
+            format,
+            level: arguments.log_level,
+        }
+    }
+}
+
+fn parse_count(text: &str) -> Result<u32, String> {
+    text.parse()
+        .map_err(|_| "expected a whole number, such as 4".to_owned())
+}
+
+fn parse_bind(text: &str) -> Result<SocketAddr, String> {
+    let text = match text.strip_prefix("localhost:") {
+        Some(port) => format!("127.0.0.1:{port}"),
+        None => text.to_owned(),
+    };
+    text.parse().map_err(|_| {
+        "expected IP:PORT, for example 127.0.0.1:8080, 0.0.0.0:8080 or [::1]:8080".to_owned()
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn mistakes_are_told_with_option_value_and_remedy() {
+        for (arguments, parts) in [
+            (["--bind", "8080"], ["--bind", "'8080'", "expected IP:PORT"]),
+            (
+                ["--user", "joe"],
+                ["--user", "'joe'", "expected ACCOUNT:USER=KEY"],
+            ),
+            (
+                ["--devices", "-1"],
+                ["--devices", "'-1'", "expected a whole number"],
+            ),
+        ] {
+            let all = ["cairn", "up"].into_iter().chain(arguments);
+            let error = Arguments::try_parse_from(all).unwrap_err().to_string();
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+    }
+
+    #[test]
+    fn everything_at_once() {
+        let text = "cairn up --data x --bind localhost:0 --devices 2 --replicas 1 --part-power 4 \
+                    --user a:b=c --user d:e=f,.admin --log json --log-level debug --write-only";
+        let Command::Up(up) = Arguments::try_parse_from(text.split_whitespace())
+            .unwrap()
+            .command
+        else {
+            panic!("not up");
+        };
+        assert_eq!(up.bind, Some("127.0.0.1:0".parse().unwrap()));
+        assert_eq!(up.users.len(), 2);
+        let log = LogOptions::from(up.log);
+        assert_eq!(
+            (log.format, log.level.as_deref()),
+            (LogFormat::Json, Some("debug"))
+        );
+    }
+}

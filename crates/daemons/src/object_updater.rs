@@ -1,0 +1,483 @@
+//! Delivers the container updates that object servers could not: walks each device's
+//! `async_pending`, sends every update to the container's primaries, and removes it once all of
+//! them have taken it. Who took it is kept in the file, so nobody is told twice.
+//!
+//! Only the newest update of an object counts; older ones are removed unsent.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cairn_disk::async_pending::{self, AsyncUpdate, PendingFile};
+use cairn_disk::{Device, Devices, DiskError};
+use cairn_formats::ini::{ConfError, Section};
+use cairn_http::params::{is_true, unquote};
+use cairn_http::{Body, Request, Response};
+use cairn_peer::fan_out::backend_uri;
+use cairn_peer::{Backends, Node, Rings};
+use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
+use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tracing::{debug, info, warn};
+
+use crate::pace::Pace;
+
+/// The largest answer of a container server that is read to its end.
+const MAX_ANSWER: u64 = 64 * 1024;
+
+/// `[object-updater]`; names, units and defaults are Swift's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UpdaterConfig {
+    /// From one sweep's start to the next one's.
+    pub interval: Duration,
+    /// Updates under way at once.
+    pub concurrency: usize,
+    /// Updates begun each second, at most; 0: no limit.
+    pub objects_per_second: f64,
+    /// For one container server's answer.
+    pub node_timeout: Duration,
+    /// Between two lines about a sweep's progress.
+    pub report_interval: Duration,
+}
+
+impl UpdaterConfig {
+    pub fn read(section: &Section) -> Result<Self, ConfError> {
+        let objects_per_second = section.f64_or("objects_per_second", 50.0)?;
+        if objects_per_second < 0.0 {
+            return Err(section.bad("objects_per_second", "expected 0 (no limit) or more"));
+        }
+        let concurrency = section.usize_or("concurrency", 8)?;
+        if !(1..=1024).contains(&concurrency) {
+            return Err(section.bad("concurrency", "expected 1 to 1024"));
+        }
+        Ok(UpdaterConfig {
+            interval: section.seconds_or("interval", 300.0)?,
+            concurrency,
+            objects_per_second,
+            node_timeout: section.seconds_or("node_timeout", 10.0)?,
+            report_interval: section.seconds_or("report_interval", 300.0)?,
+        })
+    }
+}
+
+/// What a sweep did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SweepStats {
+    /// Taken by all primaries, and removed.
+    pub successes: u64,
+    /// Still to be taken by some.
+    pub failures: u64,
+    /// Sent on to a shard.
+    pub redirects: u64,
+    /// Removed unsent, for there was a newer one.
+    pub outdated_unlinks: u64,
+    /// Could not be read, listed or removed.
+    pub errors: u64,
+}
+
+impl SweepStats {
+    fn add(&mut self, other: SweepStats) {
+        self.successes += other.successes;
+        self.failures += other.failures;
+        self.redirects += other.redirects;
+        self.outdated_unlinks += other.outdated_unlinks;
+        self.errors += other.errors;
+    }
+}
+
+/// The daemon, for all devices under one folder.
+pub struct ObjectUpdater {
+    config: UpdaterConfig,
+    hash_path: HashPath,
+    policies: Arc<PolicySet>,
+    rings: Arc<Rings>,
+    devices: Arc<Devices>,
+    backends: Arc<Backends>,
+    /// The sweep under way, or the last one.
+    stats: Mutex<SweepStats>,
+}
+
+impl ObjectUpdater {
+    pub fn new(
+        config: UpdaterConfig,
+        hash_path: HashPath,
+        policies: Arc<PolicySet>,
+        rings: Arc<Rings>,
+        devices: Arc<Devices>,
+        backends: Arc<Backends>,
+    ) -> Arc<Self> {
+        let stats = Mutex::default();
+        Arc::new(ObjectUpdater {
+            config,
+            hash_path,
+            policies,
+            rings,
+            devices,
+            backends,
+            stats,
+        })
+    }
+
+    /// What the sweep under way, or the last one, has done.
+    pub fn stats(&self) -> SweepStats {
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sweeps at every interval until `stop` turns true.
+    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        loop {
+            let started = Instant::now();
+            tokio::select! {
+                _ = self.sweep() => {}
+                _ = stop.wait_for(|s| *s) => return,
+            }
+            let rest = self.config.interval.saturating_sub(started.elapsed());
+            tokio::select! {
+                // Even an interval of 0 lets others run between two sweeps.
+                () = sleep(rest.max(Duration::from_millis(10))) => {}
+                _ = stop.wait_for(|s| *s) => return,
+            }
+        }
+    }
+
+    /// Walks all devices once. Dropped half-way it leaves every update as it was, or taken by
+    /// some and not yet noted: sent again, it changes nothing.
+    pub async fn sweep(self: &Arc<Self>) -> SweepStats {
+        let started = Instant::now();
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = SweepStats::default();
+        let devices = self.devices.clone();
+        // Empty where the task failed: then there is nothing to walk this time.
+        let names = tokio::task::spawn_blocking(move || devices.names())
+            .await
+            .unwrap_or_default();
+        for name in names {
+            match self.devices.get(&name) {
+                Ok(device) => self.sweep_device(&device).await,
+                Err(error) => debug!(device = name, %error, "object updater skips this device"),
+            }
+        }
+        let stats = self.stats();
+        if stats != SweepStats::default() {
+            info!(
+                elapsed_s = started.elapsed().as_secs_f64(),
+                successes = stats.successes,
+                failures = stats.failures,
+                redirects = stats.redirects,
+                outdated_unlinks = stats.outdated_unlinks,
+                errors = stats.errors,
+                "object update sweep completed"
+            );
+        }
+        stats
+    }
+
+    fn count(&self, add: SweepStats) {
+        self.stats
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .add(add);
+    }
+
+    fn count_error(&self, device: &Device, what: &'static str, error: &DiskError) {
+        if matches!(error, DiskError::Device(_)) {
+            debug!(device = device.name(), %error, what, "object updater skips this device");
+        } else {
+            warn!(device = device.name(), %error, what, "object updater cannot do this");
+            self.count(SweepStats {
+                errors: 1,
+                ..SweepStats::default()
+            });
+        }
+    }
+
+    async fn sweep_device(self: &Arc<Self>, device: &Arc<Device>) {
+        let mut pace = Pace::new(self.config.objects_per_second);
+        let mut reported = Instant::now();
+        let mut under_way = JoinSet::new();
+        for policy in self.policies.iter().map(|policy| policy.index) {
+            let suffixes = match device
+                .read(move |d| async_pending::list_suffixes(d, policy))
+                .await
+            {
+                Ok(suffixes) => suffixes,
+                Err(error) => {
+                    self.count_error(device, "list async_pending", &error);
+                    continue;
+                }
+            };
+            for suffix in suffixes {
+                for file in self.newest_updates(device, policy, suffix).await {
+                    pace.step().await;
+                    while under_way.len() >= self.config.concurrency {
+                        under_way.join_next().await;
+                    }
+                    let (updater, device) = (self.clone(), device.clone());
+                    under_way.spawn(async move { updater.process(&device, file).await });
+                    if reported.elapsed() >= self.config.report_interval {
+                        reported = Instant::now();
+                        info!(stats = ?self.stats(), "object update sweep under way");
+                    }
+                }
+            }
+        }
+        while under_way.join_next().await.is_some() {}
+    }
+
+    /// The newest update of each object under a suffix; the others are removed.
+    async fn newest_updates(
+        &self,
+        device: &Arc<Device>,
+        policy: PolicyIndex,
+        suffix: String,
+    ) -> Vec<PendingFile> {
+        let listed = device
+            .read(move |d| async_pending::list_updates(d, policy, &suffix))
+            .await;
+        let files = match listed {
+            Ok(files) => files,
+            Err(error) => {
+                self.count_error(device, "list a suffix of async_pending", &error);
+                return Vec::new();
+            }
+        };
+        let mut newest: Vec<PendingFile> = Vec::new();
+        for file in files {
+            if newest.last().is_none_or(|last| last.hash != file.hash) {
+                newest.push(file);
+                continue;
+            }
+            match device.write(move |disk| file.remove(disk)).await {
+                Ok(()) => self.count(SweepStats {
+                    outdated_unlinks: 1,
+                    ..SweepStats::default()
+                }),
+                Err(error) => self.count_error(device, "remove an outdated update", &error),
+            }
+        }
+        newest
+    }
+
+    /// One update: sent, and where it is redirected sent once more; then removed or noted.
+    async fn process(&self, device: &Arc<Device>, file: PendingFile) {
+        let read = {
+            let file = file.clone();
+            device.read(move |disk| Ok(file.read(disk))).await
+        };
+        let mut update = match read {
+            Ok(Some(update)) => update,
+            // Gone: a newer one took its place. Unreadable: the next sweep finds it again.
+            Ok(None) => {
+                return self.count(SweepStats {
+                    errors: 1,
+                    ..SweepStats::default()
+                });
+            }
+            Err(error) => return self.count_error(device, "read an update", &error),
+        };
+        let mut changed = false;
+        for _ in 0..2 {
+            match self.send(&mut update, file.policy).await {
+                Sent::ToAll => {
+                    self.count(SweepStats {
+                        successes: 1,
+                        ..SweepStats::default()
+                    });
+                    if let Err(error) = device.write(move |disk| file.remove(disk)).await {
+                        self.count_error(device, "remove a delivered update", &error);
+                    }
+                    return;
+                }
+                Sent::Redirected => {
+                    self.count(SweepStats {
+                        redirects: 1,
+                        ..SweepStats::default()
+                    });
+                    changed = true;
+                }
+                Sent::ToSome { news } => {
+                    self.count(SweepStats {
+                        failures: 1,
+                        ..SweepStats::default()
+                    });
+                    changed |= news;
+                    break;
+                }
+            }
+        }
+        if changed && let Err(error) = device.write(move |disk| file.rewrite(disk, &update)).await {
+            self.count_error(device, "note who has an update", &error);
+        }
+    }
+
+    /// Sends to every primary that has not taken the update yet.
+    async fn send(&self, update: &mut AsyncUpdate, policy: PolicyIndex) -> Sent {
+        let target = match update
+            .container_path
+            .as_deref()
+            .and_then(|p| p.split_once('/'))
+        {
+            Some((account, container)) => (account.to_owned(), container.to_owned()),
+            None => (update.account.clone(), update.container.clone()),
+        };
+        let path = format!("/{}/{}/{}", target.0, target.1, update.object);
+        let ring = self.rings.container();
+        let partition = ring.partition(&self.hash_path, &target.0, Some(&target.1), None);
+        let headers = headers_out(update, policy);
+        let mut calls = JoinSet::new();
+        for node in ring.primaries(partition) {
+            let id = i64::from(node.device.id);
+            if update.successes.contains(&id) {
+                continue;
+            }
+            let request = request(&node, partition, &update.op, &path, &headers);
+            let (backends, patience) = (self.backends.clone(), self.config.node_timeout);
+            calls.spawn(async move { (id, call(&backends, &node, request, patience).await) });
+        }
+        let (mut news, mut failed, mut redirect) = (false, false, None::<(String, Timestamp)>);
+        while let Some(answer) = calls.join_next().await {
+            match answer {
+                Ok((id, Answer::Taken)) => {
+                    update.successes.push(id);
+                    news = true;
+                }
+                Ok((_, Answer::Redirect(path, timestamp))) => {
+                    failed = true;
+                    if redirect
+                        .as_ref()
+                        .is_none_or(|(_, newest)| *newest < timestamp)
+                    {
+                        redirect = Some((path, timestamp));
+                    }
+                }
+                Ok((_, Answer::Refused)) | Err(_) => failed = true,
+            }
+        }
+        match redirect {
+            _ if !failed => Sent::ToAll,
+            Some((path, _)) => {
+                // Those who took it are not the shard's servers. A shard that sends back to where
+                // the update came from would make a loop: from there, start at the root again.
+                update.successes.clear();
+                let back = update.container_path.as_deref() == Some(path.as_str());
+                update.container_path = (!back).then_some(path);
+                Sent::Redirected
+            }
+            None => Sent::ToSome { news },
+        }
+    }
+}
+
+enum Sent {
+    ToAll,
+    Redirected,
+    /// `news`: someone took it who had not before.
+    ToSome {
+        news: bool,
+    },
+}
+
+enum Answer {
+    Taken,
+    Redirect(String, Timestamp),
+    Refused,
+}
+
+fn headers_out(update: &AsyncUpdate, policy: PolicyIndex) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &update.headers {
+        let name = HeaderName::from_bytes(name.as_bytes());
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::from_bytes(value)) {
+            headers.insert(name, value);
+        }
+    }
+    let agent = format!("object-updater {}", std::process::id());
+    if let Ok(agent) = HeaderValue::from_str(&agent) {
+        headers.insert(USER_AGENT, agent);
+    }
+    headers
+        .entry("x-backend-storage-policy-index")
+        .or_insert_with(|| HeaderValue::from(policy.0));
+    for name in [
+        "x-backend-accept-redirect",
+        "x-backend-accept-quoted-location",
+    ] {
+        headers
+            .entry(name)
+            .or_insert(HeaderValue::from_static("true"));
+    }
+    headers
+}
+
+fn request(node: &Node, partition: u32, op: &str, path: &str, headers: &HeaderMap) -> Request {
+    let mut request = Request::new(Body::empty());
+    *request.uri_mut() = backend_uri(node, partition, path, None);
+    *request.method_mut() = op.parse().unwrap_or(http::Method::PUT);
+    *request.headers_mut() = headers.clone();
+    request
+}
+
+async fn call(backends: &Backends, node: &Node, request: Request, patience: Duration) -> Answer {
+    let response = match backends
+        .call(replication_address(node), request, patience)
+        .await
+    {
+        Ok(response) => response,
+        Err(error) => {
+            info!(node = node.name(), %error, "container update failed");
+            return Answer::Refused;
+        }
+    };
+    let (status, redirect) = (response.status(), redirect(&response));
+    // Read to its end, so that the connection can be used again.
+    let _ = timeout(patience, response.into_body().collect(MAX_ANSWER)).await;
+    match redirect {
+        Some((path, timestamp)) if status.as_u16() == 301 => Answer::Redirect(path, timestamp),
+        _ if status.is_success() => Answer::Taken,
+        _ => {
+            debug!(node = node.name(), %status, "container update refused");
+            Answer::Refused
+        }
+    }
+}
+
+/// Daemons talk over the replication network, where there is one.
+fn replication_address(node: &Node) -> SocketAddr {
+    let device = &node.device;
+    let ip = match device.replication_ip.parse::<IpAddr>() {
+        Ok(ip) if device.replication_ip != device.ip => ip,
+        _ => node.address.ip(),
+    };
+    SocketAddr::new(ip, device.replication_port)
+}
+
+/// Where a container server says that the update belongs, and since when.
+fn redirect(response: &Response) -> Option<(String, Timestamp)> {
+    let text = |name: &str| response.headers().get(name)?.to_str().ok();
+    let location: http::Uri = response
+        .headers()
+        .get(LOCATION)?
+        .to_str()
+        .ok()?
+        .parse()
+        .ok()?;
+    let quoted = text("x-backend-location-is-quoted").is_some_and(is_true);
+    let path = location.path();
+    let path = if quoted {
+        unquote(path).ok()?
+    } else {
+        path.to_owned()
+    };
+    let (account, rest) = path.strip_prefix('/')?.split_once('/')?;
+    let container = rest.split('/').next()?;
+    if account.is_empty() || container.is_empty() {
+        return None;
+    }
+    let timestamp = Timestamp::parse(text("x-backend-redirect-timestamp")?).ok()?;
+    Some((format!("{account}/{container}"), timestamp))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

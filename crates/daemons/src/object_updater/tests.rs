@@ -1,0 +1,217 @@
+use std::path::Path;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+use cairn_disk::DevicesConfig;
+use cairn_http::{handler_fn, respond};
+use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder};
+use http::StatusCode;
+
+use super::*;
+
+/// Three container servers on one machine, all in this process.
+struct Cluster {
+    _folder: tempfile::TempDir,
+    updater: Arc<ObjectUpdater>,
+    device: Arc<Device>,
+    hash_path: HashPath,
+    /// What the server of port 6203 answers; the others take everything.
+    third: Arc<AtomicU16>,
+    seen: Arc<Mutex<Vec<String>>>,
+}
+
+fn write_rings(folder: &Path) {
+    let mut builder = RingBuilder::new(3, 3.0, 1).unwrap();
+    for (zone, port) in [(1, 6201), (2, 6202), (3, 6203)] {
+        let device = NewDevice {
+            id: None,
+            region: 1,
+            zone,
+            weight: 1.0,
+            ip: "127.0.0.1".into(),
+            port,
+            device: format!("d{zone}"),
+            replication_ip: None,
+            replication_port: None,
+            meta: String::new(),
+        };
+        builder.add_dev(device).unwrap();
+    }
+    builder
+        .rebalance(RebalanceOptions {
+            seed: None,
+            now: 0,
+            log: None,
+        })
+        .unwrap();
+    for name in ["account", "container", "object"] {
+        let path = folder.join(format!("{name}.ring.gz"));
+        builder.ring_data().save(path, FormatVersion::V1).unwrap();
+    }
+}
+
+fn cluster() -> Cluster {
+    let folder = tempfile::tempdir().unwrap();
+    write_rings(folder.path());
+    let policies = Arc::new(PolicySet::single());
+    let rings = Rings::open(folder.path(), &policies).unwrap();
+    let root = folder.path().join("dev");
+    std::fs::create_dir_all(root.join("sda")).unwrap();
+    let devices = Devices::new(DevicesConfig {
+        mount_check: false,
+        ..DevicesConfig::new(&root)
+    });
+    let device = devices.get("sda").unwrap();
+    let backends = Backends::new(Duration::from_secs(1));
+    let third = Arc::new(AtomicU16::new(503));
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    for port in [6201, 6202, 6203] {
+        let (third, seen) = (third.clone(), seen.clone());
+        let handler = handler_fn(move |request: Request| {
+            let path = request
+                .uri()
+                .path()
+                .splitn(4, '/')
+                .nth(3)
+                .unwrap()
+                .to_owned();
+            seen.lock()
+                .unwrap()
+                .push(format!("{port} {} {path}", request.method()));
+            let status = if port == 6203 {
+                third.load(Ordering::SeqCst)
+            } else {
+                201
+            };
+            async move {
+                let status = StatusCode::from_u16(status).unwrap();
+                let mut response = respond::text(status, "");
+                if status == StatusCode::MOVED_PERMANENTLY {
+                    let headers = response.headers_mut();
+                    let location = HeaderValue::from_static("/.shards_a/c%20s/o");
+                    headers.insert("location", location);
+                    let quoted = HeaderValue::from_static("true");
+                    headers.insert("x-backend-location-is-quoted", quoted);
+                    let time = HeaderValue::from_static("0000000009.00000");
+                    headers.insert("x-backend-redirect-timestamp", time);
+                }
+                response
+            }
+        });
+        backends.register_local(SocketAddr::from(([127, 0, 0, 1], port)), handler);
+    }
+    let config = UpdaterConfig::read(&Section::from_pairs("object-updater", &[])).unwrap();
+    let config = UpdaterConfig {
+        objects_per_second: 0.0,
+        ..config
+    };
+    let hash_path = HashPath::new("", "end");
+    let updater = ObjectUpdater::new(
+        config,
+        hash_path.clone(),
+        policies,
+        rings,
+        devices,
+        backends,
+    );
+    Cluster {
+        _folder: folder,
+        updater,
+        device,
+        hash_path,
+        third,
+        seen,
+    }
+}
+
+impl Cluster {
+    async fn leave_update(&self, seconds: u64) {
+        let update = AsyncUpdate {
+            op: "PUT".into(),
+            account: "a".into(),
+            container: "c".into(),
+            object: "o é".into(),
+            headers: vec![("X-Size".into(), b"3".to_vec())],
+            ..AsyncUpdate::default()
+        };
+        let hash = self.hash_path.hash("a", Some("c"), Some("o é"));
+        let time = Timestamp::from_secs(seconds);
+        let written = self.device.write(move |disk| {
+            async_pending::write_async_update(disk, PolicyIndex(0), hash, time, &update)
+        });
+        written.await.unwrap();
+    }
+
+    fn pending(&self) -> usize {
+        let disk = self.device.disk().unwrap();
+        let suffixes = async_pending::list_suffixes(&disk, PolicyIndex(0)).unwrap();
+        suffixes
+            .iter()
+            .map(|s| {
+                async_pending::list_updates(&disk, PolicyIndex(0), s)
+                    .unwrap()
+                    .len()
+            })
+            .sum()
+    }
+
+    fn take_seen(&self) -> Vec<String> {
+        let mut seen = std::mem::take(&mut *self.seen.lock().unwrap());
+        seen.sort();
+        seen
+    }
+}
+
+#[tokio::test]
+async fn an_update_is_kept_until_all_have_it() {
+    let cluster = cluster();
+    cluster.leave_update(5).await;
+    cluster.leave_update(7).await;
+    let stats = cluster.updater.sweep().await;
+    assert_eq!(
+        (stats.failures, stats.outdated_unlinks, stats.successes),
+        (1, 1, 0)
+    );
+    let path = "PUT a/c/o%20%C3%A9";
+    assert_eq!(
+        cluster.take_seen(),
+        [6201, 6202, 6203].map(|port| format!("{port} {path}"))
+    );
+    assert_eq!(cluster.pending(), 1);
+
+    cluster.third.store(201, Ordering::SeqCst);
+    let stats = cluster.updater.sweep().await;
+    assert_eq!((stats.failures, stats.successes), (0, 1));
+    assert_eq!(cluster.take_seen(), [format!("6203 {path}")]);
+    assert_eq!(cluster.pending(), 0);
+    assert_eq!(cluster.updater.sweep().await, SweepStats::default());
+}
+
+#[tokio::test]
+async fn a_redirected_update_goes_to_the_shard() {
+    let cluster = cluster();
+    cluster.leave_update(5).await;
+    cluster.third.store(301, Ordering::SeqCst);
+    let stats = cluster.updater.sweep().await;
+    // The third server sends back to the same shard: the next sweep starts at the root again.
+    assert_eq!((stats.redirects, stats.successes), (2, 0));
+    let shard = "PUT .shards_a/c%20s/o%20%C3%A9";
+    assert!(cluster.take_seen().contains(&format!("6201 {shard}")));
+    assert_eq!(cluster.pending(), 1);
+    cluster.third.store(204, Ordering::SeqCst);
+    assert_eq!(cluster.updater.sweep().await.successes, 1);
+}
+
+#[test]
+fn options() {
+    let read = |pairs: &[(&str, &str)]| {
+        UpdaterConfig::read(&Section::from_pairs("object-updater", pairs))
+            .map_err(|e| e.to_string())
+    };
+    assert_eq!(read(&[]).unwrap().interval, Duration::from_secs(300));
+    assert!(
+        read(&[("concurrency", "0")])
+            .unwrap_err()
+            .contains("1 to 1024")
+    );
+    assert!(read(&[("objects_per_second", "-1")]).is_err());
+}

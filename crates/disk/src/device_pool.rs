@@ -1,0 +1,397 @@
+//! Devices: a directory each, with worker threads of its own and bounded queues before them, so
+//! that a slow disk slows only itself.
+//!
+//! A device has two lanes. Writers wait for the journal most of their time, and many of them
+//! share one commit, so there are many write threads; they must not keep readers waiting, so
+//! reads have their own. Threads start when there is work for them. A full lane refuses at once.
+
+mod lane;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::task::{Context, Poll};
+
+use futures_channel::oneshot;
+use rustix::fs::{Mode, OFlags, Stat};
+
+use crate::error::{DeviceError, DiskError};
+use crate::verified::VerifiedCache;
+use lane::{Lane, Refused};
+
+/// Space that stays free: an upload that would eat into it is refused (`fallocate_reserve`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FallocateReserve {
+    Bytes(u64),
+    Percent(f64),
+}
+
+impl FallocateReserve {
+    /// `1%` or a number of bytes, as in the conf file.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        match text.strip_suffix('%') {
+            Some(percent) => {
+                let percent: f64 = percent.trim().parse().ok()?;
+                (0.0..=100.0)
+                    .contains(&percent)
+                    .then_some(FallocateReserve::Percent(percent))
+            }
+            None => text.parse().ok().map(FallocateReserve::Bytes),
+        }
+    }
+}
+
+/// How the devices under one directory are served.
+#[derive(Clone, Debug)]
+pub struct DevicesConfig {
+    /// The directory that holds the devices (`devices`, usually `/srv/node`).
+    pub root: PathBuf,
+    /// Serve a device only where something is mounted on it.
+    pub mount_check: bool,
+    /// Threads of each device that read.
+    pub read_threads: usize,
+    /// Threads of each device that write.
+    pub write_threads: usize,
+    /// Operations that may wait in each lane of a device.
+    pub queue_depth: usize,
+    pub fallocate_reserve: FallocateReserve,
+    /// Never reserve an upload's space beforehand.
+    pub disable_fallocate: bool,
+    /// Answer before data is on disk: for throw-away test clusters only. A power cut then loses
+    /// what was acknowledged.
+    pub unsafe_no_fsync: bool,
+}
+
+impl DevicesConfig {
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        DevicesConfig {
+            root: root.into(),
+            mount_check: true,
+            read_threads: 4,
+            write_threads: 16,
+            queue_depth: 1024,
+            fallocate_reserve: FallocateReserve::Percent(1.0),
+            disable_fallocate: false,
+            unsafe_no_fsync: false,
+        }
+    }
+}
+
+/// All devices under one directory; each is opened when it is first asked for.
+pub struct Devices {
+    config: Arc<DevicesConfig>,
+    devices: RwLock<HashMap<String, Arc<Device>>>,
+}
+
+impl Devices {
+    pub fn new(config: DevicesConfig) -> Arc<Self> {
+        Arc::new(Devices {
+            config: Arc::new(config),
+            devices: RwLock::default(),
+        })
+    }
+
+    pub fn config(&self) -> &DevicesConfig {
+        &self.config
+    }
+
+    /// The device of that name. One that was never seen and is not there is `Unmounted`.
+    pub fn get(&self, name: &str) -> Result<Arc<Device>, DeviceError> {
+        let known = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(device) = known.get(name) {
+            return Ok(device.clone());
+        }
+        drop(known);
+        // Names come from the network: threads are only made for a directory that is there.
+        if !is_device_name(name) || !self.config.root.join(name).is_dir() {
+            return Err(DeviceError::Unmounted(name.to_owned()));
+        }
+        let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
+        let device = devices
+            .entry(name.to_owned())
+            .or_insert_with(|| Arc::new(Device::new(name, self.config.clone())));
+        Ok(device.clone())
+    }
+
+    /// The directories under the root that could be devices, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(&self.config.root) else {
+            return Vec::new();
+        };
+        let mut names: Vec<String> = entries
+            .filter_map(Result::ok)
+            .filter(|entry| entry.path().is_dir())
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .filter(|name| is_device_name(name))
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Finishes what is queued, refuses the rest, and joins all threads.
+    pub fn shutdown(&self) {
+        let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
+        let all: Vec<_> = devices.drain().map(|(_, device)| device).collect();
+        drop(devices);
+        for device in all {
+            device.shutdown();
+        }
+    }
+}
+
+/// Names that need no quoting in a URL, and are no way out of the directory.
+fn is_device_name(name: &str) -> bool {
+    !name.is_empty()
+        && !name.bytes().all(|b| b == b'.')
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b"_.-~".contains(&b))
+}
+
+/// One device and its threads.
+pub struct Device {
+    state: Arc<DeviceState>,
+    reads: Arc<Lane>,
+    writes: Arc<Lane>,
+}
+
+/// What the threads of a device share.
+pub(crate) struct DeviceState {
+    name: String,
+    path: PathBuf,
+    pub(crate) config: Arc<DevicesConfig>,
+    poisoned: AtomicBool,
+    /// The device's directory, opened, and which one it was.
+    root: Mutex<Option<Root>>,
+    /// `O_TMPFILE` works here; false after it was refused once.
+    pub(crate) use_tmpfile: AtomicBool,
+    /// Locks among our own threads, taken before a partition's lock file.
+    partition_locks: [Mutex<()>; 32],
+    pub(crate) verified: VerifiedCache,
+}
+
+struct Root {
+    fd: Arc<OwnedFd>,
+    identity: (u64, u64),
+}
+
+impl Device {
+    fn new(name: &str, config: Arc<DevicesConfig>) -> Self {
+        let lane = |kind: &str, threads: usize| {
+            Arc::new(Lane::new(
+                format!("{kind}-{name}"),
+                threads.max(1),
+                config.queue_depth.max(1),
+            ))
+        };
+        Device {
+            reads: lane("r", config.read_threads),
+            writes: lane("w", config.write_threads),
+            state: Arc::new(DeviceState {
+                name: name.to_owned(),
+                path: config.root.join(name),
+                config,
+                poisoned: AtomicBool::new(false),
+                root: Mutex::new(None),
+                use_tmpfile: AtomicBool::new(true),
+                partition_locks: std::array::from_fn(|_| Mutex::new(())),
+                verified: VerifiedCache::new(),
+            }),
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.state.path
+    }
+
+    pub fn is_poisoned(&self) -> bool {
+        self.state.poisoned.load(Ordering::Acquire)
+    }
+
+    /// Runs `work` on a read thread. It is queued at once, not when the future is polled, and
+    /// runs to its end even where the future is dropped.
+    pub fn read<T, F>(&self, work: F) -> Run<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Disk) -> Result<T, DiskError> + Send + 'static,
+    {
+        self.submit(&self.reads, false, work)
+    }
+
+    /// Runs `work` on a write thread; refused where the device is poisoned.
+    pub fn write<T, F>(&self, work: F) -> Run<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Disk) -> Result<T, DiskError> + Send + 'static,
+    {
+        self.submit(&self.writes, true, work)
+    }
+
+    /// The disk itself, for callers on a thread of their own; checked to be mounted.
+    pub fn disk(&self) -> Result<Disk, DeviceError> {
+        self.state.disk()
+    }
+
+    fn submit<T, F>(&self, lane: &Arc<Lane>, is_write: bool, work: F) -> Run<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Disk) -> Result<T, DiskError> + Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let state = self.state.clone();
+        let job = Box::new(move || {
+            let result = state.disk().map_err(DiskError::from).and_then(|disk| {
+                if is_write && state.poisoned.load(Ordering::Acquire) {
+                    return Err(DeviceError::Poisoned(state.name.clone()).into());
+                }
+                work(&disk)
+            });
+            let _ = sender.send(result);
+        });
+        let name = || self.state.name.clone();
+        let refused = match lane.push(job) {
+            Ok(()) => None,
+            Err(Refused::Full) => Some(DeviceError::Busy(name())),
+            Err(Refused::Closed) => Some(DeviceError::Stopped(name())),
+            Err(Refused::NoThread) => Some(DeviceError::NoThread(name())),
+        };
+        Run {
+            refused,
+            receiver,
+            device: self.state.clone(),
+        }
+    }
+
+    /// Finishes what is queued and joins the threads.
+    pub fn shutdown(&self) {
+        self.reads.close();
+        self.writes.close();
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+/// The result of an operation on its way from a device's thread.
+pub struct Run<T> {
+    refused: Option<DeviceError>,
+    receiver: oneshot::Receiver<Result<T, DiskError>>,
+    device: Arc<DeviceState>,
+}
+
+impl<T> Future for Run<T> {
+    type Output = Result<T, DiskError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(refused) = self.refused.take() {
+            return Poll::Ready(Err(refused.into()));
+        }
+        let result = std::task::ready!(Pin::new(&mut self.receiver).poll(cx));
+        // Cancelled: the job panicked, or was dropped with its lane.
+        Poll::Ready(
+            result.unwrap_or_else(|_| Err(DeviceError::Stopped(self.device.name.clone()).into())),
+        )
+    }
+}
+
+impl DeviceState {
+    fn disk(self: &Arc<Self>) -> Result<Disk, DeviceError> {
+        let unmounted = || DeviceError::Unmounted(self.name.clone());
+        let stat = rustix::fs::stat(&self.path).map_err(|_| unmounted())?;
+        if self.config.mount_check && !self.is_mounted(&stat) {
+            return Err(unmounted());
+        }
+        let identity = (stat.st_dev, stat.st_ino);
+        let mut root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
+        let fd = match &*root {
+            Some(known) if known.identity == identity => known.fd.clone(),
+            _ => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                let fd = rustix::fs::open(&self.path, flags, Mode::empty());
+                let fd = Arc::new(fd.map_err(|_| unmounted())?);
+                let fd_clone = fd.clone();
+                *root = Some(Root { fd, identity });
+                fd_clone
+            }
+        };
+        drop(root);
+        Ok(Disk {
+            root: fd,
+            state: self.clone(),
+        })
+    }
+
+    /// A mount point is on another file system than its parent. In containers it may not look
+    /// so; an operator then puts a file `.ismount` there.
+    fn is_mounted(&self, stat: &Stat) -> bool {
+        let Ok(parent) = rustix::fs::stat(&self.config.root) else {
+            return false;
+        };
+        parent.st_dev != stat.st_dev
+            || parent.st_ino == stat.st_ino
+            || self.path.join(".ismount").is_file()
+    }
+}
+
+/// A device as its threads see it: an open directory, and what they share. Cheap to clone.
+#[derive(Clone)]
+pub struct Disk {
+    root: Arc<OwnedFd>,
+    pub(crate) state: Arc<DeviceState>,
+}
+
+impl Disk {
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.state.path
+    }
+
+    pub fn config(&self) -> &DevicesConfig {
+        &self.state.config
+    }
+
+    /// Refuses all further writes: after a failed fsync nobody knows what is on the disk.
+    pub(crate) fn poison(&self, path: &str, error: &std::io::Error) {
+        if !self.state.poisoned.swap(true, Ordering::AcqRel) {
+            tracing::error!(
+                device = %self.state.name,
+                path,
+                %error,
+                "fsync failed; the device takes no more writes until restart"
+            );
+        }
+    }
+
+    /// Serializes our own threads on a partition.
+    pub(crate) fn partition_mutex(&self, partition_dir: &str) -> MutexGuard<'_, ()> {
+        let hash = partition_dir
+            .bytes()
+            .fold(0usize, |h, b| h.wrapping_mul(31).wrapping_add(b.into()));
+        let locks = &self.state.partition_locks;
+        locks[hash % locks.len()]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,214 @@
+//! The engine that keeps objects as Swift does: a directory for each, a file for each of its
+//! states, metadata in extended attributes. Layout in `layout.rs`.
+
+mod open;
+pub(crate) use open::read_range;
+mod write;
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_types::{HashPath, ObjectHash, PolicyIndex, Timestamp};
+use rustix::io::Errno;
+
+use crate::device_pool::Disk;
+use crate::error::DiskError;
+use crate::layout::{FileEntry, OnDiskFiles, choose_files, hash_dir, partition_dir};
+use crate::object_file::{ObjectEngine, ObjectKey, ObjectWriter, OpenObject, OpenOptions};
+use crate::staged_file::{move_aside, open_dir, remove_dir, remove_file};
+use crate::{Metadata, overflow, suffix_hashes};
+
+/// Options of the engine, with Swift's names.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DiskFileConfig {
+    /// Tombstones and stray metadata older than this go.
+    pub reclaim_age: Duration,
+    /// Objects up to this size may stay in the page cache after a read.
+    pub keep_cache_size: u64,
+    /// How many of a hundred whole reads check the content (`etag_validate_pct`).
+    pub etag_validate_pct: f64,
+    /// Content found good is not checked again for so long, while its file is unchanged.
+    pub etag_recheck_interval: Duration,
+    /// Uploads are handed to the disk every so many bytes (`mb_per_sync`).
+    pub bytes_per_sync: u64,
+}
+
+impl Default for DiskFileConfig {
+    fn default() -> Self {
+        DiskFileConfig {
+            reclaim_age: Duration::from_secs(7 * 24 * 3600),
+            keep_cache_size: 5_242_880,
+            etag_validate_pct: 100.0,
+            etag_recheck_interval: Duration::from_secs(300),
+            bytes_per_sync: 512 << 20,
+        }
+    }
+}
+
+/// Swift's own way of keeping objects. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct DiskFileEngine {
+    hash_path: Arc<HashPath>,
+    config: Arc<DiskFileConfig>,
+}
+
+impl DiskFileEngine {
+    pub fn new(hash_path: HashPath, config: DiskFileConfig) -> Self {
+        DiskFileEngine {
+            hash_path: Arc::new(hash_path),
+            config: Arc::new(config),
+        }
+    }
+
+    pub fn config(&self) -> &DiskFileConfig {
+        &self.config
+    }
+
+    /// Opens whatever object a hash directory holds: for auditors. One whose name does not lead
+    /// to that directory is quarantined.
+    pub fn open_hash(
+        &self,
+        disk: &Disk,
+        policy: PolicyIndex,
+        partition: u32,
+        hash: ObjectHash,
+        options: &OpenOptions,
+    ) -> Result<(ObjectKey, OpenObject), DiskError> {
+        self.open_any(disk, policy, partition, hash, options)
+    }
+
+    /// Removes what is obsolete in a hash directory, and the directory where nothing is left.
+    /// Tells which files count.
+    pub fn clean_up(
+        &self,
+        disk: &Disk,
+        policy: PolicyIndex,
+        partition: u32,
+        hash: ObjectHash,
+    ) -> Result<OnDiskFiles, DiskError> {
+        let dir = hash_dir(policy, partition, hash);
+        let fd = match open_dir(disk, &dir) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(OnDiskFiles::default()),
+            Err(errno) if is_broken_dir(errno) => {
+                quarantine_dir(disk, policy, partition, hash, "not a readable directory")?;
+                return Ok(OnDiskFiles::default());
+            }
+            Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
+        };
+        let list = open::list_entries(fd.as_fd());
+        let list = list.map_err(|errno| DiskError::from_errno("list", &*dir, errno))?;
+        let mut files = choose_files(list.entries);
+        let reclaim =
+            |time: Timestamp| overflow::is_older_than(time.secs() as i64, self.config.reclaim_age);
+        if files
+            .tombstone
+            .as_ref()
+            .is_some_and(|ts| reclaim(ts.timestamp))
+        {
+            files.obsolete.extend(files.tombstone.take());
+        }
+        let (old, young) = std::mem::take(&mut files.reclaimable)
+            .into_iter()
+            .partition(|entry: &FileEntry| reclaim(entry.timestamp));
+        files.reclaimable = young;
+        files.obsolete.extend::<Vec<_>>(old);
+        let owners: Vec<&FileEntry> = [&files.data, &files.meta, &files.content_type]
+            .into_iter()
+            .flatten()
+            .chain(&files.reclaimable)
+            .collect();
+        let (orphans, kept) = std::mem::take(&mut files.overflow)
+            .into_iter()
+            .partition(|file: &FileEntry| overflow::is_orphan(fd.as_fd(), file, &owners));
+        files.overflow = kept;
+        files.obsolete.extend::<Vec<_>>(orphans);
+        for entry in &files.obsolete {
+            remove_file(fd.as_fd(), &entry.name).map_err(|errno| {
+                DiskError::from_errno("unlink", format!("{dir}/{}", entry.name), errno)
+            })?;
+        }
+        if list.count == files.obsolete.len() {
+            remove_dir(disk, &dir);
+        }
+        Ok(files)
+    }
+
+    fn clean_up_after(&self, disk: &Disk, key: &ObjectKey) {
+        if let Err(error) = self.clean_up(disk, key.policy, key.partition, key.hash) {
+            let object = &*key.name;
+            tracing::warn!(device = disk.name(), object, %error, "obsolete files not removed");
+        }
+    }
+}
+
+/// The kernel's ways of saying that a directory is damaged, or something else altogether.
+fn is_broken_dir(errno: Errno) -> bool {
+    // EUCLEAN, "structure needs cleaning", is 117 on Linux.
+    matches!(errno, Errno::NOTDIR | Errno::NODATA | Errno::UCLEAN)
+}
+
+/// Moves a hash directory to `quarantined/objects[-N]/<hash>`.
+pub(crate) fn quarantine_dir(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+    reason: &str,
+) -> Result<(), DiskError> {
+    let from = hash_dir(policy, partition, hash);
+    let to = format!("quarantined/{}/{}", policy.dir("objects"), hash.hex());
+    suffix_hashes::invalidate(disk, &partition_dir(policy, partition), &hash.suffix())?;
+    let to = match move_aside(disk, &from, &to) {
+        Ok(to) => to,
+        // Somebody else was faster.
+        Err(DiskError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    tracing::warn!(device = disk.name(), from, to, reason, "quarantined object");
+    Ok(())
+}
+
+impl ObjectEngine for DiskFileEngine {
+    fn open(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        options: &OpenOptions,
+    ) -> Result<OpenObject, DiskError> {
+        self.open_object(disk, key, options)
+    }
+
+    fn create(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        size: Option<u64>,
+        hash: bool,
+    ) -> Result<Box<dyn ObjectWriter>, DiskError> {
+        self.create_data(disk, key, size, hash)
+    }
+
+    fn write_metadata(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        metadata: Metadata,
+    ) -> Result<(), DiskError> {
+        self.write_meta_file(disk, key, metadata)
+    }
+
+    fn delete(&self, disk: &Disk, key: &ObjectKey, timestamp: Timestamp) -> Result<(), DiskError> {
+        self.write_tombstone(disk, key, timestamp)
+    }
+
+    fn quarantine(&self, disk: &Disk, key: &ObjectKey, reason: &str) -> Result<(), DiskError> {
+        quarantine_dir(disk, key.policy, key.partition, key.hash, reason)
+    }
+}
+
+#[cfg(test)]
+mod tests;

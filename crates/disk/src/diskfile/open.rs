@@ -1,0 +1,443 @@
+//! Opening an object: which files count, what their metadata says together, and is it sound?
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_types::metadata::is_sys_meta;
+use cairn_types::{ObjectHash, PolicyIndex, ServerKind, Timestamp};
+use rustix::fs::{Mode, OFlags, RawDir};
+use rustix::io::Errno;
+
+use super::{DiskFileEngine, is_broken_dir, quarantine_dir};
+use crate::device_pool::Disk;
+use crate::error::DiskError;
+use crate::layout::{FileEntry, OnDiskFiles, choose_files, hash_dir};
+use crate::metadata::{Metadata, NAME};
+use crate::object_file::{Content, ContentFile, ObjectInfo, ObjectKey, OpenObject, OpenOptions};
+use crate::overflow::{self, OverflowError};
+use crate::staged_file::open_dir;
+use crate::verified::FileIdentity;
+use crate::xattr::{self, XattrError};
+
+/// Files that vanish between listing and opening are looked for again this often.
+const ATTEMPTS: usize = 3;
+/// A stub whose overflow file is missing may wait so long for rsync to bring it.
+const OVERFLOW_GRACE: std::time::Duration = std::time::Duration::from_secs(600);
+
+/// A directory's entries that parse, and the number of all.
+pub(super) struct Listing {
+    pub(super) entries: Vec<FileEntry>,
+    pub(super) count: usize,
+}
+
+pub(super) fn list_entries(dir: BorrowedFd<'_>) -> Result<Listing, Errno> {
+    let mut buffer = [const { MaybeUninit::<u8>::uninit() }; 2048];
+    let mut listing = Listing {
+        entries: Vec::with_capacity(2),
+        count: 0,
+    };
+    let mut raw = RawDir::new(dir, &mut buffer);
+    while let Some(entry) = raw.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        listing.count += 1;
+        let name = std::str::from_utf8(name).ok();
+        listing.entries.extend(name.and_then(FileEntry::parse));
+    }
+    Ok(listing)
+}
+
+/// Why an attempt to open failed.
+enum Failed {
+    /// A file was gone when it came to be opened: list again.
+    Changed,
+    /// The object is broken: it has to go, and this is why.
+    Broken(String),
+    Final(DiskError),
+}
+
+impl From<DiskError> for Failed {
+    fn from(error: DiskError) -> Self {
+        Failed::Final(error)
+    }
+}
+
+impl DiskFileEngine {
+    pub(super) fn open_object(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        options: &OpenOptions,
+    ) -> Result<OpenObject, DiskError> {
+        let place = Place {
+            policy: key.policy,
+            partition: key.partition,
+            hash: key.hash,
+            name: Some(&key.name),
+        };
+        self.open_place(disk, &place, options).map(|(_, open)| open)
+    }
+
+    pub(super) fn open_any(
+        &self,
+        disk: &Disk,
+        policy: PolicyIndex,
+        partition: u32,
+        hash: ObjectHash,
+        options: &OpenOptions,
+    ) -> Result<(ObjectKey, OpenObject), DiskError> {
+        let place = Place {
+            policy,
+            partition,
+            hash,
+            name: None,
+        };
+        let (name, open) = self.open_place(disk, &place, options)?;
+        let key = ObjectKey {
+            policy,
+            partition,
+            hash,
+            name,
+        };
+        Ok((key, open))
+    }
+
+    fn open_place(
+        &self,
+        disk: &Disk,
+        place: &Place<'_>,
+        options: &OpenOptions,
+    ) -> Result<(Arc<str>, OpenObject), DiskError> {
+        let dir = hash_dir(place.policy, place.partition, place.hash);
+        for _ in 0..ATTEMPTS {
+            match self.try_open(disk, place, &dir, options) {
+                Ok(open) => return Ok(open),
+                Err(Failed::Changed) => {}
+                Err(Failed::Broken(reason)) => {
+                    quarantine_dir(disk, place.policy, place.partition, place.hash, &reason)?;
+                    return Err(DiskError::Quarantined(reason));
+                }
+                Err(Failed::Final(error)) => return Err(error),
+            }
+        }
+        Err(DiskError::StateChanged)
+    }
+
+    fn try_open(
+        &self,
+        disk: &Disk,
+        place: &Place<'_>,
+        dir: &str,
+        options: &OpenOptions,
+    ) -> Result<(Arc<str>, OpenObject), Failed> {
+        let dir_fd = match open_dir(disk, dir) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Err(DiskError::NotExist.into()),
+            Err(errno) if is_broken_dir(errno) => {
+                return Err(Failed::Broken(format!("the hash directory: {errno}")));
+            }
+            Err(errno) => return Err(DiskError::from_errno("open", dir, errno).into()),
+        };
+        let listing = list_entries(dir_fd.as_fd()).map_err(|errno| match errno {
+            errno if is_broken_dir(errno) => Failed::Broken(format!("not listable: {errno}")),
+            errno => DiskError::from_errno("list", dir, errno).into(),
+        })?;
+        let files = choose_files(listing.entries);
+        let Some(data) = &files.data else {
+            return Err(deleted(dir_fd.as_fd(), &files));
+        };
+        let fd = open_file(dir_fd.as_fd(), data)?;
+        let datafile = read_metadata(dir_fd.as_fd(), fd.as_fd(), data)?;
+        let data_timestamp = datafile.timestamp("X-Timestamp").unwrap_or(data.timestamp);
+        let info = merge(dir_fd.as_fd(), &files, datafile, data_timestamp)?;
+        let name = self.check_name(place, &info.metadata)?;
+        let stat = rustix::fs::fstat(&fd)
+            .map_err(|errno| Failed::Broken(format!("not stat-able: {errno}")))?;
+        let info = check_metadata(info, stat.st_size as u64, options)?;
+        let identity = FileIdentity::of(&stat);
+        let content = self.read_content(disk, fd, &info, identity, options)?;
+        Ok((name, OpenObject { info, content }))
+    }
+
+    /// The stored name must be the one asked for, or, where none is known, one that hashes to
+    /// this directory.
+    fn check_name(&self, place: &Place<'_>, metadata: &Metadata) -> Result<Arc<str>, Failed> {
+        let stored = metadata
+            .get(NAME)
+            .ok_or_else(|| Failed::Broken("no name in the metadata".into()))?;
+        let Some(asked) = place.name else {
+            let stored = String::from_utf8_lossy(stored);
+            let mut parts = stored.strip_prefix('/').unwrap_or("").splitn(3, '/');
+            let account = parts.next().unwrap_or("");
+            let hash = self.hash_path.hash(account, parts.next(), parts.next());
+            if hash != place.hash {
+                return Err(Failed::Broken(
+                    "the name in the metadata belongs to another directory".into(),
+                ));
+            }
+            return Ok(stored.into());
+        };
+        if stored != asked.as_bytes() {
+            let stored = String::from_utf8_lossy(stored).into_owned();
+            let asked = asked.to_string();
+            tracing::error!(asked, stored, "two names with one hash");
+            return Err(DiskError::Collision { asked, stored }.into());
+        }
+        Ok(asked.clone())
+    }
+
+    fn read_content(
+        &self,
+        disk: &Disk,
+        fd: OwnedFd,
+        info: &ObjectInfo,
+        identity: FileIdentity,
+        options: &OpenOptions,
+    ) -> Result<Content, Failed> {
+        if options.inline_limit == 0 {
+            return Ok(Content::None);
+        }
+        let verify = !disk
+            .state
+            .verified
+            .is_fresh(&identity, self.config.etag_recheck_interval)
+            && self.draws_a_check();
+        if info.size > options.inline_limit {
+            return Ok(Content::File(ContentFile {
+                file: Arc::new(fd),
+                offset: 0,
+                size: info.size,
+                identity,
+                verify,
+                keep_cache: info.size <= self.config.keep_cache_size,
+            }));
+        }
+        let bytes = read_range(fd.as_fd(), 0, info.size as usize)
+            .map_err(|errno| io_error("read", errno))?;
+        if bytes.len() as u64 != info.size {
+            return Err(Failed::Broken("the file became shorter".into()));
+        }
+        if verify {
+            let md5 = xattr::hex(&xattr::md5(&bytes));
+            if md5 != info.etag() {
+                return Err(Failed::Broken(format!(
+                    "ETag {} and file's md5 {md5} do not match",
+                    info.etag()
+                )));
+            }
+            disk.state.verified.insert(identity);
+        }
+        Ok(Content::Inline(bytes))
+    }
+
+    /// Chance decides whether this read checks the content, where not every one does.
+    fn draws_a_check(&self) -> bool {
+        let percent = self.config.etag_validate_pct;
+        percent >= 100.0 || (percent > 0.0 && random_percent() < percent)
+    }
+}
+
+/// Evenly spread over 0..100; sampling needs no better.
+fn random_percent() -> f64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static STATE: AtomicU64 = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
+    let x = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64 * 100.0
+}
+
+struct Place<'a> {
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+    name: Option<&'a Arc<str>>,
+}
+
+fn open_file(dir: BorrowedFd<'_>, entry: &FileEntry) -> Result<OwnedFd, Failed> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOATIME;
+    let open = |flags| rustix::fs::openat(dir, &*entry.name, flags, Mode::empty());
+    let opened = match open(flags) {
+        // Only a file's owner may leave its access time alone.
+        Err(Errno::PERM) => open(flags - OFlags::NOATIME),
+        other => other,
+    };
+    opened.map_err(|errno| match errno {
+        Errno::NOENT => Failed::Changed,
+        errno if is_broken_dir(errno) => Failed::Broken(format!("not to be opened: {errno}")),
+        errno => DiskError::from_errno("open", &*entry.name, errno).into(),
+    })
+}
+
+/// A file's metadata, with its overflow.
+fn read_metadata(
+    dir: BorrowedFd<'_>,
+    fd: BorrowedFd<'_>,
+    entry: &FileEntry,
+) -> Result<Metadata, Failed> {
+    let metadata = xattr::read_metadata(fd).map_err(|error| match error {
+        XattrError::Unsupported => Failed::Final(DiskError::XattrNotSupported),
+        XattrError::Io(errno) => io_error("getxattr", errno),
+        error => Failed::Broken(format!("{}: {error}", entry.name)),
+    })?;
+    match overflow::complete(dir, entry.timestamp, metadata) {
+        Ok(metadata) => Ok(metadata),
+        Err(OverflowError::Damaged(reason)) => Err(Failed::Broken(reason)),
+        Err(OverflowError::Missing) => {
+            let changed = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ctime);
+            if overflow::is_older_than(changed, OVERFLOW_GRACE) {
+                Err(Failed::Broken(
+                    "the metadata's overflow file is missing".into(),
+                ))
+            } else {
+                Err(Failed::Changed)
+            }
+        }
+    }
+}
+
+/// Bad sectors make an object broken; other trouble may pass.
+fn io_error(action: &'static str, errno: Errno) -> Failed {
+    match errno {
+        Errno::IO | Errno::UCLEAN => Failed::Broken(format!("{action}: {errno}")),
+        errno => DiskError::from_errno(action, "an object", errno).into(),
+    }
+}
+
+/// There is no data: is there a tombstone to tell when it went?
+fn deleted(dir: BorrowedFd<'_>, files: &OnDiskFiles) -> Failed {
+    let Some(tombstone) = &files.tombstone else {
+        return DiskError::NotExist.into();
+    };
+    let metadata =
+        open_file(dir, tombstone).and_then(|fd| read_metadata(dir, fd.as_fd(), tombstone));
+    match metadata {
+        Ok(metadata) => DiskError::Deleted {
+            timestamp: metadata
+                .timestamp("X-Timestamp")
+                .unwrap_or(tombstone.timestamp),
+        }
+        .into(),
+        Err(failed) => failed,
+    }
+}
+
+/// Puts together what the PUT and the POSTs said.
+fn merge(
+    dir: BorrowedFd<'_>,
+    files: &OnDiskFiles,
+    datafile: Metadata,
+    data_timestamp: Timestamp,
+) -> Result<ObjectInfo, Failed> {
+    let mut info = ObjectInfo {
+        metadata: datafile,
+        datafile_metadata: None,
+        metafile_metadata: None,
+        data_timestamp,
+        size: 0,
+    };
+    let Some(meta) = &files.meta else {
+        return Ok(info);
+    };
+    let fd = open_file(dir, meta)?;
+    let mut metafile = read_metadata(dir, fd.as_fd(), meta)?;
+    if let Some(other) = files.content_type.as_ref().filter(|e| *e != meta) {
+        let fd = open_file(dir, other)?;
+        let newer = read_metadata(dir, fd.as_fd(), other)?;
+        merge_content_type(&mut metafile, &newer, data_timestamp);
+    }
+    let datafile = std::mem::take(&mut info.metadata);
+    let mut merged = metafile.clone();
+    for (name, value) in datafile.iter().filter(|(name, _)| is_of_put(name)) {
+        merged.set(name, value);
+    }
+    let content_type_timestamp = metafile.timestamp("Content-Type-Timestamp");
+    if let Some(content_type) = datafile.get("Content-Type")
+        && content_type_timestamp.is_none_or(|time| data_timestamp > time)
+    {
+        merged.set("Content-Type", content_type);
+        merged.remove("Content-Type-Timestamp");
+    }
+    metafile.remove(NAME);
+    info.metadata = merged;
+    info.datafile_metadata = Some(datafile);
+    info.metafile_metadata = Some(metafile);
+    Ok(info)
+}
+
+/// A second `.meta` file has the newer content type.
+fn merge_content_type(metafile: &mut Metadata, newer: &Metadata, data_timestamp: Timestamp) {
+    let time = |m: &Metadata| m.timestamp("Content-Type-Timestamp");
+    let (Some(content_type), Some(newer_time)) = (newer.get("Content-Type"), time(newer)) else {
+        return;
+    };
+    if time(metafile).is_none_or(|t| newer_time > t) && newer_time > data_timestamp {
+        metafile.set("Content-Type", content_type);
+        metafile.set("Content-Type-Timestamp", newer_time.internal());
+    }
+}
+
+/// Metadata that only a PUT sets.
+fn is_of_put(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    matches!(
+        lower.as_str(),
+        "content-length" | "deleted" | "etag" | "x-static-large-object"
+    ) || is_sys_meta(ServerKind::Object, &lower)
+}
+
+/// Expiry, and the size that the metadata promises.
+fn check_metadata(
+    mut info: ObjectInfo,
+    file_size: u64,
+    options: &OpenOptions,
+) -> Result<ObjectInfo, Failed> {
+    let number = |name: &str, metadata: &Metadata| -> Result<Option<i64>, Failed> {
+        let Some(text) = metadata.get(name) else {
+            return Ok(None);
+        };
+        let number = std::str::from_utf8(text).ok();
+        let number = number.and_then(|t| t.trim().parse().ok());
+        number.map(Some).ok_or_else(|| {
+            let text = String::from_utf8_lossy(text).into_owned();
+            Failed::Broken(format!("bad metadata {name} value {text}"))
+        })
+    };
+    let delete_at = number("X-Delete-At", &info.metadata)?;
+    let size = number("Content-Length", &info.metadata)?;
+    info.size = file_size;
+    if let Some(delete_at) = delete_at.filter(|_| !options.open_expired) {
+        let is_due =
+            u64::try_from(delete_at).map_or(true, |at| Timestamp::from_secs(at) <= options.now);
+        if is_due {
+            return Err(DiskError::Expired(Box::new(info)).into());
+        }
+    }
+    match size {
+        None => Err(Failed::Broken("no content-length in the metadata".into())),
+        Some(size) if u64::try_from(size) == Ok(file_size) => Ok(info),
+        Some(size) => Err(Failed::Broken(format!(
+            "metadata content-length {size} does not match actual object size {file_size}"
+        ))),
+    }
+}
+
+/// Reads `len` bytes, fewer at the file's end.
+pub(crate) fn read_range(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Bytes, Errno> {
+    let mut bytes = Vec::with_capacity(len);
+    while bytes.len() < len {
+        let at = offset + bytes.len() as u64;
+        match rustix::io::pread(fd, rustix::buffer::spare_capacity(&mut bytes), at) {
+            Ok(0) => break,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    bytes.truncate(len);
+    Ok(Bytes::from(bytes))
+}

@@ -1,0 +1,442 @@
+//! The engine on a temporary directory. Needs user extended attributes there; says so and
+//! passes where the file system has none.
+#![allow(clippy::unwrap_used)]
+
+use std::path::PathBuf;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::device_pool::{Device, Devices, DevicesConfig};
+use crate::object_file::Content;
+use crate::reader::{ObjectReader, block_on};
+use crate::suffix_hashes::{consolidate_hashes, get_hashes, read_hashes};
+
+struct World {
+    root: tempfile::TempDir,
+    device: Arc<Device>,
+    disk: Disk,
+    engine: DiskFileEngine,
+    key: ObjectKey,
+}
+
+fn world_with(config: DiskFileConfig) -> Option<World> {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("d")).unwrap();
+    let probe = std::fs::File::create(root.path().join("probe")).unwrap();
+    if rustix::fs::fsetxattr(&probe, "user.x", b"x", rustix::fs::XattrFlags::empty()).is_err() {
+        println!("skipped: no user extended attributes in the temporary directory");
+        return None;
+    }
+    let mut devices = DevicesConfig::new(root.path());
+    devices.mount_check = false;
+    let device = Devices::new(devices).get("d").unwrap();
+    let hash_path = HashPath::new("", "endcap");
+    let hash = hash_path.hash("a", Some("c"), Some("o"));
+    Some(World {
+        disk: device.disk().unwrap(),
+        device,
+        engine: DiskFileEngine::new(hash_path, config),
+        key: ObjectKey {
+            policy: PolicyIndex(0),
+            partition: 7,
+            hash,
+            name: "/a/c/o".into(),
+        },
+        root,
+    })
+}
+
+fn world() -> Option<World> {
+    world_with(DiskFileConfig::default())
+}
+
+/// Moments that no tombstone of today is reclaimed at.
+fn ts(seconds: u64) -> Timestamp {
+    Timestamp::from_secs(4_000_000_000 + seconds)
+}
+
+fn etag(body: &[u8]) -> String {
+    crate::xattr::hex(&crate::xattr::md5(body))
+}
+
+fn metadata(time: Timestamp, body: &[u8]) -> Metadata {
+    [
+        ("X-Timestamp", time.internal()),
+        ("Content-Type", "text/plain".into()),
+        ("Content-Length", body.len().to_string()),
+        ("ETag", etag(body)),
+    ]
+    .into_iter()
+    .collect()
+}
+
+impl World {
+    fn dir(&self) -> PathBuf {
+        let dir = hash_dir(self.key.policy, self.key.partition, self.key.hash);
+        self.device.path().join(dir)
+    }
+
+    fn files(&self) -> Vec<String> {
+        let Ok(entries) = std::fs::read_dir(self.dir()) else {
+            return Vec::new();
+        };
+        let mut names: Vec<String> = entries
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn put(&self, time: Timestamp, body: &'static str) {
+        self.put_with(time, body, &[]);
+    }
+
+    fn put_with(&self, time: Timestamp, body: &'static str, more: &[(&str, &str)]) {
+        let mut metadata = metadata(time, body.as_bytes());
+        for (name, value) in more {
+            metadata.set(*name, *value);
+        }
+        let body = Bytes::from(body);
+        self.engine
+            .put_small(&self.disk, &self.key, body, metadata)
+            .unwrap();
+    }
+
+    fn post(&self, time: Timestamp, items: &[(&str, &str)]) {
+        let mut metadata = Metadata::new();
+        metadata.set("X-Timestamp", time.internal());
+        for (name, value) in items {
+            metadata.set(*name, *value);
+        }
+        self.engine
+            .write_metadata(&self.disk, &self.key, metadata)
+            .unwrap();
+    }
+
+    fn open(&self) -> Result<OpenObject, DiskError> {
+        let options = OpenOptions {
+            now: ts(1000),
+            open_expired: false,
+            inline_limit: 65536,
+        };
+        self.engine.open(&self.disk, &self.key, &options)
+    }
+
+    fn body(&self) -> Bytes {
+        match self.open().unwrap().content {
+            Content::Inline(bytes) => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn quarantined(&self) -> usize {
+        let dir = self.device.path().join("quarantined/objects");
+        std::fs::read_dir(dir).map_or(0, Iterator::count)
+    }
+}
+
+#[test]
+fn put_overwrite_delete() {
+    let Some(world) = world() else { return };
+    assert!(matches!(world.open(), Err(DiskError::NotExist)));
+    world.put(ts(1), "one");
+    assert_eq!(world.body(), "one");
+    world.put(ts(2), "two");
+    let open = world.open().unwrap();
+    assert_eq!(open.info.data_timestamp, ts(2));
+    assert_eq!(open.info.etag(), etag(b"two"));
+    assert_eq!(open.info.metadata.get_str("name"), Some("/a/c/o"));
+    assert_eq!(world.files(), [format!("{}.data", ts(2))]);
+    // Late news change nothing.
+    world.put(ts(1), "one");
+    assert_eq!(world.body(), "two");
+    world.engine.delete(&world.disk, &world.key, ts(3)).unwrap();
+    assert!(matches!(
+        world.open(),
+        Err(DiskError::Deleted { timestamp }) if timestamp == ts(3)
+    ));
+    assert_eq!(world.files(), [format!("{}.ts", ts(3))]);
+    world.put(ts(4), "");
+    assert_eq!(world.body(), "");
+    drop(world.root);
+}
+
+#[test]
+fn an_upload_in_pieces() {
+    let Some(world) = world() else { return };
+    let body = Bytes::from(vec![7; 300_000]);
+    let mut writer = world
+        .engine
+        .create(&world.disk, &world.key, Some(300_000), true)
+        .unwrap();
+    for chunk in [body.slice(..100_000), body.slice(100_000..)] {
+        writer.write(&[chunk]).unwrap();
+    }
+    assert_eq!(writer.written(), 300_000);
+    assert_eq!(writer.md5(), Some(crate::xattr::md5(&body)));
+    assert!(world.files().is_empty());
+    writer.commit(metadata(ts(1), &body)).unwrap();
+    let read = |range: std::ops::Range<u64>| {
+        let open = world.open().unwrap();
+        let Content::File(file) = open.content else {
+            panic!("too large to be inline");
+        };
+        let engine: Arc<dyn ObjectEngine> = Arc::new(world.engine.clone());
+        let mut reader = ObjectReader::new(
+            world.device.clone(),
+            engine,
+            world.key.clone(),
+            open.info.etag(),
+            file,
+            range,
+            65536,
+        );
+        let mut all = Vec::new();
+        block_on(async {
+            while let Some(chunk) = reader.next_chunk().await? {
+                all.extend_from_slice(&chunk);
+            }
+            Ok::<_, DiskError>(all)
+        })
+    };
+    assert_eq!(read(0..300_000).unwrap(), body);
+    assert_eq!(read(10..20).unwrap().len(), 10);
+    assert_eq!(read(0..0).unwrap().len(), 0);
+    // Damage of the right length is found at the end of a whole read.
+    let path = world.dir().join(&world.files()[0]);
+    let mut damaged = body.to_vec();
+    damaged[299_999] ^= 1;
+    std::fs::write(path, damaged).unwrap();
+    assert_eq!(read(0..10).unwrap().len(), 10);
+    assert!(matches!(read(0..300_000), Err(DiskError::Quarantined(_))));
+    assert!(matches!(world.open(), Err(DiskError::NotExist)));
+    assert_eq!(world.quarantined(), 1);
+}
+
+#[test]
+fn post_replaces_user_metadata() {
+    let Some(world) = world() else { return };
+    let sysmeta = ("X-Object-Sysmeta-S", "s");
+    world.put_with(ts(1), "x", &[("X-Object-Meta-A", "1"), sysmeta]);
+    world.post(ts(2), &[("X-Object-Meta-B", "2")]);
+    let info = world.open().unwrap().info;
+    assert_eq!(info.metadata.get_str("X-Object-Meta-B"), Some("2"));
+    assert_eq!(info.metadata.get_str("X-Object-Meta-A"), None);
+    assert_eq!(info.metadata.get_str("X-Object-Sysmeta-S"), Some("s"));
+    assert_eq!(info.metadata.get_str("Content-Type"), Some("text/plain"));
+    assert_eq!((info.timestamp(), info.data_timestamp), (ts(2), ts(1)));
+    assert_eq!(info.content_type_timestamp(), ts(1));
+    // A content type of its own time, then newer metadata with an older content type.
+    let time = ts(3).internal();
+    world.post(
+        ts(3),
+        &[("Content-Type", "a/b"), ("Content-Type-Timestamp", &time)],
+    );
+    world.post(ts(4), &[("X-Object-Meta-C", "3")]);
+    let info = world.open().unwrap().info;
+    assert_eq!(info.metadata.get_str("Content-Type"), Some("a/b"));
+    assert_eq!(info.content_type_timestamp(), ts(3));
+    assert_eq!(info.metadata.get_str("X-Object-Meta-C"), Some("3"));
+    assert_eq!(
+        info.datafile_metadata().get_str("X-Object-Meta-A"),
+        Some("1")
+    );
+    assert_eq!(world.files().len(), 3);
+    world.put(ts(5), "y");
+    assert_eq!(world.files().len(), 1);
+}
+
+#[test]
+fn expired() {
+    let Some(world) = world() else { return };
+    let at = ts(500).secs().to_string();
+    world.put_with(ts(1), "x", &[("X-Delete-At", &at)]);
+    let Err(DiskError::Expired(info)) = world.open() else {
+        panic!("it has expired");
+    };
+    assert_eq!(info.metadata.get_str("X-Delete-At"), Some(at.as_str()));
+    let mut options = OpenOptions::metadata(ts(499));
+    world
+        .engine
+        .open(&world.disk, &world.key, &options)
+        .unwrap();
+    options.now = ts(1000);
+    options.open_expired = true;
+    world
+        .engine
+        .open(&world.disk, &world.key, &options)
+        .unwrap();
+}
+
+#[test]
+fn broken_objects_are_quarantined() {
+    type Damage = fn(&std::path::Path);
+    let damages: [(&str, Damage); 4] = [
+        ("other content", |path| std::fs::write(path, "eno").unwrap()),
+        ("shorter", |path| std::fs::write(path, "on").unwrap()),
+        ("no metadata", |path| {
+            let file = std::fs::File::open(path).unwrap();
+            rustix::fs::fremovexattr(&file, "user.swift.metadata").unwrap();
+        }),
+        ("no directory", |path| {
+            let dir = path.parent().unwrap();
+            std::fs::remove_dir_all(dir).unwrap();
+            std::fs::write(dir, "").unwrap();
+        }),
+    ];
+    for (what, damage) in damages {
+        let Some(world) = world() else { return };
+        world.put(ts(1), "one");
+        damage(&world.dir().join(&world.files()[0]));
+        assert!(
+            matches!(world.open(), Err(DiskError::Quarantined(_))),
+            "{what}"
+        );
+        assert!(matches!(world.open(), Err(DiskError::NotExist)), "{what}");
+        assert_eq!(world.quarantined(), 1, "{what}");
+        world.put(ts(2), "two");
+        assert_eq!(world.body(), "two");
+    }
+}
+
+#[test]
+fn unchanged_content_is_not_hashed_again() {
+    let Some(world) = world() else { return };
+    world.put(ts(1), "one");
+    assert_eq!(world.body(), "one");
+    // Rot under an unchanged file is not seen while its last check is fresh …
+    let path = world.dir().join(&world.files()[0]);
+    let identity = crate::verified::FileIdentity::of(&rustix::fs::stat(&path).unwrap());
+    let interval = world.engine.config().etag_recheck_interval;
+    assert!(world.disk.state.verified.is_fresh(&identity, interval));
+    // … and a write is no rot: it changes the file's times.
+    std::fs::write(&path, "eno").unwrap();
+    assert!(matches!(world.open(), Err(DiskError::Quarantined(_))));
+}
+
+#[test]
+fn another_name_is_a_collision() {
+    let Some(mut world) = world() else { return };
+    world.put(ts(1), "one");
+    world.key.name = "/a/c/other".into();
+    assert!(matches!(world.open(), Err(DiskError::Collision { .. })));
+    assert_eq!(world.quarantined(), 0);
+    let open = |hash| {
+        let options = OpenOptions::metadata(ts(1));
+        world
+            .engine
+            .open_hash(&world.disk, world.key.policy, 7, hash, &options)
+    };
+    assert_eq!(&*open(world.key.hash).unwrap().0.name, "/a/c/o");
+}
+
+fn large_metadata() -> Vec<(String, String)> {
+    (0..90)
+        .map(|i| (format!("X-Object-Meta-{i:04}"), format!("{i:0>128}")))
+        .collect()
+}
+
+#[test]
+fn metadata_larger_than_attributes() {
+    let Some(world) = world() else { return };
+    let large = large_metadata();
+    let items: Vec<(&str, &str)> = large
+        .iter()
+        .map(|(n, v)| (n.as_str(), v.as_str()))
+        .collect();
+    let is_complete = || {
+        let info = world.open().unwrap().info;
+        let found = |(n, v): &(&str, &str)| info.metadata.get_str(n) == Some(*v);
+        items.iter().all(found) && info.metadata.get_str("ETag") == Some(&etag(b"one"))
+    };
+    let overflows = || {
+        let is_overflow = |name: &&String| name.ends_with(".overflow");
+        world.files().iter().filter(is_overflow).count()
+    };
+    world.put_with(ts(1), "one", &items);
+    assert!(is_complete());
+    let has_overflow = overflows() == 1;
+    if !has_overflow {
+        println!("this file system holds large metadata itself");
+    }
+    // Cleaning up keeps it, a POST has its own, and an overwrite removes both.
+    world
+        .engine
+        .clean_up(&world.disk, world.key.policy, 7, world.key.hash)
+        .unwrap();
+    assert!(is_complete());
+    world.post(ts(2), &items);
+    assert!(is_complete());
+    assert_eq!(overflows(), if has_overflow { 2 } else { 0 });
+    world.put(ts(3), "x");
+    assert_eq!(world.files().len(), 1);
+    world.put_with(ts(4), "one", &items);
+    if has_overflow {
+        let path = world.dir().join(
+            world
+                .files()
+                .iter()
+                .find(|n| n.ends_with(".overflow"))
+                .unwrap(),
+        );
+        // Missing, it may be on its way; damaged, the object is.
+        let pickle = std::fs::read(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(world.open(), Err(DiskError::StateChanged)));
+        std::fs::write(&path, &pickle).unwrap();
+        assert!(is_complete());
+        std::fs::write(&path, &pickle[1..]).unwrap();
+        assert!(matches!(world.open(), Err(DiskError::Quarantined(_))));
+    }
+    world.put_with(ts(5), "one", &items);
+    world.engine.delete(&world.disk, &world.key, ts(6)).unwrap();
+    assert_eq!(world.files(), [format!("{}.ts", ts(6))]);
+}
+
+#[test]
+fn old_tombstones_are_reclaimed() {
+    let Some(world) = world_with(DiskFileConfig {
+        reclaim_age: Duration::from_secs(3600),
+        ..DiskFileConfig::default()
+    }) else {
+        return;
+    };
+    world.put(Timestamp::from_secs(1), "one");
+    world
+        .engine
+        .delete(&world.disk, &world.key, Timestamp::from_secs(2))
+        .unwrap();
+    assert!(!world.dir().exists());
+}
+
+#[test]
+fn suffix_hashes_follow_changes() {
+    let Some(world) = world() else { return };
+    let partition = partition_dir(world.key.policy, 7);
+    let hashes = || get_hashes(&world.disk, &world.engine, world.key.policy, 7, &[]).unwrap();
+    assert!(hashes().is_empty());
+    world.put(ts(1), "one");
+    let invalid = world.device.path().join(&partition).join("hashes.invalid");
+    assert_eq!(std::fs::read_to_string(&invalid).unwrap(), "a83\n");
+    let first = hashes();
+    // MD5 of the one name that counts.
+    let expected = etag(format!("{}.data", ts(1)).as_bytes());
+    assert_eq!(first.get("a83"), Some(&expected));
+    assert!(read_hashes(&world.disk, &partition).valid);
+    assert_eq!(std::fs::read_to_string(&invalid).unwrap(), "");
+    assert_eq!(hashes(), first);
+    world.post(ts(2), &[]);
+    let second = hashes();
+    assert_ne!(second, first);
+    world.engine.delete(&world.disk, &world.key, ts(3)).unwrap();
+    let consolidated = consolidate_hashes(&world.disk, &partition).unwrap();
+    assert_eq!(consolidated.suffixes.get("a83"), Some(&None));
+    let expected = etag(format!("{}.ts", ts(3)).as_bytes());
+    assert_eq!(hashes().get("a83"), Some(&expected));
+    world
+        .engine
+        .quarantine(&world.disk, &world.key, "a test")
+        .unwrap();
+    assert!(hashes().is_empty());
+}

@@ -1,0 +1,150 @@
+//! Writing an object's files: content, a POST's metadata, tombstones.
+
+use bytes::Bytes;
+use cairn_types::Timestamp;
+use md5::{Digest, Md5};
+
+use super::DiskFileEngine;
+use crate::device_pool::Disk;
+use crate::error::DiskError;
+use crate::layout::{data_name, hash_dir, meta_name, partition_dir, tombstone_name};
+use crate::metadata::{Metadata, NAME, OVERFLOW};
+use crate::object_file::{ObjectKey, ObjectWriter};
+use crate::overflow;
+use crate::staged_file::{Reserve, StagedFile};
+use crate::suffix_hashes::invalidating;
+
+impl DiskFileEngine {
+    pub(super) fn create_data(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        size: Option<u64>,
+        hash: bool,
+    ) -> Result<Box<dyn ObjectWriter>, DiskError> {
+        let reserve = Reserve::Keep { size };
+        Ok(Box::new(DataWriter {
+            engine: self.clone(),
+            disk: disk.clone(),
+            key: key.clone(),
+            staged: StagedFile::create(disk, &key.policy.dir("tmp"), reserve)?,
+            md5: hash.then(Md5::new),
+            synced: 0,
+        }))
+    }
+
+    pub(super) fn write_meta_file(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        metadata: Metadata,
+    ) -> Result<(), DiskError> {
+        let timestamp = timestamp_of(&metadata)?;
+        let content_type = metadata.timestamp("Content-Type-Timestamp");
+        let reserve = Reserve::Keep { size: None };
+        let staged = StagedFile::create(disk, &key.policy.dir("tmp"), reserve)?;
+        let name = meta_name(timestamp, content_type);
+        self.finish(disk, key, staged, &name, timestamp, metadata)
+    }
+
+    pub(super) fn write_tombstone(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+    ) -> Result<(), DiskError> {
+        let metadata = [("X-Timestamp", timestamp.internal())]
+            .into_iter()
+            .collect();
+        let staged = StagedFile::create(disk, &key.policy.dir("tmp"), Reserve::Ignore)?;
+        let name = tombstone_name(timestamp);
+        self.finish(disk, key, staged, &name, timestamp, metadata)
+    }
+
+    /// Attributes, durability, name, clean-up.
+    fn finish(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        staged: StagedFile,
+        file_name: &str,
+        timestamp: Timestamp,
+        mut metadata: Metadata,
+    ) -> Result<(), DiskError> {
+        metadata.remove(OVERFLOW);
+        metadata.set(NAME, key.name.as_bytes());
+        let dir = hash_dir(key.policy, key.partition, key.hash);
+        overflow::write_metadata(disk, key.policy, &dir, &staged, timestamp, &metadata)?;
+        let partition = partition_dir(key.policy, key.partition);
+        let suffix = key.hash.suffix();
+        let published =
+            staged.publish(&dir, file_name, || invalidating(disk, &partition, &suffix))?;
+        if !published.is_new_dir {
+            self.clean_up_after(disk, key);
+        }
+        Ok(())
+    }
+}
+
+fn timestamp_of(metadata: &Metadata) -> Result<Timestamp, DiskError> {
+    metadata
+        .timestamp("X-Timestamp")
+        .ok_or_else(|| DiskError::Io {
+            action: "write",
+            path: "an object".into(),
+            source: std::io::Error::other("no X-Timestamp in the metadata"),
+        })
+}
+
+struct DataWriter {
+    engine: DiskFileEngine,
+    disk: Disk,
+    key: ObjectKey,
+    staged: StagedFile,
+    md5: Option<Md5>,
+    /// Bytes of which the disk was told to take them.
+    synced: u64,
+}
+
+impl ObjectWriter for DataWriter {
+    fn write(&mut self, chunks: &[Bytes]) -> Result<(), DiskError> {
+        if let Some(md5) = &mut self.md5 {
+            for chunk in chunks {
+                md5.update(chunk);
+            }
+        }
+        self.staged.write(chunks)?;
+        // A large upload's pages must not pile up until its end.
+        if self.staged.written() - self.synced >= self.engine.config.bytes_per_sync {
+            self.staged.sync()?;
+            self.staged.drop_cache();
+            self.synced = self.staged.written();
+        }
+        Ok(())
+    }
+
+    fn written(&self) -> u64 {
+        self.staged.written()
+    }
+
+    fn md5(&mut self) -> Option<[u8; 16]> {
+        self.md5.as_ref().map(|md5| md5.clone().finalize().into())
+    }
+
+    fn commit(self: Box<Self>, metadata: Metadata) -> Result<(), DiskError> {
+        let timestamp = timestamp_of(&metadata)?;
+        let mut this = *self;
+        if this.staged.written() > this.engine.config.keep_cache_size {
+            this.staged.drop_cache_when_synced();
+        }
+        let name = data_name(timestamp);
+        this.engine.finish(
+            &this.disk,
+            &this.key,
+            this.staged,
+            &name,
+            timestamp,
+            metadata,
+        )
+    }
+}

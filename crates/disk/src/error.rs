@@ -1,0 +1,72 @@
+//! What can go wrong on one disk, as data: the servers turn it into status codes.
+
+use std::io;
+
+use cairn_types::Timestamp;
+use rustix::io::Errno;
+use thiserror::Error;
+
+use crate::object_file::ObjectInfo;
+
+/// The device itself cannot serve.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum DeviceError {
+    #[error("device {0:?} has a full queue")]
+    Busy(String),
+    #[error("device {0:?} is not mounted")]
+    Unmounted(String),
+    #[error("device {0:?} failed an fsync and takes no more writes")]
+    Poisoned(String),
+    #[error("device {0:?} is shutting down")]
+    Stopped(String),
+    #[error("no worker thread for device {0:?}")]
+    NoThread(String),
+}
+
+/// An operation on one object failed.
+#[derive(Debug, Error)]
+pub enum DiskError {
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error("no such object")]
+    NotExist,
+    #[error("the object was deleted at {timestamp}")]
+    Deleted { timestamp: Timestamp },
+    /// With what the object was: a DELETE needs it.
+    #[error("the object has expired")]
+    Expired(Box<ObjectInfo>),
+    #[error("quarantined: {0}")]
+    Quarantined(String),
+    #[error("the stored object is {stored:?}, not {asked:?}")]
+    Collision { asked: String, stored: String },
+    /// Files came and went while they were opened; asked again, the answer will be clear.
+    #[error("the object changed while it was opened")]
+    StateChanged,
+    #[error("no space left")]
+    NoSpace,
+    #[error("the file system has no user extended attributes")]
+    XattrNotSupported,
+    #[error("the file system is read-only")]
+    ReadOnly,
+    #[error("{action} {path}: {source}")]
+    Io {
+        action: &'static str,
+        path: String,
+        source: io::Error,
+    },
+}
+
+impl DiskError {
+    /// What the kernel said, sorted into the cases that have a meaning of their own.
+    pub(crate) fn from_errno(action: &'static str, path: impl Into<String>, errno: Errno) -> Self {
+        match errno {
+            Errno::NOSPC | Errno::DQUOT => DiskError::NoSpace,
+            Errno::ROFS => DiskError::ReadOnly,
+            _ => DiskError::Io {
+                action,
+                path: path.into(),
+                source: errno.into(),
+            },
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Swift's disk layout: which names mean what, and which files of a hash directory count.
+//!
+//! ```text
+//! <device>/objects[-N]/<partition>/<suffix>/<hash>/<timestamp>.data        content
+//!                                                  <timestamp>[+<delta>].meta   a POST's metadata
+//!                                                  <timestamp>.ts          tombstone
+//!                                                  <timestamp>#<index>[#d].data  an EC fragment
+//!                                                  <timestamp>.durable     old EC durable marker
+//!                                                  <timestamp>_<hex>.overflow    see overflow.rs
+//!                                    hashes.pkl, hashes.invalid, .lock     see suffix_hashes.rs
+//!          tmp[-N]/  async_pending[-N]/<suffix>/<hash>-<timestamp>  quarantined/objects[-N]/<hash>
+//! ```
+//!
+//! `suffix` is the hash's last three digits. The delta in a `.meta` name leads to the time of
+//! its content type. The newest `.data` or `.ts` wins; a `.meta` counts when it is newer than
+//! the `.data`. Pure: names in, a choice out.
+
+use cairn_types::timestamp::{decode_timestamps_explicit, encode_timestamps_explicit};
+use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
+
+/// `objects[-N]/<partition>`.
+pub fn partition_dir(policy: PolicyIndex, partition: u32) -> String {
+    format!("{}/{partition}", policy.dir("objects"))
+}
+
+/// `objects[-N]/<partition>/<suffix>/<hash>`.
+pub fn hash_dir(policy: PolicyIndex, partition: u32, hash: ObjectHash) -> String {
+    let hex = hash.hex();
+    format!("{}/{partition}/{}/{hex}", policy.dir("objects"), &hex[29..])
+}
+
+/// What a file in a hash directory is, by its extension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FileKind {
+    Data,
+    /// `.data` of an erasure-coded policy.
+    Fragment {
+        index: u32,
+        is_durable: bool,
+    },
+    Meta,
+    Tombstone,
+    /// `.durable`: marks the fragments of its timestamp, in Swift before 2.11.
+    Durable,
+    /// Metadata too large for extended attributes.
+    Overflow,
+    /// A timestamp with an extension nobody knows.
+    Other,
+}
+
+/// One file of a hash directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileEntry {
+    pub name: String,
+    pub kind: FileKind,
+    pub timestamp: Timestamp,
+    /// Of a `.meta` whose name tells it: when the content type was set.
+    pub content_type_timestamp: Option<Timestamp>,
+}
+
+impl FileEntry {
+    /// `None`: not a name that Swift writes. Such files are left alone.
+    pub fn parse(name: &str) -> Option<Self> {
+        let (stem, extension) = name.rsplit_once('.').filter(|(stem, _)| !stem.is_empty())?;
+        let mut content_type_timestamp = None;
+        let (kind, timestamp) = match extension {
+            "data" => parse_data_stem(stem)?,
+            "meta" => {
+                let (timestamp, content_type, _) = decode_timestamps_explicit(stem).ok()?;
+                content_type_timestamp = content_type;
+                (FileKind::Meta, timestamp)
+            }
+            _ => {
+                let kind = match extension {
+                    "ts" => FileKind::Tombstone,
+                    "durable" => FileKind::Durable,
+                    "overflow" => FileKind::Overflow,
+                    // `1234.56789` itself has a dot, and no extension: not ours.
+                    other if other.bytes().all(|b| b.is_ascii_digit()) => return None,
+                    _ => FileKind::Other,
+                };
+                (kind, Timestamp::parse(stem).ok()?)
+            }
+        };
+        Some(FileEntry {
+            name: name.to_owned(),
+            kind,
+            timestamp,
+            content_type_timestamp,
+        })
+    }
+
+    /// The extension with its dot, as it goes into suffix hashes.
+    pub fn extension(&self) -> &str {
+        self.name.rfind('.').map_or("", |at| &self.name[at..])
+    }
+}
+
+fn parse_data_stem(stem: &str) -> Option<(FileKind, Timestamp)> {
+    let mut parts = stem.split('#');
+    let timestamp = Timestamp::parse(parts.next()?).ok()?;
+    let kind = match parts.next() {
+        None => FileKind::Data,
+        Some(index) => FileKind::Fragment {
+            index: index.parse().ok()?,
+            is_durable: parts.next() == Some("d"),
+        },
+    };
+    Some((kind, timestamp))
+}
+
+/// The name of a new `.data` file.
+pub fn data_name(timestamp: Timestamp) -> String {
+    format!("{}.data", timestamp.internal())
+}
+
+/// The name of a tombstone.
+pub fn tombstone_name(timestamp: Timestamp) -> String {
+    format!("{}.ts", timestamp.internal())
+}
+
+/// The name of a new `.meta` file. With the content type's time in it, two files of one time
+/// but different content types have different names, and so both reach every replica.
+pub fn meta_name(timestamp: Timestamp, content_type: Option<Timestamp>) -> String {
+    match content_type {
+        Some(_) => {
+            let encoded = encode_timestamps_explicit(timestamp, content_type, None);
+            format!("{encoded}.meta")
+        }
+        None => format!("{}.meta", timestamp.internal()),
+    }
+}
+
+/// Which files of a hash directory count, for a replicated policy.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnDiskFiles {
+    pub data: Option<FileEntry>,
+    /// The newest metadata, only beside a `data`.
+    pub meta: Option<FileEntry>,
+    /// The file with the newest content type, where that is newer than the data: `meta` itself
+    /// or another.
+    pub content_type: Option<FileEntry>,
+    /// Only without a `data`.
+    pub tombstone: Option<FileEntry>,
+    /// To be removed.
+    pub obsolete: Vec<FileEntry>,
+    /// To be removed once they are older than the reclaim age: metadata without data.
+    pub reclaimable: Vec<FileEntry>,
+    /// Overflow files that may belong to one of the above.
+    pub overflow: Vec<FileEntry>,
+}
+
+/// Chooses among a hash directory's files as Swift does. EC fragments and names that do not
+/// parse belong to somebody else: they are neither chosen nor obsolete.
+pub fn choose_files(entries: impl IntoIterator<Item = FileEntry>) -> OnDiskFiles {
+    let mut chosen = OnDiskFiles::default();
+    let (mut data, mut metas, mut tombstones, mut others) = (vec![], vec![], vec![], vec![]);
+    for entry in entries {
+        match entry.kind {
+            FileKind::Data => data.push(entry),
+            FileKind::Meta => metas.push(entry),
+            FileKind::Tombstone => tombstones.push(entry),
+            FileKind::Durable | FileKind::Overflow | FileKind::Other => others.push(entry),
+            FileKind::Fragment { .. } => {}
+        }
+    }
+    for list in [&mut data, &mut metas, &mut tombstones, &mut others] {
+        if list.len() > 1 {
+            list.sort_by_key(|entry| std::cmp::Reverse(entry.timestamp));
+        }
+    }
+    let obsolete = &mut chosen.obsolete;
+    if let Some(newest) = tombstones.first().map(|e| e.timestamp) {
+        for list in [&mut data, &mut metas, &mut others] {
+            split_off_older(list, newest, obsolete);
+        }
+        obsolete.extend(tombstones.drain(1..));
+    }
+    retain_metas(&mut metas, obsolete);
+    if let Some(newest) = data.first().map(|e| e.timestamp) {
+        obsolete.extend(data.drain(1..));
+        for list in [&mut metas, &mut tombstones, &mut others] {
+            split_off_older(list, newest, obsolete);
+        }
+        chosen.data = data.pop();
+        let last = metas.last();
+        chosen.content_type = last
+            .filter(|e| e.content_type_timestamp.is_some_and(|t| t > newest))
+            .cloned();
+        chosen.meta = metas.into_iter().next();
+    } else {
+        chosen.tombstone = tombstones.into_iter().next();
+        chosen.reclaimable = metas;
+    }
+    others.retain(|e| e.kind == FileKind::Overflow);
+    chosen.overflow = others;
+    chosen
+}
+
+/// Moves what is not newer than `than` to `older`; the list is sorted, newest first.
+fn split_off_older(list: &mut Vec<FileEntry>, than: Timestamp, older: &mut Vec<FileEntry>) {
+    let keep = list.iter().take_while(|e| e.timestamp > than).count();
+    older.extend(list.drain(keep..));
+}
+
+/// Keeps the newest `.meta`, and after it one with a newer content type, where there is one.
+fn retain_metas(metas: &mut Vec<FileEntry>, obsolete: &mut Vec<FileEntry>) {
+    if metas.len() < 2 {
+        return;
+    }
+    let content_type = |e: &FileEntry| e.content_type_timestamp.unwrap_or(Timestamp::ZERO);
+    metas[1..].sort_by_key(|e| std::cmp::Reverse(content_type(e)));
+    let mut retain = 1;
+    if content_type(&metas[1]) > content_type(&metas[0]) {
+        if metas[1].timestamp == metas[0].timestamp {
+            metas.swap(0, 1);
+        } else {
+            retain = 2;
+        }
+    }
+    obsolete.extend(metas.drain(retain..));
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! An object's metadata: names and values as they travel in headers, and their pickled form in
+//! a file's extended attributes.
+//!
+//! On disk it is a pickled dictionary (protocol 2) of bytes to bytes. Swift keeps header values
+//! there as latin-1 text encoded in UTF-8, so that a value of the two bytes of `é` takes four;
+//! `name`, the path `/account/container/object`, is plain UTF-8. Dictionaries that Python 2
+//! wrote hold values as they were; their pickles lack `_codecs.encode` near the start, which is
+//! how Swift tells them apart, and so is it here.
+
+use cairn_formats::pickle::{self, PickleError, Value};
+use cairn_types::Timestamp;
+
+/// The object's path.
+pub const NAME: &str = "name";
+/// Our own note in metadata too large for extended attributes; see `overflow.rs`.
+pub(crate) const OVERFLOW: &str = "X-Backend-Cairn-Overflow";
+
+/// Names (as Swift capitalises them: `X-Timestamp`, `ETag`, `X-Object-Meta-Color`) and values,
+/// in the order they were set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Metadata {
+    items: Vec<(String, Vec<u8>)>,
+}
+
+impl Metadata {
+    pub fn new() -> Self {
+        Metadata::default()
+    }
+
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
+        let item = self.items.iter().find(|(n, _)| n == name);
+        item.map(|(_, value)| value.as_slice())
+    }
+
+    /// A value that is UTF-8.
+    pub fn get_str(&self, name: &str) -> Option<&str> {
+        self.get(name).and_then(|v| std::str::from_utf8(v).ok())
+    }
+
+    /// As `get_str`, by a name in any case.
+    pub fn get_ignore_case(&self, name: &str) -> Option<&[u8]> {
+        let item = self
+            .items
+            .iter()
+            .find(|(n, _)| n.eq_ignore_ascii_case(name));
+        item.map(|(_, value)| value.as_slice())
+    }
+
+    pub fn timestamp(&self, name: &str) -> Option<Timestamp> {
+        self.get_str(name).and_then(|t| Timestamp::parse(t).ok())
+    }
+
+    /// Sets or replaces.
+    pub fn set(&mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) {
+        let (name, value) = (name.into(), value.into());
+        match self.items.iter_mut().find(|(n, _)| *n == name) {
+            Some(item) => item.1 = value,
+            None => self.items.push((name, value)),
+        }
+    }
+
+    pub fn remove(&mut self, name: &str) -> Option<Vec<u8>> {
+        let at = self.items.iter().position(|(n, _)| n == name)?;
+        Some(self.items.remove(at).1)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.items.iter().map(|(n, v)| (n.as_str(), v.as_slice()))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// The pickle that Swift reads.
+    pub fn to_pickle(&self) -> Vec<u8> {
+        let pairs = self.items.iter().map(|(name, value)| {
+            let value = if name == NAME {
+                value.clone()
+            } else {
+                to_disk(value)
+            };
+            (Value::bytes(name.as_bytes()), Value::Bytes(value))
+        });
+        pickle::dumps(&Value::Dict(pairs.collect()))
+    }
+
+    /// Reads what Swift or `to_pickle` wrote.
+    pub fn from_pickle(bytes: &[u8]) -> Result<Self, PickleError> {
+        let by_python_3 = contains(&bytes[..bytes.len().min(32)], b"_codecs\nencode");
+        let Value::Dict(pairs) = pickle::loads(bytes)? else {
+            return Err(PickleError::Malformed("metadata is no dictionary"));
+        };
+        let mut items = Vec::with_capacity(pairs.len());
+        for (name, value) in pairs {
+            let name = name
+                .as_str()
+                .ok_or(PickleError::Malformed("a name is no text"))?;
+            let value = match value {
+                Value::Bytes(value) if by_python_3 && name != NAME => from_disk(value),
+                Value::Bytes(value) => value,
+                Value::Str(value) if name == NAME => value.into_bytes(),
+                Value::Str(value) => from_disk(value.into_bytes()),
+                Value::Int(number) => number.to_string().into_bytes(),
+                _ => return Err(PickleError::Malformed("a value is no text")),
+            };
+            items.push((name.to_owned(), value));
+        }
+        Ok(Metadata { items })
+    }
+}
+
+impl<N: Into<String>, V: Into<Vec<u8>>> FromIterator<(N, V)> for Metadata {
+    fn from_iter<I: IntoIterator<Item = (N, V)>>(items: I) -> Self {
+        let mut metadata = Metadata::new();
+        for (name, value) in items {
+            metadata.set(name, value);
+        }
+        metadata
+    }
+}
+
+/// Each byte as the UTF-8 of the character of that number.
+fn to_disk(value: &[u8]) -> Vec<u8> {
+    if value.is_ascii() {
+        return value.to_vec();
+    }
+    let text: String = value.iter().map(|b| char::from(*b)).collect();
+    text.into_bytes()
+}
+
+/// The reverse of `to_disk`; what it cannot have written stays as it is.
+fn from_disk(value: Vec<u8>) -> Vec<u8> {
+    if value.is_ascii() {
+        return value;
+    }
+    let decoded = std::str::from_utf8(&value).ok().and_then(|text| {
+        text.chars()
+            .map(|c| u8::try_from(u32::from(c)).ok())
+            .collect::<Option<Vec<u8>>>()
+    });
+    decoded.unwrap_or(value)
+}
+
+fn contains(haystack: &[u8], needle: &[u8]) -> bool {
+    haystack.windows(needle.len()).any(|w| w == needle)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn round_trip_with_marker() {
+        let metadata: Metadata = [
+            ("name", "/a/c/\u{e9}".as_bytes()),
+            ("X-Timestamp", b"1402444821.43589"),
+            ("X-Object-Meta-E", "\u{e9}".as_bytes()),
+        ]
+        .into_iter()
+        .collect();
+        let pickle = metadata.to_pickle();
+        assert!(contains(&pickle[..32], b"_codecs\nencode"));
+        assert_eq!(Metadata::from_pickle(&pickle).unwrap(), metadata);
+    }
+
+    #[test]
+    fn python_2_wrote_values_as_they_were() {
+        let pickle = b"\x80\x02}q\x01(U\x04nameq\x02U\x06/a/c/oq\x03U\x01xU\x02\xc3\xa9u.";
+        let metadata = Metadata::from_pickle(pickle).unwrap();
+        assert_eq!(metadata.get("x"), Some("\u{e9}".as_bytes()));
+        assert_eq!(metadata.get_str("name"), Some("/a/c/o"));
+    }
+
+    #[test]
+    fn set_replaces() {
+        let mut metadata = Metadata::new();
+        metadata.set("A", "1");
+        metadata.set("B", "2");
+        metadata.set("A", "3");
+        assert_eq!(metadata.get_str("A"), Some("3"));
+        assert_eq!(metadata.iter().count(), 2);
+        assert_eq!(metadata.remove("A"), Some(b"3".to_vec()));
+        assert_eq!(metadata.get_ignore_case("b"), Some(&b"2"[..]));
+    }
+
+    proptest! {
+        #[test]
+        fn any_value_round_trips(value in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let metadata: Metadata =
+                [("name", b"/a/c/o".to_vec()), ("X", value)].into_iter().collect();
+            prop_assert_eq!(Metadata::from_pickle(&metadata.to_pickle()), Ok(metadata));
+        }
+
+        #[test]
+        fn noise_never_panics(noise in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = Metadata::from_pickle(&noise);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What an engine does with objects on one disk. `diskfile` is Swift's layout; others may keep
+//! objects elsewhere behind the same trait.
+//!
+//! All of it is synchronous: call it in a closure given to [`crate::Device::read`] or
+//! [`crate::Device::write`], the whole operation in one.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
+
+use crate::device_pool::Disk;
+use crate::error::DiskError;
+use crate::metadata::Metadata;
+use crate::verified::FileIdentity;
+
+/// Which object, and where its place is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectKey {
+    pub policy: PolicyIndex,
+    pub partition: u32,
+    pub hash: ObjectHash,
+    /// `/account/container/object`.
+    pub name: Arc<str>,
+}
+
+/// How to open an object.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions {
+    /// The moment against which `X-Delete-At` is held.
+    pub now: Timestamp,
+    /// Open it even when it has expired.
+    pub open_expired: bool,
+    /// Objects up to this size are read along, and checked.
+    pub inline_limit: u64,
+}
+
+impl OpenOptions {
+    /// Metadata only.
+    pub fn metadata(now: Timestamp) -> Self {
+        OpenOptions {
+            now,
+            open_expired: false,
+            inline_limit: 0,
+        }
+    }
+}
+
+/// What is known about an object besides its content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectInfo {
+    /// As it counts: of the PUT, with the user's part replaced by the newest POST's.
+    pub metadata: Metadata,
+    /// Of the PUT; `None` where that is `metadata`.
+    pub datafile_metadata: Option<Metadata>,
+    /// Of the newest POST, without `name`.
+    pub metafile_metadata: Option<Metadata>,
+    /// When the content was written.
+    pub data_timestamp: Timestamp,
+    pub size: u64,
+}
+
+impl ObjectInfo {
+    /// When anything of it was written last.
+    pub fn timestamp(&self) -> Timestamp {
+        self.metadata
+            .timestamp("X-Timestamp")
+            .unwrap_or(self.data_timestamp)
+    }
+
+    /// When the content type was set last.
+    pub fn content_type_timestamp(&self) -> Timestamp {
+        self.metadata
+            .timestamp("Content-Type-Timestamp")
+            .unwrap_or(self.data_timestamp)
+    }
+
+    pub fn datafile_metadata(&self) -> &Metadata {
+        self.datafile_metadata.as_ref().unwrap_or(&self.metadata)
+    }
+
+    pub fn etag(&self) -> &str {
+        self.metadata.get_str("ETag").unwrap_or("")
+    }
+}
+
+/// An object opened for reading: what is read through it stays what it was, whatever happens
+/// to its name.
+#[derive(Debug)]
+pub struct OpenObject {
+    pub info: ObjectInfo,
+    pub content: Content,
+}
+
+/// The bytes of an open object.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// Not asked for: metadata only.
+    None,
+    /// All of them, found to match the ETag, or known to.
+    Inline(Bytes),
+    File(ContentFile),
+}
+
+/// Content in a file.
+#[derive(Clone, Debug)]
+pub struct ContentFile {
+    pub(crate) file: Arc<OwnedFd>,
+    /// Where in the file it begins.
+    pub(crate) offset: u64,
+    pub(crate) size: u64,
+    pub(crate) identity: FileIdentity,
+    /// To be hashed while it is read whole.
+    pub(crate) verify: bool,
+    /// Kept in the page cache after reading.
+    pub(crate) keep_cache: bool,
+}
+
+/// An upload under way. Dropped without a commit, it is gone.
+pub trait ObjectWriter: Send {
+    /// Appends.
+    fn write(&mut self, chunks: &[Bytes]) -> Result<(), DiskError>;
+
+    fn written(&self) -> u64;
+
+    /// The MD5 of what was written, where the writer was asked to hash.
+    fn md5(&mut self) -> Option<[u8; 16]>;
+
+    /// Makes the object durable and visible, and removes what it replaces. `metadata` needs
+    /// `X-Timestamp`, `Content-Length`, `ETag`; the name is added.
+    fn commit(self: Box<Self>, metadata: Metadata) -> Result<(), DiskError>;
+}
+
+/// Objects on a disk.
+pub trait ObjectEngine: Send + Sync {
+    fn open(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        options: &OpenOptions,
+    ) -> Result<OpenObject, DiskError>;
+
+    /// Begins an upload of `size` bytes, where that is known. `hash`: compute the MD5 on the way.
+    fn create(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        size: Option<u64>,
+        hash: bool,
+    ) -> Result<Box<dyn ObjectWriter>, DiskError>;
+
+    /// A whole upload at once.
+    fn put_small(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        body: Bytes,
+        metadata: Metadata,
+    ) -> Result<(), DiskError> {
+        let mut writer = self.create(disk, key, Some(body.len() as u64), false)?;
+        writer.write(&[body])?;
+        writer.commit(metadata)
+    }
+
+    /// A POST's metadata, beside the content. Needs `X-Timestamp`; a `Content-Type` needs its
+    /// `Content-Type-Timestamp`.
+    fn write_metadata(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        metadata: Metadata,
+    ) -> Result<(), DiskError>;
+
+    /// Leaves a tombstone in the object's place.
+    fn delete(&self, disk: &Disk, key: &ObjectKey, timestamp: Timestamp) -> Result<(), DiskError>;
+
+    /// Moves a broken object out of the way, for replication to bring a good one.
+    fn quarantine(&self, disk: &Disk, key: &ObjectKey, reason: &str) -> Result<(), DiskError>;
+}

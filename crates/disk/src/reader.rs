@@ -1,0 +1,148 @@
+//! Reading an open object's content in chunks, one ahead of the consumer, each chunk one
+//! operation on the device's thread, which also hashes it.
+
+use std::future::Future;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use md5::{Digest, Md5};
+use rustix::fs::Advice;
+
+use crate::device_pool::{Device, Run};
+use crate::diskfile::read_range;
+use crate::error::DiskError;
+use crate::object_file::{ContentFile, ObjectEngine, ObjectKey};
+use crate::xattr;
+
+/// Streams a range of an object. Read whole, the content is held against the ETag: an object
+/// that fails is quarantined, and the last chunk is withheld and an error comes in its place.
+pub struct ObjectReader {
+    device: Arc<Device>,
+    engine: Arc<dyn ObjectEngine>,
+    key: ObjectKey,
+    etag: String,
+    content: ContentFile,
+    chunk_size: u64,
+    /// Next byte to ask the device for, and the end.
+    next: u64,
+    end: u64,
+    md5: Option<Md5>,
+    ahead: Option<Run<Chunk>>,
+}
+
+struct Chunk {
+    bytes: Bytes,
+    md5: Option<Md5>,
+}
+
+impl ObjectReader {
+    /// `range`: within the content.
+    pub fn new(
+        device: Arc<Device>,
+        engine: Arc<dyn ObjectEngine>,
+        key: ObjectKey,
+        etag: &str,
+        content: ContentFile,
+        range: Range<u64>,
+        chunk_size: usize,
+    ) -> Self {
+        let is_whole = range == (0..content.size);
+        let mut reader = ObjectReader {
+            device,
+            engine,
+            key,
+            etag: etag.to_owned(),
+            chunk_size: (chunk_size as u64).max(1),
+            next: range.start,
+            end: range.end.min(content.size),
+            md5: (is_whole && content.verify).then(Md5::new),
+            ahead: None,
+            content,
+        };
+        reader.ask_ahead();
+        reader
+    }
+
+    /// The next chunk, `None` at the end.
+    pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, DiskError> {
+        let Some(run) = self.ahead.take() else {
+            return Ok(None);
+        };
+        let chunk = run.await?;
+        self.md5 = chunk.md5;
+        self.ask_ahead();
+        Ok(Some(chunk.bytes))
+    }
+
+    fn ask_ahead(&mut self) {
+        let len = self.chunk_size.min(self.end.saturating_sub(self.next));
+        if len == 0 {
+            return;
+        }
+        let at = self.next;
+        self.next += len;
+        let is_last = self.next == self.end;
+        let content = self.content.clone();
+        let mut md5 = self.md5.take();
+        let engine = self.engine.clone();
+        let key = self.key.clone();
+        let etag = if is_last && md5.is_some() {
+            std::mem::take(&mut self.etag)
+        } else {
+            String::new()
+        };
+        self.ahead = Some(self.device.read(move |disk| {
+            let broken = |reason: String| {
+                engine.quarantine(disk, &key, &reason)?;
+                Err(DiskError::Quarantined(reason))
+            };
+            let offset = content.offset + at;
+            let bytes = match read_range(content.file.as_fd(), offset, len as usize) {
+                Ok(bytes) => bytes,
+                Err(errno @ (rustix::io::Errno::IO | rustix::io::Errno::UCLEAN)) => {
+                    return broken(format!("read: {errno}"));
+                }
+                Err(errno) => return Err(DiskError::from_errno("read", &*key.name, errno)),
+            };
+            if bytes.len() as u64 != len {
+                return broken("the file became shorter while it was read".into());
+            }
+            if !content.keep_cache {
+                let len = std::num::NonZero::new(len);
+                let _ = rustix::fs::fadvise(&*content.file, offset, len, Advice::DontNeed);
+            }
+            if let Some(md5) = &mut md5 {
+                md5.update(&bytes);
+            }
+            if is_last && let Some(md5) = md5.take() {
+                let md5 = xattr::hex(&md5.finalize().into());
+                if md5 != etag {
+                    return broken(format!("ETag {etag} and file's md5 {md5} do not match"));
+                }
+                disk.state.verified.insert(content.identity);
+            }
+            Ok(Chunk { bytes, md5 })
+        }));
+    }
+}
+
+/// Waits for a future on this thread: for callers that have no runtime.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    use std::task::{Context, Poll, Wake, Waker};
+    struct Unpark(std::thread::Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! Durability, once: the only file of the workspace that fsyncs, links and renames objects.
+//!
+//! A new file is written under no name (`O_TMPFILE`) or under one in `<device>/tmp[-N]`, fsynced
+//! with its extended attributes, linked into its hash directory, and that directory is fsynced,
+//! and so is the parent of every directory that had to be made for it, up to the first that
+//! existed. Only then may anyone be told. A crash before the link leaves nothing but space to
+//! reclaim; after the link it leaves a whole file, as its content was on disk before its name.
+//!
+//! Not here: choosing names, deciding what is obsolete.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use rustix::fs::{Advice, AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::device_pool::{Disk, FallocateReserve};
+use crate::error::DiskError;
+
+/// Uploads from this size on have their space allocated beforehand; smaller ones gain nothing.
+const FALLOCATE_FROM: u64 = 1 << 20;
+/// A directory that somebody removes while we link into it is made again this often.
+const PUBLISH_ATTEMPTS: usize = 5;
+
+/// A file that nobody sees yet. Dropped unpublished, it is gone.
+pub struct StagedFile {
+    disk: Disk,
+    fd: OwnedFd,
+    /// Its name under the device, where it has one.
+    temporary: Option<String>,
+    written: u64,
+    drop_cache: bool,
+}
+
+/// What free space a new file is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserve {
+    /// Refused where less than the reserve would be left; `size` where it is known.
+    Keep { size: Option<u64> },
+    /// Tombstones free space: they may always be written.
+    Ignore,
+}
+
+impl StagedFile {
+    /// `tmp_dir`: under the device, made if it is missing.
+    pub fn create(disk: &Disk, tmp_dir: &str, reserve: Reserve) -> Result<Self, DiskError> {
+        let (fd, temporary) = open_staged(disk, tmp_dir)?;
+        let staged = StagedFile {
+            disk: disk.clone(),
+            fd,
+            temporary,
+            written: 0,
+            drop_cache: false,
+        };
+        if let Reserve::Keep { size } = reserve {
+            staged.reserve(size.unwrap_or(0))?;
+        }
+        Ok(staged)
+    }
+
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Bytes written so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    fn reserve(&self, size: u64) -> Result<(), DiskError> {
+        let config = self.disk.config();
+        let stat = rustix::fs::fstatvfs(&self.fd)
+            .map_err(|e| DiskError::from_errno("statvfs", self.disk.name(), e))?;
+        let free = stat
+            .f_frsize
+            .saturating_mul(stat.f_bavail)
+            .saturating_sub(size);
+        let is_short = match config.fallocate_reserve {
+            FallocateReserve::Bytes(0) => false,
+            FallocateReserve::Bytes(bytes) => free <= bytes,
+            FallocateReserve::Percent(percent) => {
+                let total = stat.f_frsize.saturating_mul(stat.f_blocks).max(1);
+                percent > 0.0 && free as f64 / total as f64 * 100.0 <= percent
+            }
+        };
+        if is_short {
+            return Err(DiskError::NoSpace);
+        }
+        if size >= FALLOCATE_FROM && !config.disable_fallocate {
+            match rustix::fs::fallocate(&self.fd, FallocateFlags::KEEP_SIZE, 0, size) {
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+                Err(errno) => return Err(self.error("fallocate", errno)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends.
+    pub fn write(&mut self, chunks: &[Bytes]) -> Result<(), DiskError> {
+        for chunk in chunks {
+            let mut rest = &chunk[..];
+            while !rest.is_empty() {
+                match rustix::io::write(&self.fd, rest) {
+                    Ok(0) => return Err(self.error("write", Errno::IO)),
+                    Ok(n) => {
+                        rest = &rest[n..];
+                        self.written += n as u64;
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(errno) => return Err(self.error("write", errno)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Content, size and extended attributes are on disk when this returns. (Not fdatasync: it
+    /// may leave attributes out.)
+    pub fn sync(&self) -> Result<(), DiskError> {
+        fsync(&self.disk, self.fd.as_fd(), "a new file")
+    }
+
+    /// Lets the page cache forget what is on disk of this file.
+    pub fn drop_cache(&self) {
+        let _ = rustix::fs::fadvise(&self.fd, 0, None, Advice::DontNeed);
+    }
+
+    /// Does so when the file is published.
+    pub fn drop_cache_when_synced(&mut self) {
+        self.drop_cache = true;
+    }
+
+    /// Gives the file its name, replacing one that has it, and makes the name durable. `linking`
+    /// runs before the link, once the directory is there, and what it returns is held until the
+    /// link is made: a lock.
+    pub fn publish<G>(
+        mut self,
+        dir: &str,
+        name: &str,
+        linking: impl Fn() -> Result<G, DiskError>,
+    ) -> Result<Published, DiskError> {
+        self.sync()?;
+        if self.drop_cache {
+            self.drop_cache();
+        }
+        let mut made = 0;
+        for attempt in 1.. {
+            let (dir_fd, made_now) = make_dirs(&self.disk, dir)?;
+            made = made_now.max(made);
+            let guard = linking()?;
+            let linked = self.link(dir_fd.as_fd(), name);
+            drop(guard);
+            match linked {
+                Ok(()) => {
+                    sync_dirs(&self.disk, dir_fd.as_fd(), dir, made)?;
+                    return Ok(Published {
+                        dir: dir_fd,
+                        is_new_dir: made > 0,
+                    });
+                }
+                // Somebody removed the directory, empty as it was.
+                Err(Errno::NOENT) if attempt < PUBLISH_ATTEMPTS => {}
+                Err(errno) => {
+                    return Err(DiskError::from_errno(
+                        "link",
+                        format!("{dir}/{name}"),
+                        errno,
+                    ));
+                }
+            }
+        }
+        unreachable!("the loop returns");
+    }
+
+    fn link(&mut self, dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+        if let Some(temporary) = &self.temporary {
+            rustix::fs::renameat(self.disk.fd(), temporary, dir, name)?;
+            self.temporary = None;
+            return Ok(());
+        }
+        let descriptor = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+        let link = |to_dir: BorrowedFd<'_>, to: &str| {
+            rustix::fs::linkat(CWD, &*descriptor, to_dir, to, AtFlags::SYMLINK_FOLLOW)
+        };
+        match link(dir, name) {
+            // The same object at the same moment again: replaced in one step.
+            Err(Errno::EXIST) => {
+                let beside = format!(".{name}.{}", unique());
+                link(dir, &beside)?;
+                rustix::fs::renameat(dir, &*beside, dir, name).inspect_err(|_| {
+                    let _ = rustix::fs::unlinkat(dir, &*beside, AtFlags::empty());
+                })
+            }
+            other => other,
+        }
+    }
+
+    fn error(&self, action: &'static str, errno: Errno) -> DiskError {
+        DiskError::from_errno(action, self.disk.name(), errno)
+    }
+}
+
+impl Drop for StagedFile {
+    fn drop(&mut self) {
+        if let Some(temporary) = &self.temporary {
+            let _ = rustix::fs::unlinkat(self.disk.fd(), temporary, AtFlags::empty());
+        }
+    }
+}
+
+/// Where a file was published.
+pub struct Published {
+    pub dir: OwnedFd,
+    /// The directory did not exist before: nothing in it can be obsolete.
+    pub is_new_dir: bool,
+}
+
+fn open_staged(disk: &Disk, tmp_dir: &str) -> Result<(OwnedFd, Option<String>), DiskError> {
+    let mode = Mode::from_raw_mode(0o600);
+    if disk.state.use_tmpfile.load(Ordering::Relaxed) {
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let open = || rustix::fs::openat(disk.fd(), tmp_dir, flags, mode);
+        let opened = match open() {
+            Err(Errno::NOENT) => {
+                make_dirs(disk, tmp_dir)?;
+                open()
+            }
+            other => other,
+        };
+        match opened {
+            Ok(fd) => return Ok((fd, None)),
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
+                tracing::debug!(
+                    device = disk.name(),
+                    "no O_TMPFILE here; named files instead"
+                );
+                disk.state.use_tmpfile.store(false, Ordering::Relaxed);
+            }
+            Err(errno) => return Err(DiskError::from_errno("open", tmp_dir, errno)),
+        }
+    }
+    make_dirs(disk, tmp_dir)?;
+    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+    loop {
+        let name = format!("{tmp_dir}/tmp{}", unique());
+        match rustix::fs::openat(disk.fd(), &*name, flags, mode) {
+            Ok(fd) => return Ok((fd, Some(name))),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(DiskError::from_errno("create", name, errno)),
+        }
+    }
+}
+
+/// A text that no other file of this moment has.
+pub(crate) fn unique() -> String {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let nanos = now.map_or(0, |d| d.as_nanos() as u64);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    format!("{:x}{nanos:016x}{count:x}", std::process::id())
+}
+
+/// Opens a directory under the device, making it and its parents where they are missing. Tells
+/// how many had to be made.
+pub(crate) fn make_dirs(disk: &Disk, dir: &str) -> Result<(OwnedFd, usize), DiskError> {
+    let mut made = 0;
+    loop {
+        match open_dir(disk, dir) {
+            Ok(fd) => return Ok((fd, made)),
+            Err(Errno::NOENT) => made += make_missing(disk, dir)?,
+            Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
+        }
+    }
+}
+
+pub(crate) fn open_dir(disk: &Disk, dir: &str) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(disk.fd(), dir, flags, Mode::empty())
+}
+
+fn make_missing(disk: &Disk, dir: &str) -> Result<usize, DiskError> {
+    let mode = Mode::from_raw_mode(0o755);
+    match rustix::fs::mkdirat(disk.fd(), dir, mode) {
+        Ok(()) => Ok(1),
+        Err(Errno::EXIST) => Ok(0),
+        Err(Errno::NOENT) => match dir.rsplit_once('/') {
+            Some((parent, _)) => Ok(make_missing(disk, parent)? + make_missing(disk, dir)?),
+            None => Err(DiskError::from_errno("mkdir", dir, Errno::NOENT)),
+        },
+        Err(errno) => Err(DiskError::from_errno("mkdir", dir, errno)),
+    }
+}
+
+/// Makes the names in `dir` durable, and those of the `made` directories above it.
+fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, made: usize) -> Result<(), DiskError> {
+    fsync(disk, dir_fd, dir)?;
+    let mut parent = dir;
+    for _ in 0..made {
+        parent = parent.rsplit_once('/').map_or("", |(parent, _)| parent);
+        if parent.is_empty() {
+            return fsync(disk, disk.fd(), "the device's directory");
+        }
+        let fd = open_dir(disk, parent).map_err(|e| DiskError::from_errno("open", parent, e))?;
+        fsync(disk, fd.as_fd(), parent)?;
+    }
+    Ok(())
+}
+
+fn fsync(disk: &Disk, fd: BorrowedFd<'_>, path: &str) -> Result<(), DiskError> {
+    if disk.config().unsafe_no_fsync {
+        return Ok(());
+    }
+    loop {
+        match rustix::fs::fsync(fd) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => {
+                let source = std::io::Error::from(errno);
+                disk.poison(path, &source);
+                return Err(DiskError::Io {
+                    action: "fsync",
+                    path: path.to_owned(),
+                    source,
+                });
+            }
+        }
+    }
+}
+
+/// Removes a file; one that is not there is fine. The removal itself need not survive a crash:
+/// what is removed is obsolete, and found to be so again.
+pub(crate) fn remove_file(dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+    match rustix::fs::unlinkat(dir, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Removes an empty directory; false where it is not empty.
+pub(crate) fn remove_dir(disk: &Disk, dir: &str) -> bool {
+    rustix::fs::unlinkat(disk.fd(), dir, AtFlags::REMOVEDIR).is_ok()
+}
+
+/// Moves a directory or file to a place under the device that nothing has yet; made unique
+/// where something has it. Not made durable: what is moved away is broken, and still is after a
+/// crash.
+pub(crate) fn move_aside(disk: &Disk, from: &str, to: &str) -> Result<String, DiskError> {
+    if let Some((parent, _)) = to.rsplit_once('/') {
+        make_dirs(disk, parent)?;
+    }
+    let mut target = to.to_owned();
+    loop {
+        match rustix::fs::renameat(disk.fd(), from, disk.fd(), &*target) {
+            Ok(()) => return Ok(target),
+            Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR) if target == to => {
+                target = format!("{to}-{}", unique());
+            }
+            Err(errno) => return Err(DiskError::from_errno("rename", from, errno)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::device_pool::{Devices, DevicesConfig};
+
+    fn disk(change: impl FnOnce(&mut DevicesConfig)) -> (tempfile::TempDir, Disk) {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("d")).unwrap();
+        let mut config = DevicesConfig::new(root.path());
+        config.mount_check = false;
+        change(&mut config);
+        let disk = Devices::new(config).get("d").unwrap().disk().unwrap();
+        (root, disk)
+    }
+
+    fn keep() -> Reserve {
+        Reserve::Keep { size: None }
+    }
+
+    #[test]
+    fn published_with_its_directories() {
+        for use_tmpfile in [true, false] {
+            let (root, disk) = disk(|_| {});
+            disk.state.use_tmpfile.store(use_tmpfile, Ordering::Relaxed);
+            for content in ["one", "two"] {
+                let mut staged = StagedFile::create(&disk, "tmp", keep()).unwrap();
+                staged.write(&[Bytes::from(content)]).unwrap();
+                assert_eq!(staged.written(), 3);
+                let published = staged
+                    .publish("objects/1/abc/x", "f.data", || Ok(()))
+                    .unwrap();
+                assert_eq!(published.is_new_dir, content == "one");
+                let path = root.path().join("d/objects/1/abc/x/f.data");
+                assert_eq!(std::fs::read_to_string(path).unwrap(), content);
+            }
+            let dir = root.path().join("d/objects/1/abc/x");
+            assert_eq!(std::fs::read_dir(dir).unwrap().count(), 1);
+            assert_eq!(
+                std::fs::read_dir(root.path().join("d/tmp"))
+                    .unwrap()
+                    .count(),
+                0
+            );
+        }
+    }
+
+    #[test]
+    fn dropped_it_is_gone() {
+        let (root, disk) = disk(|_| {});
+        disk.state.use_tmpfile.store(false, Ordering::Relaxed);
+        let staged = StagedFile::create(&disk, "tmp-1", keep()).unwrap();
+        let tmp = root.path().join("d/tmp-1");
+        assert_eq!(std::fs::read_dir(&tmp).unwrap().count(), 1);
+        drop(staged);
+        assert_eq!(std::fs::read_dir(&tmp).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_removed_in_between_is_made_again() {
+        let (root, disk) = disk(|_| {});
+        let staged = StagedFile::create(&disk, "tmp", keep()).unwrap();
+        let dir = root.path().join("d/objects/1");
+        let removed = std::cell::Cell::new(false);
+        let linking = || {
+            if !removed.replace(true) {
+                std::fs::remove_dir(&dir).unwrap();
+            }
+            Ok(())
+        };
+        staged.publish("objects/1", "f", linking).unwrap();
+        assert!(dir.join("f").exists());
+    }
+
+    #[test]
+    fn the_reserve_is_kept() {
+        let (_root, disk) = disk(|c| c.fallocate_reserve = FallocateReserve::Percent(100.0));
+        for size in [None, Some(0), Some(10 << 20)] {
+            assert!(matches!(
+                StagedFile::create(&disk, "tmp", Reserve::Keep { size }),
+                Err(DiskError::NoSpace)
+            ));
+        }
+        StagedFile::create(&disk, "tmp", Reserve::Ignore).unwrap();
+    }
+
+    #[test]
+    fn moved_aside_under_another_name() {
+        let (root, disk) = disk(|_| {});
+        for _ in 0..2 {
+            make_dirs(&disk, "objects/1/abc/x").unwrap();
+            std::fs::write(root.path().join("d/objects/1/abc/x/f"), "").unwrap();
+            move_aside(&disk, "objects/1/abc/x", "quarantined/objects/x").unwrap();
+        }
+        let aside = root.path().join("d/quarantined/objects");
+        assert_eq!(std::fs::read_dir(aside).unwrap().count(), 2);
+    }
+}

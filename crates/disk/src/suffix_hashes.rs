@@ -1,0 +1,305 @@
+//! The hashes by which replicas compare a partition: one MD5 per suffix directory, over the
+//! names of the files that count in it.
+//!
+//! ```text
+//! <partition>/hashes.pkl       a pickled dictionary: suffix -> MD5 or None (to be hashed),
+//!                              'valid' -> bool, 'updated' -> seconds
+//! <partition>/hashes.invalid   suffixes changed since, one a line
+//! ```
+//!
+//! Every change of an object appends its suffix to `hashes.invalid`, under the partition's lock
+//! and before the change is made visible, so that neither a crash nor a replicator at work can
+//! miss it. Readers consolidate the two files.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use cairn_formats::pickle::{self, Value};
+use cairn_types::{ObjectHash, PolicyIndex};
+use md5::{Digest, Md5};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::device_pool::Disk;
+use crate::diskfile::DiskFileEngine;
+use crate::error::DiskError;
+use crate::layout::{OnDiskFiles, partition_dir};
+use crate::partition_lock::PartitionLock;
+use crate::staged_file::{Reserve, StagedFile, open_dir, remove_dir};
+use crate::xattr;
+
+const HASHES: &str = "hashes.pkl";
+const INVALID: &str = "hashes.invalid";
+/// A `hashes.pkl` has at most 4,096 suffixes; anything far larger is not one.
+const FILE_MAX: u64 = 16 << 20;
+
+/// The hashes of one partition.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SuffixHashes {
+    /// False: unreadable or not there; every suffix has to be looked for.
+    pub valid: bool,
+    /// When they were last written, in seconds; -1 where the file does not say.
+    pub updated: f64,
+    /// `None`: changed since it was hashed.
+    pub suffixes: BTreeMap<String, Option<String>>,
+}
+
+pub(crate) fn is_suffix(text: &str) -> bool {
+    text.len() == 3
+        && text
+            .bytes()
+            .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
+}
+
+/// Takes the partition's lock and notes that `suffix` changes. Keep the lock until it has.
+pub(crate) fn invalidating<'a>(
+    disk: &'a Disk,
+    partition_dir: &str,
+    suffix: &str,
+) -> Result<PartitionLock<'a>, DiskError> {
+    let lock = PartitionLock::acquire(disk, partition_dir)?;
+    append_invalid(disk, partition_dir, suffix)?;
+    Ok(lock)
+}
+
+/// Notes that a suffix has to be hashed again.
+pub fn invalidate(disk: &Disk, partition_dir: &str, suffix: &str) -> Result<(), DiskError> {
+    invalidating(disk, partition_dir, suffix).map(drop)
+}
+
+fn append_invalid(disk: &Disk, partition_dir: &str, suffix: &str) -> Result<(), DiskError> {
+    let path = format!("{partition_dir}/{INVALID}");
+    let error = |errno| DiskError::from_errno("append", &*path, errno);
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
+    let mode = Mode::from_raw_mode(0o644);
+    let file = match rustix::fs::openat(disk.fd(), &*path, flags, mode) {
+        Ok(file) => file,
+        // The partition was handed off and removed: there is nothing left to hash.
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(error(errno)),
+    };
+    let mut line = [0; 4];
+    line[..3].copy_from_slice(suffix.as_bytes().get(..3).unwrap_or(b"???"));
+    line[3] = b'\n';
+    rustix::io::write(&file, &line).map_err(error)?;
+    Ok(())
+}
+
+/// What `hashes.pkl` says, and nothing else.
+pub fn read_hashes(disk: &Disk, partition_dir: &str) -> SuffixHashes {
+    let file = read_small_file(disk, &format!("{partition_dir}/{HASHES}"));
+    let value = file.and_then(|bytes| pickle::loads(&bytes).ok());
+    value.and_then(|v| from_value(&v)).unwrap_or_default()
+}
+
+fn from_value(value: &Value) -> Option<SuffixHashes> {
+    let mut hashes = SuffixHashes {
+        valid: true,
+        updated: -1.0,
+        suffixes: BTreeMap::new(),
+    };
+    for (key, value) in value.as_dict()? {
+        match key.as_str()? {
+            "valid" => hashes.valid = value.as_int()? != 0,
+            "updated" => hashes.updated = value.as_float()?,
+            suffix if is_suffix(suffix) => {
+                let hash = value.as_str().map(str::to_owned);
+                hashes.suffixes.insert(suffix.to_owned(), hash);
+            }
+            _ => return None,
+        }
+    }
+    Some(hashes)
+}
+
+fn to_value(hashes: &SuffixHashes) -> Value {
+    let mut pairs: Vec<(Value, Value)> = hashes
+        .suffixes
+        .iter()
+        .map(|(suffix, hash)| {
+            let hash = hash.as_ref().map_or(Value::None, Value::str);
+            (Value::str(suffix), hash)
+        })
+        .collect();
+    pairs.push((Value::str("valid"), Value::Bool(hashes.valid)));
+    pairs.push((Value::str("updated"), Value::Float(hashes.updated)));
+    Value::Dict(pairs)
+}
+
+/// Writes `hashes.pkl`, with the time.
+fn write_hashes(
+    disk: &Disk,
+    partition_dir: &str,
+    hashes: &mut SuffixHashes,
+) -> Result<(), DiskError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    hashes.updated = now.map_or(0.0, |d| d.as_secs_f64());
+    let mut staged = StagedFile::create(disk, partition_dir, Reserve::Ignore)?;
+    staged.write(&[Bytes::from(pickle::dumps(&to_value(hashes)))])?;
+    staged.publish(partition_dir, HASHES, || Ok(()))?;
+    Ok(())
+}
+
+/// Moves the suffixes of `hashes.invalid` into `hashes.pkl` as to be hashed.
+pub fn consolidate_hashes(disk: &Disk, partition_dir: &str) -> Result<SuffixHashes, DiskError> {
+    let _lock = PartitionLock::acquire(disk, partition_dir)?;
+    let mut hashes = read_hashes(disk, partition_dir);
+    let path = format!("{partition_dir}/{INVALID}");
+    let invalid = read_small_file(disk, &path).unwrap_or_default();
+    if invalid.is_empty() {
+        return Ok(hashes);
+    }
+    let text = String::from_utf8_lossy(&invalid);
+    let suffixes: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|s| is_suffix(s))
+        .collect();
+    for suffix in &suffixes {
+        hashes.suffixes.insert((*suffix).to_owned(), None);
+    }
+    if !suffixes.is_empty() {
+        write_hashes(disk, partition_dir, &mut hashes)?;
+    }
+    // What it said is in hashes.pkl, durably: now it may be emptied.
+    let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
+    rustix::fs::openat(disk.fd(), &*path, flags, Mode::empty())
+        .map_err(|errno| DiskError::from_errno("truncate", path, errno))?;
+    Ok(hashes)
+}
+
+/// The suffix hashes of a partition of a replicated policy, those that changed and those of
+/// `recalculate` hashed anew. Cleans up on its way, as Swift does.
+pub fn get_hashes(
+    disk: &Disk,
+    engine: &DiskFileEngine,
+    policy: PolicyIndex,
+    partition: u32,
+    recalculate: &[String],
+) -> Result<BTreeMap<String, String>, DiskError> {
+    let dir = partition_dir(policy, partition);
+    if open_dir(disk, &dir).is_err() {
+        return Ok(BTreeMap::new());
+    }
+    loop {
+        let original = consolidate_hashes(disk, &dir)?;
+        let mut hashes = original.clone();
+        let mut is_modified = !original.valid;
+        if !original.valid {
+            hashes = SuffixHashes {
+                valid: true,
+                ..SuffixHashes::default()
+            };
+            for name in list(disk, &dir)?.into_iter().filter(|n| is_suffix(n)) {
+                hashes.suffixes.insert(name, None);
+            }
+        }
+        for suffix in recalculate.iter().filter(|s| is_suffix(s)) {
+            hashes.suffixes.insert(suffix.clone(), None);
+        }
+        let pending: Vec<String> = hashes
+            .suffixes
+            .iter()
+            .filter(|(_, hash)| hash.as_ref().is_none_or(String::is_empty))
+            .map(|(suffix, _)| suffix.clone())
+            .collect();
+        for suffix in pending {
+            is_modified = true;
+            match hash_suffix(disk, engine, policy, partition, &suffix) {
+                Ok(Some(hash)) => hashes.suffixes.insert(suffix, Some(hash)),
+                Ok(None) => hashes.suffixes.remove(&suffix),
+                Err(error) => {
+                    tracing::warn!(device = disk.name(), dir, suffix, %error, "suffix not hashed");
+                    continue;
+                }
+            };
+        }
+        if is_modified {
+            let _lock = PartitionLock::acquire(disk, &dir)?;
+            if read_hashes(disk, &dir) != original {
+                continue;
+            }
+            write_hashes(disk, &dir, &mut hashes)?;
+        }
+        let known = hashes.suffixes.into_iter();
+        return Ok(known.filter_map(|(s, hash)| Some((s, hash?))).collect());
+    }
+}
+
+/// The hash of one suffix directory; `None` where there is nothing in it.
+fn hash_suffix(
+    disk: &Disk,
+    engine: &DiskFileEngine,
+    policy: PolicyIndex,
+    partition: u32,
+    suffix: &str,
+) -> Result<Option<String>, DiskError> {
+    let dir = format!("{}/{suffix}", partition_dir(policy, partition));
+    let mut names = match list(disk, &dir) {
+        Ok(names) => names,
+        Err(DiskError::NotExist) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    names.sort();
+    let mut md5 = Md5::new();
+    for name in names {
+        let Some(hash) = ObjectHash::from_hex(&name) else {
+            continue;
+        };
+        let files = engine.clean_up(disk, policy, partition, hash)?;
+        hash_files(&mut md5, &files);
+    }
+    if remove_dir(disk, &dir) {
+        return Ok(None);
+    }
+    Ok(Some(xattr::hex(&md5.finalize().into())))
+}
+
+/// Adds the names of the files that count, in Swift's order.
+fn hash_files(md5: &mut Md5, files: &OnDiskFiles) {
+    for entry in [&files.meta, &files.tombstone, &files.data]
+        .into_iter()
+        .flatten()
+    {
+        md5.update(entry.timestamp.internal().as_bytes());
+        md5.update(entry.extension().as_bytes());
+    }
+    let content_type = files.content_type.as_ref();
+    if let Some(time) = content_type.and_then(|e| e.content_type_timestamp) {
+        md5.update(time.internal().as_bytes());
+        md5.update(b"_ctype");
+    }
+}
+
+/// The names in a directory. `NotExist` where it is none.
+pub(crate) fn list(disk: &Disk, dir: &str) -> Result<Vec<String>, DiskError> {
+    let error = |errno| match errno {
+        Errno::NOENT | Errno::NOTDIR => DiskError::NotExist,
+        errno => DiskError::from_errno("list", dir, errno),
+    };
+    let fd = open_dir(disk, dir).map_err(error)?;
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::read_from(fd.as_fd()).map_err(error)? {
+        let entry = entry.map_err(error)?;
+        if let Ok(name) = entry.file_name().to_str()
+            && name != "."
+            && name != ".."
+        {
+            names.push(name.to_owned());
+        }
+    }
+    Ok(names)
+}
+
+/// A whole file under the device; `None` where it cannot be read.
+pub(crate) fn read_small_file(disk: &Disk, path: &str) -> Option<Vec<u8>> {
+    use std::io::Read;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(disk.fd(), path, flags, Mode::empty()).ok()?;
+    let mut bytes = Vec::new();
+    let file = std::fs::File::from(fd);
+    file.take(FILE_MAX).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}

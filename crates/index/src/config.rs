@@ -1,0 +1,94 @@
+//! How many threads, queues and open databases an index may have; and its clock and dice.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cairn_types::Timestamp;
+
+use crate::metadata::MetadataLimits;
+
+/// Where "now" comes from: handed in, so that a simulator can own it.
+pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+#[derive(Clone)]
+pub struct IndexConfig {
+    /// The folder whose sub-folders are devices.
+    pub devices: PathBuf,
+    /// Threads that read, on each device. They start when there is work.
+    pub read_threads: usize,
+    /// Threads that write, on each device.
+    pub write_threads: usize,
+    /// Jobs that may wait for each of the two, on each device.
+    pub queue_jobs_max: usize,
+    /// Updates that may wait for one database.
+    pub updates_max: usize,
+    /// Updates merged by one transaction.
+    pub batch_max: usize,
+    /// Databases kept open; each holds up to seven file descriptors.
+    pub open_max: usize,
+    /// A database nobody used for this long is closed, its log merged into the one file that
+    /// other programs read and copy.
+    pub idle_close: Duration,
+    /// How long to wait for another process's lock on a database.
+    pub lock_timeout: Duration,
+    pub metadata_limits: MetadataLimits,
+    pub clock: Clock,
+    /// 128 random bits each call: the ids of databases and the names of temporary files.
+    pub random: Arc<dyn Fn() -> u128 + Send + Sync>,
+}
+
+impl IndexConfig {
+    pub fn new(devices: impl Into<PathBuf>) -> Self {
+        IndexConfig {
+            devices: devices.into(),
+            read_threads: 4,
+            write_threads: 4,
+            queue_jobs_max: 1024,
+            updates_max: 4096,
+            batch_max: 1000,
+            open_max: 128,
+            idle_close: Duration::from_secs(5),
+            lock_timeout: Duration::from_secs(25),
+            metadata_limits: MetadataLimits::default(),
+            clock: Arc::new(|| {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH);
+                Timestamp::from_unix(since.unwrap_or_default())
+            }),
+            random: Arc::new(rand::random::<u128>),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    /// A database's id: a version 4 UUID, a dash, and the device it was made on.
+    pub(crate) fn new_db_id(&self, device: &str) -> String {
+        let bits = (self.random)() & !(0xf << 76) & !(0x3 << 62) | (0x4 << 76) | (0x2 << 62);
+        let hex = format!("{bits:032x}");
+        format!(
+            "{}-{}-{}-{}-{}-{device}",
+            &hex[..8],
+            &hex[8..12],
+            &hex[12..16],
+            &hex[16..20],
+            &hex[20..]
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_version_4_uuids() {
+        let mut config = IndexConfig::new("/");
+        config.random = Arc::new(|| u128::MAX);
+        assert_eq!(
+            config.new_db_id("sda"),
+            "ffffffff-ffff-4fff-bfff-ffffffffffff-sda"
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! Opening a database: pragmas, the `chexor` function, the journal mode.
+//!
+//! Databases are in WAL mode while we have them: a commit appends to `<hash>.db-wal` and syncs it,
+//! readers see the last commit. The last connection to close merges the log into the file and
+//! removes it. Swift's programs set the journal mode to DELETE when they open a file and can do so
+//! only when nobody else has it open, which is why idle ones are closed soon.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use md5::{Digest, Md5};
+use rusqlite::functions::FunctionFlags;
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::{IndexError, Result};
+
+/// Log pages after which a commit also merges the log into the file: often enough to keep reads
+/// quick, seldom enough that hot pages are merged once for many commits.
+const CHECKPOINT_PAGES: u32 = 2000;
+const WRITER_CACHE_KIB: i32 = 4096;
+const READER_CACHE_KIB: i32 = 2048;
+const STATEMENTS_MAX: usize = 48;
+
+/// The one connection that writes a database.
+pub(crate) fn open_writer(path: &Path, lock_timeout: Duration) -> Result<Connection> {
+    let conn = open_existing(path, lock_timeout)?;
+    conn.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
+    set_wal(&conn, path, lock_timeout)?;
+    conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+    conn.pragma_update(None, "synchronous", "FULL")?;
+    Ok(conn)
+}
+
+pub(crate) fn open_reader(path: &Path, lock_timeout: Duration) -> Result<Connection> {
+    let conn = open_existing(path, lock_timeout)?;
+    conn.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
+    conn.pragma_update(None, "query_only", "ON")?;
+    Ok(conn)
+}
+
+/// A new file, filled without syncs: the caller syncs it once, when it is whole.
+pub(crate) fn open_new(path: &Path) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)?;
+    conn.pragma_update(None, "synchronous", "OFF")?;
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    conn.pragma_update(None, "journal_mode", "MEMORY")?;
+    add_chexor(&conn)?;
+    Ok(conn)
+}
+
+fn open_existing(path: &Path, lock_timeout: Duration) -> Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let conn = Connection::open_with_flags(path, flags)?;
+    conn.busy_timeout(lock_timeout)?;
+    conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+    conn.pragma_update(None, "temp_store", "MEMORY")?;
+    add_chexor(&conn)?;
+    Ok(conn)
+}
+
+/// Waits for whoever has the database in another mode: SQLite's own busy handler is not asked
+/// when the mode changes.
+fn set_wal(conn: &Connection, path: &Path, lock_timeout: Duration) -> Result<()> {
+    let deadline = Instant::now() + lock_timeout;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        let mode = conn.query_row("PRAGMA journal_mode = WAL", [], |row| {
+            row.get::<_, String>(0)
+        });
+        let locked = match mode.map_err(|error| IndexError::from(error).at(path)) {
+            Ok(mode) if mode == "wal" => return Ok(()),
+            Ok(_) => IndexError::Locked { path: path.into() },
+            Err(locked @ IndexError::Locked { .. }) => locked,
+            Err(error) => return Err(error),
+        };
+        if Instant::now() >= deadline {
+            return Err(locked);
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+fn add_chexor(conn: &Connection) -> Result<()> {
+    conn.create_scalar_function(
+        "chexor",
+        3,
+        FunctionFlags::SQLITE_UTF8
+            | FunctionFlags::SQLITE_DETERMINISTIC
+            | FunctionFlags::SQLITE_INNOCUOUS,
+        |context| {
+            let mut md5 = Md5::new();
+            let name = context.get_raw(1);
+            if name == ValueRef::Null {
+                return Err(rusqlite::Error::UserFunctionError("name is NULL".into()));
+            }
+            update_text(&mut md5, name);
+            md5.update(b"-");
+            update_text(&mut md5, context.get_raw(2));
+            let old = context.get_raw(0).as_str().ok();
+            let old = old.and_then(|old| u128::from_str_radix(old, 16).ok());
+            let Some(old) = old else {
+                return Err(rusqlite::Error::UserFunctionError("bad hash".into()));
+            };
+            Ok(chexor(old, md5))
+        },
+    )?;
+    Ok(())
+}
+
+/// The running hash of a database's rows: the XOR of each row's MD5, so that adding a row twice
+/// takes it out, in any order.
+fn chexor(old: u128, row: Md5) -> String {
+    let row: [u8; 16] = row.finalize().into();
+    format!("{:032x}", old ^ u128::from_be_bytes(row))
+}
+
+/// Feeds a value in the text form that Python would give it.
+fn update_text(md5: &mut Md5, value: ValueRef<'_>) {
+    match value {
+        ValueRef::Text(text) | ValueRef::Blob(text) => md5.update(text),
+        ValueRef::Integer(number) => md5.update(number.to_string()),
+        ValueRef::Real(number) => md5.update(format!("{number:?}")),
+        ValueRef::Null => md5.update(b"None"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chexor_as_upstream() {
+        // Upstream's own sample: test_db.py, TestHelperFunctions.
+        let conn = Connection::open_in_memory().unwrap();
+        add_chexor(&conn).unwrap();
+        let call = |old: &str, name: &str, time: &str| -> String {
+            conn.query_row("SELECT chexor(?, ?, ?)", [old, name, time], |row| {
+                row.get(0)
+            })
+            .unwrap()
+        };
+        assert_eq!(
+            call(
+                "d41d8cd98f00b204e9800998ecf8427e",
+                "new name",
+                "0000000001.00000"
+            ),
+            "4f2ea31ac14d4273fe32ba08062b21de"
+        );
+        let zero = "00000000000000000000000000000000";
+        let once = call(zero, "a", "b");
+        assert_eq!(call(&once, "a", "b"), zero);
+    }
+}

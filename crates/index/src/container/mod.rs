@@ -1,0 +1,191 @@
+//! A container database: facts about the container, and its policy.
+
+mod merge;
+
+use std::ops::Deref;
+
+use rusqlite::{OptionalExtension, params};
+
+use crate::Result;
+use crate::broker::{Broker, timestamp};
+
+pub use merge::ObjectRow;
+
+/// A container database, lent to a closure.
+pub struct ContainerBroker<'c>(pub(crate) Broker<'c>);
+
+impl<'c> Deref for ContainerBroker<'c> {
+    type Target = Broker<'c>;
+    fn deref(&self) -> &Broker<'c> {
+        &self.0
+    }
+}
+
+/// Facts about a container. Times are the texts of the database: replicas hash them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerInfo {
+    pub account: String,
+    pub container: String,
+    pub created_at: String,
+    pub put_timestamp: String,
+    pub delete_timestamp: String,
+    pub status: String,
+    pub status_changed_at: String,
+    pub object_count: i64,
+    pub bytes_used: i64,
+    pub reported_put_timestamp: String,
+    pub reported_delete_timestamp: String,
+    pub reported_object_count: i64,
+    pub reported_bytes_used: i64,
+    pub hash: String,
+    pub id: String,
+    pub x_container_sync_point1: i64,
+    pub x_container_sync_point2: i64,
+    pub storage_policy_index: i64,
+    /// `unsharded`, or `sharded` for a file with an epoch.
+    pub db_state: &'static str,
+}
+
+impl ContainerInfo {
+    /// Deleted: the delete time is later than the put time, and no objects are left.
+    pub fn is_deleted(&self) -> bool {
+        self.object_count == 0 && timestamp(&self.delete_timestamp) > timestamp(&self.put_timestamp)
+    }
+}
+
+/// The counts of one policy in a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyStats {
+    pub storage_policy_index: i64,
+    pub object_count: i64,
+    pub bytes_used: i64,
+}
+
+const INFO: &str = "SELECT account, container, created_at, put_timestamp, delete_timestamp,
+    status, status_changed_at, object_count, bytes_used, reported_put_timestamp,
+    reported_delete_timestamp, reported_object_count, reported_bytes_used, hash, id,
+    x_container_sync_point1, x_container_sync_point2, storage_policy_index FROM container_stat";
+
+impl ContainerBroker<'_> {
+    pub fn info(&self) -> Result<ContainerInfo> {
+        let text = |row: &rusqlite::Row<'_>, column: usize| {
+            Ok::<_, rusqlite::Error>(row.get::<_, Option<String>>(column)?.unwrap_or_default())
+        };
+        let number = |row: &rusqlite::Row<'_>, column: usize| {
+            Ok::<_, rusqlite::Error>(row.get::<_, Option<i64>>(column)?.unwrap_or_default())
+        };
+        let info = self.0.conn.prepare_cached(INFO)?.query_row([], |row| {
+            Ok(ContainerInfo {
+                account: text(row, 0)?,
+                container: text(row, 1)?,
+                created_at: text(row, 2)?,
+                put_timestamp: text(row, 3)?,
+                delete_timestamp: text(row, 4)?,
+                status: text(row, 5)?,
+                status_changed_at: text(row, 6)?,
+                object_count: number(row, 7)?,
+                bytes_used: number(row, 8)?,
+                reported_put_timestamp: text(row, 9)?,
+                reported_delete_timestamp: text(row, 10)?,
+                reported_object_count: number(row, 11)?,
+                reported_bytes_used: number(row, 12)?,
+                hash: text(row, 13)?,
+                id: text(row, 14)?,
+                x_container_sync_point1: number(row, 15)?,
+                x_container_sync_point2: number(row, 16)?,
+                storage_policy_index: number(row, 17)?,
+                db_state: match self.0.schema.has_epoch {
+                    true => "sharded",
+                    false => "unsharded",
+                },
+            })
+        });
+        info.optional()?.ok_or_else(|| self.missing_row())
+    }
+
+    pub fn is_deleted(&self) -> Result<bool> {
+        Ok(self.info()?.is_deleted())
+    }
+
+    /// No objects in any policy: more than `is_deleted` asks.
+    pub fn is_empty(&self) -> Result<bool> {
+        let most = self
+            .0
+            .conn
+            .prepare_cached("SELECT max(object_count) FROM policy_stat")?
+            .query_row([], |row| row.get::<_, Option<i64>>(0))?;
+        Ok(most.unwrap_or(0) == 0)
+    }
+
+    pub fn policy_stats(&self) -> Result<Vec<PolicyStats>> {
+        let mut query = self.0.conn.prepare_cached(
+            "SELECT storage_policy_index, object_count, bytes_used FROM policy_stat",
+        )?;
+        let rows = query.query_map([], |row| {
+            Ok(PolicyStats {
+                storage_policy_index: row.get(0)?,
+                object_count: row.get(1)?,
+                bytes_used: row.get(2)?,
+            })
+        })?;
+        Ok(rows.collect::<rusqlite::Result<_>>()?)
+    }
+
+    /// Gives the container another policy; objects of the old one stay until reconciled.
+    pub fn set_storage_policy_index(&self, index: i64, internal: &str) -> Result<()> {
+        self.execute(
+            "INSERT OR IGNORE INTO policy_stat (storage_policy_index) VALUES (?)",
+            [index],
+        )?;
+        self.execute(
+            "UPDATE container_info SET storage_policy_index = ?1,
+                 status_changed_at = MAX(?2, status_changed_at) WHERE storage_policy_index <> ?1",
+            params![index, internal],
+        )?;
+        Ok(())
+    }
+
+    /// Notes what the account has been told.
+    pub fn reported(
+        &self,
+        put_timestamp: &str,
+        delete_timestamp: &str,
+        object_count: i64,
+        bytes_used: i64,
+    ) -> Result<()> {
+        self.execute(
+            "UPDATE container_info SET reported_put_timestamp = ?, reported_delete_timestamp = ?,
+                 reported_object_count = ?, reported_bytes_used = ?",
+            params![put_timestamp, delete_timestamp, object_count, bytes_used],
+        )?;
+        Ok(())
+    }
+
+    /// How far container sync got; none leaves a point as it is.
+    pub fn set_x_container_sync_points(
+        &self,
+        point1: Option<i64>,
+        point2: Option<i64>,
+    ) -> Result<()> {
+        self.execute(
+            "UPDATE container_info SET
+                 x_container_sync_point1 = coalesce(?, x_container_sync_point1),
+                 x_container_sync_point2 = coalesce(?, x_container_sync_point2)",
+            params![point1, point2],
+        )?;
+        Ok(())
+    }
+
+    /// Takes another replica's creation, put and delete times.
+    pub fn merge_timestamps(&self, created: &str, put: &str, delete: &str) -> Result<()> {
+        self.merge_timestamps_with([created, put, delete], || self.is_deleted())
+    }
+
+    /// Adds rows, keeping of each what is newest.
+    pub fn merge_items(&self, rows: Vec<ObjectRow>) -> Result<()> {
+        for row in rows {
+            self.merge_item(row)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,442 @@
+//! One open database: its connections, and the queue of updates that become transactions.
+//!
+//! Updates of a database are taken from its queue by one thread at a time, as many as there are,
+//! and made in one transaction; everyone who waits for one of them is told after the commit, that
+//! is, after the sync. While that runs the next batch gathers. Readers use connections of their
+//! own and see the last commit.
+
+use std::collections::VecDeque;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use rusqlite::Connection;
+
+use crate::broker::Broker;
+use crate::config::IndexConfig;
+use crate::files::{self, Identity};
+use crate::migrate::{Schema, migrate};
+use crate::schema::{self, NewDb};
+use crate::{DbKey, DriveCheck, IndexError, Result, connection, pending};
+
+/// Read connections kept per database; more are opened when more read at once.
+const READERS_KEPT: usize = 2;
+
+/// An update that waits for its transaction.
+pub(crate) trait Update: Send {
+    /// What must hold for the device.
+    fn check(&self) -> DriveCheck;
+    /// Make the database if there is none.
+    fn new_db(&self) -> Option<&NewDb>;
+    /// It may fail after changing something, and is then undone alone.
+    fn may_fail(&self) -> bool;
+    fn apply(&mut self, broker: Broker<'_>) -> Result<()>;
+    /// Called once: with what came of the transaction, or of `apply`.
+    fn finish(self: Box<Self>, outcome: Result<()>);
+}
+
+pub(crate) struct Db {
+    pub(crate) key: DbKey,
+    pub(crate) last_used: Mutex<Instant>,
+    pub(crate) queue: Mutex<Queue>,
+    /// Held while a batch is written, and while the database is opened.
+    writer: Mutex<Option<Connection>>,
+    shared: Mutex<Shared>,
+}
+
+#[derive(Default)]
+pub(crate) struct Queue {
+    pub(crate) updates: VecDeque<Box<dyn Update>>,
+    /// A thread has been asked to empty it.
+    pub(crate) draining: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    opened: Option<Opened>,
+    readers: Vec<Connection>,
+}
+
+#[derive(Clone)]
+struct Opened {
+    file: PathBuf,
+    identity: Identity,
+    schema: Schema,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Db {
+    /// The writer closes last: it merges the log into the file, synced.
+    fn drop(&mut self) {
+        lock(&self.shared).readers.clear();
+        *lock(&self.writer) = None;
+    }
+}
+
+impl Db {
+    pub(crate) fn new(key: DbKey) -> Self {
+        Db {
+            key,
+            last_used: Mutex::new(Instant::now()),
+            queue: Mutex::default(),
+            writer: Mutex::default(),
+            shared: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        lock(&self.shared).opened.is_some()
+    }
+
+    /// Is there a file? Without opening it.
+    pub(crate) fn exists(&self, config: &IndexConfig) -> Result<bool> {
+        if self.still_open()?.is_some() {
+            return Ok(true);
+        }
+        Ok(files::find_db_file(&self.key, &config.devices)?.is_some())
+    }
+
+    pub(crate) fn read<T>(
+        &self,
+        config: &IndexConfig,
+        f: impl FnOnce(Broker<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let opened = match self.still_open()? {
+            Some(opened) => opened,
+            None => {
+                let mut writer = lock(&self.writer);
+                self.open(config, &mut writer)?
+            }
+        };
+        let kept = lock(&self.shared).readers.pop();
+        let conn = match kept {
+            Some(conn) => conn,
+            None => connection::open_reader(&opened.file, config.lock_timeout)
+                .map_err(|error| self.failed(config, &opened.file, error))?,
+        };
+        let result = f(self.broker(config, &conn, opened.schema, false));
+        match result {
+            Err(error) => {
+                let error = error.at(&opened.file);
+                let spoiled = error.spoils_connection();
+                if !spoiled {
+                    self.keep_reader(conn, &opened);
+                }
+                Err(self.failed(config, &opened.file, error))
+            }
+            Ok(value) => {
+                self.keep_reader(conn, &opened);
+                Ok(value)
+            }
+        }
+    }
+
+    fn keep_reader(&self, conn: Connection, opened: &Opened) {
+        let mut shared = lock(&self.shared);
+        let same = shared.opened.as_ref().map(|now| now.identity) == Some(opened.identity);
+        if same && shared.readers.len() < READERS_KEPT {
+            shared.readers.push(conn);
+        } else {
+            drop(shared);
+            drop(conn);
+        }
+    }
+
+    /// Makes one transaction of what is queued. True if there is more.
+    pub(crate) fn drain(&self, config: &IndexConfig) -> bool {
+        let batch: Vec<_> = {
+            let mut queue = lock(&self.queue);
+            let count = queue.updates.len().min(config.batch_max.max(1));
+            queue.updates.drain(..count).collect()
+        };
+        if catch_unwind(AssertUnwindSafe(|| self.write(config, batch))).is_err() {
+            // Whoever waited sees the channel closed; the transaction is gone with its connection.
+            tracing::error!(hash = %self.key.hash.hex(), "an update panicked");
+            self.forget(&mut lock(&self.writer));
+        }
+        let mut queue = lock(&self.queue);
+        queue.draining = !queue.updates.is_empty();
+        queue.draining
+    }
+
+    fn write(&self, config: &IndexConfig, batch: Vec<Box<dyn Update>>) {
+        let mut writer = lock(&self.writer);
+        let device = config.devices.join(&*self.key.device);
+        let mut ready = VecDeque::with_capacity(batch.len());
+        for update in batch {
+            match update.check().check(&device) {
+                Ok(()) => ready.push_back(update),
+                Err(error) => update.finish(Err(error)),
+            }
+        }
+        let mut batch = ready;
+        while !batch.is_empty() {
+            let opened = match self.open(config, &mut writer) {
+                Ok(opened) => opened,
+                Err(IndexError::NotFound { path }) => {
+                    // Nobody before the first that makes the database finds one.
+                    let Some(first) = batch.pop_front() else {
+                        return;
+                    };
+                    match first.new_db().cloned() {
+                        Some(new) => self.create(config, &new, first),
+                        None => first.finish(Err(IndexError::NotFound { path })),
+                    }
+                    continue;
+                }
+                Err(error) => {
+                    for update in batch {
+                        update.finish(Err(error.clone()));
+                    }
+                    return;
+                }
+            };
+            let Some(conn) = writer.as_ref() else { return };
+            let failed = self.transact(config, conn, &opened, batch.drain(..).collect());
+            if failed.is_some_and(|error| error.spoils_connection()) || !conn.is_autocommit() {
+                self.forget(&mut writer);
+            }
+        }
+    }
+
+    /// One transaction of all updates. Returns the error that undid it, if one did.
+    fn transact(
+        &self,
+        config: &IndexConfig,
+        conn: &Connection,
+        opened: &Opened,
+        updates: Vec<Box<dyn Update>>,
+    ) -> Option<IndexError> {
+        let broker = self.broker(config, conn, opened.schema, false);
+        let mut outcomes = Vec::with_capacity(updates.len());
+        let mut updates = updates;
+        let result = run(conn, "BEGIN IMMEDIATE").and_then(|()| {
+            for update in &mut updates {
+                outcomes.push(apply_alone(conn, broker, update.as_mut())?);
+            }
+            run(conn, "COMMIT")
+        });
+        let error = result.err().map(|error| {
+            if !conn.is_autocommit() {
+                // It may have been undone already; a connection still in a transaction is dropped.
+                let _ = run(conn, "ROLLBACK");
+            }
+            self.failed(config, &opened.file, error.at(&opened.file))
+        });
+        let mut outcomes = outcomes.into_iter();
+        for update in updates {
+            let outcome = match (&error, outcomes.next()) {
+                (None, Some(outcome)) => outcome,
+                (None, None) => Err(IndexError::Closed),
+                (Some(error), _) => Err(error.clone()),
+            };
+            update.finish(outcome.map_err(|error| error.at(&opened.file)));
+        }
+        error
+    }
+
+    fn broker<'c>(
+        &'c self,
+        config: &'c IndexConfig,
+        conn: &'c Connection,
+        schema: Schema,
+        created: bool,
+    ) -> Broker<'c> {
+        Broker {
+            conn,
+            schema,
+            config,
+            key: &self.key,
+            created,
+        }
+    }
+
+    /// What is open, if the file is still the one that was opened: another process may have
+    /// removed or replaced it.
+    fn still_open(&self) -> Result<Option<Opened>> {
+        let Some(opened) = lock(&self.shared).opened.clone() else {
+            return Ok(None);
+        };
+        if files::identity(&opened.file)? == Some(opened.identity) {
+            return Ok(Some(opened));
+        }
+        Ok(None)
+    }
+
+    /// Opens the database for writing, unless it is open: brings the tables up to date, and
+    /// merges what Swift left pending.
+    fn open(&self, config: &IndexConfig, writer: &mut Option<Connection>) -> Result<Opened> {
+        match self.still_open()? {
+            Some(opened) if writer.is_some() => return Ok(opened),
+            _ => self.forget(writer),
+        }
+        let dir = self.key.file(&config.devices);
+        let found = files::find_db_file(&self.key, &config.devices)?;
+        let (file, identity) = found.ok_or(IndexError::NotFound { path: dir })?;
+        let opened = connection::open_writer(&file, config.lock_timeout).and_then(|conn| {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            let schema = migrate(&conn, self.key.kind, name.contains('_'))?;
+            pending::merge_pending(self.broker(config, &conn, schema, false), &file)?;
+            Ok((conn, schema))
+        });
+        let (conn, schema) = opened.map_err(|error| self.failed(config, &file, error.at(&file)))?;
+        let opened = Opened {
+            file,
+            identity,
+            schema,
+        };
+        *writer = Some(conn);
+        lock(&self.shared).opened = Some(opened.clone());
+        Ok(opened)
+    }
+
+    fn forget(&self, writer: &mut Option<Connection>) {
+        let readers = {
+            let mut shared = lock(&self.shared);
+            shared.opened = None;
+            std::mem::take(&mut shared.readers)
+        };
+        drop(readers);
+        *writer = None;
+    }
+
+    /// Moves a damaged database out of the way; other errors pass.
+    fn failed(
+        &self,
+        config: &IndexConfig,
+        file: &std::path::Path,
+        error: IndexError,
+    ) -> IndexError {
+        let (path, reason) = match error.at(file) {
+            IndexError::Corrupt { path, reason } => (path, reason),
+            other => return other,
+        };
+        let readers = {
+            let mut shared = lock(&self.shared);
+            shared.opened = None;
+            std::mem::take(&mut shared.readers)
+        };
+        drop(readers);
+        match files::quarantine(&self.key, &config.devices, (config.random)()) {
+            Ok(to) => {
+                tracing::error!(
+                    path = %path.display(), to = %to.display(), reason, "quarantined a database"
+                );
+                IndexError::Quarantined { path, to, reason }
+            }
+            Err(error) => {
+                tracing::error!(
+                    path = %path.display(), %error, reason, "could not quarantine a database"
+                );
+                IndexError::Corrupt { path, reason }
+            }
+        }
+    }
+
+    /// Makes the database with the first update in it: built beside its place, synced, and
+    /// renamed into it, so that it is there whole or not at all.
+    fn create(&self, config: &IndexConfig, new: &NewDb, mut first: Box<dyn Update>) {
+        let outcome = self.create_with(config, new, first.as_mut());
+        let path = self.key.file(&config.devices);
+        first.finish(outcome.map_err(|error| error.at(&path)));
+    }
+
+    fn create_with(&self, config: &IndexConfig, new: &NewDb, first: &mut dyn Update) -> Result<()> {
+        let dir = self.key.dir(&config.devices);
+        let path = self.key.file(&config.devices);
+        files::make_folders(&config.devices.join(&*self.key.device), &dir)?;
+        let _lock = files::lock_folder(&dir, config.lock_timeout)?;
+        let temporary = dir.join(format!("{:032x}.tmp", (config.random)()));
+        let result = self
+            .build(config, new, first, &temporary)
+            .and_then(|outcome| {
+                sync_file(&temporary)?;
+                if path.exists() {
+                    // A Swift process was quicker, in spite of its own lock.
+                    return Err(IndexError::Busy {
+                        what: path.display().to_string(),
+                    });
+                }
+                fs::rename(&temporary, &path).map_err(|error| IndexError::io(&path, error))?;
+                files::sync_folder(&dir)?;
+                outcome
+            });
+        if result.is_err() {
+            // Gone already where it was renamed; else a leftover that nobody reads.
+            let _ = fs::remove_file(&temporary);
+        }
+        result
+    }
+
+    /// Fills the file. The inner result is the update's own: a database that it refuses to be
+    /// put into is made all the same, as Swift does.
+    fn build(
+        &self,
+        config: &IndexConfig,
+        new: &NewDb,
+        first: &mut dyn Update,
+        path: &std::path::Path,
+    ) -> Result<Result<()>> {
+        let created = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o644)
+            .open(path);
+        created.map_err(|error| IndexError::io(path, error))?;
+        let conn = connection::open_new(path)?;
+        let id = config.new_db_id(&self.key.device);
+        schema::create(&conn, new, &config.now().internal(), &id)?;
+        let schema = Schema {
+            indexed: true,
+            has_epoch: false,
+        };
+        let broker = self.broker(config, &conn, schema, true);
+        run(&conn, "BEGIN IMMEDIATE")?;
+        let outcome = apply_alone(&conn, broker, first)?;
+        run(&conn, "COMMIT")?;
+        // The mode is part of the file: it is born as we open it later.
+        conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+        conn.close().map_err(|(_, error)| IndexError::from(error))?;
+        Ok(outcome)
+    }
+}
+
+fn run(conn: &Connection, sql: &str) -> Result<()> {
+    conn.prepare_cached(sql)?.execute([])?;
+    Ok(())
+}
+
+/// The outer error undoes the whole transaction, the inner one only this update.
+fn apply_alone(
+    conn: &Connection,
+    broker: Broker<'_>,
+    update: &mut dyn Update,
+) -> Result<Result<()>> {
+    if !update.may_fail() {
+        return update.apply(broker).map(Ok);
+    }
+    run(conn, "SAVEPOINT one")?;
+    let outcome = update.apply(broker);
+    match outcome {
+        Ok(()) => {}
+        Err(error) if error.spoils_connection() => return Err(error),
+        Err(_) => run(conn, "ROLLBACK TO one")?,
+    }
+    run(conn, "RELEASE one")?;
+    Ok(outcome)
+}
+
+fn sync_file(path: &std::path::Path) -> Result<()> {
+    // No connection has it open: see the warning in `files`.
+    OpenOptions::new()
+        .write(true)
+        .open(path)
+        .and_then(|file| file.sync_all())
+        .map_err(|error| IndexError::io(path, error))
+}

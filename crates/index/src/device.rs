@@ -1,0 +1,158 @@
+//! The threads of one device. Two lanes, one for reading and one for writing, each with its own
+//! bounded queue: a device that hangs fills its own queues and nothing else, and reads do not
+//! wait behind syncs.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crate::config::IndexConfig;
+
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+pub(crate) struct Device {
+    pub(crate) read: Arc<Lane>,
+    pub(crate) write: Arc<Lane>,
+}
+
+impl Device {
+    pub(crate) fn new(name: &str, config: &IndexConfig) -> Self {
+        let lane = |use_: &str, threads: usize| {
+            Arc::new(Lane {
+                name: format!("{use_}-{name}"),
+                threads_max: threads.max(1),
+                jobs_max: config.queue_jobs_max.max(1),
+                state: Mutex::default(),
+                wake: Condvar::new(),
+            })
+        };
+        Device {
+            read: lane("ixr", config.read_threads),
+            write: lane("ixw", config.write_threads),
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        self.read.close();
+        self.write.close();
+    }
+}
+
+/// A queue and the threads that empty it; threads start as work comes.
+pub(crate) struct Lane {
+    name: String,
+    threads_max: usize,
+    jobs_max: usize,
+    state: Mutex<LaneState>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct LaneState {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    threads: Vec<JoinHandle<()>>,
+    closed: bool,
+}
+
+impl Lane {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LaneState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Queues a job; false when the queue is full or closed.
+    pub(crate) fn push(self: &Arc<Self>, job: Job) -> bool {
+        let mut state = self.lock();
+        if state.closed || state.jobs.len() >= self.jobs_max {
+            return false;
+        }
+        state.jobs.push_back(job);
+        self.ensure_thread(&mut state)
+    }
+
+    /// Queues a job beyond the bound: the rest of one that runs now, or the closing of a
+    /// database, of which there are never more than databases open.
+    pub(crate) fn push_rest(self: &Arc<Self>, job: Job) {
+        let mut state = self.lock();
+        state.jobs.push_back(job);
+        self.ensure_thread(&mut state);
+    }
+
+    /// Wakes or starts a thread for the job just queued; without any thread the job is taken
+    /// back and dropped.
+    fn ensure_thread(self: &Arc<Self>, state: &mut LaneState) -> bool {
+        if state.idle >= state.jobs.len() {
+            self.wake.notify_one();
+            return true;
+        }
+        if state.threads.len() < self.threads_max && !state.closed {
+            let lane = Arc::clone(self);
+            let spawned = thread::Builder::new()
+                .name(self.name.chars().take(15).collect())
+                .spawn(move || lane.work());
+            match spawned {
+                Ok(thread) => state.threads.push(thread),
+                Err(error) => {
+                    tracing::error!(lane = self.name, %error, "no thread for a device");
+                    if state.threads.is_empty() {
+                        state.jobs.pop_back();
+                        return false;
+                    }
+                }
+            }
+        }
+        self.wake.notify_one();
+        true
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                drop(state);
+                if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                    tracing::error!(lane = self.name, "a job panicked");
+                }
+                state = self.lock();
+            } else if state.closed {
+                return;
+            } else {
+                state.idle += 1;
+                state = self
+                    .wake
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+            }
+        }
+    }
+
+    /// Does what is queued, and ends the threads.
+    fn close(&self) {
+        let threads = {
+            let mut state = self.lock();
+            state.closed = true;
+            std::mem::take(&mut state.threads)
+        };
+        self.wake.notify_all();
+        for thread in threads {
+            if thread.thread().id() != thread::current().id() {
+                // A panic of the thread itself has been reported where it happened.
+                let _ = thread.join();
+            }
+        }
+        // Without a thread left, what came last is done here.
+        loop {
+            let job = self.lock().jobs.pop_front();
+            match job {
+                Some(job) => job(),
+                None => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What can go wrong with a database, as data that a server can turn into a status.
+//!
+//! Errors are cloned: all waiters of one failed transaction get the same one.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rusqlite::ErrorCode;
+use thiserror::Error;
+
+use crate::metadata::MetadataRefused;
+
+#[derive(Debug, Error, Clone)]
+pub enum IndexError {
+    #[error("no database at {path}")]
+    NotFound { path: PathBuf },
+    #[error("too many requests are waiting for {what}")]
+    Busy { what: String },
+    #[error("the database {path} stayed locked by another process")]
+    Locked { path: PathBuf },
+    #[error("the device {path} is not mounted")]
+    NotMounted { path: PathBuf },
+    #[error("no space left for {path}")]
+    NoSpace { path: PathBuf },
+    /// The device refuses: read only, not ours, or broken.
+    #[error("the device of {path} fails: {reason}")]
+    DriveFailed { path: PathBuf, reason: String },
+    /// The file is damaged, and not yet moved out of the way.
+    #[error("damaged database {path}: {reason}")]
+    Corrupt { path: PathBuf, reason: String },
+    #[error("quarantined {path} to {to}: {reason}")]
+    Quarantined {
+        path: PathBuf,
+        to: PathBuf,
+        reason: String,
+    },
+    #[error(transparent)]
+    Metadata(#[from] MetadataRefused),
+    #[error("the metadata column is not readable: {reason}")]
+    MetadataText { reason: String },
+    #[error("{path}: {source}")]
+    Sqlite {
+        path: PathBuf,
+        source: Arc<rusqlite::Error>,
+    },
+    #[error("{path}: {source}")]
+    Io {
+        path: PathBuf,
+        source: Arc<io::Error>,
+    },
+    /// The pool is shut down, or the work on the request panicked.
+    #[error("the index is closed")]
+    Closed,
+}
+
+impl IndexError {
+    pub(crate) fn io(path: &Path, source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::StorageFull
+            || source.kind() == io::ErrorKind::QuotaExceeded
+        {
+            return IndexError::NoSpace { path: path.into() };
+        }
+        if matches!(
+            source.kind(),
+            io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
+        ) || source.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
+        {
+            return IndexError::DriveFailed {
+                path: path.into(),
+                reason: source.to_string(),
+            };
+        }
+        IndexError::Io {
+            path: path.into(),
+            source: Arc::new(source),
+        }
+    }
+
+    pub(crate) fn corrupt(reason: impl Into<String>) -> Self {
+        IndexError::Corrupt {
+            path: PathBuf::new(),
+            reason: reason.into(),
+        }
+    }
+
+    /// Names the database and sorts SQLite's errors into those that callers tell apart.
+    pub(crate) fn at(self, path: &Path) -> Self {
+        match self {
+            IndexError::Sqlite { source, .. } => Self::classified(path, source),
+            IndexError::Corrupt { reason, .. } => IndexError::Corrupt {
+                path: path.into(),
+                reason,
+            },
+            other => other,
+        }
+    }
+
+    fn classified(path: &Path, source: Arc<rusqlite::Error>) -> Self {
+        let path = path.to_path_buf();
+        match source.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt) => IndexError::Corrupt {
+                path,
+                reason: "malformed database".into(),
+            },
+            Some(ErrorCode::NotADatabase) => IndexError::Corrupt {
+                path,
+                reason: "corrupted database".into(),
+            },
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                IndexError::Locked { path }
+            }
+            Some(ErrorCode::DiskFull) => IndexError::NoSpace { path },
+            Some(
+                ErrorCode::ReadOnly
+                | ErrorCode::CannotOpen
+                | ErrorCode::PermissionDenied
+                | ErrorCode::SystemIoFailure,
+            ) => IndexError::DriveFailed {
+                path,
+                reason: source.to_string(),
+            },
+            _ => IndexError::Sqlite { path, source },
+        }
+    }
+
+    /// The connection that saw this is not to be used again.
+    pub(crate) fn spoils_connection(&self) -> bool {
+        matches!(
+            self,
+            IndexError::Corrupt { .. }
+                | IndexError::Quarantined { .. }
+                | IndexError::Sqlite { .. }
+                | IndexError::DriveFailed { .. }
+                | IndexError::Io { .. }
+        )
+    }
+}
+
+impl From<rusqlite::Error> for IndexError {
+    fn from(source: rusqlite::Error) -> Self {
+        IndexError::Sqlite {
+            path: PathBuf::new(),
+            source: Arc::new(source),
+        }
+    }
+}

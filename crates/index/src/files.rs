@@ -1,0 +1,167 @@
+//! Folders and files around a database, made so that they outlive a power cut: every new folder's
+//! parent is synced before anything in it is acknowledged.
+//!
+//! Never open a database's own file here: closing any descriptor of it would drop SQLite's locks
+//! on it, for the whole process.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::{DbKey, IndexError, Result};
+
+/// Which file this is, whatever its name: tells a database from another put in its place.
+pub(crate) type Identity = (u64, u64);
+
+/// The file of a database and which one it is. A sharded database has `<hash>_<epoch>.db`: the
+/// last by name counts.
+pub(crate) fn find_db_file(key: &DbKey, devices: &Path) -> Result<Option<(PathBuf, Identity)>> {
+    let dir = key.dir(devices);
+    let entries = match fs::read_dir(&dir) {
+        Ok(entries) => entries,
+        Err(error) if is_missing(&error) => return Ok(None),
+        Err(error) => return Err(IndexError::io(&dir, error)),
+    };
+    let hash = key.hash.hex();
+    let mut last: Option<String> = None;
+    for entry in entries {
+        let entry = entry.map_err(|error| IndexError::io(&dir, error))?;
+        let Ok(name) = entry.file_name().into_string() else {
+            continue;
+        };
+        let stem = name.strip_suffix(".db");
+        let ours = stem.and_then(|stem| stem.split('_').next()) == Some(&hash);
+        if ours && last.as_ref().is_none_or(|last| *last < name) {
+            last = Some(name);
+        }
+    }
+    let Some(name) = last else { return Ok(None) };
+    let path = dir.join(name);
+    Ok(identity(&path)?.map(|identity| (path, identity)))
+}
+
+pub(crate) fn identity(path: &Path) -> Result<Option<Identity>> {
+    match fs::metadata(path) {
+        Ok(meta) => Ok(Some((meta.dev(), meta.ino()))),
+        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) => Err(IndexError::io(path, error)),
+    }
+}
+
+pub(crate) fn is_missing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+/// One thread at a time makes folders: who finds a folder already there may count on its maker
+/// having synced it.
+static MAKING_FOLDERS: Mutex<()> = Mutex::new(());
+
+/// Makes `dir` and its missing parents, and syncs what holds them. The first component that must
+/// be there already is `root`: a device that is not mounted must not be filled.
+pub(crate) fn make_folders(root: &Path, dir: &Path) -> Result<()> {
+    let _alone = MAKING_FOLDERS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let mut missing = Vec::new();
+    let mut at = dir;
+    while at != root && !at.is_dir() {
+        missing.push(at);
+        at = at.parent().unwrap_or(root);
+    }
+    for folder in missing.into_iter().rev() {
+        match fs::create_dir(folder) {
+            Ok(()) => {}
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(IndexError::io(folder, error)),
+        }
+        sync_folder(folder.parent().unwrap_or(root))?;
+    }
+    Ok(())
+}
+
+pub(crate) fn sync_folder(dir: &Path) -> Result<()> {
+    File::open(dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(|error| IndexError::io(dir, error))
+}
+
+/// Swift's lock on a folder: an exclusive `flock` of its `.lock` file, freed on drop.
+pub(crate) struct FolderLock {
+    _file: File,
+}
+
+pub(crate) fn lock_folder(dir: &Path, timeout: Duration) -> Result<FolderLock> {
+    let path = dir.join(".lock");
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o644)
+        .open(&path)
+        .map_err(|error| IndexError::io(&path, error))?;
+    let deadline = Instant::now() + timeout;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(FolderLock { _file: file }),
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(IndexError::io(&path, error.into())),
+        }
+        if Instant::now() >= deadline {
+            return Err(IndexError::Locked { path });
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+}
+
+/// Moves a database's folder to `<device>/quarantined/<kind>s/<hash>`, or to `<hash>-<random>`
+/// if that is taken. Returns where it went.
+pub(crate) fn quarantine(key: &DbKey, devices: &Path, random: u128) -> Result<PathBuf> {
+    let dir = key.dir(devices);
+    let device = devices.join(&*key.device);
+    let parent = device.join("quarantined").join(key.kind.datadir());
+    fs::create_dir_all(&parent).map_err(|error| IndexError::io(&parent, error))?;
+    let hash = key.hash.hex();
+    let to = parent.join(&hash);
+    match fs::rename(&dir, &to) {
+        Ok(()) => Ok(to),
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty
+            ) =>
+        {
+            let to = parent.join(format!("{hash}-{random:032x}"));
+            fs::rename(&dir, &to).map_err(|error| IndexError::io(&dir, error))?;
+            Ok(to)
+        }
+        Err(error) => Err(IndexError::io(&dir, error)),
+    }
+}
+
+/// Removes a database's folder and the suffix and partition folders it leaves empty.
+pub(crate) fn remove_db_folder(key: &DbKey, devices: &Path) -> Result<()> {
+    let dir = key.dir(devices);
+    match fs::remove_dir_all(&dir) {
+        Ok(()) => {}
+        Err(error) if is_missing(&error) => return Ok(()),
+        Err(error) => return Err(IndexError::io(&dir, error)),
+    }
+    for parent in dir.ancestors().skip(1).take(2) {
+        // Only an empty folder goes; another database may be moving in just now.
+        if fs::remove_dir(parent).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! Handles that async code holds: one database each, whether it exists or not.
+//!
+//! `read` and `write` run a closure on the device's threads and give its result; a `write` is
+//! answered when its transaction is synced. Dropping the future does not undo an update that is
+//! on its way.
+
+use std::sync::Arc;
+
+use cairn_types::Timestamp;
+use futures_channel::oneshot;
+
+use crate::broker::Broker;
+use crate::db::Update;
+use crate::listing::{ContainerEntry, ListCursor, ListPage, ObjectEntry};
+use crate::schema::NewDb;
+use crate::{
+    AccountBroker, ContainerBroker, ContainerRow, DbKey, DriveCheck, IndexError, IndexPool,
+    ObjectRow, Result,
+};
+
+/// A container's database.
+#[derive(Clone)]
+pub struct ContainerDb {
+    pool: Arc<IndexPool>,
+    key: DbKey,
+    check: DriveCheck,
+}
+
+/// An account's database.
+#[derive(Clone)]
+pub struct AccountDb {
+    pool: Arc<IndexPool>,
+    key: DbKey,
+    check: DriveCheck,
+}
+
+async fn answer<T>(waiting: Result<oneshot::Receiver<Result<T>>>) -> Result<T> {
+    waiting?.await.unwrap_or(Err(IndexError::Closed))
+}
+
+impl ContainerDb {
+    pub(crate) fn new(pool: Arc<IndexPool>, key: DbKey) -> Self {
+        ContainerDb {
+            pool,
+            key,
+            check: DriveCheck::default(),
+        }
+    }
+
+    /// From now on all that is done by this handle asks this of the device first.
+    pub fn checked(self, check: DriveCheck) -> Self {
+        ContainerDb { check, ..self }
+    }
+
+    pub fn key(&self) -> &DbKey {
+        &self.key
+    }
+
+    pub async fn exists(&self) -> Result<bool> {
+        answer(self.pool.submit_exists(&self.key, self.check)).await
+    }
+
+    /// Reads; what `f` reads is of one commit only where it is one query.
+    pub async fn read<T, F>(&self, f: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&ContainerBroker<'_>) -> Result<T> + Send + 'static,
+    {
+        answer(self.pool.submit_read(&self.key, self.check, move |broker| {
+            f(&ContainerBroker(broker))
+        }))
+        .await
+    }
+
+    /// Writes; all that `f` does is one transaction, undone if it fails. With `new` the database
+    /// is made if there is none.
+    pub async fn write<T, F>(&self, new: Option<NewDb>, f: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&ContainerBroker<'_>) -> Result<T> + Send + 'static,
+    {
+        let f = move |broker: Broker<'_>| f(&ContainerBroker(broker));
+        write(&self.pool, &self.key, self.check, new, f, true).await
+    }
+
+    /// Adds rows. With `new` the database is made if there is none.
+    pub async fn merge_items(&self, new: Option<NewDb>, rows: Vec<ObjectRow>) -> Result<()> {
+        let f = move |broker: Broker<'_>| ContainerBroker(broker).merge_items(rows);
+        write(&self.pool, &self.key, self.check, new, f, false).await
+    }
+
+    pub async fn list_objects(
+        &self,
+        cursor: ListCursor,
+        page_rows: usize,
+    ) -> Result<ListPage<ObjectEntry>> {
+        self.read(move |broker| broker.list_objects(cursor, page_rows))
+            .await
+    }
+
+    /// Forgets tombstones older than `age`, page by page, and old sync points and metadata.
+    pub async fn reclaim(&self, age: Timestamp, sync_age: Timestamp) -> Result<usize> {
+        reclaim(&self.pool, &self.key, self.check, age, sync_age).await
+    }
+}
+
+impl AccountDb {
+    pub(crate) fn new(pool: Arc<IndexPool>, key: DbKey) -> Self {
+        AccountDb {
+            pool,
+            key,
+            check: DriveCheck::default(),
+        }
+    }
+
+    /// From now on all that is done by this handle asks this of the device first.
+    pub fn checked(self, check: DriveCheck) -> Self {
+        AccountDb { check, ..self }
+    }
+
+    pub fn key(&self) -> &DbKey {
+        &self.key
+    }
+
+    pub async fn exists(&self) -> Result<bool> {
+        answer(self.pool.submit_exists(&self.key, self.check)).await
+    }
+
+    /// As [`ContainerDb::read`].
+    pub async fn read<T, F>(&self, f: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&AccountBroker<'_>) -> Result<T> + Send + 'static,
+    {
+        answer(self.pool.submit_read(&self.key, self.check, move |broker| {
+            f(&AccountBroker(broker))
+        }))
+        .await
+    }
+
+    /// As [`ContainerDb::write`].
+    pub async fn write<T, F>(&self, new: Option<NewDb>, f: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&AccountBroker<'_>) -> Result<T> + Send + 'static,
+    {
+        let f = move |broker: Broker<'_>| f(&AccountBroker(broker));
+        write(&self.pool, &self.key, self.check, new, f, true).await
+    }
+
+    pub async fn merge_items(&self, new: Option<NewDb>, rows: Vec<ContainerRow>) -> Result<()> {
+        let f = move |broker: Broker<'_>| AccountBroker(broker).merge_items(rows);
+        write(&self.pool, &self.key, self.check, new, f, false).await
+    }
+
+    pub async fn list_containers(
+        &self,
+        cursor: ListCursor,
+        page_rows: usize,
+    ) -> Result<ListPage<ContainerEntry>> {
+        self.read(move |broker| broker.list_containers(cursor, page_rows))
+            .await
+    }
+
+    pub async fn reclaim(&self, age: Timestamp, sync_age: Timestamp) -> Result<usize> {
+        reclaim(&self.pool, &self.key, self.check, age, sync_age).await
+    }
+}
+
+/// Each page is a transaction of its own: other updates go in between.
+async fn reclaim(
+    pool: &IndexPool,
+    key: &DbKey,
+    check: DriveCheck,
+    age: Timestamp,
+    sync_age: Timestamp,
+) -> Result<usize> {
+    let (mut removed, mut marker) = (0, Some(String::new()));
+    while let Some(from) = marker {
+        let f = move |broker: Broker<'_>| broker.reclaim_tombstones(age, &from);
+        let page = write(pool, key, check, None, f, true).await?;
+        removed += page.removed;
+        marker = page.next_marker;
+    }
+    let f = move |broker: Broker<'_>| broker.reclaim_other(age, sync_age);
+    write(pool, key, check, None, f, true).await?;
+    Ok(removed)
+}
+
+async fn write<T, F>(
+    pool: &IndexPool,
+    key: &DbKey,
+    check: DriveCheck,
+    new: Option<NewDb>,
+    f: F,
+    may_fail: bool,
+) -> Result<T>
+where
+    T: Send + 'static,
+    F: FnOnce(Broker<'_>) -> Result<T> + Send + 'static,
+{
+    let (tell, told) = oneshot::channel();
+    let update = Box::new(Waiting {
+        check,
+        new,
+        may_fail,
+        f: Some(f),
+        value: None,
+        tell,
+    });
+    answer(pool.submit_update(key, update).map(|()| told)).await
+}
+
+/// An update with someone waiting for its value.
+struct Waiting<T, F> {
+    check: DriveCheck,
+    new: Option<NewDb>,
+    may_fail: bool,
+    f: Option<F>,
+    value: Option<T>,
+    tell: oneshot::Sender<Result<T>>,
+}
+
+impl<T, F> Update for Waiting<T, F>
+where
+    T: Send,
+    F: FnOnce(Broker<'_>) -> Result<T> + Send,
+{
+    fn check(&self) -> DriveCheck {
+        self.check
+    }
+
+    fn new_db(&self) -> Option<&NewDb> {
+        self.new.as_ref()
+    }
+
+    fn may_fail(&self) -> bool {
+        self.may_fail
+    }
+
+    fn apply(&mut self, broker: Broker<'_>) -> Result<()> {
+        let f = self.f.take().ok_or(IndexError::Closed)?;
+        self.value = Some(f(broker)?);
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<()>) {
+        let Waiting { value, tell, .. } = *self;
+        let answer = outcome.and_then(|()| value.ok_or(IndexError::Closed));
+        // If whoever asked has gone, the update stands all the same.
+        let _ = tell.send(answer);
+    }
+}

@@ -1,0 +1,380 @@
+//! The pool: which databases are open, on which device's threads they are worked on, and when
+//! they are closed.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use cairn_types::HashPath;
+use futures_channel::oneshot;
+
+use crate::broker::Broker;
+use crate::config::IndexConfig;
+use crate::db::{Db, Update};
+use crate::device::{Device, Job};
+use crate::handle::{AccountDb, ContainerDb};
+use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, files};
+
+/// All account and container databases of a node.
+pub struct IndexPool {
+    inner: Arc<Inner>,
+    janitor: Mutex<Option<JoinHandle<()>>>,
+    stop: Arc<(Mutex<bool>, Condvar)>,
+}
+
+struct Inner {
+    config: IndexConfig,
+    devices: Mutex<HashMap<Arc<str>, Arc<Device>>>,
+    open: Mutex<HashMap<DbKey, Arc<Db>>>,
+    closed: AtomicBool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl IndexPool {
+    pub fn new(config: IndexConfig) -> Arc<Self> {
+        let inner = Arc::new(Inner {
+            config,
+            devices: Mutex::default(),
+            open: Mutex::default(),
+            closed: AtomicBool::new(false),
+        });
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let janitor = {
+            let (inner, stop) = (Arc::downgrade(&inner), Arc::clone(&stop));
+            thread::Builder::new()
+                .name("index-idle".into())
+                .spawn(move || close_idle_until_stopped(&inner, &stop))
+        };
+        let janitor = janitor.inspect_err(|error| {
+            tracing::error!(%error, "no thread to close idle databases");
+        });
+        Arc::new(IndexPool {
+            inner,
+            janitor: Mutex::new(janitor.ok()),
+            stop,
+        })
+    }
+
+    pub fn devices(&self) -> &Path {
+        &self.inner.config.devices
+    }
+
+    pub fn config(&self) -> &IndexConfig {
+        &self.inner.config
+    }
+
+    /// The handle of a container's database, whether there is one or not.
+    pub fn container(
+        self: &Arc<Self>,
+        hash_path: &HashPath,
+        device: &str,
+        partition: &str,
+        account: &str,
+        container: &str,
+    ) -> ContainerDb {
+        let hash = hash_path.hash(account, Some(container), None);
+        let key = DbKey::new(device, partition, DbKind::Container, hash);
+        ContainerDb::new(Arc::clone(self), key)
+    }
+
+    /// The handle of an account's database, whether there is one or not.
+    pub fn account(
+        self: &Arc<Self>,
+        hash_path: &HashPath,
+        device: &str,
+        partition: &str,
+        account: &str,
+    ) -> AccountDb {
+        let hash = hash_path.hash(account, None, None);
+        let key = DbKey::new(device, partition, DbKind::Account, hash);
+        AccountDb::new(Arc::clone(self), key)
+    }
+
+    pub fn container_by_key(self: &Arc<Self>, key: DbKey) -> ContainerDb {
+        ContainerDb::new(Arc::clone(self), key)
+    }
+
+    pub fn account_by_key(self: &Arc<Self>, key: DbKey) -> AccountDb {
+        AccountDb::new(Arc::clone(self), key)
+    }
+
+    /// Runs `f` on one of the device's reading threads.
+    pub(crate) fn submit_read<T: Send + 'static>(
+        &self,
+        key: &DbKey,
+        check: DriveCheck,
+        f: impl FnOnce(Broker<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<oneshot::Receiver<Result<T>>> {
+        self.submit_job(key, check, move |inner, db| {
+            let result = db.read(&inner.config, f);
+            if matches!(result, Err(IndexError::NotFound { .. })) {
+                inner.forget(db);
+            }
+            result
+        })
+    }
+
+    /// Is there a database? Asked on one of the device's reading threads.
+    pub(crate) fn submit_exists(
+        &self,
+        key: &DbKey,
+        check: DriveCheck,
+    ) -> Result<oneshot::Receiver<Result<bool>>> {
+        self.submit_job(key, check, |inner, db| {
+            let exists = db.exists(&inner.config)?;
+            if !exists {
+                inner.forget(db);
+            }
+            Ok(exists)
+        })
+    }
+
+    fn submit_job<T: Send + 'static>(
+        &self,
+        key: &DbKey,
+        check: DriveCheck,
+        f: impl FnOnce(&Inner, &Arc<Db>) -> Result<T> + Send + 'static,
+    ) -> Result<oneshot::Receiver<Result<T>>> {
+        let lane = Arc::clone(&self.inner.device(key)?.read);
+        let db = self.inner.lease(key)?;
+        let inner = Arc::clone(&self.inner);
+        let (tell, told) = oneshot::channel();
+        let job: Job = Box::new(move || {
+            if tell.is_canceled() {
+                return;
+            }
+            let checked = check.check(&inner.config.devices.join(&*db.key.device));
+            let result = checked.and_then(|()| f(&inner, &db));
+            drop(db);
+            // Nobody waits any more: the answer is not needed.
+            let _ = tell.send(result);
+        });
+        if lane.push(job) {
+            Ok(told)
+        } else {
+            Err(self.inner.refused(lane.name()))
+        }
+    }
+
+    /// Queues an update of one database, and a thread to make it.
+    pub(crate) fn submit_update(&self, key: &DbKey, update: Box<dyn Update>) -> Result<()> {
+        let device = self.inner.device(key)?;
+        let db = self.inner.lease(key)?;
+        {
+            let mut queue = lock(&db.queue);
+            if queue.updates.len() >= self.inner.config.updates_max {
+                return Err(self.inner.refused(&format!("database {}", key.hash.hex())));
+            }
+            queue.updates.push_back(update);
+            if std::mem::replace(&mut queue.draining, true) {
+                return Ok(());
+            }
+        }
+        let job = drain_job(
+            Arc::clone(&self.inner),
+            Arc::clone(&device),
+            Arc::clone(&db),
+        );
+        if device.write.push(job) {
+            return Ok(());
+        }
+        let refused = {
+            let mut queue = lock(&db.queue);
+            queue.draining = false;
+            std::mem::take(&mut queue.updates)
+        };
+        for update in refused {
+            update.finish(Err(self.inner.refused(device.write.name())));
+        }
+        Ok(())
+    }
+
+    /// Closes a database if nobody uses it just now, its log merged into its one file. True if
+    /// it is closed: its file may then be copied or moved.
+    pub fn close_db(&self, key: &DbKey) -> bool {
+        let mut open = lock(&self.inner.open);
+        let busy = open.get(key).is_some_and(|db| Arc::strong_count(db) > 1);
+        if busy {
+            return false;
+        }
+        let db = open.remove(key);
+        drop(open);
+        drop(db);
+        true
+    }
+
+    /// Removes a database for good, with its folder and the folders that leaves empty. False if
+    /// somebody uses it just now.
+    pub fn remove_db(&self, key: &DbKey) -> Result<bool> {
+        if !self.close_db(key) {
+            return Ok(false);
+        }
+        files::remove_db_folder(key, self.devices()).map(|()| true)
+    }
+
+    /// Writes a whole, consistent copy of a database to a new file at `to`, while others read
+    /// and write it. Blocks; not for an event loop's thread.
+    pub fn copy_db(&self, key: &DbKey, to: PathBuf) -> Result<()> {
+        let db = self.inner.lease(key)?;
+        db.read(&self.inner.config, |broker| {
+            broker.conn.pragma_update(None, "query_only", "OFF")?;
+            let text = to.to_string_lossy().into_owned();
+            let copied = broker.conn.execute("VACUUM INTO ?", [text]);
+            broker.conn.pragma_update(None, "query_only", "ON")?;
+            copied?;
+            Ok(())
+        })
+    }
+
+    /// Databases open now.
+    pub fn open_count(&self) -> usize {
+        lock(&self.inner.open).len()
+    }
+
+    /// Does what is queued, takes nothing more, and closes every database, each one whole file.
+    /// Blocks.
+    pub fn close_all(&self) {
+        self.inner.closed.store(true, Ordering::SeqCst);
+        *lock(&self.stop.0) = true;
+        self.stop.1.notify_all();
+        let janitor = lock(&self.janitor).take();
+        if let Some(janitor) = janitor {
+            // It only waits and hands out work; a panic there has been reported.
+            let _ = janitor.join();
+        }
+        let devices: Vec<_> = lock(&self.inner.devices).drain().collect();
+        for (_, device) in devices {
+            device.close();
+        }
+        let open = std::mem::take(&mut *lock(&self.inner.open));
+        drop(open);
+    }
+}
+
+impl Drop for IndexPool {
+    fn drop(&mut self) {
+        self.close_all();
+    }
+}
+
+fn drain_job(inner: Arc<Inner>, device: Arc<Device>, db: Arc<Db>) -> Job {
+    Box::new(move || {
+        if db.drain(&inner.config) {
+            let write = Arc::clone(&device.write);
+            write.push_rest(drain_job(inner, device, db));
+        } else if !db.is_open() {
+            inner.forget(&db);
+        }
+    })
+}
+
+impl Inner {
+    fn refused(&self, what: &str) -> IndexError {
+        if self.closed.load(Ordering::SeqCst) {
+            IndexError::Closed
+        } else {
+            IndexError::Busy { what: what.into() }
+        }
+    }
+
+    fn device(&self, key: &DbKey) -> Result<Arc<Device>> {
+        let mut devices = lock(&self.devices);
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(IndexError::Closed);
+        }
+        if let Some(device) = devices.get(&key.device) {
+            return Ok(Arc::clone(device));
+        }
+        let device = Arc::new(Device::new(&key.device, &self.config));
+        devices.insert(Arc::clone(&key.device), Arc::clone(&device));
+        Ok(device)
+    }
+
+    /// The database, kept from being closed while the lease lives. When there are too many, the
+    /// one unused for longest is closed.
+    fn lease(&self, key: &DbKey) -> Result<Arc<Db>> {
+        let (db, surplus) = {
+            let mut open = lock(&self.open);
+            if self.closed.load(Ordering::SeqCst) {
+                return Err(IndexError::Closed);
+            }
+            let db = open
+                .entry(key.clone())
+                .or_insert_with(|| Arc::new(Db::new(key.clone())));
+            let db = Arc::clone(db);
+            *lock(&db.last_used) = Instant::now();
+            let mut surplus = None;
+            if open.len() > self.config.open_max {
+                let unused = open.values().filter(|db| Arc::strong_count(db) == 1);
+                let oldest = unused.min_by_key(|db| *lock(&db.last_used));
+                let oldest = oldest.map(|db| db.key.clone());
+                surplus = oldest.and_then(|key| open.remove(&key));
+            }
+            (db, surplus)
+        };
+        if let Some(surplus) = surplus {
+            self.close_on_its_device(surplus);
+        }
+        Ok(db)
+    }
+
+    /// Forgets a database that turned out not to exist.
+    fn forget(&self, db: &Arc<Db>) {
+        let mut open = lock(&self.open);
+        if Arc::strong_count(db) == 2 && lock(&db.queue).updates.is_empty() {
+            open.remove(&db.key);
+        }
+    }
+
+    /// Closing syncs: that is work for the device's own threads.
+    fn close_on_its_device(&self, db: Arc<Db>) {
+        match self.device(&db.key) {
+            Ok(device) => device.write.push_rest(Box::new(move || drop(db))),
+            Err(_) => drop(db),
+        }
+    }
+
+    fn close_idle(&self) {
+        let idle: Vec<Arc<Db>> = {
+            let mut open = lock(&self.open);
+            let is_idle = |db: &Arc<Db>| {
+                Arc::strong_count(db) == 1
+                    && lock(&db.last_used).elapsed() >= self.config.idle_close
+            };
+            let keys: Vec<DbKey> = open
+                .values()
+                .filter(|db| is_idle(db))
+                .map(|db| db.key.clone())
+                .collect();
+            keys.iter().filter_map(|key| open.remove(key)).collect()
+        };
+        for db in idle {
+            self.close_on_its_device(db);
+        }
+    }
+}
+
+fn close_idle_until_stopped(inner: &Weak<Inner>, stop: &(Mutex<bool>, Condvar)) {
+    let mut stopped = lock(&stop.0);
+    while !*stopped {
+        let pause = match inner.upgrade() {
+            Some(inner) => (inner.config.idle_close / 4)
+                .clamp(Duration::from_millis(10), Duration::from_secs(1)),
+            None => return,
+        };
+        stopped = stop
+            .1
+            .wait_timeout(stopped, pause)
+            .unwrap_or_else(PoisonError::into_inner)
+            .0;
+        if let Some(inner) = inner.upgrade().filter(|_| !*stopped) {
+            inner.close_idle();
+        }
+    }
+}

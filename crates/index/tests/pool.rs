@@ -1,0 +1,353 @@
+//! The pool: durability, group commit, limits, opening and closing, damage.
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use cairn_index::{ContainerRow, IndexError, ListCursor, ListQuery};
+use cairn_types::Timestamp;
+use support::{block_on, index, index_with, new_account, new_container, object};
+
+#[test]
+fn a_missing_database_is_not_found_and_not_made() {
+    let index = index();
+    let db = index.container("c");
+    assert!(!block_on(db.exists()).unwrap());
+    let read = block_on(db.read(|broker| broker.info()));
+    assert!(matches!(read, Err(IndexError::NotFound { .. })));
+    assert_eq!(index.pool.open_count(), 0);
+    let write = block_on(db.merge_items(None, vec![object("o", 1, 1)]));
+    assert!(matches!(write, Err(IndexError::NotFound { .. })));
+    assert!(!index.dir.path().join("sda/containers").exists());
+}
+
+#[test]
+fn made_once_with_what_is_put_into_it() {
+    let index = index();
+    let db = index.container("c");
+    let mut made = Vec::new();
+    for color in ["red", "blue"] {
+        let write = db.write(new_container("c"), move |broker| {
+            broker.update_metadata([("X-Container-Meta-Color", color, color)], true)?;
+            Ok(broker.created())
+        });
+        made.push(block_on(write).unwrap());
+    }
+    assert_eq!(made, [true, false]);
+    assert!(block_on(db.exists()).unwrap());
+    let metadata = block_on(db.read(|broker| broker.metadata())).unwrap();
+    assert_eq!(metadata.get("X-Container-Meta-Color"), Some(("red", "red")));
+}
+
+#[test]
+fn counts_are_exact_for_any_order() {
+    let index = index();
+    let db = index.container("c");
+    let rows = vec![
+        object("a", 1, 10),
+        object("b", 1, 20),
+        cairn_index::ObjectRow::tombstone("a".into(), Timestamp::from_secs(2), 0),
+        object("a", 1, 10),
+        object("b", 3, 5),
+    ];
+    block_on(db.merge_items(new_container("c"), rows.clone())).unwrap();
+    let info = block_on(db.read(|broker| broker.info())).unwrap();
+    assert_eq!((info.object_count, info.bytes_used), (1, 5));
+
+    let other = index.container("d");
+    let backwards = rows.into_iter().rev().collect();
+    block_on(other.merge_items(new_container("d"), backwards)).unwrap();
+    let same = block_on(other.read(|broker| broker.info())).unwrap();
+    assert_eq!((same.object_count, same.bytes_used), (1, 5));
+    assert_eq!(same.hash, info.hash);
+}
+
+#[test]
+fn updates_of_many_callers_are_merged_together() {
+    let index = index_with(|config| config.write_threads = 1);
+    let db = index.container("c");
+    block_on(db.merge_items(new_container("c"), vec![])).unwrap();
+    let callers: Vec<_> = (0..64)
+        .map(|i| {
+            let db = db.clone();
+            std::thread::spawn(move || {
+                block_on(db.merge_items(None, vec![object(&format!("o{i:02}"), 1, 1)]))
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.join().unwrap().unwrap();
+    }
+    let info = block_on(db.read(|broker| broker.info())).unwrap();
+    assert_eq!((info.object_count, info.bytes_used), (64, 64));
+}
+
+#[test]
+fn a_refused_update_undoes_only_itself() {
+    let index = index_with(|config| config.metadata_limits.size_bytes_max = 8);
+    let db = index.container("c");
+    block_on(db.merge_items(new_container("c"), vec![])).unwrap();
+    let refused = block_on(db.write(None, |broker| {
+        broker.update_put_timestamp("0000000009.00000")?;
+        broker.update_metadata([("X-Container-Meta-A", "123456789", "1")], true)
+    }));
+    let Err(IndexError::Metadata(refused)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(refused.to_string(), "Total metadata too large; max 8");
+    let info = block_on(db.read(|broker| broker.info())).unwrap();
+    assert_eq!(info.put_timestamp, "0000000001.00000");
+}
+
+#[test]
+fn a_full_queue_answers_at_once() {
+    let index = index_with(|config| {
+        config.write_threads = 1;
+        config.updates_max = 2;
+    });
+    let db = index.container("c");
+    block_on(db.merge_items(new_container("c"), vec![])).unwrap();
+    let (running, runs) = mpsc::channel();
+    let (go_on, wait) = mpsc::channel::<()>();
+    let blocker = {
+        let db = db.clone();
+        std::thread::spawn(move || {
+            block_on(db.write(None, move |_| {
+                running.send(()).unwrap();
+                wait.recv().unwrap();
+                Ok(())
+            }))
+        })
+    };
+    runs.recv().unwrap();
+    // These wait; each future has queued its update when it is first polled.
+    let mut waiting = Vec::new();
+    let answers = Arc::new(AtomicUsize::new(0));
+    for i in 0..3 {
+        let (db, answers) = (db.clone(), Arc::clone(&answers));
+        waiting.push(std::thread::spawn(move || {
+            let result = block_on(db.merge_items(None, vec![object(&format!("o{i}"), 1, 1)]));
+            answers.fetch_add(1, Ordering::SeqCst);
+            result
+        }));
+    }
+    while answers.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    // Readers do not wait for the transaction that is under way.
+    assert_eq!(
+        block_on(db.read(|broker| broker.info()))
+            .unwrap()
+            .object_count,
+        0
+    );
+    go_on.send(()).unwrap();
+    blocker.join().unwrap().unwrap();
+    let results: Vec<_> = waiting.into_iter().map(|t| t.join().unwrap()).collect();
+    let busy = |r: &Result<(), _>| matches!(r, Err(IndexError::Busy { .. }));
+    assert_eq!(results.iter().filter(|r| busy(r)).count(), 1);
+    assert_eq!(
+        block_on(db.read(|broker| broker.info()))
+            .unwrap()
+            .object_count,
+        2
+    );
+}
+
+#[test]
+fn closed_databases_are_one_whole_file() {
+    let index = index_with(|config| config.idle_close = Duration::from_millis(40));
+    let db = index.container("c");
+    block_on(db.merge_items(new_container("c"), vec![object("o", 1, 1)])).unwrap();
+    block_on(db.merge_items(None, vec![object("p", 1, 1)])).unwrap();
+    let file = db.key().file(index.pool.devices());
+    let log = file.with_extension("db-wal");
+    assert!(log.exists());
+    while log.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(index.pool.open_count(), 0);
+    let info = block_on(db.read(|broker| broker.info())).unwrap();
+    assert_eq!(info.object_count, 2);
+    index.pool.close_all();
+    assert!(!log.exists());
+    let closed = block_on(db.read(|broker| broker.info()));
+    assert!(matches!(closed, Err(IndexError::Closed)));
+}
+
+#[test]
+fn few_are_open_at_once() {
+    let index = index_with(|config| config.open_max = 3);
+    for i in 0..12 {
+        let name = format!("c{i}");
+        let db = index.container(&name);
+        block_on(db.merge_items(new_container(&name), vec![object("o", 1, i)])).unwrap();
+    }
+    assert!(index.pool.open_count() <= 4);
+    for i in 0..12 {
+        let db = index.container(&format!("c{i}"));
+        let info = block_on(db.read(|broker| broker.info())).unwrap();
+        assert_eq!(info.bytes_used, i);
+    }
+}
+
+#[test]
+fn a_damaged_database_is_quarantined() {
+    let index = index();
+    let db = index.container("c");
+    block_on(db.merge_items(new_container("c"), vec![])).unwrap();
+    index.close(db.key());
+    let file = db.key().file(index.pool.devices());
+    std::fs::write(&file, [7; 8192]).unwrap();
+    let read = block_on(db.read(|broker| broker.info()));
+    assert!(
+        matches!(read, Err(IndexError::Quarantined { .. })),
+        "{read:?}"
+    );
+    let quarantined = index.dir.path().join("sda/quarantined/containers");
+    assert!(quarantined.join(db.key().hash.hex()).is_dir());
+    assert!(!block_on(db.exists()).unwrap());
+    // A second one goes beside the first.
+    block_on(db.merge_items(new_container("c"), vec![])).unwrap();
+    index.close(db.key());
+    std::fs::write(&file, [7; 8192]).unwrap();
+    let write = block_on(db.merge_items(None, vec![object("o", 1, 1)]));
+    assert!(
+        matches!(write, Err(IndexError::Quarantined { .. })),
+        "{write:?}"
+    );
+    assert_eq!(std::fs::read_dir(quarantined).unwrap().count(), 2);
+}
+
+#[test]
+fn a_database_removed_by_others_is_noticed() {
+    let index = index();
+    let db = index.container("c");
+    block_on(db.merge_items(new_container("c"), vec![object("o", 1, 1)])).unwrap();
+    std::fs::remove_dir_all(db.key().dir(index.pool.devices())).unwrap();
+    let write = block_on(db.merge_items(None, vec![object("p", 1, 1)]));
+    assert!(matches!(write, Err(IndexError::NotFound { .. })));
+    block_on(db.merge_items(new_container("c"), vec![object("q", 1, 1)])).unwrap();
+    let info = block_on(db.read(|broker| broker.info())).unwrap();
+    assert_eq!(info.object_count, 1);
+}
+
+#[test]
+fn copied_and_removed() {
+    let index = index();
+    let db = index.container("c");
+    block_on(db.merge_items(new_container("c"), vec![object("o", 1, 1)])).unwrap();
+    let other = index.container("d");
+    let dir = other.key().dir(index.pool.devices());
+    std::fs::create_dir_all(&dir).unwrap();
+    let to = other.key().file(index.pool.devices());
+    index.pool.copy_db(db.key(), to).unwrap();
+    block_on(other.write(None, |broker| broker.newid("from"))).unwrap();
+    let (info, point) =
+        block_on(other.read(|broker| Ok((broker.info()?, broker.sync_point("from", true)?))))
+            .unwrap();
+    assert_eq!((info.object_count, point), (1, 1));
+    index.close(other.key());
+    assert!(index.pool.remove_db(other.key()).unwrap());
+    assert!(!dir.exists());
+    assert!(block_on(db.exists()).unwrap());
+}
+
+#[test]
+fn an_update_that_panics_harms_nobody_else() {
+    let index = index();
+    let db = index.container("c");
+    block_on(db.merge_items(new_container("c"), vec![])).unwrap();
+    let panicked = block_on(db.write(None, |_| -> cairn_index::Result<()> {
+        panic!("on purpose")
+    }));
+    assert!(matches!(panicked, Err(IndexError::Closed)));
+    block_on(db.merge_items(None, vec![object("o", 1, 1)])).unwrap();
+    let info = block_on(db.read(|broker| broker.info())).unwrap();
+    assert_eq!(info.object_count, 1);
+}
+
+#[test]
+fn deleted_and_made_again() {
+    let index = index();
+    let db = index.container("c");
+    block_on(db.write(new_container("c"), |broker| {
+        broker.update_metadata([("X-Container-Meta-A", "1", "0000000001.00000")], true)
+    }))
+    .unwrap();
+    block_on(db.write(None, |broker| broker.delete_db("0000000002.00000"))).unwrap();
+    let (info, metadata) =
+        block_on(db.read(|broker| Ok((broker.info()?, broker.metadata()?)))).unwrap();
+    assert!(info.is_deleted());
+    assert_eq!(info.status, "DELETED");
+    assert_eq!(info.status_changed_at, "0000000002.00000");
+    assert_eq!(
+        metadata.get("X-Container-Meta-A"),
+        Some(("", "0000000002.00000"))
+    );
+    block_on(db.write(None, |broker| {
+        broker.set_storage_policy_index(1, "0000000003.00000")?;
+        broker.update_put_timestamp("0000000003.00000")
+    }))
+    .unwrap();
+    let info = block_on(db.read(|broker| broker.info())).unwrap();
+    assert!(!info.is_deleted());
+    assert_eq!(info.storage_policy_index, 1);
+    assert_eq!(info.status_changed_at, "0000000003.00000");
+}
+
+#[test]
+fn accounts_count_their_containers() {
+    let index = index();
+    let db = index.account();
+    let row = |name: &str, put: &str, delete: &str, objects: i64| ContainerRow {
+        name: name.into(),
+        put_timestamp: put.into(),
+        delete_timestamp: delete.into(),
+        object_count: objects,
+        bytes_used: objects * 10,
+        deleted: false,
+        storage_policy_index: 0,
+    };
+    let rows = vec![
+        row("c", "0000000001.00000", "0", 3),
+        row("d", "0000000001.00000", "0", 4),
+        row("d", "0000000001.00000", "0000000002.00000", 0),
+        row("e", "0000000001.00000", "0000000002.00000", 5),
+    ];
+    block_on(db.merge_items(new_account(), rows)).unwrap();
+    let (info, stats) =
+        block_on(db.read(|broker| Ok((broker.info()?, broker.policy_stats()?)))).unwrap();
+    assert_eq!(
+        (info.container_count, info.object_count, info.bytes_used),
+        (2, 8, 80)
+    );
+    assert_eq!(stats.len(), 1);
+    assert_eq!(stats[0].container_count, 2);
+    let query = ListQuery {
+        limit: 10,
+        ..ListQuery::default()
+    };
+    let page = block_on(db.list_containers(ListCursor::new(query), 100)).unwrap();
+    assert_eq!(page.entries.len(), 2);
+}
+
+#[test]
+fn old_tombstones_are_reclaimed() {
+    let index = index();
+    let db = index.container("c");
+    let tombstone = |name: &str, time| {
+        cairn_index::ObjectRow::tombstone(name.into(), Timestamp::from_secs(time), 0)
+    };
+    let rows = vec![tombstone("a", 10), tombstone("b", 20), object("c", 1, 1)];
+    block_on(db.merge_items(new_container("c"), rows)).unwrap();
+    let age = Timestamp::from_secs(15);
+    assert_eq!(block_on(db.reclaim(age, age)).unwrap(), 1);
+    let left = block_on(db.read(|broker| broker.items_since(-1, 10))).unwrap();
+    let names: Vec<_> = left.iter().map(|row| row.name.as_str()).collect();
+    assert_eq!(names, ["b", "c"]);
+}

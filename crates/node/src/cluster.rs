@@ -1,0 +1,97 @@
+//! What servers of one cluster share: swift.conf and the rings, both from `swift_dir`. Several
+//! clusters may be served by one process.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use anyhow::{Context, Result};
+use cairn_formats::swift_conf::SwiftConf;
+use cairn_http::SwiftInfo;
+use cairn_peer::Rings;
+use cairn_types::{Constraints, HashPath, PolicySet};
+
+/// One `swift_dir`, read.
+pub(crate) struct Cluster {
+    pub(crate) swift_dir: PathBuf,
+    pub(crate) hash_path: HashPath,
+    pub(crate) policies: Arc<PolicySet>,
+    pub(crate) constraints: Arc<Constraints>,
+    pub(crate) swift_info: Arc<SwiftInfo>,
+    rings: OnceLock<Arc<Rings>>,
+}
+
+impl Cluster {
+    fn load(swift_dir: &Path) -> Result<Cluster> {
+        let path = swift_dir.join("swift.conf");
+        let name = path.display().to_string();
+        let bytes = std::fs::read(&path).with_context(|| {
+            format!("cannot read {name}; the option swift_dir says which folder it is in")
+        })?;
+        let conf = SwiftConf::parse(&name, &bytes)?;
+        Ok(Cluster {
+            swift_dir: swift_dir.to_owned(),
+            hash_path: conf.hash_path,
+            policies: Arc::new(conf.policies),
+            constraints: Arc::new(conf.constraints),
+            swift_info: Arc::default(),
+            rings: OnceLock::new(),
+        })
+    }
+
+    /// Loaded when first asked for: account and container servers need none.
+    pub(crate) fn rings(&self) -> Result<Arc<Rings>> {
+        if let Some(rings) = self.rings.get() {
+            return Ok(rings.clone());
+        }
+        let rings = Rings::open(&self.swift_dir, &self.policies)
+            .with_context(|| format!("swift_dir = {}", self.swift_dir.display()))?;
+        Ok(self.rings.get_or_init(|| rings).clone())
+    }
+
+    pub(crate) fn loaded_rings(&self) -> Option<Arc<Rings>> {
+        self.rings.get().cloned()
+    }
+}
+
+/// All clusters of a process, by `swift_dir`.
+#[derive(Default)]
+pub(crate) struct Clusters(BTreeMap<PathBuf, Arc<Cluster>>);
+
+impl Clusters {
+    pub(crate) fn get(&mut self, swift_dir: &Path) -> Result<Arc<Cluster>> {
+        if let Some(known) = self.0.get(swift_dir) {
+            return Ok(known.clone());
+        }
+        let cluster = Arc::new(Cluster::load(swift_dir)?);
+        self.0.insert(swift_dir.to_owned(), cluster.clone());
+        Ok(cluster)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<Cluster>> {
+        self.0.values()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_swift_conf_names_the_option() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut clusters = Clusters::default();
+        let error = format!("{:#}", clusters.get(folder.path()).err().unwrap());
+        assert!(
+            error.contains("swift.conf") && error.contains("swift_dir"),
+            "{error}"
+        );
+        let text = "[swift-hash]\nswift_hash_path_suffix = x\n";
+        std::fs::write(folder.path().join("swift.conf"), text).unwrap();
+        let cluster = clusters.get(folder.path()).unwrap();
+        assert!(cluster.rings().is_err());
+        assert!(cluster.loaded_rings().is_none());
+        assert_eq!(clusters.iter().count(), 1);
+    }
+}

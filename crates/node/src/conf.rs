@@ -1,0 +1,383 @@
+//! A server's conf file, or folder of them, as the node needs it: which server it describes, the
+//! pipeline in front of it, and the sections of the daemons beside it.
+//!
+//! What Paste Deploy offers beyond `egg:swift#…` (other eggs, `config:` references, composite
+//! apps) would load Python code; it is refused with the section's name.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use cairn_formats::ini::{Conf, Section};
+
+use crate::similar::did_you_mean;
+
+/// Which server a conf file describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    Proxy,
+    Account,
+    Container,
+    Object,
+}
+
+impl Role {
+    pub const ALL: [Role; 4] = [Role::Proxy, Role::Account, Role::Container, Role::Object];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Role::Proxy => "proxy",
+            Role::Account => "account",
+            Role::Container => "container",
+            Role::Object => "object",
+        }
+    }
+
+    /// `proxy-server`, as programs and conf files are named.
+    pub const fn server_name(self) -> &'static str {
+        match self {
+            Role::Proxy => "proxy-server",
+            Role::Account => "account-server",
+            Role::Container => "container-server",
+            Role::Object => "object-server",
+        }
+    }
+
+    fn from_entry_point(name: &str) -> Option<Role> {
+        Role::ALL.into_iter().find(|role| role.as_str() == name)
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.server_name())
+    }
+}
+
+/// One middleware of a pipeline.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    /// As the pipeline names it.
+    pub name: String,
+    /// What `use = egg:swift#…` names.
+    pub entry_point: String,
+    /// Its options, those of `[DEFAULT]` below them.
+    pub section: Section,
+}
+
+/// A conf file as read: not yet its values, but its shape is known to be sound.
+#[derive(Clone, Debug)]
+pub struct ServerConf {
+    pub path: PathBuf,
+    pub role: Role,
+    /// The application's options, those of `[DEFAULT]` below them.
+    pub app: Section,
+    /// Outermost first.
+    pub filters: Vec<Filter>,
+    pub conf: Conf,
+}
+
+/// Sections of Swift's other programs, which share conf files with the servers.
+const DAEMONS: [&str; 17] = [
+    "account-auditor",
+    "account-reaper",
+    "account-replicator",
+    "container-auditor",
+    "container-reconciler",
+    "container-replicator",
+    "container-sharder",
+    "container-sync",
+    "container-updater",
+    "object-auditor",
+    "object-expirer",
+    "object-reconstructor",
+    "object-relinker",
+    "object-replicator",
+    "object-updater",
+    "drive-audit",
+    "dispersion",
+];
+
+/// Daemons that run inside `serve`.
+pub const SERVED_DAEMONS: [&str; 1] = ["object-updater"];
+
+/// Reads a conf file, or a folder whose `*.conf` files are read as one, in the order of names.
+pub fn read_conf(path: &Path) -> Result<Conf> {
+    let name = path.display().to_string();
+    if !path.is_dir() {
+        return Ok(Conf::parse(&name, &read_text(path)?)?);
+    }
+    let mut files = BTreeSet::new();
+    let entries = std::fs::read_dir(path).with_context(|| format!("cannot list {name}"))?;
+    for entry in entries {
+        let file = entry
+            .with_context(|| format!("cannot list {name}"))?
+            .file_name();
+        if let Some(file) = file.to_str()
+            && file.ends_with(".conf")
+            && !file.starts_with('.')
+        {
+            files.insert(file.to_owned());
+        }
+    }
+    if files.is_empty() {
+        bail!("{name} holds no *.conf file");
+    }
+    let mut conf = Conf::parse(&name, "")?;
+    for file in files {
+        let file = path.join(file);
+        conf.merge(&file.display().to_string(), &read_text(&file)?)?;
+    }
+    Ok(conf)
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    String::from_utf8(bytes).with_context(|| format!("{} is not UTF-8 text", path.display()))
+}
+
+impl ServerConf {
+    pub fn load(path: &Path) -> Result<ServerConf> {
+        let path = std::path::absolute(path)
+            .with_context(|| format!("{} is no usable path", path.display()))?;
+        let conf = read_conf(&path)?;
+        check_section_names(&conf)?;
+        let names = pipeline_names(&conf)?;
+        let Some((app_name, filter_names)) = names.split_last() else {
+            bail!(
+                "{}: [pipeline:main] pipeline names no application",
+                conf.file()
+            );
+        };
+        let app_section = if app_name == "main" {
+            "app:main"
+        } else {
+            &format!("app:{app_name}")
+        };
+        let Ok(app) = conf.section(app_section) else {
+            let what = if conf.has_section(&format!("filter:{app_name}")) {
+                "is a filter; the last name of a pipeline is its application"
+            } else {
+                "has no section"
+            };
+            bail!(
+                "{}: [pipeline:main] ends in {app_name}, which {what}",
+                conf.file()
+            );
+        };
+        let entry_point = entry_point(&conf, app_section, &app)?;
+        let Some(role) = Role::from_entry_point(&entry_point) else {
+            bail!(
+                "{}: [{app_section}] use = egg:swift#{entry_point}: no such server; it can be \
+                 proxy, account, container or object",
+                conf.file()
+            );
+        };
+        let filters = filter_names
+            .iter()
+            .map(|name| filter(&conf, name))
+            .collect::<Result<Vec<_>>>()?;
+        Ok(ServerConf {
+            path,
+            role,
+            app,
+            filters,
+            conf,
+        })
+    }
+
+    /// The section of a daemon, where this conf has one.
+    pub fn daemon(&self, name: &str) -> Option<Section> {
+        self.conf
+            .has_section(name)
+            .then(|| self.conf.section_or_defaults(name))
+    }
+
+    /// Daemons this conf configures that other programs must run.
+    pub fn daemons_not_served(&self) -> Vec<&str> {
+        self.conf
+            .section_names()
+            .filter(|name| DAEMONS.contains(name) && !SERVED_DAEMONS.contains(name))
+            .collect()
+    }
+}
+
+fn pipeline_names(conf: &Conf) -> Result<Vec<String>> {
+    if conf.has_section("pipeline:main") {
+        let section = conf.section("pipeline:main")?;
+        let remedy = "name the filters, outermost first, and last the application";
+        let text = section.required("pipeline", remedy)?;
+        return Ok(text.split_whitespace().map(str::to_owned).collect());
+    }
+    if conf.has_section("app:main") {
+        return Ok(vec!["main".into()]);
+    }
+    bail!(
+        "{}: neither [pipeline:main] nor [app:main] is there: this is no server's conf file",
+        conf.file()
+    );
+}
+
+fn filter(conf: &Conf, name: &str) -> Result<Filter> {
+    let section_name = format!("filter:{name}");
+    let Ok(section) = conf.section(&section_name) else {
+        let known: Vec<&str> = conf
+            .section_names()
+            .filter_map(|s| s.strip_prefix("filter:"))
+            .collect();
+        bail!(
+            "{}: [pipeline:main] names {name}, but there is no [{section_name}]{}",
+            conf.file(),
+            did_you_mean(name, known)
+        );
+    };
+    let entry_point = entry_point(conf, &section_name, &section)?;
+    Ok(Filter {
+        name: name.to_owned(),
+        entry_point,
+        section,
+    })
+}
+
+fn entry_point(conf: &Conf, name: &str, section: &Section) -> Result<String> {
+    if section
+        .iter()
+        .any(|(option, _)| option.starts_with("paste."))
+    {
+        bail!(
+            "{}: [{name}] loads Python code; use = egg:swift#… is what works here",
+            conf.file()
+        );
+    }
+    let used = section.required("use", "say which: egg:swift#…")?;
+    match used.trim().strip_prefix("egg:swift#") {
+        Some(entry_point) if !entry_point.is_empty() => Ok(entry_point.to_owned()),
+        _ => Err(section
+            .bad("use", "only egg:swift#… can be used here")
+            .into()),
+    }
+}
+
+/// Refuses sections that nothing reads: most are a typing error.
+fn check_section_names(conf: &Conf) -> Result<()> {
+    for name in conf.section_names() {
+        let paste = ["pipeline:", "app:", "filter:"]
+            .iter()
+            .any(|kind| name.starts_with(kind));
+        // Per-policy options of the proxy, `[proxy-server:policy:1]`.
+        let per_policy = name.contains(":policy:");
+        if paste || per_policy || DAEMONS.contains(&name) {
+            continue;
+        }
+        if name.starts_with("composite:") {
+            bail!(
+                "{}: [{name}]: composite applications cannot be used here",
+                conf.file()
+            );
+        }
+        let mut known: Vec<&str> = DAEMONS.to_vec();
+        known.extend(["pipeline:main", "app:proxy-server", "app:account-server"]);
+        known.extend(["app:container-server", "app:object-server"]);
+        bail!(
+            "{}: nothing reads a section [{name}]{}",
+            conf.file(),
+            did_you_mean(name, known)
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<ServerConf> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("server.conf");
+        std::fs::write(&path, text).unwrap();
+        ServerConf::load(&path)
+    }
+
+    const OBJECT: &str = "\
+[DEFAULT]
+bind_port = 6200
+[pipeline:main]
+pipeline = healthcheck recon object-server
+[app:object-server]
+use = egg:swift#object
+[filter:healthcheck]
+use = egg:swift#healthcheck
+[filter:recon]
+use = egg:swift#recon
+recon_cache_path = /var/cache/swift
+[object-updater]
+interval = 5
+[object-replicator]
+";
+
+    #[test]
+    fn the_role_follows_from_the_application() {
+        let conf = load(OBJECT).unwrap();
+        assert_eq!(conf.role, Role::Object);
+        assert_eq!(conf.app.get("bind_port"), Some("6200"));
+        let names: Vec<_> = conf
+            .filters
+            .iter()
+            .map(|f| f.entry_point.as_str())
+            .collect();
+        assert_eq!(names, ["healthcheck", "recon"]);
+        assert_eq!(conf.filters[1].section.get("bind_port"), Some("6200"));
+        assert_eq!(
+            conf.daemon("object-updater").unwrap().get("interval"),
+            Some("5")
+        );
+        assert!(conf.daemon("object-auditor").is_none());
+        assert_eq!(conf.daemons_not_served(), ["object-replicator"]);
+    }
+
+    #[test]
+    fn a_folder_is_read_in_order_of_names() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("10-base.conf"), OBJECT).unwrap();
+        std::fs::write(
+            folder.path().join("20-own.conf"),
+            "[DEFAULT]\nbind_port = 7\n",
+        )
+        .unwrap();
+        std::fs::write(folder.path().join(".hidden.conf"), "nonsense").unwrap();
+        std::fs::write(folder.path().join("notes.txt"), "nonsense").unwrap();
+        let conf = ServerConf::load(folder.path()).unwrap();
+        assert_eq!(conf.app.get("bind_port"), Some("7"));
+    }
+
+    #[test]
+    fn refusals_name_the_place_and_the_remedy() {
+        for (text, part) in [
+            (
+                "[DEFAULT]\nbind_port = 1",
+                "neither [pipeline:main] nor [app:main]",
+            ),
+            (
+                "[pipeline:main]\npipeline = a\n",
+                "ends in a, which has no section",
+            ),
+            (
+                "[pipeline:main]\npipeline = catcherrors app\n[app:app]\nuse = egg:swift#proxy\n\
+                 [filter:catch_errors]\nuse = egg:swift#catch_errors\n",
+                "did you mean catch_errors?",
+            ),
+            ("[app:main]\nuse = egg:swift#objects\n", "no such server"),
+            ("[app:main]\nuse = egg:Paste#static\n", "only egg:swift#"),
+            ("[app:main]\npaste.app_factory = a:b\n", "loads Python code"),
+            (
+                "[app:main]\nuse = egg:swift#object\n[object-udpater]\n",
+                "mean object-updater?",
+            ),
+        ] {
+            let error = load(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Ports: binding them all before anything is served, and the addresses under which the servers
+//! of this process are known in the rings.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use cairn_http::serve::bind;
+use cairn_peer::{LoadedRing, Rings};
+
+use crate::conf::ServerConf;
+use crate::settings::ServerSettings;
+
+/// Refuses two confs with one address: the second could only fail later, and less clearly.
+pub(crate) fn check_addresses(servers: &[(ServerConf, ServerSettings)]) -> Result<()> {
+    let mut seen: BTreeMap<SocketAddr, &ServerConf> = BTreeMap::new();
+    for (conf, settings) in servers {
+        if let Some(other) = seen.insert(settings.bind, conf) {
+            bail!(
+                "{} and {} both listen on {}: give one another bind_port",
+                other.path.display(),
+                conf.path.display(),
+                settings.bind
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Binds one server's port. A port in use is tried again for `bind_timeout`.
+pub(crate) fn listen(conf: &ServerConf, settings: &ServerSettings) -> Result<TcpListener> {
+    let deadline = Instant::now() + settings.bind_timeout;
+    loop {
+        let error = match bind(settings.bind, settings.backlog) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => error,
+        };
+        let in_use = error.source.kind() == std::io::ErrorKind::AddrInUse;
+        if !in_use || Instant::now() >= deadline {
+            // Its own text tells the cause already.
+            bail!("{} of {}: {error}", conf.role, conf.path.display());
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The addresses that reach a server bound to `bind`: itself, or where it listens on all
+/// addresses, loopback and those of this machine that a ring names with its port.
+pub(crate) fn known_as<'a>(
+    bind: SocketAddr,
+    rings: impl IntoIterator<Item = &'a Rings>,
+    policies: impl IntoIterator<Item = cairn_types::PolicyIndex> + Clone,
+) -> Vec<SocketAddr> {
+    if !bind.ip().is_unspecified() {
+        return vec![bind];
+    }
+    let mut ips = vec![IpAddr::V4(Ipv4Addr::LOCALHOST)];
+    if bind.is_ipv6() {
+        ips.push(IpAddr::V6(Ipv6Addr::LOCALHOST));
+    }
+    for rings in rings {
+        let objects = policies
+            .clone()
+            .into_iter()
+            .filter_map(|policy| rings.object(policy));
+        for ring in [rings.account(), rings.container()]
+            .into_iter()
+            .chain(objects)
+        {
+            ips.extend(ring_ips(&ring, bind.port()));
+        }
+    }
+    ips.sort();
+    ips.dedup();
+    ips.retain(|ip| is_own(*ip));
+    ips.into_iter()
+        .map(|ip| SocketAddr::new(ip, bind.port()))
+        .collect()
+}
+
+/// The addresses of devices that are served on this port, for clients or for replication.
+fn ring_ips(ring: &LoadedRing, port: u16) -> Vec<IpAddr> {
+    let mut ips = Vec::new();
+    for device in ring.ring().devices() {
+        for (host, of) in [
+            (&device.ip, device.port),
+            (&device.replication_ip, device.replication_port),
+        ] {
+            if let (true, Ok(ip)) = (of == port, host.parse()) {
+                ips.push(ip);
+            }
+        }
+    }
+    ips
+}
+
+/// An address is this machine's where a socket can be bound to it.
+fn is_own(ip: IpAddr) -> bool {
+    ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_addresses_are_loopback_too() {
+        let known = |text: &str| known_as(text.parse().expect("an address"), [], []);
+        assert_eq!(
+            known("127.0.0.1:7"),
+            ["127.0.0.1:7".parse().expect("an address")]
+        );
+        assert!(known("0.0.0.0:7").contains(&"127.0.0.1:7".parse().expect("an address")));
+        // A documentation address is nobody's.
+        assert!(!is_own("192.0.2.1".parse().expect("an address")));
+    }
+}

@@ -1,0 +1,86 @@
+//! Where the log goes and how much of it: to standard error, for people or as JSON, one event a
+//! line. What decides the level, strongest first: `--log-level`, the environment's `RUST_LOG`, the
+//! conf files' `log_level`.
+
+use std::io::IsTerminal;
+
+use anyhow::{Context, Result};
+use tracing_subscriber::EnvFilter;
+
+use crate::settings::LogLevel;
+
+/// The form of a log line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    #[default]
+    Human,
+    Json,
+}
+
+/// What the command line says about the log.
+#[derive(Clone, Debug, Default)]
+pub struct LogOptions {
+    pub format: LogFormat,
+    /// A level, or directives such as `info,cairn_proxy=debug`.
+    pub level: Option<String>,
+}
+
+/// Starts the log of this process; a second call changes nothing.
+pub fn start(options: &LogOptions, from_conf: LogLevel) -> Result<()> {
+    let filter = filter(options, std::env::var("RUST_LOG").ok(), from_conf)?;
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
+    // An error here means that a log runs already: tests start several servers in one process.
+    let _ = match options.format {
+        LogFormat::Human => builder
+            .with_ansi(std::io::stderr().is_terminal())
+            .try_init(),
+        LogFormat::Json => builder.json().flatten_event(true).try_init(),
+    };
+    Ok(())
+}
+
+fn filter(
+    options: &LogOptions,
+    environment: Option<String>,
+    from_conf: LogLevel,
+) -> Result<EnvFilter> {
+    if let Some(level) = &options.level {
+        let remedy = "expected error, warn, info, debug, trace, or such as info,cairn_proxy=debug";
+        return EnvFilter::try_new(level).with_context(|| format!("--log-level {level}: {remedy}"));
+    }
+    if let Some(text) = environment.filter(|text| !text.is_empty()) {
+        return EnvFilter::try_new(&text)
+            .with_context(|| format!("RUST_LOG={text} in the environment is no log filter"));
+    }
+    Ok(EnvFilter::new(from_conf.directive()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_strongest() {
+        let text = |level: Option<&str>, environment: Option<&str>| {
+            let options = LogOptions {
+                level: level.map(Into::into),
+                ..LogOptions::default()
+            };
+            filter(&options, environment.map(Into::into), LogLevel::Warning)
+                .map(|f| f.to_string())
+                .map_err(|e| e.to_string())
+        };
+        assert_eq!(text(Some("debug"), Some("error")).unwrap(), "debug");
+        assert_eq!(text(None, Some("error")).unwrap(), "error");
+        assert_eq!(text(None, None).unwrap(), "warn");
+        assert!(
+            text(Some("a=b=c"), None)
+                .unwrap_err()
+                .contains("--log-level")
+        );
+    }
+}

@@ -1,0 +1,83 @@
+//! The filters of a conf around its application, in the conf's order.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use cairn_http::{Clock, Handler, InfoSource};
+use cairn_middleware::{FilterEnv, NoInfo, Random};
+use tracing::info;
+
+use crate::cluster::Cluster;
+use crate::conf::{Filter, Role, ServerConf};
+
+/// What the filters of a pipeline may know. `info`: the proxy; backends' filters ask nothing.
+pub(crate) fn filter_env(
+    cluster: &Cluster,
+    info: Option<Arc<dyn InfoSource>>,
+    clock: Clock,
+) -> FilterEnv {
+    FilterEnv {
+        info_source: info.unwrap_or_else(|| Arc::new(NoInfo)),
+        swift_info: cluster.swift_info.clone(),
+        constraints: cluster.constraints.clone(),
+        policies: cluster.policies.clone(),
+        hash_path: cluster.hash_path.clone(),
+        clock,
+        random: Random::system(),
+    }
+}
+
+/// Puts the conf's filters, and those that a proxy cannot be without, around `app`.
+pub(crate) fn build(conf: &ServerConf, app: Handler, env: &FilterEnv) -> Result<Handler> {
+    let filters = with_required(conf);
+    let mut next = app;
+    for filter in filters.iter().rev() {
+        next = cairn_middleware::build(&filter.entry_point, &filter.section, next, env)
+            .with_context(|| format!("[filter:{}]", filter.name))?;
+    }
+    Ok(next)
+}
+
+/// The pipeline as it will be served.
+pub(crate) fn with_required(conf: &ServerConf) -> Vec<Filter> {
+    let mut filters = conf.filters.clone();
+    if conf.role != Role::Proxy {
+        return filters;
+    }
+    let names: Vec<String> = filters.iter().map(|f| f.entry_point.clone()).collect();
+    for (index, name) in cairn_middleware::required_filters(&names) {
+        info!(
+            conf = conf.conf.file(),
+            filter = name,
+            index,
+            "required filter added to pipeline"
+        );
+        let section = conf.conf.section_or_defaults(&format!("filter:{name}"));
+        let filter = Filter {
+            name: name.into(),
+            entry_point: name.into(),
+            section,
+        };
+        filters.insert(index.min(filters.len()), filter);
+    }
+    filters
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_gets_what_it_cannot_be_without() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("proxy-server.conf");
+        let text = "[pipeline:main]\npipeline = check app\n[app:app]\nuse = egg:swift#proxy\n\
+                    [filter:check]\nuse = egg:swift#healthcheck\n";
+        std::fs::write(&path, text).unwrap();
+        let filters = with_required(&ServerConf::load(&path).unwrap());
+        let names: Vec<_> = filters.iter().map(|f| f.entry_point.as_str()).collect();
+        assert_eq!(names[..2], ["catch_errors", "gatekeeper"]);
+        assert_eq!(filters.iter().filter(|f| f.name == "check").count(), 1);
+    }
+}

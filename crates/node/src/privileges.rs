@@ -1,0 +1,88 @@
+//! `user = NAME`: a program started as root becomes that user once its ports are bound.
+//!
+//! Credentials belong to threads in Linux, and new threads inherit them: this must run on the
+//! main thread before any other is started.
+
+use std::fs;
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Gid, Uid, geteuid};
+use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+use tracing::info;
+
+/// The numbers of a user, as /etc/passwd and /etc/group have them.
+#[derive(Debug, PartialEq, Eq)]
+struct Account {
+    uid: u32,
+    gid: u32,
+    groups: Vec<u32>,
+}
+
+/// Becomes `user` where this process is root's; otherwise says that nothing changed.
+pub(crate) fn become_user(user: &str) -> Result<()> {
+    if !geteuid().is_root() {
+        info!(
+            user,
+            "the option user is ignored: only root can become another user"
+        );
+        return Ok(());
+    }
+    let passwd = fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")?;
+    let group = fs::read_to_string("/etc/group").context("cannot read /etc/group")?;
+    let Some(account) = find(user, &passwd, &group) else {
+        bail!("user = {user}: there is no such user in /etc/passwd; remove the option or add them");
+    };
+    if account.uid == 0 {
+        return Ok(());
+    }
+    let groups: Vec<Gid> = account
+        .groups
+        .iter()
+        .map(|gid| Gid::from_raw(*gid))
+        .collect();
+    // In this order: without root's uid the other two are no longer allowed.
+    set_thread_groups(&groups)
+        .and_then(|()| set_thread_gid(Gid::from_raw(account.gid)))
+        .and_then(|()| set_thread_uid(Uid::from_raw(account.uid)))
+        .with_context(|| format!("user = {user}: cannot become this user"))?;
+    info!(user, "running as this user from now on");
+    Ok(())
+}
+
+fn find(user: &str, passwd: &str, group: &str) -> Option<Account> {
+    let fields: Vec<&str> = passwd
+        .lines()
+        .map(|l| l.split(':').collect::<Vec<_>>())
+        .find(|f| f[0] == user)?;
+    let (uid, gid) = (fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?);
+    let mut groups = vec![gid];
+    for line in group.lines() {
+        let fields: Vec<&str> = line.split(':').collect();
+        if let [_, _, number, members] = fields[..]
+            && members.split(',').any(|member| member == user)
+            && let Ok(number) = number.parse()
+            && !groups.contains(&number)
+        {
+            groups.push(number);
+        }
+    }
+    Some(Account { uid, gid, groups })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_a_user() {
+        let passwd = "root:x:0:0::/root:/bin/sh\nswift:x:150:160::/var:/bin/false\n";
+        let group = "root:x:0:\ndisk:x:6:joe,swift\nswift:x:160:swift\nx:x:7:swifty\n";
+        let expected = Account {
+            uid: 150,
+            gid: 160,
+            groups: vec![160, 6],
+        };
+        assert_eq!(find("swift", passwd, group), Some(expected));
+        assert_eq!(find("nobody", passwd, group), None);
+    }
+}

@@ -1,0 +1,253 @@
+//! What every server's conf says about how it is served: address, limits, folders. Options of the
+//! servers themselves are read by [`crate::servers`] and the proxy.
+//!
+//! Option (default): `bind_ip` (0.0.0.0), `bind_port` (none), `bind_timeout` (0: a port in use is an
+//! error at once), `backlog` (4096), `workers` (auto: as many threads as the machine runs at once;
+//! Swift's processes are threads here, and the largest number of all confs counts),
+//! `max_clients` (1024, per worker), `client_timeout` (60), `keepalive_timeout` (client_timeout),
+//! `swift_dir` (/etc/swift), `devices` (/srv/node), `mount_check` (true), `user` (none: Swift
+//! would become `swift`; here a program started as root stays root unless told), `log_level`
+//! (INFO), `metrics` (loopback: who may read `/metrics`; off, loopback or on),
+//! `shutdown_grace` (60: seconds for requests under way when the server is told to end).
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use cairn_formats::ini::{ConfError, Section};
+use cairn_http::serve::{MetricsAccess, ServeOptions};
+
+use crate::conf::{Role, ServerConf};
+
+/// How one server is served.
+#[derive(Clone, Debug)]
+pub struct ServerSettings {
+    pub role: Role,
+    pub bind: SocketAddr,
+    /// For so long a port in use is tried again.
+    pub bind_timeout: Duration,
+    pub backlog: i32,
+    /// Threads; `None`: as many as the machine runs at once.
+    pub workers: Option<usize>,
+    /// Per worker.
+    pub max_clients: usize,
+    pub client_timeout: Duration,
+    pub keepalive_timeout: Duration,
+    pub swift_dir: PathBuf,
+    /// The folder of the devices' mount points.
+    pub devices: PathBuf,
+    pub mount_check: bool,
+    pub user: Option<String>,
+    pub log_level: LogLevel,
+    pub metrics: MetricsAccess,
+    pub grace: Duration,
+    /// Serves replication only: a server of its own beside the one for clients.
+    pub replication_only: bool,
+}
+
+/// Swift's levels, least to most talkative.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    Error,
+    Warning,
+    Info,
+    Debug,
+}
+
+impl LogLevel {
+    /// As a tracing filter names it.
+    pub const fn directive(self) -> &'static str {
+        match self {
+            LogLevel::Error => "error",
+            LogLevel::Warning => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+        }
+    }
+}
+
+impl ServerSettings {
+    pub fn read(conf: &ServerConf) -> Result<ServerSettings> {
+        let section = &conf.app;
+        for option in ["cert_file", "key_file"] {
+            if section.get(option).is_some_and(|v| !v.is_empty()) {
+                let remedy = "TLS is not served yet: remove cert_file and key_file, and let a \
+                              proxy in front (haproxy, nginx, hitch) end TLS";
+                return Err(section.bad(option, remedy).into());
+            }
+        }
+        let client_timeout = positive(section, "client_timeout", 60.0)?;
+        let backlog = section.u64_or("backlog", 4096)?;
+        Ok(ServerSettings {
+            role: conf.role,
+            bind: bind_address(section)?,
+            bind_timeout: section.seconds_or("bind_timeout", 0.0)?,
+            backlog: i32::try_from(backlog)
+                .map_err(|_| section.bad("backlog", "expected at most 2147483647"))?,
+            workers: workers(section)?,
+            max_clients: section.usize_or("max_clients", 1024)?.clamp(1, 1 << 20),
+            client_timeout,
+            keepalive_timeout: section
+                .seconds_or("keepalive_timeout", client_timeout.as_secs_f64())?,
+            swift_dir: section.str_or("swift_dir", "/etc/swift").into(),
+            devices: section.str_or("devices", "/srv/node").into(),
+            mount_check: section.bool_or("mount_check", true),
+            user: section
+                .get("user")
+                .filter(|u| !u.is_empty())
+                .map(str::to_owned),
+            log_level: log_level(section)?,
+            metrics: metrics(section)?,
+            grace: section.seconds_or("shutdown_grace", 60.0)?,
+            replication_only: conf.role != Role::Proxy
+                && section.get("replication_server").is_some()
+                && section.bool_or("replication_server", false),
+        })
+    }
+
+    pub fn serve_options(&self, threads: usize) -> ServeOptions {
+        // A pooled connection of another server is idle for 30 s at most before that server drops
+        // it; ending it earlier from here would race with its next request.
+        let least = match self.role {
+            Role::Proxy => Duration::from_secs(1),
+            _ => Duration::from_secs(60),
+        };
+        ServeOptions {
+            max_connections: self.max_clients.saturating_mul(threads.max(1)).min(1 << 20),
+            header_timeout: self.keepalive_timeout.max(least),
+            grace: self.grace,
+            metrics: self.metrics,
+            ..ServeOptions::new(self.role.as_str())
+        }
+    }
+}
+
+fn positive(section: &Section, option: &str, default: f64) -> Result<Duration, ConfError> {
+    let value = section.seconds_or(option, default)?;
+    if value.is_zero() {
+        return Err(section.bad(option, "expected more than 0 seconds"));
+    }
+    Ok(value)
+}
+
+fn bind_address(section: &Section) -> Result<SocketAddr> {
+    section.required("bind_port", "give the port to listen on")?;
+    let port = section.u64_or("bind_port", 0)?;
+    let port = u16::try_from(port).map_err(|_| section.bad("bind_port", "expected 1 to 65535"))?;
+    let host = section.str_or("bind_ip", "0.0.0.0").trim();
+    if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, port));
+    }
+    let resolved = (host, port)
+        .to_socket_addrs()
+        .ok()
+        .and_then(|mut all| all.next());
+    resolved.ok_or_else(|| {
+        section
+            .bad(
+                "bind_ip",
+                "expected an address of this machine, or a name that has one",
+            )
+            .into()
+    })
+}
+
+fn workers(section: &Section) -> Result<Option<usize>, ConfError> {
+    match section.str_or("workers", "auto").trim() {
+        text if text.eq_ignore_ascii_case("auto") => Ok(None),
+        _ => match section.usize_or("workers", 0) {
+            Ok(number) if number <= 1024 => Ok(Some(number.max(1))),
+            _ => Err(section.bad("workers", "expected auto, or a number up to 1024")),
+        },
+    }
+}
+
+fn log_level(section: &Section) -> Result<LogLevel> {
+    let text = section
+        .str_or("log_level", "INFO")
+        .trim()
+        .to_ascii_uppercase();
+    Ok(match text.as_str() {
+        "CRITICAL" | "FATAL" | "ERROR" => LogLevel::Error,
+        "WARNING" | "WARN" => LogLevel::Warning,
+        "NOTICE" | "INFO" => LogLevel::Info,
+        "DEBUG" | "NOTSET" => LogLevel::Debug,
+        _ => bail!(section.bad(
+            "log_level",
+            "expected DEBUG, INFO, WARNING, ERROR or CRITICAL"
+        )),
+    })
+}
+
+fn metrics(section: &Section) -> Result<MetricsAccess, ConfError> {
+    match section.str_or("metrics", "loopback").trim() {
+        "off" => Ok(MetricsAccess::Nobody),
+        "loopback" => Ok(MetricsAccess::Loopback),
+        "on" => Ok(MetricsAccess::Everybody),
+        _ => Err(section.bad("metrics", "expected off, loopback or on")),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn read(options: &str) -> Result<ServerSettings> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("c.conf");
+        let text = format!("[DEFAULT]\n{options}\n[app:main]\nuse = egg:swift#object\n");
+        std::fs::write(&path, text).unwrap();
+        ServerSettings::read(&ServerConf::load(&path).unwrap())
+    }
+
+    #[test]
+    fn defaults_are_swifts() {
+        let settings = read("bind_port = 6200").unwrap();
+        assert_eq!(settings.bind, "0.0.0.0:6200".parse().unwrap());
+        assert_eq!(settings.backlog, 4096);
+        assert_eq!(settings.workers, None);
+        assert_eq!(settings.max_clients, 1024);
+        assert_eq!(settings.client_timeout, Duration::from_secs(60));
+        assert_eq!(settings.swift_dir, PathBuf::from("/etc/swift"));
+        assert_eq!(settings.devices, PathBuf::from("/srv/node"));
+        assert!(settings.mount_check);
+        assert!(!settings.replication_only);
+        assert_eq!(settings.log_level, LogLevel::Info);
+        assert_eq!(settings.metrics, MetricsAccess::Loopback);
+    }
+
+    #[test]
+    fn values_are_taken() {
+        let text = "bind_ip = ::1\nbind_port = 7\nworkers = 3\nmax_clients = 10\nmetrics = on\n\
+                    log_level = warning\nmount_check = off\nuser = swift\nclient_timeout = 0.5";
+        let settings = read(text).unwrap();
+        assert_eq!(settings.bind, "[::1]:7".parse().unwrap());
+        assert_eq!(settings.workers, Some(3));
+        assert_eq!(settings.log_level, LogLevel::Warning);
+        assert_eq!(settings.user.as_deref(), Some("swift"));
+        assert_eq!(settings.serve_options(2).max_connections, 20);
+        assert_eq!(
+            settings.serve_options(2).header_timeout,
+            Duration::from_secs(60)
+        );
+    }
+
+    #[test]
+    fn refusals_name_the_option() {
+        for (text, part) in [
+            ("", "bind_port is missing"),
+            ("bind_port = 70000", "bind_port = \"70000\""),
+            ("bind_port = 1\nworkers = many", "workers"),
+            ("bind_port = 1\nclient_timeout = 0", "client_timeout"),
+            ("bind_port = 1\nmetrics = yes", "off, loopback or on"),
+            ("bind_port = 1\nlog_level = LOUD", "log_level"),
+            ("bind_port = 1\ncert_file = /x", "TLS is not served yet"),
+            ("bind_port = 1\nbind_ip = no such host", "bind_ip"),
+        ] {
+            let error = read(text).unwrap_err().to_string();
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! `cairn up`: an all-in-one store. The first start makes a data folder with a complete set of
+//! OpenStack Swift's files; every start serves what these files say.
+//!
+//! Devices, replicas and the partition power are fixed by the first start: other values would
+//! move partitions, and nothing here moves the data along.
+
+mod edit;
+mod files;
+mod layout;
+mod rings;
+mod users;
+mod welcome;
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE;
+use tracing::warn;
+
+use crate::conf::{Role, ServerConf, read_conf};
+use crate::lock::FolderLock;
+use crate::logging::{self, LogOptions};
+use crate::serve::{self, RunOptions};
+use crate::settings::{LogLevel, ServerSettings};
+pub use layout::{Layout, Shape};
+use rings::Ports;
+pub use users::User;
+
+/// Where clients are served unless told otherwise.
+pub const DEFAULT_BIND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+const DEFAULT_SHAPE: Shape = Shape {
+    devices: 4,
+    replicas: 3,
+    part_power: 10,
+};
+
+/// What the command line says. `None` and empty: what the folder says, or the default.
+#[derive(Clone, Debug, Default)]
+pub struct UpOptions {
+    pub data: Option<PathBuf>,
+    /// Port 0: any free port, which is then written down.
+    pub bind: Option<SocketAddr>,
+    pub devices: Option<u32>,
+    pub replicas: Option<u32>,
+    pub part_power: Option<u32>,
+    /// All users; those of an earlier start are no longer users.
+    pub users: Vec<User>,
+    /// Answer writes before they are on disk.
+    pub unsafe_no_fsync: bool,
+    pub log: LogOptions,
+    pub pid_file: Option<PathBuf>,
+}
+
+/// A data folder that is ready to be served; locked until dropped.
+#[derive(Debug)]
+pub struct Store {
+    pub layout: Layout,
+    pub shape: Shape,
+    pub bind: SocketAddr,
+    pub users: Vec<User>,
+    pub first_start: bool,
+    _lock: FolderLock,
+}
+
+/// Makes the data folder, or brings its files up to the options; serves nothing.
+pub fn write_configuration(options: &UpOptions) -> Result<Store> {
+    let data = match &options.data {
+        Some(data) => data.clone(),
+        None => Layout::default_data()?,
+    };
+    let layout = Layout::new(&data)?;
+    fs::create_dir_all(&layout.data)
+        .with_context(|| format!("--data {}: cannot make this folder", data.display()))?;
+    let lock = FolderLock::data(&layout.data)?;
+    match layout.shape()? {
+        Some(shape) => reuse(layout, shape, lock, options),
+        None => create(layout, lock, options),
+    }
+}
+
+/// Serves the store until a signal ends it.
+pub fn up(options: UpOptions) -> Result<()> {
+    logging::start(&options.log, LogLevel::Info)?;
+    let store = write_configuration(&options)?;
+    let confs = Role::ALL
+        .into_iter()
+        .map(|role| ServerConf::load(&store.layout.conf(role.server_name())))
+        .collect::<Result<Vec<_>>>()?;
+    for device in missing_devices(&store) {
+        warn!(
+            device, folder = %store.layout.devices.join(&device).display(),
+            "this device's folder is gone: the device is down, the others serve"
+        );
+    }
+    let greeting = welcome::text(&store);
+    serve::run(
+        confs,
+        RunOptions {
+            log: options.log,
+            pid_file: options.pid_file,
+            unsafe_no_fsync: options.unsafe_no_fsync,
+            greeting: Some(greeting),
+        },
+    )
+}
+
+fn missing_devices(store: &Store) -> Vec<String> {
+    Layout::device_names(store.shape.devices)
+        .filter(|name| !store.layout.devices.join(name).is_dir())
+        .collect()
+}
+
+/// The first start.
+fn create(layout: Layout, lock: FolderLock, options: &UpOptions) -> Result<Store> {
+    if let Some(device) = layout.first_used_device() {
+        bail!(
+            "{} is missing, but {} holds data: restore the folder {} from a backup, or choose \
+             another folder with --data",
+            layout.conf("cairn-up").display(),
+            device.display(),
+            layout.etc.display()
+        );
+    }
+    let shape = Shape {
+        devices: options.devices.unwrap_or(DEFAULT_SHAPE.devices),
+        // A store of one or two devices is asked for by --devices alone.
+        replicas: options.replicas.unwrap_or_else(|| {
+            DEFAULT_SHAPE
+                .replicas
+                .min(options.devices.unwrap_or(DEFAULT_SHAPE.devices))
+        }),
+        part_power: options.part_power.unwrap_or(DEFAULT_SHAPE.part_power),
+    };
+    check(shape)?;
+    let mut bind = options.bind.unwrap_or(DEFAULT_BIND);
+    choose_port(&mut bind)?;
+    let ports = backend_ports(bind.port())?;
+    let users = match &options.users[..] {
+        [] => vec![User::tester()],
+        users => users.to_vec(),
+    };
+    for folder in [&layout.etc, &layout.devices, &layout.cache] {
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    for name in Layout::device_names(shape.devices) {
+        let folder = layout.devices.join(name);
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    let random = || format!("{:032x}", rand::random::<u128>());
+    let fernet_key = URL_SAFE.encode(rand::random::<[u8; 32]>());
+    let proxy = files::ProxyFile {
+        bind,
+        etc: &layout.etc,
+        fernet_key: &fernet_key,
+        users: &users,
+    };
+    let mut texts = vec![
+        ("swift", files::swift_conf(&random(), &random())),
+        (Role::Proxy.server_name(), files::proxy_conf(&proxy)),
+    ];
+    for (role, port) in [
+        (Role::Account, ports.account),
+        (Role::Container, ports.container),
+        (Role::Object, ports.object),
+    ] {
+        let text = files::backend_conf(role, port, &layout);
+        texts.push((role.server_name(), text));
+    }
+    for (name, text) in texts {
+        layout::write_file(&layout.conf(name), text.as_bytes())?;
+    }
+    rings::write_rings(&layout, shape, ports)?;
+    layout.finish(shape)?;
+    Ok(Store {
+        layout,
+        shape,
+        bind,
+        users,
+        first_start: true,
+        _lock: lock,
+    })
+}
+
+/// A later start: the files stay, but for what the options say anew.
+fn reuse(layout: Layout, shape: Shape, lock: FolderLock, options: &UpOptions) -> Result<Store> {
+    for (option, given, made) in [
+        ("--devices", options.devices, shape.devices),
+        ("--replicas", options.replicas, shape.replicas),
+        ("--part-power", options.part_power, shape.part_power),
+    ] {
+        if given.is_some_and(|given| given != made) {
+            bail!(
+                "{option} {}: the store in {} was made with {made}, and this cannot be changed \
+                 with data in it: leave {option} away, or make another store with --data",
+                given.unwrap_or_default(),
+                layout.data.display()
+            );
+        }
+    }
+    let path = layout.conf(Role::Proxy.server_name());
+    let read =
+        || fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()));
+    let before = read()?;
+    let mut text = before.clone();
+    if let Some(mut bind) = options.bind {
+        choose_port(&mut bind)?;
+        text = edit::set_option(&text, "DEFAULT", "bind_ip", &bind.ip().to_string());
+        text = edit::set_option(&text, "DEFAULT", "bind_port", &bind.port().to_string());
+    }
+    if !options.users.is_empty() {
+        let section = "filter:tempauth";
+        let of_user = |option: &str| option.starts_with("user_") || option.starts_with("user64_");
+        text = edit::remove_options(&text, section, of_user);
+        for user in &options.users {
+            let (option, value) = user.conf_line();
+            text = edit::set_option(&text, section, &option, &value);
+        }
+    }
+    if text != before {
+        layout::write_file(&path, text.as_bytes())?;
+    }
+    let bind = ServerSettings::read(&ServerConf::load(&path)?)?.bind;
+    let users = User::of_section(&read_conf(&path)?.section_or_defaults("filter:tempauth"));
+    Ok(Store {
+        layout,
+        shape,
+        bind,
+        users,
+        first_start: false,
+        _lock: lock,
+    })
+}
+
+fn check(shape: Shape) -> Result<()> {
+    let Shape {
+        devices,
+        replicas,
+        part_power,
+    } = shape;
+    if !(1..=256).contains(&devices) {
+        bail!("--devices {devices}: expected 1 to 256");
+    }
+    if !(1..=16).contains(&replicas) {
+        bail!("--replicas {replicas}: expected 1 to 16");
+    }
+    if replicas > devices {
+        bail!(
+            "--replicas {replicas}: each copy needs a device of its own, and there are {devices}: \
+             add --devices {replicas}, or choose fewer replicas"
+        );
+    }
+    if !(1..=20).contains(&part_power) {
+        bail!("--part-power {part_power}: expected 1 to 20; 10 makes 1024 partitions");
+    }
+    Ok(())
+}
+
+/// Port 0 becomes a port that is free now.
+fn choose_port(bind: &mut SocketAddr) -> Result<()> {
+    if bind.port() == 0 {
+        let free = TcpListener::bind(*bind).and_then(|listener| listener.local_addr());
+        *bind = free.with_context(|| format!("--bind {bind}: cannot listen there"))?;
+    }
+    Ok(())
+}
+
+/// Three neighbouring free ports of this machine, below those that outgoing connections take:
+/// they are written into the rings and must be free at every start.
+fn backend_ports(taken: u16) -> Result<Ports> {
+    for _ in 0..200 {
+        let first = 10_000 + rand::random::<u16>() % 22_000;
+        let ports = [first, first + 1, first + 2];
+        let free =
+            |port: &u16| *port != taken && TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+        if ports.iter().all(free) {
+            let [object, container, account] = ports;
+            return Ok(Ports {
+                account,
+                container,
+                object,
+            });
+        }
+    }
+    bail!("found no three free ports between 10000 and 32000 on 127.0.0.1 for the storage servers");
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

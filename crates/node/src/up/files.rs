@@ -1,0 +1,126 @@
+//! The texts of the conf files that `cairn up` writes: ordinary files of OpenStack Swift, which
+//! `cairn serve` runs as well, in one process or several.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use crate::conf::Role;
+use crate::up::layout::Layout;
+use crate::up::users::User;
+
+/// Swift's order; filters that Swift would insert by itself are inserted when it is served.
+const PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache listing_formats \
+                        tempauth copy proxy-logging proxy-server";
+
+pub(crate) fn swift_conf(prefix: &str, suffix: &str) -> String {
+    format!(
+        "# Written by cairn up. Never change the prefix or suffix: they are part of every name on\n\
+         # disk.\n\
+         [swift-hash]\n\
+         swift_hash_path_prefix = {prefix}\n\
+         swift_hash_path_suffix = {suffix}\n\
+         \n\
+         [storage-policy:0]\n\
+         name = Policy-0\n\
+         default = yes\n"
+    )
+}
+
+/// What the proxy's conf holds that differs from store to store.
+pub(crate) struct ProxyFile<'a> {
+    pub(crate) bind: SocketAddr,
+    pub(crate) etc: &'a Path,
+    /// 32 bytes, URL-safe base64: tokens are sealed with it, and outlive a restart.
+    pub(crate) fernet_key: &'a str,
+    pub(crate) users: &'a [User],
+}
+
+pub(crate) fn proxy_conf(file: &ProxyFile<'_>) -> String {
+    let mut text = format!(
+        "# Written by cairn up, which changes bind_ip, bind_port and the users when it is told\n\
+         # other ones; the rest is yours.\n\
+         [DEFAULT]\n\
+         bind_ip = {ip}\n\
+         bind_port = {port}\n\
+         swift_dir = {etc}\n\
+         \n\
+         [pipeline:main]\n\
+         pipeline = {PIPELINE}\n\
+         \n\
+         [app:proxy-server]\n\
+         use = egg:swift#proxy\n\
+         account_autocreate = true\n\
+         allow_account_management = true\n\
+         # Answer once all copies are written, not only most of them, if that takes no longer than\n\
+         # this many seconds more.\n\
+         post_quorum_timeout = 10\n\
+         \n",
+        ip = file.bind.ip(),
+        port = file.bind.port(),
+        etc = file.etc.display(),
+    );
+    for (name, entry_point) in [
+        ("catch_errors", "catch_errors"),
+        ("gatekeeper", "gatekeeper"),
+        ("healthcheck", "healthcheck"),
+        ("proxy-logging", "proxy_logging"),
+        ("cache", "memcache"),
+        ("listing_formats", "listing_formats"),
+        ("copy", "copy"),
+    ] {
+        text.push_str(&format!(
+            "[filter:{name}]\nuse = egg:swift#{entry_point}\n\n"
+        ));
+    }
+    text.push_str(&format!(
+        "[filter:tempauth]\n\
+         use = egg:swift#tempauth\n\
+         reseller_prefix = AUTH, SERVICE\n\
+         SERVICE_require_group = service\n\
+         fernet_key_first = {key}\n\
+         active_fernet_key_id = first\n\
+         # user_ACCOUNT_USER = KEY [GROUP ...]; the group .admin owns the account.\n",
+        key = file.fernet_key
+    ));
+    for user in file.users {
+        let (option, value) = user.conf_line();
+        text.push_str(&format!("{option} = {value}\n"));
+    }
+    text
+}
+
+/// The conf of an account, container or object server.
+pub(crate) fn backend_conf(role: Role, port: u16, layout: &Layout) -> String {
+    let mut text = format!(
+        "# Written by cairn up. The port is part of the rings: it cannot be changed here alone.\n\
+         [DEFAULT]\n\
+         bind_ip = 127.0.0.1\n\
+         bind_port = {port}\n\
+         swift_dir = {etc}\n\
+         devices = {devices}\n\
+         mount_check = false\n\
+         log_level = WARNING\n\
+         \n\
+         [pipeline:main]\n\
+         pipeline = healthcheck recon {server}\n\
+         \n\
+         [app:{server}]\n\
+         use = egg:swift#{role}\n\
+         \n\
+         [filter:healthcheck]\n\
+         use = egg:swift#healthcheck\n\
+         \n\
+         [filter:recon]\n\
+         use = egg:swift#recon\n\
+         recon_cache_path = {cache}\n",
+        etc = layout.etc.display(),
+        devices = layout.devices.display(),
+        cache = layout.cache.display(),
+        server = role.server_name(),
+        role = role.as_str(),
+    );
+    if role == Role::Object {
+        text.push_str("\n[object-updater]\ninterval = 5\n");
+    }
+    text
+}

@@ -1,0 +1,95 @@
+use super::*;
+
+fn options(data: &std::path::Path) -> UpOptions {
+    UpOptions {
+        data: Some(data.to_owned()),
+        bind: Some("127.0.0.1:0".parse().unwrap()),
+        part_power: Some(4),
+        ..UpOptions::default()
+    }
+}
+
+#[test]
+fn the_first_start_writes_swifts_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = write_configuration(&options(folder.path())).unwrap();
+    assert!(store.first_start);
+    assert_ne!(store.bind.port(), 0);
+    assert_eq!(store.users, [User::tester()]);
+    for role in Role::ALL {
+        let conf = ServerConf::load(&store.layout.conf(role.server_name())).unwrap();
+        assert_eq!(conf.role, role);
+        let settings = ServerSettings::read(&conf).unwrap();
+        assert_eq!(settings.swift_dir, store.layout.etc);
+        assert_eq!(settings.mount_check, role == Role::Proxy);
+    }
+    let text = fs::read(store.layout.conf("swift")).unwrap();
+    cairn_formats::swift_conf::SwiftConf::parse("swift.conf", &text).unwrap();
+    for name in ["account", "container", "object"] {
+        let ring =
+            cairn_ring::Ring::load(store.layout.etc.join(format!("{name}.ring.gz"))).unwrap();
+        assert_eq!((ring.device_count(), ring.replica_count()), (4, 3.0));
+        assert!(store.layout.etc.join(format!("{name}.builder")).is_file());
+    }
+    assert!(store.layout.devices.join("d4").is_dir());
+}
+
+#[test]
+fn a_later_start_keeps_what_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = write_configuration(&options(folder.path())).unwrap();
+    let etc = first.layout.etc.clone();
+    let held = write_configuration(&options(folder.path())).unwrap_err();
+    assert!(
+        held.to_string()
+            .contains("another cairn is using this folder"),
+        "{held}"
+    );
+    drop(first);
+    let read = |name: &str| fs::read(etc.join(name)).unwrap();
+    let (swift, ring) = (read("swift.conf"), read("object.ring.gz"));
+    let proxy = String::from_utf8(read("proxy-server.conf")).unwrap();
+    fs::remove_dir(folder.path().join("dev/d2")).unwrap();
+
+    let again = UpOptions {
+        bind: None,
+        users: vec!["a_b:c=d,.admin".parse().unwrap(), "x:y=z".parse().unwrap()],
+        ..options(folder.path())
+    };
+    let store = write_configuration(&again).unwrap();
+    assert!(!store.first_start);
+    assert_eq!(store.users, again.users);
+    assert_eq!((read("swift.conf"), read("object.ring.gz")), (swift, ring));
+    assert_eq!(missing_devices(&store), ["d2"]);
+    let changed = String::from_utf8(read("proxy-server.conf")).unwrap();
+    assert!(!changed.contains("user_test_tester"), "{changed}");
+    let port = format!("bind_port = {}", store.bind.port());
+    assert!(proxy.contains(&port) && changed.contains(&port));
+}
+
+#[test]
+fn refusals_name_option_value_and_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |change: fn(&mut UpOptions)| {
+        let mut options = options(folder.path());
+        change(&mut options);
+        write_configuration(&options).unwrap_err().to_string()
+    };
+    let text = refused(|o| o.replicas = Some(5));
+    assert!(
+        text.contains("--replicas 5") && text.contains("--devices 5"),
+        "{text}"
+    );
+    assert!(refused(|o| o.devices = Some(0)).contains("--devices 0"));
+    assert!(refused(|o| o.part_power = Some(40)).contains("--part-power 40"));
+    write_configuration(&options(folder.path())).unwrap();
+    let text = refused(|o| o.devices = Some(6));
+    assert!(
+        text.contains("--devices 6") && text.contains("--data"),
+        "{text}"
+    );
+
+    fs::create_dir(folder.path().join("dev/d1/objects")).unwrap();
+    fs::remove_file(folder.path().join("etc/cairn-up.conf")).unwrap();
+    assert!(refused(|_| {}).contains("holds data"));
+}

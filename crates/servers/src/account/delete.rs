@@ -1,0 +1,29 @@
+//! DELETE: marks an account as deleted. Its containers are the reaper's work.
+
+use http::StatusCode;
+
+use super::{AccountServer, Asked, deleted, status_headers};
+use crate::index_server::{Answer, done, timestamp};
+
+impl AccountServer {
+    pub(super) async fn delete(&self, asked: Asked) -> Answer {
+        let internal = timestamp(asked.headers())?.internal();
+        let db = self.db(&asked.place);
+        let write = db.write(None, move |broker| {
+            let before = broker.info()?;
+            if before.is_deleted() {
+                return Ok((false, before));
+            }
+            broker.delete_db(&internal)?;
+            Ok((true, broker.info()?))
+        });
+        match write.await? {
+            (true, info) => {
+                let mut response = done(StatusCode::NO_CONTENT);
+                response.headers_mut().extend(status_headers(&info));
+                Ok(response)
+            }
+            (false, info) => Err(deleted(&info)),
+        }
+    }
+}

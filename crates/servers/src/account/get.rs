@@ -1,0 +1,125 @@
+//! HEAD and GET: facts about an account, and the listing of its containers.
+
+use cairn_http::respond;
+use cairn_index::broker::timestamp;
+use cairn_index::{
+    AccountInfo, ContainerEntry, ContainerStats, ListCursor, ListPage, ListQuery, Metadata,
+};
+use cairn_types::PolicyIndex;
+use http::{HeaderMap, StatusCode, header};
+
+use super::{AccountServer, Asked, deleted};
+use crate::index_server::listing::{self, Containers, Format, PAGE_ROWS};
+use crate::index_server::status::Refused;
+use crate::index_server::{Answer, add_metadata, head, set, set_content_type};
+
+/// What one visit to the database brings.
+struct Found {
+    info: AccountInfo,
+    stats: Vec<ContainerStats>,
+    metadata: Metadata,
+    page: Option<ListPage<ContainerEntry>>,
+}
+
+impl AccountServer {
+    pub(super) async fn head(&self, asked: Asked) -> Answer {
+        let params = listing::params(asked.parts.uri.query())?;
+        let format = Format::of(&params, asked.headers())?;
+        let found = self.find(&asked, None).await?;
+        Ok(head(format.content_type(), self.headers_of(&found)))
+    }
+
+    pub(super) async fn get(&self, asked: Asked) -> Answer {
+        let params = listing::params(asked.parts.uri.query())?;
+        let limit_max = self.config.constraints.account_listing_limit;
+        let mut query = listing::list_query(&params, asked.headers(), limit_max)?;
+        query.path = None;
+        let format = Format::of(&params, asked.headers())?;
+        let mut found = self.find(&asked, Some(query)).await?;
+        let first = found.page.take().unwrap_or(ListPage {
+            entries: Vec::new(),
+            next: None,
+        });
+        let rows = Containers {
+            account: asked.place.account.clone(),
+            policies: self.config.policies.clone(),
+        };
+        let db = self.db(&asked.place);
+        let body = listing::body(format, rows, first, move |cursor| {
+            let db = db.clone();
+            async move { db.list_containers(cursor, PAGE_ROWS).await }
+        });
+        let mut response = match body {
+            None => respond::empty(StatusCode::NO_CONTENT),
+            Some(body) => respond::typed(StatusCode::OK, "text/plain", body),
+        };
+        let length = response.headers_mut().remove(header::CONTENT_LENGTH);
+        *response.headers_mut() = self.headers_of(&found);
+        if let Some(length) = length {
+            response
+                .headers_mut()
+                .insert(header::CONTENT_LENGTH, length);
+        }
+        set_content_type(response.headers_mut(), format.content_type());
+        Ok(response)
+    }
+
+    async fn find(&self, asked: &Asked, query: Option<ListQuery>) -> Result<Found, Refused> {
+        let db = self.db(&asked.place);
+        let read = db.read(move |broker| {
+            let info = broker.info()?;
+            let page = query
+                .filter(|_| !info.is_deleted())
+                .map(|query| broker.list_containers(ListCursor::new(query), PAGE_ROWS))
+                .transpose()?;
+            Ok(Found {
+                info,
+                stats: broker.policy_stats()?,
+                metadata: broker.metadata()?,
+                page,
+            })
+        });
+        let found = read.await?;
+        if found.info.is_deleted() {
+            return Err(deleted(&found.info));
+        }
+        Ok(found)
+    }
+
+    fn headers_of(&self, found: &Found) -> HeaderMap {
+        let info = &found.info;
+        let mut headers = HeaderMap::new();
+        set(
+            &mut headers,
+            "X-Account-Container-Count",
+            info.container_count,
+        );
+        set(&mut headers, "X-Account-Object-Count", info.object_count);
+        set(&mut headers, "X-Account-Bytes-Used", info.bytes_used);
+        set(
+            &mut headers,
+            "X-Timestamp",
+            timestamp(&info.created_at).normal(),
+        );
+        set(
+            &mut headers,
+            "X-PUT-Timestamp",
+            timestamp(&info.put_timestamp).normal(),
+        );
+        for stats in &found.stats {
+            let index = u32::try_from(stats.storage_policy_index).ok();
+            let policy = index.and_then(|index| self.config.policies.by_index(PolicyIndex(index)));
+            let Some(policy) = policy else { continue };
+            for (what, count) in [
+                ("Container-Count", stats.container_count),
+                ("Object-Count", stats.object_count),
+                ("Bytes-Used", stats.bytes_used),
+            ] {
+                let name = format!("X-Account-Storage-Policy-{}-{what}", policy.name);
+                respond::set(&mut headers, &name, count.to_string());
+            }
+        }
+        add_metadata(&mut headers, &found.metadata, |_| true);
+        headers
+    }
+}

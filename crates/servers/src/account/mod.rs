@@ -1,0 +1,161 @@
+//! The account server: account databases over HTTP, as proxies, container servers and updaters
+//! of OpenStack Swift ask for them.
+//!
+//! `PUT`, `POST`, `DELETE`, `HEAD`, `GET` of `/<device>/<partition>/<account>`; `PUT` of
+//! `…/<container>` is told by container servers, deletions too.
+
+mod delete;
+mod get;
+mod post;
+mod put;
+#[cfg(test)]
+mod tests;
+mod updates;
+
+use std::sync::Arc;
+
+use cairn_http::{Body, Clock, Request, Response, Service, ServiceFuture};
+use cairn_index::{AccountDb, AccountInfo, IndexPool, Reserve};
+use cairn_types::{Constraints, HashPath, PolicySet, ServerKind};
+use http::request::Parts;
+use http::{HeaderMap, Method};
+
+use crate::index_server::status::Refused;
+use crate::index_server::{Answer, Place, drive_check, set};
+
+/// `account-server.conf`, as far as the server itself goes.
+#[derive(Clone)]
+pub struct AccountServerConfig {
+    pub hash_path: HashPath,
+    pub policies: Arc<PolicySet>,
+    pub constraints: Constraints,
+    pub mount_check: bool,
+    /// Space that must stay free on a device for anything to be added to it.
+    pub fallocate_reserve: Option<Reserve>,
+    pub clock: Clock,
+}
+
+impl AccountServerConfig {
+    /// Swift's defaults.
+    pub fn new(hash_path: HashPath, policies: Arc<PolicySet>) -> Self {
+        AccountServerConfig {
+            hash_path,
+            policies,
+            constraints: Constraints::default(),
+            mount_check: true,
+            fallocate_reserve: Some(Reserve::Percent(1.0)),
+            clock: Clock::system(),
+        }
+    }
+}
+
+pub struct AccountServer {
+    config: AccountServerConfig,
+    pool: Arc<IndexPool>,
+}
+
+/// A request on its way through a verb.
+struct Asked {
+    place: Place,
+    parts: Parts,
+}
+
+impl Asked {
+    fn headers(&self) -> &HeaderMap {
+        &self.parts.headers
+    }
+}
+
+impl AccountServer {
+    pub fn new(config: AccountServerConfig, pool: Arc<IndexPool>) -> Arc<Self> {
+        Arc::new(AccountServer { config, pool })
+    }
+
+    async fn answer(&self, request: Request) -> Answer {
+        let (parts, _body) = request.into_parts();
+        let method = parts.method.clone();
+        if method == Method::OPTIONS {
+            return Ok(options());
+        }
+        if !METHODS.contains(&method.as_str()) {
+            return Err(Refused::MethodNotAllowed);
+        }
+        let most = if method == Method::PUT { 4 } else { 3 };
+        let place = Place::of(parts.uri.path(), (3, most))?;
+        place.check_reserved(&self.config.constraints.auto_create_account_prefix)?;
+        let asked = Asked { place, parts };
+        match method.as_str() {
+            "PUT" if asked.place.container.is_some() => self.put_container(asked).await,
+            "PUT" => self.put(asked).await,
+            "POST" => self.post(asked).await,
+            "DELETE" => self.delete(asked).await,
+            "HEAD" => self.head(asked).await,
+            "GET" => self.get(asked).await,
+            _ => Err(Refused::MethodNotAllowed),
+        }
+    }
+
+    /// The database to read or delete in.
+    fn db(&self, place: &Place) -> AccountDb {
+        self.pool
+            .account(
+                &self.config.hash_path,
+                &place.device,
+                &place.partition,
+                &place.account,
+            )
+            .checked(drive_check(self.config.mount_check, None))
+    }
+
+    /// The database to add to: that needs free space.
+    fn db_to_fill(&self, place: &Place) -> AccountDb {
+        let reserve = self.config.fallocate_reserve;
+        self.db(place)
+            .checked(drive_check(self.config.mount_check, reserve))
+    }
+
+    fn new_metadata(&self, asked: &Asked) -> Result<Vec<(String, String)>, Refused> {
+        crate::index_server::metadata_of(asked.headers(), ServerKind::Account, &[])
+    }
+}
+
+/// An account that is marked as deleted says so, until it is reclaimed.
+fn status_headers(info: &AccountInfo) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if info.is_status_deleted() {
+        set(&mut headers, "X-Account-Status", "Deleted");
+    }
+    headers
+}
+
+fn deleted(info: &AccountInfo) -> Refused {
+    Refused::NotFoundWith(Box::new(status_headers(info)))
+}
+
+const METHODS: [&str; 5] = ["PUT", "POST", "DELETE", "HEAD", "GET"];
+
+fn options() -> Response {
+    let mut response = crate::index_server::done(http::StatusCode::OK);
+    set(
+        response.headers_mut(),
+        "Allow",
+        "DELETE, GET, HEAD, OPTIONS, POST, PUT",
+    );
+    response
+}
+
+impl Service for AccountServer {
+    fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
+        Box::pin(async move {
+            let is_head = request.method() == Method::HEAD;
+            let mut response = match self.answer(request).await {
+                Ok(response) => response,
+                Err(refused) => refused.into_response(),
+            };
+            if is_head {
+                *response.body_mut() = Body::empty();
+            }
+            response
+        })
+    }
+}

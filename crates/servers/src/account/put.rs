@@ -1,0 +1,54 @@
+//! PUT of an account: makes its database, or moves its put time and sets metadata.
+
+use cairn_index::{AccountInfo, NewDb};
+use http::StatusCode;
+
+use super::post::save_metadata;
+use super::{AccountServer, Asked, status_headers};
+use crate::index_server::status::Refused;
+use crate::index_server::{Answer, done, timestamp};
+
+enum Put {
+    Created,
+    Accepted,
+    /// Marked as deleted and not yet reclaimed: nobody gets it back.
+    Deleted(Box<AccountInfo>),
+    Outdated,
+}
+
+impl AccountServer {
+    pub(super) async fn put(&self, asked: Asked) -> Answer {
+        let internal = timestamp(asked.headers())?.internal();
+        let metadata = self.new_metadata(&asked)?;
+        let new = NewDb::Account {
+            account: asked.place.account.clone(),
+            put_timestamp: internal.clone(),
+        };
+        let db = self.db_to_fill(&asked.place);
+        let put = db.write(Some(new), move |broker| {
+            let mut created = broker.created();
+            if !created {
+                let before = broker.info()?;
+                if before.is_status_deleted() {
+                    return Ok(Put::Deleted(Box::new(before)));
+                }
+                created = before.is_deleted();
+                broker.update_put_timestamp(&internal)?;
+                if broker.is_deleted()? {
+                    return Ok(Put::Outdated);
+                }
+            }
+            save_metadata(broker, &metadata, &internal)?;
+            Ok(if created { Put::Created } else { Put::Accepted })
+        });
+        match put.await? {
+            Put::Created => Ok(done(StatusCode::CREATED)),
+            Put::Accepted => Ok(done(StatusCode::ACCEPTED)),
+            Put::Deleted(info) => {
+                let headers = Box::new(status_headers(&info));
+                Err(Refused::RecentlyDeleted(headers))
+            }
+            Put::Outdated => Err(Refused::Conflict),
+        }
+    }
+}

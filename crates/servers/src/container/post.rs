@@ -1,0 +1,32 @@
+//! POST: sets metadata of a container that is there.
+
+use http::StatusCode;
+
+use super::{Asked, ContainerServer, keeps_timestamp, save_metadata};
+use crate::index_server::status::Refused;
+use crate::index_server::{Answer, done, timestamp};
+
+impl ContainerServer {
+    pub(super) async fn post(&self, asked: Asked) -> Answer {
+        let internal = timestamp(asked.headers())?.internal();
+        self.check_sync_to(asked.headers())?;
+        let metadata = self.new_metadata(&asked)?;
+        let touches = !keeps_timestamp(asked.headers());
+        let db = self.db_to_fill(&asked.place);
+        let posted = db.write(None, move |broker| {
+            if broker.is_deleted()? {
+                return Ok(false);
+            }
+            if touches {
+                broker.update_put_timestamp(&internal)?;
+            }
+            save_metadata(broker, &metadata, &internal)?;
+            Ok(true)
+        });
+        if posted.await? {
+            Ok(done(StatusCode::NO_CONTENT))
+        } else {
+            Err(Refused::NotFound)
+        }
+    }
+}

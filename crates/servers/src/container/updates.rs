@@ -1,0 +1,236 @@
+//! Rows: what object servers tell a container about its objects, and what the container then
+//! tells its account.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use cairn_http::params::quote_path;
+use cairn_http::{Body, Context, Request};
+use cairn_index::{ContainerInfo, ObjectRow};
+use futures_util::future::join_all;
+use http::{HeaderMap, Method, StatusCode};
+use serde_json::Value;
+
+use super::put::no_policy;
+use super::{Asked, ContainerServer};
+use crate::index_server::status::Refused;
+use crate::index_server::{
+    Answer, done, policy_index, required, required_number, set, text, timestamp,
+};
+
+/// The most that `UPDATE` reads.
+const ROWS_BYTES_MAX: u64 = 64 << 20;
+/// Of an account's answer only the status counts.
+const ANSWER_BYTES_MAX: u64 = 64 << 10;
+
+impl ContainerServer {
+    pub(super) async fn put_object(&self, asked: Asked) -> Answer {
+        let headers = asked.headers();
+        let time = timestamp(headers)?;
+        let policy = policy_index(headers, &self.config.policies)?.unwrap_or(0);
+        let bad_time = |_| Refused::BadRequest("Invalid timestamp header".into());
+        let (data, ctype, meta) = ObjectRow::times(
+            &time.internal(),
+            text(headers, "x-content-type-timestamp"),
+            text(headers, "x-meta-timestamp"),
+        )
+        .map_err(bad_time)?;
+        let row = ObjectRow {
+            name: asked.place.object.clone().unwrap_or_default(),
+            data,
+            ctype,
+            meta,
+            size: required_number(headers, "x-size")?,
+            content_type: required(headers, "x-content-type")?.to_owned(),
+            etag: required(headers, "x-etag")?.to_owned(),
+            deleted: false,
+            storage_policy_index: policy,
+        };
+        let new = self.new_db_for_row(&asked, time, policy);
+        self.db_to_fill(&asked.place)
+            .merge_items(new, vec![row])
+            .await?;
+        Ok(done(StatusCode::CREATED))
+    }
+
+    pub(super) async fn delete_object(&self, asked: Asked) -> Answer {
+        let time = timestamp(asked.headers())?;
+        let policy = policy_index(asked.headers(), &self.config.policies)?.unwrap_or(0);
+        let name = asked.place.object.clone().unwrap_or_default();
+        let new = self.new_db_for_row(&asked, time, policy);
+        let row = ObjectRow::tombstone(name, time, policy);
+        self.db(&asked.place).merge_items(new, vec![row]).await?;
+        Ok(done(StatusCode::NO_CONTENT))
+    }
+
+    /// Many rows at once: a JSON list of objects as replicas exchange them.
+    pub(super) async fn update(&self, asked: Asked, body: Body) -> Answer {
+        let time = timestamp(asked.headers())?;
+        let policy = policy_index(asked.headers(), &self.config.policies)?;
+        let new = self.new_db_for_row(&asked, time, policy.unwrap_or(0));
+        if new.is_some() && policy.is_none() {
+            return Err(no_policy());
+        }
+        let bytes = body.collect(ROWS_BYTES_MAX).await;
+        let bytes = bytes.map_err(|error| Refused::BadRequest(error.to_string()))?;
+        let rows: Vec<Value> = serde_json::from_slice(&bytes)
+            .map_err(|error| Refused::BadRequest(error.to_string()))?;
+        let rows: Option<Vec<ObjectRow>> = rows.iter().map(row_of_json).collect();
+        let rows = rows.ok_or_else(|| Refused::BadRequest("Invalid row".into()))?;
+        self.db_to_fill(&asked.place).merge_items(new, rows).await?;
+        Ok(done(StatusCode::ACCEPTED))
+    }
+
+    /// Tells the account servers that the request names about this container. What fails is left
+    /// to the updater; only when all of them know no such account is the request refused.
+    pub(super) async fn tell_account(
+        &self,
+        asked: &Asked,
+        info: &ContainerInfo,
+    ) -> Result<(), Refused> {
+        let list = |name: &str| -> Vec<String> {
+            let text = text(asked.headers(), name).unwrap_or("");
+            text.split(',').map(|item| item.trim().to_owned()).collect()
+        };
+        let (hosts, devices) = (list("x-account-host"), list("x-account-device"));
+        if hosts.len() != devices.len() {
+            tracing::error!(?hosts, ?devices, "account hosts and devices do not match");
+            return Err(Refused::BadRequest(
+                "Different numbers of account hosts and devices".into(),
+            ));
+        }
+        let partition = text(asked.headers(), "x-account-partition").unwrap_or("");
+        if partition.is_empty() {
+            return Ok(());
+        }
+        let told = hosts
+            .iter()
+            .zip(&devices)
+            .map(|(host, device)| self.tell_one(asked, info, host, device, partition));
+        let told = join_all(told).await;
+        if told
+            .iter()
+            .all(|status| *status == Some(StatusCode::NOT_FOUND))
+        {
+            return Err(Refused::NotFound);
+        }
+        Ok(())
+    }
+
+    async fn tell_one(
+        &self,
+        asked: &Asked,
+        info: &ContainerInfo,
+        host: &str,
+        device: &str,
+        partition: &str,
+    ) -> Option<StatusCode> {
+        let path = format!(
+            "/{device}/{partition}/{}/{}",
+            asked.place.account,
+            asked.container()
+        );
+        let failed = |reason: String| {
+            tracing::error!(
+                host,
+                device,
+                reason,
+                "account update failed, the updater will retry"
+            );
+        };
+        let Some(address) = resolve(host).await else {
+            failed("no such address".into());
+            return None;
+        };
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = Method::PUT;
+        *request.uri_mut() = quote_path(&path).parse().ok()?;
+        *request.headers_mut() = account_headers(asked, info);
+        request.extensions_mut().insert(Context::of(&asked.parts));
+        let patience: Duration = self.config.conn_timeout + self.config.node_timeout;
+        let response = match self.backends.call(address, request, patience).await {
+            Ok(response) => response,
+            Err(error) => {
+                failed(error.to_string());
+                return None;
+            }
+        };
+        let status = response.status();
+        response.into_body().drain(ANSWER_BYTES_MAX).await;
+        if !status.is_success() && status != StatusCode::NOT_FOUND {
+            failed(format!("response {status}"));
+        }
+        Some(status)
+    }
+}
+
+/// Addresses of rings are numbers; a name is looked up.
+async fn resolve(host: &str) -> Option<SocketAddr> {
+    let (name, port) = host.rsplit_once(':')?;
+    let port: u16 = port.parse().ok()?;
+    let bare = name.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(address) = bare.parse() {
+        return Some(SocketAddr::new(address, port));
+    }
+    tokio::net::lookup_host((bare, port)).await.ok()?.next()
+}
+
+fn account_headers(asked: &Asked, info: &ContainerInfo) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    set(&mut headers, "X-Put-Timestamp", &info.put_timestamp);
+    set(&mut headers, "X-Delete-Timestamp", &info.delete_timestamp);
+    set(&mut headers, "X-Object-Count", info.object_count);
+    set(&mut headers, "X-Bytes-Used", info.bytes_used);
+    set(
+        &mut headers,
+        "X-Trans-Id",
+        text(asked.headers(), "x-trans-id").unwrap_or("-"),
+    );
+    set(
+        &mut headers,
+        "X-Backend-Storage-Policy-Index",
+        info.storage_policy_index,
+    );
+    set(
+        &mut headers,
+        "User-Agent",
+        format!("container-server {}", std::process::id()),
+    );
+    set(
+        &mut headers,
+        "Referer",
+        format!("{} {}", asked.parts.method, asked.parts.uri),
+    );
+    let name = "x-account-override-deleted";
+    if text(asked.headers(), name).is_some_and(|word| word.eq_ignore_ascii_case("yes")) {
+        set(&mut headers, "X-Account-Override-Deleted", "yes");
+    }
+    headers
+}
+
+fn row_of_json(row: &Value) -> Option<ObjectRow> {
+    let text = |name: &str| row.get(name).and_then(Value::as_str);
+    let number = |name: &str| match row.get(name) {
+        None | Some(Value::Null) => Some(0),
+        Some(Value::Bool(yes)) => Some(i64::from(*yes)),
+        Some(Value::String(text)) => text.trim().parse().ok(),
+        Some(number) => number.as_i64(),
+    };
+    let (data, ctype, meta) = ObjectRow::times(
+        text("created_at")?,
+        text("ctype_timestamp"),
+        text("meta_timestamp"),
+    )
+    .ok()?;
+    Some(ObjectRow {
+        name: text("name")?.to_owned(),
+        data,
+        ctype,
+        meta,
+        size: number("size")?,
+        content_type: text("content_type")?.to_owned(),
+        etag: text("etag")?.to_owned(),
+        deleted: number("deleted")? != 0,
+        storage_policy_index: number("storage_policy_index")?,
+    })
+}

@@ -1,0 +1,247 @@
+//! What the account and the container server share: reading a backend request's path, headers
+//! and parameters, saved metadata, and answers.
+//!
+//! `/<device>/<partition>/<account>[/<container>[/<object>]]`; times come in `X-Timestamp`.
+
+pub(crate) mod listing;
+pub(crate) mod status;
+
+use cairn_http::params::{is_true, quote, quote_path, split_path, unquote};
+use cairn_http::{Response, respond};
+use cairn_index::{DriveCheck, Metadata, Reserve};
+use cairn_types::metadata::{is_sys_or_user_meta, title_case};
+use cairn_types::{Constraints, PolicyIndex, PolicySet, ServerKind, Timestamp};
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+use status::Refused;
+
+pub(crate) type Answer = Result<Response, Refused>;
+
+/// Where a request goes, and whose it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) device: String,
+    pub(crate) partition: String,
+    pub(crate) account: String,
+    pub(crate) container: Option<String>,
+    pub(crate) object: Option<String>,
+}
+
+impl Place {
+    /// `segments`: how many there must be and may be, counting device and partition.
+    pub(crate) fn of(path: &str, segments: (usize, usize)) -> Result<Place, Refused> {
+        let path = unquote(path).map_err(|_| Refused::PathNotUtf8)?;
+        let invalid = || Refused::BadRequest(format!("Invalid path: {}", quote_path(&path)));
+        let parts =
+            split_path(&path, segments.0, segments.1, segments.1 == 5).ok_or_else(invalid)?;
+        let mut parts = parts.into_iter().map(|part| part.map(str::to_owned));
+        let mut next = || parts.next().flatten();
+        let place = Place {
+            device: next().unwrap_or_default(),
+            partition: next().unwrap_or_default(),
+            account: next().ok_or_else(invalid)?,
+            container: next(),
+            object: next(),
+        };
+        for (what, name) in [("device", &place.device), ("partition", &place.partition)] {
+            if matches!(name.as_str(), "" | "." | "..") {
+                return Err(Refused::BadRequest(format!(
+                    "Invalid {what}: {}",
+                    quote(name)
+                )));
+            }
+        }
+        // What Python's `quote_plus` would change is no device's name.
+        if quote(&place.device) != place.device {
+            return Err(Refused::NoDrive);
+        }
+        Ok(place)
+    }
+
+    /// A NUL may only begin a name: it marks those that clients do not see.
+    pub(crate) fn check_reserved(&self, auto_create_prefix: &str) -> Result<(), Refused> {
+        let check = |name: &str, what: &str| match name.rfind('\0') {
+            Some(_) if !name.starts_with('\0') => Err(Refused::BadRequest(format!(
+                "Invalid reserved-namespace {what}"
+            ))),
+            _ => Ok(()),
+        };
+        check(&self.account, "account")?;
+        let Some(container) = &self.container else {
+            return Ok(());
+        };
+        check(container, "container")?;
+        let Some(object) = &self.object else {
+            return Ok(());
+        };
+        if self.account.starts_with(auto_create_prefix) {
+            return Ok(());
+        }
+        check(object, "object")?;
+        match (container.starts_with('\0'), object.starts_with('\0')) {
+            (true, false) => Err(Refused::BadRequest(
+                "Invalid user-namespace object in reserved-namespace container".into(),
+            )),
+            (false, true) => Err(Refused::BadRequest(
+                "Invalid reserved-namespace object in user-namespace container".into(),
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+pub(crate) fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    respond::header(headers, name)
+}
+
+pub(crate) fn is_yes(headers: &HeaderMap, name: &str) -> bool {
+    text(headers, name).is_some_and(is_true)
+}
+
+/// A header that the request makes no sense without.
+pub(crate) fn required<'h>(headers: &'h HeaderMap, name: &str) -> Result<&'h str, Refused> {
+    text(headers, name).ok_or_else(|| Refused::BadRequest(format!("Missing {name} header")))
+}
+
+pub(crate) fn required_number(headers: &HeaderMap, name: &str) -> Result<i64, Refused> {
+    let number = required(headers, name)?.trim().parse();
+    number.map_err(|_| Refused::BadRequest(format!("Invalid {name} header")))
+}
+
+pub(crate) fn timestamp(headers: &HeaderMap) -> Result<Timestamp, Refused> {
+    let header = headers
+        .get("x-timestamp")
+        .ok_or_else(|| Refused::BadRequest("Missing X-Timestamp header".into()))?;
+    let time = header.to_str().ok().map(Timestamp::parse);
+    match time {
+        Some(Ok(time)) => Ok(time),
+        _ => Err(Refused::BadRequest("Invalid X-Timestamp header".into())),
+    }
+}
+
+/// The policy that the request names, if it does.
+pub(crate) fn policy_index(
+    headers: &HeaderMap,
+    policies: &PolicySet,
+) -> Result<Option<i64>, Refused> {
+    const NAME: &str = "X-Backend-Storage-Policy-Index";
+    let Some(header) = headers.get(NAME) else {
+        return Ok(None);
+    };
+    let index = header
+        .to_str()
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    let known = index.filter(|index| policies.by_index(PolicyIndex(*index)).is_some());
+    match known {
+        Some(index) => Ok(Some(i64::from(index))),
+        None => Err(Refused::BadRequest(format!(
+            "Invalid {NAME} '{}'",
+            String::from_utf8_lossy(header.as_bytes())
+        ))),
+    }
+}
+
+/// Metadata to save: names as they are stored, values.
+pub(crate) fn metadata_of(
+    headers: &HeaderMap,
+    kind: ServerKind,
+    saved_headers: &[&str],
+) -> Result<Vec<(String, String)>, Refused> {
+    let mut metadata = Vec::new();
+    for (name, value) in headers {
+        let name = name.as_str();
+        if !saved_headers.contains(&name) && !is_sys_or_user_meta(kind, name) {
+            continue;
+        }
+        let value = std::str::from_utf8(value.as_bytes())
+            .map_err(|_| Refused::BadRequest("Metadata must be valid UTF-8".into()))?;
+        metadata.push((title_case(name), value.to_owned()));
+    }
+    Ok(metadata)
+}
+
+/// Metadata into a response: what is not removed, and of the kinds that clients may be told.
+pub(crate) fn add_metadata(
+    headers: &mut HeaderMap,
+    metadata: &Metadata,
+    is_shown: impl Fn(&str) -> bool,
+) {
+    for (name, value, _) in metadata.iter() {
+        if !value.is_empty() && is_shown(&name.to_ascii_lowercase()) {
+            respond::set(headers, name, value);
+        }
+    }
+}
+
+pub(crate) fn set(headers: &mut HeaderMap, name: &'static str, value: impl ToString) {
+    respond::set(headers, name, value.to_string());
+}
+
+/// An answer of a success: no body.
+pub(crate) fn done(status: StatusCode) -> Response {
+    respond::standard(status)
+}
+
+/// An answer of 204 to a HEAD, that says what a GET would be.
+pub(crate) fn head(content_type: &str, headers: HeaderMap) -> Response {
+    let mut response = respond::empty(StatusCode::NO_CONTENT);
+    *response.headers_mut() = headers;
+    set_content_type(response.headers_mut(), content_type);
+    response
+}
+
+pub(crate) fn set_content_type(headers: &mut HeaderMap, content_type: &str) {
+    if let Ok(value) = HeaderValue::from_str(&format!("{content_type}; charset=utf-8")) {
+        headers.insert(http::header::CONTENT_TYPE, value);
+    }
+}
+
+/// What must hold of the device to read or delete, or to add to it.
+pub(crate) fn drive_check(mount_check: bool, reserve: Option<Reserve>) -> DriveCheck {
+    DriveCheck {
+        mount_check,
+        reserve,
+    }
+}
+
+/// Accounts that are made when something is put into them.
+pub(crate) fn is_auto_created(account: &str, constraints: &Constraints) -> bool {
+    account.starts_with(&constraints.auto_create_account_prefix)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths() {
+        let place = Place::of("/sda/p/a%20b/c/o/p", (4, 5)).unwrap();
+        assert_eq!(place.account, "a b");
+        assert_eq!(place.object.as_deref(), Some("o/p"));
+        assert!(Place::of("/sda/p/a", (3, 4)).unwrap().container.is_none());
+        for (path, status) in [
+            ("/sda/p", 400),
+            ("/sda/p/a/c/d", 400),
+            ("/../p/a", 400),
+            ("/sda/./a", 400),
+            ("/s%20a/p/a", 507),
+            ("/sda/p/%ff", 412),
+        ] {
+            let refused = Place::of(path, (3, 4)).unwrap_err();
+            assert_eq!(refused.into_response().status(), status, "{path}");
+        }
+    }
+
+    #[test]
+    fn reserved_names() {
+        let check = |path: &str| Place::of(path, (3, 5)).unwrap().check_reserved(".").is_ok();
+        assert!(check("/d/p/%00a/%00c/%00o"));
+        assert!(check("/d/p/.a/c/%00o"));
+        assert!(!check("/d/p/a%00"));
+        assert!(!check("/d/p/a/c%00"));
+        assert!(!check("/d/p/a/c/%00o"));
+        assert!(!check("/d/p/a/%00c/o"));
+    }
+}

@@ -1,0 +1,129 @@
+//! DELETE: a tombstone in the object's place, and its container told.
+
+use std::sync::Arc;
+
+use cairn_disk::{DiskError, Metadata, ObjectInfo, OpenOptions};
+use cairn_http::Response;
+use cairn_http::respond::{header, set};
+use cairn_types::Timestamp;
+use http::StatusCode;
+use http::request::Parts;
+
+use super::status::{Refusal, with_timestamp};
+use super::target::{Target, required_timestamp};
+use super::updates::UpdateHeaders;
+use super::{Inner, to_the_end};
+
+/// What was there before.
+struct Before {
+    timestamp: Timestamp,
+    metadata: Metadata,
+    code: StatusCode,
+}
+
+impl Inner {
+    pub(super) async fn delete(self: &Arc<Self>, parts: Parts) -> Result<Response, Refusal> {
+        let target = self.target(&parts)?;
+        let timestamp = required_timestamp(&parts)?;
+        let inner = self.clone();
+        to_the_end(async move { inner.carry_out_delete(parts, target, timestamp).await }).await
+    }
+
+    async fn carry_out_delete(
+        self: &Arc<Self>,
+        parts: Parts,
+        target: Target,
+        timestamp: Timestamp,
+    ) -> Result<Response, Refusal> {
+        let if_delete_at = if_delete_at(&parts)?;
+        // One step, unless the object's expiry comes into it.
+        let (engine, key) = (self.engine.clone(), target.key.clone());
+        let step = target.device.write(move |disk| {
+            let open = engine.open(disk, &key, &OpenOptions::metadata(timestamp));
+            let before = before(open.map(|open| open.info), timestamp)?;
+            let expires = before.metadata.get("X-Delete-At").is_some();
+            let is_done = before.timestamp < timestamp && if_delete_at.is_none() && !expires;
+            if is_done {
+                engine.delete(disk, &key, timestamp)?;
+            }
+            Ok((before, is_done))
+        });
+        let (mut before, is_done) = step.await?;
+        let delete_at = before.metadata.get_str("X-Delete-At");
+        let delete_at = delete_at.and_then(|t| Timestamp::parse(t).ok());
+        let delete_at = delete_at.unwrap_or(Timestamp::ZERO);
+        if let Some(expected) = if_delete_at {
+            if before.timestamp.is_zero() {
+                return Err(DiskError::NotExist.into());
+            }
+            if before.timestamp >= timestamp {
+                return Err(Refusal::Conflict(None));
+            }
+            if delete_at != expected {
+                return Err(Refusal::PreconditionFailed(
+                    "X-If-Delete-At and X-Delete-At do not match",
+                ));
+            }
+            before.code = StatusCode::NO_CONTENT;
+        }
+        self.update_delete_at(&parts, &target, timestamp, None, delete_at.secs(), 0)
+            .await;
+        if before.timestamp < timestamp {
+            if !is_done {
+                let (engine, key) = (self.engine.clone(), target.key.clone());
+                let written = target
+                    .device
+                    .write(move |disk| engine.delete(disk, &key, timestamp));
+                written.await?;
+            }
+            let mut update = UpdateHeaders::new();
+            update.set("x-timestamp", timestamp.internal());
+            self.update_container("DELETE", &parts, &target, update)
+                .await;
+        }
+        let mut response = with_timestamp(before.code, Some(before.timestamp.max(timestamp)));
+        let content_type = before.metadata.get_str("Content-Type").unwrap_or("");
+        set(
+            response.headers_mut(),
+            "x-backend-content-type",
+            content_type,
+        );
+        Ok(response)
+    }
+}
+
+/// The expirer deletes an object only if it still expires when its queue says.
+fn if_delete_at(parts: &Parts) -> Result<Option<Timestamp>, Refusal> {
+    if !parts.headers.contains_key("x-if-delete-at") {
+        return Ok(None);
+    }
+    let text = header(&parts.headers, "x-if-delete-at");
+    let timestamp = text.and_then(|t| Timestamp::parse(t).ok());
+    let bad = || Refusal::BadRequest("Bad X-If-Delete-At header value".into());
+    timestamp.map(Some).ok_or_else(bad)
+}
+
+fn before(open: Result<ObjectInfo, DiskError>, timestamp: Timestamp) -> Result<Before, DiskError> {
+    let missing = |timestamp, metadata| Before {
+        timestamp,
+        metadata,
+        code: StatusCode::NOT_FOUND,
+    };
+    match open {
+        Ok(info) => Ok(Before {
+            timestamp: info.data_timestamp,
+            code: if info.data_timestamp < timestamp {
+                StatusCode::NO_CONTENT
+            } else {
+                StatusCode::CONFLICT
+            },
+            metadata: info.metadata,
+        }),
+        Err(DiskError::Expired(info)) => Ok(missing(info.timestamp(), info.metadata)),
+        Err(DiskError::Deleted { timestamp }) => Ok(missing(timestamp, Metadata::new())),
+        Err(DiskError::NotExist | DiskError::Quarantined(_)) => {
+            Ok(missing(Timestamp::ZERO, Metadata::new()))
+        }
+        Err(error) => Err(error),
+    }
+}

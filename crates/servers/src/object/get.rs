@@ -1,0 +1,210 @@
+//! GET and HEAD: an object's metadata, and its content or ranges of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use cairn_disk::{ObjectInfo, OpenObject, OpenOptions};
+use cairn_formats::conditional::{Conditions, Verdict};
+use cairn_formats::range::{
+    Multipart, Selection, content_range, content_range_unsatisfied, select,
+};
+use cairn_http::respond::{header, set};
+use cairn_http::{Body, Response};
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+
+use super::body::{multipart_body, range_body};
+use super::headers::{opens_expired, show};
+use super::status::Refusal;
+use super::target::{Target, timestamp_or_now};
+use super::{Inner, status};
+
+/// Objects up to this size are read in the same step in which they are opened.
+const INLINE_LIMIT: u64 = 64 << 10;
+
+impl Inner {
+    pub(super) async fn get(self: &Arc<Self>, parts: &Parts) -> Result<Response, Refusal> {
+        let conditions = conditions(&parts.headers);
+        let target = self.target(parts)?;
+        let open = match self.open(parts, &target, INLINE_LIMIT).await {
+            Ok(open) => open,
+            Err(refusal) => return missing(refusal, &conditions),
+        };
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = show(response.headers_mut(), &open.info, &self.config);
+        if !apply(&conditions, &parts.headers, &open.info, &mut response) {
+            return Ok(response);
+        }
+        let range = header(&parts.headers, "range");
+        let range = range.filter(|_| !ignores_range(&parts.headers, &open.info));
+        match select(range, open.info.size) {
+            Selection::Whole => {
+                let all = 0..open.info.size;
+                *response.body_mut() = range_body(self, &target, &open.info, open.content, all);
+            }
+            Selection::One(range) => self.one_range(&mut response, &target, open, range),
+            Selection::Several(ranges) => {
+                self.several_ranges(&mut response, &target, open, &ranges);
+            }
+            Selection::Unsatisfiable => unsatisfiable(&mut response, open.info.size),
+        }
+        Ok(response)
+    }
+
+    pub(super) async fn head(self: &Arc<Self>, parts: &Parts) -> Result<Response, Refusal> {
+        let conditions = conditions(&parts.headers);
+        let target = self.target(parts)?;
+        let open = match self.open(parts, &target, 0).await {
+            Ok(open) => open,
+            Err(refusal) => {
+                // The head alone.
+                return missing(refusal, &conditions).map(|r| r.map(|_| Body::empty()));
+            }
+        };
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = show(response.headers_mut(), &open.info, &self.config);
+        apply(&conditions, &parts.headers, &open.info, &mut response);
+        Ok(response)
+    }
+
+    async fn open(
+        &self,
+        parts: &Parts,
+        target: &Target,
+        inline_limit: u64,
+    ) -> Result<OpenObject, Refusal> {
+        let options = OpenOptions {
+            now: timestamp_or_now(parts, self)?,
+            open_expired: opens_expired(&parts.headers),
+            inline_limit,
+        };
+        let (engine, key) = (self.engine.clone(), target.key.clone());
+        let open = target
+            .device
+            .read(move |disk| engine.open(disk, &key, &options));
+        Ok(open.await?)
+    }
+
+    fn one_range(
+        self: &Arc<Self>,
+        response: &mut Response,
+        target: &Target,
+        open: OpenObject,
+        range: Range<u64>,
+    ) {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        let headers = response.headers_mut();
+        set(
+            headers,
+            CONTENT_RANGE.as_str(),
+            content_range(&range, open.info.size),
+        );
+        headers.insert(CONTENT_LENGTH, (range.end - range.start).into());
+        *response.body_mut() = range_body(self, target, &open.info, open.content, range);
+    }
+
+    fn several_ranges(
+        self: &Arc<Self>,
+        response: &mut Response,
+        target: &Target,
+        open: OpenObject,
+        ranges: &[Range<u64>],
+    ) {
+        *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        let headers = response.headers_mut();
+        let content_type = headers.get(CONTENT_TYPE).map(|v| v.as_bytes().to_vec());
+        let content_type = content_type.unwrap_or_default();
+        let multipart = Multipart::new(boundary(&open.info), &content_type, open.info.size);
+        set(headers, CONTENT_TYPE.as_str(), multipart.content_type());
+        headers.insert(CONTENT_LENGTH, multipart.total_length(ranges).into());
+        let body = multipart_body(self, target, &open.info, open.content, ranges, &multipart);
+        *response.body_mut() = body;
+    }
+}
+
+/// Thirty-two hex digits that differ from answer to answer.
+fn boundary(info: &ObjectInfo) -> String {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    let spread = (count ^ info.size).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    format!("{:016x}{spread:016x}", info.data_timestamp.ticks())
+}
+
+fn conditions(headers: &HeaderMap) -> Conditions<'_> {
+    Conditions {
+        if_match: header(headers, "if-match"),
+        if_none_match: header(headers, "if-none-match"),
+        if_modified_since: header(headers, "if-modified-since"),
+        if_unmodified_since: header(headers, "if-unmodified-since"),
+    }
+}
+
+/// `If-Match: *` of what is not there is 412, not 404.
+fn missing(refusal: Refusal, conditions: &Conditions<'_>) -> Result<Response, Refusal> {
+    if refusal.is_missing() && conditions.check_missing() == Verdict::PreconditionFailed {
+        let not_found = refusal.into_response();
+        let mut response = status::with_timestamp(StatusCode::PRECONDITION_FAILED, None);
+        if let Some(timestamp) = not_found.headers().get("x-backend-timestamp") {
+            let headers = response.headers_mut();
+            headers.insert("x-backend-timestamp", timestamp.clone());
+        }
+        return Ok(response);
+    }
+    Err(refusal)
+}
+
+/// Turns the answer into 304 or 412 where the conditions ask for it; true where it stays.
+fn apply(
+    conditions: &Conditions<'_>,
+    headers: &HeaderMap,
+    info: &ObjectInfo,
+    response: &mut Response,
+) -> bool {
+    if conditions.is_empty() {
+        return true;
+    }
+    let etag = alternate_etag(headers, info).unwrap_or(info.etag());
+    let code = match conditions.check(Some(etag), Some(info.timestamp().secs_ceil())) {
+        Verdict::Proceed => return true,
+        Verdict::NotModified => StatusCode::NOT_MODIFIED,
+        Verdict::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+    };
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_LENGTH, 0.into());
+    false
+}
+
+/// The first metadata item named by `X-Backend-Etag-Is-At` that exists: encrypted objects keep
+/// their users' ETag there.
+fn alternate_etag<'a>(headers: &HeaderMap, info: &'a ObjectInfo) -> Option<&'a str> {
+    let names = header(headers, "x-backend-etag-is-at")?;
+    let mut names = names.split(',').map(str::trim);
+    let value = names.find_map(|name| info.metadata.get_ignore_case(name))?;
+    std::str::from_utf8(value).ok()
+}
+
+/// Middleware wants the whole of certain objects (manifests), whatever range the client asked
+/// for.
+fn ignores_range(headers: &HeaderMap, info: &ObjectInfo) -> bool {
+    let names = header(headers, "x-backend-ignore-range-if-metadata-present");
+    names.is_some_and(|names| {
+        let mut names = names.split(',').map(str::trim);
+        names.any(|name| !name.is_empty() && info.metadata.get_ignore_case(name).is_some())
+    })
+}
+
+fn unsatisfiable(response: &mut Response, size: u64) {
+    let error = status::with_timestamp(StatusCode::RANGE_NOT_SATISFIABLE, None);
+    let (parts, body) = error.into_parts();
+    *response.status_mut() = parts.status;
+    let headers = response.headers_mut();
+    set(
+        headers,
+        CONTENT_RANGE.as_str(),
+        content_range_unsatisfied(size),
+    );
+    headers.insert(CONTENT_LENGTH, body.length().unwrap_or(0).into());
+    *response.body_mut() = body;
+}

@@ -1,0 +1,104 @@
+//! The object server: Swift's backend protocol for objects, on the devices of one node.
+//!
+//! ```text
+//! PUT GET HEAD POST DELETE  /<device>/<partition>/<account>/<container>/<object>
+//! REPLICATE                 /<device>/<partition>[/<suffix>-<suffix>…]
+//! ```
+//!
+//! Every disk operation is one closure on the device's threads. Writes go on to their end, with
+//! the container updates that belong to them, even where whoever asked has gone.
+
+mod body;
+mod config;
+mod delete;
+mod get;
+mod headers;
+mod post;
+mod put;
+mod replicate;
+mod status;
+mod target;
+mod updates;
+
+use std::sync::Arc;
+
+use cairn_disk::{Device, Devices, DiskFileEngine, ObjectEngine};
+use cairn_http::{Request, Response, Service, ServiceFuture};
+use cairn_peer::Backends;
+use http::Method;
+
+pub use config::ObjectServerConfig;
+use status::Refusal;
+
+/// Serves the objects of a node's devices.
+pub struct ObjectServer(Arc<Inner>);
+
+pub(crate) struct Inner {
+    config: ObjectServerConfig,
+    devices: Arc<Devices>,
+    backends: Arc<Backends>,
+    diskfile: DiskFileEngine,
+    engine: Arc<dyn ObjectEngine>,
+}
+
+impl ObjectServer {
+    pub fn new(
+        config: ObjectServerConfig,
+        devices: Arc<Devices>,
+        backends: Arc<Backends>,
+    ) -> Arc<Self> {
+        let diskfile = DiskFileEngine::new(config.hash_path.clone(), config.diskfile.clone());
+        Arc::new(ObjectServer(Arc::new(Inner {
+            engine: Arc::new(diskfile.clone()),
+            diskfile,
+            config,
+            devices,
+            backends,
+        })))
+    }
+
+    /// The engine behind this server: daemons of the same process share it.
+    pub fn engine(&self) -> &DiskFileEngine {
+        &self.0.diskfile
+    }
+}
+
+impl Service for ObjectServer {
+    fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
+        Box::pin(self.0.handle(request))
+    }
+}
+
+impl Inner {
+    async fn handle(self: &Arc<Self>, request: Request) -> Response {
+        let (parts, body) = request.into_parts();
+        let result = match parts.method {
+            Method::GET => self.get(&parts).await,
+            Method::HEAD => self.head(&parts).await,
+            Method::PUT => self.put(parts, body).await,
+            Method::POST => self.post(parts).await,
+            Method::DELETE => self.delete(parts).await,
+            ref method if method.as_str() == "REPLICATE" => self.replicate(&parts).await,
+            _ => Err(Refusal::MethodNotAllowed),
+        };
+        result.unwrap_or_else(Refusal::into_response)
+    }
+
+    fn device(&self, name: &str) -> Result<Arc<Device>, Refusal> {
+        Ok(self
+            .devices
+            .get(name)
+            .map_err(cairn_disk::DiskError::from)?)
+    }
+}
+
+/// Runs a write to its end, whether or not the caller still waits for it.
+async fn to_the_end<F>(work: F) -> Result<Response, Refusal>
+where
+    F: Future<Output = Result<Response, Refusal>> + Send + 'static,
+{
+    tokio::spawn(work).await.unwrap_or(Err(Refusal::Failed))
+}
+
+#[cfg(test)]
+mod tests;

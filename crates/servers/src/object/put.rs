@@ -1,0 +1,429 @@
+//! PUT: content and metadata to disk, then the container's row.
+//!
+//! A small upload that is in memory, or whose sender does not wait to be asked for it, is read
+//! first and then checked, written and made durable in one step on the device's thread. For
+//! every other the check comes first, before the body is polled: the first poll is what tells
+//! the sender to go on.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use cairn_disk::{
+    Device, Disk, DiskError, Metadata, ObjectEngine, ObjectKey, ObjectWriter, OpenOptions,
+};
+use cairn_formats::conditional::{EntityTags, normalize_etag};
+use cairn_http::respond::{header, set, standard};
+use cairn_http::{Body, BodyError, Response, SharedDigest};
+use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_or_user_meta};
+use cairn_types::{ObjectHash, ServerKind, Timestamp};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+use md5::{Digest, Md5};
+use tokio::time::Instant;
+
+use super::headers::{check_metadata, copy_metadata, delete_at, flag};
+use super::status::Refusal;
+use super::target::{Target, required_timestamp};
+use super::updates::UpdateHeaders;
+use super::{Inner, to_the_end};
+
+/// Uploads up to this size are one step.
+const SMALL: u64 = 64 << 10;
+
+/// What a PUT was checked to be.
+struct Upload {
+    target: Target,
+    timestamp: Timestamp,
+    /// Announced size.
+    size: Option<u64>,
+    delete_at: Option<u64>,
+    if_none_match: Option<String>,
+    digest: Option<SharedDigest>,
+}
+
+/// What was there before.
+#[derive(Default)]
+struct Existing {
+    delete_at: u64,
+}
+
+impl Inner {
+    pub(super) async fn put(
+        self: &Arc<Self>,
+        mut parts: Parts,
+        body: Body,
+    ) -> Result<Response, Refusal> {
+        let upload = self.check_put(&mut parts, &body)?;
+        let is_small = upload.size.is_some_and(|size| size <= SMALL);
+        let is_here = body.as_full().is_some() || !parts.headers.contains_key(EXPECT);
+        if is_small && is_here {
+            self.put_small(parts, upload, body).await
+        } else {
+            self.put_streamed(parts, upload, body).await
+        }
+    }
+
+    fn check_put(&self, parts: &mut Parts, body: &Body) -> Result<Upload, Refusal> {
+        let target = self.target(parts)?;
+        let timestamp = required_timestamp(parts)?;
+        let headers = &parts.headers;
+        let size = message_length(headers, body)?;
+        let limits = &self.config.constraints;
+        if size.is_some_and(|size| size > limits.max_file_size) {
+            return Err(Refusal::TooLarge);
+        }
+        let length = target.object.chars().count();
+        let longest = limits.max_object_name_length;
+        if length > longest {
+            return Err(Refusal::BadRequest(format!(
+                "Object name length of {length} longer than {longest}"
+            )));
+        }
+        let content_type = headers
+            .get(CONTENT_TYPE)
+            .ok_or_else(|| Refusal::BadRequest("No content type".into()))?;
+        let delete_at = delete_at(headers, timestamp)?;
+        if std::str::from_utf8(content_type.as_bytes()).is_err() {
+            return Err(Refusal::BadRequest("Invalid Content-Type".into()));
+        }
+        check_metadata(headers, &self.config)?;
+        let if_none_match = header(headers, "if-none-match").map(str::to_owned);
+        if let Some(at) = delete_at {
+            set(&mut parts.headers, "x-delete-at", format!("{at:010}"));
+            parts.headers.remove("x-delete-after");
+        }
+        Ok(Upload {
+            target,
+            timestamp,
+            size,
+            delete_at,
+            if_none_match,
+            digest: parts.extensions.get::<SharedDigest>().cloned(),
+        })
+    }
+
+    async fn put_small(
+        self: &Arc<Self>,
+        parts: Parts,
+        upload: Upload,
+        body: Body,
+    ) -> Result<Response, Refusal> {
+        let body = self.collect(body, &upload).await?;
+        let inner = self.clone();
+        to_the_end(async move {
+            let target = upload.target.clone();
+            let metadata = inner.request_metadata(&parts, &upload);
+            let received = received_etag(&parts.headers);
+            let known = upload.digest.as_ref().and_then(SharedDigest::get);
+            let timestamp = upload.timestamp;
+            let if_none_match = upload.if_none_match.clone();
+            let (engine, key) = (inner.engine.clone(), target.key.clone());
+            let written = target.device.write(move |disk| {
+                let checked = check_existing(&*engine, disk, &key, timestamp, if_none_match)?;
+                let existing = match checked {
+                    Ok(existing) => existing,
+                    Err(refusal) => return Ok(Err(refusal)),
+                };
+                let md5 = known.unwrap_or_else(|| Md5::digest(&body).into());
+                let metadata = match complete(metadata, body.len() as u64, md5, received) {
+                    Ok(metadata) => metadata,
+                    Err(refusal) => return Ok(Err(refusal)),
+                };
+                engine.put_small(disk, &key, body, metadata.clone())?;
+                Ok(Ok((existing, metadata)))
+            });
+            let (existing, metadata) = written.await??;
+            inner.after_put(&parts, &upload, existing, &metadata).await
+        })
+        .await
+    }
+
+    async fn put_streamed(
+        self: &Arc<Self>,
+        parts: Parts,
+        upload: Upload,
+        mut body: Body,
+    ) -> Result<Response, Refusal> {
+        let target = upload.target.clone();
+        let (engine, key) = (self.engine.clone(), target.key.clone());
+        let (timestamp, if_none_match) = (upload.timestamp, upload.if_none_match.clone());
+        let existing = target
+            .device
+            .read(move |disk| check_existing(&*engine, disk, &key, timestamp, if_none_match));
+        let existing = existing.await??;
+        let mut staged = self.stage(&upload, &mut body).await?;
+        let inner = self.clone();
+        to_the_end(async move {
+            let writer = staged.writer.take().ok_or(Refusal::Failed)?;
+            let metadata = inner.request_metadata(&parts, &upload);
+            let received = received_etag(&parts.headers);
+            let known = upload.digest.as_ref().and_then(SharedDigest::get);
+            let written = target.device.write(move |_| {
+                let mut writer = writer;
+                // Known by now, where somebody else hashes.
+                let Some(md5) = known.or_else(|| writer.md5()) else {
+                    return Ok(Err(Refusal::Disconnected));
+                };
+                let metadata = match complete(metadata, writer.written(), md5, received) {
+                    Ok(metadata) => metadata,
+                    Err(refusal) => return Ok(Err(refusal)),
+                };
+                writer.commit(metadata.clone())?;
+                Ok(Ok(metadata))
+            });
+            let metadata = written.await??;
+            inner.after_put(&parts, &upload, existing, &metadata).await
+        })
+        .await
+    }
+
+    /// A small body, whole.
+    async fn collect(&self, body: Body, upload: &Upload) -> Result<Bytes, Refusal> {
+        let timeout = self.config.client_timeout;
+        let collected = tokio::time::timeout(timeout, body.collect(SMALL)).await;
+        let body = collected.map_err(|_| Refusal::SlowUpload)??;
+        if upload.size.is_some_and(|size| size != body.len() as u64) {
+            return Err(Refusal::Disconnected);
+        }
+        Ok(body)
+    }
+
+    /// Writes the body to a staged file as it comes, a batch of chunks at a time, while the next
+    /// batch is gathered.
+    async fn stage(&self, upload: &Upload, body: &mut Body) -> Result<Staged, Refusal> {
+        let target = &upload.target;
+        let (engine, key, size) = (self.engine.clone(), target.key.clone(), upload.size);
+        let hash = upload.digest.is_none();
+        let writer = target
+            .device
+            .write(move |disk| engine.create(disk, &key, size, hash))
+            .await?;
+        let mut staged = Staged {
+            writer: Some(writer),
+            device: target.device.clone(),
+        };
+        let deadline = Instant::now() + self.config.max_upload_time;
+        let max_size = self.config.constraints.max_file_size;
+        let mut received = 0;
+        let mut is_over = false;
+        let mut batch = Vec::new();
+        let mut next = self.gather(body, deadline, &mut is_over).await?;
+        while !next.is_empty() {
+            std::mem::swap(&mut batch, &mut next);
+            received += batch.iter().map(|c| c.len() as u64).sum::<u64>();
+            if received > max_size {
+                return Err(Refusal::TooLarge);
+            }
+            let chunks = std::mem::take(&mut batch);
+            let writing = staged.write(chunks);
+            // Both at once: the disk takes one batch while the next one comes.
+            let (written, gathered) = if is_over {
+                (writing.await, Ok(Vec::new()))
+            } else {
+                tokio::join!(writing, self.gather(body, deadline, &mut is_over))
+            };
+            staged.writer = Some(written?);
+            next = gathered?;
+        }
+        if upload.size.is_some_and(|size| size != received) {
+            return Err(Refusal::Disconnected);
+        }
+        Ok(staged)
+    }
+
+    /// Chunks of about `network_chunk_size` bytes together; none at the end.
+    async fn gather(
+        &self,
+        body: &mut Body,
+        deadline: Instant,
+        is_over: &mut bool,
+    ) -> Result<Vec<Bytes>, Refusal> {
+        let mut chunks = Vec::new();
+        let mut bytes = 0;
+        while bytes < self.config.network_chunk_size {
+            if Instant::now() > deadline {
+                return Err(Refusal::SlowUpload);
+            }
+            let chunk = body.next_chunk_within(self.config.client_timeout).await;
+            let Some(chunk) = chunk.transpose().map_err(|error: BodyError| error)? else {
+                *is_over = true;
+                break;
+            };
+            bytes += chunk.len();
+            chunks.push(chunk);
+        }
+        Ok(chunks)
+    }
+
+    /// The metadata that the request itself tells.
+    fn request_metadata(&self, parts: &Parts, upload: &Upload) -> Metadata {
+        let mut metadata = Metadata::new();
+        metadata.set("X-Timestamp", upload.timestamp.internal());
+        let content_type = parts.headers.get(CONTENT_TYPE);
+        metadata.set(
+            "Content-Type",
+            content_type.map_or(&b""[..], |v| v.as_bytes()),
+        );
+        copy_metadata(&mut metadata, &parts.headers, &self.config, |name| {
+            is_sys_or_user_meta(ServerKind::Object, name) || is_object_transient_sysmeta(name)
+        });
+        metadata
+    }
+
+    /// The object is durable: now its container and the expirer's queue learn of it.
+    async fn after_put(
+        self: &Arc<Self>,
+        parts: &Parts,
+        upload: &Upload,
+        existing: Existing,
+        metadata: &Metadata,
+    ) -> Result<Response, Refusal> {
+        let new_delete_at = upload.delete_at.unwrap_or(0);
+        self.update_delete_at(
+            parts,
+            &upload.target,
+            upload.timestamp,
+            Some(metadata),
+            existing.delete_at,
+            new_delete_at,
+        )
+        .await;
+        let mut update = UpdateHeaders::new();
+        for (header, name) in [
+            ("x-size", "Content-Length"),
+            ("x-content-type", "Content-Type"),
+            ("x-timestamp", "X-Timestamp"),
+            ("x-etag", "ETag"),
+        ] {
+            update.set(header, metadata.get(name).unwrap_or_default());
+        }
+        let items = parts.headers.iter();
+        update.apply_overrides(items.map(|(name, value)| (name.as_str(), value.as_bytes())));
+        self.update_container("PUT", parts, &upload.target, update)
+            .await;
+        let mut response = standard(StatusCode::CREATED);
+        let etag = metadata.get_str("ETag").unwrap_or("");
+        set(response.headers_mut(), "etag", format!("\"{etag}\""));
+        Ok(response)
+    }
+}
+
+/// The size that the request announces; `None` for a chunked one.
+fn message_length(headers: &HeaderMap, body: &Body) -> Result<Option<u64>, Refusal> {
+    let bad = |reason: &str| Err(Refusal::BadRequest(reason.into()));
+    if let Some(encoding) = header(headers, TRANSFER_ENCODING.as_str()) {
+        if !encoding.eq_ignore_ascii_case("chunked") {
+            return bad("Invalid Transfer-Encoding header value");
+        }
+        // Then the proxy may tell beforehand how much space there must be.
+        return match header(headers, "x-backend-obj-content-length").map(str::parse) {
+            None => Ok(None),
+            Some(Ok(size)) => Ok(Some(size)),
+            Some(Err(_)) => bad("Invalid X-Backend-Obj-Content-Length header value"),
+        };
+    }
+    match headers.get(CONTENT_LENGTH) {
+        Some(length) => match length.to_str().ok().and_then(|t| t.trim().parse().ok()) {
+            Some(size) => Ok(Some(size)),
+            None => bad("Invalid Content-Length header value"),
+        },
+        // In this process a body knows its own length, and a stream need not.
+        None if body.is_empty() => Err(Refusal::LengthRequired),
+        None => Ok(body.length()),
+    }
+}
+
+fn received_etag(headers: &HeaderMap) -> String {
+    normalize_etag(header(headers, "etag").unwrap_or("")).to_owned()
+}
+
+/// Adds what only the content tells, and holds it against what the request told.
+fn complete(
+    mut metadata: Metadata,
+    size: u64,
+    md5: [u8; 16],
+    received: String,
+) -> Result<Metadata, Refusal> {
+    let etag = ObjectHash(md5).hex();
+    if !received.is_empty() && received != etag {
+        return Err(Refusal::EtagMismatch);
+    }
+    metadata.set("Content-Length", size.to_string());
+    metadata.set("ETag", etag);
+    Ok(metadata)
+}
+
+/// May this object take the place of what is there?
+fn check_existing(
+    engine: &dyn ObjectEngine,
+    disk: &Disk,
+    key: &ObjectKey,
+    timestamp: Timestamp,
+    if_none_match: Option<String>,
+) -> Result<Result<Existing, Refusal>, DiskError> {
+    let mut existing = Existing::default();
+    let before = match engine.open(disk, key, &OpenOptions::metadata(timestamp)) {
+        Ok(open) => {
+            let etag = open.info.etag();
+            if if_none_match.is_some_and(|tags| EntityTags::parse(&tags).contains(etag)) {
+                return Ok(Err(Refusal::PreconditionFailed("")));
+            }
+            let delete_at = open.info.metadata.get_str("X-Delete-At");
+            existing.delete_at = delete_at.and_then(|t| t.parse().ok()).unwrap_or(0);
+            open.info.data_timestamp
+        }
+        Err(DiskError::Deleted { timestamp }) => timestamp,
+        Err(DiskError::Expired(info)) => info.timestamp(),
+        Err(DiskError::NotExist | DiskError::Quarantined(_) | DiskError::StateChanged) => {
+            Timestamp::ZERO
+        }
+        Err(error) => return Err(error),
+    };
+    if before >= timestamp {
+        return Ok(Err(Refusal::Conflict(Some(before))));
+    }
+    Ok(Ok(existing))
+}
+
+/// An upload under way; one that is given up is cleaned up on its device's thread.
+struct Staged {
+    writer: Option<Box<dyn ObjectWriter>>,
+    device: Arc<Device>,
+}
+
+impl Staged {
+    /// Hands the writer to the device's thread and back.
+    fn write(
+        &mut self,
+        chunks: Vec<Bytes>,
+    ) -> impl Future<Output = Result<Box<dyn ObjectWriter>, Refusal>> + use<> {
+        let writer = self.writer.take();
+        let device = self.device.clone();
+        async move {
+            let mut writer = writer.ok_or(Refusal::Failed)?;
+            let written = device.write(move |_| {
+                writer.write(&chunks)?;
+                Ok(writer)
+            });
+            Ok(written.await?)
+        }
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        if let Some(writer) = self.writer.take() {
+            // Forgetting a large file takes time.
+            drop(self.device.write(move |_| {
+                drop(writer);
+                Ok(())
+            }));
+        }
+    }
+}
+
+/// Whether a request comes from replication, which brings no news to containers.
+pub(super) fn is_replication(headers: &HeaderMap) -> bool {
+    flag(headers, "x-backend-replication")
+}

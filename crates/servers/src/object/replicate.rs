@@ -1,0 +1,53 @@
+//! REPLICATE: the suffix hashes of a partition, pickled, for replicators to compare; or, with
+//! suffixes in the path, a note that those have changed.
+
+use std::sync::Arc;
+
+use cairn_disk::layout::partition_dir;
+use cairn_disk::suffix_hashes;
+use cairn_formats::pickle::{Value, dumps};
+use cairn_http::Response;
+use cairn_http::params::{split_path, unquote};
+use cairn_http::respond::typed;
+use http::StatusCode;
+use http::request::Parts;
+
+use super::Inner;
+use super::status::Refusal;
+use super::target::parse_partition;
+
+impl Inner {
+    pub(super) async fn replicate(self: &Arc<Self>, parts: &Parts) -> Result<Response, Refusal> {
+        let policy = self.policy(parts)?;
+        let invalid = || Refusal::BadRequest(format!("Invalid path: {}", parts.uri.path()));
+        let path = unquote(parts.uri.path()).map_err(|_| invalid())?;
+        let segments = split_path(&path, 2, 3, true).ok_or_else(invalid)?;
+        let [Some(device), Some(partition), suffixes] = segments[..] else {
+            return Err(invalid());
+        };
+        let partition = parse_partition(partition)?;
+        let suffixes: Vec<String> = suffixes
+            .unwrap_or("")
+            .split('-')
+            .filter(|s| s.len() == 3 && s.bytes().all(|b| b"0123456789abcdef".contains(&b)))
+            .map(str::to_owned)
+            .collect();
+        let engine = self.diskfile.clone();
+        let device = self.device(device)?;
+        let pickle = device.write(move |disk| {
+            if suffixes.is_empty() {
+                let hashes = suffix_hashes::get_hashes(disk, &engine, policy, partition, &[])?;
+                let pairs = hashes
+                    .into_iter()
+                    .map(|(suffix, hash)| (Value::Str(suffix), Value::Str(hash)));
+                return Ok(dumps(&Value::Dict(pairs.collect())));
+            }
+            for suffix in &suffixes {
+                suffix_hashes::invalidate(disk, &partition_dir(policy, partition), suffix)?;
+            }
+            Ok(dumps(&Value::None))
+        });
+        let pickle = pickle.await?;
+        Ok(typed(StatusCode::OK, "text/html; charset=UTF-8", pickle))
+    }
+}

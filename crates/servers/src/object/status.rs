@@ -1,0 +1,119 @@
+//! What the object server answers when it does not do what it was asked: the one place where
+//! failures become status codes.
+
+use cairn_disk::{DeviceError, DiskError};
+use cairn_http::respond::{self, set, standard, text};
+use cairn_http::{BodyError, Response};
+use cairn_types::Timestamp;
+use http::StatusCode;
+
+/// Why a request was not carried out.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// 400 with this text.
+    BadRequest(String),
+    /// 405
+    MethodNotAllowed,
+    /// 408: the upload came too slowly.
+    SlowUpload,
+    /// 409: what is there is as new, or newer.
+    Conflict(Option<Timestamp>),
+    /// 411
+    LengthRequired,
+    /// 412
+    PreconditionFailed(&'static str),
+    /// 413
+    TooLarge,
+    /// 422: the content is not what its ETag says.
+    EtagMismatch,
+    /// 499: the upload broke off.
+    Disconnected,
+    /// 500
+    Failed,
+    /// 503 with this text.
+    Unavailable(String),
+    Disk(DiskError),
+}
+
+impl From<DiskError> for Refusal {
+    fn from(error: DiskError) -> Self {
+        Refusal::Disk(error)
+    }
+}
+
+impl From<BodyError> for Refusal {
+    fn from(error: BodyError) -> Self {
+        match error {
+            BodyError::Timeout(_) => Refusal::SlowUpload,
+            BodyError::Malformed(reason) => Refusal::BadRequest(reason),
+            BodyError::TooLarge(_) => Refusal::TooLarge,
+            BodyError::Disconnected | BodyError::Source(_) => Refusal::Disconnected,
+        }
+    }
+}
+
+impl Refusal {
+    /// The object is not there, in whatever way; with when it went, where that is known.
+    pub(super) fn is_missing(&self) -> bool {
+        matches!(
+            self,
+            Refusal::Disk(
+                DiskError::NotExist
+                    | DiskError::Deleted { .. }
+                    | DiskError::Expired(_)
+                    | DiskError::Quarantined(_)
+            )
+        )
+    }
+
+    pub(super) fn into_response(self) -> Response {
+        match self {
+            Refusal::BadRequest(reason) => text(StatusCode::BAD_REQUEST, reason),
+            Refusal::MethodNotAllowed => standard(StatusCode::METHOD_NOT_ALLOWED),
+            Refusal::SlowUpload => standard(StatusCode::REQUEST_TIMEOUT),
+            Refusal::Conflict(timestamp) => with_timestamp(StatusCode::CONFLICT, timestamp),
+            Refusal::LengthRequired => text(
+                StatusCode::LENGTH_REQUIRED,
+                "Missing Content-Length header.",
+            ),
+            Refusal::PreconditionFailed("") => standard(StatusCode::PRECONDITION_FAILED),
+            Refusal::PreconditionFailed(reason) => text(StatusCode::PRECONDITION_FAILED, reason),
+            Refusal::TooLarge => text(StatusCode::PAYLOAD_TOO_LARGE, "Your request is too large."),
+            Refusal::EtagMismatch => standard(StatusCode::UNPROCESSABLE_ENTITY),
+            Refusal::Disconnected => standard(respond::status(respond::CLIENT_DISCONNECT)),
+            Refusal::Failed => standard(StatusCode::INTERNAL_SERVER_ERROR),
+            Refusal::Unavailable(reason) => text(StatusCode::SERVICE_UNAVAILABLE, reason),
+            Refusal::Disk(error) => disk_response(error),
+        }
+    }
+}
+
+fn disk_response(error: DiskError) -> Response {
+    match error {
+        DiskError::Device(DeviceError::Unmounted(_) | DeviceError::Poisoned(_))
+        | DiskError::NoSpace
+        | DiskError::XattrNotSupported
+        | DiskError::ReadOnly => standard(StatusCode::INSUFFICIENT_STORAGE),
+        DiskError::Device(
+            DeviceError::Busy(_) | DeviceError::Stopped(_) | DeviceError::NoThread(_),
+        )
+        | DiskError::StateChanged => standard(StatusCode::SERVICE_UNAVAILABLE),
+        DiskError::NotExist | DiskError::Quarantined(_) => standard(StatusCode::NOT_FOUND),
+        DiskError::Deleted { timestamp } => with_timestamp(StatusCode::NOT_FOUND, Some(timestamp)),
+        DiskError::Expired(info) => with_timestamp(StatusCode::NOT_FOUND, Some(info.timestamp())),
+        DiskError::Collision { .. } => standard(StatusCode::FORBIDDEN),
+        DiskError::Io { .. } => {
+            tracing::error!(%error, "object operation failed");
+            standard(StatusCode::INTERNAL_SERVER_ERROR)
+        }
+    }
+}
+
+pub(super) fn with_timestamp(code: StatusCode, timestamp: Option<Timestamp>) -> Response {
+    let mut response = standard(code);
+    if let Some(timestamp) = timestamp {
+        let headers = response.headers_mut();
+        set(headers, "x-backend-timestamp", timestamp.internal());
+    }
+    response
+}

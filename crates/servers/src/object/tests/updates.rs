@@ -1,0 +1,232 @@
+//! What containers and the expirer's queue learn.
+
+use cairn_disk::async_pending::{self, AsyncUpdate};
+use cairn_types::PolicyIndex;
+
+use super::*;
+
+impl World {
+    fn pending(&self) -> Vec<AsyncUpdate> {
+        let disk = self.devices.get("sda1").unwrap().disk().unwrap();
+        let policy = PolicyIndex(0);
+        let mut updates = Vec::new();
+        for suffix in async_pending::list_suffixes(&disk, policy).unwrap() {
+            for file in async_pending::list_updates(&disk, policy, &suffix).unwrap() {
+                updates.push(file.read(&disk).unwrap());
+            }
+        }
+        updates.sort_by(|a, b| (&a.op, &a.container).cmp(&(&b.op, &b.container)));
+        updates
+    }
+}
+
+fn header<'a>(request: &'a Request, name: &str) -> &'a str {
+    request
+        .headers()
+        .get(name)
+        .map_or("", |v| v.to_str().unwrap())
+}
+
+fn text<'a>(update: &'a AsyncUpdate, name: &str) -> &'a str {
+    std::str::from_utf8(update.header(name).unwrap_or_default()).unwrap()
+}
+
+#[tokio::test]
+async fn containers_are_told() {
+    let world = world();
+    let (one, seen_one) = world.container_server(201);
+    let (two, seen_two) = world.container_server(202);
+    let hosts = format!("x-container-host: {one},{two}");
+    let to = [
+        &*hosts,
+        "x-container-device: sdx,sdy",
+        "x-container-partition: 5",
+        "x-trans-id: tx1",
+    ];
+    let time = format!("x-timestamp: {}", T[1]);
+    let mut headers = vec!["content-type: a/b", "content-length: 1", &*time];
+    headers.extend(to);
+    assert_eq!(world.send("PUT", "o%20x", &headers, "x").await.status, 201);
+    for (seen, device) in [(&seen_one, "sdx"), (&seen_two, "sdy")] {
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.len(), 1);
+        assert_eq!(seen[0].method(), "PUT");
+        assert_eq!(seen[0].uri().path(), format!("/{device}/5/a/c/o%20x"));
+        for (name, value) in [
+            ("x-size", "1"),
+            ("x-content-type", "a/b"),
+            ("x-timestamp", T[1]),
+            ("x-etag", "9dd4e461268c8034f5c8564e155c67a6"),
+            ("x-trans-id", "tx1"),
+            ("x-backend-storage-policy-index", "0"),
+        ] {
+            assert_eq!(header(&seen[0], name), value, "{name}");
+        }
+    }
+    let time = format!("x-timestamp: {}", T[2]);
+    let mut headers = vec![&*time, "content-type: c/d"];
+    headers.extend(to);
+    assert_eq!(world.send("POST", "o%20x", &headers, "").await.status, 202);
+    {
+        let seen = seen_one.lock().unwrap();
+        assert_eq!(header(&seen[1], "x-timestamp"), T[1]);
+        assert_eq!(header(&seen[1], "x-meta-timestamp"), T[2]);
+        assert_eq!(header(&seen[1], "x-content-type"), "c/d");
+        assert_eq!(header(&seen[1], "x-content-type-timestamp"), T[2]);
+        assert_eq!(header(&seen[1], "x-size"), "1");
+    }
+    let time = format!("x-timestamp: {}", T[3]);
+    let mut headers = vec![&*time];
+    headers.extend(to);
+    assert_eq!(
+        world.send("DELETE", "o%20x", &headers, "").await.status,
+        204
+    );
+    let seen = seen_one.lock().unwrap();
+    assert_eq!(seen[2].method(), "DELETE");
+    assert_eq!(header(&seen[2], "x-timestamp"), T[3]);
+    assert!(world.pending().is_empty());
+}
+
+#[tokio::test]
+async fn overrides() {
+    let world = world();
+    let (one, seen) = world.container_server(201);
+    let host = format!("x-container-host: {one}");
+    let time = format!("x-timestamp: {}", T[1]);
+    let headers = [
+        "content-type: a/b",
+        "content-length: 1",
+        &time,
+        &host,
+        "x-container-device: sdx",
+        "x-container-partition: 5",
+        "x-object-sysmeta-container-update-override-etag: sysmeta",
+        "x-backend-container-update-override-etag: backend",
+        "x-backend-container-update-override-size: 99",
+        "x-backend-container-path: .shards_a/c-1",
+    ];
+    assert_eq!(world.send("PUT", "o", &headers, "x").await.status, 201);
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen[0].uri().path(), "/sdx/5/.shards_a/c-1/o");
+    assert_eq!(header(&seen[0], "x-etag"), "sysmeta");
+    assert_eq!(header(&seen[0], "x-size"), "99");
+}
+
+#[tokio::test]
+async fn failed_updates_are_kept() {
+    let world = world();
+    let (broken, _) = world.container_server(503);
+    for (object, host) in [("o", broken.to_string()), ("p", "127.0.0.1:9".into())] {
+        let host = format!("x-container-host: {host}");
+        let time = format!("x-timestamp: {}", T[1]);
+        let headers = [
+            "content-type: a/b",
+            "content-length: 1",
+            &time,
+            &host,
+            "x-container-device: sdx",
+            "x-container-partition: 5",
+            "x-container-root-db-state: sharding",
+        ];
+        assert_eq!(world.send("PUT", object, &headers, "x").await.status, 201);
+    }
+    let mut pending = world.pending();
+    pending.sort_by(|a, b| a.object.cmp(&b.object));
+    assert_eq!(pending.len(), 2);
+    assert_eq!(pending[0].op, "PUT");
+    assert_eq!(pending[0].account, "a");
+    assert_eq!(pending[0].container, "c");
+    assert_eq!(pending[0].object, "o");
+    assert_eq!(pending[0].db_state.as_deref(), Some("sharding"));
+    assert_eq!(text(&pending[0], "X-Size"), "1");
+    assert_eq!(text(&pending[0], "X-Timestamp"), T[1]);
+    assert_eq!(pending[1].object, "p");
+}
+
+#[tokio::test]
+async fn slow_containers_are_not_waited_for() {
+    let world = world_with(|config| {
+        config.container_update_timeout = Duration::from_millis(10);
+    });
+    let address = SocketAddr::from(([127, 0, 0, 1], 9999));
+    let (answered, wait) = tokio::sync::watch::channel(());
+    let handler = handler_fn(move |_| {
+        let mut wait = wait.clone();
+        async move {
+            let _ = wait.changed().await;
+            Response::new(Body::empty())
+        }
+    });
+    world.backends.register_local(address, handler);
+    let time = format!("x-timestamp: {}", T[1]);
+    let headers = [
+        "content-type: a/b",
+        "content-length: 1",
+        &time,
+        "x-container-host: 127.0.0.1:9999",
+        "x-container-device: sdx",
+        "x-container-partition: 5",
+    ];
+    assert_eq!(world.send("PUT", "o", &headers, "x").await.status, 201);
+    answered.send(()).unwrap();
+}
+
+#[tokio::test]
+async fn the_expirers_queue() {
+    let world = world();
+    let (queue, seen) = world.container_server(201);
+    let time = format!("x-timestamp: {}", T[1]);
+    let host = format!("x-delete-at-host: {queue}");
+    let headers = [
+        "content-type: a/b",
+        "content-length: 1",
+        &time,
+        "x-delete-at: 4000090000",
+        &host,
+        "x-delete-at-device: sdx",
+        "x-delete-at-partition: 9",
+        "x-delete-at-container: 4000060705",
+    ];
+    assert_eq!(world.send("PUT", "o", &headers, "x").await.status, 201);
+    {
+        let seen = seen.lock().unwrap();
+        let path = "/sdx/9/.expiring_objects/4000060705/4000090000-a/c/o";
+        assert_eq!(seen[0].uri().path(), path);
+        for (name, value) in [
+            ("x-size", "0"),
+            ("x-content-type", "text/plain;swift_expirer_bytes=1"),
+            ("x-etag", "d41d8cd98f00b204e9800998ecf8427e"),
+            ("x-timestamp", T[1]),
+            ("x-content-type-timestamp", T[1]),
+            ("x-backend-storage-policy-index", "0"),
+        ] {
+            assert_eq!(header(&seen[0], name), value, "{name}");
+        }
+    }
+    // Overwritten without expiry: the entry's removal is left to the updater.
+    world.put("o", T[2], "y").await;
+    let pending = world.pending();
+    assert_eq!(pending.len(), 1);
+    assert_eq!(pending[0].op, "DELETE");
+    assert_eq!(pending[0].account, ".expiring_objects");
+    assert_eq!(pending[0].object, "4000090000-a/c/o");
+    // The day begins at 4000060800.
+    let hash = u128::from_be_bytes(
+        HashPath::new("", "endcap")
+            .hash("a", Some("c"), Some("o"))
+            .0,
+    );
+    let container = 4_000_060_800 - (hash % 100) as u64;
+    assert_eq!(pending[0].container, container.to_string());
+    // Without a host this server was not asked to queue anything.
+    let time = format!("x-timestamp: {}", T[3]);
+    let headers = [
+        "content-type: a/b",
+        "content-length: 1",
+        &time,
+        "x-delete-at: 4000090000",
+    ];
+    assert_eq!(world.send("PUT", "o", &headers, "x").await.status, 201);
+    assert_eq!(world.pending().len(), 1);
+}

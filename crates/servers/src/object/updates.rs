@@ -1,0 +1,450 @@
+//! What other servers learn of a change: the object's container gets its row, the expirer's
+//! queue its entry. Sent at once, waited for a moment, and kept on disk for the updater where
+//! it does not get through.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use cairn_disk::Metadata;
+use cairn_disk::async_pending::{AsyncUpdate, write_async_update};
+use cairn_http::params::{is_true, quote_path, split_path, unquote};
+use cairn_http::respond::header;
+use cairn_http::{Body, Request, Response};
+use cairn_types::metadata::title_case;
+use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
+use futures_util::future::join_all;
+use http::header::{HeaderName, HeaderValue, LOCATION};
+use http::request::Parts;
+use http::{HeaderMap, StatusCode};
+
+use super::Inner;
+use super::headers::normalize_delete_at;
+use super::put::is_replication;
+use super::target::Target;
+
+/// Containers of the expirer's queue among which one period's objects are spread.
+const EXPIRER_CONTAINERS: u128 = 100;
+const EXPIRER_TYPE: &str = "text/plain";
+const MD5_OF_NOTHING: &str = "d41d8cd98f00b204e9800998ecf8427e";
+/// The largest answer to an update that is read for the connection's sake.
+const ANSWER_MAX: u64 = 64 << 10;
+
+/// The headers of an update: Swift's capitalisation, values as they travel.
+#[derive(Clone, Debug, Default)]
+pub(super) struct UpdateHeaders(Vec<(String, Vec<u8>)>);
+
+impl UpdateHeaders {
+    pub(super) fn new() -> Self {
+        UpdateHeaders::default()
+    }
+
+    pub(super) fn set(&mut self, name: &str, value: impl Into<Vec<u8>>) {
+        let name = title_case(name);
+        match self.0.iter_mut().find(|(n, _)| *n == name) {
+            Some(header) => header.1 = value.into(),
+            None => self.0.push((name, value.into())),
+        }
+    }
+
+    fn get(&self, name: &str) -> Option<&[u8]> {
+        let header = self.0.iter().find(|(n, _)| n.eq_ignore_ascii_case(name));
+        header.map(|(_, value)| value.as_slice())
+    }
+
+    /// Lets what middleware and erasure coding want the container to see take the place of what
+    /// this server sees. System metadata has the last word.
+    pub(super) fn apply_overrides<'a>(&mut self, items: impl Iterator<Item = (&'a str, &'a [u8])>) {
+        const BACKEND: &str = "x-backend-container-update-override-";
+        const SYSMETA: &str = "x-object-sysmeta-container-update-override-";
+        let mut last = Vec::new();
+        for (name, value) in items {
+            let lower = name.to_ascii_lowercase();
+            if let Some(rest) = lower.strip_prefix(BACKEND) {
+                self.set(&format!("x-{rest}"), value);
+            } else if let Some(rest) = lower.strip_prefix(SYSMETA) {
+                last.push((format!("x-{rest}"), value));
+            }
+        }
+        for (name, value) in last {
+            self.set(&name, value);
+        }
+    }
+
+    fn to_map(&self) -> HeaderMap {
+        let pairs = self.0.iter().filter_map(|(name, value)| {
+            let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
+            Some((name, HeaderValue::from_bytes(value).ok()?))
+        });
+        pairs.collect()
+    }
+}
+
+/// A server to send an update to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Destination {
+    host: String,
+    partition: String,
+    device: String,
+}
+
+/// One update of one row.
+#[derive(Clone)]
+struct Update {
+    op: &'static str,
+    account: String,
+    container: String,
+    object: String,
+    headers: UpdateHeaders,
+    /// The shard to update instead.
+    container_path: Option<String>,
+    db_state: Option<String>,
+}
+
+impl Inner {
+    /// Tells the container's servers that the request names.
+    pub(super) async fn update_container(
+        self: &Arc<Self>,
+        op: &'static str,
+        parts: &Parts,
+        target: &Target,
+        mut headers: UpdateHeaders,
+    ) {
+        let Some(destinations) = container_destinations(&parts.headers) else {
+            return;
+        };
+        if destinations.is_empty() {
+            return;
+        }
+        headers.set("x-trans-id", trans_id(&parts.headers));
+        headers.set("referer", referer(parts));
+        headers.set(
+            "x-backend-storage-policy-index",
+            target.key.policy.0.to_string(),
+        );
+        let update = Update {
+            op,
+            account: target.account.clone(),
+            container: target.container.clone(),
+            object: target.object.clone(),
+            headers,
+            container_path: container_path(&parts.headers),
+            db_state: header(&parts.headers, "x-container-root-db-state").map(str::to_owned),
+        };
+        let sends = destinations.into_iter().map(|destination| {
+            let (inner, target, update) = (self.clone(), target.clone(), update.clone());
+            tokio::spawn(async move { inner.send_update(&target, update, Some(destination)).await })
+        });
+        // They go on when nobody waits for them any more.
+        let all = join_all(sends.collect::<Vec<_>>());
+        let _ = tokio::time::timeout(self.config.container_update_timeout, all).await;
+    }
+
+    /// Keeps the expirer's queue in step: an entry for the new time, the old one's removed.
+    /// `metadata`: of the content, where there is some.
+    pub(super) async fn update_delete_at(
+        self: &Arc<Self>,
+        parts: &Parts,
+        target: &Target,
+        timestamp: Timestamp,
+        metadata: Option<&Metadata>,
+        old: u64,
+        new: u64,
+    ) {
+        if is_replication(&parts.headers) {
+            return;
+        }
+        if let Some(metadata) = metadata.filter(|_| new != 0) {
+            self.enqueue_expiry(parts, target, timestamp, metadata, new)
+                .await;
+        }
+        let cleans = header(&parts.headers, "x-backend-clean-expiring-object-queue");
+        if old != 0 && old != new && cleans.is_none_or(is_true) {
+            let container = self.expirer_container(old, target.key.hash);
+            let headers = expirer_headers(parts, timestamp);
+            let update = self.expirer_update("DELETE", target, old, container, headers);
+            // The updater removes it; nobody waits for that.
+            self.send_update(target, update, None).await;
+        }
+    }
+
+    async fn enqueue_expiry(
+        self: &Arc<Self>,
+        parts: &Parts,
+        target: &Target,
+        timestamp: Timestamp,
+        metadata: &Metadata,
+        delete_at: u64,
+    ) {
+        // Only some of the object servers are asked to do it.
+        let Some(hosts) = header(&parts.headers, "x-delete-at-host") else {
+            return;
+        };
+        let named = header(&parts.headers, "x-delete-at-container");
+        let named = named.and_then(|t| t.trim().parse().ok());
+        let container = match named {
+            Some(seconds) => format!("{:010}", normalize_delete_at(seconds)),
+            None => self.expirer_container(delete_at, target.key.hash),
+        };
+        let mut headers = expirer_headers(parts, timestamp);
+        headers.set("x-size", "0");
+        let bytes = metadata.get_str("Content-Length").unwrap_or("0");
+        let content_type = format!("{EXPIRER_TYPE};swift_expirer_bytes={bytes}");
+        headers.set("x-content-type", content_type);
+        headers.set("x-etag", MD5_OF_NOTHING);
+        let time = metadata.get("X-Timestamp").unwrap_or_default();
+        headers.set("x-content-type-timestamp", time);
+        let update = self.expirer_update("PUT", target, delete_at, container, headers);
+
+        let devices = header(&parts.headers, "x-delete-at-device").unwrap_or("");
+        let partition = header(&parts.headers, "x-delete-at-partition").unwrap_or("");
+        let mut destinations: Vec<Option<Destination>> = hosts
+            .split(',')
+            .zip(devices.split(','))
+            .map(|(host, device)| Destination {
+                host: host.trim().to_owned(),
+                partition: partition.to_owned(),
+                device: device.trim().to_owned(),
+            })
+            .filter(Destination::is_complete)
+            .map(Some)
+            .collect();
+        if destinations.is_empty() {
+            destinations.push(None);
+        }
+        let sends = destinations
+            .into_iter()
+            .map(|destination| self.send_update(target, update.clone(), destination));
+        join_all(sends).await;
+    }
+
+    fn expirer_update(
+        &self,
+        op: &'static str,
+        target: &Target,
+        delete_at: u64,
+        container: String,
+        headers: UpdateHeaders,
+    ) -> Update {
+        let prefix = &self.config.constraints.auto_create_account_prefix;
+        let account = format!("{prefix}{}", self.config.expiring_objects_account_name);
+        Update {
+            op,
+            account,
+            container,
+            object: format!("{delete_at:010}-{}", &target.key.name[1..]),
+            headers,
+            container_path: None,
+            db_state: None,
+        }
+    }
+
+    /// The queue's container for objects that expire at that second: the period's start, moved
+    /// back by a number that spreads objects over a hundred containers.
+    fn expirer_container(&self, delete_at: u64, hash: ObjectHash) -> String {
+        let divisor = self.config.expiring_objects_container_divisor.max(1);
+        let shard = (u128::from_be_bytes(hash.0) % EXPIRER_CONTAINERS) as u64;
+        let seconds = (delete_at / divisor * divisor).saturating_sub(shard);
+        format!("{:010}", seconds.min(9_999_999_999))
+    }
+
+    /// Sends an update; keeps it on the object's device where that does not succeed.
+    async fn send_update(
+        self: &Arc<Self>,
+        target: &Target,
+        mut update: Update,
+        destination: Option<Destination>,
+    ) {
+        let agent = format!("object-server {}", std::process::id());
+        update.headers.set("user-agent", agent);
+        if let Some(destination) = destination.filter(Destination::is_complete) {
+            match self.try_send(&update, &destination).await {
+                Sent::Done => return,
+                Sent::Redirected(path) => update.container_path = Some(path),
+                Sent::Failed(reason) => {
+                    let (host, device) = (&destination.host, &destination.device);
+                    tracing::info!(host, device, reason, "container update kept for later");
+                }
+            }
+        }
+        self.keep_update(target, update).await;
+    }
+
+    async fn try_send(&self, update: &Update, destination: &Destination) -> Sent {
+        let Some(address) = resolve(&destination.host).await else {
+            return Sent::Failed("the host's address does not resolve".into());
+        };
+        let row = match &update.container_path {
+            Some(path) => format!("{path}/{}", update.object),
+            None => format!("{}/{}/{}", update.account, update.container, update.object),
+        };
+        let path = format!("/{}/{}/{row}", destination.device, destination.partition);
+        let request = http::Request::builder()
+            .method(update.op)
+            .uri(quote_path(&path))
+            .body(Body::empty());
+        let mut request: Request = match request {
+            Ok(request) => request,
+            Err(error) => return Sent::Failed(error.to_string()),
+        };
+        *request.headers_mut() = update.headers.to_map();
+        let answer = self
+            .backends
+            .call(address, request, self.config.node_timeout)
+            .await;
+        let response = match answer {
+            Ok(response) => response,
+            Err(error) => return Sent::Failed(error.to_string()),
+        };
+        let sent = match response.status() {
+            status if status.is_success() => Sent::Done,
+            StatusCode::MOVED_PERMANENTLY => match redirect(&response) {
+                Some(path) => Sent::Redirected(path),
+                None => Sent::Failed("a redirect to nowhere".into()),
+            },
+            status => Sent::Failed(status.to_string()),
+        };
+        let drain = response.into_body().drain(ANSWER_MAX);
+        let _ = tokio::time::timeout(self.config.node_timeout, drain).await;
+        sent
+    }
+
+    async fn keep_update(&self, target: &Target, update: Update) {
+        let policy: PolicyIndex = target.key.policy;
+        let hash = self.config.hash_path.hash(
+            &update.account,
+            Some(&update.container),
+            Some(&update.object),
+        );
+        let time = |name| {
+            let text = update.headers.get(name)?;
+            Timestamp::parse(std::str::from_utf8(text).ok()?).ok()
+        };
+        let timestamp = time("x-meta-timestamp").or_else(|| time("x-timestamp"));
+        let timestamp = timestamp.unwrap_or_else(|| self.config.clock.now());
+        let pending = AsyncUpdate {
+            op: update.op.to_owned(),
+            account: update.account,
+            container: update.container,
+            object: update.object,
+            headers: update.headers.0,
+            db_state: update.db_state,
+            container_path: update.container_path,
+            successes: Vec::new(),
+        };
+        let written = target
+            .device
+            .write(move |disk| write_async_update(disk, policy, hash, timestamp, &pending));
+        if let Err(error) = written.await {
+            let (device, object) = (target.device.name(), &*target.key.name);
+            tracing::error!(device, object, %error, "a container update is lost");
+        }
+    }
+}
+
+/// How sending an update went.
+enum Sent {
+    Done,
+    /// To this `account/container`.
+    Redirected(String),
+    Failed(String),
+}
+
+impl Destination {
+    fn is_complete(&self) -> bool {
+        !self.host.is_empty() && !self.partition.is_empty() && !self.device.is_empty()
+    }
+}
+
+/// An address, or a name that has one.
+async fn resolve(host: &str) -> Option<SocketAddr> {
+    match host.parse() {
+        Ok(address) => Some(address),
+        Err(_) => tokio::net::lookup_host(host).await.ok()?.next(),
+    }
+}
+
+/// The servers that `X-Container-*` names; `None` where the request contradicts itself.
+fn container_destinations(headers: &HeaderMap) -> Option<Vec<Destination>> {
+    let list = |name| {
+        header(headers, name)
+            .unwrap_or("")
+            .split(',')
+            .map(str::trim)
+    };
+    let hosts: Vec<&str> = list("x-container-host").collect();
+    let devices: Vec<&str> = list("x-container-device").collect();
+    if hosts.len() != devices.len() {
+        tracing::error!(
+            ?hosts,
+            ?devices,
+            "container update failed: different numbers of hosts and devices in request"
+        );
+        return None;
+    }
+    let partition = header(headers, "x-container-partition").unwrap_or("");
+    if partition.is_empty() {
+        return Some(Vec::new());
+    }
+    let pairs = hosts.into_iter().zip(devices);
+    let destinations = pairs.map(|(host, device)| Destination {
+        host: host.to_owned(),
+        partition: partition.to_owned(),
+        device: device.to_owned(),
+    });
+    Some(destinations.collect())
+}
+
+/// The shard container that the proxy found for the object.
+fn container_path(headers: &HeaderMap) -> Option<String> {
+    let path = match header(headers, "x-backend-quoted-container-path") {
+        Some(quoted) if !quoted.is_empty() => unquote(quoted).ok()?,
+        _ => header(headers, "x-backend-container-path")?.to_owned(),
+    };
+    if path.is_empty() {
+        return None;
+    }
+    let is_valid = split_path(&format!("/{path}"), 2, 2, false).is_some();
+    if !is_valid {
+        tracing::error!(path, "X-Backend-Container-Path is not 'account/container'");
+    }
+    is_valid.then_some(path)
+}
+
+/// Where a container server sends an update on: the shard that has the row now.
+fn redirect(response: &Response) -> Option<String> {
+    let headers = response.headers();
+    let location = header(headers, LOCATION.as_str())?;
+    let uri: http::Uri = location.parse().ok()?;
+    let is_quoted = header(headers, "x-backend-location-is-quoted").is_some_and(is_true);
+    let path = if is_quoted {
+        unquote(uri.path()).ok()?
+    } else {
+        uri.path().to_owned()
+    };
+    Timestamp::parse(header(headers, "x-backend-redirect-timestamp")?).ok()?;
+    let segments = split_path(&path, 2, 3, true)?;
+    match segments[..] {
+        [Some(account), Some(container), _] => Some(format!("{account}/{container}")),
+        _ => None,
+    }
+}
+
+fn expirer_headers(parts: &Parts, timestamp: Timestamp) -> UpdateHeaders {
+    let mut headers = UpdateHeaders::new();
+    // The queue is in policy 0, whatever the object's is.
+    headers.set("x-backend-storage-policy-index", "0");
+    headers.set("x-timestamp", timestamp.internal());
+    headers.set("x-trans-id", trans_id(&parts.headers));
+    headers.set("referer", referer(parts));
+    headers
+}
+
+fn trans_id(headers: &HeaderMap) -> &str {
+    header(headers, "x-trans-id").unwrap_or("-")
+}
+
+/// The request that an update comes from.
+fn referer(parts: &Parts) -> String {
+    let host = header(&parts.headers, "host").unwrap_or("localhost");
+    format!("{} http://{host}{}", parts.method, parts.uri.path())
+}
