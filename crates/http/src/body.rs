@@ -13,6 +13,8 @@ use http_body_util::BodyExt;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
+use crate::request_line::HeadDue;
+
 /// Why a body ended before its end.
 #[derive(Debug, Error)]
 pub enum BodyError {
@@ -32,7 +34,8 @@ type BoxBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Se
 
 enum Kind {
     Full(Option<Bytes>),
-    Incoming(hyper::body::Incoming),
+    /// From a socket; tells at its end that the next message is due.
+    Incoming(hyper::body::Incoming, Option<HeadDue>),
     /// The mutex is never locked: it makes a body `Sync`, so that requests can be borrowed across
     /// waits.
     Stream {
@@ -84,14 +87,22 @@ impl Body {
     }
 
     pub fn incoming(incoming: hyper::body::Incoming) -> Self {
-        Body(Kind::Incoming(incoming))
+        Body(Kind::Incoming(incoming, None))
+    }
+
+    /// A request's body, which tells `due` when it has been read to its end.
+    pub(crate) fn of_request(incoming: hyper::body::Incoming, due: HeadDue) -> Self {
+        if http_body::Body::is_end_stream(&incoming) {
+            due.set();
+        }
+        Body(Kind::Incoming(incoming, Some(due)))
     }
 
     /// Bytes still to come, where known.
     pub fn length(&self) -> Option<u64> {
         match &self.0 {
             Kind::Full(bytes) => Some(bytes.as_ref().map_or(0, |b| b.len() as u64)),
-            Kind::Incoming(incoming) => http_body::Body::size_hint(incoming).exact(),
+            Kind::Incoming(incoming, _) => http_body::Body::size_hint(incoming).exact(),
             Kind::Stream { remaining, .. } => *remaining,
         }
     }
@@ -229,9 +240,13 @@ impl http_body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.0 {
             Kind::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-            Kind::Incoming(incoming) => Pin::new(incoming)
-                .poll_frame(cx)
-                .map_err(|e| incoming_error(&e)),
+            Kind::Incoming(incoming, due) => {
+                let frame = std::task::ready!(Pin::new(incoming).poll_frame(cx));
+                if let (None, Some(due)) = (&frame, due) {
+                    due.set();
+                }
+                Poll::Ready(frame.map(|frame| frame.map_err(|e| incoming_error(&e))))
+            }
             Kind::Stream { inner, remaining } => {
                 let inner = inner.get_mut().unwrap_or_else(|e| e.into_inner());
                 let frame = std::task::ready!(inner.as_mut().poll_frame(cx));
@@ -255,7 +270,7 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Full(bytes) => bytes.is_none(),
-            Kind::Incoming(incoming) => http_body::Body::is_end_stream(incoming),
+            Kind::Incoming(incoming, _) => http_body::Body::is_end_stream(incoming),
             // Not even when nothing remains: the source's own end is an event it may wait for.
             Kind::Stream { .. } => false,
         }

@@ -15,6 +15,7 @@ pub mod digest;
 pub mod info;
 pub mod metrics;
 pub mod params;
+mod request_line;
 pub mod respond;
 pub mod serve;
 pub mod service;

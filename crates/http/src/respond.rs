@@ -14,6 +14,9 @@ pub const CLIENT_DISCONNECT: u16 = 499;
 pub const RATE_LIMITED: u16 = 498;
 pub const INSUFFICIENT_STORAGE: StatusCode = StatusCode::INSUFFICIENT_STORAGE;
 
+/// The type of Swift's error bodies.
+pub const HTML: &str = "text/html; charset=UTF-8";
+
 /// A code that may not be in `http`'s list; 500 for one that is no code at all.
 pub fn status(code: u16) -> StatusCode {
     StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
@@ -51,10 +54,10 @@ pub fn standard(code: StatusCode) -> Response {
     match explanation(code.as_u16()) {
         Some((title, text)) => {
             let html = format!("<html><h1>{title}</h1><p>{text}</p></html>");
-            typed(code, "text/html; charset=UTF-8", html)
+            typed(code, HTML, html)
         }
         None => {
-            let mut response = typed(code, "text/html; charset=UTF-8", Body::empty());
+            let mut response = typed(code, HTML, Body::empty());
             if code == StatusCode::NO_CONTENT || code == StatusCode::NOT_MODIFIED {
                 response.headers_mut().remove(CONTENT_LENGTH);
             }

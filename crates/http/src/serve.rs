@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
-use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -19,6 +19,7 @@ use tracing::{debug, warn};
 use crate::body::Body;
 use crate::context::Context;
 use crate::metrics::Metrics;
+use crate::request_line::RequestLines;
 use crate::respond;
 use crate::service::{Handler, Request, Response};
 
@@ -161,9 +162,11 @@ async fn connection(
     // Small answers leave at once.
     let _ = stream.set_nodelay(true);
     let open = GaugeGuard::new(shared.metrics.connections(shared.options.server));
+    let (socket, due) = RequestLines::new(stream);
     let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
-        let shared = shared.clone();
-        async move { Ok::<_, Infallible>(answer(request.map(Body::incoming), peer, &shared).await) }
+        let (shared, due) = (shared.clone(), due.clone());
+        let request = request.map(|body| Body::of_request(body, due));
+        async move { Ok::<_, Infallible>(answer(request, peer, &shared).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -171,7 +174,7 @@ async fn connection(
         .max_buf_size(shared.options.max_head)
         .max_headers(shared.options.max_headers)
         .title_case_headers(true)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(socket), service);
     let mut connection = std::pin::pin!(connection);
     let mut ending = *stop.borrow();
     if ending {
@@ -210,11 +213,20 @@ async fn answer(mut request: Request, peer: SocketAddr, shared: &Shared) -> Resp
     let started = Instant::now();
     let _in_flight = GaugeGuard::new(shared.metrics.in_flight(options.server));
     let method = request.method().clone();
+    let stays_open = request.version() == http::Version::HTTP_11
+        && !respond::header(request.headers(), "connection")
+            .is_some_and(|c| c.eq_ignore_ascii_case("close"));
     request.extensions_mut().insert(Context {
         remote: Some(peer),
         ..Context::default()
     });
     let mut response = shared.handler.call(request).await;
+    if stays_open {
+        // Said as Swift's server says it: its clients look for it.
+        response
+            .headers_mut()
+            .insert(CONNECTION, HeaderValue::from_static("keep-alive"));
+    }
     finish_head(&method, &mut response);
     shared.metrics.answered(
         options.server,
@@ -229,8 +241,16 @@ async fn answer(mut request: Request, peer: SocketAddr, shared: &Shared) -> Resp
 /// the status forbids a body.
 fn finish_head(method: &http::Method, response: &mut Response) {
     let status = response.status();
-    if status == StatusCode::NO_CONTENT || status == StatusCode::NOT_MODIFIED {
+    if status == StatusCode::NOT_MODIFIED {
         *response.body_mut() = Body::empty();
+        return;
+    }
+    if status == StatusCode::NO_CONTENT {
+        // Swift tells the length of nothing here too, and clients look for it.
+        response
+            .headers_mut()
+            .insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        *response.body_mut() = Body::from_stream(futures_util::stream::empty(), Some(0));
         return;
     }
     if method == http::Method::HEAD {

@@ -158,23 +158,31 @@ pub(crate) fn check_object_creation(
 /// The largest expiry that can be written: ten digits.
 const MAX_DELETE_AT: i128 = 9_999_999_999;
 
+/// A whole number of any length; one beyond all bounds is as good as the bound.
+fn whole_number(value: &HeaderValue) -> Option<i128> {
+    let text = value.to_str().ok()?.trim();
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    Some(
+        sign * digits
+            .parse::<i64>()
+            .map_or(i128::from(i64::MAX), i128::from),
+    )
+}
+
 /// Turns `X-Delete-After` into `X-Delete-At`, checks that it lies ahead, and answers with it.
 pub(crate) fn check_delete_headers(
     headers: &mut HeaderMap,
     now: Timestamp,
 ) -> Result<Option<u64>, Response> {
-    let number = |value: &HeaderValue| -> Option<i128> {
-        value
-            .to_str()
-            .ok()?
-            .trim()
-            .parse::<i64>()
-            .ok()
-            .map(i128::from)
-    };
     let mut delete_at = None;
     if let Some(value) = headers.get("x-delete-after") {
-        let after = number(value).ok_or_else(|| bad_request("Non-integer X-Delete-After"))?;
+        let after = whole_number(value).ok_or_else(|| bad_request("Non-integer X-Delete-After"))?;
         // As float arithmetic would: the fraction of the request's time counts, then is cut.
         let at = (now.ticks() as i128 + after * 100_000).div_euclid(100_000);
         let at = at.clamp(0, MAX_DELETE_AT);
@@ -184,7 +192,7 @@ pub(crate) fn check_delete_headers(
         delete_at = Some(at);
         headers.remove("x-delete-after");
     } else if let Some(value) = headers.get("x-delete-at") {
-        let at = number(value).ok_or_else(|| bad_request("Non-integer X-Delete-At"))?;
+        let at = whole_number(value).ok_or_else(|| bad_request("Non-integer X-Delete-At"))?;
         let at = at.clamp(0, MAX_DELETE_AT);
         let replication = respond::header(headers, "x-backend-replication");
         if at * 100_000 <= now.ticks() as i128 && !replication.is_some_and(params::is_true) {
@@ -213,10 +221,8 @@ pub(crate) fn check_name_length(
     };
     let limit = if twice { limit * 2 } else { limit };
     if name.len() > limit {
-        let length = name.len();
-        return Err(bad_request(format!(
-            "{what} name length of {length} longer than {limit}"
-        )));
+        let text = format!("{what} name length of {} longer than {limit}", name.len());
+        return Err(respond::typed(StatusCode::BAD_REQUEST, respond::HTML, text));
     }
     Ok(())
 }
@@ -303,6 +309,11 @@ mod tests {
             check(&[("x-delete-at", "99999999999")]),
             Ok(Some(9_999_999_999))
         );
+        assert_eq!(
+            check(&[("x-delete-at", &"1".repeat(100))]),
+            Ok(Some(9_999_999_999))
+        );
+        assert_eq!(check(&[("x-delete-after", "-5")]), Err(400));
         assert_eq!(check(&[]), Ok(None));
     }
 }

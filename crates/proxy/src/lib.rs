@@ -8,6 +8,7 @@ mod account;
 mod app;
 mod checks;
 mod container;
+mod content_type;
 mod cors;
 mod expirer;
 mod headers;

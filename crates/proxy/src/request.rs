@@ -127,7 +127,12 @@ pub(crate) fn parse_target(
             container: own(c),
         },
         (Some(a), None, None) => Target::Account { account: own(a) },
-        _ => return Err(respond::text(StatusCode::PRECONDITION_FAILED, "Bad URL")),
+        (None, None, None) => {
+            return Err(respond::text(StatusCode::PRECONDITION_FAILED, "Bad URL"));
+        }
+        // A segment is missing in the middle. Swift's proxy alone would say 412; the middleware
+        // of its default pipeline say 404 before that.
+        _ => return Err(not_found()),
     };
     check_reserved(&target)?;
     Ok(target)
@@ -207,6 +212,6 @@ mod tests {
         assert_eq!(parse("/v1/a/c%00"), Err(412));
         assert_eq!(parse("/v2/a/c"), Err(400));
         assert_eq!(parse("/v1"), Err(412));
-        assert_eq!(parse("/v1/a//o"), Err(412));
+        assert_eq!(parse("/v1/a//o"), Err(404));
     }
 }

@@ -444,7 +444,8 @@ async fn a_delete_needs_a_quorum_and_a_404_counts_for_it() {
 async fn requests_that_are_refused_before_any_backend_is_asked() {
     let cluster = Cluster::new(b"");
     let long = "x".repeat(300);
-    let cases: [(&str, &[(&str, &str)], u16); 8] = [
+    type Headers<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(&str, Headers<'_>, u16); 8] = [
         ("PUT", &[], 411),
         ("PUT", &[("content-length", "6000000000")], 413),
         (

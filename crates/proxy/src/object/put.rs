@@ -12,6 +12,7 @@ use tracing::{error, info};
 use super::{Name, Place};
 use crate::app::Proxy;
 use crate::checks::{self, MessageLength};
+use crate::content_type;
 use crate::request::Incoming;
 use crate::write::{Write, best_response};
 
@@ -162,10 +163,10 @@ fn fill_content_type(headers: &mut HeaderMap, object: &str) {
     if given && !detect {
         return;
     }
-    let guessed = mime_guess::from_path(object)
-        .first_raw()
-        .unwrap_or("application/octet-stream");
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(guessed));
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static(content_type::guess(object)),
+    );
     if detect {
         headers.remove("x-detect-content-type");
     }
