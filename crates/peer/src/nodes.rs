@@ -1,5 +1,6 @@
-//! Which node next: primaries in an order of the caller's choice, then handoffs, leaving out
-//! those that failed too often of late, and at most so many in all.
+//! Which node next: primaries in an order of the caller's choice, then handoffs, at most so many
+//! in all. Those that failed too often of late come last: a store whose every device refused one
+//! oversized upload must still answer.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -46,6 +47,8 @@ pub struct Nodes {
 struct State {
     primaries: std::vec::IntoIter<Node>,
     handoffs: Option<std::vec::IntoIter<Node>>,
+    /// Passed over because of their errors, in the order they would have had.
+    limited: std::collections::VecDeque<Node>,
     left: usize,
 }
 
@@ -62,6 +65,7 @@ impl Nodes {
         let state = Mutex::new(State {
             primaries: primaries.into_iter(),
             handoffs: None,
+            limited: std::collections::VecDeque::new(),
             left: most,
         });
         Nodes {
@@ -72,31 +76,40 @@ impl Nodes {
         }
     }
 
-    /// The next node that is not error limited; `None` when all have been given out.
+    /// The next node; `None` when as many as allowed, or all, have been given out.
     pub fn next(&self) -> Option<Node> {
         let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
         if state.left == 0 {
             return None;
         }
+        let node = self
+            .next_unlimited(&mut state)
+            .or_else(|| state.limited.pop_front())?;
+        state.left -= 1;
+        Some(node)
+    }
+
+    fn next_unlimited(&self, state: &mut State) -> Option<Node> {
         while let Some(node) = state.primaries.next() {
             if !self.limiter.is_limited(&node) {
-                state.left -= 1;
                 return Some(node);
             }
+            state.limited.push_back(node);
         }
-        if state.handoffs.is_none() {
-            // Limited ones are passed over without being counted: look at all there are.
-            let handoffs = self
-                .ring
-                .handoffs(self.partition, self.ring.ring().device_count());
-            state.handoffs = Some(handoffs.into_iter());
+        let State {
+            handoffs, limited, ..
+        } = state;
+        let handoffs = handoffs.get_or_insert_with(|| {
+            let most = self.ring.ring().device_count();
+            self.ring.handoffs(self.partition, most).into_iter()
+        });
+        for node in handoffs.by_ref() {
+            if !self.limiter.is_limited(&node) {
+                return Some(node);
+            }
+            limited.push_back(node);
         }
-        let State { handoffs, left, .. } = &mut *state;
-        let node = handoffs
-            .as_mut()?
-            .find(|node| !self.limiter.is_limited(node))?;
-        *left -= 1;
-        Some(node)
+        None
     }
 
     pub fn limiter(&self) -> &ErrorLimiter {

@@ -1,4 +1,9 @@
-//! (being written)
+//! The servers behind the proxy: accounts, containers, objects. Each answers Swift's backend
+//! protocol on the devices of one node, as a [`cairn_http::Service`].
+//!
+//! Layer 3: may depend on `types`, `ring`, `formats`, `disk`, `index`, `http` and `peer`; knows
+//! neither proxy nor middleware.
+
 pub mod account;
 pub mod container;
 mod index_server;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cairn_disk::{Metadata, ObjectInfo, OpenOptions};
+use cairn_disk::{DiskError, Metadata, ObjectInfo, OpenOptions};
 use cairn_http::Response;
 use cairn_http::respond::{header, set, standard};
 use cairn_index::content_type::extract_swift_bytes;
@@ -22,6 +22,21 @@ use super::{Inner, to_the_end};
 struct ContentType {
     value: Vec<u8>,
     timestamp: Timestamp,
+}
+
+impl ContentType {
+    /// A large object's size stays what its PUT said, in a parameter of the content type that
+    /// the container learns.
+    fn add_swift_bytes(&mut self, info: &ObjectInfo) {
+        if self.timestamp == info.data_timestamp {
+            return;
+        }
+        let of_put = info.datafile_metadata().get_str("Content-Type");
+        if let (_, Some(bytes)) = extract_swift_bytes(of_put.unwrap_or("")) {
+            self.value
+                .extend_from_slice(format!(";swift_bytes={bytes}").as_bytes());
+        }
+    }
 }
 
 impl Inner {
@@ -57,7 +72,14 @@ impl Inner {
         let open = target
             .device
             .read(move |disk| engine.open(disk, &key, &options));
-        let info = open.await?.info;
+        let info = match open.await {
+            Ok(open) => open.info,
+            // A POST is not told when the object went.
+            Err(DiskError::Deleted { .. } | DiskError::Expired(_)) => {
+                return Err(DiskError::NotExist.into());
+            }
+            Err(error) => return Err(error.into()),
+        };
         let before = info.timestamp();
         let type_before = info.content_type_timestamp();
         let type_time = new_type.as_ref().map_or(Timestamp::ZERO, |t| t.timestamp);
@@ -89,7 +111,7 @@ impl Inner {
             metadata.set("X-Timestamp", before.internal());
         }
         let is_new_type = type_time > type_before;
-        let current = match new_type.filter(|_| is_new_type) {
+        let mut current = match new_type.filter(|_| is_new_type) {
             Some(new_type) => new_type,
             None => ContentType {
                 value: info
@@ -104,6 +126,7 @@ impl Inner {
             metadata.set("Content-Type", current.value.clone());
             metadata.set("Content-Type-Timestamp", current.timestamp.internal());
         }
+        current.add_swift_bytes(&info);
         let update = post_update(&info, &metadata, &current);
         let response = post_response(&info, &current);
 
@@ -155,19 +178,10 @@ fn content_type(parts: &Parts, timestamp: Timestamp) -> Result<Option<ContentTyp
 
 /// What the container learns: the row of the PUT, with the new times.
 fn post_update(info: &ObjectInfo, metadata: &Metadata, current: &ContentType) -> UpdateHeaders {
-    let mut content_type = current.value.clone();
-    if current.timestamp != info.data_timestamp {
-        // A large object's size stays what its PUT said, in a parameter of the content type.
-        let of_put = info.datafile_metadata().get_str("Content-Type");
-        let (_, swift_bytes) = extract_swift_bytes(of_put.unwrap_or(""));
-        if let Some(bytes) = swift_bytes {
-            content_type.extend_from_slice(format!(";swift_bytes={bytes}").as_bytes());
-        }
-    }
     let of_put = |name: &str| info.metadata.get(name).unwrap_or_default();
     let mut update = UpdateHeaders::new();
     update.set("x-size", of_put("Content-Length"));
-    update.set("x-content-type", content_type);
+    update.set("x-content-type", current.value.clone());
     update.set("x-timestamp", info.data_timestamp.internal());
     update.set("x-content-type-timestamp", current.timestamp.internal());
     update.set(
