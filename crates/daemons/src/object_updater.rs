@@ -4,7 +4,6 @@
 //!
 //! Only the newest update of an object counts; older ones are removed unsent.
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,20 +11,19 @@ use cairn_disk::async_pending::{self, AsyncUpdate, PendingFile};
 use cairn_disk::{Device, Devices, DiskError};
 use cairn_formats::ini::{ConfError, Section};
 use cairn_http::params::{is_true, unquote};
-use cairn_http::{Body, Request, Response};
+use cairn_http::{Body, Request};
 use cairn_peer::fan_out::backend_uri;
 use cairn_peer::{Backends, Node, Rings};
 use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
+use crate::calls;
 use crate::pace::Pace;
-
-/// The largest answer of a container server that is read to its end.
-const MAX_ANSWER: u64 = 64 * 1024;
+use crate::rounds::every;
 
 /// `[object-updater]`; names, units and defaults are Swift's.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,20 +124,9 @@ impl ObjectUpdater {
     }
 
     /// Sweeps at every interval until `stop` turns true.
-    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
-        loop {
-            let started = Instant::now();
-            tokio::select! {
-                _ = self.sweep() => {}
-                _ = stop.wait_for(|s| *s) => return,
-            }
-            let rest = self.config.interval.saturating_sub(started.elapsed());
-            tokio::select! {
-                // Even an interval of 0 lets others run between two sweeps.
-                () = sleep(rest.max(Duration::from_millis(10))) => {}
-                _ = stop.wait_for(|s| *s) => return,
-            }
-        }
+    pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
+        let interval = self.config.interval;
+        every(interval, stop, || async { _ = self.sweep().await }).await;
     }
 
     /// Walks all devices once. Dropped half-way it leaves every update as it was, or taken by
@@ -392,10 +379,7 @@ fn headers_out(update: &AsyncUpdate, policy: PolicyIndex) -> HeaderMap {
             headers.insert(name, value);
         }
     }
-    let agent = format!("object-updater {}", std::process::id());
-    if let Ok(agent) = HeaderValue::from_str(&agent) {
-        headers.insert(USER_AGENT, agent);
-    }
+    headers.insert(USER_AGENT, calls::user_agent("object-updater"));
     headers
         .entry("x-backend-storage-policy-index")
         .or_insert_with(|| HeaderValue::from(policy.0));
@@ -419,20 +403,14 @@ fn request(node: &Node, partition: u32, op: &str, path: &str, headers: &HeaderMa
 }
 
 async fn call(backends: &Backends, node: &Node, request: Request, patience: Duration) -> Answer {
-    let response = match backends
-        .call(replication_address(node), request, patience)
-        .await
-    {
-        Ok(response) => response,
+    let (status, headers) = match calls::call(backends, node, request, patience).await {
+        Ok(answer) => answer,
         Err(error) => {
             info!(node = node.name(), %error, "container update failed");
             return Answer::Refused;
         }
     };
-    let (status, redirect) = (response.status(), redirect(&response));
-    // Read to its end, so that the connection can be used again.
-    let _ = timeout(patience, response.into_body().collect(MAX_ANSWER)).await;
-    match redirect {
+    match redirect(&headers) {
         Some((path, timestamp)) if status.as_u16() == 301 => Answer::Redirect(path, timestamp),
         _ if status.is_success() => Answer::Taken,
         _ => {
@@ -442,26 +420,10 @@ async fn call(backends: &Backends, node: &Node, request: Request, patience: Dura
     }
 }
 
-/// Daemons talk over the replication network, where there is one.
-fn replication_address(node: &Node) -> SocketAddr {
-    let device = &node.device;
-    let ip = match device.replication_ip.parse::<IpAddr>() {
-        Ok(ip) if device.replication_ip != device.ip => ip,
-        _ => node.address.ip(),
-    };
-    SocketAddr::new(ip, device.replication_port)
-}
-
 /// Where a container server says that the update belongs, and since when.
-fn redirect(response: &Response) -> Option<(String, Timestamp)> {
-    let text = |name: &str| response.headers().get(name)?.to_str().ok();
-    let location: http::Uri = response
-        .headers()
-        .get(LOCATION)?
-        .to_str()
-        .ok()?
-        .parse()
-        .ok()?;
+fn redirect(headers: &HeaderMap) -> Option<(String, Timestamp)> {
+    let text = |name: &str| headers.get(name)?.to_str().ok();
+    let location: http::Uri = headers.get(LOCATION)?.to_str().ok()?.parse().ok()?;
     let quoted = text("x-backend-location-is-quoted").is_some_and(is_true);
     let path = location.path();
     let path = if quoted {

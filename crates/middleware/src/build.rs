@@ -13,8 +13,8 @@ use thiserror::Error;
 
 use crate::random::Random;
 use crate::{
-    catch_errors, copy, gatekeeper, healthcheck, listing_formats, memcache, proxy_logging, recon,
-    tempauth,
+    backend_ratelimit, catch_errors, copy, gatekeeper, healthcheck, listing_formats, memcache,
+    proxy_logging, recon, tempauth,
 };
 
 /// What filters may know of the process and cluster they are in.
@@ -47,7 +47,8 @@ pub enum FilterError {
 type Make = fn(&Section, Handler, &FilterEnv) -> Result<Handler, FilterError>;
 
 /// Filters that are built, under the names of Swift's entry points.
-const BUILT: [(&str, Make); 9] = [
+const BUILT: [(&str, Make); 10] = [
+    ("backend_ratelimit", backend_ratelimit::make),
     ("catch_errors", catch_errors::make),
     ("copy", copy::make),
     ("gatekeeper", gatekeeper::make),
@@ -60,10 +61,9 @@ const BUILT: [(&str, Make); 9] = [
 ];
 
 /// Filters of Swift's, and the one of Keystone's that goes with them, that are not built.
-const NOT_YET: [&str; 29] = [
+const NOT_YET: [&str; 28] = [
     "account_quotas",
     "authtoken",
-    "backend_ratelimit",
     "bulk",
     "cname_lookup",
     "container_quotas",

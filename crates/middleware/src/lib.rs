@@ -7,6 +7,7 @@
 //! May depend on `types`, `formats` and `http`; never on the proxy or the backend servers.
 
 mod accept;
+mod backend_ratelimit;
 mod build;
 mod catch_errors;
 mod copy;

@@ -100,7 +100,7 @@ const DAEMONS: [&str; 17] = [
 ];
 
 /// Daemons that run inside `serve`.
-pub const SERVED_DAEMONS: [&str; 1] = ["object-updater"];
+pub const SERVED_DAEMONS: [&str; 2] = ["container-updater", "object-updater"];
 
 /// Reads a conf file, or a folder whose `*.conf` files are read as one, in the order of names.
 pub fn read_conf(path: &Path) -> Result<Conf> {

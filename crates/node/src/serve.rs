@@ -231,8 +231,8 @@ async fn serve_all(
     let watching = tokio::spawn(signals.watch(stop_sender));
     let rings = tokio::spawn(follow_rings(services.registrar(servers)));
     let mut daemons = JoinSet::new();
-    for updater in services.updaters() {
-        daemons.spawn(updater.clone().run(stop.clone()));
+    for daemon in services.daemons() {
+        daemon.start(&mut daemons, stop.clone());
     }
     announce(servers, greeting);
     join_all(&mut serving).await;

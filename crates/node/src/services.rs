@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use cairn_daemons::{ObjectUpdater, UpdaterConfig};
+use cairn_daemons::{
+    ContainerUpdater, ContainerUpdaterConfig, NotesWrites, ObjectUpdater, UpdaterConfig, Written,
+};
 use cairn_disk::{Devices, DevicesConfig};
 use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler};
@@ -18,6 +20,8 @@ use cairn_proxy::{Proxy, ProxySettings};
 use cairn_servers::account::AccountServer;
 use cairn_servers::container::ContainerServer;
 use cairn_servers::object::ObjectServer;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::backends;
 use crate::cluster::{Cluster, Clusters};
@@ -28,11 +32,27 @@ use crate::settings::ServerSettings;
 
 type Server = (ServerConf, ServerSettings);
 
+/// What works in the background.
+pub(crate) enum Daemon {
+    ObjectUpdater(Arc<ObjectUpdater>),
+    ContainerUpdater(Arc<ContainerUpdater>),
+}
+
+impl Daemon {
+    /// Runs until `stop` turns true.
+    pub(crate) fn start(&self, tasks: &mut JoinSet<()>, stop: watch::Receiver<bool>) {
+        match self {
+            Daemon::ObjectUpdater(updater) => tasks.spawn(updater.clone().run(stop)),
+            Daemon::ContainerUpdater(updater) => tasks.spawn(updater.clone().run(stop)),
+        };
+    }
+}
+
 /// All services of a process, and what they stand on.
 pub(crate) struct Services {
     /// One for each server, in order.
     handlers: Vec<Handler>,
-    updaters: Vec<Arc<ObjectUpdater>>,
+    daemons: Vec<Daemon>,
     backends: Arc<Backends>,
     clusters: Clusters,
     storage: Storage,
@@ -49,19 +69,18 @@ impl Services {
                 ..Storage::default()
             },
             clock: Clock::system(),
+            written: noted_folders(servers),
         };
-        let mut updaters = Vec::new();
+        let mut daemons = Vec::new();
         let mut handlers = Vec::new();
         for (conf, settings) in servers {
             let handler = maker
                 .handler(conf, settings)
                 .with_context(|| format!("{} of {}", conf.role, conf.path.display()))?;
             handlers.push(handler);
-            if conf.role == Role::Object
-                && let Some(section) = conf.daemon("object-updater")
-            {
-                updaters.push(maker.updater(&section, settings)?);
-            }
+        }
+        for (conf, settings) in servers {
+            daemons.extend(maker.daemon(conf, settings)?);
         }
         let Maker {
             backends,
@@ -71,7 +90,7 @@ impl Services {
         } = maker;
         let services = Services {
             handlers,
-            updaters,
+            daemons,
             backends,
             clusters,
             storage,
@@ -85,8 +104,8 @@ impl Services {
         &self.handlers
     }
 
-    pub(crate) fn updaters(&self) -> &[Arc<ObjectUpdater>] {
-        &self.updaters
+    pub(crate) fn daemons(&self) -> &[Daemon] {
+        &self.daemons
     }
 
     /// What loads rings that changed, and makes the storage servers of this process local under
@@ -125,11 +144,11 @@ impl Services {
     pub(crate) fn close(self) {
         let Services {
             handlers,
-            updaters,
+            daemons,
             storage,
             ..
         } = self;
-        drop((handlers, updaters));
+        drop((handlers, daemons));
         storage.close();
     }
 }
@@ -143,12 +162,36 @@ fn connect_timeout(servers: &[Server]) -> Result<Duration> {
     Ok(longest)
 }
 
+fn container_updater(conf: &ServerConf) -> Option<Section> {
+    (conf.role == Role::Container)
+        .then(|| conf.daemon("container-updater"))
+        .flatten()
+}
+
+/// Folders of devices with a container updater: what is written there is noted for it.
+fn noted_folders(servers: &[Server]) -> BTreeMap<PathBuf, Noted> {
+    servers
+        .iter()
+        .filter(|(conf, _)| container_updater(conf).is_some())
+        .map(|(_, settings)| (settings.devices.clone(), Noted::default()))
+        .collect()
+}
+
+#[derive(Default)]
+struct Noted {
+    written: Arc<Written>,
+    /// One updater does for all servers of the folder.
+    has_updater: bool,
+}
+
 /// What is shared while services are made.
 struct Maker {
     backends: Arc<Backends>,
     clusters: Clusters,
     storage: Storage,
     clock: Clock,
+    /// By folder of devices.
+    written: BTreeMap<PathBuf, Noted>,
 }
 
 impl Maker {
@@ -193,7 +236,14 @@ impl Maker {
             }
             Role::Container => {
                 let config = backends::container(section, settings, cluster)?;
-                ContainerServer::new(config, self.storage.pool(&settings.devices), network)
+                let pool = self.storage.pool(&settings.devices);
+                let server = ContainerServer::new(config, pool, network);
+                match self.written.get(&settings.devices) {
+                    Some(Noted { written, .. }) => {
+                        NotesWrites::around(server, cluster.hash_path.clone(), written.clone())
+                    }
+                    None => server,
+                }
             }
             Role::Proxy | Role::Object => {
                 let config = backends::object(section, settings, cluster, self.clock.clone())?;
@@ -202,20 +252,52 @@ impl Maker {
         })
     }
 
-    fn updater(
-        &mut self,
-        section: &Section,
-        settings: &ServerSettings,
-    ) -> Result<Arc<ObjectUpdater>> {
+    /// The daemon that this conf asks for, if it asks for one and it is not there yet.
+    fn daemon(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Option<Daemon>> {
+        if let Some(section) = container_updater(conf) {
+            return self.container_updater(&section, settings);
+        }
+        match conf.daemon("object-updater") {
+            Some(section) if conf.role == Role::Object => {
+                self.object_updater(&section, settings).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn object_updater(&mut self, section: &Section, settings: &ServerSettings) -> Result<Daemon> {
         let cluster = self.clusters.get(&settings.swift_dir)?;
-        Ok(ObjectUpdater::new(
+        Ok(Daemon::ObjectUpdater(ObjectUpdater::new(
             UpdaterConfig::read(section)?,
             cluster.hash_path.clone(),
             cluster.policies.clone(),
             cluster.rings()?,
             self.storage.devices(settings, section)?,
             self.backends.clone(),
-        ))
+        )))
+    }
+
+    fn container_updater(
+        &mut self,
+        section: &Section,
+        settings: &ServerSettings,
+    ) -> Result<Option<Daemon>> {
+        let cluster = self.clusters.get(&settings.swift_dir)?;
+        let written = match self.written.get_mut(&settings.devices) {
+            Some(noted) if !noted.has_updater => {
+                noted.has_updater = true;
+                noted.written.clone()
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Daemon::ContainerUpdater(ContainerUpdater::new(
+            ContainerUpdaterConfig::read(section)?,
+            cluster.hash_path.clone(),
+            cluster.rings()?,
+            self.storage.pool(&settings.devices),
+            self.backends.clone(),
+            written,
+        ))))
     }
 }
 

@@ -1,12 +1,12 @@
-use std::path::Path;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use cairn_disk::DevicesConfig;
 use cairn_http::{handler_fn, respond};
-use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder};
 use http::StatusCode;
 
 use super::*;
+use crate::testing::write_rings;
 
 /// Three container servers on one machine, all in this process.
 struct Cluster {
@@ -17,36 +17,6 @@ struct Cluster {
     /// What the server of port 6203 answers; the others take everything.
     third: Arc<AtomicU16>,
     seen: Arc<Mutex<Vec<String>>>,
-}
-
-fn write_rings(folder: &Path) {
-    let mut builder = RingBuilder::new(3, 3.0, 1).unwrap();
-    for (zone, port) in [(1, 6201), (2, 6202), (3, 6203)] {
-        let device = NewDevice {
-            id: None,
-            region: 1,
-            zone,
-            weight: 1.0,
-            ip: "127.0.0.1".into(),
-            port,
-            device: format!("d{zone}"),
-            replication_ip: None,
-            replication_port: None,
-            meta: String::new(),
-        };
-        builder.add_dev(device).unwrap();
-    }
-    builder
-        .rebalance(RebalanceOptions {
-            seed: None,
-            now: 0,
-            log: None,
-        })
-        .unwrap();
-    for name in ["account", "container", "object"] {
-        let path = folder.join(format!("{name}.ring.gz"));
-        builder.ring_data().save(path, FormatVersion::V1).unwrap();
-    }
 }
 
 fn cluster() -> Cluster {

@@ -119,8 +119,11 @@ pub(crate) fn backend_conf(role: Role, port: u16, layout: &Layout) -> String {
         server = role.server_name(),
         role = role.as_str(),
     );
-    if role == Role::Object {
-        text.push_str("\n[object-updater]\ninterval = 5\n");
-    }
+    let updater = match role {
+        Role::Container => "container-updater",
+        Role::Object => "object-updater",
+        Role::Proxy | Role::Account => return text,
+    };
+    text.push_str(&format!("\n[{updater}]\ninterval = 5\n"));
     text
 }

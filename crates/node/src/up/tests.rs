@@ -93,3 +93,30 @@ fn refusals_name_option_value_and_remedy() {
     fs::remove_file(folder.path().join("etc/cairn-up.conf")).unwrap();
     assert!(refused(|_| {}).contains("holds data"));
 }
+
+#[tokio::test]
+async fn both_updaters_run_and_only_once() {
+    use crate::services::{Daemon, Services};
+
+    let folder = tempfile::tempdir().unwrap();
+    let store = write_configuration(&options(folder.path())).unwrap();
+    let mut servers: Vec<_> = Role::ALL
+        .into_iter()
+        .map(|role| {
+            let conf = ServerConf::load(&store.layout.conf(role.server_name())).unwrap();
+            let settings = ServerSettings::read(&conf).unwrap();
+            (conf, settings)
+        })
+        .collect();
+    // A second container server over the same devices shares the updater of the first.
+    let container = servers
+        .iter()
+        .position(|(conf, _)| conf.role == Role::Container);
+    servers.push(servers[container.unwrap()].clone());
+    let services = Services::build(&servers, false).unwrap();
+    assert_eq!(services.handlers().len(), 5);
+    let is_container = |daemon: &&Daemon| matches!(daemon, Daemon::ContainerUpdater(_));
+    assert_eq!(services.daemons().iter().filter(is_container).count(), 1);
+    assert_eq!(services.daemons().len(), 2);
+    services.close();
+}

@@ -1,8 +1,18 @@
 //! Why an account or container server refuses: the one place that turns it into a status.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use cairn_http::{Response, respond};
 use cairn_index::IndexError;
 use http::{HeaderMap, StatusCode};
+
+/// From one line about a device that is down to the next.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
+/// Devices remembered; with more than these down, some are told about more often.
+const TOLD_MAX: usize = 1024;
 
 /// Why there is no success.
 #[derive(Debug)]
@@ -94,13 +104,63 @@ fn index_error(error: &IndexError) -> Response {
     };
     match status {
         StatusCode::NOT_FOUND => {}
+        _ if !DOWN.is_news(error, Instant::now()) => {}
         StatusCode::INTERNAL_SERVER_ERROR => tracing::error!(%error, "index request failed"),
         _ => tracing::warn!(%error, status = status.as_u16(), "index request refused"),
     }
     respond::standard(status)
 }
 
+/// Devices that are not mounted, and when that was told last: every request to one is refused,
+/// and one line a minute says it all.
+static DOWN: Told = Told(Mutex::new(BTreeMap::new()));
+
+struct Told(Mutex<BTreeMap<PathBuf, Instant>>);
+
+impl Told {
+    /// Should this error be logged? Others than of a missing device always.
+    fn is_news(&self, error: &IndexError, now: Instant) -> bool {
+        match error {
+            IndexError::NotMounted { path } => self.is_due(path, now),
+            _ => true,
+        }
+    }
+
+    fn is_due(&self, device: &Path, now: Instant) -> bool {
+        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.get(device).is_some_and(|at| now < *at + TOLD_EVERY) {
+            return false;
+        }
+        if told.len() >= TOLD_MAX {
+            told.clear();
+        }
+        told.insert(device.to_owned(), now);
+        true
+    }
+}
+
 fn with_headers(mut response: Response, headers: HeaderMap) -> Response {
     response.headers_mut().extend(headers);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_device_is_told_once_a_minute() {
+        let told = Told(Mutex::default());
+        let missing = |name: &str| IndexError::NotMounted { path: name.into() };
+        let start = Instant::now();
+        assert!(told.is_news(&missing("sda"), start));
+        assert!(!told.is_news(&missing("sda"), start + TOLD_EVERY / 2));
+        assert!(told.is_news(&missing("sdb"), start));
+        assert!(told.is_news(&missing("sda"), start + TOLD_EVERY));
+        assert!(told.is_news(&IndexError::Closed, start));
+        assert!(told.is_news(&IndexError::Closed, start));
+        for number in 0..2 * TOLD_MAX {
+            assert!(told.is_news(&missing(&number.to_string()), start));
+        }
+    }
 }
