@@ -18,6 +18,10 @@ use clap::Parser;
 
 use crate::args::{Arguments, Command, ServeArguments, UpArguments};
 
+/// Requests make many small allocations on one thread and free them on another.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let Some(code) = swift_names::run(&arguments) {

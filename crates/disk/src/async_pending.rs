@@ -15,7 +15,7 @@ use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 
 use crate::device_pool::Disk;
 use crate::error::DiskError;
-use crate::staged_file::{Reserve, StagedFile, open_dir, remove_dir, remove_file};
+use crate::staged_file::{Reserve, StagedFile, just_link, open_dir, remove_dir, remove_file};
 use crate::suffix_hashes::{is_suffix, list, read_small_file};
 
 /// One update.
@@ -133,7 +133,7 @@ pub fn write_async_update(
     let dir = format!("{}/{}", policy.dir("async_pending"), &hex[29..]);
     let mut staged = StagedFile::create(disk, &policy.dir("tmp"), Reserve::Ignore)?;
     staged.write(&[Bytes::from(update.to_pickle())])?;
-    staged.publish(&dir, &format!("{hex}-{}", timestamp.internal()), || Ok(()))?;
+    staged.publish(&dir, &format!("{hex}-{}", timestamp.internal()), just_link)?;
     Ok(())
 }
 

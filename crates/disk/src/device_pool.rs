@@ -1,10 +1,12 @@
 //! Devices: a directory each, with worker threads of its own and bounded queues before them, so
 //! that a slow disk slows only itself.
 //!
-//! A device has two lanes. Writers wait for the journal most of their time, and many of them
-//! share one commit, so there are many write threads; they must not keep readers waiting, so
-//! reads have their own. Threads start when there is work for them. A full lane refuses at once.
+//! A device has three lanes. Small durable writes go through the commit lane, many at a time
+//! (`steps.rs`). Other writers wait for the disk most of their time, so there are many write
+//! threads; they must not keep readers waiting, so reads have their own. Threads start when there
+//! is work for them. A full lane refuses at once.
 
+mod commit_lane;
 mod lane;
 
 use std::collections::HashMap;
@@ -20,7 +22,10 @@ use futures_channel::oneshot;
 use rustix::fs::{Mode, OFlags, Stat};
 
 use crate::error::{DeviceError, DiskError};
+use crate::group_sync::GroupSync;
+use crate::steps::{self, Step};
 use crate::verified::VerifiedCache;
+use commit_lane::CommitLane;
 use lane::{Lane, Refused};
 
 /// Space that stays free: an upload that would eat into it is refused (`fallocate_reserve`).
@@ -57,6 +62,9 @@ pub struct DevicesConfig {
     pub read_threads: usize,
     /// Threads of each device that write.
     pub write_threads: usize,
+    /// Threads of each device that make small writes durable, many at a time: while one syncs,
+    /// another works.
+    pub commit_threads: usize,
     /// Operations that may wait in each lane of a device.
     pub queue_depth: usize,
     pub fallocate_reserve: FallocateReserve,
@@ -74,6 +82,7 @@ impl DevicesConfig {
             mount_check: true,
             read_threads: 4,
             write_threads: 16,
+            commit_threads: 2,
             queue_depth: 1024,
             fallocate_reserve: FallocateReserve::Percent(1.0),
             disable_fallocate: false,
@@ -158,6 +167,8 @@ pub struct Device {
     state: Arc<DeviceState>,
     reads: Arc<Lane>,
     writes: Arc<Lane>,
+    /// Durable operations in steps, many at a time.
+    commits: Arc<CommitLane>,
 }
 
 /// What the threads of a device share.
@@ -177,6 +188,7 @@ pub(crate) struct DeviceState {
 
 struct Root {
     fd: Arc<OwnedFd>,
+    group_sync: Arc<GroupSync>,
     identity: (u64, u64),
 }
 
@@ -192,6 +204,11 @@ impl Device {
         Device {
             reads: lane("r", config.read_threads),
             writes: lane("w", config.write_threads),
+            commits: CommitLane::new(
+                format!("c-{name}"),
+                config.commit_threads.max(1),
+                config.queue_depth.max(1),
+            ),
             state: Arc::new(DeviceState {
                 name: name.to_owned(),
                 path: config.root.join(name),
@@ -241,6 +258,33 @@ impl Device {
         self.state.disk()
     }
 
+    /// Runs a durable operation in steps, together with those of others (`steps.rs`); refused where
+    /// the device is poisoned. It is queued at once and runs to its end even where the future is
+    /// dropped.
+    pub fn commit<T, F>(&self, work: F) -> Run<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Disk) -> Result<Step<T>, DiskError> + Send + 'static,
+    {
+        let (sender, receiver) = oneshot::channel();
+        let operation = Box::new(steps::Run::new(Box::new(work), sender));
+        let refused = self.commits.push(&self.state, operation).err();
+        Run {
+            refused: refused.map(|refused| self.refused(refused)),
+            receiver,
+            device: self.state.clone(),
+        }
+    }
+
+    fn refused(&self, refused: Refused) -> DeviceError {
+        let name = self.state.name.clone();
+        match refused {
+            Refused::Full => DeviceError::Busy(name),
+            Refused::Closed => DeviceError::Stopped(name),
+            Refused::NoThread => DeviceError::NoThread(name),
+        }
+    }
+
     fn submit<T, F>(&self, lane: &Arc<Lane>, is_write: bool, work: F) -> Run<T>
     where
         T: Send + 'static,
@@ -257,15 +301,9 @@ impl Device {
             });
             let _ = sender.send(result);
         });
-        let name = || self.state.name.clone();
-        let refused = match lane.push(job) {
-            Ok(()) => None,
-            Err(Refused::Full) => Some(DeviceError::Busy(name())),
-            Err(Refused::Closed) => Some(DeviceError::Stopped(name())),
-            Err(Refused::NoThread) => Some(DeviceError::NoThread(name())),
-        };
+        let refused = lane.push(job).err();
         Run {
-            refused,
+            refused: refused.map(|refused| self.refused(refused)),
             receiver,
             device: self.state.clone(),
         }
@@ -275,6 +313,7 @@ impl Device {
     pub fn shutdown(&self) {
         self.reads.close();
         self.writes.close();
+        self.commits.close();
     }
 }
 
@@ -307,6 +346,13 @@ impl<T> Future for Run<T> {
 }
 
 impl DeviceState {
+    pub(crate) fn writable_disk(self: &Arc<Self>) -> Result<Disk, DeviceError> {
+        if self.poisoned.load(Ordering::Acquire) {
+            return Err(DeviceError::Poisoned(self.name.clone()));
+        }
+        self.disk()
+    }
+
     fn disk(self: &Arc<Self>) -> Result<Disk, DeviceError> {
         let unmounted = || DeviceError::Unmounted(self.name.clone());
         let stat = rustix::fs::stat(&self.path).map_err(|_| unmounted())?;
@@ -315,20 +361,27 @@ impl DeviceState {
         }
         let identity = (stat.st_dev, stat.st_ino);
         let mut root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
-        let fd = match &*root {
-            Some(known) if known.identity == identity => known.fd.clone(),
+        let (fd, group_sync) = match &*root {
+            Some(known) if known.identity == identity => {
+                (known.fd.clone(), known.group_sync.clone())
+            }
             _ => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 let fd = rustix::fs::open(&self.path, flags, Mode::empty());
                 let fd = Arc::new(fd.map_err(|_| unmounted())?);
-                let fd_clone = fd.clone();
-                *root = Some(Root { fd, identity });
-                fd_clone
+                let group_sync = GroupSync::of(fd.as_fd()).map_err(|_| unmounted())?;
+                *root = Some(Root {
+                    fd: fd.clone(),
+                    group_sync: group_sync.clone(),
+                    identity,
+                });
+                (fd, group_sync)
             }
         };
         drop(root);
         Ok(Disk {
             root: fd,
+            group_sync,
             state: self.clone(),
         })
     }
@@ -349,12 +402,17 @@ impl DeviceState {
 #[derive(Clone)]
 pub struct Disk {
     root: Arc<OwnedFd>,
+    group_sync: Arc<GroupSync>,
     pub(crate) state: Arc<DeviceState>,
 }
 
 impl Disk {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
+    }
+
+    pub(crate) fn group_sync(&self) -> &GroupSync {
+        &self.group_sync
     }
 
     pub fn name(&self) -> &str {

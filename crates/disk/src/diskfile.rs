@@ -9,6 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use cairn_types::{HashPath, ObjectHash, PolicyIndex, Timestamp};
 use rustix::io::Errno;
 
@@ -17,6 +18,7 @@ use crate::error::DiskError;
 use crate::layout::{FileEntry, OnDiskFiles, choose_files, hash_dir, partition_dir};
 use crate::object_file::{ObjectEngine, ObjectKey, ObjectWriter, OpenObject, OpenOptions};
 use crate::staged_file::{move_aside, open_dir, remove_dir, remove_file};
+use crate::steps::Step;
 use crate::{Metadata, overflow, suffix_hashes};
 
 /// Options of the engine, with Swift's names.
@@ -192,17 +194,32 @@ impl ObjectEngine for DiskFileEngine {
         self.create_data(disk, key, size, hash)
     }
 
+    fn put_small(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        body: Bytes,
+        metadata: Metadata,
+    ) -> Result<Step<()>, DiskError> {
+        self.put_small_steps(disk, key, body, metadata)
+    }
+
     fn write_metadata(
         &self,
         disk: &Disk,
         key: &ObjectKey,
         metadata: Metadata,
-    ) -> Result<(), DiskError> {
-        self.write_meta_file(disk, key, metadata)
+    ) -> Result<Step<()>, DiskError> {
+        self.meta_file_steps(disk, key, metadata)
     }
 
-    fn delete(&self, disk: &Disk, key: &ObjectKey, timestamp: Timestamp) -> Result<(), DiskError> {
-        self.write_tombstone(disk, key, timestamp)
+    fn delete(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+    ) -> Result<Step<()>, DiskError> {
+        self.tombstone_steps(disk, key, timestamp)
     }
 
     fn quarantine(&self, disk: &Disk, key: &ObjectKey, reason: &str) -> Result<(), DiskError> {

@@ -13,6 +13,7 @@ use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 use crate::device_pool::Disk;
 use crate::error::DiskError;
 use crate::metadata::Metadata;
+use crate::steps::Step;
 use crate::verified::FileIdentity;
 
 /// Which object, and where its place is.
@@ -157,11 +158,7 @@ pub trait ObjectEngine: Send + Sync {
         key: &ObjectKey,
         body: Bytes,
         metadata: Metadata,
-    ) -> Result<(), DiskError> {
-        let mut writer = self.create(disk, key, Some(body.len() as u64), false)?;
-        writer.write(&[body])?;
-        writer.commit(metadata)
-    }
+    ) -> Result<Step<()>, DiskError>;
 
     /// A POST's metadata, beside the content. Needs `X-Timestamp`; a `Content-Type` needs its
     /// `Content-Type-Timestamp`.
@@ -170,10 +167,15 @@ pub trait ObjectEngine: Send + Sync {
         disk: &Disk,
         key: &ObjectKey,
         metadata: Metadata,
-    ) -> Result<(), DiskError>;
+    ) -> Result<Step<()>, DiskError>;
 
     /// Leaves a tombstone in the object's place.
-    fn delete(&self, disk: &Disk, key: &ObjectKey, timestamp: Timestamp) -> Result<(), DiskError>;
+    fn delete(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+    ) -> Result<Step<()>, DiskError>;
 
     /// Moves a broken object out of the way, for replication to bring a good one.
     fn quarantine(&self, disk: &Disk, key: &ObjectKey, reason: &str) -> Result<(), DiskError>;

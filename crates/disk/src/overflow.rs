@@ -35,7 +35,7 @@ use crate::device_pool::Disk;
 use crate::error::DiskError;
 use crate::layout::FileEntry;
 use crate::metadata::{Metadata, OVERFLOW};
-use crate::staged_file::{Reserve, StagedFile};
+use crate::staged_file::{Reserve, StagedFile, just_link};
 use crate::xattr::{self, XattrError};
 
 /// A pickle larger than this is refused, here as there.
@@ -74,7 +74,7 @@ pub(crate) fn write_metadata(
     let length = pickle.len();
     let mut overflow = StagedFile::create(disk, &policy.dir("tmp"), Reserve::Keep { size: None })?;
     overflow.write(&[Bytes::from(pickle)])?;
-    overflow.publish(hash_dir, &file_name(timestamp, &md5), || Ok(()))?;
+    overflow.publish(hash_dir, &file_name(timestamp, &md5), just_link)?;
 
     let note = format!("{} {length}", xattr::hex(&md5));
     for kept in (STUB.len() - 1..=STUB.len()).rev() {

@@ -1,4 +1,5 @@
-//! Durability, once: the only file of the workspace that fsyncs, links and renames objects.
+//! Durability, once: the only file of the workspace that syncs, links and renames objects
+//! (`group_sync.rs` makes many syncs one).
 //!
 //! A new file is written under no name (`O_TMPFILE`) or under one in `<device>/tmp[-N]`, fsynced
 //! with its extended attributes, linked into its hash directory, and that directory is fsynced,
@@ -9,6 +10,7 @@
 //! Not here: choosing names, deciding what is obsolete.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -18,6 +20,7 @@ use rustix::io::Errno;
 
 use crate::device_pool::{Disk, FallocateReserve};
 use crate::error::DiskError;
+use crate::steps::{Step, durable};
 
 /// Uploads from this size on have their space allocated beforehand; smaller ones gain nothing.
 const FALLOCATE_FROM: u64 = 1 << 20;
@@ -27,11 +30,35 @@ const PUBLISH_ATTEMPTS: usize = 5;
 /// A file that nobody sees yet. Dropped unpublished, it is gone.
 pub struct StagedFile {
     disk: Disk,
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     /// Its name under the device, where it has one.
     temporary: Option<String>,
     written: u64,
     drop_cache: bool,
+}
+
+/// Code around the making of a link: it calls the function it is given, and may hold a lock
+/// meanwhile.
+pub trait Around:
+    Fn(&Disk, &mut dyn FnMut() -> Result<(), Errno>) -> Result<Result<(), Errno>, DiskError>
+    + Send
+    + 'static
+{
+}
+
+impl<F> Around for F where
+    F: Fn(&Disk, &mut dyn FnMut() -> Result<(), Errno>) -> Result<Result<(), Errno>, DiskError>
+        + Send
+        + 'static
+{
+}
+
+/// Nothing but the link.
+pub(crate) fn just_link(
+    _: &Disk,
+    link: &mut dyn FnMut() -> Result<(), Errno>,
+) -> Result<Result<(), Errno>, DiskError> {
+    Ok(link())
 }
 
 /// What free space a new file is held against.
@@ -49,7 +76,7 @@ impl StagedFile {
         let (fd, temporary) = open_staged(disk, tmp_dir)?;
         let staged = StagedFile {
             disk: disk.clone(),
-            fd,
+            fd: Arc::new(fd),
             temporary,
             written: 0,
             drop_cache: false,
@@ -119,7 +146,7 @@ impl StagedFile {
     /// Content, size and extended attributes are on disk when this returns. (Not fdatasync: it
     /// may leave attributes out.)
     pub fn sync(&self) -> Result<(), DiskError> {
-        fsync(&self.disk, self.fd.as_fd(), "a new file")
+        durable(&self.disk, 1, || fsync(self.fd.as_fd()))
     }
 
     /// Lets the page cache forget what is on disk of this file.
@@ -132,33 +159,59 @@ impl StagedFile {
         self.drop_cache = true;
     }
 
-    /// Gives the file its name, replacing one that has it, and makes the name durable. `linking`
-    /// runs before the link, once the directory is there, and what it returns is held until the
-    /// link is made: a lock.
-    pub fn publish<G>(
-        mut self,
+    /// Gives the file its name, replacing one that has it, and makes the name durable. `around`
+    /// is called once the directory is there and calls the function it is given, which makes the
+    /// link: it may hold a lock meanwhile.
+    pub fn publish(
+        self,
         dir: &str,
         name: &str,
-        linking: impl Fn() -> Result<G, DiskError>,
+        around: impl Around,
     ) -> Result<Published, DiskError> {
-        self.sync()?;
-        if self.drop_cache {
-            self.drop_cache();
-        }
+        let disk = self.disk.clone();
+        self.publish_steps(dir, name, around).finish(&disk)
+    }
+
+    /// As [`StagedFile::publish`], in steps: content on disk, then the name, then the name on disk.
+    pub fn publish_steps(self, dir: &str, name: &str, around: impl Around) -> Step<Published> {
+        let (dir, name) = (dir.to_owned(), name.to_owned());
+        let fd = self.fd.clone();
+        Step::sync(
+            move || fsync(fd.as_fd()),
+            move |disk| {
+                if self.drop_cache {
+                    self.drop_cache();
+                }
+                let (published, made) = self.link_into(disk, &dir, &name, around)?;
+                let dir_fd = published.dir.clone();
+                let own_disk = disk.clone();
+                Ok(Step::sync(
+                    move || sync_dirs(&own_disk, dir_fd.as_fd(), &dir, made),
+                    move |_| Ok(Step::Done(published)),
+                ))
+            },
+        )
+    }
+
+    /// Links into the directory, made if it is missing. Tells how many had to be made.
+    fn link_into(
+        mut self,
+        disk: &Disk,
+        dir: &str,
+        name: &str,
+        around: impl Around,
+    ) -> Result<(Published, usize), DiskError> {
         let mut made = 0;
         for attempt in 1.. {
-            let (dir_fd, made_now) = make_dirs(&self.disk, dir)?;
+            let (dir_fd, made_now) = make_dirs(disk, dir)?;
             made = made_now.max(made);
-            let guard = linking()?;
-            let linked = self.link(dir_fd.as_fd(), name);
-            drop(guard);
-            match linked {
+            match around(disk, &mut || self.link(dir_fd.as_fd(), name))? {
                 Ok(()) => {
-                    sync_dirs(&self.disk, dir_fd.as_fd(), dir, made)?;
-                    return Ok(Published {
-                        dir: dir_fd,
+                    let published = Published {
+                        dir: Arc::new(dir_fd),
                         is_new_dir: made > 0,
-                    });
+                    };
+                    return Ok((published, made));
                 }
                 // Somebody removed the directory, empty as it was.
                 Err(Errno::NOENT) if attempt < PUBLISH_ATTEMPTS => {}
@@ -212,7 +265,7 @@ impl Drop for StagedFile {
 
 /// Where a file was published.
 pub struct Published {
-    pub dir: OwnedFd,
+    pub dir: Arc<OwnedFd>,
     /// The directory did not exist before: nothing in it can be obsolete.
     pub is_new_dir: bool,
 }
@@ -294,37 +347,27 @@ fn make_missing(disk: &Disk, dir: &str) -> Result<usize, DiskError> {
 }
 
 /// Makes the names in `dir` durable, and those of the `made` directories above it.
-fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, made: usize) -> Result<(), DiskError> {
-    fsync(disk, dir_fd, dir)?;
+fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, made: usize) -> std::io::Result<()> {
+    fsync(dir_fd)?;
+    // Where something had to be made, another writer may just have made, and not yet synced,
+    // what is above it.
+    let levels = if made == 0 { 0 } else { made.max(3) };
     let mut parent = dir;
-    for _ in 0..made {
+    for _ in 0..levels {
         parent = parent.rsplit_once('/').map_or("", |(parent, _)| parent);
         if parent.is_empty() {
-            return fsync(disk, disk.fd(), "the device's directory");
+            return fsync(disk.fd());
         }
-        let fd = open_dir(disk, parent).map_err(|e| DiskError::from_errno("open", parent, e))?;
-        fsync(disk, fd.as_fd(), parent)?;
+        fsync(open_dir(disk, parent)?.as_fd())?;
     }
     Ok(())
 }
 
-fn fsync(disk: &Disk, fd: BorrowedFd<'_>, path: &str) -> Result<(), DiskError> {
-    if disk.config().unsafe_no_fsync {
-        return Ok(());
-    }
+fn fsync(fd: BorrowedFd<'_>) -> std::io::Result<()> {
     loop {
         match rustix::fs::fsync(fd) {
-            Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
-            Err(errno) => {
-                let source = std::io::Error::from(errno);
-                disk.poison(path, &source);
-                return Err(DiskError::Io {
-                    action: "fsync",
-                    path: path.to_owned(),
-                    source,
-                });
-            }
+            other => return Ok(other?),
         }
     }
 }
@@ -393,7 +436,7 @@ mod tests {
                 staged.write(&[Bytes::from(content)]).unwrap();
                 assert_eq!(staged.written(), 3);
                 let published = staged
-                    .publish("objects/1/abc/x", "f.data", || Ok(()))
+                    .publish("objects/1/abc/x", "f.data", just_link)
                     .unwrap();
                 assert_eq!(published.is_new_dir, content == "one");
                 let path = root.path().join("d/objects/1/abc/x/f.data");
@@ -426,14 +469,14 @@ mod tests {
         let (root, disk) = disk(|_| {});
         let staged = StagedFile::create(&disk, "tmp", keep()).unwrap();
         let dir = root.path().join("d/objects/1");
-        let removed = std::cell::Cell::new(false);
-        let linking = || {
+        let (removing, removed) = (dir.clone(), std::cell::Cell::new(false));
+        let around = move |_: &Disk, link: &mut dyn FnMut() -> Result<(), Errno>| {
             if !removed.replace(true) {
-                std::fs::remove_dir(&dir).unwrap();
+                std::fs::remove_dir(&removing).unwrap();
             }
-            Ok(())
+            Ok(link())
         };
-        staged.publish("objects/1", "f", linking).unwrap();
+        staged.publish("objects/1", "f", around).unwrap();
         assert!(dir.join("f").exists());
     }
 

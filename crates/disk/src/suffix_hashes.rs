@@ -27,7 +27,7 @@ use crate::diskfile::DiskFileEngine;
 use crate::error::DiskError;
 use crate::layout::{OnDiskFiles, partition_dir};
 use crate::partition_lock::PartitionLock;
-use crate::staged_file::{Reserve, StagedFile, open_dir, remove_dir};
+use crate::staged_file::{Reserve, StagedFile, just_link, open_dir, remove_dir};
 use crate::xattr;
 
 const HASHES: &str = "hashes.pkl";
@@ -138,7 +138,7 @@ fn write_hashes(
     hashes.updated = now.map_or(0.0, |d| d.as_secs_f64());
     let mut staged = StagedFile::create(disk, partition_dir, Reserve::Ignore)?;
     staged.write(&[Bytes::from(pickle::dumps(&to_value(hashes)))])?;
-    staged.publish(partition_dir, HASHES, || Ok(()))?;
+    staged.publish(partition_dir, HASHES, just_link)?;
     Ok(())
 }
 

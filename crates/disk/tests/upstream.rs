@@ -131,6 +131,8 @@ impl World {
         let disk = self.device.disk().unwrap();
         self.engine
             .put_small(&disk, &self.key(object), Bytes::from(body), metadata)
+            .unwrap()
+            .finish(&disk)
             .unwrap();
     }
 
@@ -202,6 +204,8 @@ fn what_we_wrote() {
     world
         .engine
         .write_metadata(&disk, &world.key("posted"), posted.into_iter().collect())
+        .unwrap()
+        .finish(&disk)
         .unwrap();
     world.put("gone", "x", 4_000_000_001, &[]);
     world
@@ -211,6 +215,8 @@ fn what_we_wrote() {
             &world.key("gone"),
             Timestamp::from_secs(4_000_000_002),
         )
+        .unwrap()
+        .finish(&disk)
         .unwrap();
     let seen = world.swift(
         r#"

@@ -1,5 +1,7 @@
 //! How many threads, queues and open databases an index may have; and its clock and dice.
 
+use std::fs::File;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -10,6 +12,12 @@ use crate::metadata::MetadataLimits;
 
 /// Where "now" comes from: handed in, so that a simulator can own it.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
+
+/// Makes commits durable: called with a folder of the databases' file system, how many commits
+/// there are, and a way to sync them alone. Returns when they are on disk, by that way or by one
+/// shared with others.
+pub type CommitSync =
+    Arc<dyn Fn(&File, usize, &dyn Fn() -> io::Result<()>) -> io::Result<()> + Send + Sync>;
 
 #[derive(Clone)]
 pub struct IndexConfig {
@@ -33,6 +41,7 @@ pub struct IndexConfig {
     /// How long to wait for another process's lock on a database.
     pub lock_timeout: Duration,
     pub metadata_limits: MetadataLimits,
+    pub commit_sync: CommitSync,
     pub clock: Clock,
     /// 128 random bits each call: the ids of databases and the names of temporary files.
     pub random: Arc<dyn Fn() -> u128 + Send + Sync>,
@@ -43,7 +52,7 @@ impl IndexConfig {
         IndexConfig {
             devices: devices.into(),
             read_threads: 4,
-            write_threads: 4,
+            write_threads: 2,
             queue_jobs_max: 1024,
             updates_max: 4096,
             batch_max: 1000,
@@ -51,6 +60,7 @@ impl IndexConfig {
             idle_close: Duration::from_secs(5),
             lock_timeout: Duration::from_secs(25),
             metadata_limits: MetadataLimits::default(),
+            commit_sync: Arc::new(|_, _, own| own()),
             clock: Arc::new(|| {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH);
                 Timestamp::from_unix(since.unwrap_or_default())

@@ -10,7 +10,8 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use rusqlite::Connection;
@@ -20,7 +21,7 @@ use crate::config::IndexConfig;
 use crate::files::{self, Identity};
 use crate::migrate::{Schema, migrate};
 use crate::schema::{self, NewDb};
-use crate::{DbKey, DriveCheck, IndexError, Result, connection, pending};
+use crate::{DbKey, DriveCheck, IndexError, Result, connection, deferred, pending};
 
 /// Read connections kept per database; more are opened when more read at once.
 const READERS_KEPT: usize = 2;
@@ -65,6 +66,8 @@ struct Opened {
     file: PathBuf,
     identity: Identity,
     schema: Schema,
+    /// The log's name in its folder is on disk, too.
+    log_is_named: Arc<AtomicBool>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -229,14 +232,20 @@ impl Db {
             }
             self.failed(config, &opened.file, error.at(&opened.file))
         });
-        let mut outcomes = outcomes.into_iter();
-        for update in updates {
-            let outcome = match (&error, outcomes.next()) {
-                (None, Some(outcome)) => outcome,
-                (None, None) => Err(IndexError::Closed),
-                (Some(error), _) => Err(error.clone()),
-            };
-            update.finish(outcome.map_err(|error| error.at(&opened.file)));
+        if let Some(error) = &error {
+            for update in updates {
+                update.finish(Err(error.clone()));
+            }
+        } else {
+            let outcomes = outcomes
+                .into_iter()
+                .map(|o| o.map_err(|e| e.at(&opened.file)));
+            deferred::push(deferred::Commit {
+                file: opened.file.as_path().into(),
+                log_is_named: opened.log_is_named.clone(),
+                sync: config.commit_sync.clone(),
+                waiting: updates.into_iter().zip(outcomes).collect(),
+            });
         }
         error
     }
@@ -290,6 +299,7 @@ impl Db {
             file,
             identity,
             schema,
+            log_is_named: Arc::default(),
         };
         *writer = Some(conn);
         lock(&self.shared).opened = Some(opened.clone());

@@ -8,6 +8,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crate::config::IndexConfig;
+use crate::deferred;
+
+/// A write thread makes so many databases' transactions before it syncs.
+const JOBS_AT_ONCE: usize = 32;
 
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
@@ -18,8 +22,9 @@ pub(crate) struct Device {
 
 impl Device {
     pub(crate) fn new(name: &str, config: &IndexConfig) -> Self {
-        let lane = |use_: &str, threads: usize| {
+        let lane = |use_: &str, threads: usize, at_once: usize| {
             Arc::new(Lane {
+                at_once,
                 name: format!("{use_}-{name}"),
                 threads_max: threads.max(1),
                 jobs_max: config.queue_jobs_max.max(1),
@@ -28,8 +33,8 @@ impl Device {
             })
         };
         Device {
-            read: lane("ixr", config.read_threads),
-            write: lane("ixw", config.write_threads),
+            read: lane("ixr", config.read_threads, 1),
+            write: lane("ixw", config.write_threads, JOBS_AT_ONCE),
         }
     }
 
@@ -44,6 +49,8 @@ pub(crate) struct Lane {
     name: String,
     threads_max: usize,
     jobs_max: usize,
+    /// Jobs that one thread takes together.
+    at_once: usize,
     state: Mutex<LaneState>,
     wake: Condvar,
 }
@@ -113,11 +120,14 @@ impl Lane {
     fn work(&self) {
         let mut state = self.lock();
         loop {
-            if let Some(job) = state.jobs.pop_front() {
+            if !state.jobs.is_empty() {
+                let count = state.jobs.len().min(self.at_once);
+                let jobs: Vec<Job> = state.jobs.drain(..count).collect();
                 drop(state);
-                if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                    tracing::error!(lane = self.name, "a job panicked");
+                for job in jobs {
+                    self.run(job);
                 }
+                deferred::flush();
                 state = self.lock();
             } else if state.closed {
                 return;
@@ -129,6 +139,12 @@ impl Lane {
                     .unwrap_or_else(PoisonError::into_inner);
                 state.idle -= 1;
             }
+        }
+    }
+
+    fn run(&self, job: Job) {
+        if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            tracing::error!(lane = self.name, "a job panicked");
         }
     }
 
@@ -151,7 +167,7 @@ impl Lane {
             let job = self.lock().jobs.pop_front();
             match job {
                 Some(job) => job(),
-                None => return,
+                None => return deferred::flush(),
             }
         }
     }

@@ -16,6 +16,7 @@ mod connection;
 pub mod container;
 pub mod content_type;
 mod db;
+mod deferred;
 mod device;
 mod drive;
 mod error;
@@ -33,7 +34,7 @@ mod sync;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
 pub use broker::Broker;
-pub use config::{Clock, IndexConfig};
+pub use config::{Clock, CommitSync, IndexConfig};
 pub use container::{ContainerBroker, ContainerInfo, ObjectRow, PolicyStats};
 pub use drive::{DriveCheck, Reserve};
 pub use error::IndexError;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use anyhow::{Context, Result};
 use cairn_daemons::{
     ContainerUpdater, ContainerUpdaterConfig, NotesWrites, ObjectUpdater, UpdaterConfig, Written,
 };
+use cairn_disk::group_sync::GroupSync;
 use cairn_disk::{Devices, DevicesConfig};
 use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler};
@@ -327,7 +329,16 @@ impl Storage {
     }
 
     fn pool(&mut self, devices: &Path) -> Arc<IndexPool> {
-        let make = || IndexPool::new(IndexConfig::new(devices));
+        let make = || {
+            let mut config = IndexConfig::new(devices);
+            // Rows and objects on one file system share their syncs.
+            config.commit_sync = if self.unsafe_no_fsync {
+                Arc::new(|_, _, _| Ok(()))
+            } else {
+                Arc::new(|on, weight, own| GroupSync::of(on.as_fd())?.sync(on.as_fd(), weight, own))
+            };
+            IndexPool::new(config)
+        };
         self.pools
             .entry(devices.to_owned())
             .or_insert_with(make)

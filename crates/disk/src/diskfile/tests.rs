@@ -100,6 +100,8 @@ impl World {
         let body = Bytes::from(body);
         self.engine
             .put_small(&self.disk, &self.key, body, metadata)
+            .unwrap()
+            .finish(&self.disk)
             .unwrap();
     }
 
@@ -111,7 +113,14 @@ impl World {
         }
         self.engine
             .write_metadata(&self.disk, &self.key, metadata)
+            .unwrap()
+            .finish(&self.disk)
             .unwrap();
+    }
+
+    fn delete(&self, time: Timestamp) {
+        let deleted = self.engine.delete(&self.disk, &self.key, time).unwrap();
+        deleted.finish(&self.disk).unwrap();
     }
 
     fn open(&self) -> Result<OpenObject, DiskError> {
@@ -151,7 +160,7 @@ fn put_overwrite_delete() {
     // Late news change nothing.
     world.put(ts(1), "one");
     assert_eq!(world.body(), "two");
-    world.engine.delete(&world.disk, &world.key, ts(3)).unwrap();
+    world.delete(ts(3));
     assert!(matches!(
         world.open(),
         Err(DiskError::Deleted { timestamp }) if timestamp == ts(3)
@@ -390,7 +399,7 @@ fn metadata_larger_than_attributes() {
         assert!(matches!(world.open(), Err(DiskError::Quarantined(_))));
     }
     world.put_with(ts(5), "one", &items);
-    world.engine.delete(&world.disk, &world.key, ts(6)).unwrap();
+    world.delete(ts(6));
     assert_eq!(world.files(), [format!("{}.ts", ts(6))]);
 }
 
@@ -403,10 +412,7 @@ fn old_tombstones_are_reclaimed() {
         return;
     };
     world.put(Timestamp::from_secs(1), "one");
-    world
-        .engine
-        .delete(&world.disk, &world.key, Timestamp::from_secs(2))
-        .unwrap();
+    world.delete(Timestamp::from_secs(2));
     assert!(!world.dir().exists());
 }
 
@@ -429,7 +435,7 @@ fn suffix_hashes_follow_changes() {
     world.post(ts(2), &[]);
     let second = hashes();
     assert_ne!(second, first);
-    world.engine.delete(&world.disk, &world.key, ts(3)).unwrap();
+    world.delete(ts(3));
     let consolidated = consolidate_hashes(&world.disk, &partition).unwrap();
     assert_eq!(consolidated.suffixes.get("a83"), Some(&None));
     let expected = etag(format!("{}.ts", ts(3)).as_bytes());

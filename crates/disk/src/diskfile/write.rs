@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use cairn_types::Timestamp;
 use md5::{Digest, Md5};
+use rustix::io::Errno;
 
 use super::DiskFileEngine;
 use crate::device_pool::Disk;
@@ -12,6 +13,7 @@ use crate::metadata::{Metadata, NAME, OVERFLOW};
 use crate::object_file::{ObjectKey, ObjectWriter};
 use crate::overflow;
 use crate::staged_file::{Reserve, StagedFile};
+use crate::steps::Step;
 use crate::suffix_hashes::invalidating;
 
 impl DiskFileEngine {
@@ -33,12 +35,33 @@ impl DiskFileEngine {
         }))
     }
 
-    pub(super) fn write_meta_file(
+    pub(super) fn put_small_steps(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        body: Bytes,
+        metadata: Metadata,
+    ) -> Result<Step<()>, DiskError> {
+        let timestamp = timestamp_of(&metadata)?;
+        let size = Some(body.len() as u64);
+        let mut staged = StagedFile::create(disk, &key.policy.dir("tmp"), Reserve::Keep { size })?;
+        staged.write(&[body])?;
+        self.finish(
+            disk,
+            key,
+            staged,
+            &data_name(timestamp),
+            timestamp,
+            metadata,
+        )
+    }
+
+    pub(super) fn meta_file_steps(
         &self,
         disk: &Disk,
         key: &ObjectKey,
         metadata: Metadata,
-    ) -> Result<(), DiskError> {
+    ) -> Result<Step<()>, DiskError> {
         let timestamp = timestamp_of(&metadata)?;
         let content_type = metadata.timestamp("Content-Type-Timestamp");
         let reserve = Reserve::Keep { size: None };
@@ -47,12 +70,12 @@ impl DiskFileEngine {
         self.finish(disk, key, staged, &name, timestamp, metadata)
     }
 
-    pub(super) fn write_tombstone(
+    pub(super) fn tombstone_steps(
         &self,
         disk: &Disk,
         key: &ObjectKey,
         timestamp: Timestamp,
-    ) -> Result<(), DiskError> {
+    ) -> Result<Step<()>, DiskError> {
         let metadata = [("X-Timestamp", timestamp.internal())]
             .into_iter()
             .collect();
@@ -70,19 +93,24 @@ impl DiskFileEngine {
         file_name: &str,
         timestamp: Timestamp,
         mut metadata: Metadata,
-    ) -> Result<(), DiskError> {
+    ) -> Result<Step<()>, DiskError> {
         metadata.remove(OVERFLOW);
         metadata.set(NAME, key.name.as_bytes());
         let dir = hash_dir(key.policy, key.partition, key.hash);
         overflow::write_metadata(disk, key.policy, &dir, &staged, timestamp, &metadata)?;
         let partition = partition_dir(key.policy, key.partition);
         let suffix = key.hash.suffix();
-        let published =
-            staged.publish(&dir, file_name, || invalidating(disk, &partition, &suffix))?;
-        if !published.is_new_dir {
-            self.clean_up_after(disk, key);
-        }
-        Ok(())
+        let around = move |disk: &Disk, link: &mut dyn FnMut() -> Result<(), Errno>| {
+            let _lock = invalidating(disk, &partition, &suffix)?;
+            Ok(link())
+        };
+        let published = staged.publish_steps(&dir, file_name, around);
+        let (engine, key, disk) = (self.clone(), key.clone(), disk.clone());
+        Ok(published.map(move |published| {
+            if !published.is_new_dir {
+                engine.clean_up_after(&disk, &key);
+            }
+        }))
     }
 }
 
@@ -138,13 +166,9 @@ impl ObjectWriter for DataWriter {
             this.staged.drop_cache_when_synced();
         }
         let name = data_name(timestamp);
-        this.engine.finish(
-            &this.disk,
-            &this.key,
-            this.staged,
-            &name,
-            timestamp,
-            metadata,
-        )
+        let disk = this.disk.clone();
+        this.engine
+            .finish(&disk, &this.key, this.staged, &name, timestamp, metadata)?
+            .finish(&disk)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cairn_disk::steps::Step;
 use cairn_disk::{DiskError, Metadata, ObjectInfo, OpenOptions};
 use cairn_http::Response;
 use cairn_http::respond::{header, set};
@@ -38,15 +39,16 @@ impl Inner {
         let if_delete_at = if_delete_at(&parts)?;
         // One step, unless the object's expiry comes into it.
         let (engine, key) = (self.engine.clone(), target.key.clone());
-        let step = target.device.write(move |disk| {
+        let step = target.device.commit(move |disk| {
             let open = engine.open(disk, &key, &OpenOptions::metadata(timestamp));
             let before = before(open.map(|open| open.info), timestamp)?;
             let expires = before.metadata.get("X-Delete-At").is_some();
             let is_done = before.timestamp < timestamp && if_delete_at.is_none() && !expires;
-            if is_done {
-                engine.delete(disk, &key, timestamp)?;
+            if !is_done {
+                return Ok(Step::Done((before, false)));
             }
-            Ok((before, is_done))
+            let deleted = engine.delete(disk, &key, timestamp)?;
+            Ok(deleted.map(move |()| (before, true)))
         });
         let (mut before, is_done) = step.await?;
         let delete_at = before.metadata.get_str("X-Delete-At");
@@ -73,7 +75,7 @@ impl Inner {
                 let (engine, key) = (self.engine.clone(), target.key.clone());
                 let written = target
                     .device
-                    .write(move |disk| engine.delete(disk, &key, timestamp));
+                    .commit(move |disk| engine.delete(disk, &key, timestamp));
                 written.await?;
             }
             let mut update = UpdateHeaders::new();

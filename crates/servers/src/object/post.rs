@@ -133,7 +133,7 @@ impl Inner {
         let (engine, key) = (self.engine.clone(), target.key.clone());
         let written = target
             .device
-            .write(move |disk| engine.write_metadata(disk, &key, metadata));
+            .commit(move |disk| engine.write_metadata(disk, &key, metadata));
         written.await?;
         self.update_container("PUT", &parts, &target, update).await;
         Ok(response)

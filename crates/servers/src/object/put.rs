@@ -8,6 +8,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cairn_disk::steps::Step;
 use cairn_disk::{
     Device, Disk, DiskError, Metadata, ObjectEngine, ObjectKey, ObjectWriter, OpenOptions,
 };
@@ -119,19 +120,19 @@ impl Inner {
             let timestamp = upload.timestamp;
             let if_none_match = upload.if_none_match.clone();
             let (engine, key) = (inner.engine.clone(), target.key.clone());
-            let written = target.device.write(move |disk| {
+            let written = target.device.commit(move |disk| {
                 let checked = check_existing(&*engine, disk, &key, timestamp, if_none_match)?;
                 let existing = match checked {
                     Ok(existing) => existing,
-                    Err(refusal) => return Ok(Err(refusal)),
+                    Err(refusal) => return Ok(Step::Done(Err(refusal))),
                 };
                 let md5 = known.unwrap_or_else(|| Md5::digest(&body).into());
                 let metadata = match complete(metadata, body.len() as u64, md5, received) {
                     Ok(metadata) => metadata,
-                    Err(refusal) => return Ok(Err(refusal)),
+                    Err(refusal) => return Ok(Step::Done(Err(refusal))),
                 };
-                engine.put_small(disk, &key, body, metadata.clone())?;
-                Ok(Ok((existing, metadata)))
+                let written = engine.put_small(disk, &key, body, metadata.clone())?;
+                Ok(written.map(move |()| Ok((existing, metadata))))
             });
             let (existing, metadata) = written.await??;
             inner.after_put(&parts, &upload, existing, &metadata).await

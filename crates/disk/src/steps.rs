@@ -1,0 +1,187 @@
+//! Durable operations in steps: work, then a sync that many operations share, then more work.
+//!
+//! A write thread takes all operations that wait for a device, runs each up to the point where it
+//! needs something on disk, syncs once for all, and goes on with each. With one operation at hand
+//! it is as if that one had called fsync itself.
+
+use std::io;
+use std::panic::AssertUnwindSafe;
+
+use futures_channel::oneshot;
+
+use crate::device_pool::Disk;
+use crate::error::DiskError;
+
+type Own = Box<dyn FnMut() -> io::Result<()> + Send>;
+type Next<T> = Box<dyn FnOnce(&Disk) -> Result<Step<T>, DiskError> + Send>;
+
+/// How far an operation has come.
+pub enum Step<T> {
+    Done(T),
+    /// What was written has to be on disk before `next` runs.
+    Sync {
+        /// Syncs what this operation wrote, where nothing else does it.
+        own: Own,
+        next: Next<T>,
+    },
+}
+
+impl<T: Send + 'static> Step<T> {
+    pub fn sync(
+        own: impl FnMut() -> io::Result<()> + Send + 'static,
+        next: impl FnOnce(&Disk) -> Result<Step<T>, DiskError> + Send + 'static,
+    ) -> Self {
+        Step::Sync {
+            own: Box::new(own),
+            next: Box::new(next),
+        }
+    }
+
+    /// The same operation with its result turned into another.
+    pub fn map<U: Send + 'static>(self, f: impl FnOnce(T) -> U + Send + 'static) -> Step<U> {
+        match self {
+            Step::Done(value) => Step::Done(f(value)),
+            Step::Sync { own, next } => Step::Sync {
+                own,
+                next: Box::new(move |disk| Ok(next(disk)?.map(f))),
+            },
+        }
+    }
+
+    /// Runs all steps here and now.
+    pub fn finish(mut self, disk: &Disk) -> Result<T, DiskError> {
+        loop {
+            match self {
+                Step::Done(value) => return Ok(value),
+                Step::Sync { own, next } => {
+                    let mut own = own;
+                    durable(disk, 1, || own())?;
+                    self = next(disk)?;
+                }
+            }
+        }
+    }
+}
+
+/// Syncs with whoever else syncs on the file system, or as `own` says. `weight`: operations that
+/// `own` would sync one after the other. A failure poisons the device: nobody knows then what is
+/// on it.
+pub(crate) fn durable(
+    disk: &Disk,
+    weight: usize,
+    own: impl FnOnce() -> io::Result<()>,
+) -> Result<(), DiskError> {
+    if disk.config().unsafe_no_fsync {
+        return Ok(());
+    }
+    disk.group_sync()
+        .sync(disk.fd(), weight, own)
+        .map_err(|source| {
+            disk.poison("what was just written", &source);
+            DiskError::Io {
+                action: "fsync",
+                path: disk.name().to_owned(),
+                source,
+            }
+        })
+}
+
+/// An operation on its way through a write thread.
+pub(crate) trait Operation: Send {
+    /// Runs it up to its next sync; false when it has ended.
+    fn advance(&mut self, disk: &Disk) -> bool;
+    fn sync_own(&mut self) -> io::Result<()>;
+    /// Ends it without success.
+    fn fail(&mut self, error: DiskError);
+}
+
+pub(crate) struct Run<T> {
+    next: Option<Next<T>>,
+    own: Option<Own>,
+    sender: Option<oneshot::Sender<Result<T, DiskError>>>,
+}
+
+impl<T: Send + 'static> Run<T> {
+    pub(crate) fn new(first: Next<T>, sender: oneshot::Sender<Result<T, DiskError>>) -> Self {
+        Run {
+            next: Some(first),
+            own: None,
+            sender: Some(sender),
+        }
+    }
+
+    fn end(&mut self, result: Result<T, DiskError>) {
+        if let Some(sender) = self.sender.take() {
+            let _ = sender.send(result);
+        }
+    }
+}
+
+impl<T: Send + 'static> Operation for Run<T> {
+    fn advance(&mut self, disk: &Disk) -> bool {
+        let Some(next) = self.next.take() else {
+            return false;
+        };
+        // A panic ends its operation, not the device: whoever waits sees the channel closed.
+        match std::panic::catch_unwind(AssertUnwindSafe(|| next(disk))) {
+            Ok(Ok(Step::Sync { own, next })) => {
+                self.own = Some(own);
+                self.next = Some(next);
+                true
+            }
+            Ok(Ok(Step::Done(value))) => {
+                self.end(Ok(value));
+                false
+            }
+            Ok(Err(error)) => {
+                self.end(Err(error));
+                false
+            }
+            Err(_) => {
+                self.sender = None;
+                false
+            }
+        }
+    }
+
+    fn sync_own(&mut self) -> io::Result<()> {
+        match &mut self.own {
+            Some(own) => own(),
+            None => Ok(()),
+        }
+    }
+
+    fn fail(&mut self, error: DiskError) {
+        self.end(Err(error));
+    }
+}
+
+/// Runs operations to their ends, together.
+pub(crate) fn run_all(disk: &Disk, mut operations: Vec<Box<dyn Operation>>) {
+    loop {
+        operations.retain_mut(|operation| operation.advance(disk));
+        if operations.is_empty() {
+            return;
+        }
+        let weight = operations.len();
+        let own = || operations.iter_mut().try_for_each(|o| o.sync_own());
+        if let Err(error) = durable(disk, weight, own) {
+            let kind = io_kind(&error);
+            for mut operation in operations {
+                operation.fail(DiskError::Io {
+                    action: "fsync",
+                    path: disk.name().to_owned(),
+                    source: kind.into(),
+                });
+            }
+            return;
+        }
+    }
+}
+
+fn io_kind(error: &DiskError) -> io::ErrorKind {
+    match error {
+        DiskError::Io { source, .. } => source.kind(),
+        _ => io::ErrorKind::Other,
+    }
+}

@@ -1,0 +1,75 @@
+//! Commits whose sync is still to come. A write thread makes the transactions of all databases that
+//! wait for it, then syncs once for all of them, and only then tells those who wait.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::config::CommitSync;
+use crate::db::Update;
+use crate::{IndexError, Result};
+
+/// A transaction that is committed, but not yet on disk.
+pub(crate) struct Commit {
+    pub(crate) file: Arc<Path>,
+    /// The log's name in its folder is on disk, too.
+    pub(crate) log_is_named: Arc<AtomicBool>,
+    pub(crate) sync: CommitSync,
+    pub(crate) waiting: Vec<(Box<dyn Update>, Result<()>)>,
+}
+
+thread_local! {
+    static COMMITS: RefCell<Vec<Commit>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Tells those who wait for a commit at this thread's next [`flush`].
+pub(crate) fn push(commit: Commit) {
+    COMMITS.with_borrow_mut(|commits| commits.push(commit));
+}
+
+/// Syncs what this thread has committed, and tells everyone.
+pub(crate) fn flush() {
+    let commits = COMMITS.take();
+    let Some(first) = commits.first() else { return };
+    let synced = sync(first, &commits);
+    for commit in commits {
+        let outcome = match &synced {
+            Ok(()) => {
+                commit.log_is_named.store(true, Ordering::Release);
+                Ok(())
+            }
+            Err(error) => Err(IndexError::io(
+                &commit.file,
+                io::Error::new(error.kind(), error.to_string()),
+            )),
+        };
+        for (update, applied) in commit.waiting {
+            update.finish(outcome.clone().and(applied));
+        }
+    }
+}
+
+fn sync(first: &Commit, commits: &[Commit]) -> io::Result<()> {
+    let folder = File::open(first.file.parent().unwrap_or(&first.file))?;
+    let own = || commits.iter().try_for_each(sync_alone);
+    (first.sync)(&folder, commits.len(), &own)
+}
+
+/// The log, and, once, its name.
+fn sync_alone(commit: &Commit) -> io::Result<()> {
+    let mut log = commit.file.as_os_str().to_owned();
+    log.push("-wal");
+    match File::open(&log) {
+        Ok(log) => log.sync_data()?,
+        // Nothing was written since the last merge.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    if !commit.log_is_named.load(Ordering::Acquire) {
+        File::open(commit.file.parent().unwrap_or(&commit.file))?.sync_all()?;
+    }
+    Ok(())
+}
