@@ -54,8 +54,7 @@ impl<T: Send + 'static> Step<T> {
             match self {
                 Step::Done(value) => return Ok(value),
                 Step::Sync { own, next } => {
-                    let mut own = own;
-                    durable(disk, 1, || own())?;
+                    durable(disk, 1, own)?;
                     self = next(disk)?;
                 }
             }

@@ -213,16 +213,15 @@ async fn answer(mut request: Request, peer: SocketAddr, shared: &Shared) -> Resp
     let started = Instant::now();
     let _in_flight = GaugeGuard::new(shared.metrics.in_flight(options.server));
     let method = request.method().clone();
-    let stays_open = request.version() == http::Version::HTTP_11
-        && !respond::header(request.headers(), "connection")
-            .is_some_and(|c| c.eq_ignore_ascii_case("close"));
+    let asks_keep_alive = respond::header(request.headers(), "connection")
+        .is_some_and(|c| c.eq_ignore_ascii_case("keep-alive"));
     request.extensions_mut().insert(Context {
         remote: Some(peer),
         ..Context::default()
     });
     let mut response = shared.handler.call(request).await;
-    if stays_open {
-        // Said as Swift's server says it: its clients look for it.
+    if asks_keep_alive {
+        // Said to those who asked, as Swift's server does.
         response
             .headers_mut()
             .insert(CONNECTION, HeaderValue::from_static("keep-alive"));

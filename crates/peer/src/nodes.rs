@@ -90,7 +90,7 @@ impl Nodes {
     }
 
     fn next_unlimited(&self, state: &mut State) -> Option<Node> {
-        while let Some(node) = state.primaries.next() {
+        for node in state.primaries.by_ref() {
             if !self.limiter.is_limited(&node) {
                 return Some(node);
             }
