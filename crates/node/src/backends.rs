@@ -101,6 +101,10 @@ fn diskfile(section: &Section) -> Result<DiskFileConfig, ConfError> {
         reclaim_age: section.seconds_or("reclaim_age", defaults.reclaim_age.as_secs_f64())?,
         keep_cache_size: section.u64_or("keep_cache_size", defaults.keep_cache_size)?,
         etag_validate_pct: percent,
+        etag_recheck_interval: section.seconds_or(
+            "etag_recheck_interval",
+            defaults.etag_recheck_interval.as_secs_f64(),
+        )?,
         bytes_per_sync: megabytes.saturating_mul(1 << 20),
         ..defaults
     })

@@ -7,7 +7,7 @@ use crate::conf::ServerConf;
 use crate::similar::did_you_mean;
 
 /// Options of `[DEFAULT]` and of the applications, Swift's and ours.
-const KNOWN: [&str; 123] = [
+const KNOWN: [&str; 124] = [
     "account_autocreate",
     "account_existence_skip_cache_pct",
     "admin_key",
@@ -45,6 +45,7 @@ const KNOWN: [&str; 123] = [
     "disk_chunk_size",
     "error_suppression_interval",
     "error_suppression_limit",
+    "etag_recheck_interval",
     "etag_validate_pct",
     "eventlet_debug",
     "eventlet_tpool_num_threads",

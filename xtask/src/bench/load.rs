@@ -1,0 +1,411 @@
+//! The load generator: closed loop, one request at a time on each keep-alive connection, all on
+//! one thread. As lean as it can be, for it shares the machine with the servers: request heads
+//! are made once and only the object's number is written into them, bodies are sent from one
+//! buffer and drained into one.
+
+use std::cell::RefCell;
+use std::io::{IoSlice, Read};
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::random::Random;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Verb {
+    Put,
+    Get,
+    Delete,
+}
+
+impl Verb {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Verb::Put => "PUT",
+            Verb::Get => "GET",
+            Verb::Delete => "DELETE",
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Job {
+    pub(crate) port: u16,
+    pub(crate) token: String,
+    /// Before the container's digit.
+    pub(crate) prefix: String,
+    pub(crate) containers: u64,
+    pub(crate) verb: Verb,
+    pub(crate) size: u64,
+    pub(crate) connections: usize,
+    pub(crate) warm_up_seconds: u64,
+    pub(crate) seconds: u64,
+    /// PUT and DELETE take the objects from `first` on, `count` at most; GET any of them.
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+}
+
+/// Counts of requests that started within the measurement, unless said otherwise.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// Warm-up included.
+    pub(crate) started: u64,
+    pub(crate) done: u64,
+    /// Warm-up included: no measurement with failing requests looks clean.
+    pub(crate) errors: u64,
+    /// The first error's words.
+    pub(crate) error: Option<String>,
+    /// To the end of the last request.
+    pub(crate) seconds: f64,
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) max_ms: f64,
+    /// The generator's own, per request.
+    pub(crate) generator_cpu_us: f64,
+}
+
+impl Outcome {
+    pub(crate) fn per_second(&self) -> f64 {
+        self.done as f64 / self.seconds.max(1e-9)
+    }
+}
+
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
+/// An object's number has as many digits.
+const DIGITS: usize = 10;
+
+struct Shared {
+    job: Job,
+    measured_from: Instant,
+    end: Instant,
+    body: Vec<u8>,
+    state: RefCell<State>,
+}
+
+struct State {
+    started: u64,
+    errors: u64,
+    error: Option<String>,
+    latency_us: Histogram<u64>,
+    last_end: Instant,
+    random: Random,
+}
+
+pub(crate) fn main() -> Result<()> {
+    let mut text = Vec::new();
+    std::io::stdin().read_to_end(&mut text)?;
+    let job: Job = serde_json::from_slice(&text)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let outcome = tokio::task::LocalSet::new().block_on(&runtime, run(job))?;
+    println!("{}", serde_json::to_string(&outcome)?);
+    Ok(())
+}
+
+async fn run(job: Job) -> Result<Outcome> {
+    let body = match job.verb {
+        Verb::Put => Random::new(1).bytes(job.size as usize),
+        _ => Vec::new(),
+    };
+    let connections = job.connections;
+    let start = Instant::now();
+    let measured_from = start + Duration::from_secs(job.warm_up_seconds);
+    let shared = Rc::new(Shared {
+        measured_from,
+        end: measured_from + Duration::from_secs(job.seconds),
+        body,
+        state: RefCell::new(State {
+            started: 0,
+            errors: 0,
+            error: None,
+            latency_us: Histogram::new_with_bounds(1, 600_000_000, 3)?,
+            last_end: measured_from,
+            random: Random::new(job.first ^ job.size),
+        }),
+        job,
+    });
+    let tasks: Vec<_> = (0..connections)
+        .map(|_| tokio::task::spawn_local(connection(shared.clone())))
+        .collect();
+    for task in tasks {
+        task.await?;
+    }
+    let state = shared.state.borrow();
+    let ms = |us: u64| us as f64 / 1000.0;
+    Ok(Outcome {
+        started: state.started,
+        done: state.latency_us.len(),
+        errors: state.errors,
+        error: state.error.clone(),
+        seconds: state.last_end.duration_since(measured_from).as_secs_f64(),
+        p50_ms: ms(state.latency_us.value_at_quantile(0.5)),
+        p99_ms: ms(state.latency_us.value_at_quantile(0.99)),
+        max_ms: ms(state.latency_us.max()),
+        generator_cpu_us: super::usage::cpu_seconds(&[std::process::id()]) * 1e6
+            / state.started.max(1) as f64,
+    })
+}
+
+/// One connection's loop, until the time or the objects are used up.
+async fn connection(shared: Rc<Shared>) {
+    let mut request = Head::new(&shared.job);
+    let mut buffer = vec![
+        0;
+        if shared.job.size > 100_000 {
+            256 * 1024
+        } else {
+            16 * 1024
+        }
+    ];
+    let mut stream = None;
+    while let Some(number) = shared.next() {
+        request.set(number, number % shared.job.containers);
+        let begin = Instant::now();
+        let exchange = exchange(&shared, &mut stream, &request.bytes, &mut buffer);
+        let result = match tokio::time::timeout(REQUEST_TIMEOUT, exchange).await {
+            Ok(result) => result,
+            Err(_) => Err(anyhow::anyhow!("no answer within {REQUEST_TIMEOUT:?}")),
+        };
+        shared.record(begin, result.as_ref().err());
+        if result.is_err() {
+            stream = None;
+            // A server in trouble is not to be asked as fast as we can.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Shared {
+    /// The number of the next object, while there is time and one is left.
+    fn next(&self) -> Option<u64> {
+        if Instant::now() >= self.end {
+            return None;
+        }
+        let mut state = self.state.borrow_mut();
+        let Job {
+            first, count, verb, ..
+        } = self.job;
+        if verb != Verb::Get && state.started >= count {
+            return None;
+        }
+        let number = match verb {
+            Verb::Get => state.random.below(count),
+            _ => state.started,
+        };
+        state.started += 1;
+        Some(first + number)
+    }
+
+    fn record(&self, begin: Instant, error: Option<&anyhow::Error>) {
+        let now = Instant::now();
+        let mut state = self.state.borrow_mut();
+        if let Some(error) = error {
+            state.errors += 1;
+            state.error.get_or_insert_with(|| format!("{error:#}"));
+        } else if begin >= self.measured_from {
+            let us = now.duration_since(begin).as_micros() as u64;
+            state.latency_us.saturating_record(us.max(1));
+            state.last_end = now;
+        }
+    }
+}
+
+/// A request's head with its changing digits at known places.
+struct Head {
+    bytes: Vec<u8>,
+    container_at: usize,
+    number_at: usize,
+}
+
+impl Head {
+    fn new(job: &Job) -> Head {
+        let start = format!("{} {}", job.verb.as_str(), job.prefix);
+        let container_at = start.len();
+        let number_at = container_at + "0/o".len();
+        let mut text = format!(
+            "{start}0/o{:0DIGITS$} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nX-Auth-Token: {}\r\n",
+            0, job.port, job.token
+        );
+        if job.verb == Verb::Put {
+            text.push_str(&format!("Content-Length: {}\r\n", job.size));
+        }
+        text.push_str("\r\n");
+        Head {
+            bytes: text.into_bytes(),
+            container_at,
+            number_at,
+        }
+    }
+
+    fn set(&mut self, mut number: u64, container: u64) {
+        self.bytes[self.container_at] = b'0' + (container % 10) as u8;
+        for digit in self.bytes[self.number_at..self.number_at + DIGITS]
+            .iter_mut()
+            .rev()
+        {
+            *digit = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+    }
+}
+
+async fn exchange(
+    shared: &Shared,
+    slot: &mut Option<TcpStream>,
+    head: &[u8],
+    buffer: &mut [u8],
+) -> Result<()> {
+    if slot.is_none() {
+        let new = TcpStream::connect((Ipv4Addr::LOCALHOST, shared.job.port)).await?;
+        new.set_nodelay(true)?;
+        *slot = Some(new);
+    }
+    let stream = slot.as_mut().context("connected above")?;
+    send(stream, head, &shared.body).await?;
+    let answer = read_head(stream, buffer).await?;
+    let length = match (answer.length, answer.status) {
+        (_, 204) => 0,
+        (Some(length), _) => length,
+        (None, status) => bail!("{status} without a length"),
+    };
+    let mut left = length
+        .checked_sub(answer.read_of_body)
+        .context("more than the body came")?;
+    while left > 0 {
+        let most = buffer.len().min(left);
+        let count = stream.read(&mut buffer[..most]).await?;
+        ensure!(count > 0, "the body ended early");
+        left -= count;
+    }
+    if answer.close {
+        *slot = None;
+    }
+    let Job { verb, size, .. } = shared.job;
+    match (verb, answer.status) {
+        (Verb::Put, 201) | (Verb::Delete, 204) => Ok(()),
+        (Verb::Get, 200) if length as u64 == size => Ok(()),
+        (_, status) => bail!("{} answered {status}, {length} bytes", verb.as_str()),
+    }
+}
+
+async fn send(stream: &mut TcpStream, mut head: &[u8], mut body: &[u8]) -> Result<()> {
+    while !head.is_empty() {
+        let count = stream
+            .write_vectored(&[IoSlice::new(head), IoSlice::new(body)])
+            .await?;
+        ensure!(count > 0, "the connection takes no more");
+        let of_head = count.min(head.len());
+        head = &head[of_head..];
+        body = &body[count - of_head..];
+    }
+    stream.write_all(body).await?;
+    Ok(())
+}
+
+struct Answer {
+    status: u16,
+    length: Option<usize>,
+    close: bool,
+    /// Bytes of the body that came with the head.
+    read_of_body: usize,
+}
+
+async fn read_head(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<Answer> {
+    let mut filled = 0;
+    loop {
+        let count = stream.read(&mut buffer[filled..]).await?;
+        ensure!(count > 0, "the connection ended before an answer");
+        // The end may straddle two reads.
+        let from = filled.saturating_sub(3);
+        filled += count;
+        if let Some(at) = buffer[from..filled]
+            .windows(4)
+            .position(|w| w == b"\r\n\r\n")
+        {
+            let end = from + at;
+            let mut answer = parse_head(&buffer[..end])?;
+            answer.read_of_body = filled - end - 4;
+            return Ok(answer);
+        }
+        ensure!(filled < buffer.len(), "a head longer than {filled} bytes");
+    }
+}
+
+fn parse_head(head: &[u8]) -> Result<Answer> {
+    let mut lines = head.split(|b| *b == b'\n').map(<[u8]>::trim_ascii_end);
+    let status = lines
+        .next()
+        .and_then(|line| line.get(9..12))
+        .context("no status line")?;
+    let status = std::str::from_utf8(status)?.parse()?;
+    let mut answer = Answer {
+        status,
+        length: None,
+        close: false,
+        read_of_body: 0,
+    };
+    for line in lines {
+        if let Some(value) = value_of(line, b"content-length:") {
+            answer.length = Some(std::str::from_utf8(value)?.parse()?);
+        } else if let Some(value) = value_of(line, b"connection:") {
+            answer.close = value.eq_ignore_ascii_case(b"close");
+        }
+    }
+    Ok(answer)
+}
+
+fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let start = line.get(..name.len())?;
+    start
+        .eq_ignore_ascii_case(name)
+        .then(|| line[name.len()..].trim_ascii())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads() {
+        let answer =
+            parse_head(b"HTTP/1.1 200 OK\r\nContent-Length: 42\r\nConnection: Close").unwrap();
+        assert_eq!(
+            (answer.status, answer.length, answer.close),
+            (200, Some(42), true)
+        );
+        assert!(parse_head(b"HTTP").is_err());
+    }
+
+    #[test]
+    fn numbers_go_into_the_head() {
+        let job = Job {
+            port: 1,
+            token: "t".into(),
+            prefix: "/v1/a/bench-".into(),
+            containers: 10,
+            verb: Verb::Put,
+            size: 5,
+            connections: 1,
+            warm_up_seconds: 0,
+            seconds: 1,
+            first: 0,
+            count: 1,
+        };
+        let mut head = Head::new(&job);
+        head.set(1234, 4);
+        let text = String::from_utf8(head.bytes).unwrap();
+        assert!(
+            text.starts_with("PUT /v1/a/bench-4/o0000001234 HTTP/1.1\r\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("Content-Length: 5\r\n\r\n"), "{text}");
+    }
+}

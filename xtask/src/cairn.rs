@@ -1,0 +1,325 @@
+//! Cairn as a user runs it: `cairn up` writes a store's confs and rings, `cairn serve` serves
+//! them, in one process or one per role. Finds confs and device folders on disk as they were
+//! written, and knows nothing else of the insides.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::process::{Process, free_range, wait_for};
+use crate::wire::Connection;
+use crate::workspace::run_quiet;
+
+pub(crate) struct User {
+    pub(crate) account: String,
+    pub(crate) name: String,
+    pub(crate) key: String,
+    pub(crate) groups: Vec<String>,
+}
+
+/// The users of `conformance/users.txt`.
+pub(crate) fn users() -> Vec<User> {
+    let mut users = Vec::new();
+    for line in include_str!("../conformance/users.txt")
+        .lines()
+        .filter(|l| !l.starts_with('#'))
+    {
+        let mut words = line.split_whitespace().map(str::to_owned);
+        if let (Some(name), Some(key)) = (words.next(), words.next())
+            && let Some((account, name)) = name.split_once(':')
+        {
+            let (account, name) = (account.to_owned(), name.to_owned());
+            users.push(User {
+                account,
+                name,
+                key,
+                groups: words.collect(),
+            });
+        }
+    }
+    users
+}
+
+/// How the roles are spread over processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spread {
+    OneProcess,
+    ProcessPerRole,
+}
+
+const ROLES: [&str; 4] = ["account", "container", "object", "proxy"];
+
+pub(crate) struct Cairn {
+    binary: PathBuf,
+    /// The store's data folder, or where the logs of someone else's confs go.
+    dir: PathBuf,
+    pub(crate) address: SocketAddr,
+    confs: Vec<PathBuf>,
+    processes: Vec<Process>,
+}
+
+impl Cairn {
+    /// A new store's confs and rings below `dir`, by `cairn up --write-only`.
+    pub(crate) fn create(binary: &Path, dir: &Path, bind: Option<SocketAddr>) -> Result<Cairn> {
+        let address = match bind {
+            Some(address) => address,
+            None => ([127, 0, 0, 1], free_range(100)?).into(),
+        };
+        let mut command = Command::new(binary);
+        command.args(["up", "--write-only", "--devices", "4", "--replicas", "3"]);
+        command
+            .arg("--data")
+            .arg(dir)
+            .args(["--bind", &address.to_string()]);
+        for user in users() {
+            let mut groups = vec![user.key.clone()];
+            groups.extend(user.groups);
+            command.arg("--user").arg(format!(
+                "{}:{}={}",
+                user.account,
+                user.name,
+                groups.join(",")
+            ));
+        }
+        run_quiet(&mut command)?;
+        let mut confs = Vec::new();
+        find_confs(dir, &mut confs)?;
+        confs.sort();
+        for role in ROLES {
+            ensure!(
+                confs.iter().any(|c| role_of(c) == Some(role)),
+                "no {role} conf below {}",
+                dir.display()
+            );
+        }
+        Ok(Cairn {
+            binary: binary.to_owned(),
+            dir: dir.to_owned(),
+            address,
+            confs,
+            processes: Vec::new(),
+        })
+    }
+
+    /// Somebody else's confs; `dir` is for logs.
+    pub(crate) fn of_confs(binary: &Path, dir: &Path, port: u16, confs: Vec<PathBuf>) -> Cairn {
+        let address = ([127, 0, 0, 1], port).into();
+        Cairn {
+            binary: binary.to_owned(),
+            dir: dir.to_owned(),
+            address,
+            confs,
+            processes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Sets an option in every conf of `role` that has the section; a section that is not there
+    /// belongs to middleware that is not in the pipeline.
+    pub(crate) fn set(&self, role: &str, section: &str, option: &str, value: &str) -> Result<()> {
+        for conf in self.confs.iter().filter(|c| role_of(c) == Some(role)) {
+            let text = std::fs::read_to_string(conf)?;
+            std::fs::write(conf, with_option(&text, section, option, value))?;
+        }
+        Ok(())
+    }
+
+    /// A second storage policy on the same ring.
+    pub(crate) fn add_policy(&self) -> Result<()> {
+        let etc = self.confs[0].parent().context("a conf is in a folder")?;
+        let conf = etc.join("swift.conf");
+        let text = std::fs::read_to_string(&conf)
+            .with_context(|| format!("reading {}", conf.display()))?;
+        std::fs::write(
+            &conf,
+            format!("{text}\n[storage-policy:1]\nname = second\n"),
+        )?;
+        std::fs::copy(etc.join("object.ring.gz"), etc.join("object-1.ring.gz"))?;
+        Ok(())
+    }
+
+    pub(crate) fn start(&mut self, spread: Spread) -> Result<()> {
+        match spread {
+            Spread::OneProcess => self.serve("cairn", &self.confs.clone())?,
+            Spread::ProcessPerRole => {
+                for role in ROLES {
+                    let of_role: Vec<PathBuf> = self
+                        .confs
+                        .iter()
+                        .filter(|c| role_of(c) == Some(role))
+                        .cloned()
+                        .collect();
+                    self.serve(role, &of_role)?;
+                }
+            }
+        }
+        self.wait_until_ready()
+    }
+
+    fn serve(&mut self, name: &str, confs: &[PathBuf]) -> Result<()> {
+        let mut args = vec!["serve"];
+        for conf in confs {
+            args.push(conf.to_str().context("a conf's path is not UTF-8")?);
+        }
+        let process = Process::start(name, &self.binary, &args, &self.dir.join("log"))?;
+        self.processes.push(process);
+        Ok(())
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let port = self.port();
+        let processes = &mut self.processes;
+        wait_for("GET /healthcheck", 60, || {
+            if let Some(words) = processes.iter_mut().find_map(Process::ended) {
+                bail!("{words}");
+            }
+            let answer = Connection::new(port).call("GET", "/healthcheck", &[], b"");
+            Ok(answer.is_ok_and(|a| a.status == 200))
+        })
+    }
+
+    /// SIGKILL to every process of the store.
+    pub(crate) fn kill(&mut self) {
+        self.processes.iter_mut().for_each(Process::kill);
+        self.processes.clear();
+    }
+
+    /// SIGTERM; an error when a process did not end by itself in ten seconds.
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        for mut process in std::mem::take(&mut self.processes).into_iter().rev() {
+            let name = process.name().to_owned();
+            ensure!(
+                process.stop(),
+                "{name} did not end on SIGTERM:\n{}",
+                process.log_tail()
+            );
+        }
+        Ok(())
+    }
+
+    pub(crate) fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
+    pub(crate) fn log_tail(&self) -> String {
+        self.processes
+            .iter()
+            .map(Process::log_tail)
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    /// The folder of each object device: `devices` of the conf, and the folders in it.
+    pub(crate) fn devices(&self) -> Result<Vec<PathBuf>> {
+        let mut devices = Vec::new();
+        for conf in self.confs.iter().filter(|c| role_of(c) == Some("object")) {
+            let text = std::fs::read_to_string(conf)?;
+            let root = text
+                .lines()
+                .filter_map(|line| line.split_once('='))
+                .find(|(name, _)| name.trim() == "devices")
+                .map(|(_, value)| PathBuf::from(value.trim()))
+                .with_context(|| format!("{} has no devices", conf.display()))?;
+            for entry in std::fs::read_dir(root)? {
+                let path = entry?.path();
+                let hidden = path
+                    .file_name()
+                    .is_some_and(|n| n.as_encoded_bytes().starts_with(b"."));
+                if path.is_dir() && !hidden {
+                    devices.push(path);
+                }
+            }
+        }
+        devices.sort();
+        devices.dedup();
+        Ok(devices)
+    }
+}
+
+/// Which server a conf is for: `…/object-server/1.conf`, `object-server.conf`.
+fn role_of(conf: &Path) -> Option<&'static str> {
+    let folder = conf
+        .parent()
+        .and_then(Path::file_name)
+        .unwrap_or_default()
+        .to_string_lossy();
+    let file = conf.file_name().unwrap_or_default().to_string_lossy();
+    let is = |name: &str, role: &str| name.starts_with(&format!("{role}-server"));
+    ROLES
+        .into_iter()
+        .find(|role| is(&file, role) || is(&folder, role))
+}
+
+fn find_confs(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            find_confs(&path, found)?;
+        } else if path.extension().is_some_and(|e| e == "conf") && role_of(&path).is_some() {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// The conf with one option of one section set; as it was when the section is not there.
+fn with_option(text: &str, section: &str, option: &str, value: &str) -> String {
+    let header = format!("[{section}]");
+    let (mut lines, mut inside) = (Vec::new(), false);
+    for line in text.lines() {
+        let trimmed = line.trim();
+        if trimmed.starts_with('[') {
+            inside = trimmed == header;
+        } else if inside
+            && trimmed
+                .split('=')
+                .next()
+                .is_some_and(|name| name.trim() == option)
+        {
+            continue;
+        }
+        lines.push(line.to_owned());
+        if trimmed == header {
+            lines.push(format!("{option} = {value}"));
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_an_option() {
+        let text = "[a]\nx = 1\ny = 2\n[b]\nx = 3\n";
+        assert_eq!(
+            with_option(text, "a", "x", "9"),
+            "[a]\nx = 9\ny = 2\n[b]\nx = 3\n"
+        );
+        assert_eq!(
+            with_option(text, "b", "z", "9"),
+            "[a]\nx = 1\ny = 2\n[b]\nz = 9\nx = 3\n"
+        );
+        assert_eq!(with_option(text, "c", "z", "9"), text);
+    }
+
+    #[test]
+    fn tells_roles() {
+        assert_eq!(
+            role_of(Path::new("/e/object-server/1.conf")),
+            Some("object")
+        );
+        assert_eq!(role_of(Path::new("/e/proxy-server.conf")), Some("proxy"));
+        assert_eq!(role_of(Path::new("/e/swift.conf")), None);
+    }
+}

@@ -1,0 +1,274 @@
+//! The clients people have, against Cairn: python-swiftclient, rclone's swift backend and curl.
+//! Each moves a generated tree of oddly named files there and back, and the bytes are compared.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::cairn::{Cairn, Spread};
+use crate::random::Random;
+use crate::report::Report;
+use crate::venv::Venv;
+use crate::wire::Account;
+use crate::workspace::{self, install, run_quiet};
+
+const FILES: usize = 2000;
+
+pub(crate) fn run() -> Result<Report> {
+    let venv = Venv::prepare()?;
+    let dir = workspace::scratch("clients")?;
+    let mut store = Cairn::create(&workspace::build_cairn()?, &dir.path().join("data"), None)?;
+    store.start(Spread::OneProcess)?;
+    let tree = dir.path().join("tree");
+    write_tree(&tree, FILES)?;
+    let mut report = Report::default();
+    let url = store.url();
+    report.check(
+        "swiftclient: upload, list, stat, post, download, delete",
+        || swiftclient(&venv, &url, &tree, &dir.path().join("swift-back")),
+    );
+    if install("rclone", "rclone") {
+        report.check("rclone: copy, check, sync, copy back, purge", || {
+            rclone(&url, &tree, &dir.path().join("rclone-back"))
+        });
+    } else {
+        report.skip("rclone", "not installed (apt-get install rclone)");
+    }
+    if install("curl", "curl") {
+        report.check("curl: upload, chunked upload, ranges, conditions", || {
+            curl(store.port(), dir.path())
+        });
+    } else {
+        report.skip("curl", "not installed (apt-get install curl)");
+    }
+    report.check("SIGTERM ends the store", || store.stop());
+    Ok(report)
+}
+
+/// Names that clients and servers trip over, in folders that do too.
+fn write_tree(root: &Path, files: usize) -> Result<()> {
+    const FOLDERS: [&str; 8] = [
+        "",
+        "plain",
+        "with space",
+        "ünï/côdé",
+        "deep/er/and/deeper/still",
+        ".hidden",
+        "100%25",
+        "日本語",
+    ];
+    const NAMES: [&str; 16] = [
+        "plain.txt",
+        "two words",
+        "per%cent",
+        "per%2Fcent",
+        "hash#tag",
+        "question?mark",
+        "a+b&c=d",
+        "quo\"te",
+        "apo'strophe",
+        "semi;colon,comma",
+        "naïve",
+        "😀",
+        "back\\slash",
+        "~tilde",
+        "-dash",
+        "(paren)[bracket]",
+    ];
+    let mut random = Random::new(2000);
+    for number in 0..files {
+        let folder = root.join(FOLDERS[number % FOLDERS.len()]);
+        std::fs::create_dir_all(&folder)?;
+        let mut name = format!(
+            "{number:04} {}",
+            NAMES[number / FOLDERS.len() % NAMES.len()]
+        );
+        if number % 97 == 0 {
+            name.push_str(&"long".repeat(50));
+        }
+        let size = match number {
+            n if n % 50 == 0 => 0,
+            n if n % 500 == 1 => 4_000_000 + random.below(4_000_000),
+            n if n % 40 == 2 => random.below(300_000),
+            _ => random.below(8_000),
+        };
+        std::fs::write(folder.join(name), random.bytes(size as usize))?;
+    }
+    Ok(())
+}
+
+/// Every file below `root` by its path from there.
+fn files(root: &Path) -> Result<BTreeMap<PathBuf, PathBuf>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.insert(path.strip_prefix(root)?.to_owned(), path);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn same_trees(source: &Path, back: &Path) -> Result<()> {
+    let (source, back) = (files(source)?, files(back)?);
+    for (name, path) in &source {
+        let other = back
+            .get(name)
+            .with_context(|| format!("{} did not come back", name.display()))?;
+        ensure!(
+            std::fs::read(path)? == std::fs::read(other)?,
+            "{} came back different",
+            name.display()
+        );
+    }
+    ensure!(
+        source.len() == back.len(),
+        "{} files went, {} came back",
+        source.len(),
+        back.len()
+    );
+    Ok(())
+}
+
+fn swiftclient(venv: &Venv, url: &str, tree: &Path, back: &Path) -> Result<()> {
+    let swift = |args: &[&str]| {
+        let mut command = venv.program("swift");
+        command.current_dir(tree).env("LC_ALL", "C.UTF-8");
+        command.args([
+            "-A",
+            &format!("{url}/auth/v1.0"),
+            "-U",
+            "test:tester",
+            "-K",
+            "testing",
+        ]);
+        run_quiet(command.args(args))
+    };
+    swift(&["upload", "--quiet", "swift-tree", "."])?;
+    let listed = swift(&["list", "swift-tree"])?.lines().count();
+    ensure!(listed == FILES, "{listed} of {FILES} listed");
+    swift(&["post", "swift-tree", "-m", "Color:blue"])?;
+    let stat = swift(&["stat", "swift-tree"])?;
+    ensure!(
+        stat.contains("Objects: 2000") && stat.contains("Meta Color: blue"),
+        "stat:\n{stat}"
+    );
+    std::fs::create_dir_all(back)?;
+    swift(&[
+        "download",
+        "--quiet",
+        "swift-tree",
+        "-D",
+        back.to_str().context("path")?,
+    ])?;
+    same_trees(tree, back)?;
+    swift(&["delete", "--quiet", "swift-tree"])?;
+    Ok(())
+}
+
+fn rclone(url: &str, tree: &Path, back: &Path) -> Result<()> {
+    let source = tree.to_str().context("path")?;
+    let back_text = back.to_str().context("path")?;
+    let rclone = |args: &[&str]| {
+        let mut command = Command::new("rclone");
+        command
+            .env("RCLONE_CONFIG", "/dev/null")
+            .env("RCLONE_CONFIG_CAIRN_TYPE", "swift")
+            .env("RCLONE_CONFIG_CAIRN_AUTH", format!("{url}/auth/v1.0"))
+            .env("RCLONE_CONFIG_CAIRN_USER", "test:tester")
+            .env("RCLONE_CONFIG_CAIRN_KEY", "testing")
+            .args(["--retries", "1", "--low-level-retries", "1", "--quiet"]);
+        run_quiet(command.args(args))
+    };
+    rclone(&["copy", source, "cairn:rclone-tree"])?;
+    rclone(&["check", "--download", source, "cairn:rclone-tree"])?;
+    // One more, one fewer, one changed: sync must bring the container in step.
+    let all = files(tree)?;
+    let paths: Vec<&PathBuf> = all.values().collect();
+    std::fs::write(tree.join("new file"), "new")?;
+    std::fs::write(paths[10], "changed")?;
+    std::fs::remove_file(paths[11])?;
+    rclone(&["sync", source, "cairn:rclone-tree"])?;
+    rclone(&["check", source, "cairn:rclone-tree"])?;
+    rclone(&["copy", "cairn:rclone-tree", back_text])?;
+    same_trees(tree, back)?;
+    rclone(&["purge", "cairn:rclone-tree"])?;
+    let left = rclone(&["lsd", "cairn:"])?;
+    ensure!(
+        !left.contains("rclone-tree"),
+        "purged, and still listed:\n{left}"
+    );
+    Ok(())
+}
+
+fn curl(port: u16, dir: &Path) -> Result<()> {
+    let account = Account::login(port)?;
+    let url = format!("http://127.0.0.1:{port}{}/curl", account.path);
+    let token = format!("X-Auth-Token: {}", account.token);
+    let body = Random::new(3).bytes(3_000_000);
+    let file = dir.join("curl-body");
+    std::fs::write(&file, &body)?;
+    let file = file.to_str().context("path")?;
+    let out = dir.join("curl-out");
+    // The status; what came is in the file.
+    let curl = |args: &[&str], path: &str| -> Result<String> {
+        let _ = std::fs::remove_file(&out);
+        let mut command = Command::new("curl");
+        command
+            .args(["-sS", "-H", &token, "-w", "%{http_code}", "-o"])
+            .arg(&out)
+            .args(args);
+        run_quiet(command.arg(format!("{url}{path}")))
+    };
+    let expect = |got: String, wanted: &str| {
+        ensure!(got == wanted, "curl got {got}, not {wanted}");
+        Ok(())
+    };
+    expect(curl(&["-X", "PUT"], "")?, "201")?;
+    expect(
+        curl(&["-T", file, "-H", "Expect: 100-continue"], "/whole")?,
+        "201",
+    )?;
+    expect(
+        curl(
+            &["-T", file, "-H", "Transfer-Encoding: chunked"],
+            "/chunked",
+        )?,
+        "201",
+    )?;
+    for name in ["/whole", "/chunked"] {
+        expect(curl(&[], name)?, "200")?;
+        ensure!(std::fs::read(&out)? == body, "{name} came back different");
+        expect(curl(&["-r", "1000000-1999999"], name)?, "206")?;
+        ensure!(
+            std::fs::read(&out)? == body[1_000_000..2_000_000],
+            "a range of {name} is different"
+        );
+        expect(curl(&["-r", "-5"], name)?, "206")?;
+        ensure!(
+            std::fs::read(&out)? == body[2_999_995..],
+            "the end of {name} is different"
+        );
+    }
+    expect(curl(&["-H", "If-None-Match: *"], "/whole")?, "304")?;
+    expect(curl(&["-H", "If-Match: \"no\""], "/whole")?, "412")?;
+    expect(
+        curl(
+            &["-T", file, "-H", "ETag: 00000000000000000000000000000000"],
+            "/bad",
+        )?,
+        "422",
+    )?;
+    expect(curl(&[], "/bad")?, "404")?;
+    for name in ["/whole", "/chunked", ""] {
+        expect(curl(&["-X", "DELETE"], name)?, "204")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,350 @@
+//! OpenStack Swift's own test suites against Cairn. A committed list names the tests that pass on
+//! OpenStack Swift itself, a second one those among them that wait for middleware not built yet;
+//! whatever is on the first and not on the second must pass.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, Subcommand};
+
+use crate::cairn::{Cairn, Spread, users};
+use crate::swift::{Layout, Swift};
+use crate::venv::Venv;
+use crate::wire::Account;
+use crate::workspace;
+
+const FUNCTIONAL: &str = include_str!("../conformance/functional-upstream.txt");
+const FUNCTIONAL_LATER: &str = include_str!("../conformance/functional-later.txt");
+
+/// The whole suite, as a path in it.
+const ALL: &str = ".";
+
+#[derive(Subcommand)]
+pub(crate) enum Suite {
+    /// The functional tests (test/functional)
+    Functional(Functional),
+    /// Start a store configured for the suites and stay
+    Serve {
+        #[arg(long, default_value = "127.0.0.1:8080")]
+        bind: SocketAddr,
+    },
+}
+
+#[derive(Args, Default)]
+pub(crate) struct Functional {
+    /// Files of test/functional (all of them by default); with ::Class::test as pytest takes it
+    pub(crate) files: Vec<String>,
+    /// Proxy, account, container and object servers in processes of their own
+    #[arg(long)]
+    pub(crate) split: bool,
+    /// A running endpoint instead of a store of our own; its accounts must be empty
+    #[arg(long)]
+    pub(crate) url: Option<String>,
+    /// OpenStack Swift itself instead of Cairn: are the lists right? (Its servers read storage
+    /// policies from /etc/swift only, so tests that need two are skipped.)
+    #[arg(long, conflicts_with = "url")]
+    pub(crate) upstream: bool,
+    /// Also show tests of the list of later ones that pass already
+    #[arg(long)]
+    pub(crate) show_early: bool,
+}
+
+pub(crate) fn run(suite: &Suite) -> Result<()> {
+    match suite {
+        Suite::Functional(options) => {
+            let counts = functional(options)?;
+            counts.print();
+            ensure!(
+                counts.short.is_empty(),
+                "{} tests fall short of upstream",
+                counts.short.len()
+            );
+            Ok(())
+        }
+        Suite::Serve { bind } => serve(*bind),
+    }
+}
+
+pub(crate) struct Counts {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    pub(crate) skipped: usize,
+    /// Tests that must pass and did not, with what they did.
+    pub(crate) short: Vec<String>,
+    /// Tests of the list of later ones that pass already.
+    early: Vec<String>,
+}
+
+impl Counts {
+    pub(crate) fn print(&self) {
+        for name in &self.early {
+            println!("passes early: {name}");
+        }
+        for name in &self.short {
+            println!("falls short of upstream: {name}");
+        }
+        println!(
+            "{} passed, {} failed, {} skipped",
+            self.passed, self.failed, self.skipped
+        );
+    }
+}
+
+/// A store as the suites want it, written but not started.
+fn store(dir: &Path, bind: Option<SocketAddr>) -> Result<Cairn> {
+    let store = Cairn::create(&workspace::build_cairn()?, dir, bind)?;
+    for (section, option, value) in [
+        ("filter:tempauth", "reseller_prefix", "AUTH, SERVICE"),
+        ("filter:tempauth", "SERVICE_require_group", "service"),
+        ("app:proxy-server", "allow_account_management", "true"),
+        ("app:proxy-server", "account_autocreate", "true"),
+        ("app:proxy-server", "allow_open_expired", "true"),
+        ("filter:domain_remap", "storage_domain", "example.com"),
+        ("filter:slo", "allow_async_delete", "true"),
+        ("filter:versioned_writes", "allow_versioned_writes", "true"),
+        ("filter:versioned_writes", "allow_object_versioning", "true"),
+        ("filter:s3api", "s3_acl", "yes"),
+        ("filter:s3api", "check_bucket_owner", "yes"),
+        ("filter:s3api", "cors_preflight_allow_origin", "*"),
+    ] {
+        store.set("proxy", section, option, value)?;
+    }
+    store.add_policy()?;
+    Ok(store)
+}
+
+fn serve(bind: SocketAddr) -> Result<()> {
+    let dir = workspace::scratch("conformance")?;
+    let mut store = store(dir.path(), Some(bind))?;
+    store.start(Spread::OneProcess)?;
+    println!(
+        "a store for the suites is on {}; Ctrl-C ends it",
+        store.url()
+    );
+    workspace::wait_for_end()?;
+    store.stop()
+}
+
+/// The suite takes accounts to exist: what is shown of one that does not is a little different.
+fn create_accounts(port: u16) -> Result<()> {
+    for user in users()
+        .iter()
+        .filter(|u| u.groups.iter().any(|g| g == ".admin"))
+    {
+        let name = format!("{}:{}", user.account, user.name);
+        Account::login_as(port, &name, &user.key)?.must("POST", "", "", &[], b"")?;
+    }
+    Ok(())
+}
+
+pub(crate) fn functional(options: &Functional) -> Result<Counts> {
+    let venv = Venv::prepare()?;
+    let dir = workspace::scratch("conformance")?;
+    let (mut own, mut peer) = (None, None);
+    let url = match &options.url {
+        Some(url) => url.trim_end_matches('/').to_owned(),
+        None if options.upstream => {
+            let swift = Swift::create(&venv, dir.path(), Layout::default())?;
+            let swift: &mut Swift = peer.insert(swift);
+            swift.start()?;
+            create_accounts(swift.port)?;
+            format!("http://127.0.0.1:{}", swift.port)
+        }
+        None => {
+            let mut store = store(&dir.path().join("data"), None)?;
+            store.start(if options.split {
+                Spread::ProcessPerRole
+            } else {
+                Spread::OneProcess
+            })?;
+            create_accounts(store.port())?;
+            own.insert(store).url()
+        }
+    };
+    let files: Vec<String> = if options.files.is_empty() {
+        vec![ALL.to_owned()]
+    } else {
+        options.files.clone()
+    };
+    let outcomes = pytest(&venv, "functional", &url, &files)?;
+    if let Some(mut store) = own {
+        store.stop()?;
+    }
+    drop(peer);
+    Ok(judge(
+        &outcomes,
+        FUNCTIONAL,
+        FUNCTIONAL_LATER,
+        &files,
+        "test.functional",
+        options.show_early,
+    ))
+}
+
+/// Runs files of `test/SUITE`; outcome by test name.
+fn pytest(
+    venv: &Venv,
+    suite: &str,
+    url: &str,
+    files: &[String],
+) -> Result<BTreeMap<String, String>> {
+    let results = workspace::results(&format!("conformance-{suite}"))?;
+    let conf = results.join("test.conf");
+    std::fs::write(
+        &conf,
+        include_str!("../conformance/test.conf").replace("@URL@", url),
+    )?;
+    let junit = results.join("junit.xml");
+    let status = Command::new(venv.python())
+        .current_dir(&venv.source)
+        .env("SWIFT_TEST_CONFIG_FILE", &conf)
+        .args([
+            "-m",
+            "pytest",
+            "-o",
+            "addopts=",
+            "-o",
+            "python_files=test_*.py tests.py",
+        ])
+        .args([
+            "-p",
+            "no:requests_mock",
+            "-p",
+            "no:cacheprovider",
+            "--timeout",
+            "300",
+        ])
+        .args(["-q", "-r", "f", "--tb=short"])
+        .arg(format!("--junitxml={}", junit.display()))
+        .args(files.iter().map(|file| format!("test/{suite}/{file}")))
+        .status()
+        .context("running pytest")?;
+    // 1: some tests failed, which is judged below.
+    if !matches!(status.code(), Some(0 | 1)) {
+        bail!("pytest ended with {status}");
+    }
+    let script = workspace::root().join("tests/junit_outcomes.py");
+    let lines = workspace::run_quiet(Command::new(venv.python()).arg(script).arg(&junit))?;
+    Ok(lines
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(outcome, name)| (name.to_owned(), outcome.to_owned()))
+        .collect())
+}
+
+/// The names of a list, without its comments.
+fn names(list: &str) -> BTreeSet<&str> {
+    list.lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty() && !l.starts_with('#'))
+        .collect()
+}
+
+fn judge(
+    outcomes: &BTreeMap<String, String>,
+    upstream: &str,
+    later: &str,
+    files: &[String],
+    package: &str,
+    show_early: bool,
+) -> Counts {
+    let count = |word: &str| outcomes.values().filter(|o| *o == word).count();
+    let later = names(later);
+    let mut short = Vec::new();
+    for name in names(upstream) {
+        let outcome = outcomes.get(name).map_or("not run", String::as_str);
+        if outcome != "passed"
+            && !later.contains(name)
+            && files.iter().any(|file| is_of(name, file, package))
+        {
+            short.push(format!("{outcome}: {name}"));
+        }
+    }
+    let passed = |name: &&&str| outcomes.get(**name).is_some_and(|o| o == "passed");
+    let early = match show_early {
+        true => later
+            .iter()
+            .filter(passed)
+            .map(|name| (*name).to_owned())
+            .collect(),
+        false => Vec::new(),
+    };
+    Counts {
+        passed: count("passed"),
+        failed: count("failed"),
+        skipped: count("skipped"),
+        short,
+        early,
+    }
+}
+
+/// Is the test `package.module.Class::name` among those that `file.py[::Class[::name]]` selects?
+fn is_of(test: &str, file: &str, package: &str) -> bool {
+    if file == ALL {
+        return true;
+    }
+    let (path, rest) = file.split_once("::").unwrap_or((file, ""));
+    let module = path
+        .trim_end_matches('/')
+        .trim_end_matches(".py")
+        .replace('/', ".");
+    let Some(test) = test.strip_prefix(&format!("{package}.{module}.")) else {
+        return false;
+    };
+    rest.is_empty() || test == rest || test.starts_with(&format!("{rest}::"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selects_as_pytest() {
+        let test = "test.functional.test_slo.TestSlo::test_get";
+        let is = |file| is_of(test, file, "test.functional");
+        assert!(is(ALL));
+        assert!(is("test_slo.py"));
+        assert!(is("test_slo.py::TestSlo"));
+        assert!(is("test_slo.py::TestSlo::test_get"));
+        assert!(!is("test_slo.py::TestSloUTF8"));
+        assert!(!is("test_dlo.py"));
+        assert!(is_of(
+            "test.functional.s3api.test_acl.T::t",
+            "s3api",
+            "test.functional"
+        ));
+    }
+
+    #[test]
+    fn judges() {
+        let outcomes = [
+            ("p.m.C::a", "passed"),
+            ("p.m.C::b", "failed"),
+            ("p.m.C::l", "failed"),
+        ]
+        .map(|(n, o)| (n.to_owned(), o.to_owned()))
+        .into();
+        let upstream = "# all\np.m.C::a\np.m.C::b\np.m.C::c\np.m.C::l\np.n.C::z\n";
+        let counts = judge(
+            &outcomes,
+            upstream,
+            "# later\np.m.C::l",
+            &["m.py".to_owned()],
+            "p",
+            false,
+        );
+        assert_eq!(counts.short, ["failed: p.m.C::b", "not run: p.m.C::c"]);
+        assert_eq!((counts.passed, counts.failed, counts.skipped), (1, 2, 0));
+    }
+
+    #[test]
+    fn later_tests_pass_upstream() {
+        let upstream = names(FUNCTIONAL);
+        for name in names(FUNCTIONAL_LATER) {
+            assert!(upstream.contains(name), "{name} is not on upstream's list");
+        }
+    }
+}

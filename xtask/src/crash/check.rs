@@ -1,0 +1,167 @@
+//! After a restart: every object in a state it may be in, every listing in step with the
+//! objects. Both may take a while (replicas differ after a crash, container updates are made up
+//! for in the background), so both are asked until they are right or time is up.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::keys::{Key, State, Write, version_of};
+use super::{CONTAINERS, container, load};
+use crate::wire::Account;
+
+const OBJECT_DEADLINE: Duration = Duration::from_secs(10);
+const LISTING_DEADLINE: Duration = Duration::from_secs(60);
+
+/// What a listing must say of an object: its size and ETag.
+type Row = (u64, String);
+
+/// All that is not as it must be, in words.
+pub(crate) fn all(account: &mut Account, keys: &[Vec<Key>]) -> Result<Vec<String>> {
+    let mut lost = Vec::new();
+    let mut rows: Vec<BTreeMap<&str, Option<Row>>> = vec![BTreeMap::new(); CONTAINERS];
+    for key in keys.iter().flatten() {
+        match object(account, key)? {
+            Ok(row) => {
+                // In doubt, the listing may say either.
+                let certain =
+                    key.possible.iter().all(|s| *s == State::Absent) || key.settled().is_some();
+                if certain {
+                    rows[key.container].insert(&key.name, row);
+                }
+            }
+            Err(words) => lost.push(words),
+        }
+    }
+    if lost.is_empty() {
+        for (number, rows) in rows.iter().enumerate() {
+            let known: Vec<&str> = keys.iter().flatten().map(|k| k.name.as_str()).collect();
+            if let Some(words) = listing(account, number, rows, &known)? {
+                lost.push(words);
+            }
+        }
+    }
+    Ok(lost)
+}
+
+/// Its row when it is in a possible state, else what is wrong.
+fn object(account: &mut Account, key: &Key) -> Result<Result<Option<Row>, String>> {
+    let path = key.path();
+    let deadline = Instant::now() + OBJECT_DEADLINE;
+    loop {
+        let response = account.call("GET", &path, "", &[("X-Newest", "true")], b"")?;
+        let found = match response.status {
+            404 => State::Absent,
+            200 => {
+                let Some(version) = version_of(&path, &response.body) else {
+                    let size = response.body.len();
+                    return Ok(Err(format!(
+                        "{path}: {size} bytes that are no whole version"
+                    )));
+                };
+                let posted = response
+                    .header("x-object-meta-posted")
+                    .and_then(|n| n.parse().ok());
+                State::Present { version, posted }
+            }
+            status => return Ok(Err(format!("{path}: {status}"))),
+        };
+        if key.possible.contains(&found) {
+            let etag = response
+                .header("etag")
+                .unwrap_or("")
+                .trim_matches('"')
+                .to_owned();
+            let row = (found != State::Absent).then_some((response.body.len() as u64, etag));
+            return Ok(Ok(row));
+        }
+        if Instant::now() > deadline {
+            return Ok(Err(format!(
+                "{path}: found {found:?}, must be one of {:?}",
+                key.possible
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// None when the listing has each row as given, on several requests in a row (each may be
+/// answered by another replica); else the last difference.
+fn listing(
+    account: &mut Account,
+    number: usize,
+    rows: &BTreeMap<&str, Option<Row>>,
+    known: &[&str],
+) -> Result<Option<String>> {
+    let deadline = Instant::now() + LISTING_DEADLINE;
+    let mut right = 0;
+    while right < 4 {
+        match difference(account, number, rows, known)? {
+            None => right += 1,
+            Some(words) if Instant::now() > deadline => return Ok(Some(words)),
+            Some(_) => {
+                right = 0;
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn difference(
+    account: &mut Account,
+    number: usize,
+    rows: &BTreeMap<&str, Option<Row>>,
+    known: &[&str],
+) -> Result<Option<String>> {
+    let path = container(number);
+    let mut listed = BTreeMap::new();
+    for entry in account.listing(&path)? {
+        let name = entry["name"].as_str().unwrap_or_default().to_owned();
+        let row = (
+            entry["bytes"].as_u64().unwrap_or(0),
+            entry["hash"].as_str().unwrap_or("").to_owned(),
+        );
+        if !known.contains(&name.as_str()) {
+            return Ok(Some(format!(
+                "{path} lists {name}, which was never written"
+            )));
+        }
+        listed.insert(name, row);
+    }
+    for (name, row) in rows {
+        if listed.get(*name) != row.as_ref() {
+            return Ok(Some(format!(
+                "{path} lists {name} as {:?}, the object is {row:?}",
+                listed.get(*name)
+            )));
+        }
+    }
+    Ok(None)
+}
+
+/// Deletes everything; the containers must become empty and go too.
+pub(crate) fn empty(account: &mut Account, keys: &[Vec<Key>]) -> Result<()> {
+    let mut counts = load::Counts::default();
+    for key in keys.iter().flatten() {
+        let mut key = Key {
+            container: key.container,
+            name: key.name.clone(),
+            possible: key.possible.clone(),
+        };
+        load::write(account, &mut key, Write::Delete, 0, &mut counts);
+    }
+    anyhow::ensure!(
+        counts.wrong.is_empty(),
+        "emptying:\n{}",
+        counts.wrong.join("\n")
+    );
+    for number in 0..CONTAINERS {
+        let path = container(number);
+        crate::process::wait_for(&format!("{path} empty"), 60, || {
+            Ok(account.call("DELETE", &path, "", &[], b"")?.status == 204)
+        })?;
+    }
+    Ok(())
+}

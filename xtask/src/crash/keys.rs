@@ -1,0 +1,152 @@
+//! One object name under test: which states it may be in, and payloads that say what they are.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::random::Random;
+
+/// What an object may look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Absent,
+    Present {
+        version: u64,
+        /// The number that the last POST since the PUT gave it.
+        posted: Option<u64>,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Write {
+    Put { version: u64 },
+    Post { number: u64 },
+    Delete,
+}
+
+impl Write {
+    /// The state after this write; None where it cannot have been done (POST to nothing).
+    fn after(self, state: State) -> Option<State> {
+        match (self, state) {
+            (Write::Put { version }, _) => Some(State::Present {
+                version,
+                posted: None,
+            }),
+            (Write::Delete, _) => Some(State::Absent),
+            (Write::Post { number }, State::Present { version, .. }) => Some(State::Present {
+                version,
+                posted: Some(number),
+            }),
+            (Write::Post { .. }, State::Absent) => None,
+        }
+    }
+}
+
+pub(crate) struct Key {
+    pub(crate) container: usize,
+    pub(crate) name: String,
+    /// One state when the last write was acknowledged; more after writes that were cut off.
+    pub(crate) possible: Vec<State>,
+}
+
+impl Key {
+    pub(crate) fn new(container: usize, name: String) -> Self {
+        Key {
+            container,
+            name,
+            possible: vec![State::Absent],
+        }
+    }
+
+    pub(crate) fn path(&self) -> String {
+        format!("{}/{}", super::container(self.container), self.name)
+    }
+
+    /// A write is about to be sent: from now on it may have happened.
+    pub(crate) fn sent(&mut self, write: Write) -> Vec<State> {
+        let before = self.possible.clone();
+        for after in before.iter().filter_map(|state| write.after(*state)) {
+            if !self.possible.contains(&after) {
+                self.possible.push(after);
+            }
+        }
+        before
+    }
+
+    /// It was acknowledged: it has happened.
+    pub(crate) fn acknowledged(&mut self, write: Write, before: &[State]) {
+        self.possible.clear();
+        for after in before.iter().filter_map(|state| write.after(*state)) {
+            if !self.possible.contains(&after) {
+                self.possible.push(after);
+            }
+        }
+    }
+
+    /// Its one state, when there is no doubt.
+    pub(crate) fn settled(&self) -> Option<State> {
+        match self.possible[..] {
+            [state] => Some(state),
+            _ => None,
+        }
+    }
+}
+
+/// A number no other PUT or POST of this process has.
+pub(crate) fn next_version() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// About `size` bytes: a line that says whose and which version this is, then bytes that follow
+/// from the version.
+pub(crate) fn payload(path: &str, version: u64, size: usize) -> Vec<u8> {
+    let mut bytes = format!("cairn {version} {size} {path}\n").into_bytes();
+    let rest = size.saturating_sub(bytes.len());
+    bytes.extend(Random::new(version).bytes(rest));
+    bytes
+}
+
+/// The version of a payload that is whole and belongs to this object.
+pub(crate) fn version_of(path: &str, body: &[u8]) -> Option<u64> {
+    let line = std::str::from_utf8(body.split(|b| *b == b'\n').next()?).ok()?;
+    let mut words = line.splitn(4, ' ').skip(1);
+    let version = words.next()?.parse().ok()?;
+    let size = words.next()?.parse().ok()?;
+    (size <= 16 << 20 && payload(path, version, size) == body).then_some(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payloads_tell_what_they_are() {
+        for size in [0, 10, 4096] {
+            let mut body = payload("/c/o", 7, size);
+            assert_eq!(version_of("/c/o", &body), Some(7));
+            assert_eq!(version_of("/c/p", &body), None);
+            assert_eq!(version_of("/c/o", &body[..body.len() - 1]), None);
+            *body.last_mut().expect("never empty") ^= 1;
+            assert_eq!(version_of("/c/o", &body), None);
+        }
+    }
+
+    #[test]
+    fn cut_off_writes_leave_doubt() {
+        let mut key = Key::new(0, "o".into());
+        let put = Write::Put { version: 1 };
+        let before = key.sent(put);
+        assert_eq!(key.possible.len(), 2);
+        key.acknowledged(put, &before);
+        assert_eq!(
+            key.settled(),
+            Some(State::Present {
+                version: 1,
+                posted: None
+            })
+        );
+        key.sent(Write::Post { number: 2 });
+        key.sent(Write::Delete);
+        assert_eq!(key.possible.len(), 3);
+        assert_eq!(key.settled(), None);
+    }
+}

@@ -1,0 +1,126 @@
+//! The mixed load of one connection: PUT, overwrite, POST, DELETE and GET on its own keys until
+//! the connection breaks. Each key has one request under way at most, so that its possible
+//! states stay few and exact.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::keys::{Key, State, Write, next_version, payload, version_of};
+use crate::random::Random;
+use crate::wire::Account;
+
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub(crate) acknowledged: u64,
+    pub(crate) cut_off: u64,
+    /// What no store may answer.
+    pub(crate) wrong: Vec<String>,
+}
+
+impl Counts {
+    pub(crate) fn add(&mut self, other: Counts, wrong: &mut Vec<String>) {
+        self.acknowledged += other.acknowledged;
+        self.cut_off += other.cut_off;
+        wrong.extend(other.wrong);
+    }
+}
+
+pub(crate) fn worker(
+    mut account: Account,
+    keys: &mut [Key],
+    mut random: Random,
+    stop: &AtomicBool,
+) -> Counts {
+    let mut counts = Counts::default();
+    while !stop.load(Ordering::Relaxed) && counts.wrong.is_empty() {
+        let index = random.below(keys.len() as u64) as usize;
+        let key = &mut keys[index];
+        let connected = match random.below(10) {
+            0..=1 => read(&mut account, key, &mut counts),
+            2..=3 => write(&mut account, key, Write::Delete, 0, &mut counts),
+            // Only where it is certain what a POST must answer.
+            4..=5 if matches!(key.settled(), Some(State::Present { .. })) => {
+                let post = Write::Post {
+                    number: next_version(),
+                };
+                write(&mut account, key, post, 0, &mut counts)
+            }
+            _ => {
+                let put = Write::Put {
+                    version: next_version(),
+                };
+                let size = size(&mut random);
+                write(&mut account, key, put, size, &mut counts)
+            }
+        };
+        if !connected {
+            break;
+        }
+    }
+    counts
+}
+
+/// Small ones mostly, around the sizes of blocks and buffers, and some large.
+pub(crate) fn size(random: &mut Random) -> usize {
+    let base = *random.pick(&[0, 100, 4096, 4096, 16_384, 65_536, 65_537, 300_000, 1 << 20]);
+    base + random.below(100) as usize
+}
+
+/// False when the connection broke.
+pub(crate) fn write(
+    account: &mut Account,
+    key: &mut Key,
+    write: Write,
+    size: usize,
+    counts: &mut Counts,
+) -> bool {
+    let path = key.path();
+    let before = key.sent(write);
+    let response = match write {
+        Write::Put { version } => {
+            account.call("PUT", &path, "", &[], &payload(&path, version, size))
+        }
+        Write::Post { number } => account.call(
+            "POST",
+            &path,
+            "",
+            &[("X-Object-Meta-Posted", &number.to_string())],
+            b"",
+        ),
+        Write::Delete => account.call("DELETE", &path, "", &[], b""),
+    };
+    let Ok(response) = response else {
+        counts.cut_off += 1;
+        return false;
+    };
+    match (write, response.status) {
+        (Write::Put { .. }, 201) | (Write::Post { .. }, 202) | (Write::Delete, 204) => {
+            counts.acknowledged += 1;
+            key.acknowledged(write, &before);
+        }
+        (Write::Delete, 404) if before.contains(&State::Absent) => {
+            counts.acknowledged += 1;
+            key.acknowledged(write, &before);
+        }
+        (_, status) => counts
+            .wrong
+            .push(format!("{write:?} of {path}: {status}; it was {before:?}")),
+    }
+    true
+}
+
+fn read(account: &mut Account, key: &Key, counts: &mut Counts) -> bool {
+    let path = key.path();
+    let Ok(response) = account.call("GET", &path, "", &[], b"") else {
+        return false;
+    };
+    let whole = match response.status {
+        200 => version_of(&path, &response.body).is_some(),
+        status => status == 404,
+    };
+    if !whole {
+        counts
+            .wrong
+            .push(format!("GET {path}: {}, no whole version", response.status));
+    }
+    true
+}

@@ -1,0 +1,173 @@
+//! Servers we start and stop. Each leads a process group of its own with its output in a log
+//! file; it is killed when dropped, and (where `setpriv` is) when xtask itself dies.
+
+use std::fs::File;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal};
+
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `program args…`, output in `log_dir/name.log`.
+    pub(crate) fn start(name: &str, program: &Path, args: &[&str], log_dir: &Path) -> Result<Self> {
+        std::fs::create_dir_all(log_dir)?;
+        let log = log_dir.join(format!("{name}.log"));
+        let out = File::options().create(true).append(true).open(&log)?;
+        let mut command = if crate::workspace::have("setpriv") {
+            let mut command = Command::new("setpriv");
+            command.args(["--pdeathsig", "TERM", "--"]).arg(program);
+            command
+        } else {
+            Command::new(program)
+        };
+        let child = command
+            .args(args)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()
+            .with_context(|| format!("starting {}", program.display()))?;
+        Ok(Process {
+            name: name.to_owned(),
+            child,
+            log,
+        })
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn group(&self) -> Option<Pid> {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
+    /// Has it ended? Its status and the end of its log, then.
+    pub(crate) fn ended(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok()??;
+        Some(format!(
+            "{} ended with {status}:\n{}",
+            self.name,
+            self.log_tail()
+        ))
+    }
+
+    pub(crate) fn log_tail(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+
+    /// A signal to it and its children.
+    pub(crate) fn signal(&self, signal: Signal) {
+        if let Some(group) = self.group() {
+            // It may have ended already: nothing to tell then.
+            let _ = rustix::process::kill_process_group(group, signal);
+        }
+    }
+
+    /// SIGKILL, at once.
+    pub(crate) fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        let _ = self.child.wait();
+    }
+
+    /// SIGTERM to the leader, ten seconds to end, then SIGKILL to what is left. False when it
+    /// had to be killed.
+    pub(crate) fn stop(&mut self) -> bool {
+        if let (Some(pid), Ok(None)) = (self.group(), self.child.try_wait()) {
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut clean = false;
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                clean = true;
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.kill();
+        clean
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// As many free ports of 127.0.0.1, all different.
+pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>> {
+    let mut held = Vec::new();
+    for _ in 0..count {
+        held.push(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
+    }
+    held.iter().map(|l| Ok(l.local_addr()?.port())).collect()
+}
+
+/// `count` ports one after the other, all free: for programs that count up from their first.
+pub(crate) fn free_range(count: u16) -> Result<u16> {
+    // Below the range the kernel hands out to clients, so that nothing takes one meanwhile.
+    for first in (10_000u16..30_000).step_by(usize::from(count)) {
+        let first = first + (std::process::id() % 97) as u16 * count % 2000;
+        let range = first..first + count;
+        if range
+            .into_iter()
+            .all(|p| TcpListener::bind((Ipv4Addr::LOCALHOST, p)).is_ok())
+        {
+            return Ok(first);
+        }
+    }
+    bail!("no {count} free ports in a row");
+}
+
+/// Waits until `ready` says yes, at most `seconds`.
+pub(crate) fn wait_for(
+    what: &str,
+    seconds: u64,
+    mut ready: impl FnMut() -> Result<bool>,
+) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    loop {
+        if ready()? {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("{what}: not within {seconds} seconds");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Waits until something listens on the port while the processes live.
+pub(crate) fn wait_for_port(port: u16, processes: &mut [Process]) -> Result<()> {
+    wait_for(&format!("port {port}"), 60, || {
+        if let Some(words) = processes.iter_mut().find_map(Process::ended) {
+            bail!("{words}");
+        }
+        match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind() == ErrorKind::ConnectionRefused => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    })
+}

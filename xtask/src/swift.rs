@@ -1,0 +1,332 @@
+//! The real OpenStack Swift on loopback, the peer Cairn is measured and checked against: one
+//! proxy with TempAuth, memcached, and per device one object, one container and one account
+//! server. The background daemons do not run by themselves; `once` runs one of them.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail, ensure};
+
+use crate::process::{Process, free_ports, wait_for_port};
+use crate::venv::Venv;
+use crate::workspace::{install, root, run_quiet};
+
+pub(crate) const KINDS: [&str; 3] = ["object", "container", "account"];
+
+/// Upstream's default middleware, in upstream's order.
+pub(crate) const FULL_PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache \
+     etag-quoter domain_remap listing_formats bulk tempurl formpost crossdomain s3api tempauth \
+     staticweb copy container-quotas account-quotas slo dlo versioned_writes symlink \
+     proxy-logging proxy-server";
+
+/// What every store needs.
+pub(crate) const CORE_PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache \
+     listing_formats tempauth copy proxy-logging proxy-server";
+
+pub(crate) struct Layout {
+    pub(crate) devices: usize,
+    pub(crate) replicas: usize,
+    pub(crate) workers: usize,
+    pub(crate) proxy_workers: usize,
+    pub(crate) pipeline: &'static str,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Layout {
+            devices: 4,
+            replicas: 3,
+            workers: 1,
+            proxy_workers: 2,
+            pipeline: FULL_PIPELINE,
+        }
+    }
+}
+
+pub(crate) struct Swift {
+    dir: PathBuf,
+    layout: Layout,
+    bin: PathBuf,
+    pub(crate) port: u16,
+    memcached_port: u16,
+    /// By device, then in the order of `KINDS`.
+    ports: Vec<[u16; 3]>,
+    processes: Vec<Process>,
+}
+
+impl Swift {
+    /// Writes confs, rings and device folders below `dir`; starts nothing.
+    pub(crate) fn create(venv: &Venv, dir: &Path, layout: Layout) -> Result<Swift> {
+        ensure!(
+            install("memcached", "memcached"),
+            "memcached is missing (apt-get install memcached)"
+        );
+        let free = free_ports(2 + layout.devices * KINDS.len())?;
+        let ports = free[2..]
+            .chunks(KINDS.len())
+            .map(|c| [c[0], c[1], c[2]])
+            .collect();
+        let swift = Swift {
+            dir: dir.to_owned(),
+            layout,
+            bin: venv.bin.clone(),
+            port: free[0],
+            memcached_port: free[1],
+            ports,
+            processes: Vec::new(),
+        };
+        std::fs::create_dir_all(swift.etc())?;
+        std::fs::create_dir_all(dir.join("cache"))?;
+        std::fs::write(swift.etc().join("swift.conf"), SWIFT_CONF)?;
+        std::fs::write(swift.proxy_conf(), swift.proxy_conf_text()?)?;
+        for (index, kind) in KINDS.iter().enumerate() {
+            std::fs::create_dir_all(swift.etc().join(format!("{kind}-server")))?;
+            for device in 1..=swift.layout.devices {
+                std::fs::create_dir_all(swift.node(device).join(format!("d{device}")))?;
+                std::fs::write(
+                    swift.server_conf(kind, device),
+                    swift.server_conf_text(index, device),
+                )?;
+            }
+            swift.build_ring(index)?;
+        }
+        Ok(swift)
+    }
+
+    fn etc(&self) -> PathBuf {
+        self.dir.join("etc")
+    }
+
+    fn node(&self, device: usize) -> PathBuf {
+        self.dir.join(format!("dev/node{device}"))
+    }
+
+    fn proxy_conf(&self) -> PathBuf {
+        self.etc().join("proxy-server.conf")
+    }
+
+    fn server_conf(&self, kind: &str, device: usize) -> PathBuf {
+        self.etc().join(format!("{kind}-server/{device}.conf"))
+    }
+
+    /// Every conf: the proxy's, then the servers'.
+    pub(crate) fn confs(&self) -> Vec<PathBuf> {
+        let mut all = vec![self.proxy_conf()];
+        for kind in KINDS {
+            all.extend((1..=self.layout.devices).map(|device| self.server_conf(kind, device)));
+        }
+        all
+    }
+
+    fn proxy_conf_text(&self) -> Result<String> {
+        let mut text = format!(
+            "[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = {}\nworkers = {}\nuser = {}\nswift_dir = {}\n\
+             log_address = /dev/null\n[pipeline:main]\npipeline = {}\n",
+            self.port,
+            self.layout.proxy_workers,
+            user()?,
+            self.etc().display(),
+            self.layout.pipeline,
+        );
+        let mut done = Vec::new();
+        for name in self.layout.pipeline.split_whitespace() {
+            if done.contains(&name) {
+                continue;
+            }
+            done.push(name);
+            let options = filter_options(name, self.memcached_port);
+            match name {
+                "proxy-server" => write!(text, "[app:{name}]\nuse = egg:swift#proxy\n{options}")?,
+                "cache" => write!(text, "[filter:{name}]\nuse = egg:swift#memcache\n{options}")?,
+                _ => {
+                    let egg = name.replace('-', "_");
+                    write!(text, "[filter:{name}]\nuse = egg:swift#{egg}\n{options}")?;
+                }
+            }
+        }
+        Ok(text)
+    }
+
+    fn server_conf_text(&self, kind: usize, device: usize) -> String {
+        let name = KINDS[kind];
+        let cache = self.dir.join("cache");
+        let mut text = format!(
+            "[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = {}\nworkers = {}\nuser = {}\nswift_dir = {}\n\
+             devices = {}\nmount_check = false\nrecon_cache_path = {}\nlog_address = /dev/null\n\
+             [pipeline:main]\npipeline = healthcheck recon {name}-server\n\
+             [app:{name}-server]\nuse = egg:swift#{name}\n\
+             [filter:healthcheck]\nuse = egg:swift#healthcheck\n\
+             [filter:recon]\nuse = egg:swift#recon\nrecon_cache_path = {}\n\
+             [{name}-replicator]\n[{name}-auditor]\n",
+            self.ports[device - 1][kind],
+            self.layout.workers,
+            user().unwrap_or_else(|_| "root".to_owned()),
+            self.etc().display(),
+            self.node(device).display(),
+            cache.display(),
+            cache.display(),
+        );
+        if name != "account" {
+            text.push_str(&format!("[{name}-updater]\n"));
+        }
+        text
+    }
+
+    fn build_ring(&self, kind: usize) -> Result<()> {
+        let builder = self.etc().join(format!("{}.builder", KINDS[kind]));
+        let run = |args: &[String]| {
+            let mut command = std::process::Command::new(self.bin.join("swift-ring-builder"));
+            // It ends with 1 for a mere warning; the ring's file tells whether it was built.
+            command.arg(&builder).args(args).output().map(|_| ())
+        };
+        run(&[
+            "create".into(),
+            "10".into(),
+            self.layout.replicas.to_string(),
+            "0".into(),
+        ])?;
+        let mut add = vec!["add".to_owned()];
+        for device in 1..=self.layout.devices {
+            add.push(format!(
+                "r1z{device}-127.0.0.1:{}/d{device}",
+                self.ports[device - 1][kind]
+            ));
+            add.push("1".into());
+        }
+        run(&add)?;
+        run(&["rebalance".into()])?;
+        let ring = self.etc().join(format!("{}.ring.gz", KINDS[kind]));
+        ensure!(
+            ring.exists(),
+            "swift-ring-builder wrote no {}",
+            ring.display()
+        );
+        Ok(())
+    }
+
+    pub(crate) fn start(&mut self) -> Result<()> {
+        self.start_memcached()?;
+        for kind in KINDS {
+            for device in 1..=self.layout.devices {
+                let conf = self.server_conf(kind, device);
+                self.start_one(
+                    &format!("{kind}-{device}"),
+                    &format!("swift-{kind}-server"),
+                    &conf,
+                )?;
+            }
+        }
+        self.start_one("proxy", "swift-proxy-server", &self.proxy_conf())?;
+        let mut all: Vec<u16> = self.ports.iter().flatten().copied().collect();
+        all.push(self.port);
+        for port in all {
+            wait_for_port(port, &mut self.processes)?;
+        }
+        Ok(())
+    }
+
+    /// The peer's cache; Cairn on the same conf reaches for it too.
+    pub(crate) fn start_memcached(&mut self) -> Result<()> {
+        let port = self.memcached_port.to_string();
+        let user = user()?;
+        let args = [
+            "-l",
+            "127.0.0.1",
+            "-p",
+            &port,
+            "-m",
+            "64",
+            "-c",
+            "4096",
+            "-u",
+            &user,
+        ];
+        self.processes.push(Process::start(
+            "memcached",
+            Path::new("memcached"),
+            &args,
+            &self.dir.join("log"),
+        )?);
+        wait_for_port(self.memcached_port, &mut self.processes)
+    }
+
+    fn start_one(&mut self, name: &str, program: &str, conf: &Path) -> Result<()> {
+        let args = [conf.to_str().unwrap_or_default()];
+        let process = Process::start(name, &self.bin.join(program), &args, &self.dir.join("log"))?;
+        self.processes.push(process);
+        Ok(())
+    }
+
+    /// One pass of a background daemon (`object-updater`, …) on every device.
+    pub(crate) fn once(&self, daemon: &str) -> Result<()> {
+        let Some((kind, _)) = daemon.split_once('-') else {
+            bail!("no daemon {daemon}")
+        };
+        let script = root().join("tests/swift_once.py");
+        for device in 1..=self.layout.devices {
+            let mut command = std::process::Command::new(self.bin.join("python"));
+            command
+                .arg(&script)
+                .arg(self.etc())
+                .arg(daemon)
+                .arg(self.server_conf(kind, device));
+            run_quiet(&mut command)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn processes(&self) -> &[Process] {
+        &self.processes
+    }
+
+    pub(crate) fn stop(&mut self) {
+        // The proxy first, so that no request is cut off at a backend.
+        while let Some(mut process) = self.processes.pop() {
+            process.stop();
+        }
+    }
+}
+
+// Its servers read the policies from /etc/swift/swift.conf before they know of any other folder,
+// and keep the name that index 0 has without one: ours is the same.
+const SWIFT_CONF: &str = "[swift-hash]\nswift_hash_path_prefix = cairn\nswift_hash_path_suffix = cairn\n\
+     [storage-policy:0]\nname = Policy-0\ndefault = yes\n";
+
+fn user() -> Result<String> {
+    Ok(run_quiet(std::process::Command::new("id").arg("-un"))?
+        .trim()
+        .to_owned())
+}
+
+fn filter_options(name: &str, memcached_port: u16) -> String {
+    match name {
+        "proxy-server" => "account_autocreate = true\nallow_account_management = true\nallow_open_expired = true\n".into(),
+        "cache" => format!(
+            // With the default of 2 connections logins fail under 256 clients.
+            "memcache_servers = 127.0.0.1:{memcached_port}\nmemcache_max_connections = 100\n"
+        ),
+        "tempauth" => {
+            let mut text =
+                "reseller_prefix = AUTH, SERVICE\nSERVICE_require_group = service\n".to_owned();
+            for user in crate::cairn::users() {
+                text.push_str(&format!(
+                    "user_{}_{} = {} {}\n",
+                    user.account,
+                    user.name,
+                    user.key,
+                    user.groups.join(" ")
+                ));
+            }
+            text
+        }
+        "s3api" => {
+            "s3_acl = yes\ncheck_bucket_owner = yes\ncors_preflight_allow_origin = *\n".into()
+        }
+        "domain_remap" => "storage_domain = example.com\n".into(),
+        "slo" => "allow_async_delete = true\n".into(),
+        "versioned_writes" => {
+            "allow_versioned_writes = true\nallow_object_versioning = true\n".into()
+        }
+        _ => String::new(),
+    }
+}

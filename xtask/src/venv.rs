@@ -1,0 +1,92 @@
+//! The real OpenStack Swift, from PyPI: a Python virtual environment with it and its clients, and
+//! its source release, which carries the test suites. Fetched once into the cache.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::workspace::{cache, install, root, run_quiet};
+
+pub(crate) const SWIFT_VERSION: &str = "2.38.3";
+
+pub(crate) struct Venv {
+    /// The environment's folder of programs.
+    pub(crate) bin: PathBuf,
+    /// The unpacked source release.
+    pub(crate) source: PathBuf,
+}
+
+impl Venv {
+    pub(crate) fn prepare() -> Result<Venv> {
+        let home = cache()?;
+        let venv = Venv {
+            bin: home.join("venv/bin"),
+            source: home.join(format!("swift-{SWIFT_VERSION}")),
+        };
+        let ready = home.join(format!("ready-{SWIFT_VERSION}"));
+        if !ready.exists() {
+            eprintln!(
+                "fetching OpenStack Swift {SWIFT_VERSION} into {} (once)",
+                home.display()
+            );
+            std::fs::create_dir_all(&home)?;
+            venv.fetch(&home)
+                .context("fetching OpenStack Swift from PyPI")?;
+            std::fs::write(&ready, "")?;
+        }
+        Ok(venv)
+    }
+
+    fn fetch(&self, home: &std::path::Path) -> Result<()> {
+        let create = || {
+            run_quiet(
+                Command::new("python3")
+                    .args(["-m", "venv"])
+                    .arg(home.join("venv")),
+            )
+        };
+        if create().is_err() {
+            // Debian keeps ensurepip in a package of its own.
+            install("ensurepip", "python3-venv");
+            create()?;
+        }
+        let pip = || {
+            let mut command = self.program("pip");
+            command.args(["--quiet", "--disable-pip-version-check"]);
+            command
+        };
+        run_quiet(pip().args(["install", "pbr", "setuptools<81", "wheel"]))?;
+        run_quiet(
+            pip()
+                .args([
+                    "download",
+                    "--no-deps",
+                    "--no-binary",
+                    ":all:",
+                    "--no-build-isolation",
+                ])
+                .arg("--dest")
+                .arg(home)
+                .arg(format!("swift=={SWIFT_VERSION}")),
+        )?;
+        run_quiet(
+            Command::new("tar")
+                .arg("xzf")
+                .arg(home.join(format!("swift-{SWIFT_VERSION}.tar.gz")))
+                .arg("-C")
+                .arg(home),
+        )?;
+        let requirements = root().join("xtask/conformance/requirements.txt");
+        run_quiet(pip().args(["install", "--requirement"]).arg(requirements))?;
+        Ok(())
+    }
+
+    pub(crate) fn program(&self, name: &str) -> Command {
+        Command::new(self.bin.join(name))
+    }
+
+    pub(crate) fn python(&self) -> PathBuf {
+        self.bin.join("python")
+    }
+}

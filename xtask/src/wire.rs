@@ -1,0 +1,294 @@
+//! A small blocking HTTP/1.1 client, and Swift's API on it: enough to write, read and compare.
+//! It shows every byte and header as it came, which no comfortable client does.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+const NAME: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/');
+
+/// Percent-encodes a name, keeping its slashes.
+pub(crate) fn quote(name: &str) -> String {
+    utf8_percent_encode(name, NAME).to_string()
+}
+
+#[derive(Debug)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    /// Names in lower case, in the order they came.
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+impl Response {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.as_str())
+    }
+
+    pub(crate) fn is_success(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
+/// One keep-alive connection; opened anew when the server closed it between two requests.
+pub(crate) struct Connection {
+    address: SocketAddr,
+    stream: Option<BufReader<TcpStream>>,
+}
+
+impl Connection {
+    pub(crate) fn new(port: u16) -> Self {
+        Connection {
+            address: (Ipv4Addr::LOCALHOST, port).into(),
+            stream: None,
+        }
+    }
+
+    fn open(&self) -> Result<BufReader<TcpStream>> {
+        let stream = TcpStream::connect_timeout(&self.address, Duration::from_secs(5))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_write_timeout(Some(Duration::from_secs(60)))?;
+        Ok(BufReader::with_capacity(64 * 1024, stream))
+    }
+
+    /// Sends one request and reads its whole response. Never sends twice: a caller that counts
+    /// acknowledged writes must know that a failure may have been done or not.
+    pub(crate) fn call(
+        &mut self,
+        method: &str,
+        target: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Response> {
+        let mut stream = match self.stream.take() {
+            Some(stream) if still_open(&stream) => stream,
+            _ => self.open()?,
+        };
+        let mut head = format!("{method} {target} HTTP/1.1\r\nHost: {}\r\n", self.address);
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if !body.is_empty() || matches!(method, "PUT" | "POST") {
+            head.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        head.push_str("\r\n");
+        stream.get_mut().write_all(head.as_bytes())?;
+        stream.get_mut().write_all(body)?;
+        let response =
+            read_response(&mut stream, method).with_context(|| format!("{method} {target}"))?;
+        if !response
+            .header("connection")
+            .is_some_and(|c| c.eq_ignore_ascii_case("close"))
+        {
+            self.stream = Some(stream);
+        }
+        Ok(response)
+    }
+}
+
+/// Is an idle connection still there? A server that went away or closed it shows an end.
+fn still_open(stream: &BufReader<TcpStream>) -> bool {
+    let socket = stream.get_ref();
+    if socket.set_nonblocking(true).is_err() {
+        return false;
+    }
+    let nothing_yet =
+        matches!(socket.peek(&mut [0]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
+    socket.set_nonblocking(false).is_ok() && nothing_yet
+}
+
+fn read_line(stream: &mut impl BufRead) -> Result<String> {
+    let mut line = Vec::new();
+    stream.take(64 * 1024).read_until(b'\n', &mut line)?;
+    ensure!(
+        line.ends_with(b"\n"),
+        "the connection ended in the middle of a response"
+    );
+    Ok(String::from_utf8_lossy(&line)
+        .trim_end_matches(['\r', '\n'])
+        .to_owned())
+}
+
+fn read_response(stream: &mut BufReader<TcpStream>, method: &str) -> Result<Response> {
+    let (status, headers) = loop {
+        let line = read_line(stream)?;
+        let status: u16 = line
+            .split(' ')
+            .nth(1)
+            .and_then(|code| code.parse().ok())
+            .with_context(|| format!("no status line: {line:?}"))?;
+        let mut headers = Vec::new();
+        loop {
+            let line = read_line(stream)?;
+            if line.is_empty() {
+                break;
+            }
+            let (name, value) = line
+                .split_once(':')
+                .with_context(|| format!("no header: {line:?}"))?;
+            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+        if status >= 200 {
+            break (status, headers);
+        }
+    };
+    let mut response = Response {
+        status,
+        headers,
+        body: Vec::new(),
+    };
+    if method == "HEAD" || status == 204 || status == 304 {
+        return Ok(response);
+    }
+    if response
+        .header("transfer-encoding")
+        .is_some_and(|t| t.eq_ignore_ascii_case("chunked"))
+    {
+        loop {
+            let line = read_line(stream)?;
+            let size = usize::from_str_radix(line.split(';').next().unwrap_or("").trim(), 16)?;
+            let start = response.body.len();
+            response.body.resize(start + size, 0);
+            stream.read_exact(&mut response.body[start..])?;
+            read_line(stream)?;
+            if size == 0 {
+                return Ok(response);
+            }
+        }
+    }
+    let length: usize = response
+        .header("content-length")
+        .context("neither a length nor chunks")?
+        .parse()?;
+    response.body.resize(length, 0);
+    stream
+        .read_exact(&mut response.body)
+        .context("the body ended early")?;
+    Ok(response)
+}
+
+/// Swift's API with a token, on one connection.
+pub(crate) struct Account {
+    pub(crate) port: u16,
+    pub(crate) token: String,
+    /// `/v1/AUTH_…`
+    pub(crate) path: String,
+    connection: Connection,
+}
+
+impl Account {
+    /// TempAuth's login as test:tester, which every store here has.
+    pub(crate) fn login(port: u16) -> Result<Account> {
+        Account::login_as(port, "test:tester", "testing")
+    }
+
+    pub(crate) fn login_as(port: u16, user: &str, key: &str) -> Result<Account> {
+        let mut connection = Connection::new(port);
+        let response = connection.call(
+            "GET",
+            "/auth/v1.0",
+            &[("X-Auth-User", user), ("X-Auth-Key", key)],
+            b"",
+        )?;
+        ensure!(
+            response.is_success(),
+            "login: {} {}",
+            response.status,
+            response.text()
+        );
+        let token = response
+            .header("x-auth-token")
+            .context("no token")?
+            .to_owned();
+        let url = response.header("x-storage-url").context("no storage URL")?;
+        let path = url
+            .splitn(4, '/')
+            .nth(3)
+            .context("a storage URL without a path")?;
+        Ok(Account {
+            port,
+            token,
+            path: format!("/{path}"),
+            connection,
+        })
+    }
+
+    /// The same login on a connection of its own.
+    pub(crate) fn another(&self) -> Account {
+        Account {
+            port: self.port,
+            token: self.token.clone(),
+            path: self.path.clone(),
+            connection: Connection::new(self.port),
+        }
+    }
+
+    /// `path` below the account, encoded here (`""`, `/c`, `/c/o`); `query` with its `?`.
+    pub(crate) fn call(
+        &mut self,
+        method: &str,
+        path: &str,
+        query: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Response> {
+        let target = format!("{}{}{query}", self.path, quote(path));
+        let mut all = vec![("X-Auth-Token", self.token.as_str())];
+        all.extend_from_slice(headers);
+        self.connection.call(method, &target, &all, body)
+    }
+
+    /// As `call`; any status but success is an error.
+    pub(crate) fn must(
+        &mut self,
+        method: &str,
+        path: &str,
+        query: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Response> {
+        let response = self.call(method, path, query, headers, body)?;
+        if !response.is_success() {
+            bail!(
+                "{method} {path}{query}: {} {}",
+                response.status,
+                response.text()
+            );
+        }
+        Ok(response)
+    }
+
+    /// A whole JSON listing (of the account for `""`, of a container for `/c`), page by page.
+    pub(crate) fn listing(&mut self, path: &str) -> Result<Vec<serde_json::Value>> {
+        let mut all: Vec<serde_json::Value> = Vec::new();
+        loop {
+            let marker = all.last().and_then(|e| e["name"].as_str()).unwrap_or("");
+            let query = format!(
+                "?format=json&limit=1000&marker={}",
+                quote(marker).replace('/', "%2F")
+            );
+            let page: Vec<serde_json::Value> =
+                serde_json::from_slice(&self.must("GET", path, &query, &[], b"")?.body)?;
+            if page.is_empty() {
+                return Ok(all);
+            }
+            all.extend(page);
+        }
+    }
+}
