@@ -18,12 +18,13 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-/// This many may sync for themselves at once; one more begins a group.
-const ALONE_MAX: usize = 4;
+/// This many may sync for themselves at once; one more begins a group, and so does whoever has as
+/// many things to sync.
+const ALONE_MAX: usize = 2;
 /// A `syncfs` that takes longer has strangers' data to write.
-const SLOW: Duration = Duration::from_millis(300);
+const SLOW: Duration = Duration::from_secs(1);
 /// How long everyone then syncs for themselves.
-const AVOID: Duration = Duration::from_secs(5);
+const AVOID: Duration = Duration::from_secs(2);
 
 /// The syncs of one file system.
 #[derive(Default)]

@@ -130,7 +130,7 @@ pub trait ObjectWriter: Send {
 
     /// Makes the object durable and visible, and removes what it replaces. `metadata` needs
     /// `X-Timestamp`, `Content-Length`, `ETag`; the name is added.
-    fn commit(self: Box<Self>, metadata: Metadata) -> Result<(), DiskError>;
+    fn commit(self: Box<Self>, metadata: Metadata) -> Result<Step<()>, DiskError>;
 }
 
 /// Objects on a disk.

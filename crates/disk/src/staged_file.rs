@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use crate::device_pool::{Disk, FallocateReserve};
 use crate::error::DiskError;
 use crate::steps::{Step, durable};
+use crate::verified::FileIdentity;
 
 /// Uploads from this size on have their space allocated beforehand; smaller ones gain nothing.
 const FALLOCATE_FROM: u64 = 1 << 20;
@@ -210,6 +211,9 @@ impl StagedFile {
                     let published = Published {
                         dir: Arc::new(dir_fd),
                         is_new_dir: made > 0,
+                        identity: rustix::fs::fstat(&self.fd)
+                            .ok()
+                            .map(|s| FileIdentity::of(&s)),
                     };
                     return Ok((published, made));
                 }
@@ -268,6 +272,8 @@ pub struct Published {
     pub dir: Arc<OwnedFd>,
     /// The directory did not exist before: nothing in it can be obsolete.
     pub is_new_dir: bool,
+    /// The file as it was when it had its name.
+    pub(crate) identity: Option<FileIdentity>,
 }
 
 fn open_staged(disk: &Disk, tmp_dir: &str) -> Result<(OwnedFd, Option<String>), DiskError> {

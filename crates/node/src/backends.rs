@@ -106,7 +106,6 @@ fn diskfile(section: &Section) -> Result<DiskFileConfig, ConfError> {
             defaults.etag_recheck_interval.as_secs_f64(),
         )?,
         bytes_per_sync: megabytes.saturating_mul(1 << 20),
-        ..defaults
     })
 }
 

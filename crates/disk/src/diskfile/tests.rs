@@ -185,7 +185,8 @@ fn an_upload_in_pieces() {
     assert_eq!(writer.written(), 300_000);
     assert_eq!(writer.md5(), Some(crate::xattr::md5(&body)));
     assert!(world.files().is_empty());
-    writer.commit(metadata(ts(1), &body)).unwrap();
+    let step = writer.commit(metadata(ts(1), &body)).unwrap();
+    step.finish(&world.disk).unwrap();
     let read = |range: std::ops::Range<u64>| {
         let open = world.open().unwrap();
         let Content::File(file) = open.content else {

@@ -106,7 +106,12 @@ impl DiskFileEngine {
         };
         let published = staged.publish_steps(&dir, file_name, around);
         let (engine, key, disk) = (self.clone(), key.clone(), disk.clone());
+        let is_data = file_name.ends_with(".data");
         Ok(published.map(move |published| {
+            // Hashed on its way in: as good as a check.
+            if let Some(identity) = published.identity.filter(|_| is_data) {
+                disk.state.verified.insert(identity);
+            }
             if !published.is_new_dir {
                 engine.clean_up_after(&disk, &key);
             }
@@ -159,7 +164,7 @@ impl ObjectWriter for DataWriter {
         self.md5.as_ref().map(|md5| md5.clone().finalize().into())
     }
 
-    fn commit(self: Box<Self>, metadata: Metadata) -> Result<(), DiskError> {
+    fn commit(self: Box<Self>, metadata: Metadata) -> Result<Step<()>, DiskError> {
         let timestamp = timestamp_of(&metadata)?;
         let mut this = *self;
         if this.staged.written() > this.engine.config.keep_cache_size {
@@ -168,7 +173,6 @@ impl ObjectWriter for DataWriter {
         let name = data_name(timestamp);
         let disk = this.disk.clone();
         this.engine
-            .finish(&disk, &this.key, this.staged, &name, timestamp, metadata)?
-            .finish(&disk)
+            .finish(&disk, &this.key, this.staged, &name, timestamp, metadata)
     }
 }

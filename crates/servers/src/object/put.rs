@@ -160,18 +160,18 @@ impl Inner {
             let metadata = inner.request_metadata(&parts, &upload);
             let received = received_etag(&parts.headers);
             let known = upload.digest.as_ref().and_then(SharedDigest::get);
-            let written = target.device.write(move |_| {
+            let written = target.device.commit(move |_| {
                 let mut writer = writer;
                 // Known by now, where somebody else hashes.
                 let Some(md5) = known.or_else(|| writer.md5()) else {
-                    return Ok(Err(Refusal::Disconnected));
+                    return Ok(Step::Done(Err(Refusal::Disconnected)));
                 };
                 let metadata = match complete(metadata, writer.written(), md5, received) {
                     Ok(metadata) => metadata,
-                    Err(refusal) => return Ok(Err(refusal)),
+                    Err(refusal) => return Ok(Step::Done(Err(refusal))),
                 };
-                writer.commit(metadata.clone())?;
-                Ok(Ok(metadata))
+                let written = writer.commit(metadata.clone())?;
+                Ok(written.map(move |()| Ok(metadata)))
             });
             let metadata = written.await??;
             inner.after_put(&parts, &upload, existing, &metadata).await
