@@ -112,6 +112,8 @@ fn store(dir: &Path, bind: Option<SocketAddr>) -> Result<Cairn> {
     ] {
         store.set("proxy", section, option, value)?;
     }
+    // One test announces uploads of 60 GB in all and sends none of them.
+    store.set("object", "DEFAULT", "disable_fallocate", "true")?;
     store.add_policy()?;
     Ok(store)
 }
@@ -169,19 +171,67 @@ pub(crate) fn functional(options: &Functional) -> Result<Counts> {
     } else {
         options.files.clone()
     };
-    let outcomes = pytest(&venv, "functional", &url, &files)?;
+    let mut outcomes = pytest(&venv, "functional", &url, &files)?;
+    let package = "test.functional";
+    let verdict = |outcomes: &_| {
+        judge(
+            outcomes,
+            FUNCTIONAL,
+            FUNCTIONAL_LATER,
+            &files,
+            package,
+            options.show_early,
+        )
+    };
+    let mut counts = verdict(&outcomes);
+    if (1..=RUN_AGAIN_MAX).contains(&counts.short.len()) {
+        run_again(&venv, &url, package, &counts.short, &mut outcomes)?;
+        counts = verdict(&outcomes);
+    }
     if let Some(mut store) = own {
         store.stop()?;
     }
     drop(peer);
-    Ok(judge(
-        &outcomes,
-        FUNCTIONAL,
-        FUNCTIONAL_LATER,
-        &files,
-        "test.functional",
-        options.show_early,
-    ))
+    Ok(counts)
+}
+
+/// So few failures may come from a busy machine: some tests give the store a second of real time.
+const RUN_AGAIN_MAX: usize = 5;
+
+/// Runs what fell short once more, alone, and says so.
+fn run_again(
+    venv: &Venv,
+    url: &str,
+    package: &str,
+    short: &[String],
+    outcomes: &mut BTreeMap<String, String>,
+) -> Result<()> {
+    let names: Vec<&str> = short
+        .iter()
+        .filter_map(|s| Some(s.split_once(": ")?.1))
+        .collect();
+    let files: Vec<String> = names
+        .iter()
+        .filter_map(|name| file_of(name, package))
+        .collect();
+    let again = pytest(venv, "functional", url, &files)?;
+    for name in names {
+        if let Some(outcome) = again.get(name) {
+            println!("run again alone, {outcome}: {name}");
+            outcomes.insert(name.to_owned(), outcome.clone());
+        }
+    }
+    Ok(())
+}
+
+/// `package.module.Class::name` as pytest selects it: `module.py::Class::name`.
+fn file_of(test: &str, package: &str) -> Option<String> {
+    let (path, name) = test
+        .strip_prefix(package)?
+        .strip_prefix('.')?
+        .split_once("::")?;
+    let (module, class) = path.rsplit_once('.')?;
+    Some(format!("{}.py::{class}::{name}", module.replace('.', "/")))
 }
 
 /// Runs files of `test/SUITE`; outcome by test name.
@@ -311,6 +361,8 @@ mod tests {
         assert!(is("test_slo.py::TestSlo::test_get"));
         assert!(!is("test_slo.py::TestSloUTF8"));
         assert!(!is("test_dlo.py"));
+        let file = file_of(test, "test.functional");
+        assert_eq!(file.as_deref(), Some("test_slo.py::TestSlo::test_get"));
         assert!(is_of(
             "test.functional.s3api.test_acl.T::t",
             "s3api",
