@@ -7,6 +7,7 @@
 //! Layer 1: may depend on `types` and `formats` only.
 
 pub mod async_pending;
+mod buffers;
 pub mod device_pool;
 mod diskfile;
 pub mod error;

@@ -15,14 +15,12 @@ use md5::{Digest, Md5};
 use rustix::fs::Advice;
 use rustix::io::{ReadWriteFlags, preadv2};
 
+use crate::buffers::{self, Buffer};
 use crate::device_pool::{Device, Run};
 use crate::diskfile::read_range;
 use crate::error::DiskError;
 use crate::object_file::{ContentFile, ObjectEngine, ObjectKey};
 use crate::xattr;
-
-/// Bytes read at once from the page cache: a few microseconds' copying.
-const CACHED_CHUNK: u64 = 128 << 10;
 
 /// Streams a range of an object. Read whole, the content is held against the ETag: an object
 /// that fails is quarantined, and the last chunk is withheld and an error comes in its place.
@@ -99,13 +97,13 @@ impl ObjectReader {
         if self.md5.is_some() || !self.content.keep_cache {
             return None;
         }
-        let len = CACHED_CHUNK.min(self.end.saturating_sub(self.next));
+        let len = (buffers::SIZE as u64).min(self.end.saturating_sub(self.next)) as usize;
         if len == 0 {
             return None;
         }
-        let mut bytes = vec![0; len as usize];
+        let mut buffer = Buffer::take();
         let offset = self.content.offset + self.next;
-        let mut into = [IoSliceMut::new(&mut bytes)];
+        let mut into = [IoSliceMut::new(&mut buffer.as_mut()[..len])];
         // Zero bytes: the file is shorter than it was. The device's thread will see to it.
         let read = preadv2(
             &*self.content.file,
@@ -114,9 +112,8 @@ impl ObjectReader {
             ReadWriteFlags::NOWAIT,
         );
         let count = read.ok().filter(|n| *n > 0)?;
-        bytes.truncate(count);
         self.next += count as u64;
-        Some(bytes.into())
+        Some(buffer.into_bytes(count))
     }
 
     fn ask_ahead(&mut self) {
