@@ -16,6 +16,8 @@ fn size(bytes: u64) -> String {
 /// Three significant digits.
 fn number(value: f64) -> String {
     match value {
+        // One of the stores completed nothing in the time.
+        v if !v.is_finite() => "–".to_owned(),
         v if v >= 100.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
         v => format!("{v:.2}"),
@@ -67,7 +69,7 @@ pub(crate) fn line(row: &[Cell]) -> String {
         text.push('\n');
     }
     if let [first, second] = row {
-        let ratio = second.outcome.per_second() / first.outcome.per_second().max(1e-9);
+        let ratio = second.outcome.per_second() / first.outcome.per_second();
         let _ = write!(
             text,
             "{:>25} × {} op/s, CPU × {}",
@@ -125,7 +127,7 @@ pub(crate) fn markdown(cells: &[Cell], ceilings: &[(u64, Outcome)]) -> String {
             each(&|c| c.outcome.errors.to_string()),
         );
         if let [first, second] = row {
-            let ratio = second.outcome.per_second() / first.outcome.per_second().max(1e-9);
+            let ratio = second.outcome.per_second() / first.outcome.per_second();
             let _ = write!(
                 text,
                 " × {} | × {} |",

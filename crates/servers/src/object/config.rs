@@ -46,7 +46,7 @@ impl ObjectServerConfig {
             client_timeout: Duration::from_secs(60),
             max_upload_time: Duration::from_secs(86_400),
             disk_chunk_size: 256 << 10,
-            network_chunk_size: 512 << 10,
+            network_chunk_size: 128 << 10,
             allowed_headers: Self::parse_allowed_headers(
                 "content-disposition, content-encoding, x-delete-at, x-object-manifest, \
                  x-static-large-object, cache-control, content-language, expires, x-robots-tag",
