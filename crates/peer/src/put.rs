@@ -126,13 +126,15 @@ impl Putter {
         }
     }
 
-    /// Ends the body well.
+    /// Ends the body well. A reader that has gone may have had all it was announced: its answer
+    /// tells.
     pub async fn finish(&mut self, timeout: Duration) {
-        if let Some(sender) = self.sender.take().filter(|_| !self.failed) {
-            let ended = tokio::time::timeout(timeout, sender.finish()).await;
-            if !matches!(ended, Ok(true)) {
-                self.fail();
-            }
+        if let Some(sender) = self.sender.take().filter(|_| !self.failed)
+            && tokio::time::timeout(timeout, sender.finish())
+                .await
+                .is_err()
+        {
+            self.fail();
         }
     }
 
