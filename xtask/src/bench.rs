@@ -5,6 +5,7 @@
 //! The load comes from `bench-load`, a process of its own whose processor time is counted apart
 //! from the servers'; what it can do at most is measured against a server that does nothing.
 
+mod lab;
 pub(crate) mod load;
 pub(crate) mod null;
 mod table;
@@ -35,6 +36,10 @@ pub(crate) enum Name {
     Small,
     /// 1 MB and 10 MB
     Large,
+    /// The lab's generator: no-op, beside wrk against nginx, memory
+    Lab,
+    /// What each filter of the default pipeline adds to a request
+    Middleware,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -77,6 +82,10 @@ fn parse_size(text: &str) -> Result<u64, String> {
         .map_err(|e| e.to_string())
 }
 
+/// GET reads this many of the objects that were put: as many on a slow store as on a fast one, so
+/// that neither has more of them in memory.
+const READ_OBJECTS: u64 = 256;
+
 /// One store under load.
 struct Subject {
     name: &'static str,
@@ -102,6 +111,17 @@ pub(crate) struct Cell {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.name == Name::Lab {
+        return lab::run(
+            options
+                .seconds
+                .unwrap_or(if options.quick { 3 } else { 10 }),
+        );
+    }
+    if options.name == Name::Middleware {
+        let cost = ["bench", "--package", "cairn-middleware", "--bench", "cost"];
+        return workspace::run(workspace::cargo().args(cost));
+    }
     let binary = workspace::build_release("xtask")?;
     let dir = workspace::scratch("bench")?;
     let mut swift = None;
@@ -176,7 +196,7 @@ impl Options {
             (Name::All, true) => vec![4_000, 1_000_000],
             (Name::All, false) => vec![4_000, 128_000, 1_000_000, 10_000_000],
             (Name::Small, _) => vec![4_000, 128_000],
-            (Name::Large, _) => vec![1_000_000, 10_000_000],
+            (Name::Large | Name::Lab | Name::Middleware, _) => vec![1_000_000, 10_000_000],
         };
         let mut connections = if self.quick {
             vec![1, 64]
@@ -251,9 +271,10 @@ impl Subject {
         };
         let put = self.cell(binary, &job)?;
         self.next = first + put.outcome.started;
-        job.count = put.outcome.started;
         job.verb = Verb::Get;
+        job.count = put.outcome.started.min(READ_OBJECTS);
         let get = self.cell(binary, &job)?;
+        job.count = put.outcome.started;
         // Deleting uses the objects up, so there is no warm-up, and no end but the last object.
         job.verb = Verb::Delete;
         job.warm_up_seconds = 0;
@@ -292,7 +313,7 @@ fn affordable(dir: &Path, size: u64, connections: usize) -> Result<u64> {
     let room = disk.f_bavail * disk.f_frsize / 3;
     let least = connections as u64 * 2;
     ensure!(
-        least * size * 3 <= room,
+        least * size * 3 <= room * 2,
         "too little room in {} for {size} bytes × {least}",
         dir.display()
     );

@@ -123,11 +123,36 @@ impl Cairn {
         format!("http://{}", self.address)
     }
 
+    /// The first conf of `role`.
+    pub(crate) fn conf(&self, role: &str) -> Option<PathBuf> {
+        let mut confs = self.confs.iter();
+        confs.find(|conf| role_of(conf) == Some(role)).cloned()
+    }
+
     /// Sets an option in every conf of `role` that has the section; a section that is not there
     /// belongs to middleware that is not in the pipeline.
     pub(crate) fn set(&self, role: &str, section: &str, option: &str, value: &str) -> Result<()> {
         for conf in self.confs.iter().filter(|c| role_of(c) == Some(role)) {
             let text = std::fs::read_to_string(conf)?;
+            std::fs::write(conf, with_option(&text, section, option, value))?;
+        }
+        Ok(())
+    }
+
+    /// As [`Cairn::set`], adding the section where it is missing.
+    pub(crate) fn set_or_add(
+        &self,
+        role: &str,
+        section: &str,
+        option: &str,
+        value: &str,
+    ) -> Result<()> {
+        for conf in self.confs.iter().filter(|c| role_of(c) == Some(role)) {
+            let mut text = std::fs::read_to_string(conf)?;
+            let header = format!("[{section}]");
+            if !text.lines().any(|line| line.trim() == header) {
+                text.push_str(&format!("\n{header}\n"));
+            }
             std::fs::write(conf, with_option(&text, section, option, value))?;
         }
         Ok(())
@@ -176,13 +201,16 @@ impl Cairn {
     }
 
     fn wait_until_ready(&mut self) -> Result<()> {
-        let port = self.port();
+        let mut address = self.address;
+        if address.ip().is_unspecified() {
+            address.set_ip([127, 0, 0, 1].into());
+        }
         let processes = &mut self.processes;
         wait_for("GET /healthcheck", 60, || {
             if let Some(words) = processes.iter_mut().find_map(Process::ended) {
                 bail!("{words}");
             }
-            let answer = Connection::new(port).call("GET", "/healthcheck", &[], b"");
+            let answer = Connection::to(address).call("GET", "/healthcheck", &[], b"");
             Ok(answer.is_ok_and(|a| a.status == 200))
         })
     }

@@ -1,5 +1,6 @@
-//! The clients people have, against Cairn: python-swiftclient, rclone's swift backend and curl.
-//! Each moves a generated tree of oddly named files there and back, and the bytes are compared.
+//! The clients people have, against Cairn: python-swiftclient, rclone's swift backend, curl, and
+//! backup programs (`backup.rs`). Each moves a generated tree of oddly named files there and back,
+//! and the bytes are compared.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
+use crate::backup;
 use crate::cairn::{Cairn, Spread};
 use crate::random::Random;
 use crate::report::Report;
@@ -29,6 +31,10 @@ pub(crate) fn run() -> Result<Report> {
         "swiftclient: upload, list, stat, post, download, delete",
         || swiftclient(&venv, &url, &tree, &dir.path().join("swift-back")),
     );
+    report.check(
+        "swiftclient: 200 MB in segments, static and dynamic",
+        || segmented(&venv, &url, dir.path()),
+    );
     if install("rclone", "rclone") {
         report.check("rclone: copy, check, sync, copy back, purge", || {
             rclone(&url, &tree, &dir.path().join("rclone-back"))
@@ -43,6 +49,7 @@ pub(crate) fn run() -> Result<Report> {
     } else {
         report.skip("curl", "not installed (apt-get install curl)");
     }
+    backup::check(&mut report, &url, &tree, dir.path());
     report.check("SIGTERM ends the store", || store.stop());
     Ok(report)
 }
@@ -116,7 +123,7 @@ fn files(root: &Path) -> Result<BTreeMap<PathBuf, PathBuf>> {
     Ok(found)
 }
 
-fn same_trees(source: &Path, back: &Path) -> Result<()> {
+pub(crate) fn same_trees(source: &Path, back: &Path) -> Result<()> {
     let (source, back) = (files(source)?, files(back)?);
     for (name, path) in &source {
         let other = back
@@ -170,6 +177,58 @@ fn swiftclient(venv: &Venv, url: &str, tree: &Path, back: &Path) -> Result<()> {
     ])?;
     same_trees(tree, back)?;
     swift(&["delete", "--quiet", "swift-tree"])?;
+    Ok(())
+}
+
+const SEGMENTED_BYTES: usize = 200 << 20;
+const SEGMENT_BYTES: usize = 24 << 20;
+
+/// One large file up and down in segments, as both kinds of large objects.
+fn segmented(venv: &Venv, url: &str, dir: &Path) -> Result<()> {
+    let folder = dir.join("segmented");
+    std::fs::create_dir_all(&folder)?;
+    let content = Random::new(200).bytes(SEGMENTED_BYTES);
+    std::fs::write(folder.join("film"), &content)?;
+    let swift = |args: &[&str]| {
+        let mut command = venv.program("swift");
+        command.current_dir(&folder).env("LC_ALL", "C.UTF-8");
+        command.args(["-A", &format!("{url}/auth/v1.0")]);
+        command.args(["-U", "test:tester", "-K", "testing"]);
+        run_quiet(command.args(args))
+    };
+    let segment_size = SEGMENT_BYTES.to_string();
+    for (kind, mark) in [
+        ("--use-slo", "X-Static-Large-Object"),
+        ("--use-dlo", "Manifest: films_segments/"),
+    ] {
+        swift(&[
+            "upload",
+            kind,
+            "--segment-size",
+            &segment_size,
+            "films",
+            "film",
+        ])?;
+        let listed = swift(&["list", "films_segments"])?.lines().count();
+        let segments = SEGMENTED_BYTES.div_ceil(SEGMENT_BYTES);
+        ensure!(listed == segments, "{listed} of {segments} segments listed");
+        let stat = swift(&["stat", "films", "film"])?;
+        ensure!(
+            stat.to_lowercase().contains(&mark.to_lowercase())
+                && stat.contains(&format!("Content Length: {SEGMENTED_BYTES}")),
+            "{kind}: stat:\n{stat}"
+        );
+        swift(&["download", "films", "film", "-o", "back"])?;
+        ensure!(
+            std::fs::read(folder.join("back"))? == content,
+            "{kind}: came back different"
+        );
+        swift(&["delete", "films", "film"])?;
+        let left = swift(&["list", "films_segments"])?;
+        ensure!(left.is_empty(), "{kind}: segments are left:\n{left}");
+    }
+    swift(&["delete", "films"])?;
+    swift(&["delete", "films_segments"])?;
     Ok(())
 }
 

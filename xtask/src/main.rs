@@ -4,16 +4,23 @@
 //! loopback only, lives under `target/xtask`, and ends with the command. Depends on no crate of
 //! the workspace: everything here meets Cairn as its users do, over HTTP and the command line.
 
+mod backup;
 mod bench;
 mod cairn;
 mod clients;
 mod conformance;
+mod console;
 mod crash;
+mod docs;
 mod fuzz;
+mod identity;
 mod interop;
+mod keystone;
+mod lab_drivers;
 mod process;
 mod random;
 mod report;
+mod study;
 mod swift;
 mod test;
 mod venv;
@@ -45,14 +52,24 @@ enum Command {
         #[command(subcommand)]
         suite: conformance::Suite,
     },
-    /// python-swiftclient, rclone and curl against Cairn, bytes compared
+    /// python-swiftclient, rclone, curl, restic and duplicity against Cairn, bytes compared
     Clients,
+    /// The examples of the documentation, as their pages show them
+    Docs(docs::Options),
+    /// A real Keystone and the store's own identity, with clients that log in by them
+    Identity,
     /// OpenStack Swift and Cairn serve each other's files
     Interop,
+    /// The console's page in a real browser; its units; that console/dist is up to date
+    Console(console::Options),
     /// Kill the store at random moments, find everything it acknowledged; lose a device
     Crash(crash::Options),
+    /// Two load drivers in two network namespaces, one killed mid-run (needs root)
+    LabDrivers,
     /// PUT, GET and DELETE on OpenStack Swift and on Cairn, side by side
     Bench(bench::Options),
+    /// A study's workload on Cairn and on OpenStack Swift, in turn, and its plots side by side
+    Study(study::Options),
     /// Everything that fits in minutes; installs what it needs
     Test(test::Options),
     /// Every fuzz target for a short while (needs the nightly toolchain)
@@ -80,9 +97,14 @@ fn run(command: Command) -> Result<()> {
         Command::Up { args } => up(&args),
         Command::Conformance { suite } => conformance::run(&suite),
         Command::Clients => clients::run()?.finish(),
+        Command::Docs(options) => docs::run(&options)?.finish(),
+        Command::Identity => identity::run()?.finish(),
         Command::Interop => interop::run()?.finish(),
+        Command::Console(options) => console::run(&options)?.finish(),
         Command::Crash(options) => crash::run(&options),
+        Command::LabDrivers => lab_drivers::run()?.finish(),
         Command::Bench(options) => bench::run(&options),
+        Command::Study(options) => study::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::BenchLoad => bench::load::main(),

@@ -7,7 +7,7 @@ use clap::Args;
 use crate::report::Report;
 use crate::venv::Venv;
 use crate::workspace::{build_cairn, cargo, install, run as run_program};
-use crate::{clients, conformance, crash, fuzz, interop};
+use crate::{clients, conformance, console, crash, docs, fuzz, identity, interop, lab_drivers};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -56,7 +56,11 @@ fn against_the_store(report: &mut Report, options: &Options) {
     });
     for (name, part) in [
         ("clients", clients::run as fn() -> Result<Report>),
+        ("docs", || docs::run(&docs::Options::default())),
+        ("identity", identity::run),
+        ("console", || console::run(&console::Options::default())),
         ("interop", interop::run),
+        ("lab drivers", lab_drivers::run),
     ] {
         match part() {
             Ok(of_part) => report.add(&of_part),

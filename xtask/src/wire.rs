@@ -53,8 +53,12 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(port: u16) -> Self {
+        Connection::to((Ipv4Addr::LOCALHOST, port).into())
+    }
+
+    pub(crate) fn to(address: SocketAddr) -> Self {
         Connection {
-            address: (Ipv4Addr::LOCALHOST, port).into(),
+            address,
             stream: None,
         }
     }

@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use cairn_node::logging::{LogFormat, LogOptions};
-use cairn_node::up::User;
+use cairn_node::up::{ConsoleChoice, User};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::console::{LabServeArguments, parse_choice};
 
 /// An object store that speaks OpenStack Swift
 #[derive(Debug, Parser)]
@@ -37,6 +39,9 @@ pub(crate) enum Command {
     /// for each server that is ready. Ends on SIGTERM, SIGINT or SIGHUP once requests under way have
     /// finished; a second signal ends it at once.
     Serve(ServeArguments),
+    /// Measure object stores
+    #[command(subcommand)]
+    Lab(LabCommand),
     /// Build, inspect and rebalance rings (swift-ring-builder)
     #[command(disable_help_flag = true)]
     Ring {
@@ -44,6 +49,17 @@ pub(crate) enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<String>,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LabCommand {
+    /// Serve the console: submit workloads, watch runs, compare them
+    ///
+    /// A page for browsers; each run it starts is a process of its own (cairn lab run), one at a
+    /// time. Runs made on the command line show up too when their folders are in RUNS.
+    Serve(LabServeArguments),
+    #[command(flatten)]
+    Measure(cairn_lab::cli::LabCommand),
 }
 
 #[derive(Debug, Args)]
@@ -73,6 +89,15 @@ pub(crate) struct UpArguments {
     /// those of an earlier start [default: test:tester=testing,.admin]
     #[arg(long = "user", value_name = "ACCOUNT:USER=KEY[,GROUP...]")]
     pub(crate) users: Vec<User>,
+
+    /// Where the console is served, or off [default: the next port above the store's]
+    #[arg(long, value_name = "IP:PORT|off", value_parser = parse_choice)]
+    pub(crate) console: Option<ConsoleChoice>,
+
+    /// A host name under which browsers reach the console, beside addresses and localhost; give
+    /// it again for more
+    #[arg(long = "console-host", value_name = "NAME")]
+    pub(crate) console_hosts: Vec<String>,
 
     /// Write the files, print their folder and exit: `cairn serve` can then run them, in one
     /// process or several
@@ -150,7 +175,7 @@ fn parse_count(text: &str) -> Result<u32, String> {
         .map_err(|_| "expected a whole number, such as 4".to_owned())
 }
 
-fn parse_bind(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     let text = match text.strip_prefix("localhost:") {
         Some(port) => format!("127.0.0.1:{port}"),
         None => text.to_owned(),
@@ -194,7 +219,8 @@ mod tests {
     #[test]
     fn everything_at_once() {
         let text = "cairn up --data x --bind localhost:0 --devices 2 --replicas 1 --part-power 4 \
-                    --user a:b=c --user d:e=f,.admin --log json --log-level debug --write-only";
+                    --user a:b=c --user d:e=f,.admin --log json --log-level debug --write-only \
+                    --console off --console-host lab.example";
         let Command::Up(up) = Arguments::try_parse_from(text.split_whitespace())
             .unwrap()
             .command
@@ -203,6 +229,7 @@ mod tests {
         };
         assert_eq!(up.bind, Some("127.0.0.1:0".parse().unwrap()));
         assert_eq!(up.users.len(), 2);
+        assert_eq!(up.console, Some(ConsoleChoice::Off));
         let log = LogOptions::from(up.log);
         assert_eq!(
             (log.format, log.level.as_deref()),

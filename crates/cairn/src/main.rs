@@ -1,4 +1,4 @@
-//! The program `cairn`: `cairn up`, `cairn serve`, `cairn ring`; and under the names of OpenStack
+//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn ring`; and under the names of OpenStack
 //! Swift's programs, by which it may be called (`ln -s cairn swift-object-server`), those programs
 //! with their arguments.
 //!
@@ -6,6 +6,7 @@
 //! sense; 130 a second signal cut the end short. `cairn ring` has those of swift-ring-builder.
 
 mod args;
+mod console;
 mod swift_names;
 
 use std::ffi::OsString;
@@ -16,7 +17,7 @@ use cairn_node::serve::{self, RunOptions};
 use cairn_node::up::{self, UpOptions};
 use clap::Parser;
 
-use crate::args::{Arguments, Command, ServeArguments, UpArguments};
+use crate::args::{Arguments, Command, LabCommand, ServeArguments, UpArguments};
 
 /// Requests make many small allocations on one thread and free them on another.
 #[global_allocator]
@@ -30,6 +31,11 @@ fn main() -> ExitCode {
     match Arguments::parse_from(arguments).command {
         Command::Up(arguments) => exit_code(run_up(arguments)),
         Command::Serve(arguments) => exit_code(run_serve(arguments)),
+        Command::Lab(LabCommand::Serve(arguments)) => exit_code(console::serve(arguments)),
+        Command::Lab(LabCommand::Measure(command)) => match cairn_lab::cli::run(command) {
+            Ok(code) => code,
+            Err(error) => exit_code(Err(error)),
+        },
         Command::Ring { arguments } => swift_names::ring_builder(&arguments, false),
     }
 }
@@ -58,6 +64,8 @@ fn run_up(arguments: UpArguments) -> Result<()> {
         unsafe_no_fsync: arguments.unsafe_no_fsync,
         log: arguments.log.into(),
         pid_file: arguments.pid_file,
+        console: arguments.console.unwrap_or_default(),
+        console_hosts: arguments.console_hosts,
     };
     if !arguments.write_only {
         return up::up(options);
@@ -74,7 +82,7 @@ fn run_serve(arguments: ServeArguments) -> Result<()> {
         log: arguments.log.into(),
         pid_file: arguments.pid_file,
         unsafe_no_fsync: arguments.unsafe_no_fsync,
-        greeting: None,
+        ..RunOptions::default()
     };
     if arguments.check {
         serve::check(confs, &options)

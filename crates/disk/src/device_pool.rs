@@ -181,6 +181,7 @@ pub(crate) struct DeviceState {
     root: Mutex<Option<Root>>,
     /// `O_TMPFILE` works here; false after it was refused once.
     pub(crate) use_tmpfile: AtomicBool,
+    pub(crate) use_direct_io: AtomicBool,
     /// Locks among our own threads, taken before a partition's lock file.
     partition_locks: [Mutex<()>; 32],
     pub(crate) verified: VerifiedCache,
@@ -216,6 +217,7 @@ impl Device {
                 poisoned: AtomicBool::new(false),
                 root: Mutex::new(None),
                 use_tmpfile: AtomicBool::new(true),
+                use_direct_io: AtomicBool::new(true),
                 partition_locks: std::array::from_fn(|_| Mutex::new(())),
                 verified: VerifiedCache::new(),
             }),

@@ -5,7 +5,7 @@ mod open;
 pub(crate) use open::read_range;
 mod write;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::device_pool::Disk;
 use crate::error::DiskError;
 use crate::layout::{FileEntry, OnDiskFiles, choose_files, hash_dir, partition_dir};
 use crate::object_file::{ObjectEngine, ObjectKey, ObjectWriter, OpenObject, OpenOptions};
-use crate::staged_file::{move_aside, open_dir, remove_dir, remove_file};
+use crate::staged_file::{Published, move_aside, open_dir, remove_dir, remove_file};
 use crate::steps::Step;
 use crate::{Metadata, overflow, suffix_hashes};
 
@@ -34,6 +34,9 @@ pub struct DiskFileConfig {
     pub etag_recheck_interval: Duration,
     /// Uploads are handed to the disk every so many bytes (`mb_per_sync`).
     pub bytes_per_sync: u64,
+    /// Uploads of this many bytes or more, or of unknown size, go past the page cache; none with
+    /// 0.
+    pub direct_io_from: u64,
 }
 
 impl Default for DiskFileConfig {
@@ -44,6 +47,7 @@ impl Default for DiskFileConfig {
             etag_validate_pct: 100.0,
             etag_recheck_interval: Duration::from_secs(300),
             bytes_per_sync: 512 << 20,
+            direct_io_from: 256 << 10,
         }
     }
 }
@@ -99,8 +103,18 @@ impl DiskFileEngine {
             }
             Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
         };
-        let list = open::list_entries(fd.as_fd());
-        let list = list.map_err(|errno| DiskError::from_errno("list", &*dir, errno))?;
+        self.clean_up_in(disk, &dir, fd.as_fd())
+    }
+
+    /// As [`DiskFileEngine::clean_up`], of a hash directory that is open and was not listed yet.
+    fn clean_up_in(
+        &self,
+        disk: &Disk,
+        dir: &str,
+        fd: BorrowedFd<'_>,
+    ) -> Result<OnDiskFiles, DiskError> {
+        let list = open::list_entries(fd);
+        let list = list.map_err(|errno| DiskError::from_errno("list", dir, errno))?;
         let mut files = choose_files(list.entries);
         let reclaim =
             |time: Timestamp| overflow::is_older_than(time.secs() as i64, self.config.reclaim_age);
@@ -123,22 +137,23 @@ impl DiskFileEngine {
             .collect();
         let (orphans, kept) = std::mem::take(&mut files.overflow)
             .into_iter()
-            .partition(|file: &FileEntry| overflow::is_orphan(fd.as_fd(), file, &owners));
+            .partition(|file: &FileEntry| overflow::is_orphan(fd, file, &owners));
         files.overflow = kept;
         files.obsolete.extend::<Vec<_>>(orphans);
         for entry in &files.obsolete {
-            remove_file(fd.as_fd(), &entry.name).map_err(|errno| {
+            remove_file(fd, &entry.name).map_err(|errno| {
                 DiskError::from_errno("unlink", format!("{dir}/{}", entry.name), errno)
             })?;
         }
         if list.count == files.obsolete.len() {
-            remove_dir(disk, &dir);
+            remove_dir(disk, dir);
         }
         Ok(files)
     }
 
-    fn clean_up_after(&self, disk: &Disk, key: &ObjectKey) {
-        if let Err(error) = self.clean_up(disk, key.policy, key.partition, key.hash) {
+    fn clean_up_after(&self, disk: &Disk, key: &ObjectKey, published: &Published) {
+        let dir = hash_dir(key.policy, key.partition, key.hash);
+        if let Err(error) = self.clean_up_in(disk, &dir, published.dir.as_fd()) {
             let object = &*key.name;
             tracing::warn!(device = disk.name(), object, %error, "obsolete files not removed");
         }

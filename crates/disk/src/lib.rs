@@ -7,10 +7,10 @@
 //! Layer 1: may depend on `types` and `formats` only.
 
 pub mod async_pending;
-mod buffers;
 pub mod device_pool;
 mod diskfile;
 pub mod error;
+mod file_content;
 pub mod group_sync;
 pub mod layout;
 pub mod metadata;

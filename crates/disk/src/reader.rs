@@ -11,16 +11,19 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cairn_types::blocks::{self, Block};
 use md5::{Digest, Md5};
 use rustix::fs::Advice;
 use rustix::io::{ReadWriteFlags, preadv2};
 
-use crate::buffers::{self, Buffer};
 use crate::device_pool::{Device, Run};
 use crate::diskfile::read_range;
 use crate::error::DiskError;
 use crate::object_file::{ContentFile, ObjectEngine, ObjectKey};
 use crate::xattr;
+
+/// How much of what is not in memory is asked for at once.
+const READ_AHEAD: u64 = 2 << 20;
 
 /// Streams a range of an object. Read whole, the content is held against the ETag: an object
 /// that fails is quarantined, and the last chunk is withheld and an error comes in its place.
@@ -97,13 +100,13 @@ impl ObjectReader {
         if self.md5.is_some() || !self.content.keep_cache {
             return None;
         }
-        let len = (buffers::SIZE as u64).min(self.end.saturating_sub(self.next)) as usize;
+        let len = (blocks::SIZE as u64).min(self.end.saturating_sub(self.next)) as usize;
         if len == 0 {
             return None;
         }
-        let mut buffer = Buffer::take();
+        let mut block = Block::take().ok()?;
         let offset = self.content.offset + self.next;
-        let mut into = [IoSliceMut::new(&mut buffer.as_mut()[..len])];
+        let mut into = [IoSliceMut::new(&mut block.spare()[..len])];
         // Zero bytes: the file is shorter than it was. The device's thread will see to it.
         let read = preadv2(
             &*self.content.file,
@@ -113,7 +116,8 @@ impl ObjectReader {
         );
         let count = read.ok().filter(|n| *n > 0)?;
         self.next += count as u64;
-        Some(buffer.into_bytes(count))
+        block.advance(count);
+        Some(block.into_bytes())
     }
 
     fn ask_ahead(&mut self) {
@@ -133,12 +137,19 @@ impl ObjectReader {
         } else {
             String::new()
         };
+        // Nothing to check means that what follows can be read without this thread, once it is in
+        // memory.
+        let will_need =
+            (md5.is_none() && content.keep_cache).then(|| READ_AHEAD.min(self.end - at));
         self.ahead = Some(self.device.read(move |disk| {
             let broken = |reason: String| {
                 engine.quarantine(disk, &key, &reason)?;
                 Err(DiskError::Quarantined(reason))
             };
             let offset = content.offset + at;
+            if let Some(len) = will_need.and_then(std::num::NonZero::new) {
+                let _ = rustix::fs::fadvise(&*content.file, offset, Some(len), Advice::WillNeed);
+            }
             let bytes = match read_range(content.file.as_fd(), offset, len as usize) {
                 Ok(bytes) => bytes,
                 Err(errno @ (rustix::io::Errno::IO | rustix::io::Errno::UCLEAN)) => {

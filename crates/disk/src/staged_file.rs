@@ -6,6 +6,7 @@
 //! and so is the parent of every directory that had to be made for it, up to the first that
 //! existed. Only then may anyone be told. A crash before the link leaves nothing but space to
 //! reclaim; after the link it leaves a whole file, as its content was on disk before its name.
+//! Tombstones have no content but their name, and are synced once, after the link.
 //!
 //! Not here: choosing names, deciding what is obsolete.
 
@@ -20,6 +21,7 @@ use rustix::io::Errno;
 
 use crate::device_pool::{Disk, FallocateReserve};
 use crate::error::DiskError;
+use crate::file_content::FileContent;
 use crate::steps::{Step, durable};
 use crate::verified::FileIdentity;
 
@@ -34,7 +36,7 @@ pub struct StagedFile {
     fd: Arc<OwnedFd>,
     /// Its name under the device, where it has one.
     temporary: Option<String>,
-    written: u64,
+    content: FileContent,
     drop_cache: bool,
 }
 
@@ -75,11 +77,12 @@ impl StagedFile {
     /// `tmp_dir`: under the device, made if it is missing.
     pub fn create(disk: &Disk, tmp_dir: &str, reserve: Reserve) -> Result<Self, DiskError> {
         let (fd, temporary) = open_staged(disk, tmp_dir)?;
+        let fd = Arc::new(fd);
         let staged = StagedFile {
             disk: disk.clone(),
-            fd: Arc::new(fd),
+            content: FileContent::new(fd.clone()),
+            fd,
             temporary,
-            written: 0,
             drop_cache: false,
         };
         if let Reserve::Keep { size } = reserve {
@@ -94,7 +97,12 @@ impl StagedFile {
 
     /// Bytes written so far.
     pub fn written(&self) -> u64 {
-        self.written
+        self.content.length()
+    }
+
+    /// Content is to go past the page cache; to be called before the first of it is written.
+    pub(crate) fn write_directly(&mut self) {
+        self.content.write_directly(&self.disk);
     }
 
     fn reserve(&self, size: u64) -> Result<(), DiskError> {
@@ -127,21 +135,8 @@ impl StagedFile {
 
     /// Appends.
     pub fn write(&mut self, chunks: &[Bytes]) -> Result<(), DiskError> {
-        for chunk in chunks {
-            let mut rest = &chunk[..];
-            while !rest.is_empty() {
-                match rustix::io::write(&self.fd, rest) {
-                    Ok(0) => return Err(self.error("write", Errno::IO)),
-                    Ok(n) => {
-                        rest = &rest[n..];
-                        self.written += n as u64;
-                    }
-                    Err(Errno::INTR) => {}
-                    Err(errno) => return Err(self.error("write", errno)),
-                }
-            }
-        }
-        Ok(())
+        let written = self.content.append(chunks);
+        written.map_err(|errno| self.error("write", errno))
     }
 
     /// Content, size and extended attributes are on disk when this returns. (Not fdatasync: it
@@ -170,14 +165,21 @@ impl StagedFile {
         around: impl Around,
     ) -> Result<Published, DiskError> {
         let disk = self.disk.clone();
-        self.publish_steps(dir, name, around).finish(&disk)
+        self.publish_steps(dir, name, around)?.finish(&disk)
     }
 
     /// As [`StagedFile::publish`], in steps: content on disk, then the name, then the name on disk.
-    pub fn publish_steps(self, dir: &str, name: &str, around: impl Around) -> Step<Published> {
+    pub fn publish_steps(
+        mut self,
+        dir: &str,
+        name: &str,
+        around: impl Around,
+    ) -> Result<Step<Published>, DiskError> {
+        let finished = self.content.finish();
+        finished.map_err(|errno| self.error("write", errno))?;
         let (dir, name) = (dir.to_owned(), name.to_owned());
         let fd = self.fd.clone();
-        Step::sync(
+        Ok(Step::sync(
             move || fsync(fd.as_fd()),
             move |disk| {
                 if self.drop_cache {
@@ -191,7 +193,27 @@ impl StagedFile {
                     move |_| Ok(Step::Done(published)),
                 ))
             },
-        )
+        ))
+    }
+
+    /// As [`StagedFile::publish_steps`], with one sync for content and name, both. A power cut
+    /// before it may leave the name without the content: only for what nobody misses then.
+    pub(crate) fn publish_in_one_step(
+        mut self,
+        dir: &str,
+        name: &str,
+        around: impl Around,
+    ) -> Result<Step<Published>, DiskError> {
+        let finished = self.content.finish();
+        finished.map_err(|errno| self.error("write", errno))?;
+        let (fd, disk, dir) = (self.fd.clone(), self.disk.clone(), dir.to_owned());
+        let (published, made) = self.link_into(&disk, &dir, name, around)?;
+        let dir_fd = published.dir.clone();
+        let own = move || {
+            fsync(fd.as_fd())?;
+            sync_dirs(&disk, dir_fd.as_fd(), &dir, made)
+        };
+        Ok(Step::sync(own, move |_| Ok(Step::Done(published))))
     }
 
     /// Links into the directory, made if it is missing. Tells how many had to be made.

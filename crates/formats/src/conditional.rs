@@ -113,6 +113,23 @@ pub fn parse_date(text: &str) -> Option<u64> {
     is_date.then(|| ((days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second)
 }
 
+/// `2026-01-02T03:04:05.000000Z` as seconds; fractions are dropped.
+pub fn parse_iso_date(text: &str) -> Option<u64> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let mut date = date.split('-').map(|n| n.parse::<u64>().ok());
+    let (year, month, day) = (date.next()??, date.next()??, date.next()??);
+    let whole = time.split('.').next()?;
+    let mut clock = whole.split(':').map(|n| n.parse::<u64>().ok());
+    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
+    let is_date = (1970..10_000).contains(&year)
+        && (1..=12).contains(&month)
+        && (1..=31).contains(&day)
+        && hour < 24
+        && minute < 60
+        && second < 61;
+    is_date.then(|| ((days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second)
+}
+
 const MONTHS: [&str; 12] = [
     "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
 ];
@@ -132,6 +149,27 @@ fn days(year: u64, month: u64, day: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn iso_dates() {
+        for (text, seconds) in [
+            ("1970-01-01T00:00:00.000000Z", 0),
+            ("2000-02-29T00:00:00Z", 951_782_400),
+            ("2023-11-14T22:13:20.999999Z", 1_700_000_000),
+            ("2099-12-31T23:59:59.000000Z", 4_102_444_799),
+        ] {
+            assert_eq!(parse_iso_date(text), Some(seconds));
+        }
+        for text in [
+            "",
+            "2023-11-14",
+            "2023-13-01T00:00:00Z",
+            "x-y-zT1:2:3Z",
+            "2023-11-14T22Z",
+        ] {
+            assert_eq!(parse_iso_date(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn tags() {

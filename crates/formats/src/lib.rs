@@ -6,8 +6,10 @@
 
 pub mod acl;
 pub mod conditional;
+pub mod content_type;
 pub mod ini;
 pub mod listing;
 pub mod pickle;
 pub mod range;
 pub mod swift_conf;
+pub mod tar;

@@ -36,17 +36,23 @@ pub struct Context {
     pub remote: Option<SocketAddr>,
     /// Set by an authentication middleware; without one everything is allowed.
     pub authorizer: Option<Arc<dyn Authorize>>,
-    /// Authorized already: by a signature, or because the proxy itself asks
+    /// Who decides is settled, and authentication middleware leave it so: a signature does what
+    /// its scope allows, or the proxy itself asks, and then there is no authorizer
     /// (`swift.authorize_override`).
     pub authorized: bool,
     /// The user is known to own the account (`swift_owner`).
     pub owner: bool,
     /// The user is an administrator of all accounts (`reseller_request`).
     pub reseller: bool,
+    /// A middleware wrote the content type: it may have `swift_*` parameters, which a client may
+    /// not give (`swift.content_type_overridden`).
+    pub content_type_overridden: bool,
     /// The request may see reserved (NUL-prefixed) names; and for whom it is made, for the log
     /// (`swift.source`).
     pub allow_reserved: bool,
     pub source: Option<&'static str>,
+    /// Manifests of static large objects are stored and shown as they are (`swift.slo_override`).
+    pub slo_override: bool,
     /// The path the client asked for, where a middleware changed it.
     pub original_path: Option<Arc<str>>,
     pub notes: Arc<Notes>,
@@ -113,10 +119,24 @@ impl Context {
     /// For a subrequest that the proxy makes on its own authority, named in the log as `source`.
     pub fn pre_authorized(&self, source: &'static str) -> Context {
         Context {
+            authorizer: None,
             authorized: true,
             owner: true,
             source: Some(source),
             ..self.clone()
+        }
+    }
+
+    /// The proxy itself asks: not even a signature's scope limits it.
+    pub fn is_pre_authorized(&self) -> bool {
+        self.authorized && self.authorizer.is_none()
+    }
+
+    /// May the request be made, as far as an ACL decides? The error is the denial.
+    pub async fn authorize(&self, request: &Parts, acl: Option<&str>) -> Result<Granted, Response> {
+        match &self.authorizer {
+            Some(authorizer) => authorizer.authorize(request, acl).await,
+            None => Ok(Granted::default()),
         }
     }
 

@@ -16,11 +16,23 @@ use crate::context::Context;
 pub struct AccountInfo {
     /// The server's status: 2xx exists, 404 not, 0 no server answered.
     pub status: u16,
+    /// No server has it: it will be made when it is first written to.
+    pub pretended: bool,
     pub container_count: u64,
     pub object_count: u64,
     pub bytes: u64,
+    /// What containers of each policy hold.
+    pub policies: BTreeMap<PolicyIndex, PolicyUsage>,
     pub meta: BTreeMap<String, String>,
     pub sysmeta: BTreeMap<String, String>,
+}
+
+/// An account's objects of one storage policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyUsage {
+    pub container_count: u64,
+    pub object_count: u64,
+    pub bytes: u64,
 }
 
 impl AccountInfo {

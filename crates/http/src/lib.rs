@@ -7,6 +7,7 @@
 //!
 //! Layer 2: may depend on `types` only. Nothing here knows accounts, rings or disks.
 
+pub mod blocks;
 pub mod body;
 pub mod client;
 pub mod clock;
@@ -20,9 +21,10 @@ pub mod respond;
 pub mod serve;
 pub mod service;
 
+pub use blocks::Blocks;
 pub use body::{Body, BodyError, BodySender};
 pub use clock::Clock;
 pub use context::{Authorize, AuthorizeFuture, Context, Granted};
 pub use digest::SharedDigest;
-pub use info::{AccountInfo, ContainerInfo, Cors, InfoFuture, InfoSource, SwiftInfo};
+pub use info::{AccountInfo, ContainerInfo, Cors, InfoFuture, InfoSource, PolicyUsage, SwiftInfo};
 pub use service::{Handler, Request, Response, Service, ServiceFuture, handler_fn};

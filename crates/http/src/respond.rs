@@ -66,10 +66,25 @@ pub fn standard(code: StatusCode) -> Response {
     }
 }
 
+/// `404 Not Found`: a code and the title Swift gives it.
+pub fn status_line(code: StatusCode) -> String {
+    let title = match explanation(code.as_u16()) {
+        Some((title, _)) => title,
+        None => code.canonical_reason().unwrap_or("Unknown"),
+    };
+    format!("{} {title}", code.as_u16())
+}
+
+/// A code's title and sentence, on a line each; nothing for codes without one.
+pub fn explain(code: StatusCode) -> String {
+    explanation(code.as_u16()).map_or_else(String::new, |(title, text)| format!("{title}\n{text}"))
+}
+
 /// Title and one sentence for a code, where Swift gives a body.
 fn explanation(code: u16) -> Option<(&'static str, &'static str)> {
     Some(match code {
         201 => return None,
+        301 => ("Moved Permanently", "The resource has moved permanently."),
         202 => ("Accepted", "The request is accepted for processing."),
         400 => (
             "Bad Request",

@@ -55,7 +55,7 @@ impl ServeOptions {
             server,
             max_connections: 4096,
             header_timeout: Duration::from_secs(60),
-            max_head: 128 * 1024,
+            max_head: 64 * 1024,
             max_headers: 256,
             grace: Duration::from_secs(60),
             metrics: MetricsAccess::Loopback,

@@ -19,9 +19,14 @@ use crate::{IndexError, Result};
 /// Log pages after which a commit also merges the log into the file: often enough to keep reads
 /// quick, seldom enough that hot pages are merged once for many commits.
 const CHECKPOINT_PAGES: u32 = 2000;
-const WRITER_CACHE_KIB: i32 = 4096;
-const READER_CACHE_KIB: i32 = 2048;
+const WRITER_CACHE_KIB: i32 = 1024;
+const READER_CACHE_KIB: i32 = 512;
 const STATEMENTS_MAX: usize = 48;
+
+/// Keeps the log's index in this process's memory. In a file, as by default, the index is written
+/// to disk with every sync of the file system, for nothing. Other processes are kept out while a
+/// database is open here; WAL mode does that to Swift's anyway.
+const VFS: &str = "unix-excl";
 
 /// The one connection that writes a database.
 pub(crate) fn open_writer(path: &Path, lock_timeout: Duration) -> Result<Connection> {
@@ -57,7 +62,7 @@ pub(crate) fn open_new(path: &Path) -> Result<Connection> {
 
 fn open_existing(path: &Path, lock_timeout: Duration) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags(path, flags)?;
+    let conn = Connection::open_with_flags_and_vfs(path, flags, VFS)?;
     conn.busy_timeout(lock_timeout)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     conn.pragma_update(None, "temp_store", "MEMORY")?;

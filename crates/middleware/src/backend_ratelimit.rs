@@ -1,90 +1,139 @@
-//! `egg:swift#backend_ratelimit`: passes everything, as Swift's does while no rate is set, which
-//! is how the backends' sample confs have it. Where a rate may be set, in the section or in the
-//! filter's own conf file, the filter is refused as not built: a limit must not go unheeded.
+//! Answers 529 where a device gets more requests a second than it may: of each method, and in
+//! all. In the pipelines of object, container and account servers.
 //!
-//! Options (default): `backend_ratelimit_conf_path` (`backend-ratelimit.conf` in `swift_dir`),
-//! `requests_per_device_per_second` and the same for each method,
-//! `put_requests_per_device_per_second` and so on (0: no limit). A conf file that appears while
-//! the server runs, which Swift would load, is not looked for.
+//! Options (default): `requests_per_device_per_second` and `METHOD_requests_per_device_per_second`
+//! (0: no limit), `requests_per_device_rate_buffer` (1: seconds a device may save up),
+//! `backend_ratelimit_conf_path` (`backend-ratelimit.conf` in `swift_dir`), and
+//! `config_reload_interval` (60 seconds; 0: never): the file's section `[backend_ratelimit]` goes
+//! before the filter's own, and is read again while the server runs. A file that cannot be read
+//! changes nothing. Requests are counted in each process.
 
-use std::path::{Path, PathBuf};
+mod limiter;
+mod limits;
 
-use cairn_formats::ini::{ConfError, Section};
-use cairn_http::Handler;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use cairn_formats::ini::Section;
+use cairn_http::params::{split_path, unquote};
+use cairn_http::{Clock, Handler, Request, Service, ServiceFuture, respond};
+use cairn_types::Timestamp;
 
 use crate::{FilterEnv, FilterError};
+use limiter::Limiters;
+use limits::{LimitedMethod, Limits};
 
-const METHODS: [&str; 7] = [
-    "get",
-    "head",
-    "put",
-    "post",
-    "delete",
-    "update",
-    "replicate",
-];
+struct BackendRateLimit {
+    next: Handler,
+    shared: Arc<Shared>,
+    clock: Clock,
+    reload_interval: Duration,
+    /// In ticks.
+    last_reload: AtomicU64,
+}
+
+/// What a reload, on a thread of its own, changes.
+struct Shared {
+    section: Section,
+    conf_path: PathBuf,
+    state: Mutex<State>,
+}
+
+struct State {
+    limits: Limits,
+    limiters: Limiters,
+    /// The file was there when it was last looked for, or the conf names it.
+    is_file_expected: bool,
+}
 
 pub(crate) fn make(
     section: &Section,
     next: Handler,
-    _: &FilterEnv,
+    env: &FilterEnv,
 ) -> Result<Handler, FilterError> {
-    if sets_a_rate(section)? || conf_path(section).exists() {
-        let name = "backend_ratelimit".to_owned();
-        return Err(FilterError::NotYet { name });
-    }
-    Ok(next)
-}
-
-fn conf_path(section: &Section) -> PathBuf {
-    match section.get("backend_ratelimit_conf_path") {
+    let named = section.get("backend_ratelimit_conf_path");
+    let conf_path = match named {
         Some(path) => path.into(),
-        None => Path::new(section.str_or("swift_dir", "/etc/swift")).join("backend-ratelimit.conf"),
+        None => {
+            PathBuf::from(section.str_or("swift_dir", "/etc/swift")).join("backend-ratelimit.conf")
+        }
+    };
+    let shared = Arc::new(Shared {
+        section: section.clone(),
+        conf_path,
+        state: Mutex::new(State {
+            limits: Limits::read(section)?,
+            limiters: Limiters::default(),
+            is_file_expected: named.is_some(),
+        }),
+    });
+    shared.load_file();
+    Ok(Arc::new(BackendRateLimit {
+        next,
+        shared,
+        reload_interval: section.seconds_or("config_reload_interval", 60.0)?,
+        last_reload: AtomicU64::new(env.clock.now().ticks()),
+        clock: env.clock.clone(),
+    }))
+}
+
+impl Service for BackendRateLimit {
+    fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
+        let now = self.clock.now();
+        self.reload_when_due(now);
+        if self.is_allowed(&request, now) {
+            return self.next.call(request);
+        }
+        let refused = respond::standard(respond::status(529));
+        Box::pin(std::future::ready(refused))
     }
 }
 
-fn sets_a_rate(section: &Section) -> Result<bool, ConfError> {
-    let all = "requests_per_device_per_second";
-    let options = METHODS.iter().map(|method| format!("{method}_{all}"));
-    let mut any = false;
-    for option in options.chain([all.to_owned()]) {
-        let rate = section.f64_or(&option, 0.0)?;
-        if rate < 0.0 {
-            return Err(section.bad(&option, "expected 0 (no limit) or more"));
+impl BackendRateLimit {
+    fn is_allowed(&self, request: &Request, now: Timestamp) -> bool {
+        let Some(method) = LimitedMethod::of(request.method()) else {
+            return true;
+        };
+        let mut state = self.shared.state();
+        if state.limits.are_off() {
+            return true;
         }
-        any |= rate > 0.0;
+        // A path without device and partition is a health check or the like.
+        let path = unquote(request.uri().path()).unwrap_or_default();
+        let Some(parts) = split_path(&path, 1, 3, true) else {
+            return true;
+        };
+        let (Some(device), Some(Ok(_))) = (parts[0], parts[1].map(str::parse::<u64>)) else {
+            return true;
+        };
+        let State {
+            limits, limiters, ..
+        } = &mut *state;
+        limiters.is_allowed(device, None, limits, now)
+            && limiters.is_allowed(device, Some(method), limits, now)
     }
-    Ok(any)
+
+    /// Reads the file again, beside the requests, when it is time; one reader at a time.
+    fn reload_when_due(&self, now: Timestamp) {
+        let last = self.last_reload.load(Ordering::Relaxed);
+        let interval = (self.reload_interval.as_micros() / 10) as u64;
+        if interval == 0 || now.ticks().saturating_sub(last) < interval {
+            return;
+        }
+        let claimed = self.last_reload.compare_exchange(
+            last,
+            now.ticks(),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        if claimed.is_ok() {
+            let shared = self.shared.clone();
+            tokio::task::spawn_blocking(move || shared.load_file());
+        }
+    }
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use crate::{build, testing};
-
-    #[test]
-    fn passes_only_where_no_rate_may_be_set() {
-        let folder = tempfile::tempdir().unwrap();
-        let swift_dir = folder.path().to_str().unwrap();
-        let made = |option: &str, value: &str| {
-            let pairs = [("swift_dir", swift_dir), (option, value)];
-            let section = Section::from_pairs("filter:backend_ratelimit", &pairs);
-            let next = testing::answers(200);
-            build("backend_ratelimit", &section, next, &testing::env()).map(|_| ())
-        };
-        let not_yet = |result| matches!(result, Err(FilterError::NotYet { .. }));
-        assert!(made("requests_per_device_per_second", "0.0").is_ok());
-        assert!(made("requests_per_device_rate_buffer", "2").is_ok());
-        assert!(not_yet(made("requests_per_device_per_second", "10")));
-        assert!(not_yet(made("put_requests_per_device_per_second", "0.5")));
-        let bad = made("get_requests_per_device_per_second", "-1");
-        assert!(matches!(bad, Err(FilterError::Conf(_))));
-
-        std::fs::write(folder.path().join("backend-ratelimit.conf"), "").unwrap();
-        assert!(not_yet(made("config_reload_interval", "60")));
-        let elsewhere = folder.path().join("none.conf");
-        let path = elsewhere.to_str().unwrap();
-        assert!(made("backend_ratelimit_conf_path", path).is_ok());
-    }
-}
+mod tests;

@@ -11,11 +11,8 @@ use cairn_http::{AccountInfo, Clock, ContainerInfo, Handler, InfoFuture, InfoSou
 use cairn_types::{Constraints, HashPath, PolicySet};
 use thiserror::Error;
 
+use crate::logins::Logins;
 use crate::random::Random;
-use crate::{
-    backend_ratelimit, catch_errors, copy, gatekeeper, healthcheck, listing_formats, memcache,
-    proxy_logging, recon, tempauth,
-};
 
 /// What filters may know of the process and cluster they are in.
 #[derive(Clone)]
@@ -27,6 +24,8 @@ pub struct FilterEnv {
     pub hash_path: HashPath,
     pub clock: Clock,
     pub random: Random,
+    /// Who logs in by name and key, as filters of this pipeline tell each other.
+    pub logins: Logins,
 }
 
 /// Why a filter cannot be made.
@@ -40,55 +39,65 @@ pub enum FilterError {
     NotYet { name: String },
     #[error("there is no filter {name:?}; known are: {}", known().join(", "))]
     Unknown { name: String },
+    #[error(
+        "{option} needs the filter {needs:?} behind it in the pipeline, and it is not there; add it, or \
+         set {option} = false"
+    )]
+    Needs {
+        option: &'static str,
+        needs: &'static str,
+    },
     #[error(transparent)]
     Conf(#[from] ConfError),
 }
 
 type Make = fn(&Section, Handler, &FilterEnv) -> Result<Handler, FilterError>;
 
-/// Filters that are built, under the names of Swift's entry points.
-const BUILT: [(&str, Make); 10] = [
-    ("backend_ratelimit", backend_ratelimit::make),
-    ("catch_errors", catch_errors::make),
-    ("copy", copy::make),
-    ("gatekeeper", gatekeeper::make),
-    ("healthcheck", healthcheck::make),
-    ("listing_formats", listing_formats::make),
-    ("memcache", memcache::make),
-    ("proxy_logging", proxy_logging::make),
-    ("recon", recon::make),
-    ("tempauth", tempauth::make),
+/// Filters that are built, under the names of Swift's entry points. `authtoken` is Keystone's
+/// `auth_token`; `identity` is ours.
+const BUILT: &[(&str, Make)] = &[
+    ("account_quotas", crate::account_quotas::make),
+    ("authtoken", crate::authtoken::make),
+    ("backend_ratelimit", crate::backend_ratelimit::make),
+    ("bulk", crate::bulk::make),
+    ("catch_errors", crate::catch_errors::make),
+    ("cname_lookup", crate::cname_lookup::make),
+    ("container_quotas", crate::container_quotas::make),
+    ("copy", crate::copy::make),
+    ("crossdomain", crate::crossdomain::make),
+    ("dlo", crate::dlo::make),
+    ("domain_remap", crate::domain_remap::make),
+    ("etag_quoter", crate::etag_quoter::make),
+    ("formpost", crate::formpost::make),
+    ("gatekeeper", crate::gatekeeper::make),
+    ("healthcheck", crate::healthcheck::make),
+    ("identity", crate::identity::make),
+    ("keystoneauth", crate::keystoneauth::make),
+    ("listing_formats", crate::listing_formats::make),
+    ("memcache", crate::memcache::make),
+    ("name_check", crate::name_check::make),
+    ("proxy_logging", crate::proxy_logging::make),
+    ("ratelimit", crate::ratelimit::make),
+    ("read_only", crate::read_only::make),
+    ("recon", crate::recon::make),
+    ("slo", crate::slo::make),
+    ("staticweb", crate::staticweb::make),
+    ("symlink", crate::symlink::make),
+    ("tempauth", crate::tempauth::make),
+    ("tempurl", crate::tempurl::make),
+    ("versioned_writes", crate::versioned_writes::make),
 ];
 
-/// Filters of Swift's, and the one of Keystone's that goes with them, that are not built.
-const NOT_YET: [&str; 28] = [
-    "account_quotas",
-    "authtoken",
-    "bulk",
-    "cname_lookup",
-    "container_quotas",
+/// Filters of Swift's that are not built.
+const NOT_YET: &[&str] = &[
     "container_sync",
-    "crossdomain",
-    "dlo",
-    "domain_remap",
     "encryption",
-    "etag_quoter",
-    "formpost",
     "keymaster",
-    "keystoneauth",
     "kmip_keymaster",
     "kms_keymaster",
     "list_endpoints",
-    "name_check",
-    "ratelimit",
-    "read_only",
     "s3api",
     "s3token",
-    "slo",
-    "staticweb",
-    "symlink",
-    "tempurl",
-    "versioned_writes",
     "xprofile",
 ];
 
@@ -120,13 +129,38 @@ pub fn build(
 /// valid after the ones before it were inserted. `pipeline`: entry points from the outside in.
 /// Only filters that are built are named.
 pub fn required_filters(pipeline: &[String]) -> Vec<(usize, &'static str)> {
-    const AFTER: [(&str, &[&str]); 4] = [
+    const AFTER: [(&str, &[&str]); 6] = [
+        (
+            "versioned_writes",
+            &[
+                "slo",
+                "dlo",
+                "copy",
+                "staticweb",
+                "tempauth",
+                "keystoneauth",
+                "catch_errors",
+                "gatekeeper",
+                "proxy_logging",
+            ],
+        ),
+        (
+            "dlo",
+            &[
+                "copy",
+                "staticweb",
+                "tempauth",
+                "keystoneauth",
+                "catch_errors",
+                "gatekeeper",
+                "proxy_logging",
+            ],
+        ),
         (
             "copy",
             &[
                 "staticweb",
                 "tempauth",
-                "keystoneauth",
                 "catch_errors",
                 "gatekeeper",
                 "proxy_logging",
@@ -191,7 +225,7 @@ mod tests {
         let result =
             |name: &str| build(name, &section, testing::answers(200), &testing::env()).map(|_| ());
         assert!(result("catch_errors").is_ok());
-        assert!(matches!(result("slo"), Err(FilterError::NotYet { name }) if name == "slo"));
+        assert!(matches!(result("s3api"), Err(FilterError::NotYet { name }) if name == "s3api"));
         let unknown = result("nonsense").expect_err("unknown").to_string();
         assert!(
             unknown.contains("nonsense") && unknown.contains("tempauth"),
@@ -211,7 +245,14 @@ mod tests {
         };
         assert_eq!(
             place(&[]),
-            ["catch_errors", "gatekeeper", "listing_formats", "copy"]
+            [
+                "catch_errors",
+                "gatekeeper",
+                "listing_formats",
+                "copy",
+                "dlo",
+                "versioned_writes"
+            ]
         );
         assert_eq!(
             place(&[
@@ -229,7 +270,9 @@ mod tests {
                 "memcache",
                 "listing_formats",
                 "tempauth",
-                "copy"
+                "copy",
+                "dlo",
+                "versioned_writes"
             ]
         );
         assert_eq!(
@@ -240,7 +283,9 @@ mod tests {
                 "catch_errors",
                 "listing_formats",
                 "tempauth",
-                "copy"
+                "copy",
+                "dlo",
+                "versioned_writes"
             ]
         );
     }

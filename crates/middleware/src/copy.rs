@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cairn_formats::ini::Section;
 use cairn_http::context::Context;
-use cairn_http::params::{Params, is_true, quote_path, split_path, unquote, with_path_and_query};
+use cairn_http::params::{Params, is_true, quote_path, with_path_and_query};
 use cairn_http::{Body, Handler, Request, Response, Service, ServiceFuture, respond};
 use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_meta, is_sys_or_user_meta};
 use cairn_types::{Constraints, ServerKind};
@@ -25,6 +25,7 @@ use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 
 use crate::accept::best_match;
+use crate::api_path::{ObjectPath, account_header, path_header, refuse, set};
 use crate::watch::with_length;
 use crate::{FilterEnv, FilterError};
 
@@ -114,81 +115,6 @@ impl Service for Copy {
     }
 }
 
-/// A decoded path of an object.
-#[derive(Clone)]
-struct ObjectPath {
-    version: String,
-    account: String,
-    container: String,
-    object: String,
-}
-
-impl ObjectPath {
-    fn of(raw: &str) -> Option<ObjectPath> {
-        let path = unquote(raw).ok()?;
-        let parts = split_path(&path, 4, 4, true)?;
-        Some(ObjectPath {
-            version: parts[0]?.to_owned(),
-            account: parts[1]?.to_owned(),
-            container: parts[2]?.to_owned(),
-            object: parts[3]?.to_owned(),
-        })
-    }
-
-    fn path(&self) -> String {
-        format!(
-            "/{}/{}/{}/{}",
-            self.version, self.account, self.container, self.object
-        )
-    }
-}
-
-fn refuse(message: &'static str) -> Response {
-    respond::text(StatusCode::PRECONDITION_FAILED, message)
-}
-
-/// Container and object of a `Destination` or `X-Copy-From`.
-fn path_header(
-    parts: &Parts,
-    name: &HeaderName,
-    message: &'static str,
-) -> Result<(String, String), Response> {
-    let value = respond::header(&parts.headers, name.as_str())
-        .and_then(|v| unquote(v).ok())
-        .ok_or_else(|| refuse(message))?;
-    let path = if value.starts_with('/') {
-        value
-    } else {
-        format!("/{value}")
-    };
-    match split_path(&path, 2, 2, true).as_deref() {
-        Some([Some(container), Some(object)]) => {
-            Ok(((*container).to_owned(), (*object).to_owned()))
-        }
-        _ => Err(refuse(message)),
-    }
-}
-
-fn account_header(value: &HeaderValue) -> Result<String, Response> {
-    let name = std::str::from_utf8(value.as_bytes())
-        .ok()
-        .and_then(|v| unquote(v).ok())
-        .ok_or_else(|| refuse("Account name must be valid UTF-8"))?;
-    if name.is_empty() {
-        return Err(refuse("Account name cannot be empty"));
-    }
-    if name.contains('/') {
-        return Err(refuse("Account name cannot contain slashes"));
-    }
-    Ok(name)
-}
-
-fn set(headers: &mut HeaderMap, name: HeaderName, text: &str) {
-    if let Some(value) = respond::value(text) {
-        headers.insert(name, value);
-    }
-}
-
 /// `COPY source` with `Destination` as the `PUT destination` with `X-Copy-From` that it means.
 fn copy_to_put(parts: &mut Parts, source: ObjectPath) -> Result<ObjectPath, Response> {
     if parts.headers.get(DESTINATION).is_none_or(|v| v.is_empty()) {
@@ -264,7 +190,8 @@ impl Copy {
                 shown,
                 content_type,
                 self.yield_frequency,
-            ));
+            )
+            .await);
         }
         let mut response = self.next.call(sink).await;
         if response.status().is_success() {

@@ -7,21 +7,64 @@
 //! May depend on `types`, `formats` and `http`; never on the proxy or the backend servers.
 
 mod accept;
+mod account_quotas;
+mod api_path;
+mod authtoken;
 mod backend_ratelimit;
 mod build;
+mod bulk;
 mod catch_errors;
+mod cause;
+mod cname_lookup;
+mod container_quotas;
 mod copy;
+mod crossdomain;
+mod dlo;
+mod domain_remap;
+mod etag_quoter;
+#[cfg(test)]
+mod fake_store;
+mod fernet;
+mod formpost;
 mod gatekeeper;
+#[cfg(test)]
+mod golden;
+mod header_list;
+mod header_params;
 mod healthcheck;
+mod heartbeat;
+mod html;
+mod identity;
+mod keystone;
+mod keystoneauth;
 mod listing_formats;
+mod location;
+mod logins;
 mod memcache;
+mod name_check;
+mod names;
 mod proxy_logging;
 mod random;
+mod ratelimit;
+mod read_only;
 mod recon;
+mod remembered;
+mod report;
+mod resellers;
+mod segments;
+mod signature;
+mod slo;
+mod staticweb;
+mod subrequest;
+mod symlink;
 mod tempauth;
+mod tempurl;
 #[cfg(test)]
 mod testing;
+mod versioned_writes;
 mod watch;
+mod whole;
 
 pub use build::{FilterEnv, FilterError, NoInfo, build, known, required_filters};
+pub use logins::Logins;
 pub use random::Random;

@@ -2,7 +2,7 @@
 //! for JSON; here the answer becomes text or XML, after `?format=` or `Accept`.
 //!
 //! The whole listing is held in memory while it is converted: at most
-//! [`MAX_LISTING_BYTES`](listing::MAX_LISTING_BYTES), and only where its length is announced.
+//! [`MAX_LISTING_BYTES`](listing::MAX_LISTING_BYTES).
 
 use std::sync::Arc;
 
@@ -15,10 +15,16 @@ use cairn_http::{Body, Handler, Request, Response, Service, ServiceFuture, respo
 use cairn_types::Constraints;
 use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, VARY};
 use http::{Method, StatusCode};
-use tracing::{error, warn};
+use tracing::warn;
 
 use crate::accept::best_match;
+use crate::whole;
 use crate::{FilterEnv, FilterError};
+
+/// In the extensions of an answer that is JSON whatever the client asked for
+/// (`swift.format_listing` is false).
+#[derive(Clone, Copy)]
+pub(crate) struct AsItIs;
 
 struct ListingFormats {
     next: Handler,
@@ -111,6 +117,11 @@ fn ask_for_json(
     })?;
     let by_accept = !params.contains("format");
     let content_type = listing_content_type(request, &params)?;
+    if !by_accept {
+        // Filters behind this one that answer in one format only see what was asked for.
+        let accept = HeaderValue::from_static(content_type);
+        request.headers_mut().insert(ACCEPT, accept);
+    }
     params.set("format", "json");
     let path = request.uri().path();
     let uri = format!("{path}?{}", params.encode());
@@ -164,6 +175,9 @@ async fn convert(mut response: Response, wanted: &Wanted) -> Response {
     if response.status() != StatusCode::OK && response.status() != StatusCode::NO_CONTENT {
         return response;
     }
+    if response.extensions().get::<AsItIs>().is_some() {
+        return response;
+    }
     if wanted.by_accept {
         vary_by_accept(&mut response);
     }
@@ -178,19 +192,9 @@ async fn convert(mut response: Response, wanted: &Wanted) -> Response {
             .insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
         return response;
     }
-    let length = respond::header(response.headers(), CONTENT_LENGTH.as_str())
-        .and_then(|l| l.parse().ok())
-        .or_else(|| response.body().length());
-    if length.is_none_or(|l| l > listing::MAX_LISTING_BYTES) {
-        return response;
-    }
-    let (mut head, body) = response.into_parts();
-    let json = match body.collect(listing::MAX_LISTING_BYTES).await {
-        Ok(json) => json,
-        Err(error) => {
-            error!(account = wanted.account, %error, "a listing broke off");
-            return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
-        }
+    let (mut head, json) = match whole::listing(response).await {
+        Ok(whole) => whole,
+        Err(as_it_is) => return as_it_is,
     };
     let Ok(body) = wanted.render(&json) else {
         // Another filter's JSON, no listing: passed on as it came.

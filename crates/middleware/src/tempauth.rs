@@ -7,7 +7,6 @@
 //! (`AUTH_tk…`, see `tokens.rs`). Validated tokens are remembered until they expire.
 
 mod authorize;
-mod fernet;
 mod get_token;
 mod tokens;
 mod users;
@@ -16,17 +15,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairn_formats::acl::check_account_acl;
-use cairn_formats::ini::{ConfError, Section};
+use cairn_formats::ini::Section;
 use cairn_http::context::{Authorize, Context};
-use cairn_http::params::{quote_path, split_path, unquote};
+use cairn_http::params::{split_path, unquote};
 use cairn_http::{Clock, Handler, InfoSource, Request, Response, Service, ServiceFuture, respond};
-use http::StatusCode;
-use http::header::{HeaderMap, HeaderName, WWW_AUTHENTICATE};
+use http::header::{HeaderMap, HeaderName};
 use tracing::{debug, warn};
 
+use crate::keystone::Confirmed;
+use crate::remembered::Remembered;
+use crate::resellers::{self, option_of_prefix, reseller_prefixes, unauthorized};
 use crate::{FilterEnv, FilterError};
 use authorize::{Authorizer, DenyAll, Identity};
-use tokens::{Remembered, Tokens};
+use tokens::Tokens;
 use users::Users;
 
 const X_AUTH_TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
@@ -55,7 +56,7 @@ struct TempAuth {
     core: Arc<Core>,
     auth_prefix: String,
     allow_overrides: bool,
-    remembered: Remembered,
+    remembered: Remembered<Arc<Authorizer>>,
     /// For requests without a token, and for those that are nobody's business here.
     anonymous: Arc<dyn Authorize>,
     deny_all: Arc<dyn Authorize>,
@@ -71,9 +72,13 @@ pub(crate) fn make(
     let prefixes = reseller_prefixes(section);
     let require_group = prefixes
         .iter()
-        .filter_map(|p| Some((p.clone(), require_group(section, p)?)))
+        .filter_map(|p| {
+            let group = option_of_prefix(section, p, "require_group")?.trim();
+            (!group.is_empty()).then(|| (p.clone(), group.to_owned()))
+        })
         .collect();
     let users = Users::read(section, &prefixes)?;
+    env.logins.tell(users.logins());
     let tokens = Tokens::read(section, &prefixes[0], env)?;
     let core = Arc::new(Core {
         prefixes,
@@ -96,32 +101,6 @@ pub(crate) fn make(
     }))
 }
 
-/// `AUTH, SERVICE` as `AUTH_`, `SERVICE_`; two quotes, or nothing at all, are the empty prefix.
-fn reseller_prefixes(section: &Section) -> Vec<String> {
-    let mut prefixes: Vec<String> = Vec::new();
-    for item in section.list_or("reseller_prefix", "AUTH") {
-        let mut prefix = if item == "''" { String::new() } else { item };
-        if !prefix.is_empty() && !prefix.ends_with('_') {
-            prefix.push('_');
-        }
-        if !prefixes.contains(&prefix) {
-            prefixes.push(prefix);
-        }
-    }
-    if prefixes.is_empty() {
-        prefixes.push(String::new());
-    }
-    prefixes
-}
-
-fn require_group(section: &Section, prefix: &str) -> Option<String> {
-    let own = if prefix.is_empty() { "''" } else { prefix };
-    [format!("{own}require_group"), "require_group".to_owned()]
-        .iter()
-        .find_map(|option| section.get(option).map(str::trim).filter(|g| !g.is_empty()))
-        .map(str::to_owned)
-}
-
 fn auth_prefix(text: &str) -> String {
     let bare = text.trim_matches('/');
     if bare.is_empty() {
@@ -137,12 +116,7 @@ fn auth_prefix(text: &str) -> String {
 impl Core {
     /// Which of the prefixes an account has; the empty one fits when no other does.
     fn account_prefix(&self, account: &str) -> Option<&str> {
-        self.prefixes
-            .iter()
-            .filter(|p| !p.is_empty())
-            .find(|p| account.starts_with(p.as_str()))
-            .or_else(|| self.prefixes.iter().find(|p| p.is_empty()))
-            .map(String::as_str)
+        resellers::account_prefix(&self.prefixes, account)
     }
 }
 
@@ -159,7 +133,9 @@ impl Service for TempAuth {
             let response = get_token::answer(&self.core, &request, &rest);
             return Box::pin(std::future::ready(response));
         }
-        if let Err(response) = self.authenticate(&mut request) {
+        if !decided_by_identity(&request)
+            && let Err(response) = self.authenticate(&mut request)
+        {
             return Box::pin(std::future::ready(response));
         }
         self.account_acl_to_sysmeta(&mut request);
@@ -290,25 +266,19 @@ impl TempAuth {
     }
 }
 
+/// Has the store's own identity found out who asks, and does another filter decide by it? Both
+/// are over the same accounts, so that this one does not answer for these alone.
+fn decided_by_identity(request: &Request) -> bool {
+    let built_in = |confirmed: &Confirmed| confirmed.built_in;
+    let extensions = request.extensions();
+    extensions.get().is_some_and(built_in)
+        && extensions
+            .get::<Context>()
+            .is_some_and(|context| context.authorizer.is_some())
+}
+
 fn header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
     respond::header(headers, name.as_str())
-}
-
-/// 401 for a realm: an account, or `unknown`.
-fn unauthorized(realm: &str) -> Response {
-    let mut response = respond::standard(StatusCode::UNAUTHORIZED);
-    let value = format!("Swift realm=\"{}\"", quote_path(realm));
-    respond::set(response.headers_mut(), WWW_AUTHENTICATE.as_str(), value);
-    response
-}
-
-/// An error about an option whose value must not be shown.
-fn secret_option(section: &Section, option: &str, remedy: &str) -> FilterError {
-    let mut error = section.bad(option, remedy);
-    if let ConfError::Value { value, .. } = &mut error {
-        *value = "(not shown)".into();
-    }
-    error.into()
 }
 
 #[cfg(test)]

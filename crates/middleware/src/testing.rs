@@ -13,7 +13,7 @@ use cairn_http::{
 };
 use cairn_types::{Constraints, HashPath, PolicySet, Timestamp};
 
-use crate::{FilterEnv, Random, build};
+use crate::{FilterEnv, Logins, Random, build};
 
 /// The same account and container for every name.
 #[derive(Default)]
@@ -45,6 +45,7 @@ pub(crate) fn env() -> FilterEnv {
         hash_path: HashPath::new("pre", "fix"),
         clock: Clock::manual(Timestamp::from_secs(1_700_000_000)),
         random: Random::seeded(1),
+        logins: Logins::default(),
     }
 }
 

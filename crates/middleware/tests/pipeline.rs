@@ -13,7 +13,7 @@ use cairn_http::serve::{ServeOptions, bind, serve};
 use cairn_http::{
     Body, Clock, Context, Handler, Request, Response, SwiftInfo, handler_fn, respond,
 };
-use cairn_middleware::{FilterEnv, NoInfo, Random, build};
+use cairn_middleware::{FilterEnv, Logins, NoInfo, Random, build};
 use cairn_types::{Constraints, HashPath, PolicySet};
 use http::{Method, StatusCode};
 use tokio::sync::watch;
@@ -68,6 +68,7 @@ fn pipeline() -> Handler {
         hash_path: HashPath::new("", "changeme"),
         clock: Clock::system(),
         random: Random::system(),
+        logins: Logins::default(),
     };
     let section = Section::from_pairs("filter:any", &[("user_test_tester", "testing .admin")]);
     PIPELINE.iter().rev().fold(handler_fn(proxy), |next, name| {

@@ -106,6 +106,7 @@ fn diskfile(section: &Section) -> Result<DiskFileConfig, ConfError> {
             defaults.etag_recheck_interval.as_secs_f64(),
         )?,
         bytes_per_sync: megabytes.saturating_mul(1 << 20),
+        direct_io_from: section.u64_or("direct_io_from", defaults.direct_io_from)?,
     })
 }
 

@@ -240,18 +240,29 @@ fn filter(conf: &Conf, name: &str) -> Result<Filter> {
     })
 }
 
+/// Keystone's filter, as Swift's sample conf names it.
+const AUTH_TOKEN: &str = "keystonemiddleware.auth_token:filter_factory";
+
 fn entry_point(conf: &Conf, name: &str, section: &Section) -> Result<String> {
-    if section
+    if let Some((_, factory)) = section
         .iter()
-        .any(|(option, _)| option.starts_with("paste."))
+        .find(|(option, _)| option.starts_with("paste."))
     {
+        if factory.trim() == AUTH_TOKEN {
+            return Ok("authtoken".to_owned());
+        }
         bail!(
             "{}: [{name}] loads Python code; use = egg:swift#… is what works here",
             conf.file()
         );
     }
-    let used = section.required("use", "say which: egg:swift#…")?;
-    match used.trim().strip_prefix("egg:swift#") {
+    let used = section.required("use", "say which: egg:swift#…")?.trim();
+    if used == "egg:keystonemiddleware#auth_token" {
+        return Ok("authtoken".to_owned());
+    }
+    // What is not Swift's at all is named as ours.
+    let own = used.strip_prefix("egg:cairn#");
+    match own.or_else(|| used.strip_prefix("egg:swift#")) {
         Some(entry_point) if !entry_point.is_empty() => Ok(entry_point.to_owned()),
         _ => Err(section
             .bad("use", "only egg:swift#… can be used here")
@@ -335,6 +346,24 @@ interval = 5
         );
         assert!(conf.daemon("object-auditor").is_none());
         assert_eq!(conf.daemons_not_served(), ["object-replicator"]);
+    }
+
+    #[test]
+    fn keystones_filter_and_ours() {
+        let conf = load(
+            "[pipeline:main]\npipeline = authtoken other own app\n\
+             [app:app]\nuse = egg:swift#proxy\n\
+             [filter:authtoken]\npaste.filter_factory = keystonemiddleware.auth_token:filter_factory\n\
+             [filter:other]\nuse = egg:keystonemiddleware#auth_token\n\
+             [filter:own]\nuse = egg:cairn#identity\n",
+        )
+        .unwrap();
+        let names: Vec<_> = conf
+            .filters
+            .iter()
+            .map(|f| f.entry_point.as_str())
+            .collect();
+        assert_eq!(names, ["authtoken", "authtoken", "identity"]);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 mod backends;
 mod cluster;
 pub mod conf;
+pub mod console;
 mod limits;
 mod listen;
 pub mod lock;

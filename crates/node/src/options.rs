@@ -7,7 +7,7 @@ use crate::conf::ServerConf;
 use crate::similar::did_you_mean;
 
 /// Options of `[DEFAULT]` and of the applications, Swift's and ours.
-const KNOWN: [&str; 124] = [
+const KNOWN: &[&str] = &[
     "account_autocreate",
     "account_existence_skip_cache_pct",
     "admin_key",
@@ -40,6 +40,7 @@ const KNOWN: [&str; 124] = [
     "db_query_logging",
     "deny_host_headers",
     "devices",
+    "direct_io_from",
     "disable_fallocate",
     "disallowed_sections",
     "disk_chunk_size",
@@ -150,7 +151,7 @@ fn hint(option: &str) -> Option<String> {
     if KNOWN.contains(&option) {
         return None;
     }
-    Some(did_you_mean(option, KNOWN)).filter(|hint| !hint.is_empty())
+    Some(did_you_mean(option, KNOWN.iter().copied())).filter(|hint| !hint.is_empty())
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use cairn_http::{Clock, Handler, InfoSource};
-use cairn_middleware::{FilterEnv, NoInfo, Random};
+use cairn_middleware::{FilterEnv, Logins, NoInfo, Random};
 use tracing::info;
 
 use crate::cluster::Cluster;
@@ -24,6 +24,7 @@ pub(crate) fn filter_env(
         hash_path: cluster.hash_path.clone(),
         clock,
         random: Random::system(),
+        logins: Logins::default(),
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use cairn_console::StoreView;
 use cairn_http::metrics::Metrics;
 use cairn_http::serve::serve as serve_listener;
 use tokio::runtime::Runtime;
@@ -21,6 +22,7 @@ use tokio::task::JoinSet;
 use tracing::{error, info};
 
 use crate::conf::{Role, ServerConf};
+use crate::console::{self, ConsoleRun};
 use crate::limits;
 use crate::listen;
 use crate::lock::FolderLock;
@@ -38,7 +40,7 @@ const RING_CHECK: Duration = Duration::from_secs(5);
 const LOOSE_ENDS: Duration = Duration::from_secs(2);
 
 /// What the command line says about a process that serves.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct RunOptions {
     pub log: LogOptions,
     pub pid_file: Option<PathBuf>,
@@ -46,6 +48,8 @@ pub struct RunOptions {
     pub unsafe_no_fsync: bool,
     /// Printed after the ready lines.
     pub greeting: Option<String>,
+    /// A console beside the servers.
+    pub console: Option<ConsoleRun>,
 }
 
 /// Reads conf files and folders. `only`: which server they must be of.
@@ -118,7 +122,8 @@ pub fn run(confs: Vec<ServerConf>, options: RunOptions) -> Result<()> {
         let _inside = runtime.enter();
         Services::build(&servers, options.unsafe_no_fsync)?
     };
-    let served = runtime.block_on(serve_all(&servers, listeners, &services, options.greeting));
+    let extras = (options.console, options.greeting);
+    let served = runtime.block_on(serve_all(&servers, listeners, &services, extras));
     wait_for_loose_ends(&runtime);
     runtime.shutdown_timeout(LOOSE_ENDS);
     services.close();
@@ -207,7 +212,7 @@ async fn serve_all(
     servers: &[(ServerConf, ServerSettings)],
     listeners: Vec<TcpListener>,
     services: &Services,
-    greeting: Option<String>,
+    (console, greeting): (Option<ConsoleRun>, Option<String>),
 ) -> Result<()> {
     let signals = StopSignals::new().context("cannot listen for signals")?;
     let (stop_sender, stop) = watch::channel(false);
@@ -234,6 +239,11 @@ async fn serve_all(
     for daemon in services.daemons() {
         daemon.start(&mut daemons, stop.clone());
     }
+    if let Some(run) = console {
+        let view =
+            console::store_view(servers, services.handlers(), &services.clusters(), &metrics);
+        serving.spawn(serve_console(run, view, stop.clone()));
+    }
     announce(servers, greeting);
     join_all(&mut serving).await;
     join_all(&mut daemons).await;
@@ -242,6 +252,13 @@ async fn serve_all(
     let _ = rings.await;
     let _ = watching.await;
     Ok(())
+}
+
+/// A console that cannot be served takes no server with it.
+async fn serve_console(run: ConsoleRun, view: Option<StoreView>, stop: watch::Receiver<bool>) {
+    if let Err(error) = console::serve(run, view, stop).await {
+        error!(error = format!("{error:#}"), "the console is not served");
+    }
 }
 
 async fn join_all(tasks: &mut JoinSet<()>) {

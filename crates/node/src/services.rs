@@ -106,6 +106,10 @@ impl Services {
         &self.handlers
     }
 
+    pub(crate) fn clusters(&self) -> Vec<Arc<Cluster>> {
+        self.clusters.iter().cloned().collect()
+    }
+
     pub(crate) fn daemons(&self) -> &[Daemon] {
         &self.daemons
     }

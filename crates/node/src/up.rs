@@ -4,6 +4,7 @@
 //! Devices, replicas and the partition power are fixed by the first start: other values would
 //! move partitions, and nothing here moves the data along.
 
+mod console;
 mod edit;
 mod files;
 mod layout;
@@ -25,9 +26,11 @@ use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
 use crate::serve::{self, RunOptions};
 use crate::settings::{LogLevel, ServerSettings};
+pub use console::ConsoleChoice;
 pub use layout::{Layout, Shape};
 use rings::Ports;
 pub use users::User;
+pub(crate) use welcome::reachable;
 
 /// Where clients are served unless told otherwise.
 pub const DEFAULT_BIND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
@@ -52,6 +55,9 @@ pub struct UpOptions {
     pub unsafe_no_fsync: bool,
     pub log: LogOptions,
     pub pid_file: Option<PathBuf>,
+    pub console: ConsoleChoice,
+    /// Names the console may be asked by, beside addresses and `localhost`.
+    pub console_hosts: Vec<String>,
 }
 
 /// A data folder that is ready to be served; locked until dropped.
@@ -95,7 +101,11 @@ pub fn up(options: UpOptions) -> Result<()> {
             "this device's folder is gone: the device is down, the others serve"
         );
     }
-    let greeting = welcome::text(&store);
+    let console = console::prepare(&options, &store)?;
+    let console_shown = console
+        .as_ref()
+        .map(|(run, password)| (run.bind, password.as_str()));
+    let greeting = welcome::text(&store, console_shown);
     serve::run(
         confs,
         RunOptions {
@@ -103,6 +113,7 @@ pub fn up(options: UpOptions) -> Result<()> {
             pid_file: options.pid_file,
             unsafe_no_fsync: options.unsafe_no_fsync,
             greeting: Some(greeting),
+            console: console.map(|(run, _)| run),
         },
     )
 }
@@ -160,6 +171,7 @@ fn create(layout: Layout, lock: FolderLock, options: &UpOptions) -> Result<Store
     let mut texts = vec![
         ("swift", files::swift_conf(&random(), &random())),
         (Role::Proxy.server_name(), files::proxy_conf(&proxy)),
+        ("identity", files::IDENTITY_CONF.to_owned()),
     ];
     for (role, port) in [
         (Role::Account, ports.account),

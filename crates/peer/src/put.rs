@@ -16,7 +16,7 @@ use crate::backends::Backends;
 use crate::nodes::Node;
 
 /// How many chunks may wait for one backend.
-const DEPTH: usize = 2;
+const DEPTH: usize = 1;
 
 /// An open PUT to one node.
 pub struct Putter {

@@ -147,7 +147,7 @@ pub(crate) fn check_object_creation(
         .split(';')
         .skip(1)
         .any(|param| param.trim_start().starts_with("swift_"));
-    if reserved && !incoming.context.authorized {
+    if reserved && !incoming.context.content_type_overridden {
         return Err(bad_request(
             "Invalid Content-Type, swift_* is not a valid parameter name.",
         ));

@@ -3,6 +3,7 @@
 use cairn_formats::acl;
 use cairn_http::{Response, respond};
 use cairn_types::ServerKind;
+use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 
 use crate::app::Proxy;
@@ -10,6 +11,11 @@ use crate::checks;
 use crate::headers;
 use crate::request::Incoming;
 use crate::write::Write;
+
+/// The verb of middleware that add rows to a container.
+pub(crate) const UPDATE: &str = "UPDATE";
+/// The most rows that one `UPDATE` brings, in bytes of JSON.
+const UPDATE_BYTES_MAX: u64 = 64 << 20;
 
 impl Proxy {
     pub(crate) async fn container(
@@ -22,6 +28,9 @@ impl Proxy {
             Method::GET | Method::HEAD => self.container_read(incoming, account, container).await,
             Method::PUT => self.container_put(incoming, account, container).await,
             Method::POST => self.container_post(incoming, account, container).await,
+            _ if incoming.method().as_str() == UPDATE => {
+                self.container_update(incoming, account, container).await
+            }
             _ => self.container_delete(incoming, account, container).await,
         }
     }
@@ -173,6 +182,30 @@ impl Proxy {
             return respond::standard(StatusCode::NOT_FOUND);
         }
         response
+    }
+
+    /// Rows put into a container as they are, for middleware that queue work there; clients cannot
+    /// ask for it.
+    async fn container_update(
+        &self,
+        incoming: &mut Incoming,
+        account: &str,
+        container: &str,
+    ) -> Response {
+        let body = std::mem::take(&mut incoming.body);
+        let rows = match body.collect(UPDATE_BYTES_MAX).await {
+            Ok(rows) => rows,
+            Err(error) => return respond::text(StatusCode::BAD_REQUEST, error.to_string()),
+        };
+        let ring = self.rings.container();
+        let partition = ring.partition(&self.hash_path, account, Some(container), None);
+        let mut base = headers::base(incoming);
+        base.insert(CONTENT_LENGTH, rows.len().into());
+        let headers = vec![base; ring.primaries(partition).len()];
+        let (path, method) = (incoming.target.entity_path(), incoming.method().clone());
+        let mut write = Write::new(ring, partition, method, path, headers);
+        write.body = rows;
+        self.write(write, &[]).await
     }
 
     /// What PUT and POST have in common: permission, ACLs that read, metadata within bounds.

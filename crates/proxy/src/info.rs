@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use cairn_http::params::Params;
 use cairn_http::{
-    AccountInfo, Body, ContainerInfo, Context, Cors, InfoFuture, InfoSource, Response, respond,
+    AccountInfo, Body, ContainerInfo, Context, Cors, InfoFuture, InfoSource, PolicyUsage, Response,
+    respond,
 };
-use cairn_types::{PolicyIndex, ServerKind, Timestamp};
+use cairn_types::{PolicyIndex, PolicySet, ServerKind, StoragePolicy, Timestamp};
 use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, Method, StatusCode};
 use sha1::Sha1;
@@ -52,10 +53,15 @@ impl Proxy {
         let gone =
             header(headers, "x-account-status").is_some_and(|s| s.eq_ignore_ascii_case("deleted"));
         let pretended = status == 404 && !gone && self.options.account_autocreate;
-        let mut info = account_info(if pretended { 204 } else { status }, headers);
+        let mut info = account_info(
+            if pretended { 204 } else { status },
+            headers,
+            &self.policies,
+        );
         if gone {
             info.status = 410;
         }
+        info.pretended = pretended;
         let known = Arc::new(KnownAccount {
             info: Arc::new(info),
             stored,
@@ -263,16 +269,34 @@ fn metadata(
     all
 }
 
-fn account_info(status: u16, headers: &HeaderMap) -> AccountInfo {
+fn account_info(status: u16, headers: &HeaderMap, policies: &PolicySet) -> AccountInfo {
     let (meta, sysmeta) = metadata(headers, ServerKind::Account);
     AccountInfo {
         status,
+        pretended: false,
         container_count: number(headers, "x-account-container-count"),
         object_count: number(headers, "x-account-object-count"),
         bytes: number(headers, "x-account-bytes-used"),
+        policies: policies
+            .iter()
+            .filter_map(|p| policy_usage(headers, p))
+            .collect(),
         meta,
         sysmeta,
     }
+}
+
+/// What an account holds in one policy, where its server tells.
+fn policy_usage(headers: &HeaderMap, policy: &StoragePolicy) -> Option<(PolicyIndex, PolicyUsage)> {
+    let name = policy.name.to_ascii_lowercase();
+    let of = |what: &str| format!("x-account-storage-policy-{name}-{what}");
+    let told = |what: &str| headers.contains_key(of(what).as_str());
+    let usage = PolicyUsage {
+        container_count: number(headers, &of("container-count")),
+        object_count: number(headers, &of("object-count")),
+        bytes: number(headers, &of("bytes-used")),
+    };
+    told("object-count").then_some((policy.index, usage))
 }
 
 fn container_info(status: u16, headers: &HeaderMap) -> ContainerInfo {

@@ -113,10 +113,16 @@ impl Proxy {
         response
     }
 
-    /// Primaries in random order, then handoffs.
+    /// Primaries, then handoffs. Those of this process come first, in the ring's order, so that
+    /// the page cache holds one copy of what is read often; the others in random order, so that
+    /// no server has all the readers of a name.
     pub(crate) fn nodes(&self, ring: Arc<LoadedRing>, partition: u32) -> Arc<Nodes> {
         let mut primaries = ring.primaries(partition);
         primaries.shuffle(&mut rand::rng());
+        primaries.sort_by_key(|node| match self.backends.local(node.address) {
+            Some(_) => node.index,
+            None => usize::MAX,
+        });
         let most = self
             .options
             .request_node_count

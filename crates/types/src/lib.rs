@@ -4,6 +4,8 @@
 //! Layer 0: no tokio, no files, no clock. Values in, values out. Depends on no other crate of
 //! the workspace.
 
+pub mod blocks;
+pub mod expirer;
 pub mod hash_path;
 pub mod limits;
 pub mod metadata;

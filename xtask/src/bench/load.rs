@@ -4,7 +4,7 @@
 //! buffer and drained into one.
 
 use std::cell::RefCell;
-use std::io::{IoSlice, Read};
+use std::io::{ErrorKind, IoSlice, Read};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -85,6 +85,8 @@ struct Shared {
     measured_from: Instant,
     end: Instant,
     body: Vec<u8>,
+    /// What answers are drained into. One for all connections: it stays in the processor's cache.
+    sink: RefCell<Vec<u8>>,
     state: RefCell<State>,
 }
 
@@ -121,6 +123,7 @@ async fn run(job: Job) -> Result<Outcome> {
         measured_from,
         end: measured_from + Duration::from_secs(job.seconds),
         body,
+        sink: RefCell::new(vec![0; 256 * 1024]),
         state: RefCell::new(State {
             started: 0,
             errors: 0,
@@ -156,14 +159,7 @@ async fn run(job: Job) -> Result<Outcome> {
 /// One connection's loop, until the time or the objects are used up.
 async fn connection(shared: Rc<Shared>) {
     let mut request = Head::new(&shared.job);
-    let mut buffer = vec![
-        0;
-        if shared.job.size > 100_000 {
-            256 * 1024
-        } else {
-            16 * 1024
-        }
-    ];
+    let mut buffer = vec![0; 16 * 1024];
     let mut stream = None;
     while let Some(number) = shared.next() {
         request.set(number, number % shared.job.containers);
@@ -279,10 +275,15 @@ async fn exchange(
         .checked_sub(answer.read_of_body)
         .context("more than the body came")?;
     while left > 0 {
-        let most = buffer.len().min(left);
-        let count = stream.read(&mut buffer[..most]).await?;
-        ensure!(count > 0, "the body ended early");
-        left -= count;
+        stream.readable().await?;
+        let mut sink = shared.sink.borrow_mut();
+        let most = sink.len().min(left);
+        match stream.try_read(&mut sink[..most]) {
+            Ok(0) => bail!("the body ended early"),
+            Ok(count) => left -= count,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     if answer.close {
         *slot = None;

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cairn_types::blocks::{self, Block};
 use cairn_types::metadata::is_sys_meta;
 use cairn_types::{ObjectHash, PolicyIndex, ServerKind, Timestamp};
 use rustix::fs::{Mode, OFlags, RawDir};
@@ -427,17 +428,33 @@ fn check_metadata(
     }
 }
 
+/// Reads shorter than this are not worth a whole block.
+const SMALL_READ: usize = 32 << 10;
+
 /// Reads `len` bytes, fewer at the file's end.
 pub(crate) fn read_range(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Bytes, Errno> {
-    let mut bytes = Vec::with_capacity(len);
-    while bytes.len() < len {
-        let at = offset + bytes.len() as u64;
-        match rustix::io::pread(fd, rustix::buffer::spare_capacity(&mut bytes), at) {
+    if !(SMALL_READ..=blocks::SIZE).contains(&len) {
+        let mut bytes = vec![0; len];
+        let count = read_full(fd, offset, &mut bytes)?;
+        bytes.truncate(count);
+        return Ok(Bytes::from(bytes));
+    }
+    let mut block = Block::take().map_err(|_| Errno::NOMEM)?;
+    let count = read_full(fd, offset, &mut block.spare()[..len])?;
+    block.advance(count);
+    Ok(block.into_bytes())
+}
+
+/// Fills the buffer; tells how much of it, where the file ends before.
+fn read_full(fd: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
+    let mut count = 0;
+    while count < into.len() {
+        match rustix::io::pread(fd, &mut into[count..], offset + count as u64) {
             Ok(0) => break,
-            Ok(_) | Err(Errno::INTR) => {}
+            Ok(n) => count += n,
+            Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
     }
-    bytes.truncate(len);
-    Ok(Bytes::from(bytes))
+    Ok(count)
 }

@@ -25,11 +25,16 @@ impl DiskFileEngine {
         hash: bool,
     ) -> Result<Box<dyn ObjectWriter>, DiskError> {
         let reserve = Reserve::Keep { size };
+        let mut staged = StagedFile::create(disk, &key.policy.dir("tmp"), reserve)?;
+        let from = self.config.direct_io_from;
+        if from > 0 && size.is_none_or(|size| size >= from) {
+            staged.write_directly();
+        }
         Ok(Box::new(DataWriter {
             engine: self.clone(),
             disk: disk.clone(),
             key: key.clone(),
-            staged: StagedFile::create(disk, &key.policy.dir("tmp"), reserve)?,
+            staged,
             md5: hash.then(Md5::new),
             synced: 0,
         }))
@@ -104,7 +109,13 @@ impl DiskFileEngine {
             let _lock = invalidating(disk, &partition, &suffix)?;
             Ok(link())
         };
-        let published = staged.publish_steps(&dir, file_name, around);
+        let published = if file_name.ends_with(".ts") {
+            // What it removes is there until it is durable: torn, it is a delete that nobody was
+            // told of.
+            staged.publish_in_one_step(&dir, file_name, around)?
+        } else {
+            staged.publish_steps(&dir, file_name, around)?
+        };
         let (engine, key, disk) = (self.clone(), key.clone(), disk.clone());
         let is_data = file_name.ends_with(".data");
         Ok(published.map(move |published| {
@@ -113,7 +124,7 @@ impl DiskFileEngine {
                 disk.state.verified.insert(identity);
             }
             if !published.is_new_dir {
-                engine.clean_up_after(&disk, &key);
+                engine.clean_up_after(&disk, &key, &published);
             }
         }))
     }

@@ -17,17 +17,30 @@ use super::Format;
 use super::template::{Field, Values};
 use crate::watch::{Ending, Received};
 
-const SENSITIVE_HEADERS: [&str; 8] = [
+/// Tokens and signatures: long, random, and of use for a while. Their beginnings tell them apart.
+const SENSITIVE_HEADERS: [&str; 5] = [
     "x-auth-token",
     "x-storage-token",
     "x-service-token",
     "x-subject-token",
+    "authorization",
+];
+/// Keys and passwords: of any length, and of use for ever. Not one letter of them is shown.
+const SECRET_HEADERS: [&str; 7] = [
     "x-auth-key",
     "x-storage-pass",
     "x-container-sync-key",
-    "authorization",
+    "x-account-meta-temp-url-key",
+    "x-account-meta-temp-url-key-2",
+    "x-container-meta-temp-url-key",
+    "x-container-meta-temp-url-key-2",
 ];
-const SENSITIVE_PARAMS: [&str; 3] = ["temp_url_sig", "Signature", "X-Amz-Signature"];
+const SENSITIVE_PARAMS: [&str; 4] = [
+    "temp_url_sig",
+    "Signature",
+    "X-Amz-Signature",
+    "swiftinfo_sig",
+];
 const POLICY_INDEX: &str = "x-backend-storage-policy-index";
 
 pub(super) struct Entry {
@@ -130,12 +143,22 @@ impl Entry {
 
     /// Path and query as they came, with signatures cut.
     fn path(&self) -> String {
-        let Some(query) = self.uri.query() else {
-            return self.uri.path().to_owned();
-        };
-        if !SENSITIVE_PARAMS.iter().any(|p| query.contains(p)) {
-            return format!("{}?{query}", self.uri.path());
+        match self.uri.query() {
+            None => self.uri.path().to_owned(),
+            Some(query) => format!("{}?{}", self.uri.path(), self.query(query)),
         }
+    }
+
+    /// Where the client says it comes from: perhaps from a page whose URL was signed too.
+    fn referer(&self) -> Option<String> {
+        let referer = text(&self.headers.referer)?;
+        Some(match referer.split_once('?') {
+            None => referer.to_owned(),
+            Some((page, query)) => format!("{page}?{}", self.query(query)),
+        })
+    }
+
+    fn query(&self, query: &str) -> String {
         let pairs: Vec<String> = query
             .split('&')
             .map(|pair| match pair.split_once('=') {
@@ -147,7 +170,7 @@ impl Entry {
                 _ => pair.to_owned(),
             })
             .collect();
-        format!("{}?{}", self.uri.path(), pairs.join("&"))
+        pairs.join("&")
     }
 
     /// Account (0), container (1) or object (2) of the path.
@@ -169,10 +192,11 @@ impl Entry {
                 continue;
             }
             let value = String::from_utf8_lossy(value.as_bytes());
-            let value = if SENSITIVE_HEADERS.contains(&name.as_str()) {
-                self.obscured(&value)
-            } else {
-                value.into_owned()
+            let value = match name.as_str() {
+                name if SECRET_HEADERS.contains(&name) => "...".to_owned(),
+                name if SENSITIVE_HEADERS.contains(&name) => self.obscured(&value),
+                "referer" => self.referer().unwrap_or_default(),
+                _ => value.into_owned(),
             };
             lines.push(format!("{}: {value}", title_case(name.as_str())));
         }
@@ -245,7 +269,7 @@ impl Values for Line<'_> {
             Field::RemoteAddr => e.remote_addr(),
             Field::Domain => e.domain(),
             Field::Path => Some(e.path()),
-            Field::Referer => owned(&e.headers.referer),
+            Field::Referer => e.referer(),
             Field::UserAgent => owned(&e.headers.user_agent),
             Field::Headers => e.logged_headers(),
             Field::ClientEtag => owned(&e.headers.etag),

@@ -188,10 +188,7 @@ async fn headers_are_logged_on_demand_and_redacted() {
         ("x-object-meta-a", "1"),
     ];
     for (only, line) in [
-        (
-            "",
-            "X-Auth-Token: se...|X-Auth-Key: se...|X-Object-Meta-A: 1",
-        ),
+        ("", "X-Auth-Token: se...|X-Auth-Key: ...|X-Object-Meta-A: 1"),
         ("X-Object-Meta-A", "X-Object-Meta-A: 1"),
     ] {
         let (last, _) = recorder(|_| respond::empty(StatusCode::OK));
@@ -205,6 +202,29 @@ async fn headers_are_logged_on_demand_and_redacted() {
             .call(request("GET", "/", &headers))
             .await;
         let quoted = line.replace(' ', "%20").replace('|', "%0A");
+        assert_eq!(lines.take(), [quoted]);
+    }
+}
+
+#[tokio::test]
+async fn referers_of_signed_pages_are_cut() {
+    let (lines, _guard) = Lines::catch();
+    let (last, _) = recorder(|_| respond::empty(StatusCode::OK));
+    let options = [
+        ("log_msg_template", "{referer}"),
+        ("reveal_sensitive_prefix", "2"),
+    ];
+    let app = filter("proxy_logging", &options, last);
+    for (referer, line) in [
+        ("http://a/b", "http://a/b"),
+        (
+            "http://a/b?temp_url_sig=0123&temp_url_expires=1",
+            "http://a/b?temp_url_sig=01...&temp_url_expires=1",
+        ),
+    ] {
+        app.call(request("GET", "/", &[("referer", referer)])).await;
+        let quoted = line.replace('?', "%3F").replace('=', "%3D");
+        let quoted = quoted.replace('&', "%26");
         assert_eq!(lines.take(), [quoted]);
     }
 }

@@ -15,7 +15,8 @@ use http::request::Parts;
 use http::{Method, StatusCode};
 use subtle::ConstantTimeEq;
 
-use super::{ACCOUNT_ACL, Core, header, unauthorized};
+use super::{ACCOUNT_ACL, Core, header};
+use crate::resellers::deny;
 
 /// Somebody with a valid token. The first group is the account, the second the user.
 #[derive(Clone)]
@@ -219,18 +220,6 @@ impl Authorize for DenyAll {
         let path = unquote(request.uri.path()).unwrap_or_default();
         Box::pin(std::future::ready(Err(deny(&path, false))))
     }
-}
-
-/// 403 to somebody, 401 to nobody.
-fn deny(path: &str, is_known: bool) -> Response {
-    if is_known {
-        return respond::standard(StatusCode::FORBIDDEN);
-    }
-    let realm = split_path(path, 2, 3, true)
-        .and_then(|parts| parts[1])
-        .filter(|realm| !["v1.0", "auth"].contains(realm))
-        .unwrap_or("unknown");
-    unauthorized(realm)
 }
 
 /// A valid account list was turned into system metadata on the way in; what is left is not.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use cairn_http::context::Context;
 use cairn_http::params::split_path;
 use cairn_http::{Request, Response, respond};
-use http::header::HOST;
 use http::{HeaderMap, Method, StatusCode};
 use tracing::info;
 
-use super::{Core, unauthorized};
+use super::Core;
+use crate::resellers::{host_url, unauthorized};
 
 /// Who says they ask, with what key.
 struct Claim {
@@ -113,14 +113,4 @@ fn grant(core: &Arc<Core>, request: &Request, claim: &Claim) -> Response {
         respond::set(response.headers_mut(), name, value);
     }
     response
-}
-
-/// How the client reached this server, as far as it says.
-fn host_url(request: &Request) -> String {
-    let scheme = request.uri().scheme_str().unwrap_or("http");
-    let host = respond::header(request.headers(), HOST.as_str())
-        .or_else(|| request.uri().authority().map(|a| a.as_str()))
-        .unwrap_or("localhost");
-    let port = if scheme == "https" { ":443" } else { ":80" };
-    format!("{scheme}://{}", host.strip_suffix(port).unwrap_or(host))
 }

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use cairn_http::{AccountInfo, ContainerInfo, SwiftInfo, handler_fn};
+use http::StatusCode;
 
 use super::*;
 use crate::testing::{OneOfEach, env, filter_in, header, request, text};

@@ -1,4 +1,4 @@
-//! Tokens: made, opened, and remembered while they are valid.
+//! Tokens: made and opened.
 //!
 //! | token | message inside the Fernet | key |
 //! | --- | --- | --- |
@@ -11,35 +11,26 @@
 //! changed or removed, and knowing the hash path alone makes none. Groups are the conf's of the
 //! moment it is opened.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::sync::{Arc, RwLock};
 
 use cairn_formats::ini::Section;
 use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest, Sha256};
+use sha2::Sha256;
 use subtle::ConstantTimeEq;
 use tracing::warn;
 
-use super::authorize::Authorizer;
-use super::fernet::{Fernet, Opened};
-use super::secret_option;
 use super::users::{User, Users};
+use crate::fernet::{Fernet, Opened};
 use crate::random::Random;
+use crate::resellers::secret_option;
 use crate::{FilterEnv, FilterError};
 
-/// Valid tokens remembered at once.
-const REMEMBERED: usize = 10_000;
 /// Bytes of groups in a compressed token.
 const GROUPS_LIMIT: u64 = 64 * 1024;
-
-struct Valid {
-    expires: u64,
-    authorizer: Arc<Authorizer>,
-}
 
 pub(super) struct Tokens {
     prefix: String,
@@ -51,11 +42,6 @@ pub(super) struct Tokens {
     proof_key: [u8; 32],
     random: Random,
 }
-
-/// Who the tokens of late requests stand for. Not part of what authorizers hold, which it holds.
-/// Keyed by the token's SHA-256, so that a look-up tells nothing of the token by its time.
-#[derive(Default)]
-pub(super) struct Remembered(RwLock<HashMap<[u8; 32], Valid>>);
 
 impl Tokens {
     pub(super) fn read(
@@ -167,36 +153,6 @@ impl Tokens {
         let groups = user.groups(account_user, prefixes).join(",");
         let parts = [account_user, user.key(), &user.url, &groups];
         hmac(&self.proof_key, &parts.map(str::as_bytes))
-    }
-}
-
-impl Remembered {
-    pub(super) fn get(&self, token: &str, now: u64) -> Option<Arc<Authorizer>> {
-        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        let valid = self.0.read().unwrap_or_else(|e| e.into_inner());
-        valid
-            .get(&digest)
-            .filter(|v| v.expires >= now)
-            .map(|v| v.authorizer.clone())
-    }
-
-    pub(super) fn add(&self, token: &str, expires: u64, now: u64, authorizer: Arc<Authorizer>) {
-        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        let mut valid = self.0.write().unwrap_or_else(|e| e.into_inner());
-        if valid.len() >= REMEMBERED {
-            valid.retain(|_, v| v.expires >= now);
-        }
-        if valid.len() >= REMEMBERED {
-            // All are opened once more: cheaper than keeping an order on every request.
-            valid.clear();
-        }
-        valid.insert(
-            digest,
-            Valid {
-                expires,
-                authorizer,
-            },
-        );
     }
 }
 

@@ -7,11 +7,12 @@ use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use cairn_formats::ini::Section;
-use cairn_http::params::quote_path;
+use cairn_http::params::{quote_path, unquote};
 use subtle::ConstantTimeEq;
 
-use super::secret_option;
 use crate::FilterError;
+use crate::logins::Login;
+use crate::resellers::secret_option;
 
 pub(super) struct User {
     key: String,
@@ -76,6 +77,20 @@ impl Users {
             );
         }
         Ok(Users(users))
+    }
+
+    /// As filters that hand out tokens of another kind need them.
+    pub(super) fn logins(&self) -> impl Iterator<Item = Login> {
+        self.0.iter().filter_map(|(account_user, user)| {
+            let (account, name) = account_user.split_once(':')?;
+            Some(Login {
+                account: account.to_owned(),
+                user: name.to_owned(),
+                key: user.key.as_str().into(),
+                groups: user.groups.clone(),
+                account_id: unquote(user.account_id()).ok()?,
+            })
+        })
     }
 
     pub(super) fn get(&self, account_user: &str) -> Option<&User> {

@@ -1,6 +1,7 @@
 //! The texts of the conf files that `cairn up` writes: ordinary files of OpenStack Swift, which
 //! `cairn serve` runs as well, in one process or several.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -8,9 +9,77 @@ use crate::conf::Role;
 use crate::up::layout::Layout;
 use crate::up::users::User;
 
-/// Swift's order; filters that Swift would insert by itself are inserted when it is served.
-const PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache listing_formats \
-                        tempauth copy proxy-logging proxy-server";
+/// One filter of the proxy's pipeline as the conf names it, its entry point, and its options.
+struct Filter {
+    name: &'static str,
+    entry_point: &'static str,
+    options: &'static [&'static str],
+}
+
+const fn filter(
+    name: &'static str,
+    entry_point: &'static str,
+    options: &'static [&'static str],
+) -> Filter {
+    Filter {
+        name,
+        entry_point,
+        options,
+    }
+}
+
+/// The proxy's filters, from the outside in: Swift's default order. Those this build lacks are
+/// left out of the files it writes.
+const PIPELINE: &[Filter] = &[
+    filter("catch_errors", "catch_errors", &[]),
+    filter("gatekeeper", "gatekeeper", &[]),
+    filter("healthcheck", "healthcheck", &[]),
+    filter("proxy-logging", "proxy_logging", &[]),
+    filter("cache", "memcache", &[]),
+    filter("etag-quoter", "etag_quoter", &[]),
+    filter("domain_remap", "domain_remap", &[]),
+    filter("listing_formats", "listing_formats", &[]),
+    filter("bulk", "bulk", &[]),
+    filter("tempurl", "tempurl", &[]),
+    filter("formpost", "formpost", &[]),
+    filter("crossdomain", "crossdomain", &[]),
+    filter("identity", "identity", &[]),
+    filter(
+        "keystoneauth",
+        "keystoneauth",
+        &[
+            "reseller_prefix = AUTH, SERVICE",
+            "operator_roles = admin, swiftoperator",
+            "SERVICE_service_roles = service",
+            "system_reader_roles = system_reader",
+        ],
+    ),
+    filter("tempauth", "tempauth", &[]),
+    filter("staticweb", "staticweb", &[]),
+    filter("copy", "copy", &[]),
+    filter("container-quotas", "container_quotas", &[]),
+    filter("account-quotas", "account_quotas", &[]),
+    filter("slo", "slo", &[]),
+    filter("dlo", "dlo", &[]),
+    filter(
+        "versioned_writes",
+        "versioned_writes",
+        &[
+            "allow_versioned_writes = true",
+            "allow_object_versioning = true",
+        ],
+    ),
+    filter("symlink", "symlink", &[]),
+    filter("proxy-logging", "proxy_logging", &[]),
+];
+
+/// The filters of [`PIPELINE`] that this build has.
+fn pipeline() -> impl Iterator<Item = &'static Filter> {
+    let built = cairn_middleware::known();
+    PIPELINE
+        .iter()
+        .filter(move |f| built.contains(&f.entry_point))
+}
 
 pub(crate) fn swift_conf(prefix: &str, suffix: &str) -> String {
     format!(
@@ -45,7 +114,7 @@ pub(crate) fn proxy_conf(file: &ProxyFile<'_>) -> String {
          swift_dir = {etc}\n\
          \n\
          [pipeline:main]\n\
-         pipeline = {PIPELINE}\n\
+         pipeline = {names} proxy-server\n\
          \n\
          [app:proxy-server]\n\
          use = egg:swift#proxy\n\
@@ -55,22 +124,20 @@ pub(crate) fn proxy_conf(file: &ProxyFile<'_>) -> String {
          # this many seconds more.\n\
          post_quorum_timeout = 10\n\
          \n",
+        names = pipeline().map(|f| f.name).collect::<Vec<_>>().join(" "),
         ip = file.bind.ip(),
         port = file.bind.port(),
         etc = file.etc.display(),
     );
-    for (name, entry_point) in [
-        ("catch_errors", "catch_errors"),
-        ("gatekeeper", "gatekeeper"),
-        ("healthcheck", "healthcheck"),
-        ("proxy-logging", "proxy_logging"),
-        ("cache", "memcache"),
-        ("listing_formats", "listing_formats"),
-        ("copy", "copy"),
-    ] {
-        text.push_str(&format!(
-            "[filter:{name}]\nuse = egg:swift#{entry_point}\n\n"
-        ));
+    let mut written = HashSet::from(["tempauth"]);
+    for filter in pipeline().filter(|f| written.insert(f.name)) {
+        let (name, entry_point) = (filter.name, filter.entry_point);
+        let egg = if name == "identity" { "cairn" } else { "swift" };
+        text.push_str(&format!("[filter:{name}]\nuse = egg:{egg}#{entry_point}\n"));
+        for option in filter.options {
+            text.push_str(&format!("{option}\n"));
+        }
+        text.push('\n');
     }
     text.push_str(&format!(
         "[filter:tempauth]\n\
@@ -88,6 +155,22 @@ pub(crate) fn proxy_conf(file: &ProxyFile<'_>) -> String {
     }
     text
 }
+
+/// What `identity.conf` says at first: how it is written.
+pub(crate) const IDENTITY_CONF: &str = "\
+# Users and projects for clients that speak Keystone, beside the users of [filter:tempauth] in
+# proxy-server.conf, whose account is their project. Read at start. A project's account is
+# AUTH_<its id>; its id is its name unless it is given.
+#
+# [project:photos]
+# id = photos
+# description = Holiday pictures
+#
+# [user:alice]
+# password = wonderland
+# roles = photos: swiftoperator, films: member
+# default_project = photos
+";
 
 /// The conf of an account, container or object server.
 pub(crate) fn backend_conf(role: Role, port: u16, layout: &Layout) -> String {

@@ -5,7 +5,9 @@
 //! DATA/etc/swift.conf       and the other files of OpenStack Swift: confs, builders, rings
 //! DATA/etc/cairn-up.conf    [up] devices, replicas, part_power; written last: with it the folder
 //!                           is complete, and no device is ever made again
+//! DATA/etc/console-password of the console, made when it is first served
 //! DATA/dev/d1 …             the devices
+//! DATA/lab                  the console's runs
 //! DATA/cache                what daemons tell monitoring (recon)
 //! ```
 //!

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::up::Store;
 
-pub(crate) fn text(store: &Store) -> String {
+/// `console`: its address and password.
+pub(crate) fn text(store: &Store, console: Option<(SocketAddr, &str)>) -> String {
     let url = format!("http://{}", reachable(store.bind));
     let state = if store.first_start { "new" } else { "existing" };
     let mut text = format!(
@@ -21,11 +22,18 @@ pub(crate) fn text(store: &Store) -> String {
             user.key
         ));
     }
+    if let Some((address, password)) = console {
+        text.push_str(&format!(
+            "  console  http://{}   password {password}\n",
+            reachable(address)
+        ));
+    }
     let Some(user) = store.users.first() else {
         return text;
     };
     let name = format!("{}:{}", user.account, user.user);
     let (name, key) = (shell_quoted(&name), shell_quoted(&user.key));
+    let (os_user, account) = (shell_quoted(&user.user), shell_quoted(&user.account));
     text.push_str(&format!(
         "
 First commands to try, with the swift client (pip install python-swiftclient):
@@ -44,6 +52,13 @@ or with curl:
   curl -i -T /etc/hostname -H \"X-Auth-Token: $TOKEN\" $URL/photos/first
   curl -i -H \"X-Auth-Token: $TOKEN\" $URL/photos/first
 
+or, for clients that speak Keystone, v3 or v2.0 (pip install python-openstackclient):
+
+  export OS_AUTH_URL={url}/v3 OS_IDENTITY_API_VERSION=3 OS_USERNAME={os_user} \\
+    OS_PASSWORD={key} OS_PROJECT_NAME={account} \\
+    OS_USER_DOMAIN_NAME=Default OS_PROJECT_DOMAIN_NAME=Default
+  openstack container list
+
 Ctrl-C ends it; the same command starts it again with everything kept.
 "
     ));
@@ -51,7 +66,7 @@ Ctrl-C ends it; the same command starts it again with everything kept.
 }
 
 /// An address one can connect to, where the server listens on all.
-fn reachable(bind: SocketAddr) -> SocketAddr {
+pub(crate) fn reachable(bind: SocketAddr) -> SocketAddr {
     let ip = match bind.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
         IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),

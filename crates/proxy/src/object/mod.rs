@@ -10,11 +10,10 @@ use std::sync::Arc;
 
 use cairn_http::{ContainerInfo, Response, respond};
 use cairn_peer::{LoadedRing, quorum};
-use cairn_types::PolicyIndex;
+use cairn_types::{PolicyIndex, expirer};
 use http::{HeaderMap, Method, StatusCode};
 
 use crate::app::Proxy;
-use crate::expirer;
 use crate::headers;
 use crate::request::Incoming;
 

@@ -2,9 +2,12 @@
 //! go to a handoff instead; a large one is streamed to all replicas at once (`put_stream.rs`).
 //! MD5 is computed here once for all servers of this process.
 
+use cairn_formats::content_type;
 use cairn_http::{BodyError, Response, SharedDigest, params, respond};
 use cairn_peer::fan_out::Answer;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, LAST_MODIFIED};
+use http::header::{
+    CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH, LAST_MODIFIED,
+};
 use http::{HeaderMap, Method, StatusCode};
 use md5::{Digest, Md5};
 use tracing::{error, info};
@@ -12,7 +15,6 @@ use tracing::{error, info};
 use super::{Name, Place};
 use crate::app::Proxy;
 use crate::checks::{self, MessageLength};
-use crate::content_type;
 use crate::request::Incoming;
 use crate::write::{Write, best_response};
 
@@ -66,6 +68,11 @@ impl Proxy {
         if response.status() == StatusCode::CREATED {
             let modified = respond::http_date(incoming.timestamp);
             respond::set(response.headers_mut(), LAST_MODIFIED.as_str(), modified);
+            // For middleware: it may have been guessed here.
+            if let Some(content_type) = incoming.headers().get(CONTENT_TYPE) {
+                let name = HeaderName::from_static("x-backend-content-type");
+                response.headers_mut().insert(name, content_type.clone());
+            }
         }
         response
     }

@@ -1,10 +1,10 @@
 //! An upload streamed to all replicas at once. Nothing is sent before enough of them have said
 //! that they want it; one that fails on the way is dropped while a quorum is left.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use cairn_http::{BodyError, Response, SharedDigest, respond};
+use cairn_http::{Blocks, BodyError, Response, SharedDigest, respond};
 use cairn_peer::fan_out::{self, Answer};
 use cairn_peer::put::{OpenError, Putter};
 use cairn_peer::{Node, Nodes, quorum};
@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use md5::{Digest, Md5};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tracing::{debug, error};
 
 use super::Place;
@@ -138,9 +138,10 @@ impl Proxy {
         enough: usize,
         mut hasher: Option<Md5>,
     ) -> Result<Option<[u8; 16]>, Response> {
-        let mut body = std::mem::take(&mut incoming.body);
+        let body = std::mem::take(&mut incoming.body);
+        let mut blocks = Blocks::new(body, self.options.client_timeout);
         let mut sent = 0;
-        while let Some(chunk) = body.next_chunk_within(self.options.client_timeout).await {
+        while let Some(chunk) = blocks.next().await {
             let chunk = chunk.map_err(|error| self.broken_upload(incoming, &error))?;
             sent += chunk.len() as u64;
             if sent > self.constraints.max_file_size {
@@ -222,12 +223,23 @@ impl Proxy {
     }
 }
 
+/// Turns to hash, one for each processor.
+fn hashing() -> &'static Semaphore {
+    static TURNS: OnceLock<Semaphore> = OnceLock::new();
+    TURNS.get_or_init(|| {
+        let processors = std::thread::available_parallelism();
+        Semaphore::new(processors.map_or(1, std::num::NonZero::get))
+    })
+}
+
 async fn update(hasher: Option<Md5>, chunk: Bytes) -> Option<Md5> {
     let mut md5 = hasher?;
     if chunk.len() <= HASH_INLINE {
         md5.update(&chunk);
         return Some(md5);
     }
+    // More threads than processors would hash no faster, and each takes memory.
+    let _turn = hashing().acquire().await.ok()?;
     let hashed = tokio::task::spawn_blocking(move || {
         md5.update(&chunk);
         md5

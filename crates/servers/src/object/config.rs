@@ -45,7 +45,7 @@ impl ObjectServerConfig {
             container_update_timeout: Duration::from_secs(1),
             client_timeout: Duration::from_secs(60),
             max_upload_time: Duration::from_secs(86_400),
-            disk_chunk_size: 256 << 10,
+            disk_chunk_size: 128 << 10,
             network_chunk_size: 128 << 10,
             allowed_headers: Self::parse_allowed_headers(
                 "content-disposition, content-encoding, x-delete-at, x-object-manifest, \

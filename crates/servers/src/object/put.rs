@@ -15,6 +15,7 @@ use cairn_disk::{
 use cairn_formats::conditional::{EntityTags, normalize_etag};
 use cairn_http::respond::{header, set, standard};
 use cairn_http::{Body, BodyError, Response, SharedDigest};
+use cairn_types::blocks;
 use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_or_user_meta};
 use cairn_types::{ObjectHash, ServerKind, Timestamp};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
@@ -31,6 +32,10 @@ use super::{Inner, to_the_end};
 
 /// Uploads up to this size are one step.
 const SMALL: u64 = 64 << 10;
+
+/// Fewer blocks than this in use leave room for batches of [`LARGE_BATCH`] bytes.
+const PLENTY: usize = 128;
+const LARGE_BATCH: usize = 1 << 20;
 
 /// What a PUT was checked to be.
 struct Upload {
@@ -233,7 +238,8 @@ impl Inner {
         Ok(staged)
     }
 
-    /// Chunks of about `network_chunk_size` bytes together; none at the end.
+    /// Chunks of about `network_chunk_size` bytes together, or more while there is memory enough;
+    /// none at the end.
     async fn gather(
         &self,
         body: &mut Body,
@@ -242,7 +248,9 @@ impl Inner {
     ) -> Result<Vec<Bytes>, Refusal> {
         let mut chunks = Vec::new();
         let mut bytes = 0;
-        while bytes < self.config.network_chunk_size {
+        while bytes < self.config.network_chunk_size
+            || (bytes < LARGE_BATCH && blocks::in_use() < PLENTY)
+        {
             if Instant::now() > deadline {
                 return Err(Refusal::SlowUpload);
             }

@@ -1,0 +1,211 @@
+// Containers and objects of the signed-in user's account: looked at, uploaded, downloaded, deleted.
+
+import { useRef, useState } from "preact/hooks";
+import { Refused, call, swift, upload, type StoreAbout, type StoreUser } from "./api";
+import { bytes, count, plural, time } from "./format";
+import { Confirm, ErrorBox, Progress, TableFrame, messageOf, useLoad } from "./parts";
+import { StoreLogin } from "./storelogin";
+
+const PAGE = 200;
+
+interface Props {
+  store: StoreAbout;
+  path: string[];
+  prefix: string;
+  reload: () => Promise<void>;
+}
+
+export function ObjectsPage({ store, path, prefix, reload }: Props) {
+  if (!store.user) return <section class="card"><StoreLogin store={store} onDone={reload} /></section>;
+  const container = path[0];
+  const signOut = () => call("DELETE", "/api/store/user").finally(() => void reload());
+  return (
+    <>
+      <div class="page-head">
+        <h1>Objects</h1>
+        <span class="spacer" />
+        <span class="muted small">{store.user.name} · {store.user.account}</span>
+        <button type="button" onClick={signOut}>Sign out of the store</button>
+      </div>
+      {container ? <Container key={container + "/" + prefix} user={store.user} container={container} prefix={prefix} reload={reload} /> : <Containers user={store.user} reload={reload} />}
+    </>
+  );
+}
+
+/** A token that has ended brings the sign-in back. */
+function useStore(reload: () => Promise<void>) {
+  const [error, setError] = useState<unknown>(null);
+  const fail = (failed: unknown) => {
+    setError(failed);
+    if (failed instanceof Refused && failed.field === "store") void call("DELETE", "/api/store/user").finally(() => reload());
+  };
+  return { error, setError, fail };
+}
+
+interface Listed { name: string; count: number; bytes: number; last_modified?: string }
+
+function Containers({ user, reload }: { user: StoreUser; reload: () => Promise<void> }) {
+  const { error, setError, fail } = useStore(reload);
+  const [name, setName] = useState("");
+  const [marker, setMarker] = useState("");
+  const [removing, setRemoving] = useState<string | null>(null);
+  const list = useLoad(async () => {
+    const response = await swift("GET", user.account, { format: "json", limit: String(PAGE), ...(marker && { marker }) });
+    const about = { containers: Number(response.headers.get("x-account-container-count")), bytes: Number(response.headers.get("x-account-bytes-used")), objects: Number(response.headers.get("x-account-object-count")) };
+    return { about, found: response.status === 204 ? [] : ((await response.json()) as Listed[]) };
+  }, [user.account, marker]);
+  const make = async (event: Event) => {
+    event.preventDefault();
+    if (name.includes("/") || !name) return setError(new Refused(0, "A container's name is not empty and has no “/”.", "name"));
+    try {
+      await swift("PUT", `${user.account}/${encodeURIComponent(name)}`);
+      setName("");
+      setError(null);
+      list.again();
+    } catch (failed) { fail(failed); }
+  };
+  const remove = async (container: string) => {
+    setRemoving(null);
+    try {
+      await swift("DELETE", `${user.account}/${encodeURIComponent(container)}`);
+      list.again();
+    } catch (failed) {
+      fail(failed instanceof Refused && failed.status === 409 ? new Refused(409, `“${container}” is not empty: delete its objects first.`, null) : failed);
+    }
+  };
+  if (list.error?.field === "store") fail(list.error);
+  const about = list.data?.about;
+  return (
+    <>
+      <ErrorBox error={error ?? list.error} />
+      <form class="row" onSubmit={make}>
+        <input aria-label="Name of a new container" placeholder="New container" value={name} onInput={(event) => setName(event.currentTarget.value)} />
+        <button type="submit">Make it</button>
+        <span class="spacer" />
+        {about && <span class="muted small">{plural(about.containers, "container")}, {plural(about.objects, "object")}, {bytes(about.bytes)}</span>}
+      </form>
+      {list.data && (list.data.found.length === 0 && !marker ? <p class="card muted empty">No container yet: make the first one above.</p> : (
+        <TableFrame label="Containers">
+          <table>
+            <thead><tr><th scope="col">Container</th><th scope="col" class="n">Objects</th><th scope="col" class="n">Size</th><th scope="col" class="opt">Changed</th><th scope="col"><span class="visually-hidden">Delete</span></th></tr></thead>
+            <tbody>
+              {list.data.found.map((c) => (
+                <tr key={c.name}>
+                  <td class="first"><a href={`#/objects/${encodeURIComponent(c.name)}`}>{c.name}</a></td><td class="n">{count(c.count)}</td><td class="n">{bytes(c.bytes)}</td><td class="opt">{c.last_modified ? time(Date.parse(c.last_modified + "Z")) : ""}</td>
+                  <td><button type="button" class="quiet" aria-label={`Delete the container ${c.name}`} title="Delete" onClick={() => setRemoving(c.name)}>✕</button></td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </TableFrame>
+      ))}
+      <Pager marker={marker} setMarker={setMarker} next={list.data && list.data.found.length === PAGE ? list.data.found.at(-1)!.name : null} />
+      {removing !== null && <Confirm title={`Delete the container “${removing}”?`} text="It must be empty." action="Delete it" onNo={() => setRemoving(null)} onYes={() => remove(removing)} />}
+    </>
+  );
+}
+
+interface Row { name?: string; subdir?: string; bytes?: number; content_type?: string; last_modified?: string; hash?: string }
+interface Upload { name: string; part: number; error?: string; done?: boolean }
+
+function Container({ user, container, prefix, reload }: { user: StoreUser; container: string; prefix: string; reload: () => Promise<void> }) {
+  const { error, fail } = useStore(reload);
+  const [marker, setMarker] = useState("");
+  const [removing, setRemoving] = useState<string | null>(null);
+  const [uploads, setUploads] = useState<Upload[]>([]);
+  const [over, setOver] = useState(false);
+  const abort = useRef<AbortController | null>(null);
+  const picker = useRef<HTMLInputElement>(null);
+  const base = `${user.account}/${encodeURIComponent(container)}`;
+  const pathOf = (name: string) => `${base}/${name.split("/").map(encodeURIComponent).join("/")}`;
+  const list = useLoad(async () => {
+    const response = await swift("GET", base, { format: "json", delimiter: "/", limit: String(PAGE), ...(prefix && { prefix }), ...(marker && { marker }) });
+    return response.status === 204 ? [] : ((await response.json()) as Row[]);
+  }, [base, prefix, marker]);
+  if (list.error?.field === "store") fail(list.error);
+  const busy = uploads.some((u) => !u.done && !u.error);
+
+  const send = async (files: FileList | null | undefined) => {
+    if (!files || files.length === 0 || busy) return;
+    const chosen = [...files];
+    const cancel = new AbortController();
+    abort.current = cancel;
+    setUploads(chosen.map((file) => ({ name: file.name, part: 0 })));
+    const tell = (place: number, news: Partial<Upload>) => setUploads((all) => all.map((u, n) => (n === place ? { ...u, ...news } : u)));
+    for (const [place, file] of chosen.entries()) {
+      try {
+        if (cancel.signal.aborted) throw new Refused(0, "cancelled", null);
+        await upload(pathOf(prefix + file.name), file, (part) => tell(place, { part }), cancel.signal);
+        tell(place, { part: 1, done: true });
+      } catch (failed) {
+        tell(place, { error: messageOf(failed) });
+      }
+    }
+    abort.current = null;
+    list.again();
+  };
+  const remove = async (name: string) => {
+    setRemoving(null);
+    try {
+      await swift("DELETE", pathOf(name));
+      list.again();
+    } catch (failed) { fail(failed); }
+  };
+  const crumbs = prefix.split("/").filter(Boolean);
+  const link = (to: string) => `#/objects/${encodeURIComponent(container)}${to ? `?prefix=${encodeURIComponent(to)}` : ""}`;
+  const last = list.data?.at(-1);
+  return (
+    <>
+      <p class="crumbs"><a href="#/objects">Containers</a> / <a href={link("")}>{container}</a>{crumbs.map((crumb, n) => <span key={n}> / <a href={link(crumbs.slice(0, n + 1).join("/") + "/")}>{crumb}</a></span>)}</p>
+      <ErrorBox error={error ?? list.error} />
+      <div class={`drop ${over ? "over" : ""}`} onDragOver={(event) => { event.preventDefault(); setOver(true); }} onDragLeave={() => setOver(false)} onDrop={(event) => { event.preventDefault(); setOver(false); void send(event.dataTransfer?.files); }}>
+        <input ref={picker} type="file" multiple class="visually-hidden" id="upload" tabIndex={-1} aria-label="Files to upload" onChange={(event) => { void send(event.currentTarget.files); event.currentTarget.value = ""; }} />
+        <button type="button" class="primary" disabled={busy} onClick={() => picker.current?.click()}>Upload files</button>
+        <span class="muted small">or drop them here{prefix ? `; they go below ${prefix}` : ""}</span>
+      </div>
+      {uploads.length > 0 && (
+        <section class="card" aria-label="Uploads">
+          {uploads.slice(0, 50).map((u) => (
+            <div key={u.name} class="upload">
+              <span class="grow clip">{u.name}</span>
+              {u.error ? <span class="bad-text small">{u.error}</span> : u.done ? <span class="badge done">uploaded</span> : <Progress part={u.part} label={`Upload of ${u.name}`} />}
+            </div>
+          ))}
+          <div class="buttons end">
+            {busy ? <button type="button" onClick={() => abort.current?.abort()}>Cancel</button> : <button type="button" onClick={() => setUploads([])}>Close</button>}
+          </div>
+        </section>
+      )}
+      {list.data && (list.data.length === 0 && !marker ? <p class="card muted empty">Nothing here yet.</p> : (
+        <TableFrame label={`Objects of ${container}`}>
+          <table>
+            <thead><tr><th scope="col">Name</th><th scope="col" class="n">Size</th><th scope="col" class="opt">Type</th><th scope="col" class="opt">Changed</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
+            <tbody>
+              {list.data.map((row) => row.subdir !== undefined ? (
+                <tr key={row.subdir}><td class="first"><a href={link(row.subdir)}>{row.subdir.slice(prefix.length)}</a></td><td class="n">–</td><td class="muted opt">folder</td><td class="opt" /><td /></tr>
+              ) : (
+                <tr key={row.name}>
+                  <td class="first"><a href={"/swift" + pathOf(row.name!)} download title={`MD5 ${row.hash ?? ""}`}>{row.name!.slice(prefix.length)}</a></td>
+                  <td class="n">{bytes(row.bytes ?? 0)}</td><td class="muted clip opt">{row.content_type}</td><td class="opt">{row.last_modified ? time(Date.parse(row.last_modified + "Z")) : ""}</td>
+                  <td><button type="button" class="quiet" aria-label={`Delete ${row.name}`} title="Delete" onClick={() => setRemoving(row.name!)}>✕</button></td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </TableFrame>
+      ))}
+      <Pager marker={marker} setMarker={setMarker} next={list.data && list.data.length === PAGE ? (last?.name ?? last?.subdir ?? null) : null} />
+      {removing !== null && <Confirm title={`Delete “${removing}”?`} text="This cannot be undone." action="Delete it" onNo={() => setRemoving(null)} onYes={() => remove(removing)} />}
+    </>
+  );
+}
+
+function Pager({ marker, setMarker, next }: { marker: string; setMarker: (marker: string) => void; next: string | null }) {
+  if (!marker && !next) return null;
+  return (
+    <div class="buttons">
+      {marker && <button type="button" onClick={() => setMarker("")}>First page</button>}
+      {next && <button type="button" onClick={() => setMarker(next)}>Next page</button>}
+    </div>
+  );
+}

@@ -1,0 +1,101 @@
+//! `cairn lab serve`, and what `cairn up` says of its console.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use cairn_console::Password;
+use cairn_http::serve::bind;
+use cairn_node::console::{self, ConsoleRun};
+use cairn_node::logging;
+use cairn_node::settings::LogLevel;
+use cairn_node::up::{ConsoleChoice, Layout};
+use clap::Args;
+
+use crate::args::{LogArguments, parse_bind};
+
+const PASSWORD: &str = "CAIRN_CONSOLE_PASSWORD";
+
+#[derive(Debug, Args)]
+pub(crate) struct LabServeArguments {
+    /// Where browsers connect; port 0 takes a free one
+    #[arg(long, value_name = "IP:PORT", value_parser = parse_bind, default_value = "127.0.0.1:8081")]
+    bind: SocketAddr,
+
+    /// The folder of runs [default: $XDG_DATA_HOME/cairn/lab or ~/.local/share/cairn/lab]
+    #[arg(long, value_name = "RUNS")]
+    dir: Option<PathBuf>,
+
+    /// Read the password from this file's first line; CAIRN_CONSOLE_PASSWORD holds one too
+    /// [default: a new one at each start, printed]
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+
+    /// A host name under which browsers reach it, beside addresses and localhost; give it again
+    /// for more
+    #[arg(long = "console-host", value_name = "NAME")]
+    hosts: Vec<String>,
+
+    #[command(flatten)]
+    log: LogArguments,
+}
+
+pub(crate) fn serve(arguments: LabServeArguments) -> Result<()> {
+    logging::start(&arguments.log.into(), LogLevel::Info)?;
+    let runs = match arguments.dir {
+        Some(dir) => dir,
+        None => Layout::default_data()
+            .context("--dir is missing")?
+            .join("lab"),
+    };
+    let runs = std::path::absolute(&runs)
+        .with_context(|| format!("--dir {}: no usable path", runs.display()))?;
+    let (password, shown) = password(arguments.password_file)?;
+    let listener =
+        bind(arguments.bind, 128).with_context(|| format!("--bind {}", arguments.bind))?;
+    let address = listener.local_addr().context("the console's address")?;
+    let greeting = format!(
+        "console ready on http://{address}\n  runs      {}\n  password  {shown}\n",
+        runs.display()
+    );
+    let run = ConsoleRun {
+        listener,
+        bind: address,
+        hosts: arguments.hosts,
+        password,
+        runs,
+    };
+    console::run(run, &greeting)
+}
+
+/// The password, and what is printed of it: one that was given is known already.
+fn password(file: Option<PathBuf>) -> Result<(Password, String)> {
+    if let Some(file) = file {
+        let source = format!("--password-file {}", file.display());
+        let text = Password::read(&file)?;
+        return Ok((
+            Password::given(&text, &source)?,
+            format!("that of {}", file.display()),
+        ));
+    }
+    match std::env::var(PASSWORD) {
+        Ok(text) => Ok((
+            Password::given(&text, PASSWORD)?,
+            format!("that of {PASSWORD}"),
+        )),
+        Err(std::env::VarError::NotUnicode(_)) => bail!("{PASSWORD}: expected UTF-8"),
+        Err(std::env::VarError::NotPresent) => {
+            let made = Password::generate();
+            Ok((Password::given(&made, "the password made")?, made))
+        }
+    }
+}
+
+pub(crate) fn parse_choice(text: &str) -> Result<ConsoleChoice, String> {
+    match text {
+        "off" => Ok(ConsoleChoice::Off),
+        address => parse_bind(address)
+            .map(ConsoleChoice::At)
+            .map_err(|error| format!("{error}; or off")),
+    }
+}

@@ -1,0 +1,46 @@
+//! The command line of a run: `cairn lab run`. Secrets go by the environment, where other users
+//! of the machine cannot read them.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::queue::Target;
+use crate::submission::Submission;
+
+/// The page and the plots of a run that is over, into its folder.
+pub(crate) fn lab_report(program: &Path, folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.args(["lab", "report"]).arg(folder);
+    command
+}
+
+pub(crate) fn lab_run(
+    program: &Path,
+    workload: &Path,
+    folder: &Path,
+    submission: &Submission,
+    target: &Target,
+) -> Command {
+    let mut command = Command::new(program);
+    command.args(["lab", "run"]).arg(workload);
+    command.arg("--out").arg(folder);
+    if let Some(url) = &target.url {
+        command.args(["--target", url]);
+    }
+    for (name, value) in [
+        ("CAIRN_LAB_USER", &target.user),
+        ("CAIRN_LAB_KEY", &target.key),
+        ("CAIRN_LAB_TOKEN", &target.token),
+    ] {
+        if !value.is_empty() {
+            command.env(name, value);
+        }
+    }
+    if let Some(seed) = submission.seed {
+        command.args(["--seed", &seed.to_string()]);
+    }
+    if let Some(scale) = submission.time_scale {
+        command.args(["--time-scale", &scale.to_string()]);
+    }
+    command
+}

@@ -1,0 +1,103 @@
+//! Is one side better than the other? The lab's own comparison of repetitions, as JSON. Each run
+//! chosen is one repetition; the page offers those of the same name and target.
+
+use std::sync::Arc;
+
+use cairn_http::Request;
+use cairn_lab::compare::{self, Better, Comparison, Repetitions, Row, Verdict};
+use cairn_lab::report::Input;
+use http::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::answer::{Answer, Refusal, json, read_json};
+use crate::history::History;
+
+/// Of each side.
+const REPETITIONS: usize = 50;
+const BODY: u64 = 64 * 1024;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sides {
+    a: Vec<String>,
+    b: Vec<String>,
+}
+
+pub(crate) async fn answer(history: Arc<History>, request: Request) -> Answer {
+    let sides: Sides = read_json(request, BODY).await?;
+    for (field, ids) in [("a", &sides.a), ("b", &sides.b)] {
+        let good =
+            (1..=REPETITIONS).contains(&ids.len()) && ids.iter().all(|id| History::is_id(id));
+        if !good {
+            let words = format!("{field}: expected 1 to {REPETITIONS} runs");
+            return Err(Refusal::field(field, words));
+        }
+    }
+    let compared = tokio::task::spawn_blocking(move || {
+        let (a, b) = (
+            side(&history, "A", &sides.a)?,
+            side(&history, "B", &sides.b)?,
+        );
+        compare::compare(&a, &b).map_err(refused)
+    });
+    match compared.await {
+        Ok(compared) => Ok(json(&told(&compared?))),
+        Err(error) => Err(Refusal::internal(&error.into())),
+    }
+}
+
+fn refused(error: impl std::fmt::Display) -> Refusal {
+    Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string())
+}
+
+/// Blocks.
+fn side(history: &History, name: &str, ids: &[String]) -> Result<Repetitions, Refusal> {
+    let mut side = Repetitions {
+        name: name.into(),
+        runs: Vec::new(),
+    };
+    for id in ids {
+        let input = Input {
+            label: None,
+            path: history.folder(id),
+        };
+        side.runs
+            .extend(compare::repetitions(&input).map_err(refused)?.runs);
+    }
+    Ok(side)
+}
+
+fn told(comparison: &Comparison) -> Value {
+    json!({
+        "repetitions": comparison.repetitions,
+        "better": comparison.better(),
+        "notes": comparison.notes,
+        "rows": comparison.rows.iter().map(row).collect::<Vec<_>>(),
+    })
+}
+
+fn row(row: &Row) -> Value {
+    let (a, b) = row.middles();
+    let (verdict, repetitions) = match row.verdict {
+        Verdict::Better => ("better", None),
+        Verdict::Worse => ("worse", None),
+        Verdict::Open { repetitions } => ("open", repetitions),
+        Verdict::TooFew { least } => ("too_few", Some(least)),
+    };
+    // Parts of A, where A has any.
+    let part = |value: f64| (a != 0.0).then(|| value / a);
+    json!({
+        "stage": row.stage,
+        "operation": row.operation,
+        "measure": row.measure.name,
+        "more_is_better": row.measure.better == Better::More,
+        "a": a,
+        "b": b,
+        "change": row.relative(),
+        "low": row.interval.and_then(|interval| part(interval.low)),
+        "high": row.interval.and_then(|interval| part(interval.high)),
+        "verdict": verdict,
+        "repetitions": repetitions,
+    })
+}

@@ -1,0 +1,118 @@
+//! The web console: submits workloads to the lab, shows runs live and afterwards, compares them;
+//! beside a store it also shows the store's state and its containers and objects.
+//!
+//! `cairn lab serve` serves it alone, `cairn up` on a port of its own beside the store's. A run is
+//! a process (`cairn lab run`), so that load never shares one with what it measures or with the
+//! console; what it does is read from its run folder as it grows. The page is
+//! TypeScript (`console/`), built into `console/dist` and embedded here; it loads nothing from
+//! anywhere else.
+//!
+//! Depends on `http` and, for workloads and run folders, on `lab`. What a store tells about itself
+//! comes through [`StoreView`].
+
+mod answer;
+mod archive;
+mod assets;
+mod command;
+mod compare;
+mod figures;
+mod files;
+mod guard;
+mod history;
+mod live;
+mod password;
+mod queue;
+mod router;
+mod session;
+mod store;
+mod submission;
+mod swift;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use cairn_http::metrics::Metrics;
+use cairn_http::serve::{MetricsAccess, ServeOptions, serve};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+pub use password::Password;
+pub use store::{
+    DeviceShare, DeviceState, PolicyState, ReconSource, RingState, Space, StoreState, StoreView,
+};
+
+/// Connections at once; a browser keeps up to six, and each live view holds one.
+const CONNECTIONS: usize = 256;
+
+/// What a console is made of.
+pub struct ConsoleOptions {
+    /// Where it is served; the cookie is named after the port, for browsers send a host's cookies
+    /// to all its ports.
+    pub bind: SocketAddr,
+    /// Host names under which it may be asked for, beside addresses and `localhost`.
+    pub hosts: Vec<String>,
+    pub password: Password,
+    /// The folder of run folders.
+    pub runs: PathBuf,
+    /// The program whose `lab run` makes runs: this one.
+    pub program: PathBuf,
+    pub store: Option<StoreView>,
+}
+
+/// Everything a request may need.
+pub(crate) struct Console {
+    pub(crate) guard: guard::Guard,
+    pub(crate) sessions: session::Sessions,
+    pub(crate) password: Password,
+    pub(crate) history: Arc<history::History>,
+    pub(crate) queue: Arc<queue::Queue>,
+    pub(crate) store: Option<store::Store>,
+    /// True once the console ends: live views end then too.
+    pub(crate) stop: watch::Receiver<bool>,
+    /// Live views at once.
+    pub(crate) views: Arc<tokio::sync::Semaphore>,
+}
+
+/// Serves the console on `listener` until `stop` turns true; runs under way are then ended.
+pub async fn run(
+    listener: std::net::TcpListener,
+    options: ConsoleOptions,
+    stop: watch::Receiver<bool>,
+) -> Result<()> {
+    let history = Arc::new(history::History::open(&options.runs)?);
+    let queue = Arc::new(queue::Queue::new(history.clone(), options.program));
+    let listener = tokio::net::TcpListener::from_std(listener)
+        .with_context(|| format!("cannot serve the console on {}", options.bind))?;
+    let store = options.store.map(store::Store::new);
+    let mut tasks = JoinSet::new();
+    if let Some(store) = &store {
+        tasks.spawn(store.sampler(stop.clone()));
+    }
+    tasks.spawn(queue.clone().work(stop.clone()));
+    let console = Arc::new(Console {
+        guard: guard::Guard::new(options.hosts),
+        sessions: session::Sessions::new(options.bind.port()),
+        password: options.password,
+        history,
+        queue,
+        store,
+        stop: stop.clone(),
+        views: Arc::new(tokio::sync::Semaphore::new(64)),
+    });
+    let serving = ServeOptions {
+        max_connections: CONNECTIONS,
+        max_head: 32 * 1024,
+        max_headers: 96,
+        grace: Duration::from_secs(5),
+        metrics: MetricsAccess::Nobody,
+        ..ServeOptions::new("console")
+    };
+    let handler = Arc::new(router::Router(console));
+    // Its own counters: a store's figures are those of its clients.
+    serve(listener, handler, serving, Metrics::new(), stop).await;
+    while tasks.join_next().await.is_some() {}
+    Ok(())
+}

@@ -1,0 +1,253 @@
+use cairn_http::metrics::Metrics;
+use cairn_http::{Body, handler_fn, respond};
+use http::HeaderMap;
+use tokio::sync::watch;
+
+use super::*;
+use crate::password::Password;
+use crate::session::Sessions;
+use crate::store::{StoreState, StoreView};
+use crate::{guard, history, queue};
+
+/// A console over a store that signs everybody in and tells what it was asked.
+struct Bench {
+    dir: tempfile::TempDir,
+    router: Router,
+    cookie: Option<String>,
+    _stop: watch::Sender<bool>,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = dir.path().join("runs");
+        let history = Arc::new(history::History::open(&runs).unwrap());
+        let (stop_sender, stop) = watch::channel(false);
+        let store = StoreView {
+            swift: handler_fn(|request| async move { told(&request) }),
+            endpoint: "http://127.0.0.1:8080".into(),
+            metrics: Metrics::new(),
+            state: Arc::new(StoreState::default),
+            recon: Vec::new(),
+        };
+        let console = Console {
+            guard: guard::Guard::new(Vec::new()),
+            sessions: Sessions::new(8081),
+            password: Password::given("a good password", "test").unwrap(),
+            queue: Arc::new(queue::Queue::new(history.clone(), "/bin/false".into())),
+            history,
+            store: Some(Store::new(store)),
+            stop,
+            views: Arc::new(tokio::sync::Semaphore::new(1)),
+        };
+        Bench {
+            dir,
+            router: Router(Arc::new(console)),
+            cookie: None,
+            _stop: stop_sender,
+        }
+    }
+
+    async fn call(&self, method: &str, path: &str, body: &str, more: &[(&str, &str)]) -> Response {
+        let mut request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "localhost:8081")
+            .header("x-cairn-console", "1")
+            .header("content-type", "application/json");
+        if let Some(cookie) = &self.cookie {
+            request = request.header("cookie", cookie);
+        }
+        for (name, value) in more {
+            request = request.header(*name, *value);
+        }
+        let body = Body::full(body.to_owned());
+        self.router.call(request.body(body).unwrap()).await
+    }
+
+    async fn status(&self, method: &str, path: &str, body: &str) -> u16 {
+        self.call(method, path, body, &[]).await.status().as_u16()
+    }
+
+    async fn signed_in() -> Bench {
+        let mut bench = Bench::new();
+        let body = r#"{"password":"a good password"}"#;
+        let response = bench.call("POST", "/api/session", body, &[]).await;
+        let cookie = response.headers()["set-cookie"].to_str().unwrap();
+        bench.cookie = Some(cookie.split(';').next().unwrap().to_owned());
+        bench
+    }
+}
+
+/// The stand-in for the proxy: a sign-in, or an echo with headers that must not pass.
+fn told(request: &Request) -> Response {
+    let mut response = respond::empty(StatusCode::OK);
+    let headers = response.headers_mut();
+    if request.uri().path() == "/auth/v1.0" {
+        headers.insert("x-auth-token", HeaderValue::from_static("AUTH_tk1"));
+        let url = HeaderValue::from_static("http://127.0.0.1:8080/v1/AUTH_test");
+        headers.insert("x-storage-url", url);
+        return response;
+    }
+    for (name, value) in [
+        ("set-cookie", "cairn_console_8081=stolen"),
+        ("www-authenticate", "Basic"),
+        ("access-control-allow-origin", "*"),
+        ("content-type", "text/html"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    let names: Vec<&str> = request.headers().keys().map(|name| name.as_str()).collect();
+    let token = request.headers().get("x-auth-token").unwrap();
+    let text = format!("{} {token:?} {}", request.uri(), names.join(" "));
+    *response.body_mut() = Body::full(text);
+    response
+}
+
+async fn text(response: Response) -> String {
+    let bytes = response.into_body().collect(1 << 20).await.unwrap();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn nothing_without_a_session() {
+    let bench = Bench::new();
+    for (method, path) in [
+        ("GET", "/api/runs"),
+        ("POST", "/api/runs"),
+        ("POST", "/api/check"),
+        ("POST", "/api/compare"),
+        ("GET", "/api/runs/a/files/run.json"),
+        ("GET", "/api/runs/a/events"),
+        ("GET", "/api/store"),
+        ("POST", "/api/store/user"),
+        ("GET", "/swift/v1/AUTH_test"),
+    ] {
+        assert_eq!(bench.status(method, path, "{}").await, 401, "{path}");
+    }
+    assert_eq!(bench.status("GET", "/", "").await, 200);
+    let wrong = r#"{"password":"a bad password"}"#;
+    assert_eq!(bench.status("POST", "/api/session", wrong).await, 403);
+    let about = text(bench.call("GET", "/api/session", "", &[]).await).await;
+    assert_eq!(about, r#"{"signed_in":false}"#);
+}
+
+#[tokio::test]
+async fn every_answer_is_hardened() {
+    let bench = Bench::signed_in().await;
+    for path in ["/", "/api/runs", "/nothing"] {
+        let response = bench.call("GET", path, "", &[]).await;
+        let policy = response.headers()["content-security-policy"]
+            .to_str()
+            .unwrap();
+        assert!(policy.starts_with("default-src 'none'"), "{path}: {policy}");
+        assert_eq!(response.headers()["x-content-type-options"], "nosniff");
+    }
+}
+
+#[tokio::test]
+async fn files_of_a_run_and_no_others() {
+    let bench = Bench::signed_in().await;
+    let folder = bench.dir.path().join("runs/one");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("run.json"), "{}").unwrap();
+    std::fs::write(folder.join("report.html"), "<script>1</script>").unwrap();
+    std::fs::write(bench.dir.path().join("secret"), "s").unwrap();
+    let report = bench
+        .call("GET", "/api/runs/one/files/report.html", "", &[])
+        .await;
+    let policy = report.headers()["content-security-policy"]
+        .to_str()
+        .unwrap();
+    assert!(policy.starts_with("sandbox allow-scripts"), "{policy}");
+    assert_eq!(text(report).await, "<script>1</script>");
+    for path in [
+        "/api/runs/one/files/../../secret",
+        "/api/runs/one/files/..%2f..%2fsecret",
+        "/api/runs/one/files/%2fetc%2fpasswd",
+        "/api/runs/.console/files/one.json",
+        "/api/runs/%2e%2e/files/secret",
+        "/api/runs/two/files/run.json",
+    ] {
+        assert_eq!(bench.status("GET", path, "").await, 404, "{path}");
+    }
+    assert_eq!(
+        bench
+            .status("DELETE", "/api/runs/one/files/run.json", "")
+            .await,
+        405
+    );
+}
+
+#[tokio::test]
+async fn the_store_is_asked_as_its_user_and_within_the_account() {
+    let bench = Bench::signed_in().await;
+    assert_eq!(bench.status("GET", "/swift/v1/AUTH_test/c", "").await, 401);
+    let user = r#"{"user":"test:tester","key":"testing"}"#;
+    assert_eq!(bench.status("POST", "/api/store/user", user).await, 200);
+    let more = [
+        ("x-auth-token", "other"),
+        ("authorization", "x"),
+        ("x-object-meta-a", "b"),
+    ];
+    let response = bench
+        .call("GET", "/swift/v1/AUTH_test/c/o%2Fp?x=1", "", &more)
+        .await;
+    let headers: HeaderMap = response.headers().clone();
+    for name in [
+        "set-cookie",
+        "www-authenticate",
+        "access-control-allow-origin",
+    ] {
+        assert!(!headers.contains_key(name), "{name}");
+    }
+    assert_eq!(
+        headers["content-security-policy"],
+        "sandbox; default-src 'none'"
+    );
+    assert!(
+        headers["content-disposition"]
+            .to_str()
+            .unwrap()
+            .starts_with("attachment")
+    );
+    let told = text(response).await;
+    assert!(
+        told.starts_with("/v1/AUTH_test/c/o%2Fp?x=1 \"AUTH_tk1\" "),
+        "{told}"
+    );
+    assert!(told.contains("x-object-meta-a"), "{told}");
+    for name in ["cookie", "authorization", "x-cairn-console"] {
+        assert!(!told.contains(name), "{told}");
+    }
+    for path in [
+        "/swift/v1/AUTH_other",
+        "/swift/v1/AUTH_test2/c",
+        "/swift/auth/v1.0",
+        "/swift",
+    ] {
+        assert_eq!(bench.status("GET", path, "").await, 403, "{path}");
+    }
+    assert_eq!(bench.status("DELETE", "/api/store/user", "").await, 204);
+    assert_eq!(bench.status("GET", "/swift/v1/AUTH_test/c", "").await, 401);
+}
+
+#[tokio::test]
+async fn a_workload_is_judged_before_it_waits() {
+    let bench = Bench::signed_in().await;
+    let body = r#"{"file_name":"w.xml","text":"<workload>\n<nonsense"}"#;
+    let response = bench.call("POST", "/api/runs", body, &[]).await;
+    assert_eq!(response.status(), 400);
+    let told = text(response).await;
+    assert!(
+        told.contains(r#""field":"text""#) && told.contains("w.xml:"),
+        "{told}"
+    );
+    assert_eq!(bench.status("POST", "/api/runs", "{").await, 400);
+    let long = format!(r#"{{"file_name":"w","text":"{}"}}"#, "x".repeat(5 << 20));
+    assert_eq!(bench.status("POST", "/api/runs", &long).await, 400);
+    assert_eq!(
+        text(bench.call("GET", "/api/runs", "", &[]).await).await,
+        "[]"
+    );
+}

@@ -1,0 +1,213 @@
+//! Who is signed in: random cookies, known here by their digests alone. Bounded in number and in
+//! time; gone when the process ends. Wrong passwords are slowed down by address.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use cairn_http::Response;
+use http::HeaderMap;
+use http::header::{COOKIE, HeaderValue, SET_COOKIE};
+use sha2::{Digest, Sha256};
+
+/// A session ends when it was not used for so long.
+const IDLE: Duration = Duration::from_secs(12 * 3600);
+const SESSIONS: usize = 256;
+/// Wrong passwords from one address within the window before the next must wait.
+const FAILURES: u32 = 10;
+const WINDOW: Duration = Duration::from_secs(60);
+const ADDRESSES: usize = 1024;
+
+type Key = [u8; 32];
+
+/// A user of the store, signed in from the console.
+#[derive(Clone)]
+pub(crate) struct StoreUser {
+    pub(crate) name: String,
+    pub(crate) token: HeaderValue,
+    /// `/v1/AUTH_test`
+    pub(crate) account: String,
+}
+
+struct Session {
+    used: Instant,
+    store_user: Option<StoreUser>,
+}
+
+struct Failures {
+    since: Instant,
+    count: u32,
+}
+
+pub(crate) struct Sessions {
+    cookie: String,
+    open: Mutex<HashMap<Key, Session>>,
+    failures: Mutex<HashMap<IpAddr, Failures>>,
+}
+
+impl Sessions {
+    pub(crate) fn new(port: u16) -> Sessions {
+        Sessions {
+            cookie: format!("cairn_console_{port}"),
+            open: Mutex::default(),
+            failures: Mutex::default(),
+        }
+    }
+
+    /// Opens a session: its cookie goes with the answer.
+    pub(crate) fn open(&self, response: &mut Response) {
+        let secret = rand::random::<[u8; 32]>();
+        let mut open = lock(&self.open);
+        let now = Instant::now();
+        open.retain(|_, session| now.duration_since(session.used) < IDLE);
+        if open.len() >= SESSIONS {
+            let oldest = open.iter().min_by_key(|(_, s)| s.used).map(|(key, _)| *key);
+            oldest.map(|key| open.remove(&key));
+        }
+        let session = Session {
+            used: now,
+            store_user: None,
+        };
+        open.insert(Sha256::digest(secret).into(), session);
+        let value = URL_SAFE_NO_PAD.encode(secret);
+        self.set_cookie(response, &format!("{value}; Max-Age={}", IDLE.as_secs()));
+    }
+
+    pub(crate) fn close(&self, headers: &HeaderMap, response: &mut Response) {
+        if let Some(key) = self.key(headers) {
+            lock(&self.open).remove(&key);
+        }
+        self.set_cookie(response, "; Max-Age=0");
+    }
+
+    fn set_cookie(&self, response: &mut Response, value: &str) {
+        let text = format!("{}={value}; Path=/; HttpOnly; SameSite=Strict", self.cookie);
+        if let Ok(value) = HeaderValue::try_from(text) {
+            response.headers_mut().insert(SET_COOKIE, value);
+        }
+    }
+
+    fn key(&self, headers: &HeaderMap) -> Option<Key> {
+        let value = headers
+            .get_all(COOKIE)
+            .iter()
+            .filter_map(|line| line.to_str().ok())
+            .flat_map(|line| line.split(';'))
+            .filter_map(|pair| pair.trim().split_once('='))
+            .find(|(name, _)| *name == self.cookie)?
+            .1;
+        let secret = URL_SAFE_NO_PAD.decode(value).ok()?;
+        Some(Sha256::digest(secret).into())
+    }
+
+    /// Runs `with` on the request's session, if it has one that is open.
+    fn with<T>(&self, headers: &HeaderMap, with: impl FnOnce(&mut Session) -> T) -> Option<T> {
+        let key = self.key(headers)?;
+        let mut open = lock(&self.open);
+        let session = open.get_mut(&key)?;
+        if session.used.elapsed() > IDLE {
+            open.remove(&key);
+            return None;
+        }
+        session.used = Instant::now();
+        Some(with(session))
+    }
+
+    pub(crate) fn is_open(&self, headers: &HeaderMap) -> bool {
+        self.with(headers, |_| ()).is_some()
+    }
+
+    pub(crate) fn store_user(&self, headers: &HeaderMap) -> Option<StoreUser> {
+        self.with(headers, |session| session.store_user.clone())?
+    }
+
+    pub(crate) fn set_store_user(&self, headers: &HeaderMap, user: Option<StoreUser>) {
+        self.with(headers, |session| session.store_user = user);
+    }
+
+    /// May this address try a password now? Else after how long.
+    pub(crate) fn may_try(&self, address: IpAddr) -> Result<(), Duration> {
+        match lock(&self.failures).get(&address) {
+            Some(failures) if failures.count >= FAILURES => {
+                match WINDOW.checked_sub(failures.since.elapsed()) {
+                    Some(left) => Err(left),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn failed(&self, address: IpAddr) {
+        let mut failures = lock(&self.failures);
+        failures.retain(|_, f| f.since.elapsed() < WINDOW);
+        if failures.len() >= ADDRESSES {
+            failures.clear();
+        }
+        let entry = failures.entry(address).or_insert(Failures {
+            since: Instant::now(),
+            count: 0,
+        });
+        entry.count += 1;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use cairn_http::Body;
+
+    use super::*;
+
+    fn cookie_of(response: &Response) -> (String, HeaderMap) {
+        let set = response.headers()[SET_COOKIE].to_str().unwrap().to_owned();
+        let mut headers = HeaderMap::new();
+        let pair = set.split(';').next().unwrap();
+        headers.insert(COOKIE, format!("a=b; {pair}").parse().unwrap());
+        (set, headers)
+    }
+
+    #[test]
+    fn opened_used_and_closed() {
+        let sessions = Sessions::new(8081);
+        let mut response = Response::new(Body::empty());
+        sessions.open(&mut response);
+        let (set, headers) = cookie_of(&response);
+        assert!(set.starts_with("cairn_console_8081="), "{set}");
+        assert!(set.contains("; HttpOnly; SameSite=Strict"), "{set}");
+        assert!(sessions.is_open(&headers));
+        assert!(!sessions.is_open(&HeaderMap::new()));
+        sessions.close(&headers, &mut response);
+        assert!(!sessions.is_open(&headers));
+    }
+
+    #[test]
+    fn the_number_of_sessions_is_bounded() {
+        let sessions = Sessions::new(1);
+        let mut response = Response::new(Body::empty());
+        for _ in 0..SESSIONS + 5 {
+            sessions.open(&mut response);
+        }
+        assert_eq!(lock(&sessions.open).len(), SESSIONS);
+        assert!(sessions.is_open(&cookie_of(&response).1));
+    }
+
+    #[test]
+    fn guessing_is_slowed_by_address() {
+        let sessions = Sessions::new(1);
+        let (one, other) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        for _ in 0..FAILURES {
+            sessions.may_try(one).unwrap();
+            sessions.failed(one);
+        }
+        assert!(sessions.may_try(one).is_err());
+        sessions.may_try(other).unwrap();
+    }
+}

@@ -1,0 +1,220 @@
+//! The store's content, through its Swift API: a signed-in page asks `/swift/v1/ACCOUNT/…` here,
+//! and the proxy of this process is asked in its user's name.
+//!
+//! An object's bytes come from anyone. They are sent as a download, in a sandbox, with no sniffing:
+//! a page stored as an object never runs as the console.
+
+use std::net::SocketAddr;
+
+use cairn_http::{Body, Context, Request, Response};
+use http::header::{
+    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG,
+    HOST, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED,
+};
+use http::{Method, StatusCode, Uri};
+
+use crate::answer::{Answer, Refusal, no_store};
+use crate::files::disposition;
+use crate::session::StoreUser;
+use crate::store::Store;
+
+/// Where the account's tree begins on the console.
+pub(crate) const PREFIX: &str = "/swift";
+
+/// Asks the store's TempAuth for a token.
+pub(crate) async fn sign_in(
+    store: &Store,
+    user: &str,
+    key: &str,
+    remote: Option<SocketAddr>,
+) -> Result<StoreUser, Refusal> {
+    let bad = |field, what: &str| Refusal::field(field, format!("{field}: {what}"));
+    let value = |field: &'static str, text: &str| {
+        HeaderValue::from_str(text)
+            .ok()
+            .filter(|_| !text.is_empty() && text.len() <= 1024)
+            .ok_or_else(|| bad(field, "expected text on one line"))
+    };
+    let mut request = request(store, Method::GET, "/auth/v1.0", remote)?;
+    let headers = request.headers_mut();
+    headers.insert("x-auth-user", value("user", user)?);
+    headers.insert("x-auth-key", value("key", key)?);
+    let response = store.view.swift.call(request).await;
+    if !response.status().is_success() {
+        let words = match response.status() {
+            StatusCode::UNAUTHORIZED => "the store knows no such user with this key".to_owned(),
+            status => format!("the store's sign-in answered {status}"),
+        };
+        return Err(Refusal {
+            field: Some("key"),
+            ..Refusal::new(StatusCode::FORBIDDEN, words)
+        });
+    }
+    let token = response.headers().get("x-auth-token").cloned();
+    let url = response.headers().get("x-storage-url");
+    let account = url
+        .and_then(|url| url.to_str().ok()?.parse::<Uri>().ok())
+        .map(|uri| uri.path().trim_end_matches('/').to_owned());
+    match (token, account) {
+        (Some(token), Some(account)) => Ok(StoreUser {
+            name: user.to_owned(),
+            token,
+            account,
+        }),
+        _ => Err(Refusal::new(
+            StatusCode::BAD_GATEWAY,
+            "the store's sign-in answered without a token or a storage URL",
+        )),
+    }
+}
+
+fn request(
+    store: &Store,
+    method: Method,
+    path: &str,
+    remote: Option<SocketAddr>,
+) -> Result<Request, Refusal> {
+    let bad = |error: http::Error| Refusal::new(StatusCode::BAD_REQUEST, format!("path: {error}"));
+    let host = store.view.endpoint.trim_start_matches("http://");
+    let mut request = http::Request::builder()
+        .method(method)
+        .uri(path)
+        .header(HOST, host)
+        .body(Body::empty())
+        .map_err(bad)?;
+    request.extensions_mut().insert(Context {
+        remote,
+        ..Context::default()
+    });
+    Ok(request)
+}
+
+/// Hands a page's request on, as `user`.
+pub(crate) async fn pass(
+    store: &Store,
+    user: &StoreUser,
+    request: Request,
+    remote: Option<SocketAddr>,
+) -> Answer {
+    let (parts, body) = request.into_parts();
+    let full = parts.uri.path_and_query().map_or("", |p| p.as_str());
+    let full = full.strip_prefix(PREFIX).unwrap_or_default();
+    let path = full.split('?').next().unwrap_or_default();
+    let below = path.strip_prefix(&*user.account);
+    let Some(below) = below.filter(|b| b.is_empty() || b.starts_with('/')) else {
+        return Err(Refusal::new(
+            StatusCode::FORBIDDEN,
+            format!("path: only {} is open to this user here", user.account),
+        ));
+    };
+    let allowed = [
+        Method::GET,
+        Method::HEAD,
+        Method::PUT,
+        Method::POST,
+        Method::DELETE,
+    ];
+    if !allowed.contains(&parts.method) {
+        return Err(Refusal::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            format!("{} is not offered here", parts.method),
+        ));
+    }
+    let object = below
+        .trim_start_matches('/')
+        .split_once('/')
+        .map(|(_, object)| object.to_owned())
+        .filter(|object| !object.is_empty());
+    let mut inner = self::request(store, parts.method.clone(), full, remote)?;
+    for (name, value) in &parts.headers {
+        if goes_on(name) {
+            inner.headers_mut().append(name.clone(), value.clone());
+        }
+    }
+    inner
+        .headers_mut()
+        .insert("x-auth-token", user.token.clone());
+    *inner.body_mut() = body;
+    let mut response = store.view.swift.call(inner).await;
+    let headers = std::mem::take(response.headers_mut());
+    *response.headers_mut() = headers
+        .into_iter()
+        .scan(None, |last: &mut Option<HeaderName>, (name, value)| {
+            // A name that repeats is told once.
+            *last = name.or(last.take());
+            Some((last.clone()?, value))
+        })
+        .filter(|(name, _)| comes_back(name))
+        .collect::<HeaderMap>();
+    if let Some(object) = object {
+        protect(&mut response, &object);
+    }
+    no_store(&mut response);
+    Ok(response)
+}
+
+/// Headers of a page's request that the store may see.
+fn goes_on(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    matches!(
+        name,
+        "content-type"
+            | "content-length"
+            | "content-encoding"
+            | "accept"
+            | "range"
+            | "etag"
+            | "if-match"
+            | "if-none-match"
+            | "if-modified-since"
+            | "if-unmodified-since"
+            | "x-delete-at"
+            | "x-delete-after"
+            | "x-storage-policy"
+    ) || [
+        "x-object-meta-",
+        "x-container-meta-",
+        "x-container-read",
+        "x-container-write",
+    ]
+    .iter()
+    .any(|prefix| name.starts_with(prefix))
+}
+
+/// Headers of the store's answer that the page may see: no cookies, no challenge, no permission.
+fn comes_back(name: &HeaderName) -> bool {
+    [
+        CONTENT_TYPE,
+        CONTENT_LENGTH,
+        CONTENT_RANGE,
+        ACCEPT_RANGES,
+        ETAG,
+        LAST_MODIFIED,
+    ]
+    .contains(name)
+        || [
+            "x-account-",
+            "x-container-",
+            "x-object-",
+            "x-timestamp",
+            "x-trans-id",
+            "x-delete-at",
+            "x-storage-policy",
+            "x-static-large-object",
+        ]
+        .iter()
+        .any(|prefix| name.as_str().starts_with(prefix))
+}
+
+fn protect(response: &mut Response, object: &str) {
+    let name = object
+        .rsplit('/')
+        .find(|part| !part.is_empty())
+        .unwrap_or("object");
+    let name = percent_encoding::percent_decode_str(name).decode_utf8_lossy();
+    disposition(response, &name, true);
+    response.headers_mut().insert(
+        CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static("sandbox; default-src 'none'"),
+    );
+}

@@ -1,0 +1,501 @@
+//! `cairn lab run`.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use super::ranks::Ranks;
+use super::terminal::{Output, Terminal};
+use crate::ceiling;
+use crate::controller::{Briefing, Conductor, Link, LocalLink, Report, reach};
+use crate::drive::{Driver, Pools, Share, cores, now};
+use crate::plan::Plan;
+use crate::record::{RunFolder, RunMeta, State};
+use crate::results::{RunWriter, read_folder, write_tables};
+use crate::target::TargetOptions;
+use crate::workload::{self, Format, Workload};
+
+/// A workload file larger than this is refused unread.
+const FILE_BYTES: u64 = 16 << 20;
+
+#[derive(Debug, Args)]
+pub struct RunArguments {
+    /// The workload; - reads standard input
+    file: PathBuf,
+
+    /// The store, instead of the one the workload names
+    ///
+    /// http://HOST:8080 (Swift with TempAuth, or S3 when the workload is for S3),
+    /// http://HOST:8080/auth/v1.0, http://HOST:5000/v3 or /v2.0 (Keystone),
+    /// http://HOST:8080/v1/AUTH_a (with --token), s3+http://HOST:9000, rados:POOL,
+    /// file:/a/folder, noop:
+    #[arg(long, value_name = "URL")]
+    target: Option<String>,
+
+    /// account:user; Keystone: project:user; S3: the access key
+    #[arg(long, env = "CAIRN_LAB_USER", hide_env_values = true)]
+    user: Option<String>,
+
+    /// The user's key or password; better given in the environment, where others cannot read it
+    #[arg(long, env = "CAIRN_LAB_KEY", hide_env_values = true)]
+    key: Option<String>,
+
+    /// A token, instead of signing in
+    #[arg(long, env = "CAIRN_LAB_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+
+    /// A setting of the sign-in (type, auth_url, domain, region, …); may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = name_value)]
+    auth: Vec<(String, String)>,
+
+    /// A setting of the store (type, proxies, policy, layout, block, fsync, …); may be repeated
+    #[arg(long, value_name = "NAME=VALUE", value_parser = name_value)]
+    storage: Vec<(String, String)>,
+
+    /// The run's folder; made, and must hold no run yet [default: lab-runs/TIME-NAME]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Read the file as this format instead of telling it from the content
+    #[arg(long, value_name = "cosbench|ssbench|swift-bench|lab", value_parser = format_name)]
+    format: Option<Format>,
+
+    /// Run at this scale of the workload ([scales.NAME] of its TOML)
+    #[arg(long, value_name = "NAME")]
+    scale: Option<String>,
+
+    /// A parameter of the workload; may be repeated
+    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = name_value)]
+    parameters: Vec<(String, String)>,
+
+    /// The same seed gives the same requests [default: the workload's]
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
+
+    /// Multiply all times (ramp-up, runtime, ramp-down, delays) by this
+    #[arg(long, value_name = "FACTOR", value_parser = time_factor)]
+    time_scale: Option<f64>,
+
+    /// Threads that drive load [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+
+    /// A request is given up after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = positive_seconds)]
+    timeout: Duration,
+
+    /// Do not check certificates
+    #[arg(long)]
+    insecure: bool,
+
+    /// A PEM file of certificates to trust instead of the system's
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+
+    /// Sample CPU, memory, network and disks every so many seconds; 0: not at all
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
+    resources: Duration,
+
+    /// Also sample processes of this command name; may be repeated
+    #[arg(long, value_name = "COMMAND")]
+    watch: Vec<String>,
+
+    /// Drive from this host (`cairn lab driver` runs there) instead of from here; may be repeated
+    #[arg(long = "driver", value_name = "HOST:PORT")]
+    drivers: Vec<String>,
+
+    /// The secret that controller and drivers share
+    #[arg(
+        long,
+        env = "CAIRN_LAB_SECRET",
+        hide_env_values = true,
+        requires = "drivers"
+    )]
+    secret: Option<String>,
+
+    /// Run the programs that the workload's triggers name
+    #[arg(long)]
+    allow_programs: bool,
+
+    /// Do not measure the generator's ceiling first
+    #[arg(long)]
+    no_ceiling: bool,
+
+    /// Read the workload, say what would be run, and stop
+    #[arg(long)]
+    check: bool,
+
+    /// A JSON object a line for everything that happens
+    #[arg(long)]
+    json: bool,
+}
+
+fn name_value(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("NAME=VALUE was expected")?;
+    if name.is_empty() {
+        return Err("the name is missing".into());
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+fn format_name(text: &str) -> Result<Format, String> {
+    Format::from_name(text).ok_or_else(|| "it is cosbench, ssbench, swift-bench or lab".into())
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let value: f64 = text.parse().map_err(|_| "seconds were expected")?;
+    Duration::try_from_secs_f64(value).map_err(|error| error.to_string())
+}
+
+fn positive_seconds(text: &str) -> Result<Duration, String> {
+    let time = seconds(text)?;
+    if time.is_zero() {
+        Err("more than 0 is needed".into())
+    } else {
+        Ok(time)
+    }
+}
+
+fn time_factor(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(factor) if factor > 0.0 && factor <= 1000.0 => Ok(factor),
+        _ => Err("a number above 0, at most 1000, was expected".into()),
+    }
+}
+
+pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
+    let (bytes, name) = read_file(&arguments.file)?;
+    let options = workload::Options {
+        format: arguments.format,
+        scale: arguments.scale.clone(),
+        parameters: arguments.parameters.iter().cloned().collect(),
+    };
+    let mut workload = workload::read(&name, &bytes, &options)?;
+    adjust(arguments, &mut workload.plan)?;
+    let output = match (arguments.json, std::io::stdout().is_terminal()) {
+        (true, _) => Output::Json,
+        (false, true) => Output::Live,
+        (false, false) => Output::Lines,
+    };
+    let mut terminal = Terminal::new(output);
+    if arguments.check {
+        terminal.plan(&workload.plan, &workload.notes);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let ranks = Ranks::of_environment();
+    if let Some(ranks) = ranks.as_ref().filter(|ranks| ranks.rank > 0) {
+        return follow(arguments, ranks);
+    }
+    let result = conduct(arguments, &workload, &bytes, ranks.as_ref(), &mut terminal);
+    if let (Some(ranks), Some(out)) = (&ranks, &arguments.out) {
+        ranks.dismiss(out);
+    }
+    let meta = result?;
+    let completed = meta.state == State::Completed;
+    Ok(if completed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn read_file(path: &Path) -> Result<(Vec<u8>, String)> {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    let name = path.display().to_string();
+    if name == "-" {
+        std::io::stdin()
+            .lock()
+            .take(FILE_BYTES + 1)
+            .read_to_end(&mut bytes)?;
+    } else {
+        let file = std::fs::File::open(path).with_context(|| format!("cannot read {name}"))?;
+        file.take(FILE_BYTES + 1)
+            .read_to_end(&mut bytes)
+            .context(name.clone())?;
+    }
+    if bytes.len() as u64 > FILE_BYTES {
+        bail!("{name} is larger than {FILE_BYTES} bytes: not a workload");
+    }
+    Ok((bytes, name))
+}
+
+/// What the command line says over the file.
+fn adjust(arguments: &RunArguments, plan: &mut Plan) -> Result<()> {
+    let target = workload::Target {
+        url: arguments.target.clone(),
+        user: arguments.user.clone(),
+        key: arguments.key.clone(),
+        token: arguments.token.clone(),
+        auth: arguments.auth.clone(),
+        storage: arguments.storage.clone(),
+    };
+    target.apply(plan)?;
+    if let Some(seed) = arguments.seed {
+        plan.seed = seed;
+    }
+    if let Some(factor) = arguments.time_scale {
+        for stage in &mut plan.stages {
+            stage.close_delay = stage.close_delay.mul_f64(factor);
+            for work in &mut stage.works {
+                work.rampup = work.rampup.mul_f64(factor);
+                work.rampdown = work.rampdown.mul_f64(factor);
+                work.runtime = work.runtime.map(|runtime| runtime.mul_f64(factor));
+                let shortest = Duration::from_millis(100);
+                work.interval = work.interval.mul_f64(factor.min(1.0)).max(shortest);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `20261122T010203-name`
+fn run_id(name: &str, started: f64) -> String {
+    let time: String = crate::results::rfc3339(started)
+        .chars()
+        .take_while(|&c| c != '.')
+        .filter(|c| c.is_ascii_alphanumeric())
+        .collect();
+    let name: String = name
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || matches!(c, '-' | '_') {
+                c
+            } else {
+                '-'
+            }
+        })
+        .take(60)
+        .collect();
+    format!("{}-{name}", time.trim_end_matches('Z'))
+}
+
+/// The command line without secrets.
+fn told_command() -> Vec<String> {
+    let mut hide = false;
+    std::env::args()
+        .map(|argument| {
+            if std::mem::take(&mut hide) {
+                return "***".to_owned();
+            }
+            for secret in ["--key", "--token", "--secret"] {
+                if argument == secret {
+                    hide = true;
+                } else if argument.starts_with(&format!("{secret}=")) {
+                    return format!("{secret}=***");
+                }
+            }
+            for secret in [
+                "password=",
+                "key=",
+                "secretkey=",
+                "token=",
+                "--auth=",
+                "--storage=",
+            ] {
+                if argument.starts_with(secret) {
+                    return format!("{secret}***");
+                }
+            }
+            argument
+        })
+        .collect()
+}
+
+const RANKS_NEED_OUT: &str = "under mpirun all ranks must name the same folder: give --out";
+
+/// A rank that is not the first drives for it.
+fn follow(arguments: &RunArguments, ranks: &Ranks) -> Result<ExitCode> {
+    let out = arguments.out.as_ref().context(RANKS_NEED_OUT)?;
+    // Ranks share their host's cores.
+    ranks.follow(out, arguments.threads.unwrap_or(1))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn conduct(
+    arguments: &RunArguments,
+    workload: &Workload,
+    bytes: &[u8],
+    ranks: Option<&Ranks>,
+    terminal: &mut Terminal,
+) -> Result<RunMeta> {
+    let plan = &workload.plan;
+    let started = now();
+    let id = run_id(&plan.name, started);
+    let folder = arguments
+        .out
+        .clone()
+        .unwrap_or_else(|| Path::new("lab-runs").join(&id));
+    let threads = arguments.threads.unwrap_or_else(cores);
+    let ceiling = (!arguments.no_ceiling).then(ceiling::of_this_machine);
+    let mut notes = workload.notes.clone();
+    if !arguments.resources.is_zero() {
+        notes.extend(crate::resources::distances_note());
+    }
+    let meta = RunMeta {
+        version: 1,
+        id,
+        name: plan.name.clone(),
+        description: plan.description.clone(),
+        format: plan.format.clone(),
+        started,
+        seed: plan.seed,
+        command: told_command(),
+        lab_version: env!("CARGO_PKG_VERSION").to_owned(),
+        ceiling,
+        notes,
+        ..RunMeta::default()
+    };
+    let extension = workload.format.extension();
+    let folder = RunFolder::new(folder);
+    let (report, reports) = mpsc::channel::<Report>();
+    let options = TargetOptions {
+        timeout: arguments.timeout,
+        insecure: arguments.insecure,
+        ca: arguments.ca.clone(),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("no thread for signals and drivers")?;
+    let mut links = Vec::new();
+    let mut secret = arguments.secret.clone();
+    let mut addresses = arguments.drivers.clone();
+    if let Some(ranks) = ranks {
+        let out = arguments.out.as_ref().context(RANKS_NEED_OUT)?;
+        let (made, found) = ranks.gather(out)?;
+        (secret, addresses) = (Some(made), found);
+    }
+    if ranks.is_some() || addresses.is_empty() {
+        let share = Share {
+            driver: 0,
+            drivers: addresses.len() as u32 + 1,
+        };
+        links.push(local_link(
+            arguments,
+            plan,
+            options.clone(),
+            threads,
+            share,
+            &report,
+        ));
+    }
+    if !addresses.is_empty() {
+        let remote = remote_links(
+            arguments,
+            plan,
+            options,
+            secret,
+            &addresses,
+            links.len(),
+            &report,
+        );
+        links.extend(runtime.block_on(remote)?);
+    }
+    // Only now: a driver that cannot be reached leaves no folder.
+    let writer = RunWriter::create(folder.clone(), &meta, plan, Some((extension, bytes)))?;
+    let cancel = Arc::new(AtomicBool::new(false));
+    watch_signals(&runtime, cancel.clone())?;
+    let conductor = Conductor {
+        plan: plan.clone(),
+        meta,
+        writer,
+        links,
+        reports,
+        cancel,
+        allow_programs: arguments.allow_programs,
+        observer: &mut |progress| terminal.show(progress),
+    };
+    let meta = conductor.run()?;
+    runtime.shutdown_background();
+    let recorded = read_folder(folder.root())?;
+    write_tables(folder.root(), &recorded)?;
+    terminal.summary(&meta, &recorded.stages, folder.root());
+    Ok(meta)
+}
+
+fn local_link(
+    arguments: &RunArguments,
+    plan: &Plan,
+    options: TargetOptions,
+    threads: u32,
+    share: Share,
+    report: &mpsc::Sender<Report>,
+) -> Box<dyn Link> {
+    let driver = Driver {
+        name: "driver1".into(),
+        share,
+        seed: plan.seed,
+        access: plan.access.clone(),
+        options,
+        threads,
+        pools: Arc::new(Pools::default()),
+    };
+    let sampling = (!arguments.resources.is_zero()).then_some(arguments.resources);
+    let watched = arguments.watch.clone();
+    Box::new(LocalLink::new(driver, 0, report.clone(), sampling, watched))
+}
+
+/// Reaches all drivers; the first is number `first` of the run's.
+async fn remote_links(
+    arguments: &RunArguments,
+    plan: &Plan,
+    options: TargetOptions,
+    secret: Option<String>,
+    addresses: &[String],
+    first: usize,
+    report: &mpsc::Sender<Report>,
+) -> Result<Vec<Box<dyn Link>>> {
+    let secret = secret.context(
+        "drivers need the secret they were started with: give --secret, or CAIRN_LAB_SECRET in \
+         the environment",
+    )?;
+    let briefing = Briefing {
+        secret,
+        seed: plan.seed,
+        access: plan.access.clone(),
+        options,
+        resources: arguments.resources,
+        watched: arguments.watch.clone(),
+    };
+    let drivers = (first + addresses.len()) as u32;
+    let mut links: Vec<Box<dyn Link>> = Vec::new();
+    for (index, address) in (first..).zip(addresses) {
+        let share = Share {
+            driver: index as u32,
+            drivers,
+        };
+        links.push(Box::new(
+            reach(address, index, share, &briefing, report.clone()).await?,
+        ));
+    }
+    Ok(links)
+}
+
+/// SIGINT and SIGTERM end the run as cancelled, with its results kept; a second one ends the
+/// process.
+fn watch_signals(runtime: &tokio::runtime::Runtime, cancel: Arc<AtomicBool>) -> Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let _guard = runtime.enter();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    runtime.spawn(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if cancel.swap(true, Ordering::Relaxed) {
+                std::process::exit(130);
+            }
+        }
+    });
+    Ok(())
+}

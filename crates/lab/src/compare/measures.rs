@@ -1,0 +1,97 @@
+//! What is compared of every stage and operation: rates, means, percentiles, failures.
+
+use crate::results::model::{Operation, Run};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    More,
+    Less,
+}
+
+/// A quantity of an operation, and how its difference is tested.
+#[derive(Clone, Copy, Debug)]
+pub struct Measure {
+    pub name: &'static str,
+    pub better: Better,
+    /// Means of many are close to normal: Welch's test. Percentiles and failure ratios are not:
+    /// bootstrap over repetitions.
+    pub normal: bool,
+    pub unit: crate::plot::Unit,
+    of: fn(&Operation) -> Option<f64>,
+}
+
+impl Measure {
+    pub fn of(&self, operation: &Operation) -> Option<f64> {
+        (self.of)(operation).filter(|value| value.is_finite())
+    }
+}
+
+pub fn measures() -> [Measure; 7] {
+    use crate::plot::Unit;
+    let less = |name, of| Measure {
+        name,
+        better: Better::Less,
+        normal: false,
+        unit: Unit::Time,
+        of,
+    };
+    [
+        Measure {
+            name: "throughput",
+            better: Better::More,
+            normal: true,
+            unit: Unit::PerSecond,
+            of: |o| o.rate,
+        },
+        Measure {
+            name: "bandwidth",
+            better: Better::More,
+            normal: true,
+            unit: Unit::BytesPerSecond,
+            of: |o| o.bandwidth.filter(|b| *b > 0.0),
+        },
+        Measure {
+            name: "mean",
+            better: Better::Less,
+            normal: true,
+            unit: Unit::Time,
+            of: |o| o.latency.mean_us,
+        },
+        less("p50", |o| o.latency.at(0.5)),
+        less("p95", |o| o.latency.at(0.95)),
+        less("p99", |o| o.latency.at(0.99)),
+        Measure {
+            name: "failed",
+            better: Better::Less,
+            normal: false,
+            unit: Unit::Share,
+            of: |o| o.success().map(|share| 1.0 - share),
+        },
+    ]
+}
+
+/// One value per repetition that has it. An operation's name may repeat in a stage's works: then
+/// its rates are those of the first work that has it, in every repetition alike.
+pub(super) fn values(runs: &[Run], stage: &str, operation: &str, measure: &Measure) -> Vec<f64> {
+    runs.iter()
+        .filter_map(|run| {
+            let stage = run.stages.iter().find(|s| key(&s.id) == stage)?;
+            let found = stage.whole_operations().find(|o| label(o) == operation)?;
+            measure.of(found)
+        })
+        .collect()
+}
+
+/// A stage without its number, as reports match them.
+pub(super) fn key(id: &str) -> &str {
+    let named = id.strip_prefix('s').and_then(|rest| {
+        let (number, name) = rest.split_once('-')?;
+        let numbered = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+        numbered.then_some(name)
+    });
+    named.unwrap_or(id)
+}
+
+pub(super) fn label(operation: &Operation) -> &str {
+    &operation.name
+}

@@ -1,0 +1,64 @@
+//! Is B better than A? Repetitions of each are compared measure by measure: a difference with its
+//! confidence interval, and a verdict only where the interval leaves no doubt; else how many more
+//! repetitions would be needed.
+//!
+//! A repetition is one run. Intervals within a run are not repetitions: what a store does in one
+//! minute depends on what it did the minute before, and a test that treats them as independent
+//! finds differences that are not there.
+
+mod alternate;
+mod measures;
+mod statistics;
+mod verdict;
+mod words;
+
+pub use alternate::{Side, alternate};
+pub use measures::{Better, Measure, measures};
+pub use statistics::{Interval, bootstrap, student_quantile, welch};
+pub use verdict::{Comparison, Row, Verdict, compare};
+pub use words::{figures, markdown, text};
+
+use thiserror::Error;
+
+use crate::report::Input;
+use crate::results::ReadError;
+use crate::results::model::Run;
+
+#[derive(Debug, Error)]
+pub enum CompareError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("{side}: no run was found")]
+    Empty { side: String },
+    #[error("the two sides have no stage and operation in common: {a} has {in_a}; {b} has {in_b}")]
+    NothingInCommon {
+        a: String,
+        b: String,
+        in_a: String,
+        in_b: String,
+    },
+}
+
+/// One side: its name, and its repetitions.
+#[derive(Clone, Debug)]
+pub struct Repetitions {
+    pub name: String,
+    pub runs: Vec<Run>,
+}
+
+/// A run folder is one repetition; a folder of run folders is as many.
+pub fn repetitions(input: &Input) -> Result<Repetitions, CompareError> {
+    let name = input.label.clone().unwrap_or_else(|| {
+        let name = input.path.file_name();
+        let whole = || input.path.display().to_string();
+        name.map_or_else(whole, |name| name.to_string_lossy().into_owned())
+    });
+    let runs = input.runs()?;
+    if runs.is_empty() {
+        return Err(CompareError::Empty { side: name });
+    }
+    Ok(Repetitions { name, runs })
+}
+
+#[cfg(test)]
+mod tests;

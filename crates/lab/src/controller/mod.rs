@@ -1,0 +1,169 @@
+//! The controller: runs a plan's stages over one or many drivers, and keeps what comes of it in
+//! the run's folder. One driver's death is noted, and the others go on.
+
+mod collect;
+mod knee;
+mod link;
+mod remote;
+mod serve;
+mod stage_run;
+mod wire;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+
+use thiserror::Error;
+
+pub use self::link::{Link, LocalLink, Report, Told};
+pub use self::remote::{Briefing, ReachError, RemoteLink, reach};
+pub use self::serve::{serve, serve_once};
+use crate::drive::now;
+use crate::plan::{Plan, Stage, WorkKind};
+use crate::record::{ResourceSample, RunMeta, Sample, StageResult, State};
+use crate::results::{RunWriter, WriteError};
+
+/// What happens, as it happens.
+#[derive(Debug, Clone, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Progress {
+    /// The run's folder is there.
+    Started {
+        meta: Box<RunMeta>,
+        folder: std::path::PathBuf,
+    },
+    StageStarted {
+        number: u32,
+        count: u32,
+        name: String,
+        workers: u32,
+    },
+    /// About every second.
+    Sample(Box<Sample>),
+    Resources(Box<ResourceSample>),
+    StageEnded(Box<StageResult>),
+    Note(String),
+    Finished(Box<RunMeta>),
+}
+
+/// The run could not go on. (That the store failed is a result, not this.)
+#[derive(Debug, Error)]
+pub enum RunError {
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+/// A run: what to do, who does it, where it is kept, who watches.
+pub struct Conductor<'a> {
+    pub plan: Plan,
+    pub meta: RunMeta,
+    pub writer: RunWriter,
+    pub links: Vec<Box<dyn Link>>,
+    pub reports: mpsc::Receiver<Report>,
+    pub cancel: Arc<AtomicBool>,
+    /// Run the programs that triggers name.
+    pub allow_programs: bool,
+    pub observer: &'a mut dyn FnMut(&Progress),
+}
+
+impl Conductor<'_> {
+    /// Runs all stages. When preparing has failed, what measures is left out, and what cleans up
+    /// still runs.
+    pub fn run(mut self) -> Result<RunMeta, RunError> {
+        let folder = self.writer.folder().root().to_owned();
+        self.meta.drivers = self.links.iter().map(|link| link.meta()).collect();
+        self.writer.meta(&self.meta)?;
+        (self.observer)(&Progress::Started {
+            meta: Box::new(self.meta.clone()),
+            folder,
+        });
+        let stages = self.plan.stages.clone();
+        let mut unprepared: Option<String> = None;
+        let mut messages = Vec::new();
+        for (index, stage) in stages.iter().enumerate() {
+            if self.cancel.load(Ordering::Relaxed) {
+                break;
+            }
+            if self.meta.drivers.iter().all(|driver| driver.lost.is_some()) {
+                messages.push("all drivers were lost".to_owned());
+                break;
+            }
+            let cleans = |kind| matches!(kind, WorkKind::Cleanup | WorkKind::Dispose);
+            let only_cleans = stage.works.iter().all(|work| cleans(work.kind));
+            if let (Some(failed), false) = (&unprepared, only_cleans) {
+                let note = format!("stage {} was left out, since {failed} failed", stage.name);
+                self.add_note(note)?;
+                continue;
+            }
+            let result = self.run_one(index as u32 + 1, stage)?;
+            if result.state == State::Failed {
+                messages.push(format!("stage {}: {}", result.name, result.message));
+                let prepares = |kind| matches!(kind, WorkKind::Init | WorkKind::Prepare);
+                let unusable = result.works.iter().all(|work| work.operations.is_empty());
+                if unusable || stage.works.iter().any(|work| prepares(work.kind)) {
+                    unprepared = Some(result.name);
+                }
+            }
+        }
+        self.finish(messages)
+    }
+
+    fn run_one(&mut self, number: u32, stage: &Stage) -> Result<StageResult, RunError> {
+        match stage.works.iter().position(|work| work.knee.is_some()) {
+            Some(work) => self.find_knee(number, stage, work),
+            None => self.run_stage(number, stage),
+        }
+    }
+
+    fn finish(mut self, messages: Vec<String>) -> Result<RunMeta, RunError> {
+        self.meta.state = match (self.cancel.load(Ordering::Relaxed), messages.is_empty()) {
+            (true, _) => State::Cancelled,
+            (false, true) => State::Completed,
+            (false, false) => State::Failed,
+        };
+        self.meta.message = messages.join("; ");
+        self.meta.ended = Some(now());
+        self.writer.meta(&self.meta)?;
+        (self.observer)(&Progress::Finished(Box::new(self.meta.clone())));
+        Ok(self.meta)
+    }
+
+    fn add_note(&mut self, note: String) -> Result<(), RunError> {
+        if !self.meta.notes.contains(&note) {
+            (self.observer)(&Progress::Note(note.clone()));
+            self.meta.notes.push(note);
+            self.writer.meta(&self.meta)?;
+        }
+        Ok(())
+    }
+
+    /// Runs a stage's trigger before and after it, with `enableTrigger` or `killTrigger` first
+    /// among its arguments as COSBench's scripts expect.
+    fn trigger(&mut self, stage: &Stage, before: bool) -> Result<(), RunError> {
+        let Some(trigger) = &stage.trigger else {
+            return Ok(());
+        };
+        if !self.allow_programs {
+            let command = &trigger.command;
+            return self.add_note(format!(
+                "the trigger {command:?} was passed over; --allow-programs runs it"
+            ));
+        }
+        let word = if before {
+            "enableTrigger"
+        } else {
+            "killTrigger"
+        };
+        let status = std::process::Command::new(&trigger.command)
+            .arg(word)
+            .args(&trigger.arguments)
+            .stdin(std::process::Stdio::null())
+            .status();
+        match status {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => {
+                self.add_note(format!("the trigger {:?} ended: {status}", trigger.command))
+            }
+            Err(error) => self.add_note(format!("the trigger {:?}: {error}", trigger.command)),
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Between a controller and its drivers: JSON messages over TLS 1.3, each after its length in four
+//! bytes, big end first.
+//!
+//! A driver makes a certificate for itself at every start, so certificates prove nothing; the
+//! shared secret does. Both ends prove that they know it by an HMAC-SHA256 over their role and 32
+//! bytes exported from this very TLS session (RFC 8446, 7.5), the controller first: whoever sits
+//! between two sessions has two different exports, and can pass on neither proof.
+
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use sha2::Sha256;
+use subtle::ConstantTimeEq;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::drive::{Event, Share};
+use crate::plan::{Access, Stage};
+use crate::record::HostMeta;
+use crate::target::TargetOptions;
+
+/// Of these messages; both ends must have the same.
+pub(super) const VERSION: u32 = 1;
+const EXPORT_LABEL: &[u8] = b"EXPORTER-cairn-lab-driver";
+/// A message larger than this is refused unread.
+const MESSAGE_BYTES: u32 = 64 << 20;
+/// Before the proof, nobody may make us hold more than this.
+const PROOF_BYTES: usize = 32;
+
+pub(super) type Proof = [u8; PROOF_BYTES];
+
+/// From the controller.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Command {
+    Hello {
+        version: u32,
+        name: String,
+        share: Share,
+        seed: u64,
+        access: Box<Access>,
+        options: TargetOptions,
+        #[serde(with = "crate::plan::seconds")]
+        resources: std::time::Duration,
+        watched: Vec<String>,
+    },
+    Ping,
+    Stage {
+        number: u32,
+        stage: Box<Stage>,
+        /// Of the driver's clock.
+        begin_at: f64,
+    },
+    EndWork(u32),
+    Cancel,
+}
+
+/// From a driver.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Answer {
+    Welcome {
+        host: HostMeta,
+    },
+    Refused(String),
+    Pong {
+        at: f64,
+    },
+    /// Nothing to say, but there.
+    Alive,
+    Event(Box<Event>),
+}
+
+#[derive(Debug, Error)]
+pub(super) enum WireError {
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    #[error("a message of {0} bytes: at most {MESSAGE_BYTES} are read")]
+    Large(u32),
+    #[error("a message that makes no sense: {0}; are both of the same version?")]
+    Message(#[from] serde_json::Error),
+    #[error("the shared secret is not the same on both ends")]
+    Secret,
+    #[error("TLS: {0}")]
+    Tls(#[from] rustls::Error),
+}
+
+pub(super) async fn send(
+    out: &mut (impl AsyncWrite + Unpin),
+    message: &impl Serialize,
+) -> Result<(), WireError> {
+    let text = serde_json::to_vec(message)?;
+    let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    if length > MESSAGE_BYTES {
+        return Err(WireError::Large(length));
+    }
+    out.write_all(&length.to_be_bytes()).await?;
+    out.write_all(&text).await?;
+    out.flush().await?;
+    Ok(())
+}
+
+pub(super) async fn receive<T: DeserializeOwned>(
+    input: &mut (impl AsyncRead + Unpin),
+) -> Result<T, WireError> {
+    let mut length = [0; 4];
+    input.read_exact(&mut length).await?;
+    let length = u32::from_be_bytes(length);
+    if length > MESSAGE_BYTES {
+        return Err(WireError::Large(length));
+    }
+    let mut text = Vec::new();
+    // Grows as it comes: a length alone makes nobody hold that much.
+    input.take(u64::from(length)).read_to_end(&mut text).await?;
+    if text.len() < length as usize {
+        return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+    }
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// What `role` shows to prove that it knows the secret within this session.
+pub(super) fn proof<Data>(
+    connection: &rustls::ConnectionCommon<Data>,
+    secret: &str,
+    role: &[u8],
+) -> Result<Proof, WireError> {
+    let export = connection.export_keying_material([0u8; 32], EXPORT_LABEL, None)?;
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length");
+    mac.update(role);
+    mac.update(&export);
+    Ok(mac.finalize().into_bytes().into())
+}
+
+pub(super) const CONTROLLER: &[u8] = b"controller";
+pub(super) const DRIVER: &[u8] = b"driver";
+
+pub(super) async fn send_proof(
+    out: &mut (impl AsyncWrite + Unpin),
+    proof: Proof,
+) -> Result<(), WireError> {
+    out.write_all(&proof).await?;
+    out.flush().await?;
+    Ok(())
+}
+
+pub(super) async fn check_proof(
+    input: &mut (impl AsyncRead + Unpin),
+    expected: Proof,
+) -> Result<(), WireError> {
+    let mut shown = [0; PROOF_BYTES];
+    input.read_exact(&mut shown).await?;
+    if bool::from(shown.ct_eq(&expected)) {
+        Ok(())
+    } else {
+        Err(WireError::Secret)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn messages_come_through_and_giants_do_not() {
+        let mut bytes = Vec::new();
+        send(&mut bytes, &Command::EndWork(3)).await.unwrap();
+        let back: Command = receive(&mut bytes.as_slice()).await.unwrap();
+        assert!(matches!(back, Command::EndWork(3)));
+        let giant = [0xff; 8];
+        let refused = receive::<Command>(&mut giant.as_slice()).await;
+        assert!(matches!(refused, Err(WireError::Large(_))));
+        let cut = receive::<Command>(&mut &bytes[..bytes.len() - 1]).await;
+        assert!(matches!(cut, Err(WireError::Io(_))));
+    }
+}

@@ -1,0 +1,17 @@
+//! The engine: drives a target as a plan says, from one process.
+//!
+//! A stage runs on threads that share nothing but what they must: each has its own statistics,
+//! emptied once a second and merged exactly, here and over drivers alike. `controller` decides
+//! which stage runs when, and keeps what comes of it.
+
+mod draw;
+mod pace;
+mod pool;
+mod recorder;
+mod stage;
+mod worker;
+
+pub use draw::Share;
+pub use pool::Pools;
+pub use recorder::merge;
+pub use stage::{Control, Driver, Event, Snapshot, cores, now};

@@ -1,0 +1,148 @@
+//! Pools of objects that exist: what a run has written and not deleted.
+//!
+//! An object that is being read or updated is leased, and cannot be drawn for deletion meanwhile:
+//! a 404 is then the store's fault, not the workload's.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::plan::Draw;
+use crate::rng::Rng;
+
+/// An object by the numbers in its names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Member {
+    pub(crate) container: u64,
+    pub(crate) object: u64,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    live: VecDeque<Member>,
+    leases: HashMap<Member, u32>,
+    /// The next new number is at least this.
+    next: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Pool {
+    inner: Mutex<Inner>,
+}
+
+/// How many random draws a deletion makes before it looks at all.
+const TRIES: u32 = 8;
+
+impl Pool {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number no object of this pool has had, at least `low`, of this driver's share.
+    pub(crate) fn new_number(&self, low: u64, driver: u32, drivers: u32) -> u64 {
+        let mut inner = self.lock();
+        inner.next = inner.next.max(low);
+        let (driver, drivers) = (u64::from(driver), u64::from(drivers.max(1)));
+        let number = inner.next + (driver + drivers - inner.next % drivers) % drivers;
+        inner.next = number + 1;
+        number
+    }
+
+    /// Numbers up to this one are taken by a prepare work.
+    pub(crate) fn reserve(&self, high: u64) {
+        let mut inner = self.lock();
+        inner.next = inner.next.max(high.saturating_add(1));
+    }
+
+    pub(crate) fn add(&self, member: Member) {
+        self.lock().live.push_back(member);
+    }
+
+    /// One that exists, leased until [`Self::release`].
+    pub(crate) fn lease(&self, draw: Draw, rng: &mut Rng) -> Option<Member> {
+        let mut inner = self.lock();
+        let length = inner.live.len() as u64;
+        let member = match draw {
+            Draw::Random => *inner.live.get(rng.below(length) as usize)?,
+            Draw::Oldest => {
+                let member = inner.live.pop_front()?;
+                inner.live.push_back(member);
+                member
+            }
+        };
+        *inner.leases.entry(member).or_default() += 1;
+        Some(member)
+    }
+
+    pub(crate) fn release(&self, member: Member) {
+        let mut inner = self.lock();
+        if let Some(leases) = inner.leases.get_mut(&member) {
+            *leases -= 1;
+            if *leases == 0 {
+                inner.leases.remove(&member);
+            }
+        }
+    }
+
+    /// One that exists and is not in use, taken out.
+    pub(crate) fn take(&self, draw: Draw, rng: &mut Rng) -> Option<Member> {
+        let mut inner = self.lock();
+        let Inner { live, leases, .. } = &mut *inner;
+        let free = |at: usize, live: &VecDeque<Member>| !leases.contains_key(&live[at]);
+        if draw == Draw::Random {
+            for _ in 0..TRIES.min(live.len() as u32) {
+                let at = rng.below(live.len() as u64) as usize;
+                if free(at, live) {
+                    return live.swap_remove_back(at);
+                }
+            }
+        }
+        let at = (0..live.len()).find(|&at| free(at, live))?;
+        live.remove(at)
+    }
+}
+
+/// The pools of a run, by name.
+#[derive(Debug, Default)]
+pub struct Pools {
+    pools: Mutex<HashMap<String, Arc<Pool>>>,
+}
+
+impl Pools {
+    pub(crate) fn get(&self, name: &str) -> Arc<Pool> {
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.entry(name.to_owned()).or_default().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_leased_object_is_not_deleted() {
+        let pool = Pool::default();
+        let mut rng = Rng::new(1);
+        let member = Member {
+            container: 1,
+            object: 2,
+        };
+        pool.add(member);
+        assert_eq!(pool.lease(Draw::Random, &mut rng), Some(member));
+        assert_eq!(pool.take(Draw::Random, &mut rng), None);
+        pool.release(member);
+        assert_eq!(pool.take(Draw::Oldest, &mut rng), Some(member));
+        assert_eq!(pool.lease(Draw::Oldest, &mut rng), None);
+    }
+
+    #[test]
+    fn numbers_of_drivers_differ() {
+        let pool = Pool::default();
+        pool.reserve(10);
+        let numbers: Vec<u64> = (0..3).map(|_| pool.new_number(1, 1, 3)).collect();
+        assert!(
+            numbers.iter().all(|number| number % 3 == 1 && *number > 10),
+            "{numbers:?}"
+        );
+        assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+}

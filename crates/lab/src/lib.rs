@@ -1,0 +1,24 @@
+//! The lab: measures object stores and file systems. A workload file of any known format is read
+//! into a [`plan::Plan`], driven against a target, and leaves a folder that [`record`] describes;
+//! reports, comparisons and the console read that folder.
+//!
+//! Meets a store only over the wire or a mounted path: never depends on a crate that serves.
+//! May depend on `formats` and `rados` of this workspace, on nothing else of it.
+
+pub mod ceiling;
+pub mod cli;
+pub mod compare;
+pub mod controller;
+pub mod drive;
+pub mod import;
+pub mod latencies;
+pub mod plan;
+pub mod plot;
+pub mod record;
+pub mod report;
+pub mod resources;
+pub mod results;
+pub mod rng;
+pub mod selector;
+pub mod target;
+pub mod workload;

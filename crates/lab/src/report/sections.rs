@@ -1,0 +1,109 @@
+//! What a report shows, in its order: the runs and what to know of them, throughput and bandwidth
+//! over workers, per workstage, then each stage with its operations, distributions, course over
+//! time, slowest requests, errors, resources and distances.
+
+use crate::plot::Scene;
+use crate::results::model::{Run, Stage, State};
+
+use super::words::{labels, stage_key};
+use super::{courses, families, stages};
+
+#[derive(Clone, Debug)]
+pub struct Section {
+    pub title: String,
+    pub words: Vec<String>,
+    pub figures: Vec<Figure>,
+    pub tables: Vec<Table>,
+    /// Shown folded when there are many: a stage among hundreds.
+    pub folded: bool,
+}
+
+impl Section {
+    pub(super) fn new(title: impl Into<String>) -> Section {
+        Section {
+            title: title.into(),
+            words: Vec::new(),
+            figures: Vec::new(),
+            tables: Vec::new(),
+            folded: false,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.figures.is_empty() && self.tables.is_empty() && self.words.is_empty()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// Its file's name, without number and extension.
+    pub slug: String,
+    pub scene: Scene,
+}
+
+#[derive(Clone, Debug)]
+pub struct Table {
+    pub title: String,
+    pub head: Vec<String>,
+    pub rows: Vec<Vec<Cell>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cell {
+    Words(String),
+    /// Right-aligned.
+    Number(String),
+    /// A state, shown by colour too.
+    State(State),
+    /// A transaction id: not broken, easy to copy.
+    Code(String),
+}
+
+/// Stages before they are folded.
+const OPEN_STAGES: usize = 6;
+
+/// Stages of the same name, of every run that has one.
+pub(super) struct Together<'a> {
+    pub(super) key: &'a str,
+    /// Number of the run, and its stage.
+    pub(super) stages: Vec<(usize, &'a Stage)>,
+}
+
+/// In the order of the first run that has them.
+pub(super) fn together(runs: &[Run]) -> Vec<Together<'_>> {
+    let mut all: Vec<Together<'_>> = Vec::new();
+    for (index, run) in runs.iter().enumerate() {
+        for stage in &run.stages {
+            let key = stage_key(stage);
+            let has = |t: &&mut Together<'_>| {
+                t.key == key && t.stages.iter().all(|(other, _)| *other != index)
+            };
+            match all.iter_mut().find(has) {
+                Some(together) => together.stages.push((index, stage)),
+                None => all.push(Together {
+                    key,
+                    stages: vec![(index, stage)],
+                }),
+            }
+        }
+    }
+    all
+}
+
+pub fn sections(runs: &[Run]) -> Vec<Section> {
+    let labels = labels(runs);
+    let mut sections = vec![families::over_workers(runs, &labels)];
+    sections.push(families::per_stage(runs, &labels));
+    let together = together(runs);
+    let shown: Vec<&Together<'_>> = together.iter().collect();
+    let folded = shown.len() > OPEN_STAGES;
+    for stage in shown {
+        let mut section = stages::section(stage, runs, &labels);
+        courses::add(&mut section, stage, &labels);
+        // Preparing and clearing away is rarely what one came for.
+        section.folded = folded || stage.stages.iter().all(|(_, s)| s.is_special());
+        sections.push(section);
+    }
+    sections.retain(|section| !section.is_empty());
+    sections
+}

@@ -1,0 +1,172 @@
+//! Pages of made-up runs.
+
+use super::*;
+use crate::results::model::{
+    Distances, Fact, Failures, Operation, Quantile, Resource, Run, Stage, State, Tick, Timeline,
+    Tool, WorstRequest,
+};
+
+fn stage(workers: u32, rate: f64) -> Stage {
+    let mut read = Operation::new("read", "read");
+    read.done = Some(1000);
+    read.failed = Failures::Counted(3);
+    read.rate = Some(rate);
+    read.bandwidth = Some(rate * 4000.0);
+    read.latency.mean_us = Some(2000.0);
+    read.latency.max_us = Some(2_000_000.0);
+    for (quantile, us) in [
+        (0.0, 100.0),
+        (0.5, 1500.0),
+        (0.99, 9000.0),
+        (1.0, 2_000_000.0),
+    ] {
+        read.latency.quantiles.push(Quantile { quantile, us });
+        read.latency.curve.push(Quantile { quantile, us });
+    }
+    let mut stage = Stage::new(format!("s{workers}-mix_{workers}"), State::Completed);
+    stage.workers = Some(workers);
+    stage.operations.push(read);
+    stage.timeline.push(Timeline {
+        operation: "read".to_owned(),
+        ticks: (1..10)
+            .map(|n| Tick {
+                second: f64::from(n),
+                interval: 1.0,
+                done: 100,
+                rate: Some(rate),
+                mean_us: Some(2000.0),
+                ..Tick::default()
+            })
+            .collect(),
+    });
+    stage.worst.push(WorstRequest {
+        operation: "read".to_owned(),
+        size_class: None,
+        us: 2_000_000.0,
+        second: Some(3.5),
+        transaction_id: Some("tx<slow>".to_owned()),
+        what: Some("c/o".to_owned()),
+    });
+    stage.resources.push(Resource {
+        of: "host user".to_owned(),
+        quantity: "CPU (cores)".to_owned(),
+        points: vec![(1.0, 0.5), (2.0, 1.0), (3.0, 0.7)],
+    });
+    stage.distances.push(Distances {
+        device: "vda".to_owned(),
+        buckets: vec![(0, 50), (1, 0), (2, 10), (1 << 21, 40)],
+        beyond_125k: 40,
+        beyond_2500k: 20,
+    });
+    stage
+}
+
+fn run(name: &str, rates: &[(u32, f64)]) -> Run {
+    let mut stages: Vec<Stage> = rates.iter().map(|(w, rate)| stage(*w, *rate)).collect();
+    stages.push(Stage::new("dispose", State::Aborted));
+    Run {
+        name: name.to_owned(),
+        tool: Tool::Lab,
+        tool_version: Some("1".to_owned()),
+        target: Some("swift http://store".to_owned()),
+        started: Some("2026-11-22T01:02:03Z".to_owned()),
+        state: State::Failed,
+        facts: vec![Fact::new("seed", "7")],
+        notes: vec!["a <note> & more".to_owned()],
+        stages,
+    }
+}
+
+/// All that a browser would fetch.
+fn assert_alone(page: &str) {
+    for word in ["<script", "src=", "@import", "url(", "<link", "<iframe"] {
+        assert!(!page.contains(word), "the page has {word}");
+    }
+    // Names of XML vocabularies are not fetched.
+    let without = page.replace("http://www.w3.org/2000/svg", "");
+    for (index, _) in without.match_indices("href=\"") {
+        assert!(
+            without[index..].starts_with("href=\"#"),
+            "a link leaves the page"
+        );
+    }
+}
+
+#[test]
+fn a_page_of_one_run() {
+    let runs = [run("alpha", &[(1, 100.0), (16, 900.0), (64, 700.0)])];
+    let page = page(&runs);
+    assert_alone(&page);
+    assert!(
+        page.contains("best: 16 workers, 900/s"),
+        "the best worker count is noted"
+    );
+    assert!(page.contains("a &lt;note&gt; &amp; more"));
+    assert!(page.contains("<code>tx&lt;slow&gt;</code>"));
+    assert!(page.contains("99.70%"));
+    assert!(page.contains("<td class=\"bad\">failed</td>"));
+    assert!(
+        page.contains(">aborted</text>"),
+        "a stage that never ran is in the chart"
+    );
+    assert!(page.contains("more than 125,000 blocks"));
+    assert!(page.contains("<dt>seed</dt><dd>7</dd>"));
+    assert!(page.contains("prefers-color-scheme:dark"));
+    assert!(!page.contains("NaN"));
+    let open = page.matches("<details").count();
+    assert_eq!(open, page.matches("</details>").count());
+    assert_eq!(
+        page.matches("<section").count(),
+        page.matches("</section>").count()
+    );
+}
+
+#[test]
+fn runs_stand_side_by_side() {
+    let runs = [
+        run("alpha", &[(1, 100.0), (16, 900.0)]),
+        run("beta", &[(1, 150.0), (16, 1200.0)]),
+    ];
+    let all = sections(&runs);
+    let workers = &all[0];
+    assert_eq!(workers.title, "Over the number of workers");
+    // One chart for the workload they share, a line each; both notes are there.
+    let picture = crate::plot::svg(&workers.figures[0].scene);
+    assert!(picture.contains("alpha") && picture.contains("beta"));
+    assert!(picture.contains("best: 16 workers, 1,200/s"));
+    assert_eq!(workers.tables[0].rows.len(), 2);
+    let stages: Vec<&str> = all.iter().map(|s| s.title.as_str()).collect();
+    assert_eq!(stages.iter().filter(|t| **t == "mix_16").count(), 1);
+    assert_alone(&page(&runs));
+}
+
+#[test]
+fn equal_names_are_told_apart() {
+    let runs = [run("alpha", &[(1, 1.0)]), run("alpha", &[(1, 2.0)])];
+    assert_eq!(
+        words::labels(&runs),
+        [
+            "alpha, swift http://store #1",
+            "alpha, swift http://store #2"
+        ]
+    );
+}
+
+#[test]
+fn files_of_a_report() {
+    let out = tempfile::tempdir().unwrap();
+    let runs = [run("alpha", &[(1, 100.0), (16, 900.0)])];
+    let pictures = write_report(&runs, out.path(), true).unwrap();
+    let files = std::fs::read_dir(out.path().join("plots")).unwrap().count();
+    assert_eq!(files, 2 * pictures);
+    let json = std::fs::read(out.path().join("report.json")).unwrap();
+    let back: Vec<Run> = serde_json::from_slice(&json).unwrap();
+    assert_eq!(back, runs);
+}
+
+#[test]
+fn a_summary_has_a_line_for_every_stage() {
+    let text = summary(&[run("alpha", &[(1, 100.0)])]);
+    assert!(text.contains("s1-mix_1  read"), "{text}");
+    assert!(text.contains("dispose   aborted"), "{text}");
+}

@@ -1,0 +1,103 @@
+//! What runs, stages and numbers are called, the same in every chart and table.
+
+use crate::plot::Unit;
+use crate::results::model::{Failures, Operation, Run, Stage};
+
+/// A name for each run that no other has: its own, then with its tool, then with its number.
+pub(super) fn labels(runs: &[Run]) -> Vec<String> {
+    let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
+    let with_target: Vec<String> = runs
+        .iter()
+        .map(|run| match &run.target {
+            Some(target) => format!("{}, {target}", run.name),
+            None => format!("{}, {}", run.name, run.tool.title()),
+        })
+        .collect();
+    for candidates in [&names, &with_target] {
+        let unique = candidates
+            .iter()
+            .all(|name| candidates.iter().filter(|n| *n == name).count() == 1);
+        if unique {
+            return candidates.clone();
+        }
+    }
+    with_target
+        .into_iter()
+        .enumerate()
+        .map(|(index, name)| format!("{name} #{}", index + 1))
+        .collect()
+}
+
+/// A stage's name without its number: what it is matched by between runs.
+pub(super) fn stage_key(stage: &Stage) -> &str {
+    let digits = stage.id.strip_prefix('s').and_then(|rest| {
+        let (number, name) = rest.split_once('-')?;
+        let numbered = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+        numbered.then_some(name)
+    });
+    digits.unwrap_or(&stage.id)
+}
+
+/// An operation's name in a legend: with its work when its stage has several.
+pub(super) fn operation_label(stage: &Stage, operation: &Operation) -> String {
+    let same = stage
+        .whole_operations()
+        .filter(|o| o.name == operation.name)
+        .count();
+    match &operation.work {
+        Some(work) if same > 1 => format!("{work}: {}", operation.name),
+        _ => operation.name.clone(),
+    }
+}
+
+pub(super) fn time(us: Option<f64>) -> String {
+    us.map_or_else(|| "–".to_owned(), |us| Unit::Time.words(us))
+}
+
+pub(super) fn count(count: Option<u64>) -> String {
+    count.map_or_else(|| "–".to_owned(), |n| Unit::Plain.words(n as f64))
+}
+
+pub(super) fn rate(rate: Option<f64>) -> String {
+    rate.map_or_else(|| "–".to_owned(), |r| Unit::PerSecond.words(r))
+}
+
+pub(super) fn bandwidth(bandwidth: Option<f64>) -> String {
+    bandwidth.map_or_else(|| "–".to_owned(), |b| Unit::BytesPerSecond.words(b))
+}
+
+pub(super) fn failures(failed: Failures) -> String {
+    match failed {
+        Failures::Counted(count) => Unit::Plain.words(count as f64),
+        Failures::Estimated(count) => format!("≈ {}", Unit::Plain.words(count as f64)),
+        Failures::Unknown => "not known".to_owned(),
+    }
+}
+
+pub(super) fn success(operation: &Operation) -> String {
+    match operation.success() {
+        // 100 % is said only of runs without a failure.
+        Some(share) if share < 1.0 => {
+            let percent = (share * 100.0 * 100.0).floor() / 100.0;
+            format!("{percent:.2}%")
+        }
+        Some(_) => "100%".to_owned(),
+        None => "–".to_owned(),
+    }
+}
+
+/// Part of a file's name or an anchor.
+pub(super) fn slug(text: &str) -> String {
+    let mut slug = String::new();
+    for character in text.chars() {
+        if character.is_ascii_alphanumeric() {
+            slug.push(character.to_ascii_lowercase());
+        } else if !slug.ends_with('-') && !slug.is_empty() {
+            slug.push('-');
+        }
+        if slug.len() >= 60 {
+            break;
+        }
+    }
+    slug.trim_end_matches('-').to_owned()
+}

@@ -1,0 +1,74 @@
+//! Comma-separated values, as RFC 4180 has them: quoted fields may hold commas, quotes (doubled)
+//! and line ends. What other tools print before and after a table is the importers' business.
+
+/// The rows of a text. A quote that is never closed ends with the text.
+pub fn rows(text: &str) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    let mut row = Vec::new();
+    let mut field = String::new();
+    let mut quoted = false;
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        match character {
+            '"' if quoted && characters.peek() == Some(&'"') => {
+                characters.next();
+                field.push('"');
+            }
+            '"' if quoted => quoted = false,
+            '"' if field.is_empty() => quoted = true,
+            ',' if !quoted => row.push(std::mem::take(&mut field)),
+            '\n' if !quoted => {
+                row.push(std::mem::take(&mut field));
+                rows.push(std::mem::take(&mut row));
+            }
+            '\r' if !quoted && characters.peek() == Some(&'\n') => {}
+            other => field.push(other),
+        }
+    }
+    if !field.is_empty() || !row.is_empty() {
+        row.push(field);
+        rows.push(row);
+    }
+    rows
+}
+
+/// A field as it is written: quoted when it must be.
+pub fn field(text: &str) -> std::borrow::Cow<'_, str> {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\"")).into()
+    } else {
+        text.into()
+    }
+}
+
+/// One line, fields quoted when they must be.
+pub fn line<'a>(fields: impl IntoIterator<Item = &'a str>) -> String {
+    let mut line = String::new();
+    for (index, text) in fields.into_iter().enumerate() {
+        if index > 0 {
+            line.push(',');
+        }
+        line.push_str(&field(text));
+    }
+    line.push('\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotes_commas_and_line_ends() {
+        let text = "a,\"b, \"\"c\"\"\n d\",\r\ne";
+        let parsed = rows(text);
+        assert_eq!(parsed, vec![vec!["a", "b, \"c\"\n d", ""], vec!["e"]]);
+        assert_eq!(line(["a", "b, \"c\"\n d", ""]), "a,\"b, \"\"c\"\"\n d\",\n");
+    }
+
+    #[test]
+    fn an_open_quote_ends_with_the_text() {
+        assert_eq!(rows("\"a,b"), vec![vec!["a,b"]]);
+        assert!(rows("").is_empty());
+    }
+}

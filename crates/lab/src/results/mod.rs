@@ -1,0 +1,31 @@
+//! What a run leaves and how it is read again: the run folder's files as the engine writes them
+//! ([`RunWriter`]), the one model that reports and comparisons read ([`model::Run`]), and the
+//! tables written beside: COSBench's own CSVs, better ones, and `.hlog`.
+
+mod cosbench;
+pub mod csv;
+mod hlog;
+pub mod model;
+mod read;
+mod tables;
+mod time;
+mod view;
+mod writer;
+
+pub use read::{ReadError, Recorded, open, read_folder};
+pub use tables::write_run as write_run_tables;
+pub use time::{date_time, rfc3339};
+pub use writer::{RunWriter, WriteError, write_whole};
+
+use std::path::Path;
+
+/// Writes every table that follows from a recorded run beside its files; those of an earlier call
+/// are replaced. Names are listed in `docs/lab-results.md`.
+pub fn write_tables(folder: &Path, recorded: &Recorded) -> Result<(), WriteError> {
+    cosbench::write(folder, recorded)?;
+    tables::write(folder, recorded)?;
+    hlog::write(folder, recorded)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! Reads run folders: ours, as [`record`](crate::record) describes them, and, through the
+//! importers, those of other tools. Folders of folders are read whole.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+use super::model::Run;
+use super::view;
+use crate::import::{self, ImportError};
+use crate::plan::Plan;
+use crate::record::{ResourceSample, RunFolder, RunMeta, Sample, StageResult, State};
+
+/// A day of samples every second, of many works, is far below.
+const FILE_BYTES_MAX: u64 = 1 << 30;
+const LINES_MAX: usize = 4_000_000;
+const RUNS_MAX: usize = 4096;
+const DEPTH_MAX: usize = 3;
+/// A run that has written nothing for so long, though it samples every few seconds, is dead.
+const SILENCE_MAX_SECONDS: f64 = 90.0;
+
+#[derive(Debug, Error)]
+pub enum ReadError {
+    #[error("cannot read {}: {source}", path.display())]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{}: {source}", path.display())]
+    Json {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
+    #[error("{}, line {line}: {source}", path.display())]
+    JsonLine {
+        path: PathBuf,
+        line: usize,
+        source: serde_json::Error,
+    },
+    #[error("{}: {bytes} bytes are more than a run writes (limit {FILE_BYTES_MAX})", path.display())]
+    TooLarge { path: PathBuf, bytes: u64 },
+    #[error("{}: more than {RUNS_MAX} runs; name some of them", path.display())]
+    TooMany { path: PathBuf },
+    #[error(
+        "{}: layout {version} is of a newer program; this one reads layout 1",
+        path.display()
+    )]
+    Version { path: PathBuf, version: u32 },
+    #[error(transparent)]
+    Import(#[from] ImportError),
+}
+
+/// A run folder's files as they stand.
+#[derive(Debug, Clone, Default)]
+pub struct Recorded {
+    pub meta: RunMeta,
+    pub plan: Option<Plan>,
+    pub stages: Vec<StageResult>,
+    pub timeline: Vec<Sample>,
+    pub resources: Vec<ResourceSample>,
+    /// It says it is running, but its process is gone.
+    pub cut_short: bool,
+}
+
+impl Recorded {
+    pub fn view(&self) -> Run {
+        view::run(self)
+    }
+}
+
+/// Every run at `path`: a run folder, a folder of run folders, or another tool's results.
+pub fn open(path: &Path) -> Result<Vec<Run>, ReadError> {
+    let mut folders = Vec::new();
+    find(path, DEPTH_MAX, &mut folders)?;
+    if folders.is_empty() {
+        return Ok(import::import(path)?);
+    }
+    let mut runs = Vec::new();
+    for folder in folders {
+        runs.push(read_folder(&folder)?.view());
+    }
+    // Other tools' results may lie beside ours, but not in a run's own folder.
+    if !RunFolder::new(path).run().is_file()
+        && let Ok(foreign) = import::import(path)
+    {
+        runs.extend(foreign);
+    }
+    Ok(runs)
+}
+
+fn find(path: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), ReadError> {
+    if RunFolder::new(path).run().is_file() {
+        found.push(path.to_owned());
+        if found.len() > RUNS_MAX {
+            let path = path.to_owned();
+            return Err(ReadError::TooMany { path });
+        }
+        return Ok(());
+    }
+    if depth == 0 || !path.is_dir() {
+        return Ok(());
+    }
+    let io = |source| ReadError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let mut inner = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(io)? {
+        inner.push(entry.map_err(io)?.path());
+    }
+    inner.sort();
+    for path in inner.iter().filter(|p| p.is_dir()) {
+        find(path, depth - 1, found)?;
+    }
+    Ok(())
+}
+
+/// Reads one of our own folders, also of a run that goes on or was killed.
+pub fn read_folder(root: &Path) -> Result<Recorded, ReadError> {
+    let folder = RunFolder::new(root);
+    let meta: RunMeta = read_json(&folder.run())?;
+    if meta.version > 1 {
+        return Err(ReadError::Version {
+            path: folder.run(),
+            version: meta.version,
+        });
+    }
+    let plan = exists(folder.plan(), read_json)?;
+    let stages = exists(folder.stages(), read_json)?.unwrap_or_default();
+    let timeline: Vec<Sample> = exists(folder.timeline(), read_lines)?.unwrap_or_default();
+    let resources: Vec<ResourceSample> =
+        exists(folder.resources(), read_lines)?.unwrap_or_default();
+    let sampled = timeline.last().map_or(0.0, |s| s.at);
+    let watched = resources.last().map_or(0.0, |s| s.at);
+    let heard = sampled.max(watched).max(meta.started);
+    let cut_short = meta.state == State::Running && now() - heard > SILENCE_MAX_SECONDS;
+    Ok(Recorded {
+        meta,
+        plan,
+        stages,
+        timeline,
+        resources,
+        cut_short,
+    })
+}
+
+fn now() -> f64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs_f64()
+}
+
+fn exists<T>(
+    path: PathBuf,
+    read: impl FnOnce(&Path) -> Result<T, ReadError>,
+) -> Result<Option<T>, ReadError> {
+    path.is_file().then(|| read(&path)).transpose()
+}
+
+fn open_file(path: &Path) -> Result<BufReader<std::fs::File>, ReadError> {
+    let io = |source| ReadError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let file = std::fs::File::open(path).map_err(io)?;
+    let bytes = file.metadata().map_err(io)?.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(ReadError::TooLarge {
+            path: path.to_owned(),
+            bytes,
+        });
+    }
+    Ok(BufReader::new(file))
+}
+
+fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ReadError> {
+    serde_json::from_reader(open_file(path)?).map_err(|source| ReadError::Json {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// A line that is not whole, at the end, is what a killed run had begun.
+fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, ReadError> {
+    let mut reader = open_file(path)?;
+    let mut values = Vec::new();
+    let mut line = String::new();
+    while values.len() < LINES_MAX {
+        line.clear();
+        let read = reader
+            .read_line(&mut line)
+            .map_err(|source| ReadError::Io {
+                path: path.to_owned(),
+                source,
+            })?;
+        if read == 0 || !line.ends_with('\n') {
+            break;
+        }
+        values.push(
+            serde_json::from_str(&line).map_err(|source| ReadError::JsonLine {
+                path: path.to_owned(),
+                line: values.len() + 1,
+                source,
+            })?,
+        );
+    }
+    Ok(values)
+}

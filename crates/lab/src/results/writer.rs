@@ -1,0 +1,174 @@
+//! Writes a run's folder while the run goes on; [`record`](crate::record) says what is in it.
+//!
+//! Whole files are replaced by renaming a synced one over them; lines are appended with one write
+//! each. So a run that is killed at any instant leaves a folder that can be read: whole files,
+//! and whole lines but perhaps the last.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::plan::{Access, Plan};
+use crate::record::{ResourceSample, RunFolder, RunMeta, Sample, StageResult};
+
+#[derive(Debug, Error)]
+pub enum WriteError {
+    #[error("cannot write {}: {source}", path.display())]
+    Io {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("cannot write {} as JSON: {source}", path.display())]
+    Json {
+        path: PathBuf,
+        source: serde_json::Error,
+    },
+    #[error(
+        "{} holds a run already; name another folder with --out or move this one away",
+        path.display()
+    )]
+    Occupied { path: PathBuf },
+}
+
+impl WriteError {
+    fn io(path: &Path) -> impl FnOnce(std::io::Error) -> WriteError + '_ {
+        move |source| WriteError::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// Replaces `path` at once: whoever reads it sees the old content or the new.
+pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), WriteError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".new");
+    let staged = path.with_file_name(name);
+    let io = WriteError::io;
+    let mut file = File::create(&staged).map_err(io(&staged))?;
+    file.write_all(content).map_err(io(&staged))?;
+    file.sync_all().map_err(io(&staged))?;
+    std::fs::rename(&staged, path).map_err(io(path))
+}
+
+fn write_json(path: &Path, value: &impl Serialize) -> Result<(), WriteError> {
+    let mut text = serde_json::to_vec_pretty(value).map_err(|source| WriteError::Json {
+        path: path.to_owned(),
+        source,
+    })?;
+    text.push(b'\n');
+    write_whole(path, &text)
+}
+
+/// The open folder of a run under way.
+#[derive(Debug)]
+pub struct RunWriter {
+    folder: RunFolder,
+    stages: Vec<StageResult>,
+    timeline: Lines,
+    resources: Lines,
+}
+
+impl RunWriter {
+    /// Makes the folder with everything that is known before the first request. `workload` is the
+    /// extension and the bytes of the file the plan was read from.
+    pub fn create(
+        folder: RunFolder,
+        meta: &RunMeta,
+        plan: &Plan,
+        workload: Option<(&str, &[u8])>,
+    ) -> Result<RunWriter, WriteError> {
+        let root = folder.root().to_owned();
+        std::fs::create_dir_all(&root).map_err(WriteError::io(&root))?;
+        if folder.run().exists() {
+            return Err(WriteError::Occupied { path: root });
+        }
+        if let Some((extension, bytes)) = workload {
+            write_whole(&folder.workload(extension), bytes)?;
+        }
+        write_json(&folder.plan(), &without_secrets(plan))?;
+        write_json(&folder.stages(), &Vec::<StageResult>::new())?;
+        let writer = RunWriter {
+            timeline: Lines::create(folder.timeline())?,
+            resources: Lines::create(folder.resources())?,
+            stages: Vec::new(),
+            folder,
+        };
+        // Last: a folder with a run.json is a run.
+        writer.meta(meta)?;
+        Ok(writer)
+    }
+
+    pub fn folder(&self) -> &RunFolder {
+        &self.folder
+    }
+
+    /// At the start, at the end, and whenever a note or a lost driver came.
+    pub fn meta(&self, meta: &RunMeta) -> Result<(), WriteError> {
+        write_json(&self.folder.run(), meta)
+    }
+
+    pub fn stage(&mut self, result: StageResult) -> Result<(), WriteError> {
+        self.stages.push(result);
+        write_json(&self.folder.stages(), &self.stages)
+    }
+
+    pub fn sample(&mut self, sample: &Sample) -> Result<(), WriteError> {
+        self.timeline.append(sample)
+    }
+
+    pub fn resource(&mut self, sample: &ResourceSample) -> Result<(), WriteError> {
+        self.resources.append(sample)
+    }
+}
+
+#[derive(Debug)]
+struct Lines {
+    path: PathBuf,
+    file: File,
+}
+
+impl Lines {
+    fn create(path: PathBuf) -> Result<Lines, WriteError> {
+        let file = File::create(&path).map_err(WriteError::io(&path))?;
+        Ok(Lines { path, file })
+    }
+
+    fn append(&mut self, value: &impl Serialize) -> Result<(), WriteError> {
+        let mut line = serde_json::to_vec(value).map_err(|source| WriteError::Json {
+            path: self.path.clone(),
+            source,
+        })?;
+        line.push(b'\n');
+        self.file
+            .write_all(&line)
+            .map_err(WriteError::io(&self.path))
+    }
+}
+
+/// The plan that may be shown: what signs a client in is taken out, wherever it stands.
+fn without_secrets(plan: &Plan) -> Plan {
+    let mut plan = plan.clone();
+    hide(&mut plan.access);
+    let works = plan.stages.iter_mut().flat_map(|s| &mut s.works);
+    for access in works.filter_map(|work| work.access.as_mut()) {
+        hide(access);
+    }
+    plan
+}
+
+fn hide(access: &mut Access) {
+    for settings in [&mut access.auth, &mut access.storage] {
+        for (key, value) in &mut settings.config {
+            let key = key.to_ascii_lowercase();
+            let secret = ["password", "secret", "token", "passwd", "key"];
+            // `accesskey` names a user, but a set of both is worth more than the name.
+            if secret.iter().any(|word| key.contains(word)) && !value.is_empty() {
+                "(hidden)".clone_into(value);
+            }
+        }
+    }
+}

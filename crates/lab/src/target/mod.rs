@@ -1,0 +1,268 @@
+//! What is measured: one enum over the kinds of stores, and a session per worker.
+//!
+//! A [`Target`] is opened once per work (signing in); each worker has a [`Session`] of its own,
+//! with its own connection. A session answers one [`Request`] at a time with [`Done`] or a
+//! [`Failure`]; who calls it takes the time.
+
+pub mod content;
+mod dir;
+mod http;
+mod noop;
+mod rados;
+mod s3;
+mod sigv4;
+mod swift;
+mod swift_auth;
+mod tls;
+mod url;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+
+pub(crate) use self::tls::AnyCertificate;
+use crate::plan::{Access, Content};
+use crate::record::ErrorKind;
+
+/// What to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    Read,
+    Write,
+    Head,
+    Delete,
+    List,
+    MakeContainer,
+    DropContainer,
+}
+
+/// One request of a worker.
+#[derive(Debug)]
+pub struct Request<'a> {
+    pub verb: Verb,
+    pub container: &'a str,
+    pub object: &'a str,
+    /// The number in the object's name; where it lies in an N-1 file.
+    pub number: u64,
+    /// Bytes to write.
+    pub size: u64,
+    /// A part to read: offset and length.
+    pub range: Option<(u64, u64)>,
+    pub content: Content,
+    /// Compare what is read with what a write would have written.
+    pub check: bool,
+    pub part_bytes: Option<u64>,
+    pub chunked: bool,
+    /// Write this file instead of made-up content.
+    pub file: Option<&'a std::path::Path>,
+    pub headers: &'a BTreeMap<String, String>,
+}
+
+/// It succeeded.
+#[derive(Debug, Clone, Copy)]
+pub struct Done {
+    pub first_byte: Instant,
+    pub bytes: u64,
+    pub checked: bool,
+}
+
+/// It failed, or the thing was absent (which a cleanup does not mind).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: ErrorKind,
+}
+
+impl From<ErrorKind> for Failure {
+    fn from(kind: ErrorKind) -> Self {
+        Self { kind }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        use std::io::ErrorKind as Io;
+        let kind = match error.kind() {
+            Io::ConnectionReset | Io::BrokenPipe | Io::UnexpectedEof | Io::ConnectionAborted => {
+                ErrorKind::Closed
+            }
+            Io::TimedOut => ErrorKind::Timeout,
+            Io::NotFound => ErrorKind::Status(404),
+            kind => ErrorKind::Other(kind.to_string()),
+        };
+        Self { kind }
+    }
+}
+
+/// Why a target cannot be used at all.
+#[derive(Debug, Error)]
+pub enum TargetError {
+    #[error("storage type {0:?} is not one the lab drives; give another store with --target")]
+    UnknownStorage(String),
+    #[error("auth type {0:?} is not one the lab knows; use swauth, keystone, basic or none")]
+    UnknownAuth(String),
+    #[error("the setting {key} of {part} is missing; give it in the workload or with {option}")]
+    Missing {
+        part: &'static str,
+        key: &'static str,
+        option: &'static str,
+    },
+    #[error("{key} is {value:?}: {why}")]
+    Setting {
+        key: String,
+        value: String,
+        why: String,
+    },
+    #[error("cannot reach {url}: {why}")]
+    Unreachable { url: String, why: String },
+    #[error("{url} refused to sign {user:?} in: HTTP {status}; check user and key")]
+    Refused {
+        url: String,
+        user: String,
+        status: u16,
+    },
+    #[error("{0}")]
+    Other(String),
+}
+
+/// What the command line says beside the workload.
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
+#[serde(default)]
+pub struct TargetOptions {
+    #[serde(with = "crate::plan::seconds")]
+    pub timeout: Duration,
+    /// Do not check certificates.
+    pub insecure: bool,
+    /// PEM file of certificates to trust instead of the system's.
+    pub ca: Option<std::path::PathBuf>,
+}
+
+impl Default for TargetOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(60),
+            insecure: false,
+            ca: None,
+        }
+    }
+}
+
+/// A store that can be driven.
+#[derive(Debug, Clone)]
+pub enum Target {
+    Noop(noop::Noop),
+    Swift(Arc<swift::Swift>),
+    S3(Arc<s3::S3>),
+    Dir(Arc<dir::Dir>),
+    Rados(Arc<rados::Rados>),
+}
+
+impl Target {
+    /// Reads the settings, reaches the store and signs in.
+    pub async fn open(access: &Access, options: &TargetOptions) -> Result<Self, TargetError> {
+        let storage = &access.storage;
+        match storage.kind.to_ascii_lowercase().as_str() {
+            "none" | "mock" | "noop" => Ok(Self::Noop(noop::Noop::new(storage)?)),
+            // COSBench's no-op sample names neither store nor sign-in.
+            "" if names_nothing(access) => Ok(Self::noop()),
+            "swift" | "" => Ok(Self::Swift(Arc::new(
+                swift::Swift::open(access, options).await?,
+            ))),
+            "s3" => Ok(Self::S3(Arc::new(s3::S3::open(storage, options).await?))),
+            "file" | "dir" => Ok(Self::Dir(Arc::new(dir::Dir::open(storage)?))),
+            "librados" | "rados" => Ok(Self::Rados(Arc::new(rados::Rados::open(storage)?))),
+            _ => Err(TargetError::UnknownStorage(storage.kind.clone())),
+        }
+    }
+
+    /// The no-op target, without settings.
+    pub fn noop() -> Self {
+        Self::Noop(noop::Noop::empty())
+    }
+
+    /// As a report names it; without secrets.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Noop(_) => "noop".into(),
+            Self::Swift(swift) => swift.describe(),
+            Self::S3(s3) => s3.describe(),
+            Self::Dir(dir) => dir.describe(),
+            Self::Rados(rados) => rados.describe(),
+        }
+    }
+
+    /// What the store's `Server` header said at sign-in, if anything.
+    pub fn server(&self) -> String {
+        match self {
+            Self::Swift(swift) => swift.server().to_owned(),
+            Self::S3(s3) => s3.server().to_owned(),
+            _ => String::new(),
+        }
+    }
+
+    /// Whether a request keeps its thread: workers then have threads of their own.
+    pub fn blocks(&self) -> bool {
+        matches!(self, Self::Dir(_) | Self::Rados(_))
+    }
+
+    pub fn session(&self, worker: u32) -> Session {
+        match self {
+            Self::Noop(noop) => Session::Noop(noop.clone()),
+            Self::Swift(swift) => Session::Swift(Box::new(swift.session(worker))),
+            Self::S3(s3) => Session::S3(Box::new(s3.session())),
+            Self::Dir(dir) => Session::Dir(Box::new(dir.session())),
+            Self::Rados(rados) => Session::Rados(rados.clone()),
+        }
+    }
+}
+
+/// What one worker holds of a target.
+#[derive(Debug)]
+pub enum Session {
+    Noop(noop::Noop),
+    Swift(Box<swift::Session>),
+    S3(Box<s3::Session>),
+    Dir(Box<dir::Session>),
+    Rados(Arc<rados::Rados>),
+}
+
+impl Session {
+    #[inline]
+    pub async fn perform(&mut self, request: &Request<'_>) -> Result<Done, Failure> {
+        match self {
+            Self::Noop(noop) => noop.perform(request).await,
+            Self::Swift(session) => session.perform(request).await,
+            Self::S3(session) => session.perform(request).await,
+            Self::Dir(session) => session.perform(request),
+            Self::Rados(rados) => rados.perform(request),
+        }
+    }
+
+    /// The store's id of the last request, if it gave one.
+    pub fn transaction(&self) -> &str {
+        match self {
+            Self::Swift(session) => session.transaction(),
+            Self::S3(session) => session.transaction(),
+            _ => "",
+        }
+    }
+}
+
+fn names_nothing(access: &Access) -> bool {
+    matches!(access.auth.kind.as_str(), "" | "none" | "mock")
+        && access.auth.config.is_empty()
+        && access.storage.config.is_empty()
+}
+
+/// A setting as a number.
+fn number(config: &BTreeMap<String, String>, key: &str) -> Result<Option<u64>, TargetError> {
+    let Some(text) = config.get(key).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    text.parse().map(Some).map_err(|_| TargetError::Setting {
+        key: key.to_owned(),
+        value: text.clone(),
+        why: "a whole number was expected".into(),
+    })
+}

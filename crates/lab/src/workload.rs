@@ -1,0 +1,170 @@
+//! Reads workload files of every known format into a [`Plan`]: COSBench's XML, ssbench's
+//! scenarios, swift-bench's conf and the lab's own TOML; and writes a plan back as that TOML.
+//!
+//! A reader refuses what it cannot mean and says where: file, line, column, what was found and
+//! what was expected. What it passes over without harm becomes a note. Everything read is bounded
+//! ([`limits`]), so a file from anybody may be read.
+
+mod cosbench;
+mod error;
+pub mod limits;
+mod names;
+mod native;
+mod settings;
+mod ssbench;
+mod swift_bench;
+mod target;
+mod value;
+mod write;
+mod xml;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+pub use error::WorkloadError;
+pub use target::{Target, TargetError};
+pub use write::to_toml;
+
+use crate::plan::Plan;
+use error::Source;
+
+/// A format of workload files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// COSBench's workload XML.
+    Cosbench,
+    /// An ssbench scenario: JSON, `#` comments allowed.
+    Ssbench,
+    /// swift-bench's conf: a `[bench]` section.
+    SwiftBench,
+    /// The lab's own TOML.
+    Lab,
+}
+
+impl Format {
+    pub const ALL: [Self; 4] = [Self::Cosbench, Self::Ssbench, Self::SwiftBench, Self::Lab];
+
+    /// The name that results and the command line use.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cosbench => "cosbench",
+            Self::Ssbench => "ssbench",
+            Self::SwiftBench => "swift-bench",
+            Self::Lab => "lab",
+        }
+    }
+
+    /// The format of this name, or of this usual file extension.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "cosbench" | "xml" => Some(Self::Cosbench),
+            "ssbench" | "scenario" | "json" => Some(Self::Ssbench),
+            "swift-bench" | "conf" => Some(Self::SwiftBench),
+            "lab" | "toml" => Some(Self::Lab),
+            _ => None,
+        }
+    }
+
+    /// The extension a copy of such a file is kept under.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Cosbench => "xml",
+            Self::Ssbench => "scenario",
+            Self::SwiftBench => "conf",
+            Self::Lab => "toml",
+        }
+    }
+
+    /// Told from the first thing that is no comment: `<` is XML, `{` is JSON, a `[bench]` section
+    /// is swift-bench's, all else is TOML. A name does not decide: people rename files.
+    pub fn detect(text: &str) -> Self {
+        let text = text.trim_start_matches('\u{feff}');
+        for line in text.lines().map(str::trim) {
+            match line.chars().next() {
+                None | Some('#' | ';') => {}
+                Some('<') => return Self::Cosbench,
+                Some('{') => return Self::Ssbench,
+                Some('[') => {
+                    let section = line.trim_start_matches('[').split(']').next();
+                    return match section.map(str::trim) {
+                        Some("bench" | "DEFAULT") if !line.starts_with("[[") => Self::SwiftBench,
+                        _ => Self::Lab,
+                    };
+                }
+                Some(_) => return Self::Lab,
+            }
+        }
+        Self::Lab
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.as_str())
+    }
+}
+
+/// What a caller may say besides the file.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// `None`: told from the content.
+    pub format: Option<Format>,
+    /// The `[scales.NAME]` of a TOML workload to run at. `None`: the one the file names, or none.
+    pub scale: Option<String>,
+    /// Values for `[parameters]` of a TOML workload, over the file's and the scale's.
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// A workload that was read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Workload {
+    pub plan: Plan,
+    pub format: Format,
+    /// What was passed over, a sentence each.
+    pub notes: Vec<String>,
+}
+
+/// Reads a workload; `file` names it in errors.
+pub fn read(file: &str, bytes: &[u8], options: &Options) -> Result<Workload, WorkloadError> {
+    let text = error::text_of(file, bytes)?;
+    let format = options.format.unwrap_or_else(|| Format::detect(text));
+    let source = Source::new(file, text);
+    if format != Format::Lab && (options.scale.is_some() || !options.parameters.is_empty()) {
+        return Err(source.error(
+            0,
+            format!("a {format} workload, which has no scales and no parameters"),
+            "the lab's own TOML where a scale or a parameter is given",
+        ));
+    }
+    let mut notes = Notes::default();
+    let mut plan = match format {
+        Format::Cosbench => cosbench::read(&source, &mut notes)?,
+        Format::Ssbench => ssbench::read(&source, &mut notes)?,
+        Format::SwiftBench => swift_bench::read(&source, &mut notes)?,
+        Format::Lab => native::read(&source, options, &mut notes)?,
+    };
+    if plan.format.is_empty() {
+        plan.format = format.as_str().to_owned();
+    }
+    let Notes(notes) = notes;
+    Ok(Workload {
+        plan,
+        format,
+        notes,
+    })
+}
+
+/// What was passed over; each thing is said once.
+#[derive(Debug, Default)]
+struct Notes(Vec<String>);
+
+impl Notes {
+    fn add(&mut self, note: String) {
+        if self.0.len() < limits::NOTES && !self.0.contains(&note) {
+            self.0.push(note);
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! A store for tests that counts what it is asked and takes as long as it is told: TempAuth and
+//! Swift's objects, as far as load goes. A thread per connection.
+
+// Each test looks at its own part of what is seen; helpers of tests may panic as tests do.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// What a request was, as the store saw it.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    pub(crate) body_bytes: u64,
+    /// From the whole request to the answer.
+    pub(crate) took: Duration,
+}
+
+/// How long an answer takes, by the number of the request and when it came.
+pub(crate) type Delay = dyn Fn(u64, Instant) -> Duration + Send + Sync;
+
+pub(crate) struct Store {
+    pub(crate) address: SocketAddr,
+    pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
+}
+
+impl Store {
+    pub(crate) fn start(delay: Box<Delay>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
+        let (delay, log): (Arc<Delay>, _) = (Arc::from(delay), seen.clone());
+        let objects: Arc<Mutex<HashMap<String, u64>>> = Arc::default();
+        let number = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (delay, log, objects) = (delay.clone(), log.clone(), objects.clone());
+                let number = number.clone();
+                std::thread::spawn(move || serve(stream, address, &delay, &log, &objects, &number));
+            }
+        });
+        Self { address, seen }
+    }
+
+    pub(crate) fn auth_url(&self) -> String {
+        format!("http://{}/auth/v1.0", self.address)
+    }
+
+    pub(crate) fn take_seen(&self) -> Vec<Seen> {
+        std::mem::take(&mut self.seen.lock().unwrap())
+    }
+}
+
+fn serve(
+    stream: TcpStream,
+    address: SocketAddr,
+    delay: &Arc<Delay>,
+    log: &Mutex<Vec<Seen>>,
+    objects: &Mutex<HashMap<String, u64>>,
+    number: &std::sync::atomic::AtomicU64,
+) -> Option<()> {
+    stream.set_nodelay(true).ok()?;
+    let mut out = stream.try_clone().ok()?;
+    let mut input = BufReader::with_capacity(64 * 1024, stream);
+    loop {
+        let mut line = String::new();
+        if input.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        let mut words = line.split(' ');
+        let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
+        let mut length = 0;
+        loop {
+            let mut header = String::new();
+            input.read_line(&mut header).ok()?;
+            if header.trim().is_empty() {
+                break;
+            }
+            let (name, value) = header.split_once(':')?;
+            if name.eq_ignore_ascii_case("content-length") {
+                length = value.trim().parse().ok()?;
+            }
+        }
+        std::io::copy(&mut (&mut input).take(length), &mut std::io::sink()).ok()?;
+        if path.starts_with("/auth") {
+            let url = format!("http://{address}/v1/AUTH_test");
+            write!(
+                out,
+                "HTTP/1.1 200 OK\r\nX-Auth-Token: t\r\nX-Storage-Url: {url}\r\n\
+                 Content-Length: 0\r\n\r\n"
+            )
+            .ok()?;
+            continue;
+        }
+        let came = Instant::now();
+        let at = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let due = came + delay(at, came);
+        wait_until(due);
+        let (status, body) = answer(&method, &path, length, objects);
+        let took = came.elapsed();
+        let head =
+            format!("HTTP/1.1 {status} X\r\nX-Trans-Id: tx{at}\r\nContent-Length: {body}\r\n\r\n");
+        let mut answer = head.into_bytes();
+        if method != "HEAD" {
+            answer.resize(answer.len() + body as usize, b'x');
+        }
+        log.lock().unwrap().push(Seen {
+            method,
+            path,
+            body_bytes: length,
+            took,
+        });
+        out.write_all(&answer).ok()?;
+    }
+}
+
+fn answer(
+    method: &str,
+    path: &str,
+    length: u64,
+    objects: &Mutex<HashMap<String, u64>>,
+) -> (u16, u64) {
+    let mut objects = objects.lock().unwrap();
+    let is_object = path.matches('/').count() > 3;
+    match (method, is_object) {
+        ("PUT", true) => {
+            objects.insert(path.to_owned(), length);
+            (201, 0)
+        }
+        ("GET" | "HEAD", true) => match objects.get(path) {
+            Some(length) => (200, *length),
+            None => (404, 0),
+        },
+        ("DELETE", true) => (
+            if objects.remove(path).is_some() {
+                204
+            } else {
+                404
+            },
+            0,
+        ),
+        ("PUT", false) => (201, 0),
+        ("DELETE", false) => (204, 0),
+        _ => (200, 0),
+    }
+}
+
+/// A thread that only sleeps wakes up late.
+fn wait_until(due: Instant) {
+    loop {
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        if left > Duration::from_micros(200) {
+            std::thread::sleep(left - Duration::from_micros(150));
+        } else {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// Runs a plan against it, as `cairn lab run` does without the command line.
+pub(crate) fn run(
+    plan: &cairn_lab::plan::Plan,
+    folder: &std::path::Path,
+) -> (
+    cairn_lab::record::RunMeta,
+    Vec<cairn_lab::record::StageResult>,
+) {
+    use cairn_lab::controller::{Conductor, LocalLink};
+    use cairn_lab::drive::{Driver, Pools, Share};
+    use cairn_lab::record::{RunFolder, RunMeta};
+    let (report, reports) = std::sync::mpsc::channel();
+    let driver = Driver {
+        name: "driver1".into(),
+        share: Share::WHOLE,
+        seed: plan.seed,
+        access: plan.access.clone(),
+        options: Default::default(),
+        threads: 1,
+        pools: Arc::new(Pools::default()),
+    };
+    let meta = RunMeta {
+        version: 1,
+        id: "test".into(),
+        ..RunMeta::default()
+    };
+    let folder = RunFolder::new(folder);
+    let writer = cairn_lab::results::RunWriter::create(folder.clone(), &meta, plan, None).unwrap();
+    let conductor = Conductor {
+        plan: plan.clone(),
+        meta,
+        writer,
+        links: vec![Box::new(LocalLink::new(
+            driver,
+            0,
+            report,
+            None,
+            Vec::new(),
+        ))],
+        reports,
+        cancel: Arc::default(),
+        allow_programs: false,
+        observer: &mut |_| {},
+    };
+    let meta = conductor.run().unwrap();
+    let stages = std::fs::read(folder.stages()).unwrap();
+    (meta, serde_json::from_slice(&stages).unwrap())
+}

@@ -1,0 +1,88 @@
+//! Requests that a filter makes of its own because of a client's: nothing of the client's request
+//! goes along but where it came from, and who asks.
+
+use cairn_http::params::with_path_and_query;
+use cairn_http::{Body, Context, Request, Response, respond};
+use http::header::{HOST, HeaderValue, REFERER, USER_AGENT};
+use http::{Extensions, HeaderMap, Method, StatusCode};
+
+/// Bytes of an unwanted answer that are read so that its connection can be used again.
+const DRAINED: u64 = 64 * 1024;
+
+/// What is kept of the client's request.
+pub(crate) struct Cause {
+    headers: HeaderMap,
+    pub(crate) context: Context,
+}
+
+impl Cause {
+    pub(crate) fn of(headers: &HeaderMap, extensions: &Extensions) -> Cause {
+        let mut kept = HeaderMap::with_capacity(4);
+        for name in [HOST, REFERER] {
+            if let Some(value) = headers.get(&name) {
+                kept.insert(name, value.clone());
+            }
+        }
+        kept.insert(USER_AGENT, HeaderValue::from_static("Swift"));
+        Cause {
+            headers: kept,
+            context: extensions.get::<Context>().cloned().unwrap_or_default(),
+        }
+    }
+
+    pub(crate) fn of_request(request: &Request) -> Cause {
+        Cause::of(request.headers(), request.extensions())
+    }
+
+    pub(crate) fn of_parts(parts: &http::request::Parts) -> Cause {
+        Cause::of(&parts.headers, &parts.extensions)
+    }
+
+    /// A request on the client's own authority: the proxy asks whether the client may.
+    /// `path` is decoded, `query` encoded.
+    pub(crate) fn for_client(
+        &self,
+        source: &'static str,
+        method: Method,
+        path: &str,
+        query: &str,
+    ) -> Result<Request, Response> {
+        self.make(self.context.subrequest(source), method, path, query)
+    }
+
+    /// A request on the filter's authority: whether the client may was asked before, or does not
+    /// matter.
+    pub(crate) fn pre_authorized(
+        &self,
+        source: &'static str,
+        method: Method,
+        path: &str,
+        query: &str,
+    ) -> Result<Request, Response> {
+        self.make(self.context.pre_authorized(source), method, path, query)
+    }
+
+    fn make(
+        &self,
+        context: Context,
+        method: Method,
+        path: &str,
+        query: &str,
+    ) -> Result<Request, Response> {
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = with_path_and_query(path, Some(query))
+            .ok_or_else(|| respond::standard(StatusCode::URI_TOO_LONG))?;
+        *request.method_mut() = method;
+        *request.headers_mut() = self.headers.clone();
+        request.extensions_mut().insert(context);
+        Ok(request)
+    }
+}
+
+/// Reads what is left of an answer that nobody wants, up to a bound.
+pub(crate) async fn drain(response: Response) {
+    let body = response.into_body();
+    if body.as_full().is_none() {
+        body.drain(DRAINED).await;
+    }
+}

@@ -1,0 +1,94 @@
+//! Lists of header names in conf files, apart by blanks; a name that ends in `*` stands for all
+//! that begin so.
+
+use cairn_formats::ini::Section;
+use http::HeaderMap;
+use http::header::HeaderName;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HeaderList {
+    exact: Vec<String>,
+    prefixes: Vec<String>,
+}
+
+impl HeaderList {
+    pub(crate) fn parse(text: &str) -> HeaderList {
+        let mut list = HeaderList::default();
+        for name in text.split_whitespace() {
+            let name = name.to_ascii_lowercase().replace('_', "-");
+            match name.strip_suffix('*') {
+                Some(prefix) => list.prefixes.push(prefix.to_owned()),
+                None => list.exact.push(name),
+            }
+        }
+        list
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.exact.iter().any(|exact| exact == name)
+            || self.prefixes.iter().any(|prefix| name.starts_with(prefix))
+    }
+}
+
+/// Which headers to take away: those of one list that are not on the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Removal {
+    remove: HeaderList,
+    allow: HeaderList,
+}
+
+impl Removal {
+    /// From the options `DIRECTION_remove_headers` and `DIRECTION_allow_headers`.
+    pub(crate) fn read(section: &Section, direction: &str, remove: &str, allow: &str) -> Removal {
+        let list = |what: &str, default| {
+            HeaderList::parse(section.str_or(&format!("{direction}_{what}_headers"), default))
+        };
+        Removal {
+            remove: list("remove", remove),
+            allow: list("allow", allow),
+        }
+    }
+
+    pub(crate) fn clean(&self, headers: &mut HeaderMap) {
+        let gone: Vec<HeaderName> = headers
+            .keys()
+            .filter(|name| self.remove.has(name.as_str()) && !self.allow.has(name.as_str()))
+            .cloned()
+            .collect();
+        for name in gone {
+            headers.remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cairn_http::respond;
+
+    #[test]
+    fn removes_what_is_not_allowed() {
+        let section = Section::from_pairs(
+            "filter:tempurl",
+            &[(
+                "outgoing_allow_headers",
+                "x-object-meta-public-* X-Object-Meta-A",
+            )],
+        );
+        let removal = Removal::read(&section, "outgoing", "x-object-meta-* etag", "");
+        let mut headers = HeaderMap::new();
+        for name in [
+            "x-object-meta-a",
+            "x-object-meta-ab",
+            "x-object-meta-public-b",
+            "etag",
+            "etags",
+        ] {
+            respond::set(&mut headers, name, "v");
+        }
+        removal.clean(&mut headers);
+        let mut left: Vec<&str> = headers.keys().map(|name| name.as_str()).collect();
+        left.sort_unstable();
+        assert_eq!(left, ["etags", "x-object-meta-a", "x-object-meta-public-b"]);
+    }
+}

@@ -1,0 +1,272 @@
+//! A Keystone-compatible identity of this store's own, for clients that speak nothing else: login
+//! by `POST /v3/auth/tokens` and `POST /v2.0/tokens`, a catalog that names this store by the
+//! address the client came to, and lists of projects, users and roles, which a small file has
+//! (`directory.rs`) with the users of the pipeline's TempAuth.
+//!
+//! Requests with a token of its own are marked for `keystoneauth`, which stands behind it and
+//! decides, as an `authtoken` would for a Keystone elsewhere. Other tokens and other paths pass.
+
+mod answer;
+mod catalog;
+mod directory;
+mod listing;
+mod login;
+mod secret;
+mod tokens;
+mod v2;
+mod v3;
+
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use cairn_formats::ini::{Conf, Section};
+use cairn_http::{Clock, Handler, Request, Response, Service, ServiceFuture, respond};
+use http::header::{HeaderMap, HeaderName};
+use tokio::sync::Semaphore;
+
+use crate::keystone::{Confirmed, Holder, Named, Project};
+use crate::logins::Logins;
+use crate::remembered::Remembered;
+use crate::resellers::reseller_prefixes;
+use crate::{FilterEnv, FilterError};
+use catalog::Catalog;
+use directory::{Directory, Person};
+use tokens::{Token, Tokens};
+
+const X_AUTH_TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
+const X_STORAGE_TOKEN: HeaderName = HeaderName::from_static("x-storage-token");
+const X_SERVICE_TOKEN: HeaderName = HeaderName::from_static("x-service-token");
+/// Passwords that are hashed, and so take a while, checked at one time.
+const HASHING_AT_ONCE: usize = 2;
+
+struct Identity {
+    next: Handler,
+    core: Arc<Core>,
+}
+
+/// What answers are made from.
+struct Core {
+    /// The file's people until the first request, which adds those of the pipeline's TempAuth:
+    /// filters are made one after the other.
+    of_file: std::sync::Mutex<Option<Directory>>,
+    complete: OnceLock<Directory>,
+    logins: Logins,
+    tokens: Tokens,
+    remembered: Remembered<Valid>,
+    catalog: Catalog,
+    /// Roles that make a token good as a service's.
+    service_roles: Vec<String>,
+    hashing: Semaphore,
+    clock: Clock,
+}
+
+/// A token that was opened, and whom it stands for.
+#[derive(Clone)]
+struct Valid {
+    token: Arc<Token>,
+    holder: Arc<Holder>,
+}
+
+pub(crate) fn make(
+    section: &Section,
+    next: Handler,
+    env: &FilterEnv,
+) -> Result<Handler, FilterError> {
+    let swift_dir = section.str_or("swift_dir", "/etc/swift");
+    let default = Path::new(swift_dir).join("identity.conf");
+    let path = section
+        .get("file")
+        .map_or(default.as_path(), |p| Path::new(p.trim()));
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        // Without a file there are TempAuth's users.
+        Err(error)
+            if error.kind() == std::io::ErrorKind::NotFound && section.get("file").is_none() =>
+        {
+            String::new()
+        }
+        Err(error) => {
+            return Err(section
+                .bad("file", format!("{}: {error}", path.display()))
+                .into());
+        }
+    };
+    let of_file = Directory::read(&Conf::parse(&path.display().to_string(), &text)?)?;
+    let prefixes = reseller_prefixes(section);
+    let core = Core {
+        of_file: std::sync::Mutex::new(Some(of_file)),
+        complete: OnceLock::new(),
+        logins: env.logins.clone(),
+        tokens: Tokens::read(section, env)?,
+        remembered: Remembered::default(),
+        catalog: Catalog::read(section, prefixes[0].clone()),
+        service_roles: section.list_or("service_token_roles", "service"),
+        hashing: Semaphore::new(HASHING_AT_ONCE),
+        clock: env.clock.clone(),
+    };
+    env.swift_info.register(
+        "identity",
+        serde_json::json!({ "versions": ["v2.0", "v3"] }),
+    );
+    let core = Arc::new(core);
+    Ok(Arc::new(Identity { next, core }))
+}
+
+impl Core {
+    fn directory(&self) -> &Directory {
+        self.complete.get_or_init(|| {
+            let mut of_file = self.of_file.lock().unwrap_or_else(|e| e.into_inner());
+            let mut directory = of_file.take().unwrap_or_default();
+            directory.add_logins(&self.logins.all(), self.catalog.account_prefix());
+            directory
+        })
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.now().secs()
+    }
+
+    /// A token of ours that is good now.
+    fn open(&self, text: &str) -> Option<Valid> {
+        if !text.starts_with(tokens::PREFIX) {
+            return None;
+        }
+        let now = self.now();
+        if let Some(valid) = self.remembered.get(text, now) {
+            return Some(valid);
+        }
+        let directory = self.directory();
+        let token = self.tokens.open(text, directory, now)?;
+        let person = directory.person(&token.user_id)?;
+        let valid = Valid {
+            holder: Arc::new(holder(directory, person, &token)),
+            token: Arc::new(token),
+        };
+        let until = valid.token.expires.saturating_sub(1);
+        self.remembered.add(text, until, now, valid.clone());
+        Some(valid)
+    }
+
+    fn person(&self, valid: &Valid) -> Option<&Person> {
+        self.directory().person(&valid.token.user_id)
+    }
+}
+
+/// All is in one domain.
+fn default_domain() -> Named {
+    Named {
+        id: "default".into(),
+        name: "Default".into(),
+    }
+}
+
+fn holder(directory: &Directory, person: &Person, token: &Token) -> Holder {
+    let project = token
+        .project_id
+        .as_deref()
+        .and_then(|id| directory.project(id));
+    let roles = project.and_then(|p| person.roles.get(&p.id));
+    Holder {
+        user: Named {
+            id: person.id.clone(),
+            name: person.name.clone(),
+        },
+        user_domain: default_domain(),
+        project: project.map(|project| Project {
+            id: project.id.clone(),
+            name: project.name.clone(),
+            domain: default_domain(),
+        }),
+        domain: None,
+        roles: roles.cloned().unwrap_or_default(),
+        is_system: false,
+        is_admin_project: true,
+        expires: token.expires,
+    }
+}
+
+impl Service for Identity {
+    fn call<'a>(&'a self, mut request: Request) -> ServiceFuture<'a> {
+        if let Some(version) = version(&request) {
+            return Box::pin(self.answer(version, request));
+        }
+        request.extensions_mut().remove::<Confirmed>();
+        if let Some(confirmed) = self.identify(request.headers()) {
+            request.extensions_mut().insert(confirmed);
+        }
+        self.next.call(request)
+    }
+}
+
+/// Which of our APIs a path belongs to; Swift's own begin with `/v1` and other words.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Version {
+    /// The list of both.
+    All,
+    V2,
+    V3,
+}
+
+fn version(request: &Request) -> Option<Version> {
+    let path = request.uri().path();
+    let below = |root: &str| {
+        path.strip_prefix(root)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    if below("/v3") {
+        return Some(Version::V3);
+    }
+    if below("/v2.0") {
+        return Some(Version::V2);
+    }
+    // Who looks for versions says what answer it reads; a browser asks for something else.
+    let accepts = || {
+        respond::header(request.headers(), "accept").is_some_and(|accept| {
+            accept.contains("application/json") && !accept.contains("text/html")
+        })
+    };
+    (path == "/" && request.method() == http::Method::GET && accepts()).then_some(Version::All)
+}
+
+impl Identity {
+    async fn answer(&self, version: Version, request: Request) -> Response {
+        let is_head = request.method() == http::Method::HEAD;
+        let host = self.core.catalog.host(&request);
+        let answer = match version {
+            Version::All => Ok(catalog::all_versions(&host)),
+            Version::V2 => v2::answer(&self.core, &host, request).await,
+            Version::V3 => v3::answer(&self.core, &host, request).await,
+        };
+        let mut response = answer.unwrap_or_else(|refusal| refusal.into_response(&host));
+        if is_head {
+            *response.body_mut() = cairn_http::Body::empty();
+        }
+        response
+    }
+
+    /// Who asks, where a request has tokens of ours alone.
+    fn identify(&self, headers: &HeaderMap) -> Option<Confirmed> {
+        let token = respond::header(headers, X_AUTH_TOKEN.as_str())
+            .or_else(|| respond::header(headers, X_STORAGE_TOKEN.as_str()))?;
+        let user = self.core.open(token.trim())?.holder;
+        let service = match respond::header(headers, X_SERVICE_TOKEN.as_str()) {
+            None => None,
+            Some(token) => {
+                let holder = self.core.open(token.trim())?.holder;
+                let roles = &self.core.service_roles;
+                if !holder.roles.iter().any(|role| roles.contains(role)) {
+                    return None;
+                }
+                Some(holder)
+            }
+        };
+        Some(Confirmed {
+            user,
+            service,
+            built_in: true,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

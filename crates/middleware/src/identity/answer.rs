@@ -1,0 +1,95 @@
+//! Answers as Keystone gives them: JSON, and refusals as `{"error": {…}}`.
+
+use cairn_http::{Request, Response, respond};
+use http::StatusCode;
+use http::header::WWW_AUTHENTICATE;
+use serde_json::{Value, json};
+
+/// Bytes of a request's body.
+const BODY_LIMIT: u64 = 112 * 1024;
+
+/// Why a request is not answered as it wishes.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// The body is not what it must be; what it must be.
+    Bad(String),
+    TooLarge,
+    /// Wrong name or password, or no valid token.
+    Unauthorized(&'static str),
+    Forbidden(&'static str),
+    NotFound(String),
+    MethodNotAllowed,
+    Busy(&'static str),
+}
+
+pub(super) type Answer = Result<Response, Refusal>;
+
+pub(super) const NO_TOKEN: Refusal =
+    Refusal::Unauthorized("The request you have made requires authentication.");
+
+impl Refusal {
+    fn parts(self) -> (StatusCode, String) {
+        match self {
+            Refusal::Bad(why) => (StatusCode::BAD_REQUEST, why),
+            Refusal::TooLarge => (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                format!("Request is too large: at most {BODY_LIMIT} bytes."),
+            ),
+            Refusal::Unauthorized(why) => (StatusCode::UNAUTHORIZED, why.to_owned()),
+            Refusal::Forbidden(why) => (StatusCode::FORBIDDEN, why.to_owned()),
+            Refusal::NotFound(what) => {
+                let what: String = what.chars().take(200).collect();
+                (StatusCode::NOT_FOUND, format!("Could not find {what}."))
+            }
+            Refusal::MethodNotAllowed => (
+                StatusCode::METHOD_NOT_ALLOWED,
+                "The method is not allowed for this resource.".to_owned(),
+            ),
+            Refusal::Busy(why) => (StatusCode::SERVICE_UNAVAILABLE, why.to_owned()),
+        }
+    }
+
+    pub(super) fn into_response(self, host: &str) -> Response {
+        let (status, message) = self.parts();
+        let title = status.canonical_reason().unwrap_or("Error");
+        let body = json!({ "error": {
+            "code": status.as_u16(),
+            "title": title,
+            "message": message,
+        }});
+        let mut response = of(status, &body);
+        if status == StatusCode::UNAUTHORIZED {
+            let value = format!("Keystone uri=\"{host}/v3\"");
+            respond::set(response.headers_mut(), WWW_AUTHENTICATE.as_str(), value);
+        }
+        response
+    }
+}
+
+pub(super) fn of(status: StatusCode, body: &Value) -> Response {
+    let mut response = respond::typed(status, "application/json", body.to_string());
+    respond::set(response.headers_mut(), "vary", "X-Auth-Token");
+    response
+}
+
+pub(super) fn ok(body: &Value) -> Response {
+    of(StatusCode::OK, body)
+}
+
+/// The request's body as JSON.
+pub(super) async fn json_of(request: Request) -> Result<Value, Refusal> {
+    if request
+        .body()
+        .length()
+        .is_some_and(|length| length > BODY_LIMIT)
+    {
+        return Err(Refusal::TooLarge);
+    }
+    let body = request.into_body().collect(BODY_LIMIT).await;
+    let body = body.map_err(|error| match error {
+        cairn_http::BodyError::TooLarge(_) => Refusal::TooLarge,
+        error => Refusal::Bad(format!("The body could not be read: {error}.")),
+    })?;
+    serde_json::from_slice(&body)
+        .map_err(|_| Refusal::Bad("The body is not JSON: send a JSON object.".into()))
+}

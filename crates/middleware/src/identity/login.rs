@@ -1,0 +1,160 @@
+//! Logging in, as far as both versions of the API agree: who it is, by password or by an earlier
+//! token, and which project the new token is for.
+
+use std::sync::Arc;
+
+use super::answer::Refusal;
+use super::directory::{Naming, Person};
+use super::tokens::Token;
+use super::{Core, Valid};
+
+pub(super) const WRONG: Refusal = Refusal::Unauthorized(
+    "Wrong user name, password or project: the request you have made requires authentication.",
+);
+const BUSY: Refusal = Refusal::Busy("Too many logins wait: try again.");
+
+/// How a client shows who it is.
+pub(super) enum Proof {
+    Password { user: Naming, password: String },
+    Token(String),
+}
+
+/// What the new token is to be for.
+pub(super) enum Scope {
+    Project(Naming),
+    /// Nothing is said: the user's default project, or the earlier token's.
+    Unsaid,
+    /// Nothing on purpose.
+    None,
+}
+
+/// A new token, as its text and its facts, and how it was come by.
+pub(super) struct Granted {
+    pub(super) text: String,
+    pub(super) valid: Valid,
+    pub(super) methods: Vec<&'static str>,
+}
+
+pub(super) async fn log_in(
+    core: &Arc<Core>,
+    proof: Proof,
+    scope: Scope,
+) -> Result<Granted, Refusal> {
+    match proof {
+        Proof::Password { user, password } => {
+            let (person, project) = by_password(core, &user, &password, &scope).await?;
+            grant(core, &person, project.as_deref(), None)
+        }
+        Proof::Token(text) => {
+            let parent = core.open(&text).ok_or(WRONG)?;
+            let person = core.person(&parent).ok_or(WRONG)?;
+            let project = match &scope {
+                Scope::Unsaid => parent.token.project_id.clone(),
+                scope => project_of(core, person, scope)?,
+            };
+            grant(core, &person.id, project.as_deref(), Some(&parent.token))
+        }
+    }
+}
+
+/// The one person of that name with that password, by id, and their project.
+async fn by_password(
+    core: &Arc<Core>,
+    user: &Naming,
+    password: &str,
+    scope: &Scope,
+) -> Result<(String, Option<String>), Refusal> {
+    // Names are not unique: TempAuth may have one user name in many accounts. Those without a
+    // role on the project are not meant.
+    let meant: Vec<(&Person, Option<String>)> = core
+        .directory()
+        .find_people(user)
+        .into_iter()
+        .filter_map(|person| Some((person, project_of(core, person, scope).ok()?)))
+        .collect();
+    if meant.is_empty() {
+        // As long as for somebody who is there, that nobody learns who is.
+        let anybody = core.directory().people().find(|p| p.secret.is_slow());
+        if let Some(person) = anybody {
+            has_password(core, person, password).await?;
+        }
+    }
+    let mut found = None;
+    for (person, project) in meant {
+        if !has_password(core, person, password).await? {
+            continue;
+        }
+        if found.is_some() {
+            // Two of one name and one password: only a project tells them apart.
+            return Err(WRONG);
+        }
+        found = Some((person.id.clone(), project));
+    }
+    found.ok_or(WRONG)
+}
+
+async fn has_password(core: &Arc<Core>, person: &Person, password: &str) -> Result<bool, Refusal> {
+    if !person.secret.is_slow() {
+        return Ok(person.secret.matches(password));
+    }
+    let waiting = core.hashing.acquire();
+    let permit = tokio::time::timeout(std::time::Duration::from_secs(10), waiting).await;
+    let Ok(Ok(_permit)) = permit else {
+        return Err(BUSY);
+    };
+    let (secret, password) = (person.secret.clone(), password.to_owned());
+    tokio::task::spawn_blocking(move || secret.matches(&password))
+        .await
+        .map_err(|_| BUSY)
+}
+
+fn project_of(core: &Core, person: &Person, scope: &Scope) -> Result<Option<String>, Refusal> {
+    match scope {
+        Scope::None => Ok(None),
+        Scope::Unsaid => Ok(person.default_project.clone()),
+        Scope::Project(naming) => {
+            let project = core.directory().find_project(naming).ok_or(WRONG)?;
+            if !person.roles.contains_key(&project.id) {
+                return Err(WRONG);
+            }
+            Ok(Some(project.id.clone()))
+        }
+    }
+}
+
+fn grant(
+    core: &Core,
+    person_id: &str,
+    project: Option<&str>,
+    parent: Option<&Token>,
+) -> Result<Granted, Refusal> {
+    let person = core.directory().person(person_id).ok_or(WRONG)?;
+    let (text, _) = core.tokens.make(person, project, parent, core.now());
+    let valid = core.open(&text).ok_or(WRONG)?;
+    let methods = match parent {
+        None => vec!["password"],
+        Some(_) => vec!["token", "password"],
+    };
+    Ok(Granted {
+        text,
+        valid,
+        methods,
+    })
+}
+
+/// Ends a token before its time, for good.
+pub(super) async fn end(core: &Arc<Core>, text: &str, token: &Arc<Token>) -> Result<(), Refusal> {
+    let ended = {
+        let (core, token) = (core.clone(), token.clone());
+        tokio::task::spawn_blocking(move || core.tokens.end(&token, core.now())).await
+    };
+    // After: nobody can remember it again.
+    core.remembered.forget(text);
+    if ended.unwrap_or(false) {
+        Ok(())
+    } else {
+        Err(Refusal::Busy(
+            "The token's end could not be written down: try again.",
+        ))
+    }
+}

@@ -1,0 +1,37 @@
+//! What a request's path names under the API: version, account, container, object, decoded.
+
+use cairn_http::params::{split_path, unquote};
+use cairn_types::Constraints;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    pub(crate) version: String,
+    pub(crate) account: String,
+    pub(crate) container: Option<String>,
+    pub(crate) object: Option<String>,
+}
+
+impl Names {
+    /// The names of an undecoded path; `None` where it has no account or is not UTF-8.
+    pub(crate) fn of(raw: &str) -> Option<Names> {
+        let path = unquote(raw).ok()?;
+        let parts = split_path(&path, 2, 4, true)?;
+        let own = |part: Option<&str>| part.map(str::to_owned);
+        Some(Names {
+            version: own(parts[0])?,
+            account: own(parts[1])?,
+            container: own(parts[2]),
+            // A segment missing in the middle names nothing.
+            object: own(parts[3]).filter(|_| parts[2].is_some()),
+        })
+    }
+
+    /// As [`Names::of`], where the version is one the cluster serves.
+    pub(crate) fn of_api(raw: &str, constraints: &Constraints) -> Option<Names> {
+        Names::of(raw).filter(|names| names.is_api(constraints))
+    }
+
+    pub(crate) fn is_api(&self, constraints: &Constraints) -> bool {
+        constraints.valid_api_versions.contains(&self.version)
+    }
+}

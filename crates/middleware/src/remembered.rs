@@ -1,0 +1,76 @@
+//! What valid tokens stand for, remembered for a while: bounded, and keyed by the token's SHA-256,
+//! so that a look-up tells nothing of the token by its time, and no token is kept.
+
+use std::collections::HashMap;
+use std::sync::RwLock;
+
+use sha2::{Digest, Sha256};
+
+/// Tokens remembered at once.
+const MOST: usize = 10_000;
+
+struct Entry<T> {
+    until: u64,
+    value: T,
+}
+
+pub(crate) struct Remembered<T>(RwLock<HashMap<[u8; 32], Entry<T>>>);
+
+impl<T> Default for Remembered<T> {
+    fn default() -> Self {
+        Remembered(RwLock::default())
+    }
+}
+
+fn digest(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+impl<T: Clone> Remembered<T> {
+    pub(crate) fn get(&self, token: &str, now: u64) -> Option<T> {
+        let entries = self.0.read().unwrap_or_else(|e| e.into_inner());
+        entries
+            .get(&digest(token))
+            .filter(|entry| entry.until >= now)
+            .map(|entry| entry.value.clone())
+    }
+
+    /// Keeps it through the second `until`.
+    pub(crate) fn add(&self, token: &str, until: u64, now: u64, value: T) {
+        let mut entries = self.0.write().unwrap_or_else(|e| e.into_inner());
+        if entries.len() >= MOST {
+            entries.retain(|_, entry| entry.until >= now);
+        }
+        if entries.len() >= MOST {
+            // All are looked at once more: cheaper than keeping an order on every request.
+            entries.clear();
+        }
+        entries.insert(digest(token), Entry { until, value });
+    }
+
+    pub(crate) fn forget(&self, token: &str) {
+        let mut entries = self.0.write().unwrap_or_else(|e| e.into_inner());
+        entries.remove(&digest(token));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn until_it_ends_and_never_more_than_fit() {
+        let remembered = Remembered::default();
+        remembered.add("a", 10, 5, 1);
+        assert_eq!(remembered.get("a", 10), Some(1));
+        assert_eq!(remembered.get("a", 11), None);
+        assert_eq!(remembered.get("b", 10), None);
+        remembered.forget("a");
+        assert_eq!(remembered.get("a", 10), None);
+        for number in 0..2 * MOST {
+            remembered.add(&number.to_string(), 10, 5, number);
+        }
+        let entries = remembered.0.read().unwrap_or_else(|e| e.into_inner());
+        assert!(entries.len() <= MOST);
+    }
+}

@@ -1,0 +1,90 @@
+//! Container listings: the ETag of a large object stands beside that of its manifest in the
+//! container's row (`hash; slo_etag=…`), and is shown as a field of its own.
+
+use cairn_formats::listing::MAX_LISTING_BYTES;
+use cairn_http::{Body, Handler, Request, Response, respond};
+use http::StatusCode;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use serde_json::{Map, Value};
+
+const MARK: &[u8] = b"slo_etag";
+
+pub(super) async fn with_slo_etags(next: &Handler, request: Request) -> Response {
+    let response = next.call(request).await;
+    let content_type = respond::header(response.headers(), CONTENT_TYPE.as_str()).unwrap_or("");
+    let is_json = content_type.split(';').next().map(str::trim) == Some("application/json");
+    let length = respond::header(response.headers(), CONTENT_LENGTH.as_str())
+        .and_then(|l| l.parse().ok())
+        .or_else(|| response.body().length());
+    let is_readable = length.is_some_and(|l: u64| l <= MAX_LISTING_BYTES);
+    if !response.status().is_success() || !is_json || !is_readable {
+        return response;
+    }
+    let (mut head, body) = response.into_parts();
+    let Ok(json) = body.collect(MAX_LISTING_BYTES).await else {
+        return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+    };
+    // Most listings have none.
+    let body = match json.windows(MARK.len()).any(|w| w == MARK) {
+        true => split_etags(&json).map_or(Body::full(json), Body::full),
+        false => Body::full(json),
+    };
+    head.headers
+        .insert(CONTENT_LENGTH, body.length().unwrap_or(0).into());
+    Response::from_parts(head, body)
+}
+
+/// `None` where this is no listing.
+fn split_etags(json: &[u8]) -> Option<Vec<u8>> {
+    let mut rows: Vec<Map<String, Value>> = serde_json::from_slice(json).ok()?;
+    for row in &mut rows {
+        let Some(hash) = row.get("hash").and_then(Value::as_str) else {
+            continue;
+        };
+        if let Some((hash, slo_etag)) = split_etag(hash) {
+            row.insert("hash".into(), hash.into());
+            row.insert("slo_etag".into(), format!("\"{slo_etag}\"").into());
+        }
+    }
+    serde_json::to_vec(&rows).ok()
+}
+
+/// `hash; a=b; slo_etag=c` as `hash; a=b` and `c`.
+fn split_etag(hash: &str) -> Option<(String, String)> {
+    let mut parts = hash.split(';').map(str::trim);
+    let mut rest = parts.next()?.to_owned();
+    let mut slo_etag = None;
+    for part in parts {
+        match part.strip_prefix("slo_etag=") {
+            Some(etag) => slo_etag = Some(etag.trim_matches('"').to_owned()),
+            None => {
+                rest.push_str("; ");
+                rest.push_str(part);
+            }
+        }
+    }
+    Some((rest, slo_etag?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn etags() {
+        let pair = |a: &str, b: &str| Some((a.to_owned(), b.to_owned()));
+        assert_eq!(split_etag("a; slo_etag=b"), pair("a", "b"));
+        assert_eq!(
+            split_etag("a; s3_etag=x; slo_etag=b; y=z"),
+            pair("a; s3_etag=x; y=z", "b")
+        );
+        assert_eq!(split_etag("a"), None);
+        let json = br#"[{"hash":"a; slo_etag=b","name":"n"},{"subdir":"x/"}]"#;
+        let split = split_etags(json).expect("a listing");
+        assert_eq!(
+            String::from_utf8_lossy(&split),
+            r#"[{"hash":"a","name":"n","slo_etag":"\"b\""},{"subdir":"x/"}]"#
+        );
+        assert_eq!(split_etags(b"{\"slo_etag\":1}"), None);
+    }
+}

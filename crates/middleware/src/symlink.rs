@@ -1,0 +1,332 @@
+//! Symlinks: objects without content that stand for another. A read of a link answers with what
+//! it points to; a *static* link also says which ETag it expects there, a *dynamic* one does not.
+//!
+//! Where a link keeps what: `X-Object-Sysmeta-Symlink-Target`, `-Target-Account`, `-Target-Etag`
+//! and `-Target-Bytes`, and once more as parameters of the hash in the container's row (through
+//! `X-Object-Sysmeta-Container-Update-Override-Etag`), for listings. Targets are percent-encoded.
+//!
+//! Other filters make links with `X-Object-Sysmeta-Symloop-Extend` (a step over it is not
+//! counted) and `X-Object-Sysmeta-Allow-Reserved-Names` (it is followed on the proxy's own
+//! authority, into reserved names).
+
+mod listing;
+mod put;
+
+use std::sync::Arc;
+
+use cairn_formats::ini::Section;
+use cairn_http::context::Context;
+use cairn_http::params::{Params, is_true, quote};
+use cairn_http::{Body, Handler, Request, Response, Service, ServiceFuture, respond};
+use http::header::{ETAG, HeaderName, LOCATION};
+use http::{HeaderMap, Method, StatusCode, Uri};
+use serde_json::json;
+
+use crate::api_path::{ApiPath, names_object, set};
+use crate::cause::drain;
+use crate::{FilterEnv, FilterError};
+
+const SOURCE: &str = "SYM";
+
+pub(crate) const TARGET: HeaderName = HeaderName::from_static("x-symlink-target");
+pub(crate) const TARGET_ACCOUNT: HeaderName = HeaderName::from_static("x-symlink-target-account");
+pub(crate) const TARGET_ETAG: HeaderName = HeaderName::from_static("x-symlink-target-etag");
+const TARGET_BYTES: HeaderName = HeaderName::from_static("x-symlink-target-bytes");
+
+const STORED_TARGET: HeaderName = HeaderName::from_static("x-object-sysmeta-symlink-target");
+const STORED_ACCOUNT: HeaderName =
+    HeaderName::from_static("x-object-sysmeta-symlink-target-account");
+pub(crate) const STORED_ETAG: HeaderName =
+    HeaderName::from_static("x-object-sysmeta-symlink-target-etag");
+pub(crate) const STORED_BYTES: HeaderName =
+    HeaderName::from_static("x-object-sysmeta-symlink-target-bytes");
+/// A step over this link does not count as one.
+pub(crate) const SYMLOOP_EXTEND: HeaderName =
+    HeaderName::from_static("x-object-sysmeta-symloop-extend");
+/// Whoever wrote this link saw to it that it may be followed into reserved names.
+pub(crate) const ALLOW_RESERVED_NAMES: HeaderName =
+    HeaderName::from_static("x-object-sysmeta-allow-reserved-names");
+pub(crate) const BACKEND_ALLOW_RESERVED: HeaderName =
+    HeaderName::from_static("x-backend-allow-reserved-names");
+
+const IGNORE_RANGE: HeaderName =
+    HeaderName::from_static("x-backend-ignore-range-if-metadata-present");
+const CONTENT_LOCATION: HeaderName = HeaderName::from_static("content-location");
+
+const SHOWN_AND_STORED: [(HeaderName, HeaderName); 4] = [
+    (TARGET, STORED_TARGET),
+    (TARGET_ACCOUNT, STORED_ACCOUNT),
+    (TARGET_ETAG, STORED_ETAG),
+    (TARGET_BYTES, STORED_BYTES),
+];
+
+struct Symlink {
+    next: Handler,
+    /// Steps from link to link that one request may take.
+    symloop_max: u64,
+}
+
+pub(crate) fn make(
+    section: &Section,
+    next: Handler,
+    env: &FilterEnv,
+) -> Result<Handler, FilterError> {
+    let symloop_max = match section.u64_or("symloop_max", 2)? {
+        0 => 2,
+        given => given,
+    };
+    let details = json!({"symloop_max": symloop_max, "static_links": true});
+    env.swift_info.register("symlink", details);
+    Ok(Arc::new(Symlink { next, symloop_max }))
+}
+
+impl Service for Symlink {
+    fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
+        let method = request.method();
+        let of_object = names_object(request.uri().path());
+        if of_object && (method == Method::GET || method == Method::HEAD) {
+            return Box::pin(self.read(request));
+        }
+        if of_object && method == Method::PUT && request.headers().contains_key(TARGET) {
+            return Box::pin(self.put(request));
+        }
+        if of_object && method == Method::POST {
+            return Box::pin(self.post(request));
+        }
+        if !of_object && method == Method::GET {
+            return Box::pin(self.list(request));
+        }
+        self.next.call(request)
+    }
+}
+
+/// What a link's system metadata says.
+struct Link {
+    target: String,
+    account: Option<String>,
+    etag: Option<String>,
+    is_free: bool,
+    is_trusted: bool,
+}
+
+impl Link {
+    fn of(headers: &HeaderMap) -> Option<Link> {
+        let text = |name: HeaderName| respond::header(headers, name.as_str()).map(str::to_owned);
+        let filled = |name| text(name).filter(|text| !text.is_empty());
+        Some(Link {
+            target: filled(STORED_TARGET)?,
+            account: filled(STORED_ACCOUNT),
+            etag: filled(STORED_ETAG),
+            is_free: text(SYMLOOP_EXTEND).is_some_and(|text| is_true(&text)),
+            is_trusted: filled(ALLOW_RESERVED_NAMES).is_some(),
+        })
+    }
+
+    /// The path it points to, quoted as its target is. `from`: where the link is.
+    fn path(&self, from: &Uri) -> Option<String> {
+        let here = ApiPath::of(from.path())?;
+        let account = self.account.clone().unwrap_or_else(|| quote(&here.account));
+        let target = self.target.trim_start_matches('/');
+        Some(format!("/{}/{account}/{target}", here.version))
+    }
+}
+
+/// A read that goes from link to link.
+struct Walk {
+    steps: u64,
+    /// Where the last link pointed.
+    at: Option<String>,
+    /// What the last link, if it was a static one, expects there.
+    expected: Option<String>,
+    follows_dynamic: bool,
+}
+
+impl Walk {
+    fn conflict(&self, message: String) -> Response {
+        let mut response = respond::text(StatusCode::CONFLICT, message);
+        self.tell_place(&mut response);
+        response
+    }
+
+    fn tell_place(&self, response: &mut Response) {
+        if let Some(at) = &self.at {
+            set(response.headers_mut(), CONTENT_LOCATION, at);
+        }
+    }
+
+    /// The end of the walk: nothing more to follow.
+    fn arrive(self, mut response: Response) -> Response {
+        let found = respond::header(response.headers(), ETAG.as_str());
+        if let (Some(found), Some(expected)) = (found, &self.expected)
+            && found != expected
+        {
+            // The body may be of any size: it is left unread.
+            return self.conflict(format!(
+                "Object Etag '{found}' does not match X-Symlink-Target-Etag header '{expected}'"
+            ));
+        }
+        self.tell_place(&mut response);
+        response
+    }
+}
+
+impl Symlink {
+    async fn read(&self, request: Request) -> Response {
+        if asks_for_link(&request) {
+            let mut response = self.next.call(request).await;
+            show_link(response.headers_mut());
+            return response;
+        }
+        let walk = Walk {
+            steps: 0,
+            at: None,
+            expected: None,
+            follows_dynamic: true,
+        };
+        self.walk(request, walk).await
+    }
+
+    async fn walk(&self, mut request: Request, mut walk: Walk) -> Response {
+        // A range is one of the target: a link shows itself whole.
+        ignore_range_of_links(request.headers_mut());
+        let asked = Asked::of(&request);
+        let mut here = request.uri().clone();
+        loop {
+            let response = self.next.call(request).await;
+            let link = Link::of(response.headers());
+            let Some(link) = link.filter(|l| l.etag.is_some() || walk.follows_dynamic) else {
+                return walk.arrive(response);
+            };
+            let own_etag = respond::header(response.headers(), ETAG.as_str()).map(str::to_owned);
+            drain(response).await;
+            let found = link.etag.clone().or(own_etag);
+            if walk.expected.is_some() && walk.expected != found {
+                return walk.conflict("X-Symlink-Target-Etag headers do not match".into());
+            }
+            if walk.steps >= self.symloop_max {
+                let most = self.symloop_max;
+                return respond::text(
+                    StatusCode::CONFLICT,
+                    format!("Too many levels of symbolic links, maximum allowed is {most}"),
+                );
+            }
+            let Some((path, next)) = asked.again_at(&link, &here) else {
+                return respond::standard(StatusCode::URI_TOO_LONG);
+            };
+            here = next.uri().clone();
+            request = next;
+            walk.steps += u64::from(!link.is_free);
+            walk.at = Some(path);
+            walk.expected = link.etag;
+            walk.follows_dynamic = true;
+        }
+    }
+
+    async fn post(&self, request: Request) -> Response {
+        if request.headers().contains_key(TARGET) {
+            return respond::text(
+                StatusCode::BAD_REQUEST,
+                "A PUT request is required to set a symlink target",
+            );
+        }
+        let uri = request.uri().clone();
+        let response = self.next.call(request).await;
+        let link = Link::of(response.headers()).filter(|_| response.status().is_success());
+        let Some((location, link)) = link.and_then(|link| Some((link.path(&uri)?, link))) else {
+            return response;
+        };
+        // The object server cannot know: the POST was applied to the link.
+        let mut redirect = respond::typed(
+            StatusCode::TEMPORARY_REDIRECT,
+            respond::HTML,
+            "The requested POST was applied to a symlink. POST directly to the target to apply \
+             requested metadata.",
+        );
+        let headers = redirect.headers_mut();
+        set(headers, LOCATION, &location);
+        if let Some(etag) = &link.etag {
+            set(headers, TARGET_ETAG, etag);
+        }
+        for (name, value) in response.headers() {
+            if name.as_str().starts_with("x-object-sysmeta-") {
+                headers.insert(name, value.clone());
+            }
+        }
+        drain(response).await;
+        redirect
+    }
+}
+
+/// The client's read, to be made again elsewhere.
+struct Asked {
+    method: Method,
+    query: String,
+    headers: HeaderMap,
+    context: Context,
+}
+
+impl Asked {
+    fn of(request: &Request) -> Asked {
+        Asked {
+            method: request.method().clone(),
+            query: request.uri().query().unwrap_or_default().to_owned(),
+            headers: request.headers().clone(),
+            context: Context::of_request(request),
+        }
+    }
+
+    /// The same read of what a link found at `here` points to, and its path. What one trusted
+    /// link opens is open for that step alone: the next one is the client's own again.
+    fn again_at(&self, link: &Link, here: &Uri) -> Option<(String, Request)> {
+        let path = link.path(here)?;
+        let uri = if self.query.is_empty() {
+            path.parse()
+        } else {
+            format!("{path}?{}", self.query).parse()
+        };
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = uri.ok()?;
+        *request.headers_mut() = self.headers.clone();
+        request
+            .headers_mut()
+            .remove("x-backend-storage-policy-index");
+        let context = if link.is_trusted {
+            set(request.headers_mut(), BACKEND_ALLOW_RESERVED, "true");
+            self.context.pre_authorized(SOURCE)
+        } else {
+            self.context.subrequest(SOURCE)
+        };
+        request.extensions_mut().insert(context);
+        Some((path, request))
+    }
+}
+
+fn asks_for_link(request: &Request) -> bool {
+    request
+        .uri()
+        .query()
+        .filter(|query| query.contains("symlink"))
+        .and_then(|query| Params::parse(Some(query)).ok())
+        .is_some_and(|params| params.get("symlink") == Some("get"))
+}
+
+/// A link's system metadata as its owner wrote it.
+fn show_link(headers: &mut HeaderMap) {
+    for (shown, stored) in SHOWN_AND_STORED {
+        if let Some(value) = headers.remove(stored) {
+            headers.insert(shown, value);
+        }
+    }
+}
+
+fn ignore_range_of_links(headers: &mut HeaderMap) {
+    let names = match respond::header(headers, IGNORE_RANGE.as_str()) {
+        Some(names) if !names.is_empty() => format!("{names},{}", STORED_TARGET.as_str()),
+        _ => STORED_TARGET.as_str().to_owned(),
+    };
+    set(headers, IGNORE_RANGE, &names);
+}
+
+#[cfg(test)]
+mod tests;

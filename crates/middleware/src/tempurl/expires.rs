@@ -1,0 +1,128 @@
+//! When a temporary URL ends: seconds since 1970, or `2026-11-22T02:35:00Z`.
+
+use cairn_types::Timestamp;
+
+/// The last second of the year 9999: what a date in a header can tell.
+const LAST: u64 = 253_402_300_799;
+
+/// A time that had not come when it was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Expires(u64);
+
+impl Expires {
+    /// `None` where the text is no time, or the time is past.
+    pub(super) fn parse(text: &str, now: Timestamp) -> Option<Expires> {
+        let seconds = match text.trim().parse::<i64>() {
+            Ok(seconds) => u64::try_from(seconds).ok()?,
+            Err(_) => from_iso(text)?,
+        };
+        (seconds > 0 && Timestamp::from_secs(seconds) >= now).then_some(Expires(seconds))
+    }
+
+    pub(super) fn seconds(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn timestamp(self) -> Timestamp {
+        Timestamp::from_secs(self.0.min(LAST))
+    }
+}
+
+/// A UTC time to the second.
+fn from_iso(text: &str) -> Option<u64> {
+    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
+    let [year, month, day] = numbers(date, '-')?;
+    let [hour, minute, second] = numbers(time, ':')?;
+    let in_range = year >= 1970
+        && (1..=12).contains(&month)
+        && (1..=days_of(year, month)).contains(&day)
+        && hour < 24
+        && minute < 60
+        && second < 62;
+    in_range.then(|| days_before(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second)
+}
+
+/// Three numbers of at most four digits.
+fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
+    let mut found = [0; 3];
+    let mut parts = text.split(between);
+    for number in &mut found {
+        let part = parts.next()?;
+        let is_number = (1..=4).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+        *number = part.parse().ok().filter(|_| is_number)?;
+    }
+    parts.next().is_none().then_some(found)
+}
+
+fn is_leap(year: u64) -> bool {
+    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
+}
+
+fn days_of(year: u64, month: u64) -> u64 {
+    match month {
+        2 if is_leap(year) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Days from 1970 to a date.
+fn days_before(year: u64, month: u64, day: u64) -> u64 {
+    let years: u64 = (1970..year)
+        .map(|y| if is_leap(y) { 366 } else { 365 })
+        .sum();
+    let months: u64 = (1..month).map(|m| days_of(year, m)).sum();
+    years + months + day - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_both_forms() {
+        let now = Timestamp::from_secs(1000);
+        let read = |text| Expires::parse(text, now).map(Expires::seconds);
+        assert_eq!(read("1000"), Some(1000));
+        assert_eq!(read(" 1001 "), Some(1001));
+        assert_eq!(read("+1001"), Some(1001));
+        // From Python: timegm(strptime(text, '%Y-%m-%dT%H:%M:%SZ'))
+        assert_eq!(read("2024-02-29T23:59:58Z"), Some(1_709_251_198));
+        assert_eq!(read("2000-01-01T00:00:00Z"), Some(946_684_800));
+        assert_eq!(read("2100-3-1T1:2:3Z"), Some(4_107_546_123));
+        for text in [
+            "",
+            "999",
+            "-1",
+            "0",
+            "1e9",
+            "1001.5",
+            "2023-02-29T00:00:00Z",
+            "2024-13-01T00:00:00Z",
+            "2024-01-01T24:00:00Z",
+            "2024-01-01T00:00:00",
+            "2024-01-01",
+            "1970-01-01T00:00:00Z",
+            "99999999999999999999",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+        let just_past = Timestamp::from_ticks(Timestamp::from_secs(1000).ticks() + 1);
+        assert_eq!(Expires::parse("1000", just_past), None);
+    }
+
+    #[test]
+    fn far_times_have_a_date() {
+        let far =
+            Expires::parse("9223372036854775807", Timestamp::from_secs(1)).map(|e| e.timestamp());
+        assert_eq!(far, Some(Timestamp::from_secs(LAST)));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_reads(text in "[-+0-9TZ:]{0,24}") {
+            let _ = Expires::parse(&text, Timestamp::from_secs(1));
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What a temporary URL may reach: the account or the container whose key signed it, also by
+//! detours such as the segments of a large object.
+
+use cairn_http::context::{Authorize, AuthorizeFuture, Granted};
+use http::request::Parts;
+
+use crate::names::Names;
+use crate::signature::KeyOwner;
+
+pub(super) struct Scope {
+    account: String,
+    container: Option<String>,
+}
+
+impl Scope {
+    pub(super) fn new(owner: KeyOwner, account: &str, container: &str) -> Scope {
+        let container = match owner {
+            KeyOwner::Account => None,
+            KeyOwner::Container => Some(container.to_owned()),
+        };
+        Scope {
+            account: account.to_owned(),
+            container,
+        }
+    }
+
+    fn covers(&self, names: &Names) -> bool {
+        let in_container = self.container.is_none() || self.container == names.container;
+        self.account == names.account && in_container
+    }
+}
+
+impl Authorize for Scope {
+    fn authorize<'a>(&'a self, request: &'a Parts, _: Option<&'a str>) -> AuthorizeFuture<'a> {
+        let names = Names::of(request.uri.path());
+        let result = match names {
+            Some(names) if self.covers(&names) => Ok(Granted::default()),
+            names => {
+                let account = names.map(|names| names.account);
+                let realm = account.as_deref().unwrap_or("unknown");
+                Err(crate::resellers::unauthorized(realm))
+            }
+        };
+        Box::pin(std::future::ready(result))
+    }
+}

@@ -1,0 +1,164 @@
+//! Both kinds of versions over an inner handler that answers from a table.
+
+#![allow(clippy::unwrap_used)]
+
+mod containers;
+mod legacy;
+mod objects;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cairn_http::context::{Authorize, AuthorizeFuture, Context};
+use cairn_http::{ContainerInfo, Handler, Request, Response, respond};
+use http::request::Parts;
+use http::{Method, StatusCode};
+
+use crate::FilterEnv;
+use crate::testing::{OneOfEach, Seen, env, filter_in, recorder, request};
+
+/// What the inner handler answers: `METHOD path` (without its query), status, headers, body.
+/// What is not in the table is 404 to GET and HEAD, and success to all others.
+type Table = Vec<(String, u16, Vec<(&'static str, String)>, String)>;
+
+fn row(what: &str, status: u16, headers: &[(&'static str, &str)], body: &str) -> Table {
+    let headers = headers.iter().map(|(n, v)| (*n, (*v).to_owned())).collect();
+    vec![(what.to_owned(), status, headers, body.to_owned())]
+}
+
+fn table(rows: impl IntoIterator<Item = Table>) -> Table {
+    rows.into_iter().flatten().collect()
+}
+
+/// An environment in which every container has this system metadata.
+fn env_of(sysmeta: &[(&str, &str)]) -> FilterEnv {
+    env_with(ContainerInfo {
+        status: 204,
+        sysmeta: sysmeta
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+            .collect(),
+        ..ContainerInfo::default()
+    })
+}
+
+fn env_with(container: ContainerInfo) -> FilterEnv {
+    FilterEnv {
+        info_source: Arc::new(OneOfEach {
+            container: Arc::new(container),
+            ..OneOfEach::default()
+        }),
+        ..env()
+    }
+}
+
+/// Versions in `\0versions\0c`, as new ones are made or not.
+fn versioned(enabled: &str) -> FilterEnv {
+    env_of(&[
+        ("versions-container", "%00versions%00c"),
+        ("versions-enabled", enabled),
+    ])
+}
+
+fn app(env: &FilterEnv, table: Table) -> (Handler, Seen) {
+    let (inner, seen) = recorder(move |parts| answer(parts, &table));
+    let links = filter_in(env, "symlink", &[], inner);
+    let options = [
+        ("allow_versioned_writes", "true"),
+        ("allow_object_versioning", "true"),
+    ];
+    (filter_in(env, "versioned_writes", &options, links), seen)
+}
+
+fn answer(parts: &Parts, table: &Table) -> Response {
+    let what = format!("{} {}", parts.method, parts.uri.path());
+    let Some((_, status, headers, body)) = table.iter().find(|(w, ..)| *w == what) else {
+        let reads = parts.method == Method::GET || parts.method == Method::HEAD;
+        let status = match parts.method {
+            _ if reads => StatusCode::NOT_FOUND,
+            Method::PUT => StatusCode::CREATED,
+            _ => StatusCode::NO_CONTENT,
+        };
+        let mut response = respond::standard(status);
+        if parts.method == Method::PUT {
+            respond::set(response.headers_mut(), "etag", "new-etag");
+        }
+        return response;
+    };
+    let mut response = respond::text(respond::status(*status), body.as_str());
+    for (name, value) in headers {
+        respond::set(response.headers_mut(), name, value);
+    }
+    response
+}
+
+fn calls(seen: &Seen) -> Vec<String> {
+    let seen = seen.lock().unwrap();
+    seen.iter()
+        .map(|(parts, _)| format!("{} {}", parts.method, parts.uri))
+        .collect()
+}
+
+fn sent(seen: &Seen, at: usize, name: &str) -> Option<String> {
+    let seen = seen.lock().unwrap();
+    respond::header(&seen[at].0.headers, name).map(str::to_owned)
+}
+
+fn context(seen: &Seen, at: usize) -> Context {
+    Context::of(&seen.lock().unwrap()[at].0)
+}
+
+/// Refuses everything.
+struct Nobody;
+
+impl Authorize for Nobody {
+    fn authorize<'a>(&'a self, _: &'a Parts, _: Option<&'a str>) -> AuthorizeFuture<'a> {
+        Box::pin(async { Err(respond::standard(StatusCode::FORBIDDEN)) })
+    }
+}
+
+fn denied(method: &str, path: &str, headers: &[(&str, &str)]) -> Request {
+    let mut request = request(method, path, headers);
+    request.extensions_mut().insert(Context {
+        authorizer: Some(Arc::new(Nobody)),
+        ..Context::default()
+    });
+    request
+}
+
+#[tokio::test]
+async fn announced() {
+    let env = env();
+    app(&env, Vec::new());
+    let info = env.swift_info.view(&[], false);
+    assert_eq!(
+        info["versioned_writes"],
+        serde_json::json!({"allowed_flags": ["x-versions-location", "x-history-location"]})
+    );
+    assert_eq!(info["object_versioning"], serde_json::json!({}));
+    let info: BTreeMap<String, serde_json::Value> = {
+        let env = crate::testing::env();
+        filter_in(&env, "versioned_writes", &[], crate::testing::answers(200));
+        serde_json::from_value(env.swift_info.view(&[], false)).unwrap()
+    };
+    assert!(info.is_empty());
+}
+
+#[tokio::test]
+async fn needs_symlink() {
+    let section = cairn_formats::ini::Section::from_pairs(
+        "filter:versioned_writes",
+        &[("allow_object_versioning", "true")],
+    );
+    let made = crate::build(
+        "versioned_writes",
+        &section,
+        crate::testing::answers(200),
+        &env(),
+    );
+    let error = made.map(|_| ()).unwrap_err().to_string();
+    assert!(
+        error.contains("symlink") && error.contains("allow_object_versioning"),
+        "{error}"
+    );
+}

@@ -1,0 +1,74 @@
+//! The console of `cairn up`: on a port of its own, so that no path of it can ever hide one of
+//! Swift's; its password, made once and kept; its folder of runs.
+
+use std::net::{SocketAddr, TcpListener};
+
+use anyhow::{Context, Result};
+use cairn_console::Password;
+use cairn_http::serve::bind;
+use tracing::warn;
+
+use crate::console::ConsoleRun;
+use crate::up::layout::write_file;
+use crate::up::{Store, UpOptions};
+
+/// Where the console is served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConsoleChoice {
+    /// One port above the store's, or any free one.
+    #[default]
+    Beside,
+    At(SocketAddr),
+    Off,
+}
+
+const BACKLOG: i32 = 128;
+
+/// Takes the console's port; the password is told with it, to be printed.
+pub(crate) fn prepare(options: &UpOptions, store: &Store) -> Result<Option<(ConsoleRun, String)>> {
+    let listener = match options.console {
+        ConsoleChoice::Off => return Ok(None),
+        ConsoleChoice::At(address) => {
+            bind(address, BACKLOG).with_context(|| format!("--console {address}"))?
+        }
+        ConsoleChoice::Beside => match beside(store.bind) {
+            Ok(listener) => listener,
+            Err(error) => {
+                warn!(
+                    error = format!("{error:#}"),
+                    "no console: name an address with --console"
+                );
+                return Ok(None);
+            }
+        },
+    };
+    let path = store.layout.etc.join("console-password");
+    let password = match path.exists() {
+        true => Password::read(&path)?,
+        false => {
+            let made = Password::generate();
+            write_file(&path, format!("{made}\n").as_bytes())?;
+            made
+        }
+    };
+    let run = ConsoleRun {
+        bind: listener.local_addr().context("the console's address")?,
+        listener,
+        hosts: options.console_hosts.clone(),
+        password: Password::given(&password, &path.display().to_string())?,
+        runs: store.layout.data.join("lab"),
+    };
+    Ok(Some((run, password)))
+}
+
+fn beside(store: SocketAddr) -> Result<TcpListener> {
+    let mut address = store;
+    address.set_port(store.port().checked_add(1).unwrap_or(0));
+    match bind(address, BACKLOG) {
+        Ok(listener) => Ok(listener),
+        Err(_) => {
+            address.set_port(0);
+            Ok(bind(address, BACKLOG)?)
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Ceph's librados, found when the program runs: nothing of it is needed to build, and where it is
+//! absent that is an error with the package's name.
+//!
+//! The one crate of the workspace with `unsafe` code, so that no other needs any. It covers what
+//! the lab does (connect, pools, write, read, remove, stat), every call blocking. Depends on no
+//! other crate of the workspace.
+//!
+//! Signatures are those of `rados/librados.h`, stable since its first release: handles are opaque
+//! pointers, results are 0 or more, or a negative errno.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+use libloading::Library;
+use thiserror::Error;
+
+/// By the name of its ABI, which has not changed.
+const LIBRARY: &str = "librados.so.2";
+
+type Handle = *mut c_void;
+
+#[derive(Debug, Error)]
+pub enum RadosError {
+    #[error(
+        "{LIBRARY} is not on this machine ({0}): install librados2 (Debian, Ubuntu) or librados2 \
+         of ceph-common (Red Hat)"
+    )]
+    Absent(String),
+    #[error("{LIBRARY} lacks a function: {0}")]
+    Function(String),
+    #[error("{0:?} holds a zero byte")]
+    Name(String),
+    #[error("{call}: {}", std::io::Error::from_raw_os_error(*errno))]
+    Call { call: &'static str, errno: i32 },
+}
+
+impl RadosError {
+    /// The errno of a call that failed.
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Call { errno, .. } => Some(*errno),
+            _ => None,
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, RadosError>;
+
+/// The functions, valid as long as the library is loaded, which `_library` sees to.
+struct Functions {
+    create: unsafe extern "C" fn(*mut Handle, *const c_char) -> c_int,
+    conf_read_file: unsafe extern "C" fn(Handle, *const c_char) -> c_int,
+    conf_set: unsafe extern "C" fn(Handle, *const c_char, *const c_char) -> c_int,
+    connect: unsafe extern "C" fn(Handle) -> c_int,
+    shutdown: unsafe extern "C" fn(Handle),
+    pool_create: unsafe extern "C" fn(Handle, *const c_char) -> c_int,
+    pool_delete: unsafe extern "C" fn(Handle, *const c_char) -> c_int,
+    ioctx_create: unsafe extern "C" fn(Handle, *const c_char, *mut Handle) -> c_int,
+    ioctx_destroy: unsafe extern "C" fn(Handle),
+    write_full: unsafe extern "C" fn(Handle, *const c_char, *const c_char, usize) -> c_int,
+    write: unsafe extern "C" fn(Handle, *const c_char, *const c_char, usize, u64) -> c_int,
+    read: unsafe extern "C" fn(Handle, *const c_char, *mut c_char, usize, u64) -> c_int,
+    remove: unsafe extern "C" fn(Handle, *const c_char) -> c_int,
+    stat: unsafe extern "C" fn(Handle, *const c_char, *mut u64, *mut i64) -> c_int,
+    _library: Library,
+}
+
+impl Functions {
+    fn load() -> Result<Self> {
+        // SAFETY: librados's initialisers are those of an ordinary C++ library.
+        let library = unsafe { Library::new(LIBRARY) }
+            .map_err(|error| RadosError::Absent(error.to_string()))?;
+        macro_rules! function {
+            ($name:literal) => {
+                // SAFETY: the field's type is the function's signature in librados.h.
+                *unsafe { library.get(concat!($name, "\0").as_bytes()) }
+                    .map_err(|error| RadosError::Function(error.to_string()))?
+            };
+        }
+        Ok(Self {
+            create: function!("rados_create"),
+            conf_read_file: function!("rados_conf_read_file"),
+            conf_set: function!("rados_conf_set"),
+            connect: function!("rados_connect"),
+            shutdown: function!("rados_shutdown"),
+            pool_create: function!("rados_pool_create"),
+            pool_delete: function!("rados_pool_delete"),
+            ioctx_create: function!("rados_ioctx_create"),
+            ioctx_destroy: function!("rados_ioctx_destroy"),
+            write_full: function!("rados_write_full"),
+            write: function!("rados_write"),
+            read: function!("rados_read"),
+            remove: function!("rados_remove"),
+            stat: function!("rados_stat"),
+            _library: library,
+        })
+    }
+}
+
+fn text(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| RadosError::Name(text.to_owned()))
+}
+
+fn check(call: &'static str, result: c_int) -> Result<usize> {
+    usize::try_from(result).map_err(|_| RadosError::Call {
+        call,
+        errno: -result,
+    })
+}
+
+/// A connection to a cluster. librados's handles may be used by many threads at once.
+pub struct Cluster {
+    functions: Functions,
+    handle: Handle,
+}
+
+// SAFETY: librados documents its cluster and I/O handles as safe for concurrent use.
+unsafe impl Send for Cluster {}
+// SAFETY: as above.
+unsafe impl Sync for Cluster {}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Cluster")
+    }
+}
+
+impl Cluster {
+    /// Connects as `user` (`None`: admin) with the conf file (`None`: the usual places) and with
+    /// options set over it.
+    pub fn connect(
+        user: Option<&str>,
+        conf: Option<&str>,
+        options: &[(&str, &str)],
+    ) -> Result<Arc<Self>> {
+        let functions = Functions::load()?;
+        let user = user.map(text).transpose()?;
+        let conf = conf.map(text).transpose()?;
+        let pointer = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |t| t.as_ptr());
+        let mut handle = ptr::null_mut();
+        // SAFETY: `handle` is where the result goes; the name is null or ends with a zero.
+        check("rados_create", unsafe {
+            (functions.create)(&mut handle, pointer(&user))
+        })?;
+        let cluster = Self { functions, handle };
+        // SAFETY: the handle was made above; the path is null or ends with a zero.
+        let read = unsafe { (cluster.functions.conf_read_file)(handle, pointer(&conf)) };
+        if conf.is_some() || options.is_empty() {
+            check("rados_conf_read_file", read)?;
+        }
+        for (name, value) in options {
+            let (name, value) = (text(name)?, text(value)?);
+            // SAFETY: both end with a zero and live through the call.
+            let set =
+                unsafe { (cluster.functions.conf_set)(handle, name.as_ptr(), value.as_ptr()) };
+            check("rados_conf_set", set)?;
+        }
+        // SAFETY: the handle is configured and not yet connected.
+        check("rados_connect", unsafe {
+            (cluster.functions.connect)(handle)
+        })?;
+        Ok(Arc::new(cluster))
+    }
+
+    pub fn create_pool(&self, name: &str) -> Result<()> {
+        let name = text(name)?;
+        // SAFETY: a live handle, a string that ends with a zero.
+        let made = unsafe { (self.functions.pool_create)(self.handle, name.as_ptr()) };
+        check("rados_pool_create", made).map(|_| ())
+    }
+
+    pub fn delete_pool(&self, name: &str) -> Result<()> {
+        let name = text(name)?;
+        // SAFETY: a live handle, a string that ends with a zero.
+        let deleted = unsafe { (self.functions.pool_delete)(self.handle, name.as_ptr()) };
+        check("rados_pool_delete", deleted).map(|_| ())
+    }
+
+    pub fn pool(self: &Arc<Self>, name: &str) -> Result<Pool> {
+        let name = text(name)?;
+        let mut handle = ptr::null_mut();
+        // SAFETY: a live handle, a string that ends with a zero, and where the result goes.
+        let made =
+            unsafe { (self.functions.ioctx_create)(self.handle, name.as_ptr(), &mut handle) };
+        check("rados_ioctx_create", made)?;
+        Ok(Pool {
+            cluster: self.clone(),
+            handle,
+        })
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        // SAFETY: pools keep the cluster alive, so nothing uses the handle any more.
+        unsafe { (self.functions.shutdown)(self.handle) }
+    }
+}
+
+/// Objects of one pool.
+pub struct Pool {
+    cluster: Arc<Cluster>,
+    handle: Handle,
+}
+
+// SAFETY: see `Cluster`.
+unsafe impl Send for Pool {}
+// SAFETY: see `Cluster`.
+unsafe impl Sync for Pool {}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pool")
+    }
+}
+
+impl Pool {
+    /// Replaces the object's content.
+    pub fn write_full(&self, object: &str, bytes: &[u8]) -> Result<()> {
+        let object = text(object)?;
+        let write = self.cluster.functions.write_full;
+        // SAFETY: the buffer is as long as said; librados copies it before it returns.
+        let result = unsafe {
+            write(
+                self.handle,
+                object.as_ptr(),
+                bytes.as_ptr().cast(),
+                bytes.len(),
+            )
+        };
+        check("rados_write_full", result).map(|_| ())
+    }
+
+    pub fn write_at(&self, object: &str, bytes: &[u8], offset: u64) -> Result<()> {
+        let object = text(object)?;
+        let write = self.cluster.functions.write;
+        let (name, buffer) = (object.as_ptr(), bytes.as_ptr().cast());
+        // SAFETY: the buffer is as long as said; librados copies it before it returns.
+        let result = unsafe { write(self.handle, name, buffer, bytes.len(), offset) };
+        check("rados_write", result).map(|_| ())
+    }
+
+    /// How many bytes were read; 0 at the end.
+    pub fn read_at(&self, object: &str, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let object = text(object)?;
+        let read = self.cluster.functions.read;
+        let (name, room) = (object.as_ptr(), buffer.as_mut_ptr().cast());
+        // SAFETY: the buffer is ours alone and as long as said.
+        let result = unsafe { read(self.handle, name, room, buffer.len(), offset) };
+        check("rados_read", result)
+    }
+
+    pub fn remove(&self, object: &str) -> Result<()> {
+        let object = text(object)?;
+        // SAFETY: a live handle, a string that ends with a zero.
+        let result = unsafe { (self.cluster.functions.remove)(self.handle, object.as_ptr()) };
+        check("rados_remove", result).map(|_| ())
+    }
+
+    pub fn size(&self, object: &str) -> Result<u64> {
+        let object = text(object)?;
+        let (mut size, mut modified) = (0u64, 0i64);
+        let stat = self.cluster.functions.stat;
+        // SAFETY: both results have a place; time_t has 64 bits on all platforms Ceph runs on.
+        let result = unsafe { stat(self.handle, object.as_ptr(), &mut size, &mut modified) };
+        check("rados_stat", result).map(|_| size)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // SAFETY: made by `Cluster::pool`, destroyed once; the cluster is still connected.
+        unsafe { (self.cluster.functions.ioctx_destroy)(self.handle) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_the_library_or_a_cluster_it_says_so() {
+        let options = [("mon_host", "127.0.0.1:1"), ("client_mount_timeout", "1")];
+        match Cluster::connect(Some("nobody"), None, &options) {
+            Err(RadosError::Absent(_)) | Err(RadosError::Call { .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        assert!(text("a\0b").is_err());
+    }
+}
