@@ -2,21 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+mod common;
 
-use cairn_formats::ini::Section;
-use cairn_http::client::Client;
-use cairn_http::metrics::Metrics;
-use cairn_http::serve::{ServeOptions, bind, serve};
-use cairn_http::{
-    Body, Clock, Context, Handler, Request, Response, SwiftInfo, handler_fn, respond,
-};
-use cairn_middleware::{FilterEnv, Logins, NoInfo, Random, build};
-use cairn_types::{Constraints, HashPath, PolicySet};
+use cairn_http::{Context, Request, Response, handler_fn, respond};
 use http::{Method, StatusCode};
-use tokio::sync::watch;
+
+use common::start;
 
 const PIPELINE: [&str; 9] = [
     "catch_errors",
@@ -59,42 +50,6 @@ async fn proxy(request: Request) -> Response {
     }
 }
 
-fn pipeline() -> Handler {
-    let env = FilterEnv {
-        info_source: Arc::new(NoInfo),
-        swift_info: Arc::new(SwiftInfo::default()),
-        constraints: Arc::new(Constraints::default()),
-        policies: Arc::new(PolicySet::single()),
-        hash_path: HashPath::new("", "changeme"),
-        clock: Clock::system(),
-        random: Random::system(),
-        logins: Logins::default(),
-    };
-    let section = Section::from_pairs("filter:any", &[("user_test_tester", "testing .admin")]);
-    PIPELINE.iter().rev().fold(handler_fn(proxy), |next, name| {
-        build(name, &section, next, &env).unwrap()
-    })
-}
-
-struct Store {
-    address: SocketAddr,
-    client: Client,
-}
-
-impl Store {
-    async fn ask(&self, method: &str, path: &str, headers: &[(&str, &str)]) -> Response {
-        let mut request = http::Request::builder().method(method).uri(path);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let request = request.body(Body::empty()).unwrap();
-        self.client
-            .call(self.address, request, Duration::from_secs(30))
-            .await
-            .unwrap()
-    }
-}
-
 fn header<'r>(response: &'r Response, name: &str) -> &'r str {
     respond::header(response.headers(), name).unwrap_or("")
 }
@@ -105,26 +60,14 @@ async fn text(response: Response) -> String {
 
 #[tokio::test]
 async fn a_client_meets_them_all() {
-    let listener = bind("127.0.0.1:0".parse().unwrap(), 16).unwrap();
-    let address = listener.local_addr().unwrap();
-    let (stop, stopping) = watch::channel(false);
-    let server = tokio::spawn(serve(
-        tokio::net::TcpListener::from_std(listener).unwrap(),
-        pipeline(),
-        ServeOptions::new("proxy"),
-        Metrics::new(),
-        stopping,
-    ));
-    let store = Store {
-        address,
-        client: Client::new(Duration::from_secs(5), 4, Duration::from_secs(5)),
-    };
+    let users = [("user_test_tester", "testing .admin")];
+    let store = start(common::pipeline(&PIPELINE, &users, handler_fn(proxy)));
 
-    let response = store.ask("GET", "/healthcheck", &[]).await;
+    let response = store.ask("GET", "/healthcheck", &[], "").await;
     assert_eq!(header(&response, "x-trans-id").len(), 34);
     assert_eq!(text(response).await, "OK");
 
-    let response = store.ask("GET", "/v1/AUTH_test", &[]).await;
+    let response = store.ask("GET", "/v1/AUTH_test", &[], "").await;
     assert_eq!(response.status(), 401);
     assert_eq!(
         header(&response, "www-authenticate"),
@@ -132,39 +75,37 @@ async fn a_client_meets_them_all() {
     );
 
     let login = [("x-auth-user", "test:tester"), ("x-auth-key", "testing")];
-    let response = store.ask("GET", "/auth/v1.0", &login).await;
+    let response = store.ask("GET", "/auth/v1.0", &login, "").await;
     assert!(header(&response, "x-storage-url").ends_with("/v1/AUTH_test"));
     let token = header(&response, "x-auth-token").to_owned();
     let auth = ("x-auth-token", token.as_str());
 
-    let response = store.ask("GET", "/v1/AUTH_test/c", &[auth]).await;
+    let response = store.ask("GET", "/v1/AUTH_test/c", &[auth], "").await;
     assert_eq!(
         header(&response, "content-type"),
         "text/plain; charset=utf-8"
     );
     assert_eq!(text(response).await, "one\n");
-    let response = store.ask("GET", "/v1/AUTH_test/empty", &[auth]).await;
+    let response = store.ask("GET", "/v1/AUTH_test/empty", &[auth], "").await;
     assert_eq!(response.status(), 204);
     assert_eq!(text(response).await, "");
     let response = store
-        .ask("GET", "/v1/AUTH_test/c?format=json", &[auth])
+        .ask("GET", "/v1/AUTH_test/c?format=json", &[auth], "")
         .await;
     assert_eq!(text(response).await, r#"[{"name":"one"}]"#);
 
     let headers = [auth, ("destination", "c2/copied")];
-    let response = store.ask("COPY", "/v1/AUTH_test/c/o", &headers).await;
+    let response = store.ask("COPY", "/v1/AUTH_test/c/o", &headers, "").await;
     assert_eq!(response.status(), 201);
     assert_eq!(header(&response, "x-copied-from"), "c/o");
     assert_eq!(header(&response, "x-length"), "10");
     assert_eq!(header(&response, "x-object-sysmeta-secret"), "");
 
-    let response = store.ask("POST", "/v1/AUTH_test/c/o", &[auth]).await;
+    let response = store.ask("POST", "/v1/AUTH_test/c/o", &[auth], "").await;
     assert_eq!(response.status(), 500);
     assert_eq!(header(&response, "x-trans-id").len(), 34);
-    let response = store.ask("GET", "/v1/AUTH_other/c/o", &[auth]).await;
+    let response = store.ask("GET", "/v1/AUTH_other/c/o", &[auth], "").await;
     assert_eq!(response.status(), 403);
 
-    stop.send(true).unwrap();
-    drop(store);
-    server.await.unwrap();
+    store.stop().await;
 }

@@ -1,25 +1,33 @@
-//! Lines as they are written, caught by a subscriber of the test's own thread.
+//! Lines as they are written, told apart by their threads.
 
 #![allow(clippy::unwrap_used)]
 
+use std::cell::RefCell;
 use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::{Mutex, Once};
 use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::context::Context;
 use cairn_http::{Body, BodyError, Handler, Response, handler_fn, respond};
 use http::StatusCode;
-use tracing::subscriber::DefaultGuard;
 
 use crate::testing::{env, filter, filter_in, recorder, request};
 
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+thread_local! {
+    /// What this thread's test has logged so far.
+    static WRITTEN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
-impl Write for Lines {
+/// One subscriber for all tests: what is logged at all is decided for every thread together, so
+/// that a subscriber of one thread may be told nothing. Whose line it is, its thread says.
+static SUBSCRIBER: Once = Once::new();
+
+struct OwnThread;
+
+impl Write for OwnThread {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        WRITTEN.with_borrow_mut(|written| written.extend_from_slice(bytes));
         Ok(bytes.len())
     }
     fn flush(&mut self) -> std::io::Result<()> {
@@ -27,23 +35,27 @@ impl Write for Lines {
     }
 }
 
+struct Lines;
+
 impl Lines {
-    fn catch() -> (Lines, DefaultGuard) {
-        let lines = Lines::default();
-        let into = lines.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_writer(move || into.clone())
-            .with_ansi(false)
-            .with_env_filter("access=info")
-            .without_time()
-            .with_level(false)
-            .with_target(false)
-            .finish();
-        (lines, tracing::subscriber::set_default(subscriber))
+    fn catch() -> Lines {
+        SUBSCRIBER.call_once(|| {
+            tracing_subscriber::fmt()
+                .with_writer(|| OwnThread)
+                .with_ansi(false)
+                .with_env_filter("access=info")
+                .without_time()
+                .with_level(false)
+                .with_target(false)
+                .init();
+        });
+        WRITTEN.take();
+        Lines
     }
 
+    #[allow(clippy::unused_self)]
     fn take(&self) -> Vec<String> {
-        let bytes = std::mem::take(&mut *self.0.lock().unwrap());
+        let bytes = WRITTEN.take();
         String::from_utf8(bytes)
             .unwrap()
             .lines()
@@ -66,7 +78,7 @@ fn streamed(parts: Vec<Result<Bytes, BodyError>>) -> Handler {
 
 #[tokio::test]
 async fn the_default_line() {
-    let (lines, _guard) = Lines::catch();
+    let lines = Lines::catch();
     let environment = env();
     let clock = environment.clock.clone();
     let next = handler_fn(move |request| {
@@ -114,7 +126,7 @@ async fn the_default_line() {
 
 #[tokio::test]
 async fn status_and_bytes_tell_how_the_body_ended() {
-    let (lines, _guard) = Lines::catch();
+    let lines = Lines::catch();
     let template = "{status_int} {wire_status_int} {bytes_sent}";
     let two = || vec![Ok(Bytes::from_static(b"ab")), Ok(Bytes::from_static(b"c"))];
 
@@ -143,7 +155,7 @@ async fn status_and_bytes_tell_how_the_body_ended() {
 
 #[tokio::test]
 async fn an_upload_broken_off_is_499() {
-    let (lines, _guard) = Lines::catch();
+    let lines = Lines::catch();
     let next = handler_fn(|request| async move {
         assert!(request.into_body().collect(100).await.is_err());
         respond::standard(StatusCode::REQUEST_TIMEOUT)
@@ -160,7 +172,7 @@ async fn an_upload_broken_off_is_499() {
 
 #[tokio::test]
 async fn the_inner_one_logs_subrequests_alone() {
-    let (lines, _guard) = Lines::catch();
+    let lines = Lines::catch();
     let template = "{path} {source}";
     let (last, _) = recorder(|_| respond::empty(StatusCode::OK));
     let inner = logging(template, last);
@@ -181,7 +193,7 @@ async fn the_inner_one_logs_subrequests_alone() {
 
 #[tokio::test]
 async fn headers_are_logged_on_demand_and_redacted() {
-    let (lines, _guard) = Lines::catch();
+    let lines = Lines::catch();
     let headers = [
         ("x-auth-token", "secret-token"),
         ("x-auth-key", "secret-key"),
@@ -208,7 +220,7 @@ async fn headers_are_logged_on_demand_and_redacted() {
 
 #[tokio::test]
 async fn referers_of_signed_pages_are_cut() {
-    let (lines, _guard) = Lines::catch();
+    let lines = Lines::catch();
     let (last, _) = recorder(|_| respond::empty(StatusCode::OK));
     let options = [
         ("log_msg_template", "{referer}"),
@@ -231,7 +243,7 @@ async fn referers_of_signed_pages_are_cut() {
 
 #[tokio::test]
 async fn who_asked() {
-    let (lines, _guard) = Lines::catch();
+    let lines = Lines::catch();
     for (headers, line) in [
         (vec![("x-forwarded-for", "1.1.1.1, 2.2.2.2")], "1.1.1.1 -"),
         (
@@ -253,7 +265,7 @@ async fn who_asked() {
 
 #[tokio::test]
 async fn account_container_object() {
-    let (lines, _guard) = Lines::catch();
+    let lines = Lines::catch();
     for (path, line) in [
         ("/v1/a/c/o/p", "a c o/p"),
         ("/v1/a%20b", "a%20b - -"),
