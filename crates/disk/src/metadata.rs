@@ -87,6 +87,11 @@ impl Metadata {
 
     /// Reads what Swift or `to_pickle` wrote.
     pub fn from_pickle(bytes: &[u8]) -> Result<Self, PickleError> {
+        if let Some(pairs) = pickle::byte_strings(bytes) {
+            let owned = |(name, value): (&str, &str)| (name.to_owned(), value.as_bytes().to_vec());
+            let items = pairs.into_iter().map(owned).collect();
+            return Ok(Metadata { items });
+        }
         let by_python_3 = contains(&bytes[..bytes.len().min(32)], b"_codecs\nencode");
         let Value::Dict(pairs) = pickle::loads(bytes)? else {
             return Err(PickleError::Malformed("metadata is no dictionary"));

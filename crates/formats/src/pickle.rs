@@ -10,10 +10,12 @@
 use thiserror::Error;
 
 mod machine;
+mod metadata;
 mod scalars;
 mod writer;
 
 use machine::Machine;
+pub use metadata::byte_strings;
 pub use writer::dumps;
 
 /// The largest pickle that is read.

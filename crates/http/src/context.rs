@@ -83,11 +83,10 @@ impl Notes {
         }
     }
 
-    pub fn log_info(&self) -> Vec<String> {
-        self.log_info
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .clone()
+    /// What was added, with commas between.
+    pub fn log_info(&self) -> String {
+        let info = self.log_info.lock().unwrap_or_else(|e| e.into_inner());
+        info.join(",")
     }
 }
 

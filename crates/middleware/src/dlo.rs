@@ -108,13 +108,25 @@ impl Dlo {
         let Some(manifest) = manifest_of(&response) else {
             return response;
         };
-        let (head, body) = response.into_parts();
+        // Most objects are none of these: their future has no room for this.
+        match Box::pin(self.replaced(&parts, &path, &manifest, response)).await {
+            Ok(response) | Err(response) => response,
+        }
+    }
+
+    /// The answer to a request that found a manifest.
+    async fn replaced(
+        &self,
+        parts: &Parts,
+        path: &ObjectPath,
+        manifest: &str,
+        found: Response,
+    ) -> Result<Response, Response> {
+        let (head, body) = found.into_parts();
         body.drain(MANIFEST_BODY_MAX).await;
         let mut answer = Response::new(Body::empty());
         *answer.headers_mut() = head.headers;
-        match self.large_object(&parts, &path, &manifest, answer).await {
-            Ok(response) | Err(response) => response,
-        }
+        self.large_object(parts, path, manifest, answer).await
     }
 
     /// The answer for all segments; `answer` has the manifest's headers.

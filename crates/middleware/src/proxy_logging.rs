@@ -7,6 +7,7 @@
 //! Tokens, keys and signatures are cut to `reveal_sensitive_prefix` characters.
 
 mod entry;
+mod moment;
 mod template;
 
 use std::sync::Arc;

@@ -198,7 +198,7 @@ impl Symlink {
                 return walk.arrive(response);
             };
             let own_etag = respond::header(response.headers(), ETAG.as_str()).map(str::to_owned);
-            drain(response).await;
+            Box::pin(drain(response)).await;
             let found = link.etag.clone().or(own_etag);
             if walk.expected.is_some() && walk.expected != found {
                 return walk.conflict("X-Symlink-Target-Etag headers do not match".into());

@@ -104,6 +104,8 @@ impl Proxy {
         );
     }
 
+    /// What most requests do not need is in boxes of its own: a future has room for its largest
+    /// branch, is moved about, and is one of many around each other.
     async fn handle(&self, request: Request) -> Response {
         let mut incoming = match self.accept(request) {
             Ok(incoming) => incoming,
@@ -123,14 +125,14 @@ impl Proxy {
                         .insert(ALLOW, HeaderValue::from_static("HEAD, GET, OPTIONS"));
                     response
                 }
-                _ => self.options(&incoming, &allowed).await,
+                _ => Box::pin(self.options(&incoming, &allowed)).await,
             };
         }
         let mut response = match &target {
             Target::Info => self.cluster_info(&incoming),
-            Target::Account { account } => self.account(&mut incoming, account).await,
+            Target::Account { account } => Box::pin(self.account(&mut incoming, account)).await,
             Target::Container { account, container } => {
-                self.container(&mut incoming, account, container).await
+                Box::pin(self.container(&mut incoming, account, container)).await
             }
             Target::Object {
                 account,

@@ -3,10 +3,7 @@
 use cairn_http::params;
 use cairn_types::metadata::{is_sys_or_user_meta, is_user_meta};
 use cairn_types::{ServerKind, Timestamp};
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, DATE, ETAG, HeaderName, HeaderValue, REFERER,
-    TRANSFER_ENCODING, USER_AGENT,
-};
+use http::header::{ETAG, HeaderName, HeaderValue, REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderMap as Headers};
 
 use crate::request::Incoming;
@@ -66,26 +63,13 @@ fn without_signature(uri: &http::Uri) -> &str {
 pub(crate) fn with_all(incoming: &Incoming) -> HeaderMap {
     let mut headers = base(incoming);
     for (name, value) in incoming.headers() {
-        let hop = [
-            CONNECTION,
-            TRANSFER_ENCODING,
-            CONTENT_LENGTH,
-            USER_AGENT,
-            REFERER,
-            DATE,
-        ]
-        .contains(name)
-            || name == "host"
-            || name == "expect"
-            || name == "x-auth-token"
-            || name == "x-storage-token"
-            || name == "x-service-token"
-            || name == "x-timestamp"
-            || name == "x-trans-id"
-            || name == "keep-alive"
-            || name == "te"
-            || name == "upgrade"
-            || name.as_str().starts_with("x-backend-");
+        let hop = match name.as_str() {
+            "connection" | "transfer-encoding" | "content-length" | "user-agent" | "referer"
+            | "date" | "host" | "expect" | "x-auth-token" | "x-storage-token"
+            | "x-service-token" | "x-timestamp" | "x-trans-id" | "keep-alive" | "te"
+            | "upgrade" => true,
+            other => other.starts_with("x-backend-"),
+        };
         if !hop {
             headers.append(name, value.clone());
         }
@@ -127,17 +111,8 @@ pub(crate) fn with_metadata(incoming: &Incoming, kind: ServerKind) -> HeaderMap 
 pub(crate) fn from_backend(backend: &Headers) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(backend.len());
     for (name, value) in backend {
-        if [
-            DATE,
-            CONTENT_LENGTH,
-            CONTENT_TYPE,
-            CONNECTION,
-            TRANSFER_ENCODING,
-        ]
-        .contains(name)
-            || name == "x-put-timestamp"
-            || name == "x-delete-after"
-            || name == "keep-alive"
+        if let "date" | "content-length" | "content-type" | "connection" | "transfer-encoding"
+        | "x-put-timestamp" | "x-delete-after" | "keep-alive" = name.as_str()
         {
             continue;
         }

@@ -71,16 +71,25 @@ impl Proxy {
         known
     }
 
-    pub(crate) async fn container_info(
+    /// What is remembered is there at once, at the cost of no larger a future than that.
+    pub(crate) fn container_info<'a>(
+        &'a self,
+        context: &'a Context,
+        account: &'a str,
+        container: &'a str,
+    ) -> InfoFuture<'a, ContainerInfo> {
+        match self.containers.get(&cache_key(account, container)) {
+            Some(info) => Box::pin(std::future::ready(info)),
+            None => Box::pin(self.ask_for_container_info(context, account, container)),
+        }
+    }
+
+    async fn ask_for_container_info(
         &self,
         context: &Context,
         account: &str,
         container: &str,
     ) -> Arc<ContainerInfo> {
-        let key = cache_key(account, container);
-        if let Some(info) = self.containers.get(&key) {
-            return info;
-        }
         let internal = account.starts_with(&self.constraints.auto_create_account_prefix);
         if !internal {
             let known = self.known_account(context, account).await;
@@ -214,6 +223,9 @@ impl InfoSource for Proxy {
         context: &'a Context,
         account: &'a str,
     ) -> InfoFuture<'a, AccountInfo> {
+        if let Some(known) = self.accounts.get(account) {
+            return Box::pin(std::future::ready(known.info.clone()));
+        }
         Box::pin(async move { self.known_account(context, account).await.info.clone() })
     }
 
@@ -223,7 +235,7 @@ impl InfoSource for Proxy {
         account: &'a str,
         container: &'a str,
     ) -> InfoFuture<'a, ContainerInfo> {
-        Box::pin(self.container_info(context, account, container))
+        self.container_info(context, account, container)
     }
 }
 

@@ -97,11 +97,11 @@ impl Proxy {
         };
         let mut refusals = Refusals::default();
         let source = if headers::wants_newest(incoming) {
-            read.newest(&mut refusals).await
+            Box::pin(read.newest(&mut refusals)).await
         } else if self.options.concurrent_gets {
             let concurrency = ring.ring().replica_count().ceil() as usize;
-            read.staggered(&mut refusals, concurrency, self.options.concurrency_timeout)
-                .await
+            let stagger = self.options.concurrency_timeout;
+            Box::pin(read.staggered(&mut refusals, concurrency, stagger)).await
         } else {
             read.first(&mut refusals).await
         };
@@ -244,7 +244,7 @@ impl Read {
         if status.is_success() || status.is_redirection() || ranged {
             return self.good_answer(node, response, resume);
         }
-        self.bad_answer(node, response).await
+        Box::pin(self.bad_answer(node, response)).await
     }
 
     fn good_answer(&self, node: Node, response: Response, resume: Option<&Resume>) -> Tried {

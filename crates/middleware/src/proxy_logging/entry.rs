@@ -1,7 +1,7 @@
 //! What one line tells: gathered from the request and the answer, cheap to hold (header values
 //! and the URI are shared, not copied), written once.
 
-use std::net::IpAddr;
+use std::fmt::Write;
 use std::sync::Arc;
 
 use cairn_http::context::Context;
@@ -14,7 +14,7 @@ use http::{Method, Uri, Version};
 use tracing::info;
 
 use super::Format;
-use super::template::{Field, Values};
+use super::template::{Encoder, Field, Values};
 use crate::watch::{Ending, Received};
 
 /// Tokens and signatures: long, random, and of use for a while. Their beginnings tell them apart.
@@ -133,108 +133,119 @@ impl Entry {
         info!(target: "access", "{text}");
     }
 
-    fn obscured(&self, value: &str) -> String {
-        let limit = self.format.reveal_sensitive_prefix;
-        match value.char_indices().nth(limit) {
-            Some((cut, _)) => format!("{}...", &value[..cut]),
-            None => value.to_owned(),
+    fn write_obscured(&self, value: &str, to: &mut Encoder<'_>) {
+        match value
+            .char_indices()
+            .nth(self.format.reveal_sensitive_prefix)
+        {
+            Some((cut, _)) => {
+                to.text(&value[..cut]);
+                to.text("...");
+            }
+            None => to.text(value),
         }
     }
 
     /// Path and query as they came, with signatures cut.
-    fn path(&self) -> String {
-        match self.uri.query() {
-            None => self.uri.path().to_owned(),
-            Some(query) => format!("{}?{}", self.uri.path(), self.query(query)),
+    fn write_path(&self, to: &mut Encoder<'_>) {
+        to.text(self.uri.path());
+        if let Some(query) = self.uri.query() {
+            to.text("?");
+            self.write_query(query, to);
         }
     }
 
     /// Where the client says it comes from: perhaps from a page whose URL was signed too.
-    fn referer(&self) -> Option<String> {
-        let referer = text(&self.headers.referer)?;
-        Some(match referer.split_once('?') {
-            None => referer.to_owned(),
-            Some((page, query)) => format!("{page}?{}", self.query(query)),
-        })
+    fn write_referer(&self, to: &mut Encoder<'_>) {
+        match text(&self.headers.referer).split_once('?') {
+            None => to.text(text(&self.headers.referer)),
+            Some((page, query)) => {
+                to.text(page);
+                to.text("?");
+                self.write_query(query, to);
+            }
+        }
     }
 
-    fn query(&self, query: &str) -> String {
-        let pairs: Vec<String> = query
-            .split('&')
-            .map(|pair| match pair.split_once('=') {
+    fn write_query(&self, query: &str, to: &mut Encoder<'_>) {
+        for (at, pair) in query.split('&').enumerate() {
+            if at > 0 {
+                to.text("&");
+            }
+            match pair.split_once('=') {
                 Some((name, value))
                     if unquote(name).is_ok_and(|n| SENSITIVE_PARAMS.contains(&n.as_str())) =>
                 {
-                    format!("{name}={}", self.obscured(value))
+                    to.text(name);
+                    to.text("=");
+                    self.write_obscured(value, to);
                 }
-                _ => pair.to_owned(),
-            })
-            .collect();
-        pairs.join("&")
-    }
-
-    /// Account (0), container (1) or object (2) of the path.
-    fn segment(&self, index: usize) -> Option<String> {
-        let path = unquote(self.uri.path()).ok()?;
-        let parts = split_path(&path, 1, 4, true)?;
-        let versions = &self.format.constraints.valid_api_versions;
-        if !parts[0].is_some_and(|version| versions.iter().any(|v| v == version)) {
-            return None;
+                _ => to.text(pair),
+            }
         }
-        parts[index + 1].map(str::to_owned)
     }
 
-    fn logged_headers(&self) -> Option<String> {
-        let (all, only) = (self.all_headers.as_ref()?, self.format.headers.as_ref()?);
-        let mut lines = Vec::new();
+    /// Account (0), container (1) or object (2) of the path; empty where it has none.
+    fn segment(&self, index: usize) -> String {
+        let path = unquote(self.uri.path()).unwrap_or_default();
+        let versions = &self.format.constraints.valid_api_versions;
+        match split_path(&path, 1, 4, true) {
+            Some(parts) if parts[0].is_some_and(|v| versions.iter().any(|known| known == v)) => {
+                parts[index + 1].unwrap_or("").to_owned()
+            }
+            _ => String::new(),
+        }
+    }
+
+    fn logged_headers(&self) -> String {
+        let (Some(all), Some(only)) = (&self.all_headers, &self.format.headers) else {
+            return String::new();
+        };
+        let mut lines = String::new();
         for (name, value) in all {
             if !only.is_empty() && !only.iter().any(|o| o == name.as_str()) {
                 continue;
             }
+            if !lines.is_empty() {
+                lines.push('\n');
+            }
+            lines.push_str(&title_case(name.as_str()));
+            lines.push_str(": ");
             let value = String::from_utf8_lossy(value.as_bytes());
-            let value = match name.as_str() {
-                name if SECRET_HEADERS.contains(&name) => "...".to_owned(),
-                name if SENSITIVE_HEADERS.contains(&name) => self.obscured(&value),
-                "referer" => self.referer().unwrap_or_default(),
-                _ => value.into_owned(),
-            };
-            lines.push(format!("{}: {value}", title_case(name.as_str())));
+            let to = &mut Encoder::raw(&mut lines);
+            match name.as_str() {
+                name if SECRET_HEADERS.contains(&name) => to.text("..."),
+                name if SENSITIVE_HEADERS.contains(&name) => self.write_obscured(&value, to),
+                "referer" => self.write_referer(to),
+                _ => to.text(&value),
+            }
         }
-        Some(lines.join("\n"))
+        lines
     }
 
-    fn remote_addr(&self) -> Option<String> {
-        self.context.remote.map(|r| match r.ip() {
-            IpAddr::V6(v6) => v6
-                .to_ipv4_mapped()
-                .map_or(v6.to_string(), |v4| v4.to_string()),
-            v4 => v4.to_string(),
-        })
-    }
-
-    fn client_ip(&self) -> Option<String> {
-        let forwarded = || {
-            let first = text(&self.headers.forwarded_for)?
-                .split(',')
-                .next()?
-                .trim()
-                .to_owned();
-            Some(first).filter(|f| !f.is_empty())
+    fn write_remote_addr(&self, to: &mut Encoder<'_>) {
+        // Writing to a line cannot fail.
+        let _ = match self.context.remote.map(|remote| remote.ip().to_canonical()) {
+            Some(address) => write!(to, "{address}"),
+            None => Ok(()),
         };
-        text(&self.headers.client_ip)
-            .filter(|ip| !ip.is_empty())
-            .map(str::to_owned)
-            .or_else(forwarded)
-            .or_else(|| self.remote_addr())
     }
 
-    fn domain(&self) -> Option<String> {
-        let host = text(&self.headers.host)?;
-        Some(
-            host.rsplit_once(':')
-                .map_or(host, |(name, _)| name)
-                .to_owned(),
-        )
+    fn write_client_ip(&self, to: &mut Encoder<'_>) {
+        let forwarded = text(&self.headers.forwarded_for).split(',').next();
+        let named = [
+            text(&self.headers.client_ip),
+            forwarded.unwrap_or("").trim(),
+        ];
+        match named.into_iter().find(|address| !address.is_empty()) {
+            Some(address) => to.text(address),
+            None => self.write_remote_addr(to),
+        }
+    }
+
+    fn domain(&self) -> &str {
+        let host = text(&self.headers.host);
+        host.rsplit_once(':').map_or(host, |(name, _)| name)
     }
 }
 
@@ -247,10 +258,12 @@ impl Drop for Entry {
     }
 }
 
-fn text(value: &Option<HeaderValue>) -> Option<&str> {
+/// A header's text, empty where there is none.
+fn text(value: &Option<HeaderValue>) -> &str {
     value
         .as_ref()
         .and_then(|v| std::str::from_utf8(v.as_bytes()).ok())
+        .unwrap_or("")
 }
 
 struct Line<'e> {
@@ -261,39 +274,41 @@ struct Line<'e> {
 }
 
 impl Values for Line<'_> {
-    fn value(&self, field: Field) -> Option<String> {
+    fn write(&self, field: Field, to: &mut Encoder<'_>) {
         let e = self.entry;
-        let owned = |value: &Option<HeaderValue>| text(value).map(str::to_owned);
         match field {
-            Field::ClientIp => e.client_ip(),
-            Field::RemoteAddr => e.remote_addr(),
-            Field::Domain => e.domain(),
-            Field::Path => Some(e.path()),
-            Field::Referer => e.referer(),
-            Field::UserAgent => owned(&e.headers.user_agent),
-            Field::Headers => e.logged_headers(),
-            Field::ClientEtag => owned(&e.headers.etag),
-            Field::Account => e.segment(0),
-            Field::Container => e.segment(1),
-            Field::Object => e.segment(2),
-            Field::Method => Some(e.method.to_string()),
-            Field::Protocol => Some(format!("{:?}", e.version)),
-            Field::StatusInt => Some(self.status.to_string()),
-            Field::AuthToken => text(&e.headers.auth_token).map(|t| e.obscured(t)),
-            Field::BytesRecvd => nonzero(e.received.bytes()),
-            Field::BytesSent => nonzero(self.sent),
-            Field::TransactionId => Some(e.context.trans_id.to_string()),
-            Field::RequestTime => Some(format!("{:.4}", elapsed(e.started, self.ended))),
-            Field::Source => e.context.source.map(str::to_owned),
-            Field::LogInfo => Some(e.context.notes.log_info().join(",")),
-            Field::PolicyIndex => owned(&e.headers.policy_index),
-            Field::Ttfb => e
-                .first_byte
-                .map(|first| elapsed(e.started, first).to_string()),
-            Field::Pid => Some(std::process::id().to_string()),
-            Field::WireStatusInt => Some(e.wire_status.unwrap_or(self.status).to_string()),
-            Field::AccessUserId => e.context.notes.user().map(|u| u.to_string()),
-            Field::StartTime | Field::EndTime => None,
+            Field::ClientIp => e.write_client_ip(to),
+            Field::RemoteAddr => e.write_remote_addr(to),
+            Field::Domain => to.text(e.domain()),
+            Field::Path => e.write_path(to),
+            Field::Referer => e.write_referer(to),
+            Field::UserAgent => to.text(text(&e.headers.user_agent)),
+            Field::Headers => to.text(&e.logged_headers()),
+            Field::ClientEtag => to.text(text(&e.headers.etag)),
+            Field::Account => to.text(&e.segment(0)),
+            Field::Container => to.text(&e.segment(1)),
+            Field::Object => to.text(&e.segment(2)),
+            Field::Method => to.text(e.method.as_str()),
+            // Writing to a line cannot fail.
+            Field::Protocol => drop(write!(to, "{:?}", e.version)),
+            Field::StatusInt => to.number(self.status),
+            Field::AuthToken => e.write_obscured(text(&e.headers.auth_token), to),
+            Field::BytesRecvd => write_nonzero(e.received.bytes(), to),
+            Field::BytesSent => write_nonzero(self.sent, to),
+            Field::TransactionId => to.text(&e.context.trans_id),
+            Field::RequestTime => drop(write!(to, "{:.4}", elapsed(e.started, self.ended))),
+            Field::Source => to.text(e.context.source.unwrap_or("")),
+            Field::LogInfo => to.text(&e.context.notes.log_info()),
+            Field::PolicyIndex => to.text(text(&e.headers.policy_index)),
+            Field::Ttfb => {
+                if let Some(first) = e.first_byte {
+                    let _ = write!(to, "{}", elapsed(e.started, first));
+                }
+            }
+            Field::Pid => to.number(std::process::id()),
+            Field::WireStatusInt => to.number(e.wire_status.unwrap_or(self.status)),
+            Field::AccessUserId => to.text(e.context.notes.user().as_deref().unwrap_or("")),
+            Field::StartTime | Field::EndTime => {}
         }
     }
 
@@ -306,8 +321,10 @@ impl Values for Line<'_> {
     }
 }
 
-fn nonzero(number: u64) -> Option<String> {
-    (number > 0).then(|| number.to_string())
+fn write_nonzero(number: u64, to: &mut Encoder<'_>) {
+    if number > 0 {
+        to.number(number);
+    }
 }
 
 fn elapsed(from: Timestamp, to: Timestamp) -> f64 {

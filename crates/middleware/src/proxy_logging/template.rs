@@ -5,10 +5,11 @@
 use std::fmt::Write;
 
 use cairn_types::Timestamp;
-use cairn_types::timestamp::TICKS_PER_SECOND;
 use md5::{Digest, Md5};
 use sha1::Sha1;
 use sha2::{Sha224, Sha256, Sha384, Sha512};
+
+use super::moment;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Field {
@@ -105,9 +106,79 @@ pub(super) struct Template(Vec<Piece>);
 
 /// Where a line's values come from.
 pub(super) trait Values {
-    fn value(&self, field: Field) -> Option<String>;
+    /// Writes the field's value; nothing, where there is none.
+    fn write(&self, field: Field, to: &mut Encoder<'_>);
     fn time(&self, field: Field) -> Timestamp;
 }
+
+/// The end of a line, to which values are added percent-encoded.
+pub(super) struct Encoder<'l> {
+    line: &'l mut String,
+    /// Values stay as they are: their hash is what the line gets.
+    raw: bool,
+}
+
+impl<'l> Encoder<'l> {
+    fn of(line: &'l mut String) -> Self {
+        Encoder { line, raw: false }
+    }
+
+    pub(super) fn raw(line: &'l mut String) -> Self {
+        Encoder { line, raw: true }
+    }
+
+    pub(super) fn text(&mut self, text: &str) {
+        if self.raw {
+            self.line.push_str(text);
+            return;
+        }
+        let mut from = 0;
+        for (at, byte) in text.bytes().enumerate() {
+            if PLAIN[usize::from(byte)] {
+                continue;
+            }
+            // Both ends are boundaries of characters: all between them are ASCII.
+            if from < at {
+                self.line.push_str(&text[from..at]);
+            }
+            from = at + 1;
+            self.line.push('%');
+            for digit in [byte >> 4, byte & 15] {
+                self.line.push(char::from(HEX[usize::from(digit)]));
+            }
+        }
+        if from < text.len() {
+            self.line.push_str(&text[from..]);
+        }
+    }
+
+    pub(super) fn number(&mut self, number: impl Into<u64>) {
+        // Writing to a String cannot fail, and digits stay as they are.
+        let _ = write!(self.line, "{}", number.into());
+    }
+}
+
+impl Write for Encoder<'_> {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.text(text);
+        Ok(())
+    }
+}
+
+const HEX: &[u8; 16] = b"0123456789ABCDEF";
+
+/// The bytes that stay as they are.
+const PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        let b = byte as u8;
+        plain[byte] = b.is_ascii_alphanumeric()
+            || matches!(b, b'_' | b'.' | b'-' | b'~' | b':' | b'/' | b'{' | b'}');
+        byte += 1;
+    }
+    plain
+};
 
 impl Template {
     pub(super) fn parse(text: &str) -> Result<Template, String> {
@@ -143,21 +214,31 @@ impl Template {
     }
 
     pub(super) fn render(&self, values: &dyn Values, anonymize: &Anonymize) -> String {
-        let mut out = String::with_capacity(384);
+        let mut line = String::with_capacity(512);
         for piece in &self.0 {
+            let before = line.len();
             match piece {
-                Piece::Text(text) => out.push_str(text),
-                Piece::Plain(field) => push(&mut out, values.value(*field)),
+                Piece::Text(text) => {
+                    line.push_str(text);
+                    continue;
+                }
+                Piece::Plain(field) => values.write(*field, &mut Encoder::of(&mut line)),
                 Piece::Anonymized(field) => {
-                    let value = values.value(*field).filter(|v| !v.is_empty());
-                    push(&mut out, value.map(|v| anonymize.apply(&v)));
+                    let mut value = String::new();
+                    values.write(*field, &mut Encoder::raw(&mut value));
+                    if !value.is_empty() {
+                        Encoder::of(&mut line).text(&anonymize.apply(&value));
+                    }
                 }
                 Piece::Time(field, form) => {
-                    push(&mut out, Some(time_text(values.time(*field), *form)));
+                    moment::write(values.time(*field), *form, &mut Encoder::of(&mut line));
                 }
             }
+            if line.len() == before {
+                line.push('-');
+            }
         }
-        out
+        line
     }
 }
 
@@ -181,21 +262,6 @@ fn piece(word: &str) -> Result<Piece, String> {
         },
         Some("anonymized") if PERSONAL.contains(&field) => Ok(Piece::Anonymized(field)),
         Some(form) => Err(format!("the field {{{name}}} has no form {form:?}")),
-    }
-}
-
-fn push(out: &mut String, value: Option<String>) {
-    let Some(value) = value.filter(|v| !v.is_empty()) else {
-        out.push('-');
-        return;
-    };
-    for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"_.-~:/{}".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(out, "%{byte:02X}");
-        }
     }
 }
 
@@ -243,111 +309,6 @@ fn hex_hash<D: Digest>(parts: &[&[u8]]) -> String {
         .collect()
 }
 
-const DAYS: [&str; 7] = [
-    "Sunday",
-    "Monday",
-    "Tuesday",
-    "Wednesday",
-    "Thursday",
-    "Friday",
-    "Saturday",
-];
-const MONTHS: [&str; 12] = [
-    "January",
-    "February",
-    "March",
-    "April",
-    "May",
-    "June",
-    "July",
-    "August",
-    "September",
-    "October",
-    "November",
-    "December",
-];
-
-/// A moment in UTC, in the forms of `strftime` and Swift's own.
-fn time_text(time: Timestamp, form: Option<&str>) -> String {
-    let seconds = time.secs();
-    let nanos = time.ticks() % TICKS_PER_SECOND * 10_000;
-    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
-    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    let (year, month, day, of_year) = civil(days);
-    let weekday = (days + 4) % 7;
-    let (day_name, month_name) = (DAYS[weekday as usize], MONTHS[month as usize - 1]);
-    let clock = format!("{hour:02}:{minute:02}:{second:02}");
-    let hour12 = if hour % 12 == 0 { 12 } else { hour % 12 };
-    match form {
-        None => format!("{seconds}.{nanos:09}"),
-        Some("datetime") => {
-            format!(
-                "{day:02}/{}/{year}/{hour:02}/{minute:02}/{second:02}",
-                &month_name[..3]
-            )
-        }
-        Some("iso8601") => format!("{year}-{month:02}-{day:02}T{clock}"),
-        Some("asctime" | "c") => {
-            format!(
-                "{} {} {day:2} {clock} {year}",
-                &day_name[..3],
-                &month_name[..3]
-            )
-        }
-        Some("ms") => format!("{:03}", nanos / 1_000_000),
-        Some("us") => format!("{:06}", nanos / 1_000),
-        Some("ns") => format!("{nanos:09}"),
-        Some("s") => seconds.to_string(),
-        Some("a") => day_name[..3].to_owned(),
-        Some("A") => day_name.to_owned(),
-        Some("b") => month_name[..3].to_owned(),
-        Some("B") => month_name.to_owned(),
-        Some("d") => format!("{day:02}"),
-        Some("H") => format!("{hour:02}"),
-        Some("I") => format!("{hour12:02}"),
-        Some("j") => format!("{of_year:03}"),
-        Some("m") => format!("{month:02}"),
-        Some("M") => format!("{minute:02}"),
-        Some("p") => (if hour < 12 { "AM" } else { "PM" }).to_owned(),
-        Some("S") => format!("{second:02}"),
-        Some("U") => format!("{:02}", (of_year + 6 - weekday) / 7),
-        Some("w") => weekday.to_string(),
-        Some("W") => format!("{:02}", (of_year + 6 - (weekday + 6) % 7) / 7),
-        Some("x") => format!("{month:02}/{day:02}/{:02}", year % 100),
-        Some("X") => clock,
-        Some("y") => format!("{:02}", year % 100),
-        Some("Y") => year.to_string(),
-        Some(_) => "UTC".to_owned(),
-    }
-}
-
-/// Year, month, day and day of the year (from 1) of a day since 1970-01-01.
-fn civil(days: u64) -> (u64, u64, u64, u64) {
-    let is_leap = |y: u64| y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400));
-    // Eras of 400 years have 146,097 days.
-    let mut year = 1970 + days / 146_097 * 400;
-    let mut left = days % 146_097;
-    loop {
-        let length = if is_leap(year) { 366 } else { 365 };
-        if left < length {
-            break;
-        }
-        left -= length;
-        year += 1;
-    }
-    let of_year = left + 1;
-    let february = if is_leap(year) { 29 } else { 28 };
-    let mut month = 1;
-    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
-        if left < length {
-            break;
-        }
-        left -= length;
-        month += 1;
-    }
-    (year, month, left + 1, of_year)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -355,11 +316,11 @@ mod tests {
 
     struct Fixed;
     impl Values for Fixed {
-        fn value(&self, field: Field) -> Option<String> {
+        fn write(&self, field: Field, to: &mut Encoder<'_>) {
             match field {
-                Field::Path => Some("/v1/a b/é?x=1".into()),
-                Field::Source => Some(String::new()),
-                _ => None,
+                Field::Path => to.text("/v1/a b/é?x=1"),
+                Field::Source => to.text(""),
+                _ => {}
             }
         }
         fn time(&self, _: Field) -> Timestamp {
@@ -398,9 +359,6 @@ mod tests {
             ),
             "Thu Thursday Mar March 07 11 11 067 03 20 AM 56 09 4 10 03/07/24 11:20:56 24 2024 UTC"
         );
-        assert_eq!(civil(0), (1970, 1, 1, 1));
-        assert_eq!(civil(11_016), (2000, 2, 29, 60));
-        assert_eq!(civil(47_541), (2100, 3, 1, 60));
     }
 
     #[test]

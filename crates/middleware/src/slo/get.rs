@@ -40,12 +40,16 @@ struct Marks {
     size: Option<u64>,
 }
 
+fn is_slo(headers: &HeaderMap) -> bool {
+    respond::header(headers, X_STATIC_LARGE_OBJECT.as_str()).is_some_and(is_true)
+}
+
 impl Marks {
     fn of(headers: &HeaderMap) -> Marks {
         let text = |name: &str| respond::header(headers, name).unwrap_or("");
         let timestamp = respond::header_timestamp(headers, "x-backend-timestamp");
         Marks {
-            is_slo: is_true(text(X_STATIC_LARGE_OBJECT.as_str())),
+            is_slo: is_slo(headers),
             timestamp: timestamp.unwrap_or(Timestamp::ZERO),
             manifest_etag: text(ETAG.as_str()).to_owned(),
             etag: text(SYSMETA_SLO_ETAG).to_owned(),
@@ -122,7 +126,7 @@ impl Inner {
             params,
         };
         let answer = if wants_raw {
-            self.raw_manifest(&asked).await
+            Box::pin(self.raw_manifest(&asked)).await
         } else if wants_manifest {
             Ok(as_json(self.next.call(asked.again()).await))
         } else {
@@ -134,11 +138,17 @@ impl Inner {
     }
 
     async fn large_object(&self, asked: &Asked) -> Result<Response, Response> {
-        let mut answer = self.next.call(asked.again()).await;
-        let mut marks = Marks::of(answer.headers());
-        if !marks.is_slo {
+        let answer = self.next.call(asked.again()).await;
+        if !is_slo(answer.headers()) {
             return Ok(answer);
         }
+        // Most objects are none: their future has no room for this.
+        Box::pin(self.found(asked, answer)).await
+    }
+
+    /// The answer to a request that found a large object.
+    async fn found(&self, asked: &Asked, mut answer: Response) -> Result<Response, Response> {
+        let mut marks = Marks::of(answer.headers());
         let part_number = asked.part_number()?;
         let need = Need::of(asked, answer.status(), &marks, part_number.is_some());
         if need == Need::Again || (need == Need::Segments && !is_whole(&answer)) {

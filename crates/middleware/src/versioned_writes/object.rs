@@ -83,14 +83,14 @@ impl ObjectVersioning {
             write_acl: info.write_acl.clone(),
         });
         let answer = match (id, versioned) {
-            (Some(id), versioned) => self.with_version_id(request, &id, versioned).await,
+            (Some(id), versioned) => Box::pin(self.with_version_id(request, &id, versioned)).await,
             (None, None) => Ok(self.next.call(request).await),
             (None, Some(versioned)) => match *request.method() {
-                Method::PUT if enabled => versioned.put(request).await,
-                Method::DELETE if enabled => versioned.delete(request).await,
+                Method::PUT if enabled => Box::pin(versioned.put(request)).await,
+                Method::DELETE if enabled => Box::pin(versioned.delete(request)).await,
                 Method::PUT | Method::DELETE => Ok(self.next.call(request).await),
-                Method::POST => versioned.post(request).await,
-                _ => Ok(versioned.read(request).await),
+                Method::POST => Box::pin(versioned.post(request)).await,
+                _ => Ok(Box::pin(versioned.read(request)).await),
             },
         };
         answer.unwrap_or_else(|refused| refused)

@@ -72,9 +72,9 @@ impl Proxy {
             return respond::standard(StatusCode::NOT_FOUND);
         }
         match *incoming.method() {
-            Method::PUT => self.object_put(incoming, name, place).await,
-            Method::POST => self.object_post(incoming, name, place).await,
-            _ => self.object_delete(incoming, place).await,
+            Method::PUT => Box::pin(self.object_put(incoming, name, place)).await,
+            Method::POST => Box::pin(self.object_post(incoming, name, place)).await,
+            _ => Box::pin(self.object_delete(incoming, place)).await,
         }
     }
 

@@ -162,27 +162,29 @@ pub(super) fn show(
         }
     }
     let timestamp = info.timestamp();
-    let data_timestamp = info.data_timestamp.internal();
     let texts = [
         (ETAG, format!("\"{}\"", info.etag())),
         (LAST_MODIFIED, http_date(timestamp)),
         (HeaderName::from_static("x-timestamp"), timestamp.normal()),
-        (
-            HeaderName::from_static("x-backend-timestamp"),
-            timestamp.internal(),
-        ),
-        (
-            HeaderName::from_static("x-backend-data-timestamp"),
-            data_timestamp.clone(),
-        ),
-        (
-            HeaderName::from_static("x-backend-durable-timestamp"),
-            data_timestamp,
-        ),
     ];
     for (name, text) in texts {
         if let Ok(value) = HeaderValue::try_from(text) {
             headers.insert(name, value);
+        }
+    }
+    // The same text mostly: made once.
+    let data = HeaderValue::try_from(info.data_timestamp.internal()).ok();
+    let newest = match timestamp == info.data_timestamp {
+        true => data.clone(),
+        false => HeaderValue::try_from(timestamp.internal()).ok(),
+    };
+    for (name, value) in [
+        ("x-backend-timestamp", newest),
+        ("x-backend-data-timestamp", data.clone()),
+        ("x-backend-durable-timestamp", data),
+    ] {
+        if let Some(value) = value {
+            headers.insert(HeaderName::from_static(name), value);
         }
     }
     headers.insert(CONTENT_LENGTH, info.size.into());
