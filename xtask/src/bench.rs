@@ -5,6 +5,7 @@
 //! The load comes from `bench-load`, a process of its own whose processor time is counted apart
 //! from the servers'; what it can do at most is measured against a server that does nothing.
 
+mod disk;
 mod lab;
 pub(crate) mod load;
 pub(crate) mod null;
@@ -12,7 +13,7 @@ mod table;
 mod usage;
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
@@ -25,6 +26,7 @@ use crate::swift::{Layout, Swift};
 use crate::venv::Venv;
 use crate::wire::Account;
 use crate::workspace;
+use disk::{Disk, FileSystem};
 use load::{Job, Outcome, Verb};
 use usage::Watch;
 
@@ -66,6 +68,9 @@ pub(crate) struct Options {
     /// Measure one of the two alone
     #[arg(long)]
     only: Option<Only>,
+    /// What the stores' devices are on
+    #[arg(long, value_enum, default_value_t = FileSystem::Workspace)]
+    file_system: FileSystem,
 }
 
 const CONTAINERS: u64 = 10;
@@ -92,6 +97,8 @@ struct Subject {
     port: u16,
     roots: Vec<u32>,
     watch: Watch,
+    /// Where its devices are.
+    disk: PathBuf,
     /// The next object's number, so that no name is used twice.
     next: u64,
 }
@@ -124,6 +131,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let binary = workspace::build_release("xtask")?;
     let dir = workspace::scratch("bench")?;
+    let disk = |name| Disk::fresh(dir.path(), name, options.file_system);
+    let (swift_disk, cairn_disk) = (disk("swift")?, disk("cairn")?);
     let mut swift = None;
     let mut cairn = None;
     let mut subjects = Vec::new();
@@ -131,7 +140,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let venv = Venv::prepare()?;
         let store = swift.insert(Swift::create(
             &venv,
-            &dir.path().join("swift"),
+            &swift_disk.path().join("data"),
             Layout::default(),
         )?);
         store.start()?;
@@ -139,13 +148,15 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "OpenStack Swift",
             store.port,
             store.processes(),
+            swift_disk.path(),
         )?);
     }
     if options.only != Some(Only::Swift) {
-        let data = dir.path().join("cairn");
+        let data = cairn_disk.path().join("data");
         let store = cairn.insert(Cairn::create(&workspace::build_cairn()?, &data, None)?);
         store.start(Spread::OneProcess)?;
-        subjects.push(Subject::new("Cairn", store.port(), store.processes())?);
+        let (port, disk) = (store.port(), cairn_disk.path());
+        subjects.push(Subject::new("Cairn", port, store.processes(), disk)?);
     }
     let (sizes, connections, seconds) = options.plan();
     let ceilings = ceilings(&binary, dir.path(), &sizes)?;
@@ -159,7 +170,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let mut of_subjects = Vec::new();
             for subject in &mut subjects {
                 subject.freeze(false);
-                of_subjects.push(subject.cells(&binary, size, connections, seconds, dir.path())?);
+                of_subjects.push(subject.cells(&binary, size, connections, seconds)?);
                 subject.freeze(true);
             }
             for verb in 0..3 {
@@ -218,7 +229,7 @@ impl Options {
 }
 
 impl Subject {
-    fn new(name: &'static str, port: u16, processes: &[Process]) -> Result<Subject> {
+    fn new(name: &'static str, port: u16, processes: &[Process], disk: &Path) -> Result<Subject> {
         let roots: Vec<u32> = processes.iter().map(Process::id).collect();
         let mut account = Account::login(port)?;
         for number in 0..CONTAINERS {
@@ -230,6 +241,7 @@ impl Subject {
             port,
             roots,
             watch,
+            disk: disk.to_owned(),
             next: 0,
         })
     }
@@ -251,7 +263,6 @@ impl Subject {
         size: u64,
         connections: usize,
         seconds: u64,
-        dir: &Path,
     ) -> Result<Vec<Cell>> {
         // A session may have ended in a long run.
         let account = Account::login(self.port)?;
@@ -267,7 +278,7 @@ impl Subject {
             warm_up_seconds: 1,
             seconds,
             first,
-            count: affordable(dir, size, connections)?,
+            count: affordable(&self.disk, size, connections)?,
         };
         let put = self.cell(binary, &job)?;
         self.next = first + put.outcome.started;

@@ -15,7 +15,7 @@ use cairn_middleware::{FilterEnv, Logins, Random, build};
 use cairn_types::{Constraints, HashPath, PolicySet};
 use http::{HeaderValue, Method, StatusCode};
 
-const FILTERS: [&str; 20] = [
+const FILTERS: [&str; 22] = [
     "catch_errors",
     "gatekeeper",
     "healthcheck",
@@ -28,6 +28,8 @@ const FILTERS: [&str; 20] = [
     "tempurl",
     "formpost",
     "crossdomain",
+    "identity",
+    "keystoneauth",
     "tempauth",
     "staticweb",
     "copy",

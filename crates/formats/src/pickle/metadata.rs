@@ -52,7 +52,11 @@ mod tests {
 
     #[test]
     fn reads_what_is_written_and_nothing_else() {
-        let pairs = [("Content-Length", "4096"), ("name", "/a/c/o"), ("ETag", "e")];
+        let pairs = [
+            ("Content-Length", "4096"),
+            ("name", "/a/c/o"),
+            ("ETag", "e"),
+        ];
         let whole = pickled(&pairs);
         assert_eq!(byte_strings(&whole).as_deref(), Some(&pairs[..]));
         for length in 0..whole.len() {

@@ -1,0 +1,72 @@
+//! A file system of its own for each store: fresh, so that what was written and deleted before the
+//! run has no part in it (ext4 without a journal, for one, steps over every inode freed in the last
+//! minutes when it looks for a new one).
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+
+use crate::workspace;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FileSystem {
+    /// The workspace's own
+    Workspace,
+    /// A fresh one for each store, in a file on the workspace's: for root
+    Ext4,
+    /// As ext4
+    Xfs,
+}
+
+/// A folder on the file system asked for; unmounted when dropped.
+pub(crate) struct Disk {
+    path: PathBuf,
+    is_mounted: bool,
+}
+
+impl Disk {
+    /// Makes `dir/name`, on a fresh file system of at most half the room there is in `dir`.
+    pub(crate) fn fresh(dir: &Path, name: &str, kind: FileSystem) -> Result<Disk> {
+        let path = dir.join(name);
+        std::fs::create_dir_all(&path)?;
+        let (program, package, options): (&str, &str, &[&str]) = match kind {
+            FileSystem::Workspace => {
+                let is_mounted = false;
+                return Ok(Disk { path, is_mounted });
+            }
+            FileSystem::Ext4 => ("mkfs.ext4", "e2fsprogs", &["-q", "-F"]),
+            FileSystem::Xfs => ("mkfs.xfs", "xfsprogs", &["-q", "-f"]),
+        };
+        workspace::install(program, package);
+        let image = dir.join(format!("{name}.img"));
+        let room = rustix::fs::statvfs(dir)?;
+        let size = (room.f_bavail * room.f_frsize / 2).min(64 << 30);
+        ensure!(size > 4 << 30, "too little room in {}", dir.display());
+        std::fs::File::create(&image)?.set_len(size)?;
+        run(Command::new(program).args(options).arg(&image))?;
+        let mut mount = Command::new("mount");
+        run(mount.args(["-o", "loop,noatime"]).arg(&image).arg(&path))
+            .context("mounting a fresh file system needs root; or --file-system workspace")?;
+        let is_mounted = true;
+        Ok(Disk { path, is_mounted })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.is_mounted {
+            // Lazily: a store that was killed may not have let go yet.
+            let _ = run(Command::new("umount").arg("--lazy").arg(&self.path));
+        }
+    }
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    workspace::run_quiet(command).map(drop)
+}
