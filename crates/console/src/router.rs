@@ -255,7 +255,7 @@ async fn check(request: Request) -> Answer {
         Ok(json(&json!({
             "format": workload.format.as_str(),
             "name": workload.plan.name,
-            "notes": workload.notes,
+            "notes": [workload.notes, workload.placeholders].concat(),
             "stages": stages.take(500).collect::<Vec<_>>(),
         })))
     })

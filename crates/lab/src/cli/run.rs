@@ -178,6 +178,10 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     let mut workload = workload::read(&name, &bytes, &options)?;
     adjust(arguments, &mut workload.plan)?;
+    if arguments.target.is_none() {
+        let open = std::mem::take(&mut workload.placeholders);
+        workload.notes.extend(open);
+    }
     let output = match (arguments.json, std::io::stdout().is_terminal()) {
         (true, _) => Output::Json,
         (false, true) => Output::Live,
@@ -412,6 +416,7 @@ fn conduct(
         cancel,
         allow_programs: arguments.allow_programs,
         observer: &mut |progress| terminal.show(progress),
+        unusable: None,
     };
     let meta = conductor.run()?;
     runtime.shutdown_background();
