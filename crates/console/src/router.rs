@@ -252,10 +252,11 @@ async fn check(request: Request) -> Answer {
             });
             json!({"name": stage.name, "works": works.collect::<Vec<_>>()})
         });
+        let notes = [&workload.notes[..], &workload.placeholders].concat();
         Ok(json(&json!({
             "format": workload.format.as_str(),
             "name": workload.plan.name,
-            "notes": [workload.notes, workload.placeholders].concat(),
+            "notes": notes,
             "stages": stages.take(500).collect::<Vec<_>>(),
         })))
     })

@@ -37,7 +37,12 @@ fn ms(ms: u64) -> Duration {
 }
 
 /// Answers one connection's requests with ten bytes each.
-async fn answer(mut stream: DuplexStream, script: Arc<Script>, number: Arc<AtomicU64>, began: Instant) {
+async fn answer(
+    mut stream: DuplexStream,
+    script: Arc<Script>,
+    number: Arc<AtomicU64>,
+    began: Instant,
+) {
     let mut head = Vec::new();
     loop {
         while !head.ends_with(b"\r\n\r\n") {
@@ -265,7 +270,9 @@ fn every_request_is_counted_once_where_it_belongs() {
     let result = measured(8, count, Pacing::Closed { think: None }, script);
     let mut expected = BTreeMap::<u64, u64>::new();
     for number in 0..count {
-        *expected.entry(injected(number).1.as_millis() as u64).or_default() += 1;
+        *expected
+            .entry(injected(number).1.as_millis() as u64)
+            .or_default() += 1;
     }
     let mut reported = BTreeMap::<u64, u64>::new();
     for (ns, count) in result.last_byte.counts() {
