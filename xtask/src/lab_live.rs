@@ -301,4 +301,17 @@ fn absent(report: &mut Report, lab: &Lab) {
             one_line(&lab.run(&file, &arguments)?, &words)
         });
     }
+    report.check("nothing is compared with a store that is not there", || {
+        let file = lab.write("whole.xml", WORKLOAD)?;
+        let mut command = lab.command();
+        command.args(["compare", &nobody, &url]).arg("--workload");
+        command.arg(&file).arg("--out").arg(lab.dir.join("absent"));
+        command.arg("--").args(LOGIN).arg("--no-ceiling");
+        let output = command.output()?;
+        let shown = [output.stdout, output.stderr].concat();
+        let shown = String::from_utf8_lossy(&shown).into_owned();
+        ensure!(!output.status.success(), "it ended well:\n{shown}");
+        ensure!(shown.matches("cannot reach").count() == 1, "{shown}");
+        Ok(())
+    });
 }

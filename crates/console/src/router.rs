@@ -252,7 +252,12 @@ async fn check(request: Request) -> Answer {
             });
             json!({"name": stage.name, "works": works.collect::<Vec<_>>()})
         });
-        let notes = [&workload.notes[..], &workload.placeholders].concat();
+        let notes: Vec<String> = workload
+            .notes
+            .iter()
+            .cloned()
+            .chain(workload.open_settings())
+            .collect();
         Ok(json(&json!({
             "format": workload.format.as_str(),
             "name": workload.plan.name,

@@ -125,9 +125,18 @@ pub struct Workload {
     pub format: Format,
     /// What was passed over, a sentence each.
     pub notes: Vec<String>,
-    /// Settings of stores that published samples leave open (`<accesskey>`), a sentence each; of
-    /// no interest when the command line names another store.
+    /// Settings of stores that published samples leave open (`<accesskey>`): `accesskey of s3`.
     pub placeholders: Vec<String>,
+}
+
+impl Workload {
+    /// What of it is left open, in words; of no interest where the command line names a store.
+    pub fn open_settings(&self) -> Option<String> {
+        (!self.placeholders.is_empty()).then(|| {
+            let settings = self.placeholders.join(", ");
+            format!("the workload leaves open: {settings}; name a store with --target")
+        })
+    }
 }
 
 /// Reads a workload; `file` names it in errors.

@@ -174,8 +174,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let scaled = arguments.by.apply(&mut workload.plan);
     workload.notes.extend(scaled);
     if arguments.target.is_none() {
-        let open = std::mem::take(&mut workload.placeholders);
-        workload.notes.extend(open);
+        workload.notes.extend(workload.open_settings());
     }
     let output = match (arguments.json, std::io::stdout().is_terminal()) {
         (true, _) => Output::Json,
