@@ -191,7 +191,11 @@ await check("a workload with a mistake is refused where it is", async () => {
   await page.getByRole("button", { name: "Start the run" }).click();
   const told = await page.locator("#text-error").textContent();
   assert.match(told, /:7:5: /);
-  assert.equal(await page.evaluate(() => getSelection()?.toString() || document.activeElement.value.slice(document.activeElement.selectionStart, document.activeElement.selectionEnd)), "    </workstage>");
+  // The line is marked a moment after it is told.
+  await page.waitForFunction((line) => {
+    const field = document.activeElement;
+    return field instanceof HTMLTextAreaElement && field.value.slice(field.selectionStart, field.selectionEnd) === line;
+  }, "    </workstage>", { timeout: 10_000 });
   await shoot("mistake");
 });
 

@@ -17,6 +17,7 @@ mod identity;
 mod interop;
 mod keystone;
 mod lab_drivers;
+mod lab_live;
 mod process;
 mod random;
 mod report;
@@ -66,6 +67,8 @@ enum Command {
     Crash(crash::Options),
     /// Two load drivers in two network namespaces, one killed mid-run (needs root)
     LabDrivers,
+    /// The lab against live stores of every kind, and against stores that are not there
+    Lab(lab_live::Options),
     /// PUT, GET and DELETE on OpenStack Swift and on Cairn, side by side
     Bench(bench::Options),
     /// A study's workload on Cairn and on OpenStack Swift, in turn, and its plots side by side
@@ -103,6 +106,7 @@ fn run(command: Command) -> Result<()> {
         Command::Console(options) => console::run(&options)?.finish(),
         Command::Crash(options) => crash::run(&options),
         Command::LabDrivers => lab_drivers::run()?.finish(),
+        Command::Lab(options) => lab_live::run(&options)?.finish(),
         Command::Bench(options) => bench::run(&options),
         Command::Study(options) => study::run(&options),
         Command::Test(options) => test::run(&options),

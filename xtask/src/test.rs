@@ -7,7 +7,9 @@ use clap::Args;
 use crate::report::Report;
 use crate::venv::Venv;
 use crate::workspace::{build_cairn, cargo, install, run as run_program};
-use crate::{clients, conformance, console, crash, docs, fuzz, identity, interop, lab_drivers};
+use crate::{
+    clients, conformance, console, crash, docs, fuzz, identity, interop, lab_drivers, lab_live,
+};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -60,6 +62,7 @@ fn against_the_store(report: &mut Report, options: &Options) {
         ("identity", identity::run),
         ("console", || console::run(&console::Options::default())),
         ("interop", interop::run),
+        ("lab", || lab_live::run(&lab_live::Options::default())),
         ("lab drivers", lab_drivers::run),
     ] {
         match part() {

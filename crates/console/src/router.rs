@@ -252,10 +252,16 @@ async fn check(request: Request) -> Answer {
             });
             json!({"name": stage.name, "works": works.collect::<Vec<_>>()})
         });
+        let notes: Vec<String> = workload
+            .notes
+            .iter()
+            .cloned()
+            .chain(workload.open_settings())
+            .collect();
         Ok(json(&json!({
             "format": workload.format.as_str(),
             "name": workload.plan.name,
-            "notes": workload.notes,
+            "notes": notes,
             "stages": stages.take(500).collect::<Vec<_>>(),
         })))
     })

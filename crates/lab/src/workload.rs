@@ -125,6 +125,18 @@ pub struct Workload {
     pub format: Format,
     /// What was passed over, a sentence each.
     pub notes: Vec<String>,
+    /// Settings of stores that published samples leave open (`<accesskey>`): `accesskey of s3`.
+    pub placeholders: Vec<String>,
+}
+
+impl Workload {
+    /// What of it is left open, in words; of no interest where the command line names a store.
+    pub fn open_settings(&self) -> Option<String> {
+        (!self.placeholders.is_empty()).then(|| {
+            let settings = self.placeholders.join(", ");
+            format!("the workload leaves open: {settings}; name a store with --target")
+        })
+    }
 }
 
 /// Reads a workload; `file` names it in errors.
@@ -149,22 +161,33 @@ pub fn read(file: &str, bytes: &[u8], options: &Options) -> Result<Workload, Wor
     if plan.format.is_empty() {
         plan.format = format.as_str().to_owned();
     }
-    let Notes(notes) = notes;
     Ok(Workload {
         plan,
         format,
-        notes,
+        notes: notes.passed_over,
+        placeholders: notes.placeholders,
     })
 }
 
 /// What was passed over; each thing is said once.
 #[derive(Debug, Default)]
-struct Notes(Vec<String>);
+struct Notes {
+    passed_over: Vec<String>,
+    placeholders: Vec<String>,
+}
 
 impl Notes {
     fn add(&mut self, note: String) {
-        if self.0.len() < limits::NOTES && !self.0.contains(&note) {
-            self.0.push(note);
-        }
+        add_once(&mut self.passed_over, note);
+    }
+
+    fn add_placeholder(&mut self, note: String) {
+        add_once(&mut self.placeholders, note);
+    }
+}
+
+fn add_once(notes: &mut Vec<String>, note: String) {
+    if notes.len() < limits::NOTES && !notes.contains(&note) {
+        notes.push(note);
     }
 }

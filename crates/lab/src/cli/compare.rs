@@ -11,8 +11,9 @@ use crate::compare::{
     Comparison, Repetitions, alternate, compare, figures, markdown, repetitions, text,
 };
 use crate::plot::{png, svg};
+use crate::record::State;
 use crate::report::{Input, write_report};
-use crate::results::write_whole;
+use crate::results::{read_folder, write_whole};
 
 #[derive(Debug, Args)]
 pub struct CompareArguments {
@@ -126,6 +127,11 @@ fn measure(
                 "{} of {target} could not be run: {status}",
                 workload.display()
             );
+        }
+        let run = read_folder(&folder)?;
+        let mut works = run.stages.iter().flat_map(|stage| &stage.works);
+        if run.meta.state == State::Failed && works.all(|work| work.operations.is_empty()) {
+            bail!("{target} could not be measured, as told above; nothing is compared");
         }
     }
     let side = |letter: char, name: &str| -> Result<Repetitions> {

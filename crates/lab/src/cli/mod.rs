@@ -5,6 +5,7 @@ mod driver;
 mod ranks;
 mod report;
 mod run;
+mod scale;
 mod terminal;
 
 use std::process::ExitCode;

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use super::ranks::Ranks;
+use super::scale::Scale;
 use super::terminal::{Output, Terminal};
 use crate::ceiling;
 use crate::controller::{Briefing, Conductor, Link, LocalLink, Report, reach};
@@ -78,9 +79,8 @@ pub struct RunArguments {
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
 
-    /// Multiply all times (ramp-up, runtime, ramp-down, delays) by this
-    #[arg(long, value_name = "FACTOR", value_parser = time_factor)]
-    time_scale: Option<f64>,
+    #[command(flatten)]
+    by: Scale,
 
     /// Threads that drive load [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -162,13 +162,6 @@ fn positive_seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn time_factor(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(factor) if factor > 0.0 && factor <= 1000.0 => Ok(factor),
-        _ => Err("a number above 0, at most 1000, was expected".into()),
-    }
-}
-
 pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let (bytes, name) = read_file(&arguments.file)?;
     let options = workload::Options {
@@ -178,6 +171,11 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     let mut workload = workload::read(&name, &bytes, &options)?;
     adjust(arguments, &mut workload.plan)?;
+    let scaled = arguments.by.apply(&mut workload.plan);
+    workload.notes.extend(scaled);
+    if arguments.target.is_none() {
+        workload.notes.extend(workload.open_settings());
+    }
     let output = match (arguments.json, std::io::stdout().is_terminal()) {
         (true, _) => Output::Json,
         (false, true) => Output::Live,
@@ -239,18 +237,6 @@ fn adjust(arguments: &RunArguments, plan: &mut Plan) -> Result<()> {
     target.apply(plan)?;
     if let Some(seed) = arguments.seed {
         plan.seed = seed;
-    }
-    if let Some(factor) = arguments.time_scale {
-        for stage in &mut plan.stages {
-            stage.close_delay = stage.close_delay.mul_f64(factor);
-            for work in &mut stage.works {
-                work.rampup = work.rampup.mul_f64(factor);
-                work.rampdown = work.rampdown.mul_f64(factor);
-                work.runtime = work.runtime.map(|runtime| runtime.mul_f64(factor));
-                let shortest = Duration::from_millis(100);
-                work.interval = work.interval.mul_f64(factor.min(1.0)).max(shortest);
-            }
-        }
     }
     Ok(())
 }
@@ -412,6 +398,7 @@ fn conduct(
         cancel,
         allow_programs: arguments.allow_programs,
         observer: &mut |progress| terminal.show(progress),
+        unusable: None,
     };
     let meta = conductor.run()?;
     runtime.shutdown_background();

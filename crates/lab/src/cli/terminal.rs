@@ -26,6 +26,8 @@ pub(super) struct Terminal {
     output: Output,
     last_line: f64,
     open_line: bool,
+    /// Any operation of any stage has been performed.
+    asked: bool,
 }
 
 impl Terminal {
@@ -34,6 +36,7 @@ impl Terminal {
             output,
             last_line: 0.0,
             open_line: false,
+            asked: false,
         }
     }
 
@@ -134,7 +137,10 @@ impl Terminal {
                 self.line(&line);
             }
         }
-        if result.state != State::Completed {
+        self.asked |= result.works.iter().any(|work| !work.operations.is_empty());
+        // A run that has not begun says why once, at its end.
+        let is_stillborn = result.state == State::Failed && !self.asked;
+        if result.state != State::Completed && !is_stillborn {
             self.line(&format!(
                 "stage {} {}: {}",
                 result.name,
@@ -164,7 +170,7 @@ impl Terminal {
         if !meta.message.is_empty() {
             self.line(&meta.message);
         }
-        if let Some(ceiling) = &meta.ceiling {
+        if let Some(ceiling) = meta.ceiling.as_ref().filter(|_| self.asked) {
             self.line(&describe_ceiling(ceiling));
         }
     }

@@ -63,11 +63,14 @@ pub struct Conductor<'a> {
     /// Run the programs that triggers name.
     pub allow_programs: bool,
     pub observer: &'a mut dyn FnMut(&Progress),
+    /// Set by a stage that no driver could begin: why the store cannot be used.
+    pub unusable: Option<String>,
 }
 
 impl Conductor<'_> {
     /// Runs all stages. When preparing has failed, what measures is left out, and what cleans up
-    /// still runs.
+    /// still runs. A store that is not there is asked once, and said once; one that has gone in
+    /// the middle is asked once more, to clean up.
     pub fn run(mut self) -> Result<RunMeta, RunError> {
         let folder = self.writer.folder().root().to_owned();
         self.meta.drivers = self.links.iter().map(|link| link.meta()).collect();
@@ -78,7 +81,9 @@ impl Conductor<'_> {
         });
         let stages = self.plan.stages.clone();
         let mut unprepared: Option<String> = None;
+        let mut left_out = Vec::new();
         let mut messages = Vec::new();
+        let mut gone = false;
         for (index, stage) in stages.iter().enumerate() {
             if self.cancel.load(Ordering::Relaxed) {
                 break;
@@ -90,11 +95,19 @@ impl Conductor<'_> {
             let cleans = |kind| matches!(kind, WorkKind::Cleanup | WorkKind::Dispose);
             let only_cleans = stage.works.iter().all(|work| cleans(work.kind));
             if let (Some(failed), false) = (&unprepared, only_cleans) {
-                let note = format!("stage {} was left out, since {failed} failed", stage.name);
-                self.add_note(note)?;
+                left_out.push(format!("{} (since {failed} failed)", stage.name));
                 continue;
             }
             let result = self.run_one(index as u32 + 1, stage)?;
+            if let Some(error) = self.unusable.take() {
+                if self.meta.target.is_empty() {
+                    messages.push(error);
+                    break;
+                }
+                if std::mem::replace(&mut gone, true) {
+                    break;
+                }
+            }
             if result.state == State::Failed {
                 messages.push(format!("stage {}: {}", result.name, result.message));
                 let prepares = |kind| matches!(kind, WorkKind::Init | WorkKind::Prepare);
@@ -104,7 +117,22 @@ impl Conductor<'_> {
                 }
             }
         }
+        self.note_left_out(&left_out)?;
         self.finish(messages)
+    }
+
+    fn note_left_out(&mut self, stages: &[String]) -> Result<(), RunError> {
+        const NAMED: usize = 3;
+        if stages.is_empty() {
+            return Ok(());
+        }
+        let named = stages.iter().take(NAMED).cloned().collect::<Vec<_>>();
+        let more = match stages.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let note = format!("left out: {}{more}", named.join(", "));
+        self.add_note(note)
     }
 
     fn run_one(&mut self, number: u32, stage: &Stage) -> Result<StageResult, RunError> {

@@ -181,7 +181,10 @@ async fn obey(
                 begin_at,
             } => {
                 if let Err(error) = link.start(number, &stage, begin_at) {
-                    let event = crate::drive::Event::StageDone { error: Some(error) };
+                    let event = crate::drive::Event::StageDone {
+                        error: Some(error),
+                        unusable: false,
+                    };
                     let _ = answers.send(Answer::Event(Box::new(event)));
                 }
             }

@@ -23,6 +23,8 @@ struct Under<'a> {
     collectors: Vec<Collector>,
     pending: BTreeSet<usize>,
     errors: BTreeSet<String>,
+    /// A driver could use the store, or failed for another reason.
+    has_begun: bool,
     cancelled: bool,
 }
 
@@ -57,6 +59,7 @@ impl Conductor<'_> {
             collectors: Vec::new(),
             pending: BTreeSet::new(),
             errors: BTreeSet::new(),
+            has_begun: false,
             cancelled: false,
         };
         under.note("waiting");
@@ -75,7 +78,10 @@ impl Conductor<'_> {
             }
             match link.start(number, stage, begin_at) {
                 Ok(()) => drop(under.pending.insert(index)),
-                Err(error) => drop(under.errors.insert(error)),
+                Err(error) => {
+                    under.has_begun = true;
+                    under.errors.insert(error);
+                }
             }
         }
         under.note("running");
@@ -146,8 +152,9 @@ impl Conductor<'_> {
                     collector.done(seconds);
                 }
             }
-            Event::StageDone { error } => {
+            Event::StageDone { error, unusable } => {
                 under.pending.remove(&driver);
+                under.has_begun |= !unusable;
                 under.errors.extend(error);
             }
             Event::Note(note) => self.add_note(note)?,
@@ -229,6 +236,9 @@ impl Conductor<'_> {
             (false, false) => State::Failed,
         };
         under.result.message = messages.join("; ");
+        if !under.has_begun && !under.errors.is_empty() && !under.cancelled && !all_lost {
+            self.unusable = Some(under.result.message.clone());
+        }
         under.note(match under.result.state {
             State::Cancelled => "cancelled",
             State::Failed => "failed",

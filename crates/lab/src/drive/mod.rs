@@ -9,6 +9,8 @@ mod pace;
 mod pool;
 mod recorder;
 mod stage;
+#[cfg(test)]
+mod truth;
 mod worker;
 
 pub use draw::Share;

@@ -2,13 +2,14 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
 use tokio::io::unix::AsyncFd;
+use tokio::time::Instant;
 
 use crate::plan::{Arrivals, Think};
 use crate::rng::Rng;
@@ -25,6 +26,10 @@ pub(crate) struct Waiter {
 impl Waiter {
     /// Must be made within a runtime. Without a timer of the kernel, waits by the runtime's.
     pub(crate) fn new() -> Self {
+        #[cfg(test)]
+        if tests::BY_RUNTIME.get() {
+            return Self { timer: None };
+        }
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags);
         // Deprecated for what may lend its descriptor; this one owns it, and `unsafe` is not used.
@@ -34,6 +39,9 @@ impl Waiter {
     }
 
     pub(crate) async fn until(&mut self, due: Instant) {
+        if self.timer.is_none() {
+            return tokio::time::sleep_until(due).await;
+        }
         loop {
             let left = due.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -135,8 +143,14 @@ pub(crate) fn think_time(think: &Think, rng: &mut Rng) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    thread_local! {
+        /// Waiters of this thread go by the runtime's clock, which a test may have stopped.
+        pub(in crate::drive) static BY_RUNTIME: std::cell::Cell<bool> =
+            const { std::cell::Cell::new(false) };
+    }
 
     #[test]
     fn arrivals_have_their_rate() {

@@ -6,10 +6,11 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::draw::{Drawer, Sequences, Share};
 use super::pace::Schedule;
@@ -44,6 +45,9 @@ pub enum Event {
     /// All works have ended, or none could be started.
     StageDone {
         error: Option<String>,
+        /// The error is that the store cannot be used at all; no work has started.
+        #[serde(default)]
+        unusable: bool,
     },
     Note(String),
     Resources(crate::record::ResourceSample),
@@ -128,6 +132,12 @@ pub fn now() -> f64 {
         .map_or(0.0, |age| age.as_secs_f64())
 }
 
+/// Why a stage did not run.
+enum NotRun {
+    Store(crate::target::TargetError),
+    Work(String),
+}
+
 struct Running {
     index: u32,
     shared: Arc<Shared>,
@@ -148,8 +158,13 @@ impl Driver {
         control: &Control,
         tell: &mut dyn FnMut(Event),
     ) {
-        let error = self.try_stage(number, stage, begin_at, control, tell).err();
-        tell(Event::StageDone { error });
+        let done = match self.try_stage(number, stage, begin_at, control, tell) {
+            Ok(()) => (None, false),
+            Err(NotRun::Store(error)) => (Some(error.to_string()), true),
+            Err(NotRun::Work(error)) => (Some(error), false),
+        };
+        let (error, unusable) = done;
+        tell(Event::StageDone { error, unusable });
     }
 
     fn try_stage(
@@ -159,7 +174,7 @@ impl Driver {
         begin_at: f64,
         control: &Control,
         tell: &mut dyn FnMut(Event),
-    ) -> Result<(), String> {
+    ) -> Result<(), NotRun> {
         let mut opened: Vec<(Access, Target)> = Vec::new();
         let mut running = Vec::new();
         let mine = |work: &Work| work.driver.as_ref().is_none_or(|name| *name == self.name);
@@ -176,7 +191,7 @@ impl Driver {
                 Some((_, target)) => target.clone(),
                 None if work.kind == WorkKind::Delay => Target::noop(),
                 None => {
-                    let target = self.open(access).map_err(|error| error.to_string())?;
+                    let target = self.open(access).map_err(NotRun::Store)?;
                     let (description, server) = (target.describe(), target.server());
                     tell(Event::Target {
                         description,
@@ -192,7 +207,8 @@ impl Driver {
         let begin = Instant::now() + wait;
         for (index, work, target) in targets {
             let clock = Clock::new(work, begin, now() + wait.as_secs_f64());
-            running.push(self.start(number, index, work, target, clock, control)?);
+            let started = self.start(number, index, work, target, clock, control);
+            running.push(started.map_err(NotRun::Work)?);
         }
         let tick = stage
             .works

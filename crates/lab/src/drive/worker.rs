@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::draw::{Drawer, Drawn, Sequences, Share, part};
 use super::pace::{Schedule, Waiter, think_time};
@@ -129,7 +131,7 @@ impl Worker {
     pub(super) async fn run(mut self) {
         let shared = self.shared.clone();
         // All start together.
-        tokio::time::sleep_until(shared.clock.begin.into()).await;
+        tokio::time::sleep_until(shared.clock.begin).await;
         match (shared.work.kind, &shared.schedule) {
             (WorkKind::Delay, _) => self.delay().await,
             (WorkKind::Main, Some(schedule)) => self.open_loop(schedule).await,

@@ -243,7 +243,8 @@ impl Lines {
         format!("{name}{} at {x}", self.y.unit.words(y))
     }
 
-    /// Above its point, moved off the edges and below an earlier note it would cover.
+    /// Above its point, or as near as it covers no earlier note. One for which there is no room
+    /// is told by its point alone.
     fn draw_notes(
         &self,
         scene: &mut Scene,
@@ -265,19 +266,20 @@ impl Lines {
                 frame.left + half,
                 (frame.right - half).max(frame.left + half),
             );
-            let mut at = (x, (y - 10.0).max(frame.top + 12.0));
+            let first = (y - 10.0).max(frame.top + 12.0);
             let covers = |at: (f64, f64), taken: &[(f64, f64, f64)]| {
                 taken
                     .iter()
                     .any(|(tx, ty, th)| (tx - at.0).abs() < th + half && (ty - at.1).abs() < 14.0)
             };
-            for _ in 0..8 {
-                if !covers(at, &taken) {
-                    break;
-                }
-                at.1 += 15.0;
-            }
-            at.1 = at.1.min(frame.bottom - 4.0);
+            // 0, one line down, one up, two down, …
+            let lines = (0..16).map(|n: i32| if n % 2 == 1 { n / 2 + 1 } else { -(n / 2) });
+            let free = lines
+                .map(|line| (x, first + 15.0 * f64::from(line)))
+                .find(|at| {
+                    (frame.top + 12.0..=frame.bottom - 4.0).contains(&at.1) && !covers(*at, &taken)
+                });
+            let Some(at) = free else { continue };
             taken.push((at.0, at.1, half));
             let paint = Paint::Series(note.colour);
             scene.words(at, &note.text, SMALL, paint, Anchor::Middle);

@@ -63,17 +63,18 @@ pub fn standalone(scene: &Scene) -> String {
     let mut svg = open(scene, true);
     let _ = write!(
         svg,
-        "<style>{}</style>\n<rect width=\"100%\" height=\"100%\" style=\"fill:var(--surface)\"/>\n",
-        palette_css()
+        "<style>{}</style>\n<rect width=\"100%\" height=\"100%\" {}/>\n",
+        palette_css(),
+        paints(&[("fill", Paint::Surface)], true)
     );
-    body(&mut svg, scene);
+    body(&mut svg, scene, true);
     svg
 }
 
 /// An element of a page that carries [`palette_css`].
 pub fn inline(scene: &Scene) -> String {
     let mut svg = open(scene, false);
-    body(&mut svg, scene);
+    body(&mut svg, scene, false);
     svg
 }
 
@@ -96,9 +97,9 @@ fn open(scene: &Scene, alone: bool) -> String {
     )
 }
 
-fn body(svg: &mut String, scene: &Scene) {
+fn body(svg: &mut String, scene: &Scene, alone: bool) {
     for shape in &scene.shapes {
-        draw(svg, shape);
+        draw(svg, shape, alone);
     }
     svg.push_str("</svg>\n");
 }
@@ -113,6 +114,23 @@ fn colour(paint: Paint) -> String {
     }
 }
 
+/// The attributes that give `fill` and `stroke` their colours. In a file of its own the light ones
+/// stand there as well: viewers that are no browsers know no variables, and draw all in black.
+fn paints(paints: &[(&str, Paint)], alone: bool) -> String {
+    let mut text = String::new();
+    for (name, paint) in paints.iter().filter(|_| alone) {
+        let [red, green, blue] = light(*paint);
+        let _ = write!(text, "{name}=\"#{red:02x}{green:02x}{blue:02x}\" ");
+    }
+    text.push_str("style=\"");
+    for (index, (name, paint)) in paints.iter().enumerate() {
+        let next = if index == 0 { "" } else { ";" };
+        let _ = write!(text, "{next}{name}:{}", colour(*paint));
+    }
+    text.push('"');
+    text
+}
+
 fn points(points: &[(f64, f64)]) -> String {
     let mut text = String::with_capacity(points.len() * 12);
     for (x, y) in points {
@@ -122,7 +140,7 @@ fn points(points: &[(f64, f64)]) -> String {
     text
 }
 
-fn draw(svg: &mut String, shape: &Shape) {
+fn draw(svg: &mut String, shape: &Shape, alone: bool) {
     let _ = match shape {
         Shape::Stroke {
             points: line,
@@ -138,11 +156,10 @@ fn draw(svg: &mut String, shape: &Shape) {
             };
             writeln!(
                 svg,
-                "<polyline points=\"{}\" fill=\"none\" style=\"stroke:{}\" \
-                 stroke-width=\"{width}\" stroke-linejoin=\"round\" \
+                "<polyline points=\"{}\" fill=\"none\" {} stroke-width=\"{width}\" stroke-linejoin=\"round\" \
                  stroke-linecap=\"round\"{dashes}/>",
                 points(line),
-                colour(*paint)
+                paints(&[("stroke", *paint)], alone)
             )
         }
         Shape::Area {
@@ -152,9 +169,9 @@ fn draw(svg: &mut String, shape: &Shape) {
             hint,
         } => writeln!(
             svg,
-            "<polygon points=\"{}\" style=\"fill:{}\" fill-opacity=\"{opacity}\"{}",
+            "<polygon points=\"{}\" {} fill-opacity=\"{opacity}\"{}",
             points(outline),
-            colour(*paint),
+            paints(&[("fill", *paint)], alone),
             close_with(hint.as_deref(), "polygon")
         ),
         Shape::Disc {
@@ -165,14 +182,13 @@ fn draw(svg: &mut String, shape: &Shape) {
             hint,
         } => {
             let style = if *hollow {
-                format!("fill:var(--surface);stroke:{}", colour(*paint))
+                paints(&[("fill", Paint::Surface), ("stroke", *paint)], alone)
             } else {
-                format!("fill:{}", colour(*paint))
+                paints(&[("fill", *paint)], alone)
             };
             writeln!(
                 svg,
-                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" style=\"{style}\" \
-                 stroke-width=\"1.8\"{}",
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" {style} stroke-width=\"1.8\"{}",
                 close_with(hint.as_deref(), "circle")
             )
         }
@@ -199,8 +215,8 @@ fn draw(svg: &mut String, shape: &Shape) {
             writeln!(
                 svg,
                 "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"{size}\"{anchor}{weight}{turn} \
-                 style=\"fill:{}\">{}</text>",
-                colour(*paint),
+                 {}>{}</text>",
+                paints(&[("fill", *paint)], alone),
                 escape(text)
             )
         }

@@ -42,6 +42,8 @@ fn an_svg_is_whole_and_escapes_its_words() {
     assert!(svg.contains("read &lt;80%&gt;"), "{svg}");
     assert!(svg.contains("best: 512 workers"), "{svg}");
     assert!(svg.contains("prefers-color-scheme:dark"), "{svg}");
+    let plain = "stroke=\"#2a6fbb\" style=\"stroke:var(--s0)\"";
+    assert!(svg.contains(plain), "viewers without variables: {svg}");
     assert!(!svg.contains("NaN"), "{svg}");
 }
 

@@ -80,23 +80,22 @@ pub(super) fn over_workers(runs: &[Run], labels: &[String]) -> Section {
     if families.is_empty() {
         return section;
     }
-    for (name, chosen) in charts_of(&families, runs.len()) {
+    for group in charts_of(&families, runs.len()) {
         for quantity in &QUANTITIES {
             let mut chart = Lines::new(
-                &match &name {
+                &match &group.name {
                     Some(name) => format!("{}: {name}", quantity.title),
                     None => format!("{} over workers", quantity.title),
                 },
                 Axis::new("workers", Kind::Log2, Unit::Plain),
                 Axis::new(&quantity.title.to_lowercase(), Kind::Linear, quantity.unit),
             );
-            for (index, family) in chosen.iter().enumerate() {
+            for (index, family) in group.families.iter().enumerate() {
                 // Runs side by side have the run's colour, workloads of one run their own.
-                let colour = if name.is_some() { family.run } else { index };
-                let line = if name.is_some() {
-                    labels[family.run].clone()
-                } else {
-                    family.stem.to_owned()
+                let (colour, line) = match (group.is_by_run, &group.name) {
+                    (true, _) => (family.run, labels[family.run].clone()),
+                    (false, Some(_)) => (index, split(family.stem).1.to_owned()),
+                    (false, None) => (index, family.stem.to_owned()),
                 };
                 add_family(&mut chart, family, quantity, line, colour);
             }
@@ -105,7 +104,7 @@ pub(super) fn over_workers(runs: &[Run], labels: &[String]) -> Section {
                 .iter()
                 .any(|l| l.points.iter().any(|p| p.1 > 0.0))
             {
-                let of = name.as_deref().map(slug).unwrap_or_default();
+                let of = group.name.as_deref().map(slug).unwrap_or_default();
                 section.figures.push(Figure {
                     slug: slug(&format!("{} over workers {of}", quantity.title)),
                     scene: chart.scene(),
@@ -120,26 +119,62 @@ pub(super) fn over_workers(runs: &[Run], labels: &[String]) -> Section {
     section
 }
 
-/// One run: its workloads share charts. Several: a chart per workload, a line per run.
-fn charts_of<'a, 'b>(
-    families: &'b [Family<'a>],
-    runs: usize,
-) -> Vec<(Option<String>, Vec<&'b Family<'a>>)> {
-    let all: Vec<&Family<'_>> = families.iter().collect();
-    if runs == 1 {
-        return all.chunks(LINES_MAX).map(|c| (None, c.to_vec())).collect();
+/// The lines of one chart.
+struct Group<'a, 'b> {
+    /// What they have in common.
+    name: Option<String>,
+    /// One workload, a line per run; else a line per workload.
+    is_by_run: bool,
+    families: Vec<&'b Family<'a>>,
+}
+
+/// `c1-4KB` and `r80w15d5` of `c1-4KB-r80w15d5`.
+fn split(stem: &str) -> (&str, &str) {
+    stem.rsplit_once(['-', '_', ' ']).unwrap_or(("", stem))
+}
+
+/// One run: its workloads share charts, those with the same beginning where they are many.
+/// Several: a chart per workload, a line per run.
+fn charts_of<'a, 'b>(families: &'b [Family<'a>], runs: usize) -> Vec<Group<'a, 'b>> {
+    if runs > 1 {
+        return grouped(families, true, |family| family.stem);
     }
-    let mut charts: Vec<(Option<String>, Vec<&Family<'_>>)> = Vec::new();
-    for family in all {
-        let named = |c: &&mut (Option<String>, Vec<&Family<'_>>)| {
-            c.0.as_deref() == Some(family.stem) && c.1.len() < LINES_MAX
-        };
-        match charts.iter_mut().find(named) {
-            Some((_, chosen)) => chosen.push(family),
-            None => charts.push((Some(family.stem.to_owned()), vec![family])),
+    if families.len() > LINES_MAX {
+        let groups = grouped(families, false, |family| split(family.stem).0);
+        if groups.iter().all(|group| group.families.len() > 1) {
+            return groups;
         }
     }
-    charts
+    let all: Vec<&Family<'_>> = families.iter().collect();
+    let chart = |chunk: &[&'b Family<'a>]| Group {
+        name: None,
+        is_by_run: false,
+        families: chunk.to_vec(),
+    };
+    all.chunks(LINES_MAX).map(chart).collect()
+}
+
+fn grouped<'a, 'b>(
+    families: &'b [Family<'a>],
+    is_by_run: bool,
+    name_of: impl Fn(&Family<'a>) -> &'a str,
+) -> Vec<Group<'a, 'b>> {
+    let mut groups: Vec<Group<'_, '_>> = Vec::new();
+    for family in families {
+        let name = name_of(family);
+        let fits = |group: &&mut Group<'_, '_>| {
+            group.name.as_deref() == Some(name) && group.families.len() < LINES_MAX
+        };
+        match groups.iter_mut().find(fits) {
+            Some(group) => group.families.push(family),
+            None => groups.push(Group {
+                name: Some(name.to_owned()),
+                is_by_run,
+                families: vec![family],
+            }),
+        }
+    }
+    groups
 }
 
 fn add_family(

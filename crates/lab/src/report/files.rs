@@ -129,6 +129,7 @@ pub fn report(options: &ReportOptions) -> Result<Report, ReportError> {
 pub fn write_report(runs: &[Run], out: &Path, with_png: bool) -> Result<usize, ReportError> {
     let plots = out.join("plots");
     make_folder(&plots)?;
+    remove_earlier(&plots);
     let sections = sections(runs);
     write_whole(
         &out.join("report.html"),
@@ -156,6 +157,21 @@ pub fn write_report(runs: &[Run], out: &Path, with_png: bool) -> Result<usize, R
         }
     }
     Ok(count)
+}
+
+/// Pictures of an earlier report, which may have had others; by their names, since a person may
+/// keep files of their own there.
+fn remove_earlier(plots: &Path) {
+    for entry in std::fs::read_dir(plots).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let number = name.bytes().take_while(u8::is_ascii_digit).count();
+        let is_picture = name.ends_with(".svg") || name.ends_with(".png");
+        if number >= 3 && name[number..].starts_with('-') && is_picture {
+            // What cannot be removed is shown beside the new ones; no report fails for it.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
 }
 
 fn write_all_tables(runs: &[Run], out: &Path) -> Result<(), ReportError> {

@@ -121,6 +121,45 @@ fn a_page_of_one_run() {
     );
 }
 
+/// Of many workloads those that begin alike share a chart, and no note covers another.
+#[test]
+fn many_workloads_are_grouped() {
+    let mut many = run("matrix", &[]);
+    for size in ["4KB", "1MB", "10MB"] {
+        for mix in ["r80w20", "r100", "w100"] {
+            for workers in [1, 16] {
+                let mut one = stage(workers, 100.0 * f64::from(workers));
+                one.id = format!("s{workers}-c1-{size}-{mix}-w{workers}");
+                many.stages.push(one);
+            }
+        }
+    }
+    let section = &sections(&[many])[0];
+    let slugs: Vec<&str> = section.figures.iter().map(|f| f.slug.as_str()).collect();
+    assert_eq!(slugs[0], "throughput-over-workers-c1-4kb");
+    assert_eq!(
+        slugs
+            .iter()
+            .filter(|slug| slug.contains("over-workers"))
+            .count(),
+        2 * 3,
+        "{slugs:?}"
+    );
+    let picture = crate::plot::svg(&section.figures[0].scene);
+    assert!(
+        picture.contains(">r80w20<") && !picture.contains("1MB"),
+        "{picture}"
+    );
+    // All three are at the same point: the words stand one above the other.
+    let at: std::collections::BTreeSet<&str> = picture
+        .split("<text ")
+        .filter_map(|text| text.split('<').next())
+        .filter(|text| text.contains(">best: 16 workers"))
+        .filter_map(|text| text.split("y=\"").nth(1)?.split('"').next())
+        .collect();
+    assert_eq!(at.len(), 3, "{at:?}");
+}
+
 #[test]
 fn runs_stand_side_by_side() {
     let runs = [
@@ -156,7 +195,16 @@ fn equal_names_are_told_apart() {
 fn files_of_a_report() {
     let out = tempfile::tempdir().unwrap();
     let runs = [run("alpha", &[(1, 100.0), (16, 900.0)])];
+    let plots = out.path().join("plots");
+    std::fs::create_dir(&plots).unwrap();
+    std::fs::write(plots.join("001-of-an-earlier-report.png"), "").unwrap();
+    std::fs::write(plots.join("mine.txt"), "").unwrap();
     let pictures = write_report(&runs, out.path(), true).unwrap();
+    assert!(
+        plots.join("mine.txt").is_file(),
+        "a person's file is left alone"
+    );
+    std::fs::remove_file(plots.join("mine.txt")).unwrap();
     let files = std::fs::read_dir(out.path().join("plots")).unwrap().count();
     assert_eq!(files, 2 * pictures);
     let json = std::fs::read(out.path().join("report.json")).unwrap();

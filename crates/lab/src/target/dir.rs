@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind as Io};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::content::{self, Checker};
 use super::{Done, Failure, Request, TargetError, Verb, number};

@@ -6,12 +6,15 @@
 //! [`parse::Parser`]; a connection itself holds no buffer.
 
 mod connection;
+#[cfg(test)]
+pub(super) mod memory;
 mod parse;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 pub(super) use self::connection::Upload;
@@ -26,6 +29,9 @@ pub(super) struct Endpoint {
     pub(super) url: Url,
     addresses: Vec<SocketAddr>,
     tls: Option<(TlsConnector, rustls::pki_types::ServerName<'static>)>,
+    /// A store within the test.
+    #[cfg(test)]
+    memory: Option<memory::Dial>,
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -64,6 +70,8 @@ impl Endpoint {
             url,
             addresses,
             tls,
+            #[cfg(test)]
+            memory: None,
         }))
     }
 }
@@ -78,6 +86,8 @@ pub(super) struct Client {
     pub(super) head: Vec<u8>,
     piece: Vec<u8>,
     transaction: String,
+    /// Why the last attempt to connect failed.
+    refusal: Option<std::io::Error>,
 }
 
 impl Client {
@@ -89,7 +99,32 @@ impl Client {
             head: Vec::with_capacity(512),
             piece: Vec::new(),
             transaction: String::new(),
+            refusal: None,
         }
+    }
+
+    /// A failed exchange in words: more than its kind where no connection was to be had.
+    pub(super) fn explain(&self, kind: &ErrorKind) -> String {
+        match (&self.refusal, kind) {
+            (Some(error), ErrorKind::Connect) => error.to_string(),
+            (_, ErrorKind::Timeout) => format!("no answer in {} s", self.timeout.as_secs_f64()),
+            (_, ErrorKind::Closed) => "it closed the connection without an answer".into(),
+            (_, ErrorKind::Protocol) => "what answers does not speak HTTP".into(),
+            (_, kind) => kind.to_string(),
+        }
+    }
+
+    /// Connects, so that a store which is not there is told before load does so many times.
+    pub(super) async fn probe(&mut self) -> Result<(), TargetError> {
+        let kind = match tokio::time::timeout(self.timeout, self.connect()).await {
+            Ok(Ok(_)) => return Ok(()),
+            Ok(Err(kind)) => kind,
+            Err(_) => ErrorKind::Timeout,
+        };
+        Err(TargetError::Unreachable {
+            url: self.endpoint.url.to_string(),
+            why: self.explain(&kind),
+        })
     }
 
     pub(super) fn endpoint(&self) -> &Endpoint {
@@ -176,10 +211,15 @@ impl Client {
         }
     }
 
-    async fn connect(&self) -> Result<Connection, ErrorKind> {
+    async fn connect(&mut self) -> Result<Connection, ErrorKind> {
+        #[cfg(test)]
+        if let Some(dial) = &self.endpoint.memory {
+            return Ok(Connection::over(dial()));
+        }
         for address in &self.endpoint.addresses {
-            if let Ok(connection) = Connection::open(*address, self.endpoint.tls.as_ref()).await {
-                return Ok(connection);
+            match Connection::open(*address, self.endpoint.tls.as_ref()).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => self.refusal = Some(error),
             }
         }
         // So that a store that is gone is not asked as fast as the loop turns.

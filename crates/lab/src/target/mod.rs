@@ -2,7 +2,7 @@
 //!
 //! A [`Target`] is opened once per work (signing in); each worker has a [`Session`] of its own,
 //! with its own connection. A session answers one [`Request`] at a time with [`Done`] or a
-//! [`Failure`]; who calls it takes the time.
+//! [`Failure`]; who calls it takes the time, by the runtime's clock, which tests turn by hand.
 
 pub mod content;
 mod dir;
@@ -18,9 +18,10 @@ mod url;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use thiserror::Error;
+use tokio::time::Instant;
 
 pub(crate) use self::tls::AnyCertificate;
 use crate::plan::{Access, Content};
@@ -114,9 +115,14 @@ pub enum TargetError {
         value: String,
         why: String,
     },
-    #[error("cannot reach {url}: {why}")]
+    #[error("cannot reach {url}: {why}; is the store up? --target names another")]
     Unreachable { url: String, why: String },
-    #[error("{url} refused to sign {user:?} in: HTTP {status}; check user and key")]
+    #[error("{url} is no place to sign in or to store: {why}; check the address (--target)")]
+    NotAStore { url: String, why: String },
+    #[error(
+        "{url} refused to sign {user:?} in: HTTP {status}; check user and key (--user, --key, \
+         --token)"
+    )]
     Refused {
         url: String,
         user: String,
@@ -179,6 +185,14 @@ impl Target {
     /// The no-op target, without settings.
     pub fn noop() -> Self {
         Self::Noop(noop::Noop::empty())
+    }
+
+    /// A Swift store within the test, reached by `dial`.
+    #[cfg(test)]
+    pub(crate) fn in_memory(
+        dial: Box<dyn Fn() -> tokio::io::DuplexStream + Send + Sync>,
+    ) -> Result<Self, TargetError> {
+        Ok(Self::Swift(Arc::new(swift::Swift::in_memory(dial)?)))
     }
 
     /// As a report names it; without secrets.

@@ -1,6 +1,6 @@
 //! No store at all: every request succeeds at once. Measures the generator.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use super::{Done, Failure, Request, TargetError, Verb, number};
 use crate::plan::Settings;

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use tokio::time::Instant;
 
 use cairn_rados::{Cluster, Pool, RadosError};
 
@@ -36,10 +36,11 @@ impl Rados {
                 .map(String::as_str)
                 .filter(|value| !value.is_empty())
         };
-        let options: Vec<(&str, &str)> = [("mon_host", "endpoint"), ("key", "secretkey")]
+        let given = [("mon_host", "endpoint"), ("key", "secretkey")]
             .into_iter()
-            .filter_map(|(option, key)| Some((option, setting(key)?)))
-            .collect();
+            .filter_map(|(option, key)| Some((option, setting(key)?)));
+        // Its own default of five minutes is long to wait for a monitor that is not there.
+        let options: Vec<(&str, &str)> = given.chain([("client_mount_timeout", "30")]).collect();
         let cluster =
             Cluster::connect(setting("accesskey"), setting("conf"), &options).map_err(|error| {
                 TargetError::Other(format!(

@@ -70,13 +70,11 @@ impl S3 {
             ("x-amz-date", timestamp.as_str()),
             ("Authorization", authorization.as_str()),
         ];
-        let answer = client
-            .simple("GET", &path, &headers, b"")
-            .await
-            .map_err(|kind| TargetError::Unreachable {
-                url: url.to_string(),
-                why: kind.to_string(),
-            })?;
+        let answer = client.simple("GET", &path, &headers, b"").await;
+        let answer = answer.map_err(|kind| TargetError::Unreachable {
+            url: url.to_string(),
+            why: client.explain(&kind),
+        })?;
         if matches!(answer.status, 401 | 403) && answer.body.windows(9).any(|w| w == b"Signature") {
             let (url, user) = (url.to_string(), self.access_key.clone());
             return Err(TargetError::Refused {

@@ -64,7 +64,7 @@ impl Swift {
         if proxies.is_empty() {
             proxies.push(Endpoint::resolve(url, options)?);
         }
-        Ok(Self {
+        let swift = Self {
             access: access.clone(),
             options: options.clone(),
             proxies,
@@ -76,6 +76,63 @@ impl Swift {
                 .cloned(),
             timeout,
             token: RwLock::new(token.into()),
+            renewal: tokio::sync::Mutex::new(()),
+        };
+        swift.find().await?;
+        Ok(swift)
+    }
+
+    /// Whether the store is there: one proxy at least takes connections, and a token that nobody
+    /// has signed in for is taken.
+    async fn find(&self) -> Result<(), TargetError> {
+        let mut found = Ok(());
+        for proxy in &self.proxies {
+            let mut client = Client::new(proxy.clone(), self.timeout);
+            found = match swift_auth::is_fixed(&self.access) {
+                true => self.try_token(&mut client).await,
+                false => client.probe().await,
+            };
+            if found.is_ok() {
+                break;
+            }
+        }
+        found
+    }
+
+    async fn try_token(&self, client: &mut Client) -> Result<(), TargetError> {
+        client.probe().await?;
+        let token = self.token();
+        let answer = client
+            .simple("HEAD", &self.path, &[("X-Auth-Token", &token)], b"")
+            .await;
+        let url = client.endpoint().url.to_string();
+        match answer {
+            Ok(answer) if answer.status == 401 => Err(TargetError::Refused {
+                url,
+                user: "the token".into(),
+                status: 401,
+            }),
+            Ok(_) => Ok(()),
+            Err(kind) => Err(TargetError::Unreachable {
+                why: client.explain(&kind),
+                url,
+            }),
+        }
+    }
+
+    /// A store within the test, whose account is at `/v1/AUTH_test`.
+    #[cfg(test)]
+    pub(crate) fn in_memory(dial: super::http::memory::Dial) -> Result<Self, TargetError> {
+        let url = Url::parse("http://in.memory/v1/AUTH_test")?;
+        Ok(Self {
+            access: Access::default(),
+            options: TargetOptions::default(),
+            path: url.path.clone(),
+            proxies: vec![Endpoint::in_memory(url, dial)],
+            server: String::new(),
+            policy: None,
+            timeout: Duration::from_secs(60),
+            token: RwLock::new("token".into()),
             renewal: tokio::sync::Mutex::new(()),
         })
     }

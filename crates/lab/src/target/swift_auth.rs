@@ -81,8 +81,8 @@ fn client(url: &str, options: &TargetOptions) -> Result<(Client, Url), TargetErr
     Ok((Client::new(endpoint, options.timeout), url))
 }
 
-fn unreachable(url: &Url, why: impl std::fmt::Display) -> TargetError {
-    TargetError::Unreachable {
+fn not_a_store(url: &Url, why: impl std::fmt::Display) -> TargetError {
+    TargetError::NotAStore {
         url: url.to_string(),
         why: why.to_string(),
     }
@@ -91,28 +91,34 @@ fn unreachable(url: &Url, why: impl std::fmt::Display) -> TargetError {
 /// The answer, if it is a success.
 fn accepted(
     answer: Result<Simple, crate::record::ErrorKind>,
+    client: &Client,
     url: &Url,
     user: &str,
 ) -> Result<Simple, TargetError> {
-    let answer = answer.map_err(|kind| unreachable(url, kind))?;
-    if !(200..300).contains(&answer.status) {
-        let (url, user) = (url.to_string(), user.to_owned());
-        return Err(TargetError::Refused {
-            url,
-            user,
-            status: answer.status,
-        });
+    let answer = answer.map_err(|kind| TargetError::Unreachable {
+        url: url.to_string(),
+        why: client.explain(&kind),
+    })?;
+    match answer.status {
+        200..300 => Ok(answer),
+        status @ (401 | 403) => Err(TargetError::Refused {
+            url: url.to_string(),
+            user: user.to_owned(),
+            status,
+        }),
+        status => Err(not_a_store(url, format_args!("it answers HTTP {status}"))),
     }
-    Ok(answer)
 }
 
 async fn tempauth(auth: &Settings, options: &TargetOptions) -> Result<SignedIn, TargetError> {
+    let url = need(auth, &["auth_url", "url"], "--target")?;
     let user = need(auth, &["username", "user"], "--user")?;
     let key = need(auth, &["password", "key"], "--key")?;
-    let (mut client, url) = client(need(auth, &["auth_url", "url"], "--target")?, options)?;
+    let (mut client, url) = client(url, options)?;
     let headers = [("X-Auth-User", user), ("X-Auth-Key", key)];
     let path = if url.path.is_empty() { "/" } else { &url.path };
-    let answer = accepted(client.simple("GET", path, &headers, b"").await, &url, user)?;
+    let answer = client.simple("GET", path, &headers, b"").await;
+    let answer = accepted(answer, &client, &url, user)?;
     let header = |name: &str| answer.header(name).map(str::to_owned);
     match (header("X-Auth-Token"), header("X-Storage-Url")) {
         (Some(token), Some(storage_url)) => {
@@ -123,7 +129,7 @@ async fn tempauth(auth: &Settings, options: &TargetOptions) -> Result<SignedIn, 
                 server,
             })
         }
-        _ => Err(unreachable(
+        _ => Err(not_a_store(
             &url,
             "its answer has no X-Auth-Token and X-Storage-Url",
         )),
@@ -159,12 +165,12 @@ async fn v2(
     let answer = client
         .simple("POST", &path, &headers, body.as_bytes())
         .await;
-    let answer = accepted(answer, url, user)?;
+    let answer = accepted(answer, client, url, user)?;
     let body: Value =
-        serde_json::from_slice(&answer.body).map_err(|error| unreachable(url, error))?;
+        serde_json::from_slice(&answer.body).map_err(|error| not_a_store(url, error))?;
     let token = body["access"]["token"]["id"]
         .as_str()
-        .ok_or_else(|| unreachable(url, "its answer has no access.token.id"))?;
+        .ok_or_else(|| not_a_store(url, "its answer has no access.token.id"))?;
     let entries = body["access"]["serviceCatalog"]
         .as_array()
         .map(Vec::as_slice);
@@ -204,13 +210,13 @@ async fn v3(
     let answer = client
         .simple("POST", &path, &headers, body.as_bytes())
         .await;
-    let answer = accepted(answer, url, user)?;
+    let answer = accepted(answer, client, url, user)?;
     let token = answer
         .header("X-Subject-Token")
-        .ok_or_else(|| unreachable(url, "its answer has no X-Subject-Token"))?
+        .ok_or_else(|| not_a_store(url, "its answer has no X-Subject-Token"))?
         .to_owned();
     let body: Value =
-        serde_json::from_slice(&answer.body).map_err(|error| unreachable(url, error))?;
+        serde_json::from_slice(&answer.body).map_err(|error| not_a_store(url, error))?;
     let entries = body["token"]["catalog"].as_array().map(Vec::as_slice);
     let endpoint = pick_endpoint(entries.unwrap_or(&[]), auth, |endpoint| {
         (endpoint["interface"] == "public")
@@ -251,7 +257,7 @@ fn signed_in(
     storage_url: Option<String>,
 ) -> Result<SignedIn, TargetError> {
     let storage_url = storage_url.ok_or_else(|| {
-        unreachable(
+        not_a_store(
             url,
             "its catalog has no public object-store endpoint; check tenant and region",
         )

@@ -98,10 +98,7 @@ impl List {
         let mut config = BTreeMap::new();
         for (key, (value, _)) in self.values {
             if value.starts_with('<') && value.ends_with('>') {
-                notes.add(format!(
-                    "'{key}' of {kind} is still the placeholder {}: it must come from elsewhere",
-                    shown(&value)
-                ));
+                notes.add_placeholder(format!("{key} of {kind}"));
                 continue;
             }
             let usual = match (kind, key.as_str()) {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ pub(crate) type Delay = dyn Fn(u64, Instant) -> Duration + Send + Sync;
 pub(crate) struct Store {
     pub(crate) address: SocketAddr,
     pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
+    /// After so many requests it answers none, and signs nobody in.
+    lives: Arc<AtomicU64>,
 }
 
 impl Store {
@@ -35,15 +38,27 @@ impl Store {
         let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
         let (delay, log): (Arc<Delay>, _) = (Arc::from(delay), seen.clone());
         let objects: Arc<Mutex<HashMap<String, u64>>> = Arc::default();
-        let number = Arc::new(std::sync::atomic::AtomicU64::new(0));
+        let number = Arc::new(AtomicU64::new(0));
+        let lives = Arc::new(AtomicU64::new(u64::MAX));
+        let of_threads = lives.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (delay, log, objects) = (delay.clone(), log.clone(), objects.clone());
-                let number = number.clone();
-                std::thread::spawn(move || serve(stream, address, &delay, &log, &objects, &number));
+                let (number, lives) = (number.clone(), of_threads.clone());
+                std::thread::spawn(move || {
+                    serve(stream, address, &delay, &log, &objects, &number, &lives)
+                });
             }
         });
-        Self { address, seen }
+        Self {
+            address,
+            seen,
+            lives,
+        }
+    }
+
+    pub(crate) fn vanish_after(&self, requests: u64) {
+        self.lives.store(requests, Ordering::Relaxed);
     }
 
     pub(crate) fn auth_url(&self) -> String {
@@ -61,7 +76,8 @@ fn serve(
     delay: &Arc<Delay>,
     log: &Mutex<Vec<Seen>>,
     objects: &Mutex<HashMap<String, u64>>,
-    number: &std::sync::atomic::AtomicU64,
+    number: &AtomicU64,
+    lives: &AtomicU64,
 ) -> Option<()> {
     stream.set_nodelay(true).ok()?;
     let mut out = stream.try_clone().ok()?;
@@ -73,7 +89,7 @@ fn serve(
         }
         let mut words = line.split(' ');
         let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
-        let mut length = 0;
+        let (mut length, mut key) = (0, String::new());
         loop {
             let mut header = String::new();
             input.read_line(&mut header).ok()?;
@@ -83,11 +99,23 @@ fn serve(
             let (name, value) = header.split_once(':')?;
             if name.eq_ignore_ascii_case("content-length") {
                 length = value.trim().parse().ok()?;
+            } else if name.eq_ignore_ascii_case("x-auth-key") {
+                value.trim().clone_into(&mut key);
             }
         }
         std::io::copy(&mut (&mut input).take(length), &mut std::io::sink()).ok()?;
         if path.starts_with("/auth") {
             let url = format!("http://{address}/v1/AUTH_test");
+            let has_gone = number.load(Ordering::Relaxed) >= lives.load(Ordering::Relaxed);
+            let refusal = match key.as_str() {
+                _ if has_gone => Some("503 Gone"),
+                "testing" => None,
+                _ => Some("401 Unauthorized"),
+            };
+            if let Some(refusal) = refusal {
+                write!(out, "HTTP/1.1 {refusal}\r\nContent-Length: 0\r\n\r\n").ok()?;
+                continue;
+            }
             write!(
                 out,
                 "HTTP/1.1 200 OK\r\nX-Auth-Token: t\r\nX-Storage-Url: {url}\r\n\
@@ -97,7 +125,10 @@ fn serve(
             continue;
         }
         let came = Instant::now();
-        let at = number.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let at = number.fetch_add(1, Ordering::Relaxed);
+        if at >= lives.load(Ordering::Relaxed) {
+            return None;
+        }
         let due = came + delay(at, came);
         wait_until(due);
         let (status, body) = answer(&method, &path, length, objects);
@@ -207,6 +238,7 @@ pub(crate) fn run(
         cancel: Arc::default(),
         allow_programs: false,
         observer: &mut |_| {},
+        unusable: None,
     };
     let meta = conductor.run().unwrap();
     let stages = std::fs::read(folder.stages()).unwrap();

@@ -75,6 +75,8 @@ pub(super) struct ExchangeError {
 enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    #[cfg(test)]
+    Memory(tokio::io::DuplexStream),
 }
 
 impl Stream {
@@ -86,6 +88,8 @@ impl Stream {
         match self {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
             Self::Tls(stream) => Pin::new(&mut **stream).poll_read(cx, buffer),
+            #[cfg(test)]
+            Self::Memory(stream) => Pin::new(stream).poll_read(cx, buffer),
         }
     }
 
@@ -93,6 +97,8 @@ impl Stream {
         match self {
             Self::Plain(stream) => stream.write_all(bytes).await,
             Self::Tls(stream) => stream.write_all(bytes).await,
+            #[cfg(test)]
+            Self::Memory(stream) => stream.write_all(bytes).await,
         }
     }
 
@@ -101,6 +107,8 @@ impl Stream {
             // Nothing is held back there.
             Self::Plain(_) => Ok(()),
             Self::Tls(stream) => stream.flush().await,
+            #[cfg(test)]
+            Self::Memory(_) => Ok(()),
         }
     }
 }
@@ -138,10 +146,20 @@ impl Connection {
         })
     }
 
+    #[cfg(test)]
+    pub(super) fn over(stream: tokio::io::DuplexStream) -> Self {
+        Self {
+            stream: Stream::Memory(stream),
+            parser: Parser::default(),
+        }
+    }
+
     pub(super) fn is_open_for_reading(&self) -> bool {
         match &self.stream {
             Stream::Plain(stream) => stream.peer_addr().is_ok(),
             Stream::Tls(stream) => stream.get_ref().0.peer_addr().is_ok(),
+            #[cfg(test)]
+            Stream::Memory(_) => true,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Answers as they arrive: head, then a body by length, in chunks, or up to the end.
 
-use std::time::Instant;
+use tokio::time::Instant;
 
 use crate::record::ErrorKind;
 use crate::target::content::Checker;

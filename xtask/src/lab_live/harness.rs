@@ -1,0 +1,147 @@
+//! Runs of the lab, and what they left.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+
+pub(super) struct Lab {
+    pub(super) binary: PathBuf,
+    pub(super) dir: PathBuf,
+    /// Of Cairn.
+    pub(super) port: u16,
+    /// Of OpenStack Swift, whose proxy speaks S3.
+    pub(super) s3: Option<u16>,
+}
+
+/// What a run left.
+pub(super) struct Run {
+    pub(super) meta: Value,
+    pub(super) stages: Vec<Value>,
+    pub(super) shown: String,
+}
+
+pub(super) const LOGIN: [&str; 4] = ["--user", "test:tester", "--key", "testing"];
+
+impl Lab {
+    pub(super) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.dir.join(name);
+        std::fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    pub(super) fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command.arg("lab").current_dir(&self.dir);
+        command
+    }
+
+    /// `cairn lab run FILE ARGUMENTS`, whatever comes of it.
+    pub(super) fn run(&self, file: &Path, arguments: &[&str]) -> Result<Run> {
+        let mut command = self.command();
+        command.arg("run");
+        self.finish(command, file, arguments)
+    }
+
+    pub(super) fn finish(
+        &self,
+        mut command: Command,
+        file: &Path,
+        arguments: &[&str],
+    ) -> Result<Run> {
+        let out = tempfile::tempdir_in(&self.dir)?;
+        let folder = out.path().join("run");
+        command.arg(file).args(["--no-ceiling", "--resources", "0"]);
+        command.args(arguments).arg("--out").arg(&folder);
+        let output = command.output().context("starting the lab")?;
+        let shown = [output.stdout, output.stderr].concat();
+        let shown = String::from_utf8_lossy(&shown).into_owned();
+        let read = |name: &str| -> Result<Value> {
+            let text = std::fs::read(folder.join(name)).with_context(|| shown.clone())?;
+            Ok(serde_json::from_slice(&text)?)
+        };
+        let stages = match folder.join("stages.json").is_file() {
+            true => read("stages.json")?,
+            false => Value::Array(Vec::new()),
+        };
+        Ok(Run {
+            meta: read("run.json")?,
+            stages: stages.as_array().cloned().unwrap_or_default(),
+            shown,
+        })
+    }
+
+    /// As [`Self::run`]; it must complete without a failed operation.
+    pub(super) fn must(&self, file: &Path, arguments: &[&str]) -> Result<Run> {
+        let run = self.run(file, arguments)?;
+        run.is_clean()?;
+        Ok(run)
+    }
+}
+
+impl Run {
+    pub(super) fn is_clean(&self) -> Result<()> {
+        ensure!(
+            self.meta["state"] == "completed",
+            "it ended as {}:\n{}",
+            self.meta["state"],
+            self.shown
+        );
+        for operation in self.operations("") {
+            let errors = operation["errors"].as_object();
+            ensure!(
+                errors.is_none_or(serde_json::Map::is_empty),
+                "{}: {}",
+                operation["name"],
+                operation["errors"]
+            );
+        }
+        Ok(())
+    }
+
+    pub(super) fn works(&self, stage: &str) -> impl Iterator<Item = &Value> {
+        let of = move |value: &Value| value["name"].as_str().is_some_and(|n| n.contains(stage));
+        let stages = self.stages.iter().filter(move |value| of(value));
+        stages
+            .filter_map(|stage| stage["works"].as_array())
+            .flatten()
+    }
+
+    pub(super) fn operations(&self, stage: &str) -> impl Iterator<Item = &Value> {
+        let works = self.works(stage);
+        works
+            .filter_map(|work| work["operations"].as_array())
+            .flatten()
+    }
+
+    pub(super) fn count(&self, stage: &str) -> u64 {
+        let counts = self.operations(stage).filter_map(|o| o["ops"].as_u64());
+        counts.sum()
+    }
+}
+
+/// The run failed, nothing was asked, and one line that has all these words says why.
+pub(super) fn one_line(run: &Run, words: &[&str]) -> Result<()> {
+    ensure!(run.meta["state"] == "failed", "it {}", run.meta["state"]);
+    ensure!(
+        run.stages.len() == 1,
+        "{} stages were tried",
+        run.stages.len()
+    );
+    let message = run.meta["message"].as_str().unwrap_or_default();
+    let told = run.shown.lines().filter(|line| line.contains(message));
+    ensure!(
+        !message.is_empty() && told.count() == 1,
+        "not told once:\n{}",
+        run.shown
+    );
+    for word in words {
+        ensure!(message.contains(word), "no {word:?} in: {message}");
+    }
+    Ok(())
+}
