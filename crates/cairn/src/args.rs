@@ -166,6 +166,7 @@ impl From<LogArguments> for LogOptions {
         LogOptions {
             format,
             level: arguments.log_level,
+            syslog: None,
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn account(
         AccountServerConfig::new(cluster.hash_path.clone(), Arc::clone(&cluster.policies));
     Ok(AccountServerConfig {
         constraints: (*cluster.constraints).clone(),
-        mount_check: settings.mount_check,
+        mount_check: settings.place.mount_check,
         fallocate_reserve: index_reserve(section)?,
         clock,
         ..defaults
@@ -43,12 +43,12 @@ pub(crate) fn container(
         ContainerServerConfig::new(cluster.hash_path.clone(), Arc::clone(&cluster.policies));
     Ok(ContainerServerConfig {
         constraints: (*cluster.constraints).clone(),
-        mount_check: settings.mount_check,
+        mount_check: settings.place.mount_check,
         fallocate_reserve: index_reserve(section)?,
         node_timeout: section.seconds_or("node_timeout", 3.0)?,
         conn_timeout: section.seconds_or("conn_timeout", 0.5)?,
         allowed_sync_hosts: section.list_or("allowed_sync_hosts", "127.0.0.1"),
-        sync_realms: sync_realms(&settings.swift_dir)?,
+        sync_realms: sync_realms(&settings.place.swift_dir)?,
         allow_versions: section.bool_or("allow_versions", false),
         ..defaults
     })

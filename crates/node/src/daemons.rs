@@ -1,0 +1,168 @@
+//! The daemons: which there are, the section each reads, and making one from it.
+//!
+//! A daemon runs in one of two ways. `cairn up` and `cairn serve` run those whose sections are in
+//! the servers' confs, inside their process. Under Swift's names (`swift-object-updater CONF`) each
+//! is a program of its own, and `swift-object-server` runs the server alone. A lock on the folder
+//! of devices keeps one daemon from running both ways at once.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use cairn_daemons::{
+    ContainerUpdater, ContainerUpdaterConfig, ObjectUpdater, UpdaterConfig, Written,
+};
+use cairn_formats::ini::Section;
+use cairn_http::Clock;
+use cairn_peer::Backends;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::cluster::Clusters;
+use crate::conf::Role;
+use crate::settings::Place;
+use crate::storage::Storage;
+
+/// A daemon that this build has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DaemonKind {
+    ContainerUpdater,
+    ObjectUpdater,
+}
+
+impl DaemonKind {
+    pub const ALL: [DaemonKind; 2] = [DaemonKind::ContainerUpdater, DaemonKind::ObjectUpdater];
+
+    /// The name of its section, and behind `swift-` of its program.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DaemonKind::ContainerUpdater => "container-updater",
+            DaemonKind::ObjectUpdater => "object-updater",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<DaemonKind> {
+        DaemonKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The server beside which it runs in `cairn serve`.
+    pub const fn role(self) -> Role {
+        match self {
+            DaemonKind::ContainerUpdater => Role::Container,
+            DaemonKind::ObjectUpdater => Role::Object,
+        }
+    }
+}
+
+/// What a command line may narrow a pass to. Empty: everything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Narrowed {
+    pub devices: Vec<String>,
+    pub partitions: Vec<u32>,
+    pub policies: Vec<u32>,
+    /// Of so many processes that share the work …
+    pub processes: Option<u64>,
+    /// … this is that one, counted from 0.
+    pub process: Option<u64>,
+}
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A daemon, ready to work.
+pub(crate) struct Daemon {
+    pub(crate) kind: DaemonKind,
+    once: Box<dyn Fn() -> Work + Send + Sync>,
+    run: Box<dyn Fn(watch::Receiver<bool>) -> Work + Send + Sync>,
+}
+
+impl Daemon {
+    fn new<D, O, R>(
+        kind: DaemonKind,
+        daemon: Arc<D>,
+        once: impl Fn(Arc<D>) -> O + Send + Sync + 'static,
+        run: impl Fn(Arc<D>, watch::Receiver<bool>) -> R + Send + Sync + 'static,
+    ) -> Daemon
+    where
+        D: Send + Sync + 'static,
+        O: Future<Output = ()> + Send + 'static,
+        R: Future<Output = ()> + Send + 'static,
+    {
+        let other = daemon.clone();
+        Daemon {
+            kind,
+            once: Box::new(move || Box::pin(once(daemon.clone()))),
+            run: Box::new(move |stop| Box::pin(run(other.clone(), stop))),
+        }
+    }
+
+    /// Runs until `stop` turns true.
+    pub(crate) fn start(&self, tasks: &mut JoinSet<()>, stop: watch::Receiver<bool>) {
+        tasks.spawn((self.run)(stop));
+    }
+
+    /// One pass.
+    pub(crate) fn once(&self) -> Work {
+        (self.once)()
+    }
+}
+
+/// What daemons are made of.
+pub(crate) struct Ground<'a> {
+    pub(crate) clusters: &'a mut Clusters,
+    pub(crate) storage: &'a mut Storage,
+    pub(crate) backends: &'a Arc<Backends>,
+    pub(crate) clock: &'a Clock,
+    /// What this process's own container servers write; none where they are elsewhere.
+    pub(crate) written: Option<Arc<Written>>,
+}
+
+/// Makes a daemon from its section.
+pub(crate) fn make(
+    kind: DaemonKind,
+    section: &Section,
+    narrowed: &Narrowed,
+    ground: Ground<'_>,
+) -> Result<Daemon> {
+    let place = Place::read(section);
+    make_at(kind, section, &place, narrowed, ground).with_context(|| format!("[{}]", kind.name()))
+}
+
+fn make_at(
+    kind: DaemonKind,
+    section: &Section,
+    place: &Place,
+    narrowed: &Narrowed,
+    ground: Ground<'_>,
+) -> Result<Daemon> {
+    let cluster = ground.clusters.get(&place.swift_dir)?;
+    let backends = ground.backends.clone();
+    let _ = (narrowed, ground.clock);
+    Ok(match kind {
+        DaemonKind::ObjectUpdater => Daemon::new(
+            kind,
+            ObjectUpdater::new(
+                UpdaterConfig::read(section)?,
+                cluster.hash_path.clone(),
+                cluster.policies.clone(),
+                cluster.rings()?,
+                ground.storage.devices(place, section)?,
+                backends,
+            ),
+            |updater| async move { _ = updater.sweep().await },
+            |updater, stop| updater.run(stop),
+        ),
+        DaemonKind::ContainerUpdater => Daemon::new(
+            kind,
+            ContainerUpdater::new(
+                ContainerUpdaterConfig::read(section)?,
+                cluster.hash_path.clone(),
+                cluster.rings()?,
+                ground.storage.pool(&place.devices),
+                backends,
+                ground.written.unwrap_or_default(),
+            ),
+            |updater| async move { updater.once().await },
+            |updater, stop| updater.run(stop),
+        ),
+    })
+}
