@@ -93,6 +93,14 @@ impl IndexDb {
         reclaim(&self.pool, &self.key, self.check, age, sync_age).await
     }
 
+    /// Makes the device's `tmp` folder, into which files are received.
+    pub async fn make_tmp(&self) -> Result<()> {
+        let made = self
+            .pool
+            .submit_shared(&self.key, self.check, |config, db| db.make_tmp(config));
+        answer(made).await
+    }
+
     /// A file received in the device's `tmp` folder becomes this database, of which there must be
     /// none. `file_name`: what its sender calls it.
     pub async fn take_received(&self, name: String, file_name: Option<String>) -> Result<Received> {

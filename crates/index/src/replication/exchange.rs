@@ -138,11 +138,15 @@ impl Db {
         })
     }
 
+    pub(crate) fn make_tmp(&self, config: &IndexConfig) -> Result<()> {
+        let device = config.devices.join(&*self.key.device);
+        files::make_folders(&device, &device.join("tmp"))
+    }
+
     /// As `copy_to`, in the device's `tmp` folder.
     pub(crate) fn snapshot(&self, config: &IndexConfig, name: &str) -> Result<PathBuf> {
         let to = received_path(self, config, name)?;
-        let tmp = to.parent().unwrap_or(&to);
-        fs::create_dir_all(tmp).map_err(|error| IndexError::io(tmp, error))?;
+        self.make_tmp(config)?;
         self.copy_to(config, &to).inspect_err(|_| {
             // What was begun is of no use.
             let _ = fs::remove_file(&to);
