@@ -8,6 +8,7 @@ pub mod acl;
 pub mod conditional;
 pub mod content_type;
 pub mod ini;
+pub mod json_ascii;
 pub mod listing;
 pub mod pickle;
 pub mod range;
