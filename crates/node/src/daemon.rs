@@ -74,7 +74,7 @@ pub fn run(called: &Called) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start the threads that work")?;
-    let mut storage = Storage::new(false);
+    let mut storage = Storage::new(false, false);
     let mut clusters = Clusters::default();
     let daemon = {
         let _inside = runtime.enter();

@@ -47,7 +47,8 @@ impl Services {
         let mut maker = Maker {
             backends: Backends::new(connect_timeout(servers)?),
             clusters: Clusters::default(),
-            storage: Storage::new(unsafe_no_fsync),
+            // Where daemons run in other processes, these work on the same databases.
+            storage: Storage::new(unsafe_no_fsync, with_daemons),
             clock: Clock::system(),
             written: if with_daemons {
                 noted_folders(servers)

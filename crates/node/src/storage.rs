@@ -20,13 +20,16 @@ pub(crate) struct Storage {
     devices: BTreeMap<PathBuf, Arc<Devices>>,
     pools: BTreeMap<PathBuf, Arc<IndexPool>>,
     unsafe_no_fsync: bool,
+    exclusive: bool,
 }
 
 impl Storage {
-    /// `unsafe_no_fsync`: writes are answered before they are on disk.
-    pub(crate) fn new(unsafe_no_fsync: bool) -> Storage {
+    /// `unsafe_no_fsync`: writes are answered before they are on disk. `exclusive`: no other
+    /// process works on these databases.
+    pub(crate) fn new(unsafe_no_fsync: bool, exclusive: bool) -> Storage {
         Storage {
             unsafe_no_fsync,
+            exclusive,
             ..Storage::default()
         }
     }
@@ -52,6 +55,8 @@ impl Storage {
     pub(crate) fn pool(&mut self, devices: &Path) -> Arc<IndexPool> {
         let make = || {
             let mut config = IndexConfig::new(devices);
+            config.exclusive = self.exclusive;
+            config.unsafe_no_sync = self.unsafe_no_fsync;
             // Rows and objects on one file system share their syncs.
             config.commit_sync = if self.unsafe_no_fsync {
                 Arc::new(|_, _, _| Ok(()))

@@ -18,25 +18,25 @@ const PROGRAMS: &[&str] = &[
     "swift-account-server",
     "swift-container-server",
     "swift-object-server",
-    "swift-container-updater",
-    "swift-object-updater",
-    "swift-ring-builder",
-];
-/// Those of OpenStack Swift, when its own are tested.
-const UPSTREAM_ONLY: &[&str] = &[
-    "swift-init",
     "swift-account-auditor",
     "swift-account-reaper",
     "swift-account-replicator",
     "swift-container-auditor",
-    "swift-container-reconciler",
     "swift-container-replicator",
-    "swift-container-sharder",
-    "swift-container-sync",
+    "swift-container-updater",
     "swift-object-auditor",
     "swift-object-expirer",
-    "swift-object-reconstructor",
     "swift-object-replicator",
+    "swift-object-updater",
+    "swift-init",
+    "swift-ring-builder",
+];
+/// Those that only OpenStack Swift has.
+const UPSTREAM_ONLY: &[&str] = &[
+    "swift-container-reconciler",
+    "swift-container-sharder",
+    "swift-container-sync",
+    "swift-object-reconstructor",
 ];
 
 const PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache etag-quoter \
