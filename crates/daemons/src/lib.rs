@@ -8,6 +8,8 @@
 
 mod calls;
 pub mod container_updater;
+pub mod db_replicator;
+mod local;
 pub mod object_updater;
 mod pace;
 pub mod recon_cache;
@@ -16,5 +18,8 @@ mod rounds;
 mod testing;
 
 pub use container_updater::{ContainerUpdater, ContainerUpdaterConfig, NotesWrites, Written};
+pub use db_replicator::{
+    DbReplicator, DbReplicatorConfig, OnlyThese, ReplicationStats, WholeDatabases,
+};
 pub use object_updater::{ObjectUpdater, SweepStats, UpdaterConfig};
 pub use recon_cache::ReconCache;
