@@ -19,7 +19,9 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cairn_index::{Broker, DbKey, DbKind, DriveCheck, IndexDb, IndexError, IndexPool, ReplicationInfo};
+use cairn_index::{
+    Broker, DbKey, DbKind, DriveCheck, IndexDb, IndexError, IndexPool, ReplicationInfo,
+};
 use cairn_peer::{Backends, LoadedRing, Node, Rings};
 use cairn_ring::Device;
 use cairn_types::{HashPath, PolicySet, Timestamp};
@@ -154,7 +156,10 @@ impl DbReplicator {
         let (attempted, failures, removed) = (stats.attempted, stats.failure, stats.remove);
         let elapsed_s = now - start;
         if failures + removed + stats.rsync + stats.diff + stats.remote_merge > 0 {
-            info!(kind, attempted, failures, removed, elapsed_s, "replication pass over");
+            info!(
+                kind,
+                attempted, failures, removed, elapsed_s, "replication pass over"
+            );
         } else {
             debug!(kind, attempted, elapsed_s, "replication pass over");
         }
@@ -422,7 +427,10 @@ impl DbReplicator {
         };
         match db.remove_if(unchanged).await {
             Ok(true) => self.count(|stats| stats.remove += 1),
-            Ok(false) => debug!(hash = db.key().hash.hex(), "a misplaced database has news, it stays"),
+            Ok(false) => debug!(
+                hash = db.key().hash.hex(),
+                "a misplaced database has news, it stays"
+            ),
             Err(error) => warn!(hash = db.key().hash.hex(), %error, "a misplaced database stays"),
         }
     }

@@ -74,7 +74,10 @@ impl DbReplicator {
         far: bool,
     ) -> Result<bool> {
         let Some(replica) = Replica::parse(&answer.body) else {
-            warn!(node = peer.node.name(), "a replica's answer is not readable");
+            warn!(
+                node = peer.node.name(),
+                "a replica's answer is not readable"
+            );
             return Ok(false);
         };
         self.take(job, info, &replica).await?;
@@ -229,7 +232,10 @@ impl DbReplicator {
             rows = rows_since(point).await?;
         }
         if !rows.is_empty() {
-            debug!(node = peer.node.name(), "the rest of the rows is sent by the next pass");
+            debug!(
+                node = peer.node.name(),
+                "the rest of the rows is sent by the next pass"
+            );
             self.count(|stats| stats.diff_capped += 1);
             return Ok(false);
         }

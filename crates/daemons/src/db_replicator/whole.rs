@@ -38,7 +38,13 @@ impl DbReplicator {
         far: bool,
     ) -> Result<bool> {
         let is_small = usize::try_from(info.max_row).unwrap_or(0) <= self.config.per_diff;
+        let is_sharded = info
+            .of_container
+            .as_ref()
+            .is_some_and(|facts| facts.db_state == "sharded");
         let ways: &[WholeDatabases] = match self.config.whole_databases {
+            // What a PUT makes was never sharded.
+            _ if is_sharded => &[WholeDatabases::Rsync],
             WholeDatabases::Auto if is_small => &[WholeDatabases::Rows, WholeDatabases::Rsync],
             WholeDatabases::Auto => &[WholeDatabases::Rsync, WholeDatabases::Rows],
             WholeDatabases::Rsync => &[WholeDatabases::Rsync],
@@ -108,8 +114,10 @@ impl DbReplicator {
         far: bool,
     ) -> Result<bool> {
         let name = format!("sending-{:032x}", (self.pool.config().random)());
-        let snapshot = job.db.snapshot(name).await?;
-        let sent = self.rsync(&snapshot, &peer.node.device, &info.id, far).await;
+        let (snapshot, file) = job.db.snapshot(name).await?;
+        let sent = self
+            .rsync(&snapshot, &peer.node.device, &info.id, far)
+            .await;
         let removed = blocking(move || std::fs::remove_file(snapshot));
         if let Err(error) = removed.await {
             warn!(%error, "a copy made for rsync is not removed");
@@ -119,7 +127,6 @@ impl DbReplicator {
         }
         let merged = (info.count.max(0) / MERGED_ROWS_PER_SECOND) as u64;
         let patience = peer.patience.max(Duration::from_secs(merged));
-        let file = format!("{}.db", job.db.key().hash.hex());
         let args = json!([operation, info.id, file]);
         let answer = peer.replicate_within(&args, patience).await;
         Ok(answer.is_some_and(|answer| answer.status.is_success()))
