@@ -30,7 +30,7 @@ pub(crate) async fn call(
 }
 
 /// Daemons talk over the replication network, where there is one.
-fn replication_address(node: &Node) -> SocketAddr {
+pub(crate) fn replication_address(node: &Node) -> SocketAddr {
     let device = &node.device;
     let ip = match device.replication_ip.parse::<IpAddr>() {
         Ok(ip) if device.replication_ip != device.ip => ip,

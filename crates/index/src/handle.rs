@@ -150,8 +150,9 @@ impl IndexDb {
     }
 
     /// Writes a whole, consistent copy to a new file of this name in the device's `tmp` folder,
-    /// while others read and write the database.
-    pub async fn snapshot(&self, name: String) -> Result<PathBuf> {
+    /// while others read and write the database. Gives where, and what the database's own file
+    /// is called.
+    pub async fn snapshot(&self, name: String) -> Result<(PathBuf, String)> {
         answer(
             self.pool
                 .submit_shared(&self.key, self.check, move |config, db| {

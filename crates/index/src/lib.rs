@@ -35,7 +35,7 @@ mod schema;
 mod sync;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
-pub use broker::Broker;
+pub use broker::{Broker, Reclaimed};
 pub use config::{Clock, CommitSync, IndexConfig};
 pub use container::{ContainerBroker, ContainerInfo, ObjectRow, PolicyStats};
 pub use drive::{DriveCheck, Reserve};

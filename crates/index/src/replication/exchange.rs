@@ -143,15 +143,19 @@ impl Db {
         files::make_folders(&device, &device.join("tmp"))
     }
 
-    /// As `copy_to`, in the device's `tmp` folder.
-    pub(crate) fn snapshot(&self, config: &IndexConfig, name: &str) -> Result<PathBuf> {
+    /// As `copy_to`, in the device's `tmp` folder; and what the database's own file is called.
+    pub(crate) fn snapshot(&self, config: &IndexConfig, name: &str) -> Result<(PathBuf, String)> {
         let to = received_path(self, config, name)?;
         self.make_tmp(config)?;
         self.copy_to(config, &to).inspect_err(|_| {
             // What was begun is of no use.
             let _ = fs::remove_file(&to);
         })?;
-        Ok(to)
+        let file = self.read(config, |broker| {
+            let file = Path::new(broker.conn.path().unwrap_or_default()).file_name();
+            Ok(file.unwrap_or_default().to_string_lossy().into_owned())
+        })?;
+        Ok((to, file))
     }
 
     /// Works on a received file, all in one transaction, and leaves one synced file. A damaged
