@@ -10,9 +10,11 @@ mod calls;
 pub mod container_updater;
 pub mod object_updater;
 mod pace;
+pub mod recon_cache;
 mod rounds;
 #[cfg(test)]
 mod testing;
 
 pub use container_updater::{ContainerUpdater, ContainerUpdaterConfig, NotesWrites, Written};
 pub use object_updater::{ObjectUpdater, SweepStats, UpdaterConfig};
+pub use recon_cache::ReconCache;
