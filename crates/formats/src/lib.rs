@@ -11,5 +11,6 @@ pub mod ini;
 pub mod listing;
 pub mod pickle;
 pub mod range;
+pub mod ssync;
 pub mod swift_conf;
 pub mod tar;
