@@ -65,6 +65,10 @@ struct DaemonArguments {
     #[arg(short = 'i', long, value_name = "NUMBERS", value_delimiter = ',')]
     policies: Vec<u32>,
 
+    /// For object-auditor: only open objects, so many a second
+    #[arg(short, long = "zero_byte_fps", value_name = "N")]
+    zero_byte_fps: Option<f64>,
+
     /// Of so many processes that share the work
     #[arg(long, value_name = "N")]
     processes: Option<u64>,
@@ -138,6 +142,7 @@ fn called(kind: DaemonKind, parsed: DaemonArguments) -> daemon::Called {
             devices: parsed.devices,
             partitions: parsed.partitions,
             policies: parsed.policies,
+            zero_byte_fps: parsed.zero_byte_fps,
             processes: parsed.processes,
             process: parsed.process,
         },

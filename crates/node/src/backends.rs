@@ -85,12 +85,25 @@ pub(crate) fn object(
                 &defaults.expiring_objects_account_name,
             )
             .to_owned(),
+        replication_concurrency: section
+            .usize_or("replication_concurrency", defaults.replication_concurrency)?,
+        replication_concurrency_per_device: section.usize_or(
+            "replication_concurrency_per_device",
+            defaults.replication_concurrency_per_device,
+        )?,
+        replication_lock_timeout: section.seconds_or("replication_lock_timeout", 15.0)?,
+        replication_failure_threshold: section.usize_or(
+            "replication_failure_threshold",
+            defaults.replication_failure_threshold,
+        )?,
+        replication_failure_ratio: section.f64_or("replication_failure_ratio", 1.0)?,
         diskfile: diskfile(section)?,
         ..defaults
     })
 }
 
-fn diskfile(section: &Section) -> Result<DiskFileConfig, ConfError> {
+/// Options of the engine, for servers and daemons.
+pub(crate) fn diskfile(section: &Section) -> Result<DiskFileConfig, ConfError> {
     let defaults = DiskFileConfig::default();
     let percent = section.f64_or("etag_validate_pct", defaults.etag_validate_pct)?;
     if !(0.0..=100.0).contains(&percent) {

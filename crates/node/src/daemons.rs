@@ -10,15 +10,21 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use cairn_daemons::{
-    ContainerUpdater, ContainerUpdaterConfig, ObjectUpdater, UpdaterConfig, Written,
+    AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts, ContainerUpdater,
+    ContainerUpdaterConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig,
+    ObjectAuditor, ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReplicatorConfig,
+    ReplicatorParts, UpdaterConfig, Written,
 };
+use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;
 use cairn_http::Clock;
+use cairn_index::DbKind;
 use cairn_peer::Backends;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::cluster::Clusters;
+use crate::backends;
+use crate::cluster::{Cluster, Clusters};
 use crate::conf::Role;
 use crate::settings::Place;
 use crate::storage::Storage;
@@ -26,17 +32,41 @@ use crate::storage::Storage;
 /// A daemon that this build has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DaemonKind {
+    AccountAuditor,
+    AccountReaper,
+    AccountReplicator,
+    ContainerAuditor,
+    ContainerReplicator,
     ContainerUpdater,
+    ObjectAuditor,
+    ObjectReplicator,
     ObjectUpdater,
 }
 
 impl DaemonKind {
-    pub const ALL: [DaemonKind; 2] = [DaemonKind::ContainerUpdater, DaemonKind::ObjectUpdater];
+    pub const ALL: [DaemonKind; 9] = [
+        DaemonKind::AccountAuditor,
+        DaemonKind::AccountReaper,
+        DaemonKind::AccountReplicator,
+        DaemonKind::ContainerAuditor,
+        DaemonKind::ContainerReplicator,
+        DaemonKind::ContainerUpdater,
+        DaemonKind::ObjectAuditor,
+        DaemonKind::ObjectReplicator,
+        DaemonKind::ObjectUpdater,
+    ];
 
     /// The name of its section, and behind `swift-` of its program.
     pub const fn name(self) -> &'static str {
         match self {
+            DaemonKind::AccountAuditor => "account-auditor",
+            DaemonKind::AccountReaper => "account-reaper",
+            DaemonKind::AccountReplicator => "account-replicator",
+            DaemonKind::ContainerAuditor => "container-auditor",
+            DaemonKind::ContainerReplicator => "container-replicator",
             DaemonKind::ContainerUpdater => "container-updater",
+            DaemonKind::ObjectAuditor => "object-auditor",
+            DaemonKind::ObjectReplicator => "object-replicator",
             DaemonKind::ObjectUpdater => "object-updater",
         }
     }
@@ -48,18 +78,27 @@ impl DaemonKind {
     /// The server beside which it runs in `cairn serve`.
     pub const fn role(self) -> Role {
         match self {
-            DaemonKind::ContainerUpdater => Role::Container,
-            DaemonKind::ObjectUpdater => Role::Object,
+            DaemonKind::AccountAuditor
+            | DaemonKind::AccountReaper
+            | DaemonKind::AccountReplicator => Role::Account,
+            DaemonKind::ContainerAuditor
+            | DaemonKind::ContainerReplicator
+            | DaemonKind::ContainerUpdater => Role::Container,
+            DaemonKind::ObjectAuditor
+            | DaemonKind::ObjectReplicator
+            | DaemonKind::ObjectUpdater => Role::Object,
         }
     }
 }
 
 /// What a command line may narrow a pass to. Empty: everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Narrowed {
     pub devices: Vec<String>,
     pub partitions: Vec<u32>,
     pub policies: Vec<u32>,
+    /// An object auditor's: only open objects, so many a second.
+    pub zero_byte_fps: Option<f64>,
     /// Of so many processes that share the work …
     pub processes: Option<u64>,
     /// … this is that one, counted from 0.
@@ -135,21 +174,49 @@ fn make_at(
     ground: Ground<'_>,
 ) -> Result<Daemon> {
     let cluster = ground.clusters.get(&place.swift_dir)?;
-    let backends = ground.backends.clone();
-    let _ = (narrowed, ground.clock);
+    let clock = ground.clock.clone();
+    let (backends, storage) = (ground.backends.clone(), ground.storage);
+    let narrowed = narrowed.clone();
     Ok(match kind {
-        DaemonKind::ObjectUpdater => Daemon::new(
+        DaemonKind::AccountAuditor | DaemonKind::ContainerAuditor => Daemon::new(
             kind,
-            ObjectUpdater::new(
-                UpdaterConfig::read(section)?,
+            DbAuditor::new(
+                DbAuditorConfig::read(section, db_kind(kind))?,
+                storage.pool(&place.devices),
+            ),
+            |auditor| async move { _ = auditor.once().await },
+            |auditor, stop| auditor.run(stop),
+        ),
+        DaemonKind::AccountReplicator | DaemonKind::ContainerReplicator => Daemon::new(
+            kind,
+            DbReplicator::new(
+                DbReplicatorConfig::read(section, db_kind(kind))?,
                 cluster.hash_path.clone(),
-                cluster.policies.clone(),
+                &cluster.policies,
                 cluster.rings()?,
-                ground.storage.devices(place, section)?,
+                storage.pool(&place.devices),
                 backends,
             ),
-            |updater| async move { _ = updater.sweep().await },
-            |updater, stop| updater.run(stop),
+            move |replicator| {
+                let only = OnlyThese {
+                    devices: narrowed.devices.iter().cloned().collect(),
+                    partitions: narrowed.partitions.iter().copied().collect(),
+                };
+                async move { _ = replicator.once_of(&only).await }
+            },
+            |replicator, stop| replicator.run(stop),
+        ),
+        DaemonKind::AccountReaper => Daemon::new(
+            kind,
+            AccountReaper::new(
+                AccountReaperConfig::read(section)?,
+                cluster.hash_path.clone(),
+                cluster.rings()?,
+                storage.pool(&place.devices),
+                backends,
+            ),
+            |reaper| async move { _ = reaper.once().await },
+            |reaper, stop| reaper.run(stop),
         ),
         DaemonKind::ContainerUpdater => Daemon::new(
             kind,
@@ -157,12 +224,80 @@ fn make_at(
                 ContainerUpdaterConfig::read(section)?,
                 cluster.hash_path.clone(),
                 cluster.rings()?,
-                ground.storage.pool(&place.devices),
+                storage.pool(&place.devices),
                 backends,
                 ground.written.unwrap_or_default(),
             ),
             |updater| async move { updater.once().await },
             |updater, stop| updater.run(stop),
         ),
+        DaemonKind::ObjectUpdater => Daemon::new(
+            kind,
+            ObjectUpdater::new(
+                UpdaterConfig::read(section)?,
+                cluster.hash_path.clone(),
+                cluster.policies.clone(),
+                cluster.rings()?,
+                storage.devices(place, section)?,
+                backends,
+            ),
+            |updater| async move { _ = updater.sweep().await },
+            |updater, stop| updater.run(stop),
+        ),
+        DaemonKind::ObjectAuditor => Daemon::new(
+            kind,
+            ObjectAuditor::new(
+                AuditorConfig::read(section)?,
+                AuditorParts {
+                    engine: engine(section, &cluster)?,
+                    policies: cluster.policies.clone(),
+                    devices: storage.devices(place, section)?,
+                    clock,
+                },
+            ),
+            move |auditor| {
+                let only = AuditOnly {
+                    devices: narrowed.devices.clone(),
+                    zero_byte_fps: narrowed.zero_byte_fps,
+                };
+                async move { _ = auditor.once(&only).await }
+            },
+            |auditor, stop| auditor.run(stop),
+        ),
+        DaemonKind::ObjectReplicator => Daemon::new(
+            kind,
+            ObjectReplicator::new(
+                ReplicatorConfig::read(section)?,
+                ReplicatorParts {
+                    engine: engine(section, &cluster)?,
+                    policies: cluster.policies.clone(),
+                    rings: cluster.rings()?,
+                    devices: storage.devices(place, section)?,
+                    backends,
+                    clock,
+                },
+            ),
+            move |replicator| {
+                let only = Only {
+                    devices: narrowed.devices.clone(),
+                    partitions: narrowed.partitions.clone(),
+                    policies: narrowed.policies.clone(),
+                };
+                async move { _ = replicator.once(&only).await }
+            },
+            |replicator, stop| replicator.run(stop),
+        ),
     })
+}
+
+fn db_kind(kind: DaemonKind) -> DbKind {
+    match kind.role() {
+        Role::Account => DbKind::Account,
+        _ => DbKind::Container,
+    }
+}
+
+fn engine(section: &Section, cluster: &Cluster) -> Result<DiskFileEngine> {
+    let config = backends::diskfile(section)?;
+    Ok(DiskFileEngine::new(cluster.hash_path.clone(), config))
 }
