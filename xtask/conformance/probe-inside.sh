@@ -16,4 +16,7 @@ mkdir -p /run/swift /run/lock
 rsync --daemon --config="$home/rsyncd.conf"
 memcached -d -u root -l 127.0.0.1 -p 11211
 export PATH="$home/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-exec "$@"
+# Not exec: this shell is the first process here, and takes care of those that lost their parent.
+status=0
+"$@" || status=$?
+exit "$status"

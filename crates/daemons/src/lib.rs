@@ -6,6 +6,7 @@
 //! | [`ObjectReplicator`] | `object-replicator` | makes replicas of objects alike, moves handoffs home |
 //! | [`ObjectAuditor`] | `object-auditor` | reads objects, quarantines what does not match |
 //! | [`ObjectUpdater`] | `object-updater` | delivers container updates that failed |
+//! | [`ObjectExpirer`] | `object-expirer` | deletes objects whose time has come |
 //! | [`ContainerUpdater`] | `container-updater` | tells accounts what their containers hold |
 //! | [`DbReplicator`] | `account-`, `container-replicator` | makes replicas of databases alike |
 //! | [`DbAuditor`] | `account-`, `container-auditor` | checks databases |
@@ -24,8 +25,10 @@ mod calls;
 pub mod container_updater;
 pub mod db_auditor;
 pub mod db_replicator;
+pub mod internal_client;
 mod local;
 pub mod object_auditor;
+pub mod object_expirer;
 pub mod object_replicator;
 pub mod object_updater;
 mod pace;
@@ -40,6 +43,8 @@ pub use db_auditor::{DbAuditor, DbAuditorConfig};
 pub use db_replicator::{DbReplicator, DbReplicatorConfig, OnlyThese, WholeDatabases};
 pub use local::OwnAddress;
 pub use object_auditor::{AuditOnly, AuditStats, AuditorConfig, AuditorParts, ObjectAuditor};
+pub use internal_client::{InternalClient, InternalClientError};
+pub use object_expirer::{ExpirerParts, ExpirerStats, ObjectExpirer, ObjectExpirerConfig};
 pub use object_replicator::{
     ObjectReplicator, Only, ReplicationStats, ReplicatorConfig, ReplicatorParts,
 };

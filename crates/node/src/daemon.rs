@@ -84,6 +84,7 @@ pub fn run(called: &Called) -> Result<()> {
             backends: &Backends::new(section.seconds_or("conn_timeout", 0.5)?),
             clock: &Clock::system(),
             written: None,
+            conf: &called.conf,
         };
         daemons::make(called.kind, &section, &called.narrowed, ground)
             .with_context(|| called.conf.display().to_string())?

@@ -5,19 +5,20 @@
 //! is a program of its own, and `swift-object-server` runs the server alone. A lock on the folder
 //! of devices keeps one daemon from running both ways at once.
 
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use cairn_daemons::{
     AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts, ContainerUpdater,
     ContainerUpdaterConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig,
-    ObjectAuditor, ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReplicatorConfig,
+    ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig, ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReplicatorConfig,
     ReplicatorParts, UpdaterConfig, Written,
 };
 use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;
-use cairn_http::Clock;
+use cairn_http::{Clock, Handler};
 use cairn_index::DbKind;
 use cairn_peer::Backends;
 use tokio::sync::watch;
@@ -25,7 +26,9 @@ use tokio::task::JoinSet;
 
 use crate::backends;
 use crate::cluster::{Cluster, Clusters};
-use crate::conf::Role;
+use crate::conf::{Role, ServerConf};
+use crate::pipeline;
+use crate::services;
 use crate::settings::Place;
 use crate::storage::Storage;
 
@@ -39,12 +42,13 @@ pub enum DaemonKind {
     ContainerReplicator,
     ContainerUpdater,
     ObjectAuditor,
+    ObjectExpirer,
     ObjectReplicator,
     ObjectUpdater,
 }
 
 impl DaemonKind {
-    pub const ALL: [DaemonKind; 9] = [
+    pub const ALL: [DaemonKind; 10] = [
         DaemonKind::AccountAuditor,
         DaemonKind::AccountReaper,
         DaemonKind::AccountReplicator,
@@ -52,6 +56,7 @@ impl DaemonKind {
         DaemonKind::ContainerReplicator,
         DaemonKind::ContainerUpdater,
         DaemonKind::ObjectAuditor,
+        DaemonKind::ObjectExpirer,
         DaemonKind::ObjectReplicator,
         DaemonKind::ObjectUpdater,
     ];
@@ -66,6 +71,7 @@ impl DaemonKind {
             DaemonKind::ContainerReplicator => "container-replicator",
             DaemonKind::ContainerUpdater => "container-updater",
             DaemonKind::ObjectAuditor => "object-auditor",
+            DaemonKind::ObjectExpirer => "object-expirer",
             DaemonKind::ObjectReplicator => "object-replicator",
             DaemonKind::ObjectUpdater => "object-updater",
         }
@@ -85,6 +91,7 @@ impl DaemonKind {
             | DaemonKind::ContainerReplicator
             | DaemonKind::ContainerUpdater => Role::Container,
             DaemonKind::ObjectAuditor
+            | DaemonKind::ObjectExpirer
             | DaemonKind::ObjectReplicator
             | DaemonKind::ObjectUpdater => Role::Object,
         }
@@ -153,6 +160,8 @@ pub(crate) struct Ground<'a> {
     pub(crate) clock: &'a Clock,
     /// What this process's own container servers write; none where they are elsewhere.
     pub(crate) written: Option<Arc<Written>>,
+    /// Where the daemon's section is.
+    pub(crate) conf: &'a Path,
 }
 
 /// Makes a daemon from its section.
@@ -264,6 +273,29 @@ fn make_at(
             },
             |auditor, stop| auditor.run(stop),
         ),
+        DaemonKind::ObjectExpirer => {
+            let conf = internal_client_conf(section, place, ground.conf);
+            let config = ObjectExpirerConfig::read(section, is_expirers_own(ground.conf))?
+                .shared(section, narrowed.processes, narrowed.process)?;
+            let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)
+                .with_context(|| format!("internal_client_conf_path = {}", conf.display()))?;
+            let prefix = &cluster.constraints.auto_create_account_prefix;
+            let tries = config.request_tries;
+            let parts = ExpirerParts {
+                client: InternalClient::new(pipeline, "Swift Object Expirer", tries),
+                auto_create_account_prefix: prefix.clone(),
+                hash_path: cluster.hash_path.clone(),
+                rings: cluster.rings()?,
+                backends,
+                clock,
+            };
+            Daemon::new(
+                kind,
+                ObjectExpirer::new(config, parts),
+                |expirer| async move { _ = expirer.once().await },
+                |expirer, stop| expirer.run(stop),
+            )
+        }
         DaemonKind::ObjectReplicator => Daemon::new(
             kind,
             ObjectReplicator::new(
@@ -300,4 +332,37 @@ fn db_kind(kind: DaemonKind) -> DbKind {
 fn engine(section: &Section, cluster: &Cluster) -> Result<DiskFileEngine> {
     let config = backends::diskfile(section)?;
     Ok(DiskFileEngine::new(cluster.hash_path.clone(), config))
+}
+
+/// A conf that is the expirer's alone says so by its name, as in Swift; such a one has its
+/// pipeline, too.
+fn is_expirers_own(conf: &Path) -> bool {
+    conf.to_string_lossy().contains("expirer")
+}
+
+fn internal_client_conf(section: &Section, place: &Place, own: &Path) -> PathBuf {
+    match section.get("internal_client_conf_path") {
+        Some(path) => path.into(),
+        None if is_expirers_own(own) => own.to_owned(),
+        None => place.swift_dir.join("internal-client.conf"),
+    }
+}
+
+/// The pipeline of a conf, as it stands there: nothing is added that is for clients.
+fn internal_pipeline(
+    path: &Path,
+    cluster: &Cluster,
+    backends: &Arc<Backends>,
+    clock: &Clock,
+) -> Result<Handler> {
+    let conf = ServerConf::load(path)?;
+    if conf.role != Role::Proxy {
+        bail!("this is the conf of {}, not of a proxy", conf.role);
+    }
+    if conf.filters.iter().any(|f| f.entry_point == "gatekeeper") {
+        bail!("gatekeeper is for clients: remove it from the pipeline");
+    }
+    let proxy = services::proxy(&conf, cluster, backends, clock)?;
+    let env = pipeline::filter_env(cluster, Some(proxy.clone()), clock.clone());
+    pipeline::around(&conf.filters, proxy, &env)
 }

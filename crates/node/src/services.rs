@@ -164,6 +164,25 @@ fn noted_folders(servers: &[Server]) -> BTreeMap<PathBuf, Arc<Written>> {
         .collect()
 }
 
+/// The application at the end of a proxy's pipeline.
+pub(crate) fn proxy(
+    conf: &ServerConf,
+    cluster: &Cluster,
+    backends: &Arc<Backends>,
+    clock: &Clock,
+) -> Result<Arc<Proxy>> {
+    let settings = ProxySettings {
+        section: conf.app.clone(),
+        constraints: cluster.constraints.clone(),
+        policies: cluster.policies.clone(),
+        hash_path: cluster.hash_path.clone(),
+        rings: cluster.rings()?,
+        swift_info: cluster.swift_info.clone(),
+        clock: clock.clone(),
+    };
+    Ok(Proxy::new(settings, backends.clone())?)
+}
+
 /// What is shared while services are made.
 struct Maker {
     backends: Arc<Backends>,
@@ -190,16 +209,7 @@ impl Maker {
     }
 
     fn proxy(&self, conf: &ServerConf, cluster: &Cluster) -> Result<Handler> {
-        let settings = ProxySettings {
-            section: conf.app.clone(),
-            constraints: cluster.constraints.clone(),
-            policies: cluster.policies.clone(),
-            hash_path: cluster.hash_path.clone(),
-            rings: cluster.rings()?,
-            swift_info: cluster.swift_info.clone(),
-            clock: self.clock.clone(),
-        };
-        let proxy = Proxy::new(settings, self.backends.clone())?;
+        let proxy = proxy(conf, cluster, &self.backends, &self.clock)?;
         let env = pipeline::filter_env(cluster, Some(proxy.clone()), self.clock.clone());
         pipeline::build(conf, proxy, &env)
     }
@@ -251,6 +261,7 @@ impl Maker {
                 backends: &self.backends,
                 clock: &self.clock,
                 written: self.written.get(&settings.place.devices).cloned(),
+                conf: &conf.path,
             };
             let daemon = daemons::make(kind, &section, &Narrowed::default(), ground)
                 .with_context(|| conf.path.display().to_string())?;
