@@ -12,6 +12,8 @@ use cairn_node::supervisor;
 use cairn_ring::cli;
 use clap::Parser;
 
+use crate::init::InitArguments;
+
 /// Run one server of OpenStack Swift
 #[derive(Debug, Parser)]
 #[command(version)]
@@ -82,6 +84,14 @@ struct DaemonArguments {
     words: Vec<String>,
 }
 
+/// Start, stop and reload servers and daemons
+#[derive(Debug, Parser)]
+#[command(version)]
+struct InitProgram {
+    #[command(flatten)]
+    arguments: InitArguments,
+}
+
 /// Runs the program that `arguments[0]` names, if it is one of Swift's.
 pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(arguments.first()?)
@@ -94,6 +104,9 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
             .map(|a| a.to_string_lossy().into_owned())
             .collect();
         return Some(ring_builder(&texts, program.ends_with("-safe")));
+    }
+    if program == "init" {
+        return Some(crate::init::run(InitProgram::parse_from(arguments).arguments));
     }
     if let Some(role) = Role::ALL.into_iter().find(|r| r.server_name() == program) {
         let parsed = ServerArguments::parse_from(arguments);
@@ -113,7 +126,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
 fn known() -> Vec<String> {
     let servers = Role::ALL.into_iter().map(Role::server_name);
     let daemons = DaemonKind::ALL.into_iter().map(DaemonKind::name);
-    let all = servers.chain(daemons).chain(["ring-builder"]);
+    let all = servers.chain(daemons).chain(["init", "ring-builder"]);
     all.map(|name| format!("swift-{name}")).collect()
 }
 

@@ -11,6 +11,7 @@ pub mod conf;
 pub mod console;
 pub mod daemon;
 pub mod daemons;
+pub mod init;
 mod limits;
 mod listen;
 pub mod lock;
