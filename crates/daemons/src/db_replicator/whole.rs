@@ -139,7 +139,7 @@ impl DbReplicator {
         let mut command = Command::new("rsync");
         command.args(["--quiet", "--no-motd"]);
         command.arg(format!("--timeout={}", seconds(self.config.node_timeout)));
-        if to.contains("::") {
+        if to.contains("::") || to.starts_with("rsync://") {
             // Only known to connections with an rsync daemon.
             command.arg(format!(
                 "--contimeout={}",
