@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use cairn_daemons::object_replicator::HandoffDelete;
 use cairn_daemons::{
     AuditOnly, AuditStats, AuditorConfig, AuditorParts, ObjectAuditor, ObjectReplicator, Only,
     ReplicationStats, ReplicatorConfig, ReplicatorParts,
@@ -355,6 +356,9 @@ impl Cluster {
         for (option, value) in change {
             match *option {
                 "handoffs_first" => config.handoffs_first = *value == "yes",
+                "handoff_delete" => {
+                    config.handoff_delete = HandoffDelete::After(value.parse().unwrap());
+                }
                 other => panic!("{other}"),
             }
         }

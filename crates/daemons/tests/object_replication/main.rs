@@ -59,6 +59,9 @@ async fn write(cluster: &Cluster, via: Kind, prefix: &str) -> Model {
             ("x-object-meta-of-put", "one"),
             ("x-object-sysmeta-kept", "sys\u{e9}"),
             ("content-encoding", "gzip"),
+            // Kept by this server only because it was told to.
+            ("x-backend-replication-headers", "x-custom"),
+            ("x-custom", "kept"),
         ];
         let (status, _, _) = cluster
             .ask(node, "PUT", &object, &headers, content.clone())
@@ -207,6 +210,75 @@ async fn cairn_and_swift_by_ssync() {
 #[tokio::test(flavor = "multi_thread")]
 async fn cairn_and_swift_by_rsync() {
     mixed("rsync").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handoff_stands_in_for_a_device_that_is_not_there() {
+    let Some(cluster) = Cluster::start([Cairn; NODES], "ssync").await else {
+        return;
+    };
+    let (_, primaries) = cluster.place("o");
+    let (here, away) = (primaries[0], primaries[1]);
+    let at = time(1);
+    let headers = [("x-timestamp", at.as_str()), ("content-type", "a/b")];
+    let (status, _, _) = cluster
+        .ask(here, "PUT", "o", &headers, b"content".to_vec())
+        .await;
+    assert_eq!(status, 201);
+    let (mounted, unmounted) = (cluster.device(away), cluster.folder.path().join("away"));
+    std::fs::rename(&mounted, &unmounted).unwrap();
+    let stats = cluster.replicate_by_cairn(here, &[]).await;
+    assert_eq!(stats.failure, 1, "{stats:?}");
+    assert_eq!(stats.failure_nodes["127.0.0.1"][&format!("d{away}")], 1);
+    assert_eq!(
+        stats.rsync, 2,
+        "the third primary, and the handoff: {stats:?}"
+    );
+    let handoff = cluster.handoff("o");
+    assert!(cluster.hash_dir(handoff, "o").exists());
+    // Handoffs come first while there are any: the handoff does not give up its own for nothing.
+    let stats = cluster
+        .replicate_by_cairn(handoff, &[("handoffs_first", "yes")])
+        .await;
+    assert_eq!((stats.remove, stats.failure), (0, 1), "{stats:?}");
+    assert!(cluster.hash_dir(handoff, "o").exists());
+    std::fs::rename(&unmounted, &mounted).unwrap();
+    let stats = cluster
+        .replicate_by_cairn(handoff, &[("handoffs_first", "yes")])
+        .await;
+    assert_eq!((stats.remove, stats.failure), (1, 0), "{stats:?}");
+    let content = BTreeMap::new();
+    let model = Model::from([("o".to_owned(), Some((b"content".to_vec(), content)))]);
+    check(&cluster, &model).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fewer_copies_are_enough_where_the_conf_says_so() {
+    let Some(cluster) = Cluster::start([Cairn; NODES], "ssync").await else {
+        return;
+    };
+    let (_, primaries) = cluster.place("o");
+    let handoff = cluster.handoff("o");
+    let at = time(1);
+    let headers = [("x-timestamp", at.as_str()), ("content-type", "a/b")];
+    cluster
+        .ask(handoff, "PUT", "o", &headers, b"content".to_vec())
+        .await;
+    std::fs::rename(
+        cluster.device(primaries[2]),
+        cluster.folder.path().join("away"),
+    )
+    .unwrap();
+    let stats = cluster
+        .replicate_by_cairn(handoff, &[("handoff_delete", "2")])
+        .await;
+    assert_eq!(
+        (stats.remove, stats.failure, stats.success),
+        (1, 1, 2),
+        "{stats:?}"
+    );
+    assert!(!cluster.hash_dir(handoff, "o").exists());
+    assert!(cluster.hash_dir(primaries[0], "o").exists());
 }
 
 #[tokio::test(flavor = "multi_thread")]
