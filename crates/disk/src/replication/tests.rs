@@ -134,7 +134,7 @@ fn what_was_handed_over_goes_and_what_came_since_stays() {
             .unwrap(),
         1
     );
-    assert_eq!(left.remove(&world.disk, POLICY, 7, None, &none).unwrap(), 3);
+    assert_eq!(left.remove(&world.disk, POLICY, 7, None, &none).unwrap(), 2);
     assert!(remove_partition(&world.disk, POLICY, 7).unwrap());
     assert!(!world.disk.path().join("objects/7").exists());
     assert_eq!(list_partitions(&world.disk, POLICY).unwrap(), [0; 0]);
