@@ -65,7 +65,7 @@ pub struct Cluster {
     rsync_port: u16,
     _rsync: Process,
     /// Does with Swift's brokers what it is told.
-    brokers: Mutex<(Child, BufReader<ChildStdout>)>,
+    brokers: Mutex<(Process, BufReader<ChildStdout>)>,
 }
 
 fn free_port() -> u16 {
@@ -161,27 +161,19 @@ fn script(python: &str) -> Command {
     command
 }
 
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let mut brokers = self.brokers.lock().unwrap();
-        let _ = brokers.0.kill();
-        let _ = brokers.0.wait();
-    }
-}
-
 impl Cluster {
     pub async fn start(kind: DbKind, sides: [Side; 4]) -> Option<Cluster> {
         let Ok(python) = std::env::var("CAIRN_SWIFT_PYTHON") else {
             println!("skipped: CAIRN_SWIFT_PYTHON names no Python with OpenStack Swift");
             return None;
         };
-        let mut brokers = script(&python)
+        let mut do_as_told = script(&python);
+        do_as_told
             .arg("do")
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let stdout = BufReader::new(brokers.stdout.take().unwrap());
+            .stdout(Stdio::piped());
+        let mut brokers = Process(do_as_told.spawn().unwrap());
+        let stdout = BufReader::new(brokers.0.stdout.take().unwrap());
         let dir = tempfile::tempdir().unwrap();
         let rsync_port = free_port();
         let rsync = start_rsync(dir.path(), rsync_port)?;
@@ -354,7 +346,7 @@ impl Cluster {
             "container": container, "do": steps,
         });
         let mut brokers = self.brokers.lock().unwrap();
-        writeln!(brokers.0.stdin.as_mut().unwrap(), "{command}").unwrap();
+        writeln!(brokers.0.0.stdin.as_mut().unwrap(), "{command}").unwrap();
         let mut answer = String::new();
         brokers.1.read_line(&mut answer).unwrap();
         serde_json::from_str(&answer).expect("the Swift side failed")
