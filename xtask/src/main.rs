@@ -17,6 +17,7 @@ mod identity;
 mod interop;
 mod keystone;
 mod lab_drivers;
+mod probe;
 mod process;
 mod random;
 mod report;

@@ -12,5 +12,6 @@ pub mod json_ascii;
 pub mod listing;
 pub mod pickle;
 pub mod range;
+pub mod ssync;
 pub mod swift_conf;
 pub mod tar;

@@ -23,6 +23,9 @@ use crate::request_line::RequestLines;
 use crate::respond;
 use crate::service::{Handler, Request, Response};
 
+/// So long a client that was let in just before the end has for its first request.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
+
 /// How a listener treats its clients.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
@@ -163,7 +166,9 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let open = GaugeGuard::new(shared.metrics.connections(shared.options.server));
     let (socket, due) = RequestLines::new(stream);
+    let begun = watch::Sender::new(false);
     let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
+        begun.send_replace(true);
         let (shared, due) = (shared.clone(), due.clone());
         let request = request.map(|body| Body::of_request(body, due));
         async move { Ok::<_, Infallible>(answer(request, peer, &shared).await) }
@@ -176,10 +181,7 @@ async fn connection(
         .title_case_headers(true)
         .serve_connection(TokioIo::new(socket), service);
     let mut connection = std::pin::pin!(connection);
-    let mut ending = *stop.borrow();
-    if ending {
-        connection.as_mut().graceful_shutdown();
-    }
+    let mut ending = false;
     loop {
         tokio::select! {
             result = connection.as_mut() => {
@@ -188,13 +190,21 @@ async fn connection(
                 }
                 break;
             }
-            _ = stop.wait_for(|s| *s), if !ending => {
+            () = may_end(&mut stop, &begun), if !ending => {
                 ending = true;
                 connection.as_mut().graceful_shutdown();
             }
         }
     }
     drop(open);
+}
+
+/// Comes back when the end was asked for and the client's first request has come: it was let in,
+/// and the request may be on its way.
+async fn may_end(stop: &mut watch::Receiver<bool>, begun: &watch::Sender<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+    let mut first = begun.subscribe();
+    let _ = tokio::time::timeout(FIRST_REQUEST, first.wait_for(|begun| *begun)).await;
 }
 
 async fn answer(mut request: Request, peer: SocketAddr, shared: &Shared) -> Response {

@@ -3,6 +3,7 @@
 //! ```text
 //! PUT GET HEAD POST DELETE  /<device>/<partition>/<account>/<container>/<object>
 //! REPLICATE                 /<device>/<partition>[/<suffix>-<suffix>…]
+//! SSYNC                     /<device>/<partition>
 //! ```
 //!
 //! Every disk operation is one closure on the device's threads. Writes go on to their end, with
@@ -16,6 +17,7 @@ mod headers;
 mod post;
 mod put;
 mod replicate;
+mod ssync;
 mod status;
 mod target;
 mod updates;
@@ -26,6 +28,7 @@ use cairn_disk::{Device, Devices, DiskFileEngine, ObjectEngine};
 use cairn_http::{Request, Response, Service, ServiceFuture};
 use cairn_peer::Backends;
 use http::Method;
+use tokio::sync::Semaphore;
 
 pub use config::ObjectServerConfig;
 use status::Refusal;
@@ -39,6 +42,8 @@ pub(crate) struct Inner {
     backends: Arc<Backends>,
     diskfile: DiskFileEngine,
     engine: Arc<dyn ObjectEngine>,
+    /// Conversations with replicators that may go on at once; `None`: any number.
+    replication_turns: Option<Semaphore>,
 }
 
 impl ObjectServer {
@@ -50,6 +55,10 @@ impl ObjectServer {
         let diskfile = DiskFileEngine::new(config.hash_path.clone(), config.diskfile.clone());
         Arc::new(ObjectServer(Arc::new(Inner {
             engine: Arc::new(diskfile.clone()),
+            replication_turns: match config.replication_concurrency {
+                0 => None,
+                number => Some(Semaphore::new(number)),
+            },
             diskfile,
             config,
             devices,
@@ -79,6 +88,7 @@ impl Inner {
             Method::POST => self.post(parts).await,
             Method::DELETE => self.delete(parts).await,
             ref method if method.as_str() == "REPLICATE" => self.replicate(&parts).await,
+            ref method if method.as_str() == "SSYNC" => self.ssync(&parts, body).await,
             _ => Err(Refusal::MethodNotAllowed),
         };
         result.unwrap_or_else(Refusal::into_response)
