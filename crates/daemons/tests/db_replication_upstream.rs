@@ -137,6 +137,21 @@ fn synced(cluster: &Cluster) {
     }
 }
 
+/// A node knows that it has all rows of another.
+fn knows(cluster: &Cluster, receiver: usize, sender: usize) {
+    let [receiver, sender] =
+        [receiver, sender].map(|node| cluster.act(node, &[json!(["syncs"])])[0].clone());
+    let points = receiver["incoming"].as_array().unwrap();
+    let point = points
+        .iter()
+        .find(|point| point["remote_id"] == sender["id"]);
+    assert_eq!(
+        point.map(|point| &point["sync_point"]),
+        Some(&sender["max_row"]),
+        "{receiver} {sender}"
+    );
+}
+
 fn known_by(sender: &Value, receiver: &Value) -> i64 {
     let points = sender["outgoing"].as_array().unwrap();
     let point = points
@@ -161,6 +176,8 @@ async fn replicas_agree(cluster: &Cluster) {
     assert_eq!(stats["failure"], 0, "{stats}");
     let state = same(cluster);
     assert_eq!(state["rows"].as_array().unwrap().len(), 30);
+    knows(cluster, b, a);
+    knows(cluster, c, a);
 
     // Two learn different things.
     let metadata = json!(["metadata", {"X-Container-Meta-Color": ["blue", time(3)],
@@ -174,7 +191,10 @@ async fn replicas_agree(cluster: &Cluster) {
         &[json!(["merge", rows(kind, overlap..8, 6, false)]), gone],
     );
     cluster.act(c, &[json!(["merge", rows(kind, 40..45, 6, false)])]);
-    for node in [b, c, a, b] {
+    let stats = cluster.replicate(b, &[]).await;
+    assert_eq!(stats["diff"], 2, "{stats}");
+    knows(cluster, a, b);
+    for node in [c, a, b] {
         cluster.replicate(node, &[]).await;
     }
     let state = same(cluster);

@@ -15,7 +15,7 @@ mod stats;
 mod tests;
 mod whole;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -374,7 +374,12 @@ impl DbReplicator {
     ) -> Vec<bool> {
         let nodes = ring.primaries(partition);
         let own_region = ring.ring().device(job.device_id).map(|own| own.region);
-        let mut targets: std::collections::VecDeque<Node> = others(nodes, job.device_id).into();
+        let in_place = *job.db.key().partition == *partition.to_string();
+        let mut targets: VecDeque<Node> = match in_place {
+            true => others(nodes, job.device_id).into(),
+            // From a wrong partition it may have to go to another one of the same device.
+            false => nodes.into(),
+        };
         let mut handoffs = ring
             .handoffs(partition, targets.len())
             .into_iter()

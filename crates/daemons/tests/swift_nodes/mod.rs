@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ pub struct Cluster {
     rings: Arc<Rings>,
     rsync_port: u16,
     _rsync: Process,
+    /// Does with Swift's brokers what it is told.
+    brokers: Mutex<(Process, BufReader<ChildStdout>)>,
 }
 
 fn free_port() -> u16 {
@@ -149,12 +151,29 @@ fn start_rsync(dir: &Path, port: u16) -> Option<Process> {
     }
 }
 
+fn script(python: &str) -> Command {
+    let mut command = Command::new(python);
+    command.args(["-W", "ignore"]);
+    command.arg(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/db_replication_upstream.py"
+    ));
+    command
+}
+
 impl Cluster {
     pub async fn start(kind: DbKind, sides: [Side; 4]) -> Option<Cluster> {
         let Ok(python) = std::env::var("CAIRN_SWIFT_PYTHON") else {
             println!("skipped: CAIRN_SWIFT_PYTHON names no Python with OpenStack Swift");
             return None;
         };
+        let mut do_as_told = script(&python);
+        do_as_told
+            .arg("do")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut brokers = Process(do_as_told.spawn().unwrap());
+        let stdout = BufReader::new(brokers.0.stdout.take().unwrap());
         let dir = tempfile::tempdir().unwrap();
         let rsync_port = free_port();
         let rsync = start_rsync(dir.path(), rsync_port)?;
@@ -180,6 +199,7 @@ impl Cluster {
             rings,
             rsync_port,
             _rsync: rsync,
+            brokers: Mutex::new((brokers, stdout)),
         };
         for number in 0..4 {
             cluster.start_again(number).await;
@@ -192,12 +212,7 @@ impl Cluster {
     }
 
     fn script(&self) -> Command {
-        let mut command = Command::new(&self.python);
-        command.arg(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/tests/db_replication_upstream.py"
-        ));
-        command
+        script(&self.python)
     }
 
     pub async fn start_again(&self, node: usize) {
@@ -325,22 +340,16 @@ impl Cluster {
     }
 
     fn act_on(&self, file: &Path, steps: &[Value]) -> Vec<Value> {
-        let mut child = self
-            .script()
-            .args(["do", self.kind.as_str()])
-            .arg(file)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
         let container = (self.kind == DbKind::Container).then_some(CONTAINER);
-        let command = json!({"account": ACCOUNT, "container": container, "do": steps});
-        let mut stdin = child.stdin.take().unwrap();
-        stdin.write_all(command.to_string().as_bytes()).unwrap();
-        drop(stdin);
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success(), "the Swift side failed");
-        serde_json::from_slice(&output.stdout).unwrap()
+        let command = json!({
+            "kind": self.kind.as_str(), "file": file, "account": ACCOUNT,
+            "container": container, "do": steps,
+        });
+        let mut brokers = self.brokers.lock().unwrap();
+        writeln!(brokers.0.0.stdin.as_mut().unwrap(), "{command}").unwrap();
+        let mut answer = String::new();
+        brokers.1.read_line(&mut answer).unwrap();
+        serde_json::from_str(&answer).expect("the Swift side failed")
     }
 
     /// The account has been told all about the container.
