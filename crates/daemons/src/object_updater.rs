@@ -4,6 +4,7 @@
 //!
 //! Only the newest update of an object counts; older ones are removed unsent.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,11 +12,12 @@ use cairn_disk::async_pending::{self, AsyncUpdate, PendingFile};
 use cairn_disk::{Device, Devices, DiskError};
 use cairn_formats::ini::{ConfError, Section};
 use cairn_http::params::{is_true, unquote};
-use cairn_http::{Body, Request};
+use cairn_http::{Body, Clock, Request};
 use cairn_peer::fan_out::backend_uri;
 use cairn_peer::{Backends, Node, Rings};
 use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use serde_json::Map;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -23,6 +25,7 @@ use tracing::{debug, info, warn};
 
 use crate::calls;
 use crate::pace::Pace;
+use crate::recon_cache::{DEFAULT_RECON_CACHE_PATH, OBJECT_RECON_FILE, ReconCache};
 use crate::rounds::every;
 
 /// `[object-updater]`; names, units and defaults are Swift's.
@@ -38,6 +41,7 @@ pub struct UpdaterConfig {
     pub node_timeout: Duration,
     /// Between two lines about a sweep's progress.
     pub report_interval: Duration,
+    pub recon_cache_path: PathBuf,
 }
 
 impl UpdaterConfig {
@@ -56,6 +60,9 @@ impl UpdaterConfig {
             objects_per_second,
             node_timeout: section.seconds_or("node_timeout", 10.0)?,
             report_interval: section.seconds_or("report_interval", 300.0)?,
+            recon_cache_path: section
+                .str_or("recon_cache_path", DEFAULT_RECON_CACHE_PATH)
+                .into(),
         })
     }
 }
@@ -157,7 +164,19 @@ impl ObjectUpdater {
                 "object update sweep completed"
             );
         }
+        self.tell_monitoring(started.elapsed()).await;
         stats
+    }
+
+    async fn tell_monitoring(&self, elapsed: Duration) {
+        let now = Clock::system().now().as_f64();
+        let entries = [
+            ("object_updater_sweep", elapsed.as_secs_f64()),
+            ("object_updater_last", now),
+        ];
+        let entries = entries.map(|(name, value)| (name.to_owned(), value.into()));
+        let cache = ReconCache::new(&self.config.recon_cache_path, OBJECT_RECON_FILE);
+        cache.update(Map::from_iter(entries)).await;
     }
 
     fn count(&self, add: SweepStats) {

@@ -375,7 +375,7 @@ impl Cluster {
             .await
     }
 
-    pub(crate) async fn audit_by_cairn(&self, node: usize) -> AuditStats {
+    pub(crate) async fn audit_by_cairn(&self, node: usize, only: &AuditOnly) -> AuditStats {
         let mut config = AuditorConfig::read(&self.section(node, "object-auditor")).unwrap();
         config.files_per_second = 0.0;
         let parts = AuditorParts {
@@ -384,9 +384,7 @@ impl Cluster {
             devices: self.devices(node),
             clock: Clock::system(),
         };
-        ObjectAuditor::new(config, parts)
-            .once(&AuditOnly::default())
-            .await
+        ObjectAuditor::new(config, parts).once(only).await
     }
 
     pub(crate) fn recon(&self, node: usize) -> serde_json::Value {
