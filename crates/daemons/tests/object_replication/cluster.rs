@@ -111,11 +111,11 @@ impl Cluster {
              [storage-policy:0]\nname = Policy-0\ndefault = yes\n",
         )
         .unwrap();
-        for node in 0..NODES {
+        for (node, kind) in kinds.iter().enumerate() {
             std::fs::create_dir_all(cluster.device(node)).unwrap();
             std::fs::create_dir_all(cluster.path(&format!("cache{node}"))).unwrap();
             std::fs::write(cluster.conf(node), cluster.conf_text(node)).unwrap();
-            match (kinds[node], &python) {
+            match (kind, &python) {
                 (Kind::Swift, Some(python)) => cluster.start_swift(python, node),
                 _ => cluster.start_cairn(node),
             }

@@ -309,11 +309,8 @@ async fn what_is_damaged_is_quarantined_and_comes_back() {
     let cut = cluster.hash_dir(damaged, "o1");
     let is_cut = primaries_of_1.contains(&damaged);
     if is_cut {
-        let file = std::fs::read_dir(&cut).unwrap().map(|f| f.unwrap().path());
-        let file = file
-            .filter(|p| p.extension().unwrap() == "data")
-            .next()
-            .unwrap();
+        let mut files = std::fs::read_dir(&cut).unwrap().map(|f| f.unwrap().path());
+        let file = files.find(|p| p.extension().unwrap() == "data").unwrap();
         std::fs::File::options()
             .write(true)
             .open(file)
