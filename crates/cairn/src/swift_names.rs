@@ -106,7 +106,9 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
         return Some(ring_builder(&texts, program.ends_with("-safe")));
     }
     if program == "init" {
-        return Some(crate::init::run(InitProgram::parse_from(arguments).arguments));
+        return Some(crate::init::run(
+            InitProgram::parse_from(arguments).arguments,
+        ));
     }
     if let Some(role) = Role::ALL.into_iter().find(|r| r.server_name() == program) {
         let parsed = ServerArguments::parse_from(arguments);

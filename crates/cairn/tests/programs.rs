@@ -60,7 +60,9 @@ impl Program {
         let id = self.child.id();
         let path = format!("/proc/{id}/task/{id}/children");
         let text = std::fs::read_to_string(path).unwrap_or_default();
-        text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+        text.split_whitespace()
+            .map(|pid| pid.parse().unwrap())
+            .collect()
     }
 
     fn is_healthy(&self) -> bool {
@@ -96,7 +98,14 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 fn store() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let made = cairn()
-        .args(["up", "--write-only", "--bind", "127.0.0.1:0", "--part-power", "4"])
+        .args([
+            "up",
+            "--write-only",
+            "--bind",
+            "127.0.0.1:0",
+            "--part-power",
+            "4",
+        ])
         .arg("--data")
         .arg(folder.path())
         .stdout(Stdio::null())
@@ -153,7 +162,11 @@ fn what_keeps_it_from_starting_is_told() {
     let folder = store();
     let conf = folder.path().join("etc/proxy-server.conf");
     let text = std::fs::read_to_string(&conf).unwrap();
-    std::fs::write(&conf, text.replace("egg:swift#slo", "egg:swift#no_such_filter")).unwrap();
+    std::fs::write(
+        &conf,
+        text.replace("egg:swift#slo", "egg:swift#no_such_filter"),
+    )
+    .unwrap();
     let output = cairn()
         .arg0("swift-proxy-server")
         .arg(&conf)

@@ -41,9 +41,9 @@ pub use account_reaper::{AccountReaper, AccountReaperConfig, ReaperStats};
 pub use container_updater::{ContainerUpdater, ContainerUpdaterConfig, NotesWrites, Written};
 pub use db_auditor::{DbAuditor, DbAuditorConfig};
 pub use db_replicator::{DbReplicator, DbReplicatorConfig, OnlyThese, WholeDatabases};
+pub use internal_client::{InternalClient, InternalClientError};
 pub use local::OwnAddress;
 pub use object_auditor::{AuditOnly, AuditStats, AuditorConfig, AuditorParts, ObjectAuditor};
-pub use internal_client::{InternalClient, InternalClientError};
 pub use object_expirer::{ExpirerParts, ExpirerStats, ObjectExpirer, ObjectExpirerConfig};
 pub use object_replicator::{
     ObjectReplicator, Only, ReplicationStats, ReplicatorConfig, ReplicatorParts,

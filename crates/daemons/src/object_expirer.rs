@@ -66,7 +66,10 @@ impl ObjectExpirer {
     pub fn new(config: ObjectExpirerConfig, parts: ExpirerParts) -> Arc<Self> {
         Arc::new(ObjectExpirer {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
-            account: format!("{}{}", parts.auto_create_account_prefix, config.account_name),
+            account: format!(
+                "{}{}",
+                parts.auto_create_account_prefix, config.account_name
+            ),
             config,
             parts,
             stats: Mutex::default(),
@@ -196,7 +199,10 @@ impl ObjectExpirer {
                 let Some(name) = name_of(entry) else { continue };
                 let content_type = entry.get("content_type").and_then(Value::as_str);
                 let Some(task) = Task::parse(container, name, content_type.unwrap_or("")) else {
-                    error!(container, name, "no entry of the expirer's queue is named so");
+                    error!(
+                        container,
+                        name, "no entry of the expirer's queue is named so"
+                    );
                     continue;
                 };
                 let now = self.parts.clock.now();
@@ -244,7 +250,8 @@ impl ObjectExpirer {
                 work.under_way.join_next().await;
             }
             let expirer = self.clone();
-            work.under_way.spawn(async move { expirer.expire(task).await });
+            work.under_way
+                .spawn(async move { expirer.expire(task).await });
             if work.reported.elapsed() >= self.config.report_interval {
                 work.reported = Instant::now();
                 info!(stats = ?self.stats(), "expiration pass under way");

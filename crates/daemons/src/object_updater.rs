@@ -69,7 +69,9 @@ impl UpdaterConfig {
             tracked_max: section
                 .usize_or("async_tracker_max_entries", 100)?
                 .clamp(1, 100_000),
-            shown: section.usize_or("async_tracker_dump_count", 5)?.clamp(1, 1000),
+            shown: section
+                .usize_or("async_tracker_dump_count", 5)?
+                .clamp(1, 1000),
             recon_cache_path: section
                 .str_or("recon_cache_path", DEFAULT_RECON_CACHE_PATH)
                 .into(),

@@ -13,8 +13,9 @@ use anyhow::{Context, Result, bail};
 use cairn_daemons::{
     AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts, ContainerUpdater,
     ContainerUpdaterConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig,
-    ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig, ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReplicatorConfig,
-    ReplicatorParts, UpdaterConfig, Written,
+    ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig,
+    ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReplicatorConfig, ReplicatorParts,
+    UpdaterConfig, Written,
 };
 use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;
@@ -275,8 +276,11 @@ fn make_at(
         ),
         DaemonKind::ObjectExpirer => {
             let conf = internal_client_conf(section, place, ground.conf);
-            let config = ObjectExpirerConfig::read(section, is_expirers_own(ground.conf))?
-                .shared(section, narrowed.processes, narrowed.process)?;
+            let config = ObjectExpirerConfig::read(section, is_expirers_own(ground.conf))?.shared(
+                section,
+                narrowed.processes,
+                narrowed.process,
+            )?;
             let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)
                 .with_context(|| format!("internal_client_conf_path = {}", conf.display()))?;
             let prefix = &cluster.constraints.auto_create_account_prefix;

@@ -54,7 +54,10 @@ pub const COMMANDS: [(&str, &str); 12] = [
     ("no-daemon", "start a server interactively"),
     ("no-wait", "start a server and return at once"),
     ("once", "run one pass of daemons that know passes"),
-    ("reload", "let servers finish their requests, then start them"),
+    (
+        "reload",
+        "let servers finish their requests, then start them",
+    ),
     (
         "reload-seamless",
         "start servers anew without closing their ports",
@@ -140,7 +143,10 @@ fn programs(words: &[String], folders: &Folders) -> Result<(Vec<Program>, bool)>
                     programs.insert(name.to_owned(), program);
                 } else {
                     let full = program::full_name(name);
-                    bail!("{name}: there is no program swift-{full}{}", did_you_mean(&full, all()));
+                    bail!(
+                        "{name}: there is no program swift-{full}{}",
+                        did_you_mean(&full, all())
+                    );
                 }
                 continue;
             }
@@ -263,7 +269,9 @@ impl Manager {
         if confs.is_empty() {
             let name = program.name();
             match options.number {
-                Some(n) => tell(format_args!("Unable to locate config number {n} for {name}")),
+                Some(n) => tell(format_args!(
+                    "Unable to locate config number {n} for {name}"
+                )),
                 None => tell(format_args!("Unable to locate config for {name}")),
             }
             if options.verbose {

@@ -239,7 +239,11 @@ impl Maker {
             }
             Role::Proxy | Role::Object => {
                 let config = backends::object(section, settings, cluster, self.clock.clone())?;
-                ObjectServer::new(config, self.storage.devices(&settings.place, section)?, network)
+                ObjectServer::new(
+                    config,
+                    self.storage.devices(&settings.place, section)?,
+                    network,
+                )
             }
         })
     }

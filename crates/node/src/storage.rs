@@ -46,8 +46,7 @@ impl Storage {
             unsafe_no_fsync: self.unsafe_no_fsync,
             ..DevicesConfig::new(&place.devices)
         });
-        self.devices
-            .insert(place.devices.clone(), devices.clone());
+        self.devices.insert(place.devices.clone(), devices.clone());
         Ok(devices)
     }
 

@@ -323,7 +323,10 @@ impl Parent {
             let _ = tokio::time::timeout(moment, children.recv()).await;
         }
         for pid in self.workers() {
-            warn!(pid = pid.as_raw_nonzero(), "this worker did not end in time and is killed");
+            warn!(
+                pid = pid.as_raw_nonzero(),
+                "this worker did not end in time and is killed"
+            );
             let _ = kill_process(pid, Signal::KILL);
         }
         Ok(())
@@ -372,4 +375,3 @@ impl Parent {
         Err(error).with_context(|| format!("cannot start {}", self.program.display()))
     }
 }
-

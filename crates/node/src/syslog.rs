@@ -60,7 +60,9 @@ impl SyslogOptions {
         let wanted = section.str_or("log_facility", "LOG_LOCAL0").trim();
         let facility = FACILITIES.iter().find(|(name, _)| *name == wanted);
         let Some((_, facility)) = facility else {
-            return Err(section.bad("log_facility", "expected such as LOG_LOCAL2").into());
+            return Err(section
+                .bad("log_facility", "expected such as LOG_LOCAL2")
+                .into());
         };
         let host = section.str_or("log_udp_host", "").trim();
         let address = if host.is_empty() {

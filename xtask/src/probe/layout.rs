@@ -129,7 +129,11 @@ pub(super) fn write(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
 
 fn programs(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
     let bin = dir.join("bin");
-    let cairn = if upstream { None } else { Some(fs::canonicalize(build_cairn()?)?) };
+    let cairn = if upstream {
+        None
+    } else {
+        Some(fs::canonicalize(build_cairn()?)?)
+    };
     for name in PROGRAMS {
         let program = cairn.clone().unwrap_or_else(|| venv.bin.join(name));
         symlink(program, bin.join(name))?;

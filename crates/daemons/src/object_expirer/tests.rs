@@ -18,7 +18,7 @@ fn expirer(
 ) -> (Arc<ObjectExpirer>, Arc<Mutex<Vec<String>>>) {
     let folder = tempfile::tempdir().unwrap();
     write_rings(folder.path());
-    let policies = PolicySet::default();
+    let policies = PolicySet::single();
     let rings = Rings::open(folder.path(), &policies).unwrap();
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();
     let backends = Backends::new(Duration::from_secs(1));
@@ -46,9 +46,7 @@ fn expirer(
         };
         let response = match (request.method().as_str(), path) {
             ("GET", _) if !first => listing(&[]),
-            ("GET", "/v1/.expiring_objects") => {
-                listing(&[("1699920000", ""), ("1800000000", "")])
-            }
+            ("GET", "/v1/.expiring_objects") => listing(&[("1699920000", ""), ("1800000000", "")]),
             ("GET", _) => listing(entries),
             (method, path) => {
                 let only_if = request.headers().get("x-if-delete-at").is_some();
@@ -66,7 +64,7 @@ fn expirer(
     let parts = ExpirerParts {
         client: InternalClient::new(pipeline, "Swift Object Expirer", 1),
         auto_create_account_prefix: ".".into(),
-        hash_path: HashPath::new(b"".to_vec(), b"changeme".to_vec()).unwrap(),
+        hash_path: HashPath::new(b"".to_vec(), b"changeme".to_vec()),
         rings,
         backends,
         clock: Clock::manual(Timestamp::from_secs(NOW)),
@@ -98,7 +96,10 @@ async fn what_is_due_is_deleted_and_taken_off() {
     assert_eq!((stats.expired, stats.errors), (2, 0));
     assert_eq!(
         lines(&asked, "DELETE"),
-        ["DELETE /v1/AUTH_a/c/due true", "DELETE /v1/AUTH_a/c/now false"]
+        [
+            "DELETE /v1/AUTH_a/c/due true",
+            "DELETE /v1/AUTH_a/c/now false"
+        ]
     );
     let removed = lines(&asked, "entry");
     // From three container servers each.

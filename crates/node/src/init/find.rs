@@ -60,7 +60,10 @@ impl Search<'_> {
     }
 
     fn walk(&self, folder: &Path, found: &mut Vec<PathBuf>) {
-        let is_whole = |path: &Path| self.folder_end.is_some_and(|end| name_of(path).ends_with(end));
+        let is_whole = |path: &Path| {
+            self.folder_end
+                .is_some_and(|end| name_of(path).ends_with(end))
+        };
         if is_whole(folder) {
             return found.push(folder.to_owned());
         }
@@ -81,5 +84,7 @@ fn name_of(path: &Path) -> String {
 /// Nothing, where the folder cannot be read.
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten();
-    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+    entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .collect()
 }

@@ -83,7 +83,11 @@ impl Program {
         };
         match number {
             None => found,
-            Some(n) => found.into_iter().skip(n.saturating_sub(1)).take(1).collect(),
+            Some(n) => found
+                .into_iter()
+                .skip(n.saturating_sub(1))
+                .take(1)
+                .collect(),
         }
     }
 
@@ -118,9 +122,15 @@ impl Program {
             .unwrap_or(pid_file);
         let text = path.to_string_lossy();
         let own = self.is_standalone();
-        let server = if own { self.name.clone() } else { self.server() };
+        let server = if own {
+            self.name.clone()
+        } else {
+            self.server()
+        };
         let text = text.replacen(&self.name, &server, 1);
-        self.folders.swift_dir.join(text.replacen(".pid", ".conf", 1))
+        self.folders
+            .swift_dir
+            .join(text.replacen(".pid", ".conf", 1))
     }
 
     fn pid_files(&self, number: Option<usize>) -> Vec<PathBuf> {
@@ -137,7 +147,11 @@ impl Program {
         };
         let mut found = search.run();
         if number.is_some() {
-            let wanted: Vec<PathBuf> = self.confs(number).iter().map(|c| self.pid_file(c)).collect();
+            let wanted: Vec<PathBuf> = self
+                .confs(number)
+                .iter()
+                .map(|c| self.pid_file(c))
+                .collect();
             found.retain(|file| wanted.contains(file));
         }
         found

@@ -71,7 +71,10 @@ fn words_become_programs() {
     assert_eq!(updaters, ["container-updater", "object-updater"]);
     assert!(!named);
     let error = programs(&["objekt".to_owned()], &folders).err().unwrap();
-    assert!(error.to_string().contains("did you mean object-server"), "{error}");
+    assert!(
+        error.to_string().contains("did you mean object-server"),
+        "{error}"
+    );
 }
 
 #[test]
