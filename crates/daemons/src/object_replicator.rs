@@ -121,7 +121,3 @@ impl ObjectReplicator {
         stats
     }
 }
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests;

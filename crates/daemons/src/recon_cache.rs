@@ -6,7 +6,7 @@
 //! merged one level deep, empty dictionaries in it removing theirs; anything else replaces.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::{Map, Value};
 use thiserror::Error;
-use tracing::warn;
+use tracing::{debug, warn};
 
 /// Where Swift keeps these files unless told otherwise.
 pub const DEFAULT_RECON_CACHE_PATH: &str = "/var/cache/swift";
@@ -39,6 +39,12 @@ pub enum ReconCacheError {
         path: PathBuf,
         source: std::io::Error,
     },
+}
+
+impl ReconCacheError {
+    fn is_not_found(&self) -> bool {
+        matches!(self, ReconCacheError::Io { source, .. } if source.kind() == ErrorKind::NotFound)
+    }
 }
 
 /// One recon file. Cheap to clone.
@@ -69,8 +75,11 @@ impl ReconCache {
     pub async fn update(&self, entries: Map<String, Value>) {
         let cache = self.clone();
         let written = tokio::task::spawn_blocking(move || cache.merge(&entries)).await;
-        if let Ok(Err(error)) = written {
-            warn!(%error, "recon cache not written");
+        match written {
+            // Nobody asked for these files: their folder was not made.
+            Ok(Err(error)) if error.is_not_found() => debug!(%error, "no recon cache"),
+            Ok(Err(error)) => warn!(%error, "recon cache not written"),
+            Ok(Ok(())) | Err(_) => {}
         }
     }
 

@@ -24,7 +24,7 @@ use crate::object_file::{ObjectKey, OpenObject, OpenOptions};
 use crate::overflow::is_older_than;
 use crate::partition_lock::PartitionLock;
 use crate::staged_file::{make_dirs, open_dir, remove_dir, remove_file};
-use crate::suffix_hashes::{invalidate, is_suffix, list};
+use crate::suffix_hashes::{invalidate, invalidating, is_suffix, list};
 
 /// The partitions of a policy on this disk, in order. Makes the policy's directory, where rsync
 /// puts what it brings, and removes files that lie in a partition's place.
@@ -257,7 +257,8 @@ fn names_of(disk: &Disk, dir: &str) -> Result<Vec<String>, DiskError> {
 }
 
 /// Removes an object's directory if it has these files and no others. Files get their names
-/// under the partition's lock: none can come between the look and the removal.
+/// under the partition's lock: none can come between the look and the removal. What is left of
+/// the suffix is to be hashed again: others must not take us to have this object.
 fn remove_unchanged(
     disk: &Disk,
     policy: PolicyIndex,
@@ -266,7 +267,7 @@ fn remove_unchanged(
     names: &[String],
 ) -> Result<bool, DiskError> {
     let dir = hash_dir(policy, partition, hash);
-    let _lock = PartitionLock::acquire(disk, &partition_dir(policy, partition))?;
+    let _lock = invalidating(disk, &partition_dir(policy, partition), &hash.suffix())?;
     if names_of(disk, &dir)? != names {
         return Ok(false);
     }

@@ -18,7 +18,7 @@ fn expirer(
 ) -> (Arc<ObjectExpirer>, Arc<Mutex<Vec<String>>>) {
     let folder = tempfile::tempdir().unwrap();
     write_rings(folder.path());
-    let policies = PolicySet::default();
+    let policies = PolicySet::single();
     let rings = Rings::open(folder.path(), &policies).unwrap();
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();
     let backends = Backends::new(Duration::from_secs(1));
@@ -66,7 +66,7 @@ fn expirer(
     let parts = ExpirerParts {
         client: InternalClient::new(pipeline, "Swift Object Expirer", 1),
         auto_create_account_prefix: ".".into(),
-        hash_path: HashPath::new(b"".to_vec(), b"changeme".to_vec()).unwrap(),
+        hash_path: HashPath::new(b"".to_vec(), b"changeme".to_vec()),
         rings,
         backends,
         clock: Clock::manual(Timestamp::from_secs(NOW)),

@@ -30,7 +30,9 @@ pub(super) struct Job {
 impl Job {
     /// Whether this partition is one in which unknown suffixes are looked for.
     pub(super) fn is_looked_into(&self, cycle: u32) -> bool {
-        self.partition.wrapping_add(cycle) % super::LOOK_CYCLE == 0
+        self.partition
+            .wrapping_add(cycle)
+            .is_multiple_of(super::LOOK_CYCLE)
     }
 }
 

@@ -111,11 +111,11 @@ impl Cluster {
              [storage-policy:0]\nname = Policy-0\ndefault = yes\n",
         )
         .unwrap();
-        for node in 0..NODES {
+        for (node, kind) in kinds.iter().enumerate() {
             std::fs::create_dir_all(cluster.device(node)).unwrap();
             std::fs::create_dir_all(cluster.path(&format!("cache{node}"))).unwrap();
             std::fs::write(cluster.conf(node), cluster.conf_text(node)).unwrap();
-            match (kinds[node], &python) {
+            match (kind, &python) {
                 (Kind::Swift, Some(python)) => cluster.start_swift(python, node),
                 _ => cluster.start_cairn(node),
             }
@@ -375,7 +375,7 @@ impl Cluster {
             .await
     }
 
-    pub(crate) async fn audit_by_cairn(&self, node: usize) -> AuditStats {
+    pub(crate) async fn audit_by_cairn(&self, node: usize, only: &AuditOnly) -> AuditStats {
         let mut config = AuditorConfig::read(&self.section(node, "object-auditor")).unwrap();
         config.files_per_second = 0.0;
         let parts = AuditorParts {
@@ -384,9 +384,7 @@ impl Cluster {
             devices: self.devices(node),
             clock: Clock::system(),
         };
-        ObjectAuditor::new(config, parts)
-            .once(&AuditOnly::default())
-            .await
+        ObjectAuditor::new(config, parts).once(only).await
     }
 
     pub(crate) fn recon(&self, node: usize) -> serde_json::Value {

@@ -7,6 +7,7 @@ use crate::device_pool::{Devices, DevicesConfig};
 use crate::diskfile::DiskFileConfig;
 use crate::metadata::Metadata;
 use crate::object_file::ObjectEngine;
+use crate::suffix_hashes::get_hashes;
 
 const POLICY: PolicyIndex = PolicyIndex(0);
 
@@ -118,6 +119,12 @@ fn what_was_handed_over_goes_and_what_came_since_stays() {
     // Meanwhile: new metadata, a new object, and one that could not be sent.
     world.post("p", 2);
     world.put("r", 1);
+    let hashes = || {
+        get_hashes(&world.disk, &world.engine, POLICY, 7, &[], false)
+            .unwrap()
+            .hashes
+    };
+    let before = hashes();
     let keep = HashSet::from([kept]);
     assert_eq!(
         contents
@@ -126,6 +133,11 @@ fn what_was_handed_over_goes_and_what_came_since_stays() {
         1
     );
     assert!(!remove_partition(&world.disk, POLICY, 7).unwrap());
+    assert!(before.contains_key(&world.key("o").hash.suffix()));
+    assert!(
+        !hashes().contains_key(&world.key("o").hash.suffix()),
+        "{before:?}"
+    );
     let left = world.contents();
     assert_eq!(left.0.len(), 3);
     let only = HashSet::from([kept]);
