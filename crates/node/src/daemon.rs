@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tracing::info;
 
 use crate::cluster::Clusters;
-use crate::conf::read_conf;
+use crate::conf::{Role, read_conf};
 use crate::daemons::{self, Daemon, DaemonKind, Ground, Narrowed};
 use crate::limits;
 use crate::lock::FolderLock;
@@ -61,6 +61,11 @@ pub fn run(called: &Called) -> Result<()> {
     // As Swift's daemons: no child of the terminal they were started from.
     let _ = rustix::process::setsid();
     let place = Place::read(&section);
+    if place.exclusive_databases && called.kind.role() != Role::Object {
+        let remedy = "its server keeps other processes out of its databases: remove the option and \
+                      restart the server, or let the server run this daemon (cairn serve)";
+        return Err(section.bad("exclusive_databases", remedy).into());
+    }
     let lock = if once {
         None
     } else {
@@ -74,7 +79,7 @@ pub fn run(called: &Called) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start the threads that work")?;
-    let mut storage = Storage::new(false, false);
+    let mut storage = Storage::new(false);
     let mut clusters = Clusters::default();
     let daemon = {
         let _inside = runtime.enter();

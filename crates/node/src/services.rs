@@ -47,8 +47,7 @@ impl Services {
         let mut maker = Maker {
             backends: Backends::new(connect_timeout(servers)?),
             clusters: Clusters::default(),
-            // Where daemons run in other processes, these work on the same databases.
-            storage: Storage::new(unsafe_no_fsync, with_daemons),
+            storage: Storage::new(unsafe_no_fsync),
             clock: Clock::system(),
             written: if with_daemons {
                 noted_folders(servers)
@@ -224,11 +223,11 @@ impl Maker {
         Ok(match conf.role {
             Role::Account => {
                 let config = backends::account(section, settings, cluster, self.clock.clone())?;
-                AccountServer::new(config, self.storage.pool(&settings.place.devices))
+                AccountServer::new(config, self.storage.pool(&settings.place))
             }
             Role::Container => {
                 let config = backends::container(section, settings, cluster)?;
-                let pool = self.storage.pool(&settings.place.devices);
+                let pool = self.storage.pool(&settings.place);
                 let server = ContainerServer::new(config, pool, network);
                 match self.written.get(&settings.place.devices) {
                     Some(written) => {

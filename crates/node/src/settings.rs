@@ -5,9 +5,10 @@
 //! error at once), `backlog` (4096), `workers` (auto: as many threads as the machine runs at once;
 //! Swift's processes are threads here, and the largest number of all confs counts),
 //! `max_clients` (1024, per worker), `client_timeout` (60), `keepalive_timeout` (client_timeout),
-//! `swift_dir` (/etc/swift), `devices` (/srv/node), `mount_check` (true), `user` (none: Swift
-//! would become `swift`; here a program started as root stays root unless told), `log_level`
-//! (INFO), `metrics` (loopback: who may read `/metrics`; off, loopback or on),
+//! `swift_dir` (/etc/swift), `devices` (/srv/node), `mount_check` (true),
+//! `exclusive_databases` (false: other processes read and write account and container databases,
+//! too), `user` (none: Swift would become `swift`; here a program started as root stays root unless
+//! told), `log_level` (INFO), `metrics` (loopback: who may read `/metrics`; off, loopback or on),
 //! `shutdown_grace` (60: seconds for requests under way when the server is told to end).
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -50,6 +51,9 @@ pub struct Place {
     /// The folder of the devices' mount points.
     pub devices: PathBuf,
     pub mount_check: bool,
+    /// No other process opens the account and container databases: see
+    /// [`cairn_index::IndexConfig::exclusive`].
+    pub exclusive_databases: bool,
 }
 
 impl Place {
@@ -58,6 +62,7 @@ impl Place {
             swift_dir: section.str_or("swift_dir", "/etc/swift").into(),
             devices: section.str_or("devices", "/srv/node").into(),
             mount_check: section.bool_or("mount_check", true),
+            exclusive_databases: section.bool_or("exclusive_databases", false),
         }
     }
 }

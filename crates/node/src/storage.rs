@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
@@ -20,16 +20,13 @@ pub(crate) struct Storage {
     devices: BTreeMap<PathBuf, Arc<Devices>>,
     pools: BTreeMap<PathBuf, Arc<IndexPool>>,
     unsafe_no_fsync: bool,
-    exclusive: bool,
 }
 
 impl Storage {
-    /// `unsafe_no_fsync`: writes are answered before they are on disk. `exclusive`: no other
-    /// process works on these databases.
-    pub(crate) fn new(unsafe_no_fsync: bool, exclusive: bool) -> Storage {
+    /// `unsafe_no_fsync`: writes are answered before they are on disk.
+    pub(crate) fn new(unsafe_no_fsync: bool) -> Storage {
         Storage {
             unsafe_no_fsync,
-            exclusive,
             ..Storage::default()
         }
     }
@@ -51,10 +48,10 @@ impl Storage {
     }
 
     /// The databases of a folder of devices.
-    pub(crate) fn pool(&mut self, devices: &Path) -> Arc<IndexPool> {
+    pub(crate) fn pool(&mut self, place: &Place) -> Arc<IndexPool> {
         let make = || {
-            let mut config = IndexConfig::new(devices);
-            config.exclusive = self.exclusive;
+            let mut config = IndexConfig::new(&place.devices);
+            config.exclusive = place.exclusive_databases;
             config.unsafe_no_sync = self.unsafe_no_fsync;
             // Rows and objects on one file system share their syncs.
             config.commit_sync = if self.unsafe_no_fsync {
@@ -65,7 +62,7 @@ impl Storage {
             IndexPool::new(config)
         };
         self.pools
-            .entry(devices.to_owned())
+            .entry(place.devices.clone())
             .or_insert_with(make)
             .clone()
     }
