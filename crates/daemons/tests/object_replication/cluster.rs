@@ -54,6 +54,9 @@ pub(crate) struct Cluster {
     client: Client,
     stop: watch::Sender<bool>,
     programs: Vec<Program>,
+    servers: Vec<(SocketAddr, Arc<ObjectServer>)>,
+    /// Replicators call Cairn's servers without a socket.
+    pub(crate) in_process: bool,
 }
 
 pub(crate) fn python() -> Option<PathBuf> {
@@ -103,6 +106,8 @@ impl Cluster {
             client: Client::new(Duration::from_secs(2), 8, Duration::from_secs(5)),
             stop: watch::channel(false).0,
             programs: Vec::new(),
+            servers: Vec::new(),
+            in_process: false,
         };
         cluster.write_rings();
         std::fs::write(
@@ -212,6 +217,7 @@ impl Cluster {
             Backends::new(Duration::from_secs(1)),
         );
         let address = SocketAddr::from(([127, 0, 0, 1], self.ports[node]));
+        self.servers.push((address, server.clone()));
         let listener = cairn_http::serve::bind(address, 64).unwrap();
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         let mut options = ServeOptions::new("object");
@@ -362,12 +368,16 @@ impl Cluster {
                 other => panic!("{other}"),
             }
         }
+        let backends = Backends::new(Duration::from_secs(1));
+        for (address, server) in self.servers.iter().filter(|_| self.in_process) {
+            backends.register_local(*address, server.clone());
+        }
         let parts = ReplicatorParts {
             engine: self.engine(),
             policies: Arc::new(self.policies.clone()),
             rings: Rings::open(&self.etc(), &self.policies).unwrap(),
             devices: self.devices(node),
-            backends: Backends::new(Duration::from_secs(1)),
+            backends,
             clock: Clock::system(),
         };
         ObjectReplicator::new(config, parts)

@@ -152,10 +152,11 @@ async fn check(cluster: &Cluster, model: &Model) {
     }
 }
 
-async fn all_cairn(method: &'static str) {
-    let Some(cluster) = Cluster::start([Cairn; NODES], method).await else {
+async fn all_cairn(method: &'static str, in_process: bool) {
+    let Some(mut cluster) = Cluster::start([Cairn; NODES], method).await else {
         return;
     };
+    cluster.in_process = in_process;
     let model = write(&cluster, Cairn, "o").await;
     for _ in 0..2 {
         for node in 0..NODES {
@@ -195,12 +196,17 @@ async fn mixed(method: &'static str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cairn_alone_by_ssync() {
-    all_cairn("ssync").await;
+    all_cairn("ssync", false).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cairn_alone_in_one_process() {
+    all_cairn("ssync", true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cairn_alone_by_rsync() {
-    all_cairn("rsync").await;
+    all_cairn("rsync", false).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

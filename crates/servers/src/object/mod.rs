@@ -22,7 +22,8 @@ mod status;
 mod target;
 mod updates;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use cairn_disk::{Device, Devices, DiskFileEngine, ObjectEngine};
 use cairn_http::{Request, Response, Service, ServiceFuture};
@@ -44,6 +45,8 @@ pub(crate) struct Inner {
     engine: Arc<dyn ObjectEngine>,
     /// Conversations with replicators that may go on at once; `None`: any number.
     replication_turns: Option<Semaphore>,
+    /// Of those, on each device: whoever waits here comes on in turn.
+    device_turns: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
 impl ObjectServer {
@@ -59,6 +62,7 @@ impl ObjectServer {
                 0 => None,
                 number => Some(Semaphore::new(number)),
             },
+            device_turns: Mutex::default(),
             diskfile,
             config,
             devices,

@@ -9,7 +9,7 @@ mod input;
 mod missing;
 mod updates;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -23,7 +23,8 @@ use cairn_types::PolicyIndex;
 use http::StatusCode;
 use http::request::Parts;
 use thiserror::Error;
-use tokio::time::{Instant, sleep};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Inner;
 use super::status::Refusal;
@@ -84,6 +85,12 @@ struct Receiver {
     /// For erasure-coded policies: which fragment this server is to have.
     frag_index: Option<u32>,
     output: BodySender,
+}
+
+/// What a conversation holds until its end.
+struct Locks {
+    _partition: ReplicationLock,
+    _device: Option<(ReplicationLock, OwnedSemaphorePermit)>,
 }
 
 impl Inner {
@@ -163,8 +170,9 @@ impl Receiver {
         self.updates(input).await
     }
 
-    /// The partition, so that it is not handed over meanwhile, and a turn on the device.
-    async fn lock(&self) -> Result<[Option<ReplicationLock>; 2], Broken> {
+    /// The partition, so that it is not handed over meanwhile, and a turn on the device: among
+    /// the conversations of this process, then among processes.
+    async fn lock(&self) -> Result<Locks, Broken> {
         let after = self.inner.config.replication_lock_timeout;
         let deadline = Instant::now() + after;
         let (policy, partition) = (self.policy, self.partition);
@@ -179,17 +187,37 @@ impl Receiver {
         };
         let limit = self.inner.config.replication_concurrency_per_device;
         if limit == 0 {
-            return Ok([Some(partition), None]);
+            return Ok(Locks {
+                _partition: partition,
+                _device: None,
+            });
         }
+        let turns = self.device_turns(limit).acquire_owned();
+        let Ok(Ok(turn)) = timeout_at(deadline, turns).await else {
+            let what = "the device";
+            return Err(Broken::Locked { after, what });
+        };
         loop {
             let lock = self
                 .device
                 .read(move |disk| ReplicationLock::try_device(disk, limit));
             if let Some(device) = lock.await? {
-                return Ok([Some(partition), Some(device)]);
+                return Ok(Locks {
+                    _partition: partition,
+                    _device: Some((device, turn)),
+                });
             }
             wait(deadline, after, "the device").await?;
         }
+    }
+
+    fn device_turns(&self, limit: usize) -> Arc<Semaphore> {
+        let turns = self.inner.device_turns.lock();
+        let mut turns = turns.unwrap_or_else(PoisonError::into_inner);
+        let of_device = turns.entry(self.device.name().to_owned());
+        of_device
+            .or_insert_with(|| Arc::new(Semaphore::new(limit)))
+            .clone()
     }
 
     /// Sends a line.
