@@ -5,12 +5,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, Subcommand};
 
 use crate::cairn::{Cairn, Spread, users};
+use crate::probe::{self, Probe};
 use crate::swift::{Layout, Swift};
 use crate::venv::Venv;
 use crate::wire::Account;
@@ -20,12 +21,14 @@ const FUNCTIONAL: &str = include_str!("../conformance/functional-upstream.txt");
 const FUNCTIONAL_LATER: &str = include_str!("../conformance/functional-later.txt");
 
 /// The whole suite, as a path in it.
-const ALL: &str = ".";
+pub(crate) const ALL: &str = ".";
 
 #[derive(Subcommand)]
 pub(crate) enum Suite {
     /// The functional tests (test/functional)
     Functional(Functional),
+    /// The probe tests (test/probe), which start and stop the programs and break things; as root
+    Probe(Probe),
     /// Start a store configured for the suites and stay
     Serve {
         #[arg(long, default_value = "127.0.0.1:8080")]
@@ -54,16 +57,8 @@ pub(crate) struct Functional {
 
 pub(crate) fn run(suite: &Suite) -> Result<()> {
     match suite {
-        Suite::Functional(options) => {
-            let counts = functional(options)?;
-            counts.print();
-            ensure!(
-                counts.short.is_empty(),
-                "{} tests fall short of upstream",
-                counts.short.len()
-            );
-            Ok(())
-        }
+        Suite::Functional(options) => functional(options)?.verdict(),
+        Suite::Probe(options) => probe::run(options)?.verdict(),
         Suite::Serve { bind } => serve(*bind),
     }
 }
@@ -79,6 +74,17 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
+    /// Prints, and is an error where something falls short.
+    pub(crate) fn verdict(&self) -> Result<()> {
+        self.print();
+        ensure!(
+            self.short.is_empty(),
+            "{} tests fall short of upstream",
+            self.short.len()
+        );
+        Ok(())
+    }
+
     pub(crate) fn print(&self) {
         for name in &self.early {
             println!("passes early: {name}");
@@ -225,7 +231,7 @@ fn run_again(
 }
 
 /// `package.module.Class::name` as pytest selects it: `module.py::Class::name`.
-fn file_of(test: &str, package: &str) -> Option<String> {
+pub(crate) fn file_of(test: &str, package: &str) -> Option<String> {
     let (path, name) = test
         .strip_prefix(package)?
         .strip_prefix('.')?
@@ -251,33 +257,46 @@ fn pytest(
     let status = Command::new(venv.python())
         .current_dir(&venv.source)
         .env("SWIFT_TEST_CONFIG_FILE", &conf)
-        .args([
-            "-m",
-            "pytest",
-            "-o",
-            "addopts=",
-            "-o",
-            "python_files=test_*.py tests.py",
-        ])
-        .args([
-            "-p",
-            "no:requests_mock",
-            "-p",
-            "no:cacheprovider",
-            "--timeout",
-            "300",
-        ])
-        .args(["-q", "-r", "f", "--tb=short"])
+        .args(PYTEST)
         .arg(format!("--junitxml={}", junit.display()))
         .args(files.iter().map(|file| format!("test/{suite}/{file}")))
         .status()
         .context("running pytest")?;
-    // 1: some tests failed, which is judged below.
-    if !matches!(status.code(), Some(0 | 1)) {
+    outcomes(venv, status, &junit)
+}
+
+/// How pytest is called.
+pub(crate) const PYTEST: [&str; 16] = [
+    "-m",
+    "pytest",
+    "-o",
+    "addopts=",
+    "-o",
+    "python_files=test_*.py tests.py",
+    "-p",
+    "no:requests_mock",
+    "-p",
+    "no:cacheprovider",
+    "--timeout",
+    "300",
+    "-q",
+    "-r",
+    "f",
+    "--tb=short",
+];
+
+/// What became of each test, of a run of pytest that ended so.
+pub(crate) fn outcomes(
+    venv: &Venv,
+    status: ExitStatus,
+    junit: &Path,
+) -> Result<BTreeMap<String, String>> {
+    // 1: some tests failed, which is judged elsewhere; 5: there was none to run.
+    if !matches!(status.code(), Some(0 | 1 | 5)) {
         bail!("pytest ended with {status}");
     }
     let script = workspace::root().join("tests/junit_outcomes.py");
-    let lines = workspace::run_quiet(Command::new(venv.python()).arg(script).arg(&junit))?;
+    let lines = workspace::run_quiet(Command::new(venv.python()).arg(script).arg(junit))?;
     Ok(lines
         .lines()
         .filter_map(|line| line.split_once(' '))
@@ -286,14 +305,14 @@ fn pytest(
 }
 
 /// The names of a list, without its comments.
-fn names(list: &str) -> BTreeSet<&str> {
+pub(crate) fn names(list: &str) -> BTreeSet<&str> {
     list.lines()
         .map(str::trim)
         .filter(|l| !l.is_empty() && !l.starts_with('#'))
         .collect()
 }
 
-fn judge(
+pub(crate) fn judge(
     outcomes: &BTreeMap<String, String>,
     upstream: &str,
     later: &str,

@@ -18,6 +18,7 @@ mod interop;
 mod keystone;
 mod lab_drivers;
 mod lab_live;
+mod probe;
 mod process;
 mod random;
 mod report;

@@ -8,6 +8,7 @@ use cairn_node::up::{ConsoleChoice, User};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::console::{LabServeArguments, parse_choice};
+use crate::init::InitArguments;
 
 /// An object store that speaks OpenStack Swift
 #[derive(Debug, Parser)]
@@ -35,13 +36,18 @@ pub(crate) enum Command {
     ///
     /// Any mix of proxy, account, container and object servers runs in one process; those of the
     /// same process call each other without a network. A folder is read as one conf of its *.conf
-    /// files. [object-updater] sections run too; other daemons are separate programs. Prints a line
-    /// for each server that is ready. Ends on SIGTERM, SIGINT or SIGHUP once requests under way have
-    /// finished; a second signal ends it at once.
+    /// files. Daemons whose sections the confs have ([object-replicator], [container-updater], …)
+    /// run too; as programs of their own they are started by Swift's names (cairn init). Prints a
+    /// line for each server that is ready. Ends on SIGTERM, SIGINT or SIGHUP once requests under way
+    /// have finished; a second signal ends it at once.
     Serve(ServeArguments),
     /// Measure object stores
     #[command(subcommand)]
     Lab(LabCommand),
+    /// Start, stop and reload servers and daemons by Swift's names (swift-init)
+    ///
+    /// One process for each conf file of a program in /etc/swift. Ends with 0 where all went well.
+    Init(InitArguments),
     /// Build, inspect and rebalance rings (swift-ring-builder)
     #[command(disable_help_flag = true)]
     Ring {
@@ -166,6 +172,7 @@ impl From<LogArguments> for LogOptions {
         LogOptions {
             format,
             level: arguments.log_level,
+            syslog: None,
         }
     }
 }

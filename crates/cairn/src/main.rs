@@ -1,4 +1,4 @@
-//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn ring`; and under the names of OpenStack
+//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn ring`, `cairn init`; and under the names of OpenStack
 //! Swift's programs, by which it may be called (`ln -s cairn swift-object-server`), those programs
 //! with their arguments.
 //!
@@ -7,6 +7,7 @@
 
 mod args;
 mod console;
+mod init;
 mod swift_names;
 
 use std::ffi::OsString;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => exit_code(Err(error)),
         },
+        Command::Init(arguments) => init::run(arguments),
         Command::Ring { arguments } => swift_names::ring_builder(&arguments, false),
     }
 }

@@ -5,20 +5,24 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cairn_node::conf::Role;
-use cairn_node::logging::LogOptions;
+use cairn_node::daemon;
+use cairn_node::daemons::{DaemonKind, Narrowed};
 use cairn_node::serve::{self, RunOptions};
+use cairn_node::supervisor;
 use cairn_ring::cli;
 use clap::Parser;
+
+use crate::init::InitArguments;
 
 /// Run one server of OpenStack Swift
 #[derive(Debug, Parser)]
 #[command(version)]
-struct SwiftServerArguments {
+struct ServerArguments {
     /// The server's conf file, or a folder of them
     #[arg(value_name = "CONFIG")]
     config: PathBuf,
 
-    /// Log to the console; this program always does
+    /// Log to standard error instead of syslog
     #[arg(short, long)]
     verbose: bool,
 
@@ -35,6 +39,59 @@ struct SwiftServerArguments {
     words: Vec<String>,
 }
 
+/// Run one daemon of OpenStack Swift
+#[derive(Debug, Parser)]
+#[command(version)]
+struct DaemonArguments {
+    /// The conf file with the daemon's section, or a folder of them
+    #[arg(value_name = "CONFIG")]
+    config: PathBuf,
+
+    /// Log to standard error instead of syslog
+    #[arg(short, long)]
+    verbose: bool,
+
+    /// Only one pass
+    #[arg(short, long)]
+    once: bool,
+
+    /// Only these devices, comma between them
+    #[arg(short, long, value_name = "NAMES", value_delimiter = ',')]
+    devices: Vec<String>,
+
+    /// Only these partitions, comma between them
+    #[arg(short, long, value_name = "NUMBERS", value_delimiter = ',')]
+    partitions: Vec<u32>,
+
+    /// Only the policies with these indexes, comma between them
+    #[arg(short = 'i', long, value_name = "NUMBERS", value_delimiter = ',')]
+    policies: Vec<u32>,
+
+    /// For object-auditor: only open objects, so many a second
+    #[arg(short, long = "zero_byte_fps", value_name = "N")]
+    zero_byte_fps: Option<f64>,
+
+    /// Of so many processes that share the work
+    #[arg(long, value_name = "N")]
+    processes: Option<u64>,
+
+    /// ... this is the Nth, counted from 0
+    #[arg(long, value_name = "N")]
+    process: Option<u64>,
+
+    /// Swift's programs take the names of options as plain words too
+    #[arg(hide = true)]
+    words: Vec<String>,
+}
+
+/// Start, stop and reload servers and daemons
+#[derive(Debug, Parser)]
+#[command(version)]
+struct InitProgram {
+    #[command(flatten)]
+    arguments: InitArguments,
+}
+
 /// Runs the program that `arguments[0]` names, if it is one of Swift's.
 pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
     let name = Path::new(arguments.first()?)
@@ -48,31 +105,62 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
             .collect();
         return Some(ring_builder(&texts, program.ends_with("-safe")));
     }
-    let Some(role) = Role::ALL
-        .into_iter()
-        .find(|role| role.server_name() == program)
-    else {
-        let known = "swift-proxy-server, swift-account-server, swift-container-server, \
-                     swift-object-server, swift-ring-builder";
-        return Some(crate::exit_code(Err(anyhow::anyhow!(
-            "{name} is no program of this one; it can be called {known}"
-        ))));
-    };
-    let parsed = SwiftServerArguments::parse_from(arguments);
-    Some(crate::exit_code(run_server(role, &parsed)))
+    if program == "init" {
+        return Some(crate::init::run(
+            InitProgram::parse_from(arguments).arguments,
+        ));
+    }
+    if let Some(role) = Role::ALL.into_iter().find(|r| r.server_name() == program) {
+        let parsed = ServerArguments::parse_from(arguments);
+        return Some(crate::exit_code(run_server(role, parsed, arguments)));
+    }
+    if let Some(kind) = DaemonKind::from_name(program) {
+        let parsed = DaemonArguments::parse_from(arguments);
+        return Some(crate::exit_code(daemon::run(&called(kind, parsed))));
+    }
+    Some(crate::exit_code(Err(anyhow::anyhow!(
+        "{name} is no program of this one; it can be called {}",
+        known().join(", ")
+    ))))
 }
 
-fn run_server(role: Role, arguments: &SwiftServerArguments) -> anyhow::Result<()> {
-    let confs = serve::load(std::slice::from_ref(&arguments.config), Some(role))?;
-    let options = RunOptions {
-        log: LogOptions::default(),
-        ..RunOptions::default()
-    };
-    let test = arguments.test_config || arguments.words.iter().any(|w| w == "test_config");
-    if test {
-        serve::check(confs, &options)
-    } else {
-        serve::run(confs, options)
+/// The names by which this program can be called.
+fn known() -> Vec<String> {
+    let servers = Role::ALL.into_iter().map(Role::server_name);
+    let daemons = DaemonKind::ALL.into_iter().map(DaemonKind::name);
+    let all = servers.chain(daemons).chain(["init", "ring-builder"]);
+    all.map(|name| format!("swift-{name}")).collect()
+}
+
+fn run_server(role: Role, parsed: ServerArguments, all: &[OsString]) -> anyhow::Result<()> {
+    let is_said = |word: &str| parsed.words.iter().any(|w| w == word);
+    if parsed.test_config || is_said("test_config") {
+        let confs = serve::load(std::slice::from_ref(&parsed.config), Some(role))?;
+        return serve::check(confs, &RunOptions::default());
+    }
+    supervisor::run(supervisor::Called {
+        role,
+        verbose: parsed.verbose || is_said("verbose"),
+        conf: parsed.config,
+        arguments: all.to_vec(),
+    })
+}
+
+fn called(kind: DaemonKind, parsed: DaemonArguments) -> daemon::Called {
+    let is_said = |word: &str| parsed.words.iter().any(|w| w == word);
+    daemon::Called {
+        kind,
+        once: parsed.once || is_said("once"),
+        verbose: parsed.verbose || is_said("verbose"),
+        conf: parsed.config,
+        narrowed: Narrowed {
+            devices: parsed.devices,
+            partitions: parsed.partitions,
+            policies: parsed.policies,
+            zero_byte_fps: parsed.zero_byte_fps,
+            processes: parsed.processes,
+            process: parsed.process,
+        },
     }
 }
 
@@ -94,16 +182,26 @@ mod tests {
 
     #[test]
     fn swifts_arguments() {
-        SwiftServerArguments::command().debug_assert();
+        ServerArguments::command().debug_assert();
         let text = "swift-object-server /etc/swift/object-server.conf -v test_config";
-        let parsed = SwiftServerArguments::try_parse_from(text.split_whitespace()).unwrap();
+        let parsed = ServerArguments::try_parse_from(text.split_whitespace()).unwrap();
         assert!(parsed.verbose && !parsed.test_config);
         assert_eq!(parsed.words, ["test_config"]);
     }
 
     #[test]
+    fn daemons_arguments() {
+        DaemonArguments::command().debug_assert();
+        let text = "swift-object-updater object-server/1.conf once --devices=sda,sdb verbose";
+        let parsed = DaemonArguments::try_parse_from(text.split_whitespace()).unwrap();
+        let called = called(DaemonKind::ObjectUpdater, parsed);
+        assert!(called.once && called.verbose);
+        assert_eq!(called.narrowed.devices, ["sda", "sdb"]);
+    }
+
+    #[test]
     fn other_names_are_not_swifts() {
         assert!(run(&["/usr/bin/cairn".into()]).is_none());
-        assert!(run(&["swift-object-replicator".into()]).is_some());
+        assert!(run(&["swift-no-such-program".into()]).is_some());
     }
 }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use bytes::Bytes;
 use cairn_http::Request;
 use cairn_peer::{Backends, CallError, Node};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -29,8 +30,25 @@ pub(crate) async fn call(
     Ok((head.status, head.headers))
 }
 
+/// As [`call`], for an answer's body of at most `limit` bytes; `None` where it did not come whole.
+pub(crate) async fn call_for_body(
+    backends: &Backends,
+    node: &Node,
+    request: Request,
+    patience: Duration,
+    limit: u64,
+) -> Result<(StatusCode, Option<Bytes>), CallError> {
+    let address = replication_address(node);
+    let (head, body) = backends
+        .call(address, request, patience)
+        .await?
+        .into_parts();
+    let body = timeout(patience, body.collect(limit)).await;
+    Ok((head.status, body.ok().and_then(Result::ok)))
+}
+
 /// Daemons talk over the replication network, where there is one.
-fn replication_address(node: &Node) -> SocketAddr {
+pub(crate) fn replication_address(node: &Node) -> SocketAddr {
     let device = &node.device;
     let ip = match device.replication_ip.parse::<IpAddr>() {
         Ok(ip) if device.replication_ip != device.ip => ip,

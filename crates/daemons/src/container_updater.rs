@@ -194,6 +194,22 @@ impl ContainerUpdater {
         self.tell("container update sweep completed", started, before);
     }
 
+    /// Looks at every container of all devices.
+    pub async fn once(self: &Arc<Self>) {
+        let root = self.pool.devices().to_owned();
+        for device in blocking(move || folders::devices(&root))
+            .await
+            .unwrap_or_default()
+        {
+            let all = Walked {
+                until: None,
+                missed: true,
+            };
+            lock(&self.walked).insert(device, all);
+        }
+        self.walk().await;
+    }
+
     /// Looks at the containers, on all devices, that changed since the last walk.
     pub async fn walk(self: &Arc<Self>) {
         let (started, before) = (Instant::now(), self.stats());

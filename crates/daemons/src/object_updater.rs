@@ -4,6 +4,9 @@
 //!
 //! Only the newest update of an object counts; older ones are removed unsent.
 
+mod oldest;
+
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,11 +14,12 @@ use cairn_disk::async_pending::{self, AsyncUpdate, PendingFile};
 use cairn_disk::{Device, Devices, DiskError};
 use cairn_formats::ini::{ConfError, Section};
 use cairn_http::params::{is_true, unquote};
-use cairn_http::{Body, Request};
+use cairn_http::{Body, Clock, Request};
 use cairn_peer::fan_out::backend_uri;
 use cairn_peer::{Backends, Node, Rings};
 use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use serde_json::{Map, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -23,7 +27,9 @@ use tracing::{debug, info, warn};
 
 use crate::calls;
 use crate::pace::Pace;
+use crate::recon_cache::{DEFAULT_RECON_CACHE_PATH, OBJECT_RECON_FILE, ReconCache};
 use crate::rounds::every;
+use oldest::Oldest;
 
 /// `[object-updater]`; names, units and defaults are Swift's.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,6 +44,10 @@ pub struct UpdaterConfig {
     pub node_timeout: Duration,
     /// Between two lines about a sweep's progress.
     pub report_interval: Duration,
+    /// Containers with failed updates that are kept account of, and shown to monitoring.
+    pub tracked_max: usize,
+    pub shown: usize,
+    pub recon_cache_path: PathBuf,
 }
 
 impl UpdaterConfig {
@@ -56,6 +66,15 @@ impl UpdaterConfig {
             objects_per_second,
             node_timeout: section.seconds_or("node_timeout", 10.0)?,
             report_interval: section.seconds_or("report_interval", 300.0)?,
+            tracked_max: section
+                .usize_or("async_tracker_max_entries", 100)?
+                .clamp(1, 100_000),
+            shown: section
+                .usize_or("async_tracker_dump_count", 5)?
+                .clamp(1, 1000),
+            recon_cache_path: section
+                .str_or("recon_cache_path", DEFAULT_RECON_CACHE_PATH)
+                .into(),
         })
     }
 }
@@ -93,8 +112,10 @@ pub struct ObjectUpdater {
     rings: Arc<Rings>,
     devices: Arc<Devices>,
     backends: Arc<Backends>,
+    recon: ReconCache,
     /// The sweep under way, or the last one.
     stats: Mutex<SweepStats>,
+    oldest: Mutex<Oldest>,
 }
 
 impl ObjectUpdater {
@@ -108,6 +129,8 @@ impl ObjectUpdater {
     ) -> Arc<Self> {
         let stats = Mutex::default();
         Arc::new(ObjectUpdater {
+            recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
+            oldest: Mutex::default(),
             config,
             hash_path,
             policies,
@@ -134,6 +157,7 @@ impl ObjectUpdater {
     pub async fn sweep(self: &Arc<Self>) -> SweepStats {
         let started = Instant::now();
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = SweepStats::default();
+        *self.oldest.lock().unwrap_or_else(PoisonError::into_inner) = Oldest::default();
         let devices = self.devices.clone();
         // Empty where the task failed: then there is nothing to walk this time.
         let names = tokio::task::spawn_blocking(move || devices.names())
@@ -157,7 +181,22 @@ impl ObjectUpdater {
                 "object update sweep completed"
             );
         }
+        self.tell(started).await;
         stats
+    }
+
+    async fn tell(&self, started: Instant) {
+        let now = Clock::system().now();
+        let oldest = {
+            let oldest = self.oldest.lock().unwrap_or_else(PoisonError::into_inner);
+            oldest.stats(self.config.shown, now)
+        };
+        let mut entries = Map::new();
+        let elapsed = started.elapsed().as_secs_f64();
+        entries.insert("object_updater_sweep".into(), json!(elapsed));
+        entries.insert("object_updater_last".into(), json!(now.as_f64()));
+        entries.insert("object_updater_stats".into(), oldest);
+        self.recon.update(entries).await;
     }
 
     fn count(&self, add: SweepStats) {
@@ -288,6 +327,10 @@ impl ObjectUpdater {
                         failures: 1,
                         ..SweepStats::default()
                     });
+                    let mut oldest = self.oldest.lock().unwrap_or_else(PoisonError::into_inner);
+                    let (account, container) = (&update.account, &update.container);
+                    oldest.failed(account, container, file.timestamp, self.config.tracked_max);
+                    drop(oldest);
                     changed |= news;
                     break;
                 }

@@ -34,9 +34,47 @@ impl Pace {
     }
 }
 
+/// So many bytes a second at most.
+pub(crate) struct BytePace {
+    per_second: f64,
+    next: Instant,
+}
+
+impl BytePace {
+    /// `per_second` of 0: no limit.
+    pub(crate) fn new(per_second: f64) -> BytePace {
+        BytePace {
+            per_second,
+            next: Instant::now(),
+        }
+    }
+
+    /// Waits until the bytes before these may have been followed by them; they were taken already.
+    pub(crate) async fn took(&mut self, bytes: u64) {
+        if self.per_second <= 0.0 {
+            return;
+        }
+        sleep_until(self.next).await;
+        let gap = Duration::try_from_secs_f64(bytes as f64 / self.per_second);
+        let gap = gap.unwrap_or(Duration::MAX).min(Duration::from_secs(3600));
+        self.next = self.next.max(Instant::now()) + gap;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_are_spaced() {
+        let start = Instant::now();
+        let mut pace = BytePace::new(1000.0);
+        for _ in 0..11 {
+            pace.took(100).await;
+        }
+        assert!(start.elapsed() >= Duration::from_secs(1));
+        assert!(start.elapsed() < Duration::from_millis(1200));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn steps_are_spaced() {

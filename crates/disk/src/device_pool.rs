@@ -236,6 +236,11 @@ impl Device {
         self.state.poisoned.load(Ordering::Acquire)
     }
 
+    /// Whether reads or writes wait for a thread: background work then had better wait too.
+    pub fn is_busy(&self) -> bool {
+        self.reads.waiting() + self.writes.waiting() > 0
+    }
+
     /// Runs `work` on a read thread. It is queued at once, not when the future is polled, and
     /// runs to its end even where the future is dropped.
     pub fn read<T, F>(&self, work: F) -> Run<T>

@@ -71,6 +71,21 @@ impl DiskFileEngine {
         &self.config
     }
 
+    /// The same engine for somebody who trusts nothing: checks all content it reads, and leaves
+    /// none of it in the page cache.
+    pub fn for_audit(&self) -> Self {
+        let config = DiskFileConfig {
+            keep_cache_size: 0,
+            etag_validate_pct: 100.0,
+            etag_recheck_interval: Duration::ZERO,
+            ..(*self.config).clone()
+        };
+        DiskFileEngine {
+            hash_path: self.hash_path.clone(),
+            config: Arc::new(config),
+        }
+    }
+
     /// Opens whatever object a hash directory holds: for auditors. One whose name does not lead
     /// to that directory is quarantined.
     pub fn open_hash(

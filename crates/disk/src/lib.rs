@@ -7,6 +7,7 @@
 //! Layer 1: may depend on `types` and `formats` only.
 
 pub mod async_pending;
+pub mod audit;
 pub mod device_pool;
 mod diskfile;
 pub mod error;
@@ -18,6 +19,7 @@ pub mod object_file;
 mod overflow;
 mod partition_lock;
 pub mod reader;
+pub mod replication;
 pub mod staged_file;
 pub mod steps;
 pub mod suffix_hashes;

@@ -29,10 +29,12 @@ impl<'a> PartitionLock<'a> {
     pub(crate) fn acquire(disk: &'a Disk, partition_dir: &str) -> Result<Self, DiskError> {
         let threads = disk.partition_mutex(partition_dir);
         let path = format!("{partition_dir}/.lock");
-        let file = open_lock(disk, partition_dir, &path)?;
+        let mut file = open_lock(disk, partition_dir, &path)?;
         let deadline = Instant::now() + TIMEOUT;
         loop {
             match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // The partition was removed while we waited: this lock locks nothing any more.
+                Ok(()) if is_unlinked(&file) => file = open_lock(disk, partition_dir, &path)?,
                 Ok(()) => break,
                 Err(Errno::WOULDBLOCK | Errno::INTR) if Instant::now() < deadline => {
                     thread::sleep(RETRY);
@@ -45,6 +47,10 @@ impl<'a> PartitionLock<'a> {
             _threads: threads,
         })
     }
+}
+
+fn is_unlinked(file: &OwnedFd) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink == 0)
 }
 
 fn open_lock(disk: &Disk, partition_dir: &str, path: &str) -> Result<OwnedFd, DiskError> {

@@ -170,30 +170,42 @@ pub fn consolidate_hashes(disk: &Disk, partition_dir: &str) -> Result<SuffixHash
     Ok(hashes)
 }
 
+/// A partition's suffix hashes, and how many of them had to be made anew.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hashed {
+    pub hashes: BTreeMap<String, String>,
+    pub hashed: u64,
+}
+
 /// The suffix hashes of a partition of a replicated policy, those that changed and those of
-/// `recalculate` hashed anew. Cleans up on its way, as Swift does.
+/// `recalculate` hashed anew. `look`: for suffixes that `hashes.pkl` does not know, too. Cleans
+/// up on its way, as Swift does.
 pub fn get_hashes(
     disk: &Disk,
     engine: &DiskFileEngine,
     policy: PolicyIndex,
     partition: u32,
     recalculate: &[String],
-) -> Result<BTreeMap<String, String>, DiskError> {
+    look: bool,
+) -> Result<Hashed, DiskError> {
     let dir = partition_dir(policy, partition);
     if open_dir(disk, &dir).is_err() {
-        return Ok(BTreeMap::new());
+        return Ok(Hashed::default());
     }
+    let mut hashed = 0;
     loop {
         let original = consolidate_hashes(disk, &dir)?;
         let mut hashes = original.clone();
-        let mut is_modified = !original.valid;
+        let mut is_modified = look || !original.valid;
         if !original.valid {
             hashes = SuffixHashes {
                 valid: true,
                 ..SuffixHashes::default()
             };
+        }
+        if is_modified {
             for name in list(disk, &dir)?.into_iter().filter(|n| is_suffix(n)) {
-                hashes.suffixes.insert(name, None);
+                hashes.suffixes.entry(name).or_insert(None);
             }
         }
         for suffix in recalculate.iter().filter(|s| is_suffix(s)) {
@@ -207,6 +219,7 @@ pub fn get_hashes(
             .collect();
         for suffix in pending {
             is_modified = true;
+            hashed += 1;
             match hash_suffix(disk, engine, policy, partition, &suffix) {
                 Ok(Some(hash)) => hashes.suffixes.insert(suffix, Some(hash)),
                 Ok(None) => hashes.suffixes.remove(&suffix),
@@ -224,7 +237,10 @@ pub fn get_hashes(
             write_hashes(disk, &dir, &mut hashes)?;
         }
         let known = hashes.suffixes.into_iter();
-        return Ok(known.filter_map(|(s, hash)| Some((s, hash?))).collect());
+        return Ok(Hashed {
+            hashes: known.filter_map(|(s, hash)| Some((s, hash?))).collect(),
+            hashed,
+        });
     }
 }
 

@@ -269,7 +269,9 @@ df('s2').delete(Timestamp(4000000002))
 "#,
     );
     let disk = world.device.disk().unwrap();
-    let ours = suffix_hashes::get_hashes(&disk, &world.engine, PolicyIndex(0), 7, &[]).unwrap();
+    let ours = suffix_hashes::get_hashes(&disk, &world.engine, PolicyIndex(0), 7, &[], false)
+        .unwrap()
+        .hashes;
     assert!(ours.len() > 15);
     // Once from the file that we wrote, once hashed by Swift itself.
     let script = |prepare: &str| {

@@ -14,6 +14,7 @@ pub mod clock;
 pub mod context;
 pub mod digest;
 pub mod info;
+pub mod lines;
 pub mod metrics;
 pub mod params;
 mod request_line;

@@ -23,6 +23,11 @@ use crate::request_line::RequestLines;
 use crate::respond;
 use crate::service::{Handler, Request, Response};
 
+/// So long a client that was let in just before the end has for its first request.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
+/// And one that has had answers, for a request that is on its way.
+const NEXT_REQUEST: Duration = Duration::from_millis(100);
+
 /// How a listener treats its clients.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
@@ -163,10 +168,20 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let open = GaugeGuard::new(shared.metrics.connections(shared.options.server));
     let (socket, due) = RequestLines::new(stream);
+    let activity = watch::Sender::new(Activity::default());
+    let activity = &activity;
     let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
+        activity.send_modify(|activity| {
+            activity.requests += 1;
+            activity.under_way = true;
+        });
         let (shared, due) = (shared.clone(), due.clone());
         let request = request.map(|body| Body::of_request(body, due));
-        async move { Ok::<_, Infallible>(answer(request, peer, &shared).await) }
+        async move {
+            let response = answer(request, peer, &shared).await;
+            activity.send_modify(|activity| activity.under_way = false);
+            Ok::<_, Infallible>(response)
+        }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -176,10 +191,7 @@ async fn connection(
         .title_case_headers(true)
         .serve_connection(TokioIo::new(socket), service);
     let mut connection = std::pin::pin!(connection);
-    let mut ending = *stop.borrow();
-    if ending {
-        connection.as_mut().graceful_shutdown();
-    }
+    let mut ending = false;
     loop {
         tokio::select! {
             result = connection.as_mut() => {
@@ -188,13 +200,34 @@ async fn connection(
                 }
                 break;
             }
-            _ = stop.wait_for(|s| *s), if !ending => {
+            () = may_end(&mut stop, activity), if !ending => {
                 ending = true;
                 connection.as_mut().graceful_shutdown();
             }
         }
     }
     drop(open);
+}
+
+/// What a connection has done.
+#[derive(Clone, Copy, Default)]
+struct Activity {
+    requests: u64,
+    under_way: bool,
+}
+
+/// Comes back when the end was asked for and what the client may have sent before has come.
+async fn may_end(stop: &mut watch::Receiver<bool>, activity: &watch::Sender<Activity>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+    let mut changes = activity.subscribe();
+    let now = *changes.borrow();
+    let patience = match now.requests {
+        _ if now.under_way => return,
+        0 => FIRST_REQUEST,
+        _ => NEXT_REQUEST,
+    };
+    let another = changes.wait_for(|activity| activity.requests > now.requests);
+    let _ = tokio::time::timeout(patience, another).await;
 }
 
 async fn answer(mut request: Request, peer: SocketAddr, shared: &Shared) -> Response {

@@ -218,7 +218,7 @@ impl<'c> Broker<'c> {
         Ok(())
     }
 
-    fn has_column(&self, table: &str, column: &str) -> Result<bool> {
+    pub(crate) fn has_column(&self, table: &str, column: &str) -> Result<bool> {
         let mut query = self
             .conn
             .prepare_cached("SELECT 1 FROM pragma_table_info(?) WHERE name = ?")?;

@@ -40,7 +40,14 @@ pub struct IndexConfig {
     pub idle_close: Duration,
     /// How long to wait for another process's lock on a database.
     pub lock_timeout: Duration,
+    /// No other process opens these databases: they may be written in SQLite's WAL mode, which
+    /// shuts others out while one is open here, and gives the quickest commits. Without it they
+    /// are written as Swift's programs write them, which may read and write them all the while.
+    pub exclusive: bool,
+    /// Commits are not synced: for tests of speed alone.
+    pub unsafe_no_sync: bool,
     pub metadata_limits: MetadataLimits,
+    /// Asked in exclusive databases; in shared ones each commit is synced by SQLite itself.
     pub commit_sync: CommitSync,
     pub clock: Clock,
     /// 128 random bits each call: the ids of databases and the names of temporary files.
@@ -59,6 +66,8 @@ impl IndexConfig {
             open_max: 128,
             idle_close: Duration::from_secs(5),
             lock_timeout: Duration::from_secs(25),
+            exclusive: false,
+            unsafe_no_sync: false,
             metadata_limits: MetadataLimits::default(),
             commit_sync: Arc::new(|_, _, own| own()),
             clock: Arc::new(|| {

@@ -1,9 +1,13 @@
 //! Opening a database: pragmas, the `chexor` function, the journal mode.
 //!
-//! Databases are in WAL mode while we have them: a commit appends to `<hash>.db-wal` and syncs it,
-//! readers see the last commit. The last connection to close merges the log into the file and
-//! removes it. Swift's programs set the journal mode to DELETE when they open a file and can do so
-//! only when nobody else has it open, which is why idle ones are closed soon.
+//! Shared databases are written as Swift's programs write them: with a rollback journal that a
+//! commit deletes, under SQLite's locks between processes, each waited for up to `lock_timeout`.
+//! A process that finds one in WAL mode (an exclusive one of ours was killed) brings it back.
+//!
+//! Exclusive databases are in WAL mode while we have them: a commit appends to `<hash>.db-wal` and
+//! syncs it, readers see the last commit. The last connection to close merges the log into the
+//! file and removes it. Swift's programs set the journal mode to DELETE when they open a file, and
+//! fail at once where somebody has it open in WAL mode: such a database is for one process only.
 
 use std::path::Path;
 use std::thread;
@@ -14,6 +18,7 @@ use rusqlite::functions::FunctionFlags;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OpenFlags};
 
+use crate::config::IndexConfig;
 use crate::{IndexError, Result};
 
 /// Log pages after which a commit also merges the log into the file: often enough to keep reads
@@ -25,23 +30,48 @@ const STATEMENTS_MAX: usize = 48;
 
 /// Keeps the log's index in this process's memory. In a file, as by default, the index is written
 /// to disk with every sync of the file system, for nothing. Other processes are kept out while a
-/// database is open here; WAL mode does that to Swift's anyway.
-const VFS: &str = "unix-excl";
+/// database is open here.
+const EXCLUSIVE_VFS: &str = "unix-excl";
+const SHARED_VFS: &str = "unix";
 
 /// The one connection that writes a database.
-pub(crate) fn open_writer(path: &Path, lock_timeout: Duration) -> Result<Connection> {
-    let conn = open_existing(path, lock_timeout)?;
+pub(crate) fn open_writer(path: &Path, config: &IndexConfig) -> Result<Connection> {
+    let conn = open_existing(path, config)?;
     conn.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
-    set_wal(&conn, path, lock_timeout)?;
-    conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
-    // The log is synced after each commit by whoever commits (`db.rs`), together with others'.
-    // NORMAL syncs what merging the log into the file needs.
-    conn.pragma_update(None, "synchronous", "NORMAL")?;
+    if config.exclusive {
+        set_journal_mode(&conn, path, "wal", config.lock_timeout)?;
+        conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+        // The log is synced after each commit by whoever commits (`db.rs`), together with others'.
+        // NORMAL syncs what merging the log into the file needs.
+        conn.pragma_update(None, "synchronous", "NORMAL")?;
+    } else {
+        set_journal_mode(&conn, path, "delete", config.lock_timeout)?;
+        set_synced_commits(&conn, config)?;
+    }
     Ok(conn)
 }
 
-pub(crate) fn open_reader(path: &Path, lock_timeout: Duration) -> Result<Connection> {
-    let conn = open_existing(path, lock_timeout)?;
+/// A file that nobody else knows of yet: one that a replicator has sent. It stays one file.
+pub(crate) fn open_received(path: &Path, config: &IndexConfig) -> Result<Connection> {
+    let conn = open_with(path, SHARED_VFS, config.lock_timeout)?;
+    set_journal_mode(&conn, path, "delete", config.lock_timeout)?;
+    set_synced_commits(&conn, config)?;
+    Ok(conn)
+}
+
+/// A commit is the removal of the journal: EXTRA syncs the folder after it, so that a power cut
+/// does not bring the journal, and the state of before, back.
+fn set_synced_commits(conn: &Connection, config: &IndexConfig) -> Result<()> {
+    let level = if config.unsafe_no_sync {
+        "OFF"
+    } else {
+        "EXTRA"
+    };
+    Ok(conn.pragma_update(None, "synchronous", level)?)
+}
+
+pub(crate) fn open_reader(path: &Path, config: &IndexConfig) -> Result<Connection> {
+    let conn = open_existing(path, config)?;
     conn.pragma_update(None, "cache_size", -READER_CACHE_KIB)?;
     conn.pragma_update(None, "query_only", "ON")?;
     Ok(conn)
@@ -60,9 +90,18 @@ pub(crate) fn open_new(path: &Path) -> Result<Connection> {
     Ok(conn)
 }
 
-fn open_existing(path: &Path, lock_timeout: Duration) -> Result<Connection> {
+fn open_existing(path: &Path, config: &IndexConfig) -> Result<Connection> {
+    let vfs = if config.exclusive {
+        EXCLUSIVE_VFS
+    } else {
+        SHARED_VFS
+    };
+    open_with(path, vfs, config.lock_timeout)
+}
+
+fn open_with(path: &Path, vfs: &str, lock_timeout: Duration) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let conn = Connection::open_with_flags_and_vfs(path, flags, VFS)?;
+    let conn = Connection::open_with_flags_and_vfs(path, flags, vfs)?;
     conn.busy_timeout(lock_timeout)?;
     conn.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     conn.pragma_update(None, "temp_store", "MEMORY")?;
@@ -72,15 +111,20 @@ fn open_existing(path: &Path, lock_timeout: Duration) -> Result<Connection> {
 
 /// Waits for whoever has the database in another mode: SQLite's own busy handler is not asked
 /// when the mode changes.
-fn set_wal(conn: &Connection, path: &Path, lock_timeout: Duration) -> Result<()> {
+fn set_journal_mode(
+    conn: &Connection,
+    path: &Path,
+    wanted: &str,
+    lock_timeout: Duration,
+) -> Result<()> {
     let deadline = Instant::now() + lock_timeout;
     let mut pause = Duration::from_millis(1);
     loop {
-        let mode = conn.query_row("PRAGMA journal_mode = WAL", [], |row| {
+        let mode = conn.query_row(&format!("PRAGMA journal_mode = {wanted}"), [], |row| {
             row.get::<_, String>(0)
         });
         let locked = match mode.map_err(|error| IndexError::from(error).at(path)) {
-            Ok(mode) if mode == "wal" => return Ok(()),
+            Ok(mode) if mode == wanted => return Ok(()),
             Ok(_) => IndexError::Locked { path: path.into() },
             Err(locked @ IndexError::Locked { .. }) => locked,
             Err(error) => return Err(error),

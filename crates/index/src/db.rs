@@ -62,10 +62,10 @@ struct Shared {
 }
 
 #[derive(Clone)]
-struct Opened {
-    file: PathBuf,
+pub(crate) struct Opened {
+    pub(crate) file: PathBuf,
     identity: Identity,
-    schema: Schema,
+    pub(crate) schema: Schema,
     /// The log's name in its folder is on disk, too.
     log_is_named: Arc<AtomicBool>,
 }
@@ -93,6 +93,11 @@ impl Db {
         }
     }
 
+    /// The right to write: nobody else in this process writes while it is held.
+    pub(crate) fn writer(&self) -> MutexGuard<'_, Option<Connection>> {
+        lock(&self.writer)
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         lock(&self.shared).opened.is_some()
     }
@@ -111,16 +116,16 @@ impl Db {
         f: impl FnOnce(Broker<'_>) -> Result<T>,
     ) -> Result<T> {
         let opened = match self.still_open()? {
-            Some(opened) => opened,
-            None => {
+            Some(opened) if config.exclusive || !pending::is_pending(&opened.file)? => opened,
+            _ => {
                 let mut writer = lock(&self.writer);
-                self.open(config, &mut writer)?
+                self.open_merged(config, &mut writer)?
             }
         };
         let kept = lock(&self.shared).readers.pop();
         let conn = match kept {
             Some(conn) => conn,
-            None => connection::open_reader(&opened.file, config.lock_timeout)
+            None => connection::open_reader(&opened.file, config)
                 .map_err(|error| self.failed(config, &opened.file, error))?,
         };
         let result = f(self.broker(config, &conn, opened.schema, false));
@@ -180,7 +185,7 @@ impl Db {
         }
         let mut batch = ready;
         while !batch.is_empty() {
-            let opened = match self.open(config, &mut writer) {
+            let opened = match self.open_merged(config, &mut writer) {
                 Ok(opened) => opened,
                 Err(IndexError::NotFound { path }) => {
                     // Nobody before the first that makes the database finds one.
@@ -236,21 +241,27 @@ impl Db {
             for update in updates {
                 update.finish(Err(error.clone()));
             }
-        } else {
-            let outcomes = outcomes
-                .into_iter()
-                .map(|o| o.map_err(|e| e.at(&opened.file)));
+            return Some(error.clone());
+        }
+        let outcomes = outcomes
+            .into_iter()
+            .map(|o| o.map_err(|e| e.at(&opened.file)));
+        let waiting = updates.into_iter().zip(outcomes);
+        if config.exclusive {
             deferred::push(deferred::Commit {
                 file: opened.file.as_path().into(),
                 log_is_named: opened.log_is_named.clone(),
                 sync: config.commit_sync.clone(),
-                waiting: updates.into_iter().zip(outcomes).collect(),
+                waiting: waiting.collect(),
             });
+        } else {
+            // SQLite has synced the commit.
+            waiting.for_each(|(update, outcome)| update.finish(outcome));
         }
-        error
+        None
     }
 
-    fn broker<'c>(
+    pub(crate) fn broker<'c>(
         &'c self,
         config: &'c IndexConfig,
         conn: &'c Connection,
@@ -280,7 +291,11 @@ impl Db {
 
     /// Opens the database for writing, unless it is open: brings the tables up to date, and
     /// merges what Swift left pending.
-    fn open(&self, config: &IndexConfig, writer: &mut Option<Connection>) -> Result<Opened> {
+    pub(crate) fn open(
+        &self,
+        config: &IndexConfig,
+        writer: &mut Option<Connection>,
+    ) -> Result<Opened> {
         match self.still_open()? {
             Some(opened) if writer.is_some() => return Ok(opened),
             _ => self.forget(writer),
@@ -288,9 +303,8 @@ impl Db {
         let dir = self.key.file(&config.devices);
         let found = files::find_db_file(&self.key, &config.devices)?;
         let (file, identity) = found.ok_or(IndexError::NotFound { path: dir })?;
-        let opened = connection::open_writer(&file, config.lock_timeout).and_then(|conn| {
-            let name = file.file_name().unwrap_or_default().to_string_lossy();
-            let schema = migrate(&conn, self.key.kind, name.contains('_'))?;
+        let opened = connection::open_writer(&file, config).and_then(|conn| {
+            let schema = migrate(&conn, self.key.kind, has_epoch(&file))?;
             pending::merge_pending(self.broker(config, &conn, schema, false), &file)?;
             Ok((conn, schema))
         });
@@ -306,7 +320,24 @@ impl Db {
         Ok(opened)
     }
 
-    fn forget(&self, writer: &mut Option<Connection>) {
+    /// Opens it, and merges what other processes have left pending meanwhile.
+    pub(crate) fn open_merged(
+        &self,
+        config: &IndexConfig,
+        writer: &mut Option<Connection>,
+    ) -> Result<Opened> {
+        let opened = self.open(config, writer)?;
+        if let (false, Some(conn)) = (config.exclusive, writer.as_ref()) {
+            pending::merge_pending(
+                self.broker(config, conn, opened.schema, false),
+                &opened.file,
+            )
+            .map_err(|error| self.failed(config, &opened.file, error))?;
+        }
+        Ok(opened)
+    }
+
+    pub(crate) fn forget(&self, writer: &mut Option<Connection>) {
         let readers = {
             let mut shared = lock(&self.shared);
             shared.opened = None;
@@ -410,11 +441,19 @@ impl Db {
         run(&conn, "BEGIN IMMEDIATE")?;
         let outcome = apply_alone(&conn, broker, first)?;
         run(&conn, "COMMIT")?;
-        // The mode is part of the file: it is born as we open it later.
-        conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+        if config.exclusive {
+            // The mode is part of the file: it is born as we open it later.
+            conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+        }
         conn.close().map_err(|(_, error)| IndexError::from(error))?;
         Ok(outcome)
     }
+}
+
+/// Sharding makes `<hash>_<epoch>.db`.
+fn has_epoch(file: &std::path::Path) -> bool {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    name.contains('_')
 }
 
 fn run(conn: &Connection, sql: &str) -> Result<()> {
@@ -442,7 +481,7 @@ fn apply_alone(
     Ok(outcome)
 }
 
-fn sync_file(path: &std::path::Path) -> Result<()> {
+pub(crate) fn sync_file(path: &std::path::Path) -> Result<()> {
     // No connection has it open: see the warning in `files`.
     OpenOptions::new()
         .write(true)

@@ -37,6 +37,9 @@ pub enum IndexError {
     },
     #[error(transparent)]
     Metadata(#[from] MetadataRefused),
+    /// Another replica sent something that makes no sense.
+    #[error("{reason}")]
+    BadRow { reason: String },
     #[error("the metadata column is not readable: {reason}")]
     MetadataText { reason: String },
     #[error("{path}: {source}")]
@@ -74,6 +77,12 @@ impl IndexError {
         IndexError::Io {
             path: path.into(),
             source: Arc::new(source),
+        }
+    }
+
+    pub(crate) fn bad_row(reason: impl Into<String>) -> Self {
+        IndexError::BadRow {
+            reason: reason.into(),
         }
     }
 
@@ -120,6 +129,11 @@ impl IndexError {
                 path,
                 reason: source.to_string(),
             },
+            // A database without its tables is none; Swift quarantines those, too.
+            _ if is_missing_table(&source) => IndexError::Corrupt {
+                path,
+                reason: source.to_string(),
+            },
             _ => IndexError::Sqlite { path, source },
         }
     }
@@ -144,4 +158,8 @@ impl From<rusqlite::Error> for IndexError {
             source: Arc::new(source),
         }
     }
+}
+
+fn is_missing_table(error: &rusqlite::Error) -> bool {
+    error.to_string().starts_with("no such table")
 }

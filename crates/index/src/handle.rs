@@ -4,6 +4,7 @@
 //! answered when its transaction is synced. Dropping the future does not undo an update that is
 //! on its way.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use cairn_types::Timestamp;
@@ -15,7 +16,7 @@ use crate::listing::{ContainerEntry, ListCursor, ListPage, ObjectEntry};
 use crate::schema::NewDb;
 use crate::{
     AccountBroker, ContainerBroker, ContainerRow, DbKey, DriveCheck, IndexError, IndexPool,
-    ObjectRow, Result,
+    ObjectRow, Received, Result,
 };
 
 /// A container's database.
@@ -32,6 +33,134 @@ pub struct AccountDb {
     pool: Arc<IndexPool>,
     key: DbKey,
     check: DriveCheck,
+}
+
+/// Any database, for work that does not depend on its kind: replication, auditing.
+#[derive(Clone)]
+pub struct IndexDb {
+    pool: Arc<IndexPool>,
+    key: DbKey,
+    check: DriveCheck,
+}
+
+impl IndexDb {
+    pub(crate) fn new(pool: Arc<IndexPool>, key: DbKey) -> Self {
+        IndexDb {
+            pool,
+            key,
+            check: DriveCheck::default(),
+        }
+    }
+
+    /// From now on all that is done by this handle asks this of the device first.
+    pub fn checked(self, check: DriveCheck) -> Self {
+        IndexDb { check, ..self }
+    }
+
+    pub fn key(&self) -> &DbKey {
+        &self.key
+    }
+
+    pub async fn exists(&self) -> Result<bool> {
+        answer(self.pool.submit_exists(&self.key, self.check)).await
+    }
+
+    /// As [`ContainerDb::read`].
+    pub async fn read<T, F>(&self, f: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Broker<'_>) -> Result<T> + Send + 'static,
+    {
+        answer(
+            self.pool
+                .submit_read(&self.key, self.check, move |broker| f(&broker)),
+        )
+        .await
+    }
+
+    /// As [`ContainerDb::write`].
+    pub async fn write<T, F>(&self, new: Option<NewDb>, f: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Broker<'_>) -> Result<T> + Send + 'static,
+    {
+        let f = move |broker: Broker<'_>| f(&broker);
+        write(&self.pool, &self.key, self.check, new, f, true).await
+    }
+
+    /// As [`ContainerDb::reclaim`].
+    pub async fn reclaim(&self, age: Timestamp, sync_age: Timestamp) -> Result<usize> {
+        reclaim(&self.pool, &self.key, self.check, age, sync_age).await
+    }
+
+    /// Makes the device's `tmp` folder, into which files are received.
+    pub async fn make_tmp(&self) -> Result<()> {
+        let made = self
+            .pool
+            .submit_shared(&self.key, self.check, |config, db| db.make_tmp(config));
+        answer(made).await
+    }
+
+    /// A file received in the device's `tmp` folder becomes this database, of which there must be
+    /// none. `file_name`: what its sender calls it.
+    pub async fn take_received(&self, name: String, file_name: Option<String>) -> Result<Received> {
+        answer(
+            self.pool
+                .submit_exclusive(&self.key, self.check, move |config, db| {
+                    db.take_received(config, &name, file_name.as_deref())
+                }),
+        )
+        .await
+    }
+
+    /// A file received in the device's `tmp` folder gets the rows of this database and takes its
+    /// place.
+    pub async fn replace_by_received(&self, name: String) -> Result<Received> {
+        let first = name.clone();
+        let filled = self
+            .pool
+            .submit_shared(&self.key, self.check, move |config, db| {
+                db.fill_received(config, &first)
+            });
+        let Some(since) = answer(filled).await? else {
+            return Ok(Received::NotNow);
+        };
+        answer(
+            self.pool
+                .submit_exclusive(&self.key, self.check, move |config, db| {
+                    db.replace_by_received(config, &name, since)
+                }),
+        )
+        .await
+    }
+
+    /// Removes the database for good if `may_go` says so of its last state; nothing is written
+    /// to it in between.
+    pub async fn remove_if<F>(&self, may_go: F) -> Result<bool>
+    where
+        F: FnOnce(&Broker<'_>) -> Result<bool> + Send + 'static,
+    {
+        answer(
+            self.pool
+                .submit_exclusive(&self.key, self.check, move |config, db| {
+                    db.remove_if(config, |broker| may_go(&broker))
+                }),
+        )
+        .await
+    }
+
+    /// Writes a whole, consistent copy to a new file of this name in the device's `tmp` folder,
+    /// while others read and write the database. Gives where, and what the database's own file
+    /// is called.
+    pub async fn snapshot(&self, name: String) -> Result<(PathBuf, String)> {
+        answer(
+            self.pool
+                .submit_shared(&self.key, self.check, move |config, db| {
+                    db.snapshot(config, &name)
+                }),
+        )
+        .await
+    }
 }
 
 async fn answer<T>(waiting: Result<oneshot::Receiver<Result<T>>>) -> Result<T> {

@@ -10,6 +10,7 @@
 //! on `cairn-types` and `cairn-formats`.
 
 pub mod account;
+mod audit;
 pub mod broker;
 mod config;
 mod connection;
@@ -29,20 +30,25 @@ pub mod metadata;
 mod migrate;
 mod pending;
 mod pool;
+pub mod replication;
 mod schema;
 mod sync;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
-pub use broker::Broker;
+pub use broker::{Broker, Reclaimed};
 pub use config::{Clock, CommitSync, IndexConfig};
 pub use container::{ContainerBroker, ContainerInfo, ObjectRow, PolicyStats};
 pub use drive::{DriveCheck, Reserve};
 pub use error::IndexError;
-pub use handle::{AccountDb, ContainerDb};
+pub use handle::{AccountDb, ContainerDb, IndexDb};
 pub use key::{DbKey, DbKind};
 pub use listing::{ContainerEntry, ListCursor, ListEntry, ListPage, ListQuery, ObjectEntry};
 pub use metadata::{Metadata, MetadataLimits, MetadataRefused};
 pub use pool::IndexPool;
+pub use replication::exchange::Received;
+pub use replication::{
+    ContainerFacts, RemoteInfo, RemotePolicy, ReplicationInfo, RowError, Rows, ShardRange,
+};
 pub use schema::NewDb;
 pub use sync::{ContainerRecord, ObjectRecord, SyncPoint};
 

@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use crate::schema::{
     ACCOUNT_POLICY_STAT, CONTAINER_INFO, CONTAINER_POLICY_STAT, CONTAINER_STAT_VIEW,
-    CONTAINER_TRIGGERS, OBJECT_TRIGGERS,
+    CONTAINER_TRIGGERS, OBJECT_TRIGGERS, SHARD_RANGE_TABLE,
 };
 use crate::{DbKind, Result};
 
@@ -116,4 +116,20 @@ fn migrate_account(conn: &Connection) -> Result<()> {
         return Ok(());
     }
     in_transaction(conn, &steps)
+}
+
+/// The table of shard ranges, or the columns it lacks. Inside a transaction of the caller's.
+pub(crate) fn shard_range_table(conn: &Connection) -> Result<()> {
+    if !exists(conn, "table", "shard_range")? {
+        conn.execute_batch(SHARD_RANGE_TABLE)?;
+        return Ok(());
+    }
+    for (column, default) in [("reported", 0), ("tombstones", -1)] {
+        if !has_column(conn, "shard_range", column)? {
+            conn.execute_batch(&format!(
+                "ALTER TABLE shard_range ADD COLUMN {column} INTEGER DEFAULT {default};"
+            ))?;
+        }
+    }
+    Ok(())
 }

@@ -8,7 +8,8 @@
 //!
 //! We never write one. When a database is opened and there is one, its rows are merged and it is
 //! cut to nothing, under Swift's own lock of the folder: a Swift server that has just stopped
-//! loses no update. Entries that make no sense are logged and dropped, as Swift does.
+//! loses no update. Of a shared database this is asked before every read and write, as Swift
+//! does: what another process has acknowledged is seen here. Entries that make no sense are logged and dropped, as Swift does.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -50,6 +51,11 @@ pub(crate) fn merge_pending(broker: Broker<'_>, db_file: &Path) -> Result<()> {
     let file = OpenOptions::new().write(true).open(&path);
     file.and_then(|file| file.set_len(0))
         .map_err(|error| IndexError::io(&path, error))
+}
+
+/// Is there anything to merge?
+pub(crate) fn is_pending(db_file: &Path) -> Result<bool> {
+    has_content(&pending_path(db_file))
 }
 
 fn pending_path(db_file: &Path) -> PathBuf {

@@ -14,8 +14,8 @@ use futures_channel::oneshot;
 use crate::broker::Broker;
 use crate::config::IndexConfig;
 use crate::db::{Db, Update};
-use crate::device::{Device, Job};
-use crate::handle::{AccountDb, ContainerDb};
+use crate::device::{Device, Job, Lane};
+use crate::handle::{AccountDb, ContainerDb, IndexDb};
 use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, files};
 
 /// All account and container databases of a node.
@@ -104,6 +104,10 @@ impl IndexPool {
         AccountDb::new(Arc::clone(self), key)
     }
 
+    pub fn db_by_key(self: &Arc<Self>, key: DbKey) -> IndexDb {
+        IndexDb::new(Arc::clone(self), key)
+    }
+
     /// Runs `f` on one of the device's reading threads.
     pub(crate) fn submit_read<T: Send + 'static>(
         &self,
@@ -135,6 +139,33 @@ impl IndexPool {
         })
     }
 
+    /// Work on a database that is neither one read nor one update, on a reading thread.
+    pub(crate) fn submit_shared<T: Send + 'static>(
+        &self,
+        key: &DbKey,
+        check: DriveCheck,
+        f: impl FnOnce(&IndexConfig, &Db) -> Result<T> + Send + 'static,
+    ) -> Result<oneshot::Receiver<Result<T>>> {
+        self.submit_job(key, check, move |inner, db| f(&inner.config, db))
+    }
+
+    /// As `submit_shared`, on a writing thread.
+    pub(crate) fn submit_exclusive<T: Send + 'static>(
+        &self,
+        key: &DbKey,
+        check: DriveCheck,
+        f: impl FnOnce(&IndexConfig, &Db) -> Result<T> + Send + 'static,
+    ) -> Result<oneshot::Receiver<Result<T>>> {
+        let lane = Arc::clone(&self.inner.device(key)?.write);
+        self.submit_to(&lane, key, check, move |inner, db| {
+            let result = f(&inner.config, db);
+            if !db.is_open() {
+                inner.forget(db);
+            }
+            result
+        })
+    }
+
     fn submit_job<T: Send + 'static>(
         &self,
         key: &DbKey,
@@ -142,6 +173,16 @@ impl IndexPool {
         f: impl FnOnce(&Inner, &Arc<Db>) -> Result<T> + Send + 'static,
     ) -> Result<oneshot::Receiver<Result<T>>> {
         let lane = Arc::clone(&self.inner.device(key)?.read);
+        self.submit_to(&lane, key, check, f)
+    }
+
+    fn submit_to<T: Send + 'static>(
+        &self,
+        lane: &Arc<Lane>,
+        key: &DbKey,
+        check: DriveCheck,
+        f: impl FnOnce(&Inner, &Arc<Db>) -> Result<T> + Send + 'static,
+    ) -> Result<oneshot::Receiver<Result<T>>> {
         let db = self.inner.lease(key)?;
         let inner = Arc::clone(&self.inner);
         let (tell, told) = oneshot::channel();
@@ -222,14 +263,7 @@ impl IndexPool {
     /// and write it. Blocks; not for an event loop's thread.
     pub fn copy_db(&self, key: &DbKey, to: PathBuf) -> Result<()> {
         let db = self.inner.lease(key)?;
-        db.read(&self.inner.config, |broker| {
-            broker.conn.pragma_update(None, "query_only", "OFF")?;
-            let text = to.to_string_lossy().into_owned();
-            let copied = broker.conn.execute("VACUUM INTO ?", [text]);
-            broker.conn.pragma_update(None, "query_only", "ON")?;
-            copied?;
-            Ok(())
-        })
+        db.copy_to(&self.inner.config, &to)
     }
 
     /// Databases open now.

@@ -126,7 +126,7 @@ CREATE TRIGGER container_stat_update INSTEAD OF UPDATE ON container_stat BEGIN
         reconciler_sync_point = NEW.reconciler_sync_point;
 END;";
 
-const SHARD_RANGE_TABLE: &str = "
+pub(crate) const SHARD_RANGE_TABLE: &str = "
 CREATE TABLE shard_range (
     ROWID INTEGER PRIMARY KEY AUTOINCREMENT,
     name TEXT, timestamp TEXT, lower TEXT, upper TEXT,

@@ -80,6 +80,16 @@ impl Broker<'_> {
         Ok(())
     }
 
+    /// The database's own id: another file put in its place has another.
+    pub fn id(&self) -> Result<String> {
+        let sql = self.sql("SELECT id FROM {stat}");
+        let id = self
+            .conn
+            .prepare_cached(&sql)?
+            .query_row([], |row| row.get::<_, Option<String>>(0))?;
+        Ok(id.unwrap_or_default())
+    }
+
     /// The highest ROWID ever given, or -1.
     pub fn max_row(&self) -> Result<i64> {
         let row = self

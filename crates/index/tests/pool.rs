@@ -160,7 +160,10 @@ fn a_full_queue_answers_at_once() {
 
 #[test]
 fn closed_databases_are_one_whole_file() {
-    let index = index_with(|config| config.idle_close = Duration::from_millis(40));
+    let index = index_with(|config| {
+        config.exclusive = true;
+        config.idle_close = Duration::from_millis(40);
+    });
     let db = index.container("c");
     block_on(db.merge_items(new_container("c"), vec![object("o", 1, 1)])).unwrap();
     block_on(db.merge_items(None, vec![object("p", 1, 1)])).unwrap();

@@ -27,7 +27,7 @@ pub(crate) fn account(
         AccountServerConfig::new(cluster.hash_path.clone(), Arc::clone(&cluster.policies));
     Ok(AccountServerConfig {
         constraints: (*cluster.constraints).clone(),
-        mount_check: settings.mount_check,
+        mount_check: settings.place.mount_check,
         fallocate_reserve: index_reserve(section)?,
         clock,
         ..defaults
@@ -43,12 +43,12 @@ pub(crate) fn container(
         ContainerServerConfig::new(cluster.hash_path.clone(), Arc::clone(&cluster.policies));
     Ok(ContainerServerConfig {
         constraints: (*cluster.constraints).clone(),
-        mount_check: settings.mount_check,
+        mount_check: settings.place.mount_check,
         fallocate_reserve: index_reserve(section)?,
         node_timeout: section.seconds_or("node_timeout", 3.0)?,
         conn_timeout: section.seconds_or("conn_timeout", 0.5)?,
         allowed_sync_hosts: section.list_or("allowed_sync_hosts", "127.0.0.1"),
-        sync_realms: sync_realms(&settings.swift_dir)?,
+        sync_realms: sync_realms(&settings.place.swift_dir)?,
         allow_versions: section.bool_or("allow_versions", false),
         ..defaults
     })
@@ -85,12 +85,25 @@ pub(crate) fn object(
                 &defaults.expiring_objects_account_name,
             )
             .to_owned(),
+        replication_concurrency: section
+            .usize_or("replication_concurrency", defaults.replication_concurrency)?,
+        replication_concurrency_per_device: section.usize_or(
+            "replication_concurrency_per_device",
+            defaults.replication_concurrency_per_device,
+        )?,
+        replication_lock_timeout: section.seconds_or("replication_lock_timeout", 15.0)?,
+        replication_failure_threshold: section.usize_or(
+            "replication_failure_threshold",
+            defaults.replication_failure_threshold,
+        )?,
+        replication_failure_ratio: section.f64_or("replication_failure_ratio", 1.0)?,
         diskfile: diskfile(section)?,
         ..defaults
     })
 }
 
-fn diskfile(section: &Section) -> Result<DiskFileConfig, ConfError> {
+/// Options of the engine, for servers and daemons.
+pub(crate) fn diskfile(section: &Section) -> Result<DiskFileConfig, ConfError> {
     let defaults = DiskFileConfig::default();
     let percent = section.f64_or("etag_validate_pct", defaults.etag_validate_pct)?;
     if !(0.0..=100.0).contains(&percent) {

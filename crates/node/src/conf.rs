@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use cairn_formats::ini::{Conf, Section};
 
+use crate::daemons::DaemonKind;
 use crate::similar::did_you_mean;
 
 /// Which server a conf file describes.
@@ -98,9 +99,6 @@ const DAEMONS: [&str; 17] = [
     "drive-audit",
     "dispersion",
 ];
-
-/// Daemons that run inside `serve`.
-pub const SERVED_DAEMONS: [&str; 2] = ["container-updater", "object-updater"];
 
 /// Reads a conf file, or a folder whose `*.conf` files are read as one, in the order of names.
 pub fn read_conf(path: &Path) -> Result<Conf> {
@@ -194,11 +192,11 @@ impl ServerConf {
             .then(|| self.conf.section_or_defaults(name))
     }
 
-    /// Daemons this conf configures that other programs must run.
+    /// Daemons this conf configures that this build does not have.
     pub fn daemons_not_served(&self) -> Vec<&str> {
         self.conf
             .section_names()
-            .filter(|name| DAEMONS.contains(name) && !SERVED_DAEMONS.contains(name))
+            .filter(|name| DAEMONS.contains(name) && DaemonKind::from_name(name).is_none())
             .collect()
     }
 }
@@ -325,7 +323,7 @@ use = egg:swift#recon
 recon_cache_path = /var/cache/swift
 [object-updater]
 interval = 5
-[object-replicator]
+[object-reconstructor]
 ";
 
     #[test]
@@ -345,7 +343,7 @@ interval = 5
             Some("5")
         );
         assert!(conf.daemon("object-auditor").is_none());
-        assert_eq!(conf.daemons_not_served(), ["object-replicator"]);
+        assert_eq!(conf.daemons_not_served(), ["object-reconstructor"]);
     }
 
     #[test]

@@ -68,9 +68,9 @@ pub fn run(console: ConsoleRun, greeting: &str) -> Result<()> {
         .build()
         .context("cannot start the threads that serve")?;
     runtime.block_on(async {
-        let signals = StopSignals::new().context("cannot listen for signals")?;
+        let signals = StopSignals::new(false).context("cannot listen for signals")?;
         let (stop_sender, stop) = watch::channel(false);
-        let watching = tokio::spawn(signals.watch(stop_sender));
+        let watching = tokio::spawn(signals.watch(stop_sender, watch::channel(false).0));
         // Connections wait in the listener's queue until they are accepted: it answers already.
         use std::io::Write;
         let mut out = std::io::stdout().lock();
@@ -97,7 +97,7 @@ pub(crate) fn store_view(
     let (_, proxy) = &servers[place];
     let cluster = clusters
         .iter()
-        .find(|c| c.swift_dir == proxy.swift_dir)?
+        .find(|c| c.swift_dir == proxy.place.swift_dir)?
         .clone();
     let storage = servers
         .iter()
@@ -111,7 +111,7 @@ pub(crate) fn store_view(
         })
         .collect();
     let local: Vec<(u16, PathBuf)> = storage
-        .map(|((_, settings), _)| (settings.bind.port(), settings.devices.clone()))
+        .map(|((_, settings), _)| (settings.bind.port(), settings.place.devices.clone()))
         .collect();
     Some(StoreView {
         swift: handlers[place].clone(),

@@ -1,5 +1,5 @@
 //! Where the log goes and how much of it: to standard error, for people or as JSON, one event a
-//! line. What decides the level, strongest first: `--log-level`, the environment's `RUST_LOG`, the
+//! line; or, for programs started by Swift's names, to syslog. What decides the level, strongest first: `--log-level`, the environment's `RUST_LOG`, the
 //! conf files' `log_level`.
 
 use std::fmt;
@@ -15,6 +15,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::settings::LogLevel;
+use crate::syslog::{Syslog, SyslogOptions};
 
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -30,13 +31,24 @@ pub struct LogOptions {
     pub format: LogFormat,
     /// A level, or directives such as `info,cairn_proxy=debug`.
     pub level: Option<String>,
+    /// To syslog instead of standard error.
+    pub syslog: Option<SyslogOptions>,
 }
 
 /// Starts the log of this process; a second call changes nothing.
 pub fn start(options: &LogOptions, from_conf: LogLevel) -> Result<()> {
     let filter = filter(options, std::env::var("RUST_LOG").ok(), from_conf)?;
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let builder = tracing_subscriber::fmt().with_env_filter(filter);
+    if let Some(syslog) = &options.syslog {
+        let _ = builder
+            .with_writer(Syslog::new(syslog.clone()))
+            .with_ansi(false)
+            .without_time()
+            .log_internal_errors(false)
+            .try_init();
+        return Ok(());
+    }
+    let builder = builder
         .with_writer(std::io::stderr)
         .log_internal_errors(false);
     // An error here means that a log runs already: tests start several servers in one process.

@@ -30,7 +30,11 @@ pub(crate) fn filter_env(
 
 /// Puts the conf's filters, and those that a proxy cannot be without, around `app`.
 pub(crate) fn build(conf: &ServerConf, app: Handler, env: &FilterEnv) -> Result<Handler> {
-    let filters = with_required(conf);
+    around(&with_required(conf), app, env)
+}
+
+/// Puts these filters, outermost first, around `app`.
+pub(crate) fn around(filters: &[Filter], app: Handler, env: &FilterEnv) -> Result<Handler> {
     let mut next = app;
     for filter in filters.iter().rev() {
         next = cairn_middleware::build(&filter.entry_point, &filter.section, next, env)

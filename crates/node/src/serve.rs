@@ -23,6 +23,7 @@ use tracing::{error, info};
 
 use crate::conf::{Role, ServerConf};
 use crate::console::{self, ConsoleRun};
+use crate::daemons::DaemonKind;
 use crate::limits;
 use crate::listen;
 use crate::lock::FolderLock;
@@ -32,12 +33,17 @@ use crate::privileges;
 use crate::services::Services;
 use crate::settings::{LogLevel, ServerSettings};
 use crate::signals::StopSignals;
+use crate::stdio;
+
+pub(crate) type Server = (ServerConf, ServerSettings);
 
 /// How often ring files are looked at.
 const RING_CHECK: Duration = Duration::from_secs(5);
 /// Work that nobody waits for any more, such as a third replica's write after the answer, may
 /// take so long to finish after the last request.
 const LOOSE_ENDS: Duration = Duration::from_secs(2);
+/// For requests under way when a worker is told to end now.
+const HURRY: Duration = Duration::from_millis(300);
 
 /// What the command line says about a process that serves.
 #[derive(Debug, Default)]
@@ -50,6 +56,16 @@ pub struct RunOptions {
     pub greeting: Option<String>,
     /// A console beside the servers.
     pub console: Option<ConsoleRun>,
+    /// This process is the worker of a supervisor, which holds the locks and gave the port.
+    pub worker: Option<Worker>,
+}
+
+/// What a worker has from its supervisor.
+#[derive(Debug)]
+pub struct Worker {
+    pub listener: TcpListener,
+    /// The log stays on standard error.
+    pub verbose: bool,
 }
 
 /// Reads conf files and folders. `only`: which server they must be of.
@@ -77,13 +93,14 @@ pub fn check(confs: Vec<ServerConf>, run: &RunOptions) -> Result<()> {
     let servers = with_settings(confs)?;
     logging::start(&run.log, log_level(&servers))?;
     listen::check_addresses(&servers)?;
+    let with_daemons = run.worker.is_none();
     servers
         .iter()
         .for_each(|(conf, _)| options::warn_of_mistyped(conf));
     let runtime = runtime(&servers)?;
     let services = {
         let _inside = runtime.enter();
-        Services::build(&servers, run.unsafe_no_fsync)?
+        Services::build(&servers, run.unsafe_no_fsync, with_daemons)?
     };
     runtime.shutdown_timeout(LOOSE_ENDS);
     services.close();
@@ -95,21 +112,12 @@ pub fn run(confs: Vec<ServerConf>, options: RunOptions) -> Result<()> {
     let servers = with_settings(confs)?;
     logging::start(&options.log, log_level(&servers))?;
     listen::check_addresses(&servers)?;
-    for (conf, _) in &servers {
-        options::warn_of_mistyped(conf);
-        for daemon in conf.daemons_not_served() {
-            info!(
-                conf = conf.conf.file(),
-                daemon, "this daemon is not run by serve"
-            );
-        }
-    }
+    warn_of_confs(&servers);
     limits::raise_open_files();
-    let locks = lock_devices(&servers)?;
-    let listeners = servers
-        .iter()
-        .map(|(conf, settings)| listen::listen(conf, settings))
-        .collect::<Result<Vec<_>>>()?;
+    let (locks, listeners, kept) = match options.worker {
+        Some(Worker { listener, verbose }) => (Vec::new(), vec![listener], Some(verbose)),
+        None => (lock_folders(&servers)?, listen_all(&servers)?, None),
+    };
     let pid_file = options
         .pid_file
         .as_deref()
@@ -120,20 +128,45 @@ pub fn run(confs: Vec<ServerConf>, options: RunOptions) -> Result<()> {
     let runtime = runtime(&servers)?;
     let services = {
         let _inside = runtime.enter();
-        Services::build(&servers, options.unsafe_no_fsync)?
+        Services::build(&servers, options.unsafe_no_fsync, kept.is_none())?
     };
-    let extras = (options.console, options.greeting);
+    let extras = Extras {
+        console: options.console,
+        greeting: options.greeting,
+        worker: kept,
+    };
     let served = runtime.block_on(serve_all(&servers, listeners, &services, extras));
-    wait_for_loose_ends(&runtime);
+    if matches!(served, Ok(Ended::InTime)) {
+        wait_for_loose_ends(&runtime);
+    }
     runtime.shutdown_timeout(LOOSE_ENDS);
     services.close();
     drop(pid_file);
     drop(locks);
     info!("ended");
-    served
+    served.map(|_| ())
 }
 
-fn with_settings(confs: Vec<ServerConf>) -> Result<Vec<(ServerConf, ServerSettings)>> {
+fn warn_of_confs(servers: &[Server]) {
+    for (conf, _) in servers {
+        options::warn_of_mistyped(conf);
+        for daemon in conf.daemons_not_served() {
+            info!(
+                conf = conf.conf.file(),
+                daemon, "this build does not have this daemon"
+            );
+        }
+    }
+}
+
+fn listen_all(servers: &[Server]) -> Result<Vec<TcpListener>> {
+    servers
+        .iter()
+        .map(|(conf, settings)| listen::listen(conf, settings))
+        .collect()
+}
+
+pub(crate) fn with_settings(confs: Vec<ServerConf>) -> Result<Vec<Server>> {
     confs
         .into_iter()
         .map(|conf| {
@@ -144,7 +177,7 @@ fn with_settings(confs: Vec<ServerConf>) -> Result<Vec<(ServerConf, ServerSettin
 }
 
 /// The most talkative of all confs.
-fn log_level(servers: &[(ServerConf, ServerSettings)]) -> LogLevel {
+pub(crate) fn log_level(servers: &[Server]) -> LogLevel {
     servers
         .iter()
         .map(|(_, s)| s.log_level)
@@ -153,7 +186,7 @@ fn log_level(servers: &[(ServerConf, ServerSettings)]) -> LogLevel {
 }
 
 /// The largest number of workers any conf asks for; `auto` is what the machine runs at once.
-fn threads(servers: &[(ServerConf, ServerSettings)]) -> usize {
+fn threads(servers: &[Server]) -> usize {
     let auto = || std::thread::available_parallelism().map_or(2, usize::from);
     servers
         .iter()
@@ -162,7 +195,7 @@ fn threads(servers: &[(ServerConf, ServerSettings)]) -> usize {
         .unwrap_or_else(auto)
 }
 
-fn runtime(servers: &[(ServerConf, ServerSettings)]) -> Result<Runtime> {
+fn runtime(servers: &[Server]) -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads(servers))
         .thread_name("cairn-worker")
@@ -171,29 +204,35 @@ fn runtime(servers: &[(ServerConf, ServerSettings)]) -> Result<Runtime> {
         .context("cannot start the threads that serve")
 }
 
-fn lock_devices(servers: &[(ServerConf, ServerSettings)]) -> Result<Vec<FolderLock>> {
-    let wanted: BTreeSet<(&Path, String)> = servers
-        .iter()
-        .filter(|(conf, _)| conf.role != Role::Proxy)
-        .map(|(conf, settings)| {
-            let suffix = if settings.replication_only {
-                "-replication"
-            } else {
-                ""
-            };
-            (
-                settings.devices.as_path(),
-                format!("{}{suffix}", conf.role.as_str()),
-            )
-        })
-        .collect();
+/// Of all servers, and of the daemons that run beside them.
+fn lock_folders(servers: &[Server]) -> Result<Vec<FolderLock>> {
+    let mut wanted = BTreeSet::new();
+    for (conf, settings) in servers {
+        wanted.extend(lock_of(conf, settings));
+        for kind in DaemonKind::ALL {
+            if conf.role == kind.role() && conf.daemon(kind.name()).is_some() {
+                wanted.insert((settings.place.devices.clone(), kind.name().to_owned()));
+            }
+        }
+    }
     wanted
         .into_iter()
-        .map(|(folder, role)| FolderLock::devices(folder, &role))
+        .map(|(folder, role)| FolderLock::devices(&folder, &role))
         .collect()
 }
 
-fn become_user(servers: &[(ServerConf, ServerSettings)]) -> Result<()> {
+/// The lock of a storage server: its folder and what it is held as.
+pub(crate) fn lock_of(conf: &ServerConf, settings: &ServerSettings) -> Option<(PathBuf, String)> {
+    let suffix = if settings.replication_only {
+        "-replication"
+    } else {
+        ""
+    };
+    let name = format!("{}{suffix}", conf.role.as_str());
+    (conf.role != Role::Proxy).then(|| (settings.place.devices.clone(), name))
+}
+
+pub(crate) fn become_user(servers: &[Server]) -> Result<()> {
     let users: BTreeSet<&str> = servers
         .iter()
         .filter_map(|(_, settings)| settings.user.as_deref())
@@ -209,13 +248,14 @@ fn become_user(servers: &[(ServerConf, ServerSettings)]) -> Result<()> {
 }
 
 async fn serve_all(
-    servers: &[(ServerConf, ServerSettings)],
+    servers: &[Server],
     listeners: Vec<TcpListener>,
     services: &Services,
-    (console, greeting): (Option<ConsoleRun>, Option<String>),
-) -> Result<()> {
-    let signals = StopSignals::new().context("cannot listen for signals")?;
+    extras: Extras,
+) -> Result<Ended> {
+    let signals = StopSignals::new(extras.worker.is_some()).context("cannot listen for signals")?;
     let (stop_sender, stop) = watch::channel(false);
+    let (hurry_sender, mut hurry) = watch::channel(false);
     let metrics = Metrics::new();
     let threads = threads(servers);
     let mut serving = JoinSet::new();
@@ -233,25 +273,53 @@ async fn serve_all(
             stop.clone(),
         ));
     }
-    let watching = tokio::spawn(signals.watch(stop_sender));
+    let watching = tokio::spawn(signals.watch(stop_sender, hurry_sender));
     let rings = tokio::spawn(follow_rings(services.registrar(servers)));
     let mut daemons = JoinSet::new();
     for daemon in services.daemons() {
         daemon.start(&mut daemons, stop.clone());
     }
-    if let Some(run) = console {
+    if let Some(run) = extras.console {
         let view =
             console::store_view(servers, services.handlers(), &services.clusters(), &metrics);
         serving.spawn(serve_console(run, view, stop.clone()));
     }
-    announce(servers, greeting);
-    join_all(&mut serving).await;
+    match extras.worker {
+        Some(verbose) => stdio::worker_is_ready(verbose),
+        None => announce(servers, extras.greeting),
+    }
+    let ended = tokio::select! {
+        () = join_all(&mut serving) => Ended::InTime,
+        () = cut_short(&mut hurry) => Ended::CutShort,
+    };
     join_all(&mut daemons).await;
     rings.abort();
     watching.abort();
     let _ = rings.await;
     let _ = watching.await;
-    Ok(())
+    Ok(ended)
+}
+
+/// Whether requests under way finished.
+enum Ended {
+    InTime,
+    CutShort,
+}
+
+/// Comes back when the end must not wait for requests any longer.
+async fn cut_short(hurry: &mut watch::Receiver<bool>) {
+    if hurry.wait_for(|hurry| *hurry).await.is_err() {
+        // Nobody can hurry any more.
+        return std::future::pending().await;
+    }
+    tokio::time::sleep(HURRY).await;
+}
+
+struct Extras {
+    console: Option<ConsoleRun>,
+    greeting: Option<String>,
+    /// A worker's: is it verbose?
+    worker: Option<bool>,
 }
 
 /// A console that cannot be served takes no server with it.
@@ -284,7 +352,7 @@ async fn follow_rings(refresh: Arc<dyn Fn() + Send + Sync>) {
 
 /// One line per server, on standard output: whoever started this may wait for them. A closed
 /// standard output is nobody's fault.
-fn announce(servers: &[(ServerConf, ServerSettings)], greeting: Option<String>) {
+fn announce(servers: &[Server], greeting: Option<String>) {
     let mut out = std::io::stdout().lock();
     for (conf, settings) in servers {
         let _ = writeln!(

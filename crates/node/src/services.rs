@@ -1,54 +1,31 @@
 //! Makes the services that conf files describe, and makes those of this process known to each
 //! other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use cairn_daemons::{
-    ContainerUpdater, ContainerUpdaterConfig, NotesWrites, ObjectUpdater, UpdaterConfig, Written,
-};
-use cairn_disk::group_sync::GroupSync;
-use cairn_disk::{Devices, DevicesConfig};
-use cairn_formats::ini::Section;
+use cairn_daemons::{NotesWrites, Written};
 use cairn_http::{Clock, Handler};
-use cairn_index::{IndexConfig, IndexPool};
 use cairn_peer::{Backends, Rings};
 use cairn_proxy::{Proxy, ProxySettings};
 use cairn_servers::account::AccountServer;
 use cairn_servers::container::ContainerServer;
 use cairn_servers::object::ObjectServer;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use crate::backends;
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::{Role, ServerConf};
+use crate::daemons::{self, Daemon, DaemonKind, Ground, Narrowed};
 use crate::listen;
 use crate::pipeline;
 use crate::settings::ServerSettings;
+use crate::storage::Storage;
 
 type Server = (ServerConf, ServerSettings);
-
-/// What works in the background.
-pub(crate) enum Daemon {
-    ObjectUpdater(Arc<ObjectUpdater>),
-    ContainerUpdater(Arc<ContainerUpdater>),
-}
-
-impl Daemon {
-    /// Runs until `stop` turns true.
-    pub(crate) fn start(&self, tasks: &mut JoinSet<()>, stop: watch::Receiver<bool>) {
-        match self {
-            Daemon::ObjectUpdater(updater) => tasks.spawn(updater.clone().run(stop)),
-            Daemon::ContainerUpdater(updater) => tasks.spawn(updater.clone().run(stop)),
-        };
-    }
-}
 
 /// All services of a process, and what they stand on.
 pub(crate) struct Services {
@@ -62,16 +39,22 @@ pub(crate) struct Services {
 
 impl Services {
     /// To be called inside a runtime.
-    pub(crate) fn build(servers: &[Server], unsafe_no_fsync: bool) -> Result<Services> {
+    pub(crate) fn build(
+        servers: &[Server],
+        unsafe_no_fsync: bool,
+        with_daemons: bool,
+    ) -> Result<Services> {
         let mut maker = Maker {
             backends: Backends::new(connect_timeout(servers)?),
             clusters: Clusters::default(),
-            storage: Storage {
-                unsafe_no_fsync,
-                ..Storage::default()
-            },
+            storage: Storage::new(unsafe_no_fsync),
             clock: Clock::system(),
-            written: noted_folders(servers),
+            written: if with_daemons {
+                noted_folders(servers)
+            } else {
+                BTreeMap::new()
+            },
+            made: BTreeSet::new(),
         };
         let mut daemons = Vec::new();
         let mut handlers = Vec::new();
@@ -81,8 +64,10 @@ impl Services {
                 .with_context(|| format!("{} of {}", conf.role, conf.path.display()))?;
             handlers.push(handler);
         }
-        for (conf, settings) in servers {
-            daemons.extend(maker.daemon(conf, settings)?);
+        if with_daemons {
+            for (conf, settings) in servers {
+                daemons.extend(maker.daemons(conf, settings)?);
+            }
         }
         let Maker {
             backends,
@@ -168,26 +153,33 @@ fn connect_timeout(servers: &[Server]) -> Result<Duration> {
     Ok(longest)
 }
 
-fn container_updater(conf: &ServerConf) -> Option<Section> {
-    (conf.role == Role::Container)
-        .then(|| conf.daemon("container-updater"))
-        .flatten()
-}
-
 /// Folders of devices with a container updater: what is written there is noted for it.
-fn noted_folders(servers: &[Server]) -> BTreeMap<PathBuf, Noted> {
+fn noted_folders(servers: &[Server]) -> BTreeMap<PathBuf, Arc<Written>> {
+    let updater = DaemonKind::ContainerUpdater;
     servers
         .iter()
-        .filter(|(conf, _)| container_updater(conf).is_some())
-        .map(|(_, settings)| (settings.devices.clone(), Noted::default()))
+        .filter(|(conf, _)| conf.role == updater.role() && conf.daemon(updater.name()).is_some())
+        .map(|(_, settings)| (settings.place.devices.clone(), Arc::default()))
         .collect()
 }
 
-#[derive(Default)]
-struct Noted {
-    written: Arc<Written>,
-    /// One updater does for all servers of the folder.
-    has_updater: bool,
+/// The application at the end of a proxy's pipeline.
+pub(crate) fn proxy(
+    conf: &ServerConf,
+    cluster: &Cluster,
+    backends: &Arc<Backends>,
+    clock: &Clock,
+) -> Result<Arc<Proxy>> {
+    let settings = ProxySettings {
+        section: conf.app.clone(),
+        constraints: cluster.constraints.clone(),
+        policies: cluster.policies.clone(),
+        hash_path: cluster.hash_path.clone(),
+        rings: cluster.rings()?,
+        swift_info: cluster.swift_info.clone(),
+        clock: clock.clone(),
+    };
+    Ok(Proxy::new(settings, backends.clone())?)
 }
 
 /// What is shared while services are made.
@@ -197,12 +189,14 @@ struct Maker {
     storage: Storage,
     clock: Clock,
     /// By folder of devices.
-    written: BTreeMap<PathBuf, Noted>,
+    written: BTreeMap<PathBuf, Arc<Written>>,
+    /// The daemons there are, by folder of devices.
+    made: BTreeSet<(DaemonKind, PathBuf)>,
 }
 
 impl Maker {
     fn handler(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Handler> {
-        let cluster = self.clusters.get(&settings.swift_dir)?;
+        let cluster = self.clusters.get(&settings.place.swift_dir)?;
         match conf.role {
             Role::Proxy => self.proxy(conf, &cluster),
             _ => {
@@ -214,16 +208,7 @@ impl Maker {
     }
 
     fn proxy(&self, conf: &ServerConf, cluster: &Cluster) -> Result<Handler> {
-        let settings = ProxySettings {
-            section: conf.app.clone(),
-            constraints: cluster.constraints.clone(),
-            policies: cluster.policies.clone(),
-            hash_path: cluster.hash_path.clone(),
-            rings: cluster.rings()?,
-            swift_info: cluster.swift_info.clone(),
-            clock: self.clock.clone(),
-        };
-        let proxy = Proxy::new(settings, self.backends.clone())?;
+        let proxy = proxy(conf, cluster, &self.backends, &self.clock)?;
         let env = pipeline::filter_env(cluster, Some(proxy.clone()), self.clock.clone());
         pipeline::build(conf, proxy, &env)
     }
@@ -238,14 +223,14 @@ impl Maker {
         Ok(match conf.role {
             Role::Account => {
                 let config = backends::account(section, settings, cluster, self.clock.clone())?;
-                AccountServer::new(config, self.storage.pool(&settings.devices))
+                AccountServer::new(config, self.storage.pool(&settings.place))
             }
             Role::Container => {
                 let config = backends::container(section, settings, cluster)?;
-                let pool = self.storage.pool(&settings.devices);
+                let pool = self.storage.pool(&settings.place);
                 let server = ContainerServer::new(config, pool, network);
-                match self.written.get(&settings.devices) {
-                    Some(Noted { written, .. }) => {
+                match self.written.get(&settings.place.devices) {
+                    Some(written) => {
                         NotesWrites::around(server, cluster.hash_path.clone(), written.clone())
                     }
                     None => server,
@@ -253,108 +238,38 @@ impl Maker {
             }
             Role::Proxy | Role::Object => {
                 let config = backends::object(section, settings, cluster, self.clock.clone())?;
-                ObjectServer::new(config, self.storage.devices(settings, section)?, network)
+                ObjectServer::new(
+                    config,
+                    self.storage.devices(&settings.place, section)?,
+                    network,
+                )
             }
         })
     }
 
-    /// The daemon that this conf asks for, if it asks for one and it is not there yet.
-    fn daemon(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Option<Daemon>> {
-        if let Some(section) = container_updater(conf) {
-            return self.container_updater(&section, settings);
-        }
-        match conf.daemon("object-updater") {
-            Some(section) if conf.role == Role::Object => {
-                self.object_updater(&section, settings).map(Some)
-            }
-            _ => Ok(None),
-        }
-    }
-
-    fn object_updater(&mut self, section: &Section, settings: &ServerSettings) -> Result<Daemon> {
-        let cluster = self.clusters.get(&settings.swift_dir)?;
-        Ok(Daemon::ObjectUpdater(ObjectUpdater::new(
-            UpdaterConfig::read(section)?,
-            cluster.hash_path.clone(),
-            cluster.policies.clone(),
-            cluster.rings()?,
-            self.storage.devices(settings, section)?,
-            self.backends.clone(),
-        )))
-    }
-
-    fn container_updater(
-        &mut self,
-        section: &Section,
-        settings: &ServerSettings,
-    ) -> Result<Option<Daemon>> {
-        let cluster = self.clusters.get(&settings.swift_dir)?;
-        let written = match self.written.get_mut(&settings.devices) {
-            Some(noted) if !noted.has_updater => {
-                noted.has_updater = true;
-                noted.written.clone()
-            }
-            _ => return Ok(None),
-        };
-        Ok(Some(Daemon::ContainerUpdater(ContainerUpdater::new(
-            ContainerUpdaterConfig::read(section)?,
-            cluster.hash_path.clone(),
-            cluster.rings()?,
-            self.storage.pool(&settings.devices),
-            self.backends.clone(),
-            written,
-        ))))
-    }
-}
-
-/// Disks and databases, one of each per folder of devices: servers of several roles share them.
-#[derive(Default)]
-struct Storage {
-    devices: BTreeMap<PathBuf, Arc<Devices>>,
-    pools: BTreeMap<PathBuf, Arc<IndexPool>>,
-    unsafe_no_fsync: bool,
-}
-
-impl Storage {
-    fn devices(&mut self, settings: &ServerSettings, section: &Section) -> Result<Arc<Devices>> {
-        if let Some(known) = self.devices.get(&settings.devices) {
-            return Ok(known.clone());
-        }
-        let devices = Devices::new(DevicesConfig {
-            mount_check: settings.mount_check,
-            fallocate_reserve: backends::reserve(section)?,
-            disable_fallocate: section.bool_or("disable_fallocate", false),
-            unsafe_no_fsync: self.unsafe_no_fsync,
-            ..DevicesConfig::new(&settings.devices)
-        });
-        self.devices
-            .insert(settings.devices.clone(), devices.clone());
-        Ok(devices)
-    }
-
-    fn pool(&mut self, devices: &Path) -> Arc<IndexPool> {
-        let make = || {
-            let mut config = IndexConfig::new(devices);
-            // Rows and objects on one file system share their syncs.
-            config.commit_sync = if self.unsafe_no_fsync {
-                Arc::new(|_, _, _| Ok(()))
-            } else {
-                Arc::new(|on, weight, own| GroupSync::of(on.as_fd())?.sync(on.as_fd(), weight, own))
+    /// The daemons that this conf has sections of. One does for all servers of a folder.
+    fn daemons(&mut self, conf: &ServerConf, settings: &ServerSettings) -> Result<Vec<Daemon>> {
+        let mut daemons = Vec::new();
+        for kind in DaemonKind::ALL {
+            let Some(section) = conf.daemon(kind.name()) else {
+                continue;
             };
-            IndexPool::new(config)
-        };
-        self.pools
-            .entry(devices.to_owned())
-            .or_insert_with(make)
-            .clone()
-    }
-
-    fn close(self) {
-        for pool in self.pools.into_values() {
-            pool.close_all();
+            let of_folder = (kind, settings.place.devices.clone());
+            if conf.role != kind.role() || !self.made.insert(of_folder) {
+                continue;
+            }
+            let ground = Ground {
+                clusters: &mut self.clusters,
+                storage: &mut self.storage,
+                backends: &self.backends,
+                clock: &self.clock,
+                written: self.written.get(&settings.place.devices).cloned(),
+                conf: &conf.path,
+            };
+            let daemon = daemons::make(kind, &section, &Narrowed::default(), ground)
+                .with_context(|| conf.path.display().to_string())?;
+            daemons.push(daemon);
         }
-        for devices in self.devices.into_values() {
-            devices.shutdown();
-        }
+        Ok(daemons)
     }
 }

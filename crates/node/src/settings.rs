@@ -5,9 +5,10 @@
 //! error at once), `backlog` (4096), `workers` (auto: as many threads as the machine runs at once;
 //! Swift's processes are threads here, and the largest number of all confs counts),
 //! `max_clients` (1024, per worker), `client_timeout` (60), `keepalive_timeout` (client_timeout),
-//! `swift_dir` (/etc/swift), `devices` (/srv/node), `mount_check` (true), `user` (none: Swift
-//! would become `swift`; here a program started as root stays root unless told), `log_level`
-//! (INFO), `metrics` (loopback: who may read `/metrics`; off, loopback or on),
+//! `swift_dir` (/etc/swift), `devices` (/srv/node), `mount_check` (true),
+//! `exclusive_databases` (false: other processes read and write account and container databases,
+//! too), `user` (none: Swift would become `swift`; here a program started as root stays root unless
+//! told), `log_level` (INFO), `metrics` (loopback: who may read `/metrics`; off, loopback or on),
 //! `shutdown_grace` (60: seconds for requests under way when the server is told to end).
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
@@ -34,16 +35,36 @@ pub struct ServerSettings {
     pub max_clients: usize,
     pub client_timeout: Duration,
     pub keepalive_timeout: Duration,
-    pub swift_dir: PathBuf,
-    /// The folder of the devices' mount points.
-    pub devices: PathBuf,
-    pub mount_check: bool,
+    pub place: Place,
     pub user: Option<String>,
     pub log_level: LogLevel,
     pub metrics: MetricsAccess,
     pub grace: Duration,
     /// Serves replication only: a server of its own beside the one for clients.
     pub replication_only: bool,
+}
+
+/// Where a server or a daemon finds what it works on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub swift_dir: PathBuf,
+    /// The folder of the devices' mount points.
+    pub devices: PathBuf,
+    pub mount_check: bool,
+    /// No other process opens the account and container databases: see
+    /// [`cairn_index::IndexConfig::exclusive`].
+    pub exclusive_databases: bool,
+}
+
+impl Place {
+    pub fn read(section: &Section) -> Place {
+        Place {
+            swift_dir: section.str_or("swift_dir", "/etc/swift").into(),
+            devices: section.str_or("devices", "/srv/node").into(),
+            mount_check: section.bool_or("mount_check", true),
+            exclusive_databases: section.bool_or("exclusive_databases", false),
+        }
+    }
 }
 
 /// Swift's levels, least to most talkative.
@@ -90,13 +111,8 @@ impl ServerSettings {
             client_timeout,
             keepalive_timeout: section
                 .seconds_or("keepalive_timeout", client_timeout.as_secs_f64())?,
-            swift_dir: section.str_or("swift_dir", "/etc/swift").into(),
-            devices: section.str_or("devices", "/srv/node").into(),
-            mount_check: section.bool_or("mount_check", true),
-            user: section
-                .get("user")
-                .filter(|u| !u.is_empty())
-                .map(str::to_owned),
+            place: Place::read(section),
+            user: user(section),
             log_level: log_level(section)?,
             metrics: metrics(section)?,
             grace: section.seconds_or("shutdown_grace", 60.0)?,
@@ -121,6 +137,12 @@ impl ServerSettings {
             ..ServeOptions::new(self.role.as_str())
         }
     }
+}
+
+/// Whom a program started as root becomes.
+pub(crate) fn user(section: &Section) -> Option<String> {
+    let user = section.get("user").filter(|user| !user.is_empty());
+    user.map(str::to_owned)
 }
 
 fn positive(section: &Section, option: &str, default: f64) -> Result<Duration, ConfError> {
@@ -163,7 +185,7 @@ fn workers(section: &Section) -> Result<Option<usize>, ConfError> {
     }
 }
 
-fn log_level(section: &Section) -> Result<LogLevel> {
+pub(crate) fn log_level(section: &Section) -> Result<LogLevel> {
     let text = section
         .str_or("log_level", "INFO")
         .trim()
@@ -210,9 +232,9 @@ mod tests {
         assert_eq!(settings.workers, None);
         assert_eq!(settings.max_clients, 1024);
         assert_eq!(settings.client_timeout, Duration::from_secs(60));
-        assert_eq!(settings.swift_dir, PathBuf::from("/etc/swift"));
-        assert_eq!(settings.devices, PathBuf::from("/srv/node"));
-        assert!(settings.mount_check);
+        assert_eq!(settings.place.swift_dir, PathBuf::from("/etc/swift"));
+        assert_eq!(settings.place.devices, PathBuf::from("/srv/node"));
+        assert!(settings.place.mount_check);
         assert!(!settings.replication_only);
         assert_eq!(settings.log_level, LogLevel::Info);
         assert_eq!(settings.metrics, MetricsAccess::Loopback);

@@ -1,4 +1,6 @@
-//! SIGTERM, SIGINT and SIGHUP ask for a graceful end; the next one ends the process at once.
+//! What signals ask for. `cairn up` and `cairn serve`: SIGTERM, SIGINT and SIGHUP ask for a
+//! graceful end, the next one ends the process at once. A worker, as Swift's servers: SIGHUP and
+//! SIGUSR1 let requests finish, SIGTERM and SIGINT do not wait for them.
 
 use std::io;
 
@@ -6,41 +8,66 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::stdio;
+
 /// The exit code of a process that did not wait for its requests.
 pub const EXIT_AT_ONCE: i32 = 130;
 
 /// The signals that end this process. From here on they no longer kill it by themselves.
-pub(crate) struct StopSignals([(&'static str, Signal); 3]);
+pub(crate) struct StopSignals {
+    signals: [(&'static str, Signal); 4],
+    worker: bool,
+}
 
 impl StopSignals {
     /// To be called inside a runtime.
-    pub(crate) fn new() -> io::Result<StopSignals> {
-        Ok(StopSignals([
+    pub(crate) fn new(worker: bool) -> io::Result<StopSignals> {
+        let signals = [
             ("SIGTERM", signal(SignalKind::terminate())?),
             ("SIGINT", signal(SignalKind::interrupt())?),
             ("SIGHUP", signal(SignalKind::hangup())?),
-        ]))
+            ("SIGUSR1", signal(SignalKind::user_defined1())?),
+        ];
+        Ok(StopSignals { signals, worker })
     }
 
-    async fn next(&mut self) -> &'static str {
-        let [(term, a), (int, b), (hup, c)] = &mut self.0;
+    /// The name of the next one, and whether it is in a hurry.
+    pub(crate) async fn next(&mut self) -> (&'static str, bool) {
+        let [(term, a), (int, b), (hup, c), (usr1, d)] = &mut self.signals;
         tokio::select! {
-            _ = a.recv() => term,
-            _ = b.recv() => int,
-            _ = c.recv() => hup,
+            _ = a.recv() => (term, true),
+            _ = b.recv() => (int, true),
+            _ = c.recv() => (hup, false),
+            _ = d.recv() => (usr1, false),
         }
     }
 
-    /// Tells `stop` on the first signal, ends the process on the second.
-    pub(crate) async fn watch(mut self, stop: watch::Sender<bool>) {
-        let signal = self.next().await;
+    /// Tells `stop` on the first signal, and a worker's `hurry` where the signal cannot wait.
+    pub(crate) async fn watch(mut self, stop: watch::Sender<bool>, hurry: watch::Sender<bool>) {
+        if self.worker {
+            return self.watch_worker(stop, hurry).await;
+        }
+        let (signal, _) = self.next().await;
         info!(
             signal,
             "ending: requests under way may finish; once more ends at once"
         );
         stop.send_replace(true);
-        let signal = self.next().await;
+        let (signal, _) = self.next().await;
         warn!(signal, "ending at once");
         std::process::exit(EXIT_AT_ONCE);
+    }
+
+    async fn watch_worker(mut self, stop: watch::Sender<bool>, hurry: watch::Sender<bool>) {
+        loop {
+            let (signal, in_a_hurry) = self.next().await;
+            info!(signal, in_a_hurry, "this worker is ending");
+            if !stop.send_replace(true) {
+                stdio::worker_drains();
+            }
+            if in_a_hurry {
+                hurry.send_replace(true);
+            }
+        }
     }
 }

@@ -114,6 +114,7 @@ pub fn up(options: UpOptions) -> Result<()> {
             unsafe_no_fsync: options.unsafe_no_fsync,
             greeting: Some(greeting),
             console: console.map(|(run, _)| run),
+            worker: None,
         },
     )
 }

@@ -4,6 +4,7 @@
 //! `/<device>/<partition>/<account>[/<container>[/<object>]]`; times come in `X-Timestamp`.
 
 pub(crate) mod listing;
+pub(crate) mod replicate;
 pub(crate) mod status;
 
 use cairn_http::params::{is_true, quote, quote_path, split_path, unquote};

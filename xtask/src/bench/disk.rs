@@ -23,7 +23,8 @@ pub(crate) enum FileSystem {
 /// A folder on the file system asked for; unmounted when dropped.
 pub(crate) struct Disk {
     path: PathBuf,
-    is_mounted: bool,
+    /// The device that a file is made to look like.
+    device: Option<String>,
 }
 
 impl Disk {
@@ -32,10 +33,7 @@ impl Disk {
         let path = dir.join(name);
         std::fs::create_dir_all(&path)?;
         let (program, package, options): (&str, &str, &[&str]) = match kind {
-            FileSystem::Workspace => {
-                let is_mounted = false;
-                return Ok(Disk { path, is_mounted });
-            }
+            FileSystem::Workspace => return Ok(Disk { path, device: None }),
             FileSystem::Ext4 => ("mkfs.ext4", "e2fsprogs", &["-q", "-F"]),
             FileSystem::Xfs => ("mkfs.xfs", "xfsprogs", &["-q", "-f"]),
         };
@@ -46,11 +44,21 @@ impl Disk {
         ensure!(size > 4 << 30, "too little room in {}", dir.display());
         std::fs::File::create(&image)?.set_len(size)?;
         run(Command::new(program).args(options).arg(&image))?;
+        // Direct: what is written is not copied into the page cache a second time.
+        let mut losetup = Command::new("losetup");
+        losetup.args(["--find", "--show", "--direct-io=on"]);
+        let device = workspace::run_quiet(losetup.arg(&image)).context(
+            "a fresh file system needs root and loop devices; or --file-system workspace",
+        )?;
+        let device = device.trim().to_owned();
         let mut mount = Command::new("mount");
-        run(mount.args(["-o", "loop,noatime"]).arg(&image).arg(&path))
-            .context("mounting a fresh file system needs root; or --file-system workspace")?;
-        let is_mounted = true;
-        Ok(Disk { path, is_mounted })
+        let mounted = run(mount.args(["-o", "noatime", &device]).arg(&path));
+        // Made now, the disk is let go of on every way out.
+        let disk = Disk {
+            path,
+            device: Some(device),
+        };
+        mounted.map(|()| disk)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -60,9 +68,10 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        if self.is_mounted {
+        if let Some(device) = &self.device {
             // Lazily: a store that was killed may not have let go yet.
             let _ = run(Command::new("umount").arg("--lazy").arg(&self.path));
+            let _ = run(Command::new("losetup").args(["--detach", device]));
         }
     }
 }

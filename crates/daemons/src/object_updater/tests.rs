@@ -72,6 +72,7 @@ fn cluster() -> Cluster {
     let config = UpdaterConfig::read(&Section::from_pairs("object-updater", &[])).unwrap();
     let config = UpdaterConfig {
         objects_per_second: 0.0,
+        recon_cache_path: folder.path().to_owned(),
         ..config
     };
     let hash_path = HashPath::new("", "end");

@@ -71,6 +71,11 @@ impl Lane {
         Ok(())
     }
 
+    /// Jobs that no thread has taken up yet.
+    pub(super) fn waiting(&self) -> usize {
+        self.lock().jobs.len()
+    }
+
     /// Takes no more jobs, finishes those queued, joins the threads.
     pub(super) fn close(&self) {
         let mut state = self.lock();

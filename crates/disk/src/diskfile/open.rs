@@ -108,6 +108,34 @@ impl DiskFileEngine {
         Ok((key, open))
     }
 
+    /// The name in an object's tombstone; `None` where it has none that counts.
+    pub(crate) fn tombstone_name(
+        &self,
+        disk: &Disk,
+        policy: PolicyIndex,
+        partition: u32,
+        hash: ObjectHash,
+    ) -> Result<Option<Arc<str>>, DiskError> {
+        let dir = hash_dir(policy, partition, hash);
+        let error = |errno| DiskError::from_errno("list", &*dir, errno);
+        let dir_fd = match open_dir(disk, &dir) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(error(errno)),
+        };
+        let listing = list_entries(dir_fd.as_fd()).map_err(error)?;
+        let Some(tombstone) = choose_files(listing.entries).tombstone else {
+            return Ok(None);
+        };
+        let metadata = open_file(dir_fd.as_fd(), &tombstone)
+            .and_then(|fd| read_metadata(dir_fd.as_fd(), fd.as_fd(), &tombstone));
+        match metadata {
+            Ok(metadata) => Ok(metadata.get_str(NAME).map(Into::into)),
+            Err(Failed::Final(error)) => Err(error),
+            Err(Failed::Changed | Failed::Broken(_)) => Ok(None),
+        }
+    }
+
     fn open_place(
         &self,
         disk: &Disk,

@@ -421,7 +421,11 @@ fn old_tombstones_are_reclaimed() {
 fn suffix_hashes_follow_changes() {
     let Some(world) = world() else { return };
     let partition = partition_dir(world.key.policy, 7);
-    let hashes = || get_hashes(&world.disk, &world.engine, world.key.policy, 7, &[]).unwrap();
+    let hashes = || {
+        let policy = world.key.policy;
+        let found = get_hashes(&world.disk, &world.engine, policy, 7, &[], false);
+        found.unwrap().hashes
+    };
     assert!(hashes().is_empty());
     world.put(ts(1), "one");
     let invalid = world.device.path().join(&partition).join("hashes.invalid");

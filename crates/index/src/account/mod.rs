@@ -78,6 +78,13 @@ impl ContainerRow {
 const INFO: &str = "SELECT account, created_at, put_timestamp, delete_timestamp, status,
     status_changed_at, container_count, object_count, bytes_used, hash, id FROM account_stat";
 
+impl<'c> AccountBroker<'c> {
+    /// Of a database that is an account's.
+    pub fn of(broker: &Broker<'c>) -> Self {
+        AccountBroker(*broker)
+    }
+}
+
 impl AccountBroker<'_> {
     pub fn info(&self) -> Result<AccountInfo> {
         let info = self.0.conn.prepare_cached(INFO)?.query_row([], |row| {

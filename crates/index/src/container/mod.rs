@@ -66,6 +66,13 @@ const INFO: &str = "SELECT account, container, created_at, put_timestamp, delete
     reported_delete_timestamp, reported_object_count, reported_bytes_used, hash, id,
     x_container_sync_point1, x_container_sync_point2, storage_policy_index FROM container_stat";
 
+impl<'c> ContainerBroker<'c> {
+    /// Of a database that is a container's.
+    pub fn of(broker: &Broker<'c>) -> Self {
+        ContainerBroker(*broker)
+    }
+}
+
 impl ContainerBroker<'_> {
     pub fn info(&self) -> Result<ContainerInfo> {
         let text = |row: &rusqlite::Row<'_>, column: usize| {

@@ -182,6 +182,8 @@ pub(crate) fn backend_conf(role: Role, port: u16, layout: &Layout) -> String {
          swift_dir = {etc}\n\
          devices = {devices}\n\
          mount_check = false\n\
+         # One process has all databases open: remove this before others work on them.\n\
+         exclusive_databases = yes\n\
          log_level = WARNING\n\
          \n\
          [pipeline:main]\n\

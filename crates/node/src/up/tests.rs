@@ -20,8 +20,8 @@ fn the_first_start_writes_swifts_files() {
         let conf = ServerConf::load(&store.layout.conf(role.server_name())).unwrap();
         assert_eq!(conf.role, role);
         let settings = ServerSettings::read(&conf).unwrap();
-        assert_eq!(settings.swift_dir, store.layout.etc);
-        assert_eq!(settings.mount_check, role == Role::Proxy);
+        assert_eq!(settings.place.swift_dir, store.layout.etc);
+        assert_eq!(settings.place.mount_check, role == Role::Proxy);
     }
     let text = fs::read(store.layout.conf("swift")).unwrap();
     cairn_formats::swift_conf::SwiftConf::parse("swift.conf", &text).unwrap();
@@ -96,7 +96,8 @@ fn refusals_name_option_value_and_remedy() {
 
 #[tokio::test]
 async fn both_updaters_run_and_only_once() {
-    use crate::services::{Daemon, Services};
+    use crate::daemons::DaemonKind;
+    use crate::services::Services;
 
     let folder = tempfile::tempdir().unwrap();
     let store = write_configuration(&options(folder.path())).unwrap();
@@ -113,10 +114,15 @@ async fn both_updaters_run_and_only_once() {
         .iter()
         .position(|(conf, _)| conf.role == Role::Container);
     servers.push(servers[container.unwrap()].clone());
-    let services = Services::build(&servers, false).unwrap();
+    let services = Services::build(&servers, false, true).unwrap();
     assert_eq!(services.handlers().len(), 5);
-    let is_container = |daemon: &&Daemon| matches!(daemon, Daemon::ContainerUpdater(_));
-    assert_eq!(services.daemons().iter().filter(is_container).count(), 1);
-    assert_eq!(services.daemons().len(), 2);
+    let kinds: Vec<DaemonKind> = services.daemons().iter().map(|d| d.kind).collect();
+    for kind in [DaemonKind::ContainerUpdater, DaemonKind::ObjectUpdater] {
+        assert_eq!(kinds.iter().filter(|k| **k == kind).count(), 1, "{kinds:?}");
+    }
+    services.close();
+    // Under the name of one server, that server alone.
+    let services = Services::build(&servers, false, false).unwrap();
+    assert!(services.daemons().is_empty());
     services.close();
 }

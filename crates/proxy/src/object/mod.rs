@@ -143,8 +143,11 @@ impl Proxy {
         }
         // Few of the replicas clear the expirer's queue: one would do.
         for (i, headers) in all.iter_mut().enumerate() {
-            let clean = if i < 2 { "t" } else { "f" };
-            headers::insert(headers, "x-backend-clean-expiring-object-queue", clean);
+            let name = "x-backend-clean-expiring-object-queue";
+            // The expirer says so itself.
+            if !headers.contains_key(name) {
+                headers::insert(headers, name, if i < 2 { "t" } else { "f" });
+            }
         }
         all
     }

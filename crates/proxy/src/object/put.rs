@@ -58,8 +58,10 @@ impl Proxy {
         if headers.is_empty() {
             return respond::standard(StatusCode::NOT_FOUND);
         }
-        let small =
-            matches!(length, MessageLength::Known(n) if n <= self.options.buffered_put_bytes);
+        // Whether nobody has the object is asked before anybody gets content.
+        let conditional = incoming.headers().contains_key(IF_NONE_MATCH);
+        let small = !conditional
+            && matches!(length, MessageLength::Known(n) if n <= self.options.buffered_put_bytes);
         let mut response = if small {
             self.put_whole(incoming, place, headers).await
         } else {

@@ -2,7 +2,8 @@
 //! of OpenStack Swift ask for them.
 //!
 //! `PUT`, `POST`, `DELETE`, `HEAD`, `GET` of `/<device>/<partition>/<account>`; `PUT` of
-//! `…/<container>` is told by container servers, deletions too.
+//! `…/<container>` is told by container servers, deletions too; `REPLICATE` by
+//! replicators.
 
 mod delete;
 mod get;
@@ -15,11 +16,12 @@ mod updates;
 use std::sync::Arc;
 
 use cairn_http::{Body, Clock, Request, Response, Service, ServiceFuture};
-use cairn_index::{AccountDb, AccountInfo, IndexPool, Reserve};
+use cairn_index::{AccountDb, AccountInfo, DbKind, IndexPool, Reserve};
 use cairn_types::{Constraints, HashPath, PolicySet, ServerKind};
 use http::request::Parts;
 use http::{HeaderMap, Method};
 
+use crate::index_server::replicate::Replicated;
 use crate::index_server::status::Refused;
 use crate::index_server::{Answer, Place, drive_check, set};
 
@@ -72,10 +74,19 @@ impl AccountServer {
     }
 
     async fn answer(&self, request: Request) -> Answer {
-        let (parts, _body) = request.into_parts();
+        let (parts, body) = request.into_parts();
         let method = parts.method.clone();
         if method == Method::OPTIONS {
             return Ok(options());
+        }
+        if method.as_str() == "REPLICATE" {
+            let replicated = Replicated {
+                pool: &self.pool,
+                kind: DbKind::Account,
+                mount_check: self.config.mount_check,
+                reserve: self.config.fallocate_reserve,
+            };
+            return replicated.answer(parts.uri.path(), body).await;
         }
         if !METHODS.contains(&method.as_str()) {
             return Err(Refused::MethodNotAllowed);
@@ -139,7 +150,7 @@ fn options() -> Response {
     set(
         response.headers_mut(),
         "Allow",
-        "DELETE, GET, HEAD, OPTIONS, POST, PUT",
+        "DELETE, GET, HEAD, OPTIONS, POST, PUT, REPLICATE",
     );
     response
 }

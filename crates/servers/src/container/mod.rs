@@ -3,7 +3,8 @@
 //!
 //! `PUT`, `POST`, `DELETE`, `HEAD`, `GET` of `/<device>/<partition>/<account>/<container>`;
 //! `PUT` and `DELETE` of `…/<object>` are told by object servers, `UPDATE` by others with many
-//! rows at once. Sharding is not done here: a container's shard ranges are an empty list.
+//! rows at once, `REPLICATE` by replicators. Sharding is not done here: to other requests a
+//! container's shard ranges are an empty list.
 
 mod delete;
 mod get;
@@ -18,13 +19,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_http::{Body, Request, Response, Service, ServiceFuture};
-use cairn_index::{ContainerBroker, ContainerDb, ContainerInfo, IndexPool, NewDb, Reserve};
+use cairn_index::{ContainerBroker, ContainerDb, ContainerInfo, DbKind, IndexPool, NewDb, Reserve};
 use cairn_peer::Backends;
 use cairn_types::metadata::is_sys_or_user_meta;
 use cairn_types::{Constraints, HashPath, PolicySet, ServerKind, Timestamp};
 use http::request::Parts;
 use http::{HeaderMap, Method};
 
+use crate::index_server::replicate::Replicated;
 use crate::index_server::status::Refused;
 use crate::index_server::{Answer, Place, drive_check, is_auto_created, is_yes, set, text};
 
@@ -113,6 +115,15 @@ impl ContainerServer {
         let method = parts.method.clone();
         if method == Method::OPTIONS {
             return Ok(options());
+        }
+        if method.as_str() == "REPLICATE" {
+            let replicated = Replicated {
+                pool: &self.pool,
+                kind: DbKind::Container,
+                mount_check: self.config.mount_check,
+                reserve: self.config.fallocate_reserve,
+            };
+            return replicated.answer(parts.uri.path(), body).await;
         }
         if !METHODS.contains(&method.as_str()) {
             return Err(Refused::MethodNotAllowed);
@@ -279,7 +290,7 @@ fn options() -> Response {
     set(
         response.headers_mut(),
         "Allow",
-        "DELETE, GET, HEAD, OPTIONS, POST, PUT, UPDATE",
+        "DELETE, GET, HEAD, OPTIONS, POST, PUT, REPLICATE, UPDATE",
     );
     response
 }

@@ -96,6 +96,9 @@ fn index_error(error: &IndexError) -> Response {
         IndexError::Metadata(refused) => {
             return respond::text(StatusCode::BAD_REQUEST, refused.to_string());
         }
+        IndexError::BadRow { reason } => {
+            return respond::text(StatusCode::BAD_REQUEST, reason.clone());
+        }
         IndexError::Corrupt { .. }
         | IndexError::Quarantined { .. }
         | IndexError::MetadataText { .. }

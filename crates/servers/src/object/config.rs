@@ -31,6 +31,15 @@ pub struct ObjectServerConfig {
     pub expiring_objects_container_divisor: u64,
     /// The account of the expirer's queue, without the prefix of internal accounts.
     pub expiring_objects_account_name: String,
+    /// SSYNC requests served at once; more are refused. 0: no limit.
+    pub replication_concurrency: usize,
+    /// Of those, on one device; more wait for `replication_lock_timeout`. 0: no limit.
+    pub replication_concurrency_per_device: usize,
+    pub replication_lock_timeout: Duration,
+    /// An SSYNC request with so many failed updates, and more than `replication_failure_ratio`
+    /// for each that did not fail, is given up.
+    pub replication_failure_threshold: usize,
+    pub replication_failure_ratio: f64,
     pub diskfile: DiskFileConfig,
 }
 
@@ -53,6 +62,11 @@ impl ObjectServerConfig {
             ),
             expiring_objects_container_divisor: 86_400,
             expiring_objects_account_name: "expiring_objects".into(),
+            replication_concurrency: 4,
+            replication_concurrency_per_device: 1,
+            replication_lock_timeout: Duration::from_secs(15),
+            replication_failure_threshold: 100,
+            replication_failure_ratio: 1.0,
             diskfile: DiskFileConfig::default(),
         }
     }

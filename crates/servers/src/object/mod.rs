@@ -3,6 +3,7 @@
 //! ```text
 //! PUT GET HEAD POST DELETE  /<device>/<partition>/<account>/<container>/<object>
 //! REPLICATE                 /<device>/<partition>[/<suffix>-<suffix>…]
+//! SSYNC                     /<device>/<partition>
 //! ```
 //!
 //! Every disk operation is one closure on the device's threads. Writes go on to their end, with
@@ -16,16 +17,19 @@ mod headers;
 mod post;
 mod put;
 mod replicate;
+mod ssync;
 mod status;
 mod target;
 mod updates;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use cairn_disk::{Device, Devices, DiskFileEngine, ObjectEngine};
 use cairn_http::{Request, Response, Service, ServiceFuture};
 use cairn_peer::Backends;
 use http::Method;
+use tokio::sync::Semaphore;
 
 pub use config::ObjectServerConfig;
 use status::Refusal;
@@ -39,6 +43,10 @@ pub(crate) struct Inner {
     backends: Arc<Backends>,
     diskfile: DiskFileEngine,
     engine: Arc<dyn ObjectEngine>,
+    /// Conversations with replicators that may go on at once; `None`: any number.
+    replication_turns: Option<Semaphore>,
+    /// Of those, on each device: whoever waits here comes on in turn.
+    device_turns: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
 impl ObjectServer {
@@ -50,6 +58,11 @@ impl ObjectServer {
         let diskfile = DiskFileEngine::new(config.hash_path.clone(), config.diskfile.clone());
         Arc::new(ObjectServer(Arc::new(Inner {
             engine: Arc::new(diskfile.clone()),
+            replication_turns: match config.replication_concurrency {
+                0 => None,
+                number => Some(Semaphore::new(number)),
+            },
+            device_turns: Mutex::default(),
             diskfile,
             config,
             devices,
@@ -80,6 +93,7 @@ impl Inner {
             Method::POST => Box::pin(self.post(parts)).await,
             Method::DELETE => Box::pin(self.delete(parts)).await,
             ref method if method.as_str() == "REPLICATE" => Box::pin(self.replicate(&parts)).await,
+            ref method if method.as_str() == "SSYNC" => Box::pin(self.ssync(&parts, body)).await,
             _ => Err(Refusal::MethodNotAllowed),
         };
         result.unwrap_or_else(Refusal::into_response)

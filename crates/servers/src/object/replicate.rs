@@ -36,8 +36,10 @@ impl Inner {
         let device = self.device(device)?;
         let pickle = device.write(move |disk| {
             if suffixes.is_empty() {
-                let hashes = suffix_hashes::get_hashes(disk, &engine, policy, partition, &[])?;
-                let pairs = hashes
+                let found =
+                    suffix_hashes::get_hashes(disk, &engine, policy, partition, &[], false)?;
+                let pairs = found
+                    .hashes
                     .into_iter()
                     .map(|(suffix, hash)| (Value::Str(suffix), Value::Str(hash)));
                 return Ok(dumps(&Value::Dict(pairs.collect())));

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod reads;
+mod ssync;
 mod updates;
 mod writes;
 

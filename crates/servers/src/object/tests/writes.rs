@@ -102,7 +102,7 @@ async fn bad_requests() {
         let answer = world.send_to("PUT", path, &headers, "x").await;
         assert_eq!(answer.status, status, "{path}");
     }
-    assert_eq!(world.send("SSYNC", "o", &[], "").await.status, 405);
+    assert_eq!(world.send("COPY", "o", &[], "").await.status, 405);
 }
 
 #[tokio::test]

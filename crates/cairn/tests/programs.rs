@@ -1,0 +1,178 @@
+//! Servers under Swift's names: what their callers see of streams, process ids and signals.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+fn cairn() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
+    command.env_remove("RUST_LOG");
+    command
+}
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Program {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Program {
+    /// Starts the proxy of a store, and waits until it closes its output, as swift-init does.
+    fn proxy(data: &Path) -> Program {
+        let conf = data.join("etc/proxy-server.conf");
+        let (mut said, writer) = std::io::pipe().unwrap();
+        let child = cairn()
+            .arg0("swift-proxy-server")
+            .arg(&conf)
+            .stdin(Stdio::null())
+            .stdout(writer.try_clone().unwrap())
+            .stderr(writer)
+            .spawn()
+            .unwrap();
+        let mut text = String::new();
+        said.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "");
+        let option = |name: &str| {
+            let conf = std::fs::read_to_string(&conf).unwrap();
+            let mut lines = conf.lines().filter_map(|line| line.split_once(" = "));
+            lines.find(|(n, _)| *n == name).unwrap().1.to_owned()
+        };
+        let address = format!("{}:{}", option("bind_ip"), option("bind_port"));
+        Program {
+            child,
+            address: address.parse().unwrap(),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// The processes whose parent it is.
+    fn workers(&self) -> Vec<u32> {
+        let id = self.child.id();
+        let path = format!("/proc/{id}/task/{id}/children");
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.split_whitespace()
+            .map(|pid| pid.parse().unwrap())
+            .collect()
+    }
+
+    fn is_healthy(&self) -> bool {
+        let mut stream = TcpStream::connect(self.address).unwrap();
+        let request = b"GET /healthcheck HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.starts_with("HTTP/1.1 200 ")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        for pid in self.workers() {
+            if let Some(pid) = Pid::from_raw(pid as i32) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn store() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let made = cairn()
+        .args([
+            "up",
+            "--write-only",
+            "--bind",
+            "127.0.0.1:0",
+            "--part-power",
+            "4",
+        ])
+        .arg("--data")
+        .arg(folder.path())
+        .stdout(Stdio::null())
+        .status();
+    assert!(made.unwrap().success());
+    folder
+}
+
+#[test]
+fn a_new_start_refuses_nobody_and_keeps_its_process() {
+    let folder = store();
+    let program = Program::proxy(folder.path());
+    assert!(program.is_healthy());
+    let before = program.workers();
+    assert_eq!(before.len(), 1);
+    program.signal(Signal::USR1);
+    wait_for("another worker", || {
+        assert!(program.is_healthy());
+        let now = program.workers();
+        now.len() == 1 && now != before
+    });
+    // A conf that would not come up changes nothing.
+    let conf = folder.path().join("etc/proxy-server.conf");
+    let good = std::fs::read_to_string(&conf).unwrap();
+    std::fs::write(&conf, good.replace("bind_port", "bind_prot")).unwrap();
+    let before = program.workers();
+    program.signal(Signal::USR1);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(program.is_healthy());
+    assert_eq!(program.workers(), before);
+}
+
+#[test]
+fn a_worker_that_dies_is_replaced_and_the_end_is_quick() {
+    let folder = store();
+    let mut program = Program::proxy(folder.path());
+    let before = program.workers();
+    let pid = Pid::from_raw(before[0] as i32).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    wait_for("another worker", || {
+        let now = program.workers();
+        now.len() == 1 && now != before
+    });
+    assert!(program.is_healthy());
+    let worker = program.workers()[0];
+    program.signal(Signal::TERM);
+    assert_eq!(program.child.wait().unwrap().code(), Some(0));
+    assert!(!Path::new(&format!("/proc/{worker}")).exists());
+    assert!(TcpStream::connect(program.address).is_err());
+}
+
+#[test]
+fn what_keeps_it_from_starting_is_told() {
+    let folder = store();
+    let conf = folder.path().join("etc/proxy-server.conf");
+    let text = std::fs::read_to_string(&conf).unwrap();
+    std::fs::write(
+        &conf,
+        text.replace("egg:swift#slo", "egg:swift#no_such_filter"),
+    )
+    .unwrap();
+    let output = cairn()
+        .arg0("swift-proxy-server")
+        .arg(&conf)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("no_such_filter"), "{said}");
+}

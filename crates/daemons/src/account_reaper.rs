@@ -1,0 +1,196 @@
+//! Empties deleted accounts: an account that is marked as deleted loses its objects and its
+//! containers, by requests to the servers that have them. Its own database goes when the
+//! replicator finds it empty and old enough.
+//!
+//! Each of an account's primaries does its share of the containers. What fails is tried again by
+//! the next pass.
+
+mod reap;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cairn_formats::ini::{ConfError, Section};
+use cairn_index::broker::timestamp;
+use cairn_index::{AccountBroker, AccountInfo, DbKey, DbKind, DriveCheck, IndexError, IndexPool};
+use cairn_peer::{Backends, Rings};
+use cairn_types::{HashPath, Timestamp};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{debug, info, warn};
+
+use crate::db_replicator::{default_port, own_address};
+use crate::local::{self, OwnAddress, blocking};
+use crate::rounds::every;
+
+/// `[account-reaper]`; names, units and defaults are Swift's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AccountReaperConfig {
+    /// Accounts on devices that the ring names with this address are looked at.
+    pub own: OwnAddress,
+    pub mount_check: bool,
+    /// From one pass's start to the next one's.
+    pub interval: Duration,
+    /// Objects under way at once.
+    pub concurrency: usize,
+    /// For one server's answer, connecting to it included.
+    pub patience: Duration,
+    /// Nothing is removed before an account has been deleted for so long.
+    pub delay_reaping: Duration,
+    /// An account that is not empty so long after it may be reaped is told of in the log.
+    pub reap_warn_after: Duration,
+}
+
+impl AccountReaperConfig {
+    pub fn read(section: &Section) -> Result<Self, ConfError> {
+        let concurrency = section.usize_or("concurrency", 25)?;
+        if !(1..=1024).contains(&concurrency) {
+            return Err(section.bad("concurrency", "expected 1 to 1024"));
+        }
+        Ok(AccountReaperConfig {
+            own: own_address(section, default_port(DbKind::Account))?,
+            mount_check: section.bool_or("mount_check", true),
+            interval: section.seconds_or("interval", 3600.0)?,
+            concurrency,
+            patience: section.seconds_or("conn_timeout", 0.5)?
+                + section.seconds_or("node_timeout", 10.0)?,
+            delay_reaping: section.seconds_or("delay_reaping", 0.0)?,
+            reap_warn_after: section.seconds_or("reap_warn_after", 2_592_000.0)?,
+        })
+    }
+}
+
+/// What a pass did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReaperStats {
+    pub accounts: u64,
+    /// Deleted on most servers.
+    pub containers_deleted: u64,
+    /// Deleted on none.
+    pub containers_remaining: u64,
+    /// Deleted on some.
+    pub containers_possibly_remaining: u64,
+    pub objects_deleted: u64,
+    pub objects_remaining: u64,
+    pub objects_possibly_remaining: u64,
+}
+
+/// The daemon, for all devices under one folder.
+pub struct AccountReaper {
+    config: AccountReaperConfig,
+    hash_path: HashPath,
+    rings: Arc<Rings>,
+    pool: Arc<IndexPool>,
+    backends: Arc<Backends>,
+    stats: Mutex<ReaperStats>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl AccountReaper {
+    pub fn new(
+        config: AccountReaperConfig,
+        hash_path: HashPath,
+        rings: Arc<Rings>,
+        pool: Arc<IndexPool>,
+        backends: Arc<Backends>,
+    ) -> Arc<Self> {
+        Arc::new(AccountReaper {
+            config,
+            hash_path,
+            rings,
+            pool,
+            backends,
+            stats: Mutex::default(),
+        })
+    }
+
+    /// Passes until `stop` turns true.
+    pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
+        every(self.config.interval, stop, || async {
+            self.once().await;
+        })
+        .await;
+    }
+
+    /// One pass over all accounts.
+    pub async fn once(self: &Arc<Self>) -> ReaperStats {
+        let started = Instant::now();
+        *lock(&self.stats) = ReaperStats::default();
+        let root = self.pool.devices().to_owned();
+        match blocking(move || local::folders(&root)).await {
+            Ok(devices) => {
+                for device in devices {
+                    if let Err(error) = self.reap_device(&device).await {
+                        warn!(device, %error, "account reaper cannot list this device");
+                    }
+                }
+            }
+            Err(error) => warn!(%error, "account reaper cannot list the devices"),
+        }
+        let stats = *lock(&self.stats);
+        let elapsed_s = started.elapsed().as_secs_f64();
+        if stats.accounts > 0 {
+            info!(?stats, elapsed_s, "account reaper pass completed");
+        } else {
+            debug!(elapsed_s, "account reaper pass completed");
+        }
+        stats
+    }
+
+    async fn reap_device(self: &Arc<Self>, device: &str) -> std::io::Result<()> {
+        let kind = DbKind::Account;
+        let (root, name) = (self.pool.devices().to_owned(), device.to_owned());
+        for partition in blocking(move || local::partitions(&root, &name, kind)).await? {
+            let primaries = self.rings.account().primaries(partition);
+            let is_own = |node: &cairn_peer::Node| {
+                node.device.device == device && self.config.own.serves(&node.device)
+            };
+            let Some(share) = primaries.iter().position(is_own) else {
+                continue;
+            };
+            let (root, name) = (self.pool.devices().to_owned(), device.to_owned());
+            let keys = blocking(move || local::databases(&root, &name, kind, partition)).await?;
+            for key in keys {
+                match self.due(&key).await {
+                    Ok(Some(info)) => self.reap_account(&key, &info, share, &primaries).await,
+                    Ok(None) | Err(IndexError::NotFound { .. } | IndexError::Closed) => {}
+                    Err(error) => {
+                        warn!(device, hash = key.hash.hex(), %error, "account reaper cannot read an account");
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The account, if it is to be emptied now.
+    async fn due(&self, key: &DbKey) -> Result<Option<AccountInfo>, IndexError> {
+        let db = self.pool.db_by_key(key.clone()).checked(DriveCheck {
+            mount_check: self.config.mount_check,
+            reserve: None,
+        });
+        let info = db.read(|broker| AccountBroker::of(broker).info()).await?;
+        let is_due = info.is_status_deleted()
+            && info.container_count > 0
+            && self.deleted_for(&info) > self.config.delay_reaping;
+        Ok(is_due.then_some(info))
+    }
+
+    fn deleted_for(&self, info: &AccountInfo) -> Duration {
+        let deleted = timestamp(&info.delete_timestamp).as_f64();
+        Duration::try_from_secs_f64(self.now().as_f64() - deleted).unwrap_or_default()
+    }
+
+    fn now(&self) -> Timestamp {
+        (self.pool.config().clock)()
+    }
+
+    fn count(&self, count: impl FnOnce(&mut ReaperStats)) {
+        count(&mut lock(&self.stats));
+    }
+}

@@ -1,0 +1,237 @@
+//! The account and the container auditor: every database is opened and looked at. A damaged one
+//! goes to quarantine, where nothing finds it, and replication brings another copy.
+//!
+//! Beyond what Swift's auditors see, SQLite's own check is run on databases of up to 64 MiB.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cairn_formats::ini::{ConfError, Section};
+use cairn_index::{DbKey, DbKind, DriveCheck, IndexError, IndexPool};
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{debug, error, info, warn};
+
+use crate::local::{self, blocking};
+use crate::pace::Pace;
+use crate::recon_cache::{
+    ACCOUNT_RECON_FILE, CONTAINER_RECON_FILE, DEFAULT_RECON_CACHE_PATH, ReconCache,
+};
+use crate::rounds::every;
+
+/// Numbers are told to monitoring once an hour, as Swift does, and at each pass's end.
+const TOLD_EVERY: Duration = Duration::from_secs(3600);
+
+/// `[account-auditor]` and `[container-auditor]`; names, units and defaults are Swift's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DbAuditorConfig {
+    pub kind: DbKind,
+    pub mount_check: bool,
+    /// From one pass's start to the next one's.
+    pub interval: Duration,
+    /// `accounts_per_second`, `containers_per_second`; 0: no limit.
+    pub per_second: f64,
+    pub recon_cache_path: PathBuf,
+}
+
+impl DbAuditorConfig {
+    pub fn read(section: &Section, kind: DbKind) -> Result<Self, ConfError> {
+        let option = match kind {
+            DbKind::Account => "accounts_per_second",
+            DbKind::Container => "containers_per_second",
+        };
+        let per_second = section.f64_or(option, 200.0)?;
+        if per_second < 0.0 {
+            return Err(section.bad(option, "expected 0 (no limit) or more"));
+        }
+        Ok(DbAuditorConfig {
+            kind,
+            mount_check: section.bool_or("mount_check", true),
+            interval: section.seconds_or("interval", 1800.0)?,
+            per_second,
+            recon_cache_path: section
+                .str_or("recon_cache_path", DEFAULT_RECON_CACHE_PATH)
+                .into(),
+        })
+    }
+}
+
+/// Databases looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AuditStats {
+    pub passes: u64,
+    /// Damaged, unreadable, or with counts that do not agree.
+    pub failures: u64,
+    /// Of the failures, those that went to quarantine.
+    pub quarantined: u64,
+}
+
+/// The auditor of one kind, for all devices under one folder.
+pub struct DbAuditor {
+    config: DbAuditorConfig,
+    pool: Arc<IndexPool>,
+    recon: ReconCache,
+    since: Mutex<Since>,
+}
+
+/// What has been seen since monitoring was told last.
+struct Since {
+    at: f64,
+    told: Instant,
+    stats: AuditStats,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl DbAuditor {
+    pub fn new(config: DbAuditorConfig, pool: Arc<IndexPool>) -> Arc<Self> {
+        let file = match config.kind {
+            DbKind::Account => ACCOUNT_RECON_FILE,
+            DbKind::Container => CONTAINER_RECON_FILE,
+        };
+        Arc::new(DbAuditor {
+            recon: ReconCache::new(&config.recon_cache_path, file),
+            since: Mutex::new(Since {
+                at: (pool.config().clock)().as_f64(),
+                told: Instant::now(),
+                stats: AuditStats::default(),
+            }),
+            config,
+            pool,
+        })
+    }
+
+    /// Passes until `stop` turns true.
+    pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
+        every(self.config.interval, stop, || async {
+            self.once().await;
+        })
+        .await;
+    }
+
+    /// One pass over all databases.
+    pub async fn once(&self) -> AuditStats {
+        let started = Instant::now();
+        let mut stats = AuditStats::default();
+        let mut pace = Pace::new(self.config.per_second);
+        let root = self.pool.devices().to_owned();
+        match blocking(move || local::folders(&root)).await {
+            Ok(devices) => {
+                for device in devices {
+                    if let Err(error) = self.audit_device(&device, &mut pace, &mut stats).await {
+                        warn!(device, %error, "auditor cannot list this device");
+                    }
+                }
+            }
+            Err(error) => warn!(%error, "auditor cannot list the devices"),
+        }
+        let kind = self.config.kind.as_str();
+        let elapsed_s = started.elapsed().as_secs_f64();
+        if stats.failures > 0 {
+            let AuditStats {
+                passes,
+                failures,
+                quarantined,
+            } = stats;
+            info!(
+                kind,
+                passes, failures, quarantined, elapsed_s, "audit pass completed"
+            );
+        } else {
+            debug!(
+                kind,
+                passes = stats.passes,
+                elapsed_s,
+                "audit pass completed"
+            );
+        }
+        let mut entries = Map::new();
+        entries.insert(format!("{kind}_auditor_pass_completed"), json!(elapsed_s));
+        self.recon.update(entries).await;
+        stats
+    }
+
+    async fn audit_device(
+        &self,
+        device: &str,
+        pace: &mut Pace,
+        stats: &mut AuditStats,
+    ) -> std::io::Result<()> {
+        let (root, kind) = (self.pool.devices().to_owned(), self.config.kind);
+        let (first, name) = (root.clone(), device.to_owned());
+        for partition in blocking(move || local::partitions(&first, &name, kind)).await? {
+            let (root, name) = (root.clone(), device.to_owned());
+            for key in blocking(move || local::databases(&root, &name, kind, partition)).await? {
+                pace.step().await;
+                self.audit(key, stats).await;
+                self.tell_hourly().await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn audit(&self, key: DbKey, stats: &mut AuditStats) {
+        let (device, hash) = (key.device.to_string(), key.hash.hex());
+        let db = self.pool.db_by_key(key).checked(DriveCheck {
+            mount_check: self.config.mount_check,
+            reserve: None,
+        });
+        let before = *stats;
+        match db.read(|broker| broker.audit()).await {
+            Ok(None) => stats.passes += 1,
+            Ok(Some(reason)) => {
+                error!(device, hash, reason, "audit failed");
+                stats.failures += 1;
+            }
+            // Removed meanwhile, or not the database's fault.
+            Err(
+                IndexError::NotFound { .. }
+                | IndexError::Closed
+                | IndexError::NotMounted { .. }
+                | IndexError::Busy { .. },
+            ) => {}
+            Err(error) => {
+                error!(device, hash, %error, "audit failed");
+                stats.failures += 1;
+                stats.quarantined += u64::from(matches!(error, IndexError::Quarantined { .. }));
+            }
+        }
+        let mut since = lock(&self.since);
+        since.stats.passes += stats.passes - before.passes;
+        since.stats.failures += stats.failures - before.failures;
+    }
+
+    async fn tell_hourly(&self) {
+        let told = {
+            let mut since = lock(&self.since);
+            if since.told.elapsed() < TOLD_EVERY {
+                return;
+            }
+            let told = (since.at, since.stats);
+            *since = Since {
+                at: (self.pool.config().clock)().as_f64(),
+                told: Instant::now(),
+                stats: AuditStats::default(),
+            };
+            told
+        };
+        self.recon.update(self.hourly(told.0, told.1)).await;
+    }
+
+    fn hourly(&self, since: f64, stats: AuditStats) -> Map<String, Value> {
+        let kind = self.config.kind.as_str();
+        let mut entries = Map::new();
+        entries.insert(format!("{kind}_audits_since"), json!(since));
+        entries.insert(format!("{kind}_audits_passed"), json!(stats.passes));
+        entries.insert(format!("{kind}_audits_failed"), json!(stats.failures));
+        entries
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

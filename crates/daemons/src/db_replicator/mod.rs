@@ -1,0 +1,459 @@
+//! The account and the container replicator: every database on this node's devices is compared
+//! with its other replicas, and what they lack is sent to them. Replicas tell back what they know
+//! better: metadata, times, policy, shard ranges.
+//!
+//! A database that lies where the ring does not want it goes once all who should have it have
+//! it. One that was deleted longer ago than the reclaim age goes for good; until then it says to
+//! replicas that were away that it is deleted.
+
+mod config;
+mod peer;
+mod push;
+mod reconcile;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod whole;
+
+use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cairn_index::{
+    Broker, DbKey, DbKind, DriveCheck, IndexDb, IndexError, IndexPool, ReplicationInfo,
+};
+use cairn_peer::{Backends, LoadedRing, Node, Rings};
+use cairn_ring::Device;
+use cairn_types::{HashPath, PolicySet, Timestamp};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tracing::{debug, error, info, warn};
+
+use crate::local::{self, blocking};
+use crate::pace::Pace;
+use crate::recon_cache::{ACCOUNT_RECON_FILE, CONTAINER_RECON_FILE, ReconCache};
+use crate::rounds::every;
+
+pub use config::{DbReplicatorConfig, WholeDatabases};
+pub(crate) use config::{default_port, own_address};
+pub use stats::ReplicationStats;
+
+/// Databases found and not yet begun.
+const FOUND_MAX: usize = 256;
+
+/// The account or the container replicator of one folder of devices.
+pub struct DbReplicator {
+    config: DbReplicatorConfig,
+    hash_path: HashPath,
+    /// Containers of a cluster with several policies tell each other theirs.
+    has_policies: bool,
+    rings: Arc<Rings>,
+    pool: Arc<IndexPool>,
+    backends: Arc<Backends>,
+    recon: ReconCache,
+    stats: Mutex<ReplicationStats>,
+    /// Queues of misplaced objects that this pass has put something into.
+    reconcilers: Mutex<HashSet<DbKey>>,
+}
+
+/// What a pass is limited to; empty: nothing is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OnlyThese {
+    pub devices: BTreeSet<String>,
+    pub partitions: BTreeSet<u32>,
+}
+
+/// A database on its way through a pass.
+struct Job {
+    db: IndexDb,
+    /// The ring's id of the device it is on.
+    device_id: u32,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl DbReplicator {
+    pub fn new(
+        config: DbReplicatorConfig,
+        hash_path: HashPath,
+        policies: &PolicySet,
+        rings: Arc<Rings>,
+        pool: Arc<IndexPool>,
+        backends: Arc<Backends>,
+    ) -> Arc<Self> {
+        let file = match config.kind {
+            DbKind::Account => ACCOUNT_RECON_FILE,
+            DbKind::Container => CONTAINER_RECON_FILE,
+        };
+        Arc::new(DbReplicator {
+            recon: ReconCache::new(&config.recon_cache_path, file),
+            config,
+            hash_path,
+            has_policies: policies.iter().count() > 1,
+            rings,
+            pool,
+            backends,
+            stats: Mutex::default(),
+            reconcilers: Mutex::default(),
+        })
+    }
+
+    /// Passes until `stop` turns true.
+    pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
+        every(self.config.interval, stop, || async {
+            self.once().await;
+        })
+        .await;
+    }
+
+    /// One pass over all databases.
+    pub async fn once(self: &Arc<Self>) -> ReplicationStats {
+        self.once_of(&OnlyThese::default()).await
+    }
+
+    /// One pass over some: `--devices`, `--partitions`.
+    pub async fn once_of(self: &Arc<Self>, only: &OnlyThese) -> ReplicationStats {
+        let start = self.now();
+        *lock(&self.stats) = ReplicationStats::default();
+        let ring = self.ring();
+        let devices = self.devices(&ring, only);
+        let mut found = self.find(&ring, devices, only);
+        let mut pace = Pace::new(self.config.databases_per_second);
+        let mut under_way = JoinSet::new();
+        while let Some(job) = found.recv().await {
+            pace.step().await;
+            self.begin(&mut under_way, job).await;
+        }
+        while under_way.join_next().await.is_some() {}
+        let queues: Vec<DbKey> = lock(&self.reconcilers).drain().collect();
+        for key in queues {
+            if let Some(device) = ring.ring().devices().find(|d| *d.device == *key.device) {
+                let job = Job {
+                    db: self.db(key),
+                    device_id: device.id,
+                };
+                self.begin(&mut under_way, job).await;
+            }
+        }
+        while under_way.join_next().await.is_some() {}
+        self.report(start).await
+    }
+
+    async fn begin(self: &Arc<Self>, under_way: &mut JoinSet<()>, job: Job) {
+        while under_way.len() >= self.config.concurrency {
+            under_way.join_next().await;
+        }
+        let replicator = self.clone();
+        under_way.spawn(async move { replicator.replicate(job).await });
+    }
+
+    async fn report(&self, start: Timestamp) -> ReplicationStats {
+        let stats = lock(&self.stats).clone();
+        let (start, now) = (start.as_f64(), self.now().as_f64());
+        let kind = self.config.kind.as_str();
+        let (attempted, failures, removed) = (stats.attempted, stats.failure, stats.remove);
+        let elapsed_s = now - start;
+        if failures + removed + stats.rsync + stats.diff + stats.remote_merge > 0 {
+            info!(
+                kind,
+                attempted, failures, removed, elapsed_s, "replication pass over"
+            );
+        } else {
+            debug!(kind, attempted, elapsed_s, "replication pass over");
+        }
+        self.recon.update(stats.recon_entries(start, now)).await;
+        stats
+    }
+
+    fn now(&self) -> Timestamp {
+        (self.pool.config().clock)()
+    }
+
+    fn ring(&self) -> Arc<LoadedRing> {
+        match self.config.kind {
+            DbKind::Account => self.rings.account(),
+            DbKind::Container => self.rings.container(),
+        }
+    }
+
+    fn db(&self, key: DbKey) -> IndexDb {
+        self.pool.db_by_key(key).checked(DriveCheck {
+            mount_check: self.config.mount_check,
+            reserve: None,
+        })
+    }
+
+    fn count(&self, count: impl FnOnce(&mut ReplicationStats)) {
+        count(&mut lock(&self.stats));
+    }
+
+    /// This node's devices, as far as they are wanted.
+    fn devices(&self, ring: &LoadedRing, only: &OnlyThese) -> Vec<Arc<Device>> {
+        let mut devices = self.config.own.replicated_devices(ring.ring());
+        if devices.is_empty() {
+            error!(
+                kind = self.config.kind.as_str(),
+                own = ?self.config.own,
+                "the ring has no device with this address: bind_ip and bind_port must be those of \
+                 its replication_ip and replication_port"
+            );
+        }
+        if !only.devices.is_empty() {
+            devices.retain(|device| only.devices.contains(&device.device));
+        }
+        devices
+    }
+
+    /// Walks all devices at once; what they hold comes in turns.
+    fn find(
+        self: &Arc<Self>,
+        ring: &Arc<LoadedRing>,
+        devices: Vec<Arc<Device>>,
+        only: &OnlyThese,
+    ) -> mpsc::Receiver<Job> {
+        let (tell, found) = mpsc::channel(FOUND_MAX);
+        for device in devices {
+            let (replicator, ring) = (self.clone(), ring.clone());
+            let (tell, only) = (tell.clone(), only.clone());
+            // Ends when the receiver is dropped.
+            tokio::spawn(async move {
+                if let Err(error) = replicator.walk(&ring, &device, &only, tell).await {
+                    warn!(device = device.device, %error, "replicator cannot list this device");
+                }
+            });
+        }
+        found
+    }
+
+    async fn walk(
+        &self,
+        ring: &LoadedRing,
+        device: &Device,
+        only: &OnlyThese,
+        tell: mpsc::Sender<Job>,
+    ) -> std::io::Result<()> {
+        let (root, kind) = (self.pool.devices().to_owned(), self.config.kind);
+        let (name, age) = (device.device.clone(), self.config.reclaim_age);
+        let first = (root.clone(), name.clone());
+        let mut partitions = blocking(move || {
+            local::remove_older(&first.0.join(&first.1).join("tmp"), age, |_| true);
+            local::partitions(&first.0, &first.1, kind)
+        })
+        .await?;
+        self.shuffle(&mut partitions);
+        for partition in partitions {
+            let unwanted = !only.partitions.is_empty() && !only.partitions.contains(&partition);
+            let primaries = || ring.ring().primaries(partition);
+            let is_primary = || primaries().iter().any(|p| p.device.id == device.id);
+            if unwanted || (self.config.handoffs_only && is_primary()) {
+                continue;
+            }
+            let (root, name) = (root.clone(), name.clone());
+            let keys = blocking(move || local::databases(&root, &name, kind, partition)).await?;
+            for key in keys {
+                let job = Job {
+                    db: self.db(key),
+                    device_id: device.id,
+                };
+                if tell.send(job).await.is_err() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn shuffle(&self, partitions: &mut [u32]) {
+        for last in (1..partitions.len()).rev() {
+            let dice = (self.pool.config().random)();
+            partitions.swap(last, (dice % (last as u128 + 1)) as usize);
+        }
+    }
+
+    /// One database: reclaimed, compared with all its replicas, and removed if it is not wanted
+    /// here.
+    async fn replicate(&self, job: Job) {
+        self.count(|stats| stats.attempted += 1);
+        let key = job.db.key().clone();
+        let ring = self.ring();
+        let partition: u32 = key.partition.parse().unwrap_or(u32::MAX);
+        let info = match self.prepare(&job.db).await {
+            Ok(Some(info)) => info,
+            Ok(None) => return,
+            Err(IndexError::NotFound { .. } | IndexError::Closed) => return,
+            Err(error) => {
+                error!(device = %key.device, hash = key.hash.hex(), %error, "replicator cannot read a database");
+                for node in ring.primaries(partition) {
+                    self.failed_at(&node);
+                }
+                return;
+            }
+        };
+        let belongs = ring.partition(
+            &self.hash_path,
+            &info.account,
+            info.container.as_deref(),
+            None,
+        );
+        if belongs != partition {
+            error!(
+                device = %key.device, hash = key.hash.hex(), partition, belongs,
+                "a database lies in the wrong partition; it is sent where it belongs"
+            );
+        }
+        let sent = self.send_to_all(&job, &ring, belongs, &info).await;
+        if let Err(error) = self.reconcile(&job, &info, &sent).await {
+            error!(device = %key.device, hash = key.hash.hex(), %error, "misplaced objects are not queued");
+        }
+        let is_wanted = belongs == partition
+            && ring
+                .primaries(partition)
+                .iter()
+                .any(|node| node.device.id == job.device_id);
+        if !is_wanted {
+            self.remove_misplaced(&job.db, &info, &sent).await;
+        }
+    }
+
+    /// Forgets what is old, and reads what is to be compared. None: the whole database was old
+    /// enough to go.
+    async fn prepare(&self, db: &IndexDb) -> Result<Option<ReplicationInfo>, IndexError> {
+        let now = self.now();
+        let age = before(now, self.config.reclaim_age);
+        let sync_age = before(now, self.config.reclaim_age.saturating_mul(2));
+        self.remove_leftovers(db).await;
+        if db
+            .read(move |broker| broker.has_reclaimable(age, sync_age))
+            .await?
+        {
+            db.reclaim(age, sync_age).await?;
+        }
+        let (info, is_reclaimable) = db
+            .read(move |broker| {
+                let info = broker.replication_info()?;
+                let is_reclaimable = broker.is_reclaimable(&info, age)?;
+                Ok((info, is_reclaimable))
+            })
+            .await?;
+        if !is_reclaimable {
+            return Ok(Some(info));
+        }
+        if info.is_reported() {
+            let still = move |broker: &Broker<'_>| {
+                let info = broker.replication_info()?;
+                Ok(broker.is_reclaimable(&info, age)? && info.is_reported())
+            };
+            if db.remove_if(still).await? {
+                self.count(|stats| stats.remove += 1);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Databases that were begun and never finished.
+    async fn remove_leftovers(&self, db: &IndexDb) {
+        let (dir, age) = (db.key().dir(self.pool.devices()), self.config.reclaim_age);
+        let removed = blocking(move || {
+            local::remove_older(&dir, age, |name| name.ends_with(".tmp"));
+            Ok(())
+        });
+        if let Err(error) = removed.await {
+            debug!(%error, "leftovers are not removed");
+        }
+    }
+
+    /// Sends to every replica; to a handoff in the place of one whose disk is gone.
+    async fn send_to_all(
+        &self,
+        job: &Job,
+        ring: &LoadedRing,
+        partition: u32,
+        info: &ReplicationInfo,
+    ) -> Vec<bool> {
+        let nodes = ring.primaries(partition);
+        let own_region = ring.ring().device(job.device_id).map(|own| own.region);
+        let in_place = *job.db.key().partition == *partition.to_string();
+        let mut targets: VecDeque<Node> = match in_place {
+            true => others(nodes, job.device_id).into(),
+            // From a wrong partition it may have to go to another one of the same device.
+            false => nodes.into(),
+        };
+        let mut handoffs = ring
+            .handoffs(partition, targets.len())
+            .into_iter()
+            .filter(|node| node.device.id != job.device_id);
+        let mut sent = Vec::new();
+        while let Some(node) = targets.pop_front() {
+            let far = own_region.is_some_and(|own| own != node.device.region);
+            let success = match self.send_to(job, &node, partition, info, far).await {
+                Ok(success) => success,
+                Err(push::PushError::NotMounted) => {
+                    warn!(node = node.name(), "the device of a replica is not mounted");
+                    targets.extend(handoffs.next());
+                    false
+                }
+                Err(push::PushError::Index(error)) => {
+                    error!(node = node.name(), %error, "a database is not replicated");
+                    false
+                }
+            };
+            if success {
+                self.count(|stats| stats.success += 1);
+            } else {
+                self.failed_at(&node);
+            }
+            sent.push(success);
+        }
+        sent
+    }
+
+    fn failed_at(&self, node: &Node) {
+        self.count(|stats| stats.failed_at(&node.device.replication_ip, &node.device.device));
+    }
+
+    /// Removes a database from a device that should not have it, once those have it that should,
+    /// and nothing came in meanwhile.
+    async fn remove_misplaced(&self, db: &IndexDb, info: &ReplicationInfo, sent: &[bool]) {
+        let successes = sent.iter().filter(|success| **success).count();
+        let enough = match self.config.handoff_delete {
+            Some(count) => successes >= count.min(sent.len()),
+            None => successes == sent.len(),
+        };
+        if sent.is_empty() || !enough {
+            return;
+        }
+        let (max_row, id) = (info.max_row, info.id.clone());
+        let unchanged = move |broker: &Broker<'_>| {
+            Ok(broker.max_row()? == max_row
+                && broker.id()? == id
+                && !reconcile::is_sharding(broker)?)
+        };
+        match db.remove_if(unchanged).await {
+            Ok(true) => self.count(|stats| stats.remove += 1),
+            Ok(false) => debug!(
+                hash = db.key().hash.hex(),
+                "a misplaced database has news, it stays"
+            ),
+            Err(error) => warn!(hash = db.key().hash.hex(), %error, "a misplaced database stays"),
+        }
+    }
+}
+
+/// The other replicas, from the one after this on: each node begins with another one.
+fn others(mut nodes: Vec<Node>, device_id: u32) -> Vec<Node> {
+    match nodes.iter().position(|node| node.device.id == device_id) {
+        Some(own) => {
+            nodes.rotate_left(own);
+            nodes.remove(0);
+            nodes
+        }
+        None => nodes,
+    }
+}
+
+fn before(now: Timestamp, age: Duration) -> Timestamp {
+    let now = Duration::from_secs_f64(now.as_f64().max(0.0));
+    Timestamp::from_unix(now.saturating_sub(age))
+}

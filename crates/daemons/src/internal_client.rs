@@ -1,0 +1,179 @@
+//! A proxy's pipeline in this process, asked on the cluster's own behalf: no authentication, and
+//! names that clients may not use. What fails on a server's side is tried again.
+
+use std::time::Duration;
+
+use cairn_http::context::Context;
+use cairn_http::params::{quote, with_path_and_query};
+use cairn_http::{Body, Handler, Request, Service};
+use http::header::{HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use http::{Method, StatusCode};
+use serde_json::Value;
+use thiserror::Error;
+use tokio::time::{sleep, timeout};
+
+/// A page of a listing is at most 10,000 names of at most a few kilobytes each.
+const LISTING_MAX: u64 = 128 << 20;
+/// Of other answers only the status counts.
+const ANSWER_MAX: u64 = 64 << 10;
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Why an answer is of no use.
+#[derive(Debug, Error)]
+pub enum InternalClientError {
+    #[error("{method} {path}: answered with {status}")]
+    Status {
+        method: Method,
+        path: String,
+        status: StatusCode,
+    },
+    #[error("{method} {path}: {problem}")]
+    Unusable {
+        method: Method,
+        path: String,
+        problem: &'static str,
+    },
+}
+
+impl InternalClientError {
+    pub fn status(&self) -> Option<StatusCode> {
+        match self {
+            InternalClientError::Status { status, .. } => Some(*status),
+            InternalClientError::Unusable { .. } => None,
+        }
+    }
+}
+
+/// A pipeline that ends in a proxy, without the filters that are for clients.
+#[derive(Clone)]
+pub struct InternalClient {
+    pipeline: Handler,
+    agent: &'static str,
+    tries: u32,
+}
+
+impl InternalClient {
+    /// `tries`: of each request, in all.
+    pub fn new(pipeline: Handler, agent: &'static str, tries: u32) -> InternalClient {
+        InternalClient {
+            pipeline,
+            agent,
+            tries: tries.max(1),
+        }
+    }
+
+    /// `path` is decoded. Good are 2xx and what `also` says; the body is not kept.
+    pub(crate) async fn ask(
+        &self,
+        method: Method,
+        path: &str,
+        headers: &[(&'static str, String)],
+        also: &[StatusCode],
+    ) -> Result<(StatusCode, HeaderMap), InternalClientError> {
+        let (status, headers, _) = self
+            .try_often(&method, path, None, headers, also, ANSWER_MAX)
+            .await?;
+        Ok((status, headers))
+    }
+
+    /// One page of a listing, after `marker`; empty at its end, or where there is nothing.
+    pub(crate) async fn page(
+        &self,
+        path: &str,
+        marker: &str,
+        also: &[StatusCode],
+    ) -> Result<Vec<Value>, InternalClientError> {
+        let query = format!("format=json&marker={}", quote(marker));
+        let method = Method::GET;
+        let (status, _, body) = self
+            .try_often(&method, path, Some(&query), &[], also, LISTING_MAX)
+            .await?;
+        if status != StatusCode::OK {
+            return Ok(Vec::new());
+        }
+        serde_json::from_slice(&body).map_err(|_| InternalClientError::Unusable {
+            method,
+            path: path.to_owned(),
+            problem: "no listing in JSON",
+        })
+    }
+
+    async fn try_often(
+        &self,
+        method: &Method,
+        path: &str,
+        query: Option<&str>,
+        headers: &[(&'static str, String)],
+        also: &[StatusCode],
+        limit: u64,
+    ) -> Result<(StatusCode, HeaderMap, bytes::Bytes), InternalClientError> {
+        let unusable = |problem| InternalClientError::Unusable {
+            method: method.clone(),
+            path: path.to_owned(),
+            problem,
+        };
+        let mut outcome = Err(unusable("not asked"));
+        for attempt in 1..=self.tries {
+            let request = self
+                .request(method, path, query, headers)
+                .ok_or_else(|| unusable("too long for a request"))?;
+            let answer = async {
+                let (head, body) = self.pipeline.call(request).await.into_parts();
+                (head, body.collect(limit).await)
+            };
+            outcome = match timeout(PATIENCE, answer).await {
+                Err(_) => Err(unusable("no answer in time")),
+                Ok((head, body)) if head.status.is_success() || also.contains(&head.status) => {
+                    match body {
+                        Ok(body) => return Ok((head.status, head.headers, body)),
+                        Err(_) => Err(unusable("the answer broke off")),
+                    }
+                }
+                Ok((head, _)) => Err(InternalClientError::Status {
+                    method: method.clone(),
+                    path: path.to_owned(),
+                    status: head.status,
+                }),
+            };
+            // Asking again changes nothing where the answer is the request's fault.
+            let hopeless = |status: StatusCode| !status.is_server_error();
+            if outcome
+                .as_ref()
+                .is_err_and(|e| e.status().is_some_and(hopeless))
+            {
+                break;
+            }
+            if attempt < self.tries {
+                sleep(Duration::from_secs(1 << attempt.min(6))).await;
+            }
+        }
+        outcome
+    }
+
+    fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        query: Option<&str>,
+        headers: &[(&'static str, String)],
+    ) -> Option<Request> {
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = with_path_and_query(path, query)?;
+        let map = request.headers_mut();
+        for (name, value) in headers {
+            map.insert(
+                HeaderName::from_static(name),
+                HeaderValue::from_str(value).ok()?,
+            );
+        }
+        map.insert(USER_AGENT, HeaderValue::from_static(self.agent));
+        let allow = HeaderName::from_static("x-backend-allow-reserved-names");
+        map.insert(allow, HeaderValue::from_static("true"));
+        request.extensions_mut().insert(Context {
+            allow_reserved: true,
+            ..Context::default()
+        });
+        Some(request)
+    }
+}

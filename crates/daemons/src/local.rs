@@ -1,0 +1,222 @@
+//! Which of a ring's devices this process looks after, and what they hold.
+
+use std::fs;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
+use std::sync::Arc;
+
+use cairn_index::{DbKey, DbKind};
+use cairn_ring::{Device, Ring};
+use cairn_types::ObjectHash;
+
+/// The address a daemon's conf says it stands for: `bind_ip` and `bind_port`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnAddress {
+    /// None: all addresses of this machine.
+    pub ip: Option<IpAddr>,
+    /// None: any port.
+    pub port: Option<u16>,
+}
+
+impl OwnAddress {
+    fn is_ip(&self, host: &str) -> bool {
+        let Ok(ip) = host.parse::<IpAddr>() else {
+            return host == "localhost";
+        };
+        match self.ip {
+            Some(own) => own == ip,
+            None => ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok(),
+        }
+    }
+
+    fn is(&self, host: &str, port: u16) -> bool {
+        self.port.is_none_or(|own| own == port) && self.is_ip(host)
+    }
+
+    /// The ring's devices that are reached here over the replication network.
+    pub(crate) fn replicated_devices(&self, ring: &Ring) -> Vec<Arc<Device>> {
+        ring.devices()
+            .filter(|device| self.is(&device.replication_ip, device.replication_port))
+            .cloned()
+            .collect()
+    }
+
+    /// Is this device served here, to clients?
+    pub(crate) fn serves(&self, device: &Device) -> bool {
+        self.is(&device.ip, device.port)
+    }
+}
+
+/// Names of folders in a folder; one that is not there has none.
+pub(crate) fn folders(folder: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if is_missing(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        let is_folder = match entry.file_type() {
+            Ok(kind) if kind.is_symlink() => entry.path().is_dir(),
+            Ok(kind) => kind.is_dir(),
+            // Gone meanwhile.
+            Err(_) => false,
+        };
+        if let (true, Ok(name)) = (is_folder, entry.file_name().into_string()) {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+/// The partitions of a device that hold databases.
+pub(crate) fn partitions(root: &Path, device: &str, kind: DbKind) -> io::Result<Vec<u32>> {
+    let names = folders(&root.join(device).join(kind.datadir()))?;
+    Ok(names
+        .into_iter()
+        .filter_map(|name| name.parse().ok())
+        .collect())
+}
+
+/// The databases of one partition. Folders without anything in them are removed on the way.
+pub(crate) fn databases(
+    root: &Path,
+    device: &str,
+    kind: DbKind,
+    partition: u32,
+) -> io::Result<Vec<DbKey>> {
+    let text = partition.to_string();
+    let folder = root.join(device).join(kind.datadir()).join(&text);
+    let mut found = Vec::new();
+    let suffixes = folders(&folder)?;
+    for suffix in &suffixes {
+        let suffix_folder = folder.join(suffix);
+        let hashes = folders(&suffix_folder)?;
+        for name in &hashes {
+            let Some(hash) = ObjectHash::from_hex(name).filter(|hash| hash.hex() == *name) else {
+                continue;
+            };
+            let hash_folder = suffix_folder.join(name);
+            if has_database(&hash_folder, name)? {
+                found.push(DbKey::new(device, &text, kind, hash));
+            } else {
+                remove_if_empty(&hash_folder);
+            }
+        }
+        if hashes.is_empty() {
+            remove_if_empty(&suffix_folder);
+        }
+    }
+    if suffixes.is_empty() {
+        remove_if_empty(&folder);
+    }
+    Ok(found)
+}
+
+fn has_database(folder: &Path, hash: &str) -> io::Result<bool> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if is_missing(&error) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    for entry in entries {
+        let name = entry?.file_name();
+        let name = name.to_string_lossy();
+        let stem = name.strip_suffix(".db");
+        if stem.is_some_and(|stem| stem.split('_').next() == Some(hash)) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn remove_if_empty(folder: &Path) {
+    // Not empty, or filled or removed just now: then it is none of our business.
+    let _ = fs::remove_dir(folder);
+}
+
+/// Removes files of a folder that nobody has touched for so long.
+pub(crate) fn remove_older(folder: &Path, age: std::time::Duration, wanted: impl Fn(&str) -> bool) {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let old = entry.metadata().is_ok_and(|meta| {
+            let modified = meta.modified().ok();
+            let since = modified.and_then(|modified| modified.elapsed().ok());
+            meta.is_file() && since.is_some_and(|since| since > age)
+        });
+        if old && wanted(&entry.file_name().to_string_lossy()) {
+            // Whoever is quicker has removed it.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Files are listed where a hanging disk hangs no request.
+pub(crate) async fn blocking<T: Send + 'static>(
+    f: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    tokio::task::spawn_blocking(f)
+        .await
+        .unwrap_or_else(|ended| Err(io::Error::other(ended)))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_device_holds() {
+        let root = tempfile::tempdir().unwrap();
+        let containers = root.path().join("sda/containers");
+        let hash = "0123456789abcdef0123456789abcabc";
+        let place = containers.join("7/abc").join(hash);
+        fs::create_dir_all(&place).unwrap();
+        fs::create_dir_all(containers.join("7/abd")).unwrap();
+        fs::create_dir_all(containers.join("8")).unwrap();
+        fs::create_dir_all(containers.join("tmp")).unwrap();
+        let all = |kind| {
+            let mut partitions = partitions(root.path(), "sda", kind).unwrap();
+            partitions.sort_unstable();
+            partitions
+        };
+        assert_eq!(all(DbKind::Container), [7, 8]);
+        assert!(all(DbKind::Account).is_empty());
+        let held = |part| databases(root.path(), "sda", DbKind::Container, part).unwrap();
+        fs::write(place.join(format!("{hash}.db.pending")), "").unwrap();
+        assert!(held(7).is_empty() && place.exists());
+        fs::write(place.join(format!("{hash}_1.db")), "").unwrap();
+        assert_eq!(held(7).len(), 1);
+        assert!(!containers.join("7/abd").exists());
+        assert!(held(8).is_empty());
+        assert!(!containers.join("8").exists());
+    }
+
+    #[test]
+    fn whose_address_it_is() {
+        let own = OwnAddress {
+            ip: None,
+            port: Some(6201),
+        };
+        assert!(own.is("127.0.0.1", 6201));
+        assert!(!own.is("127.0.0.1", 6202));
+        // A documentation address is nobody's.
+        assert!(!own.is("192.0.2.1", 6201));
+        let bound = OwnAddress {
+            ip: "127.0.0.2".parse().ok(),
+            port: None,
+        };
+        assert!(bound.is("127.0.0.2", 1) && !bound.is("127.0.0.1", 1));
+    }
+}

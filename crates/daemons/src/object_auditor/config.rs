@@ -1,0 +1,111 @@
+//! `[object-auditor]`; names, units and defaults are Swift's.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cairn_formats::ini::{ConfError, Section};
+
+use crate::recon_cache::DEFAULT_RECON_CACHE_PATH;
+
+/// What the auditor reads from its conf section, with those of `[DEFAULT]` behind it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AuditorConfig {
+    /// Objects looked at each second, at most, by the walk that reads content; 0: no limit.
+    pub files_per_second: f64,
+    /// Bytes read each second, at most; 0: no limit.
+    pub bytes_per_second: f64,
+    /// Objects opened each second, at most, by the walk that does not; 0: there is none.
+    pub zero_byte_files_per_second: f64,
+    /// Devices whose content is read at once; with 1, one after the other.
+    pub concurrency: usize,
+    /// Between two walks.
+    pub interval: Duration,
+    /// Between two lines about a walk's progress, and two entries for monitoring.
+    pub log_time: Duration,
+    /// Temporary files of rsync older than this are removed.
+    pub rsync_tempfile_timeout: Duration,
+    /// Sizes by which objects are counted, ascending.
+    pub object_size_stats: Vec<u64>,
+    pub recon_cache_path: PathBuf,
+}
+
+/// The replicator's longest run of rsync, and a quarter of an hour more.
+const RSYNC_TEMPFILE_TIMEOUT: f64 = 1800.0;
+
+impl AuditorConfig {
+    pub fn read(section: &Section) -> Result<Self, ConfError> {
+        let rate = |option: &str, default: f64| match section.f64_or(option, default)? {
+            rate if rate >= 0.0 => Ok(rate),
+            _ => Err(section.bad(option, "expected 0 (no limit) or more")),
+        };
+        let concurrency = section.usize_or("concurrency", 1)?;
+        if !(1..=1024).contains(&concurrency) {
+            return Err(section.bad("concurrency", "expected 1 to 1024"));
+        }
+        let sizes = section.list_or("object_size_stats", "");
+        let sizes: Result<Vec<u64>, _> = sizes.iter().map(|size| size.parse()).collect();
+        let mut sizes =
+            sizes.map_err(|_| section.bad("object_size_stats", "expected sizes between commas"))?;
+        sizes.sort_unstable();
+        sizes.dedup();
+        let tempfile = section.str_or("rsync_tempfile_timeout", "auto").trim();
+        let rsync_tempfile_timeout = match tempfile {
+            text if text.eq_ignore_ascii_case("auto") => {
+                Duration::from_secs_f64(RSYNC_TEMPFILE_TIMEOUT)
+            }
+            _ => section.seconds_or("rsync_tempfile_timeout", RSYNC_TEMPFILE_TIMEOUT)?,
+        };
+        Ok(AuditorConfig {
+            files_per_second: rate("files_per_second", 20.0)?,
+            bytes_per_second: rate("bytes_per_second", 10_000_000.0)?,
+            zero_byte_files_per_second: rate("zero_byte_files_per_second", 50.0)?,
+            concurrency,
+            interval: section.seconds_or("interval", 30.0)?,
+            log_time: section.seconds_or("log_time", 3600.0)?,
+            rsync_tempfile_timeout,
+            object_size_stats: sizes,
+            recon_cache_path: section
+                .str_or("recon_cache_path", DEFAULT_RECON_CACHE_PATH)
+                .into(),
+        })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<AuditorConfig, ConfError> {
+        AuditorConfig::read(&Section::from_pairs("object-auditor", pairs))
+    }
+
+    #[test]
+    fn defaults_are_swifts() {
+        let config = read(&[]).unwrap();
+        assert_eq!(config.files_per_second, 20.0);
+        assert_eq!(config.bytes_per_second, 10_000_000.0);
+        assert_eq!(config.zero_byte_files_per_second, 50.0);
+        assert_eq!(config.rsync_tempfile_timeout, Duration::from_secs(1800));
+        assert!(config.object_size_stats.is_empty());
+    }
+
+    #[test]
+    fn values_are_taken_and_refusals_name_the_option() {
+        let config = read(&[
+            ("object_size_stats", "100, 10"),
+            ("rsync_tempfile_timeout", "7"),
+        ]);
+        let config = config.unwrap();
+        assert_eq!(config.object_size_stats, [10, 100]);
+        assert_eq!(config.rsync_tempfile_timeout, Duration::from_secs(7));
+        for (option, value) in [
+            ("files_per_second", "-1"),
+            ("concurrency", "0"),
+            ("object_size_stats", "big"),
+        ] {
+            let error = read(&[(option, value)]).unwrap_err().to_string();
+            assert!(error.contains(option), "{error}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! One walk over the objects of some devices.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_disk::audit::{self, Audited};
+use cairn_disk::object_file::Content;
+use cairn_disk::{Device, DiskError, ObjectEngine, ObjectReader, OpenObject, OpenOptions};
+use cairn_types::{ObjectHash, PolicyIndex};
+use rand::seq::SliceRandom;
+use serde_json::{Map, Value};
+use tokio::time::Instant;
+use tracing::{debug, error, info, warn};
+
+use super::{AuditStats, ObjectAuditor};
+use crate::pace::{BytePace, Pace};
+
+/// Content up to this size is read in one operation.
+const INLINE: u64 = 64 << 10;
+const CHUNK: usize = 64 << 10;
+/// How far a walk is gets written no more often than this.
+const STATUS_INTERVAL: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Kind {
+    All,
+    /// Opens so many objects a second.
+    ZeroByte(f64),
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::All => "ALL",
+            Kind::ZeroByte(_) => "ZBF",
+        }
+    }
+
+    pub(super) fn recon_key(self) -> String {
+        format!("object_auditor_stats_{}", self.name())
+    }
+}
+
+pub(super) struct Walk {
+    auditor: Arc<ObjectAuditor>,
+    kind: Kind,
+    devices: Vec<String>,
+    /// Monitoring is told by device.
+    is_part: bool,
+    files: Pace,
+    bytes: BytePace,
+    /// Since the last report, and before it.
+    recent: AuditStats,
+    reported: AuditStats,
+    report: Report,
+}
+
+struct Report {
+    at: Instant,
+    /// Seconds since the epoch.
+    since: f64,
+    busy: Duration,
+}
+
+impl Walk {
+    pub(super) fn new(
+        auditor: Arc<ObjectAuditor>,
+        kind: Kind,
+        devices: Vec<String>,
+        is_part: bool,
+    ) -> Self {
+        let config = &auditor.config;
+        let files_per_second = match kind {
+            Kind::All => config.files_per_second,
+            Kind::ZeroByte(rate) => rate,
+        };
+        Walk {
+            kind,
+            devices,
+            is_part,
+            files: Pace::new(files_per_second),
+            bytes: BytePace::new(config.bytes_per_second),
+            recent: AuditStats::default(),
+            reported: AuditStats::default(),
+            report: Report {
+                at: Instant::now(),
+                since: auditor.parts.clock.now().as_f64(),
+                busy: Duration::ZERO,
+            },
+            auditor,
+        }
+    }
+
+    pub(super) async fn run(mut self) -> AuditStats {
+        let started = Instant::now();
+        let mut devices = self.devices.clone();
+        // So that every device has its turn where programs end early.
+        devices.shuffle(&mut rand::rng());
+        for name in devices {
+            let device = match self.auditor.parts.devices.get(&name) {
+                Ok(device) => device,
+                Err(error) => {
+                    debug!(device = name, %error, "not audited");
+                    continue;
+                }
+            };
+            let policies = self.auditor.parts.policies.clone();
+            for policy in policies.iter() {
+                if let Err(error) = self.walk_policy(&device, policy.index).await {
+                    match error {
+                        DiskError::Device(error) => debug!(device = name, %error, "not audited"),
+                        error => self.count_error(&name, &error),
+                    }
+                }
+            }
+        }
+        self.tell_monitoring().await;
+        self.reported.add(&self.recent);
+        let stats = &self.reported;
+        info!(
+            kind = self.kind.name(),
+            seconds = started.elapsed().as_secs_f64(),
+            objects = stats.passes,
+            bytes = stats.bytes_processed,
+            quarantined = stats.quarantined,
+            errors = stats.errors,
+            "object audit completed"
+        );
+        if !stats.sizes.is_empty() {
+            info!(sizes = ?stats.sizes, "object audit: objects by size");
+        }
+        self.reported
+    }
+
+    async fn walk_policy(
+        &mut self,
+        device: &Arc<Device>,
+        policy: PolicyIndex,
+    ) -> Result<(), DiskError> {
+        let kind = self.kind.name();
+        let partitions = device
+            .read(move |disk| audit::partitions_to_do(disk, policy, kind))
+            .await?;
+        let mut written = None;
+        for (at, partition) in partitions.iter().copied().enumerate() {
+            if written.is_none_or(|at: Instant| at.elapsed() >= STATUS_INTERVAL) {
+                written = Some(Instant::now());
+                let left = partitions[at..].to_vec();
+                self.write_status(device, policy, left).await;
+            }
+            let hashes = device
+                .read(move |disk| audit::objects(disk, policy, partition))
+                .await;
+            match hashes {
+                Ok(hashes) => {
+                    for hash in hashes {
+                        self.audit_one(device, policy, partition, hash).await;
+                    }
+                }
+                Err(error @ DiskError::Device(_)) => return Err(error),
+                Err(error) => self.count_error(device.name(), &error),
+            }
+        }
+        if !partitions.is_empty() {
+            // The next walk begins anew.
+            self.write_status(device, policy, Vec::new()).await;
+        }
+        Ok(())
+    }
+
+    async fn write_status(&self, device: &Arc<Device>, policy: PolicyIndex, left: Vec<u32>) {
+        let kind = self.kind.name();
+        let written = device.write(move |disk| audit::write_status(disk, policy, kind, &left));
+        if let Err(error) = written.await {
+            warn!(device = device.name(), %error, "auditor status not written");
+        }
+    }
+
+    async fn audit_one(
+        &mut self,
+        device: &Arc<Device>,
+        policy: PolicyIndex,
+        partition: u32,
+        hash: ObjectHash,
+    ) {
+        self.files.step().await;
+        let began = Instant::now();
+        let engine = self.auditor.parts.engine.clone();
+        let is_read = self.kind == Kind::All;
+        let options = OpenOptions {
+            now: self.auditor.parts.clock.now(),
+            open_expired: false,
+            inline_limit: if is_read { INLINE } else { 0 },
+        };
+        let temporary = self.auditor.config.rsync_tempfile_timeout;
+        let audited = device.write(move |disk| {
+            audit::remove_rsync_temporary(disk, policy, partition, hash, temporary)?;
+            audit::audit(disk, &engine, policy, partition, hash, &options)
+        });
+        let result = match audited.await {
+            Ok(Audited::Object(key, open)) => self.read(device, key, *open).await,
+            Ok(Audited::Quarantined(reason)) => Err(DiskError::Quarantined(reason)),
+            Ok(Audited::Nothing) => Ok(()),
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(()) => self.recent.passes += 1,
+            Err(DiskError::Quarantined(reason)) => {
+                self.recent.passes += 1;
+                self.recent.quarantined += 1;
+                let (device, hash) = (device.name(), hash.hex());
+                error!(
+                    device,
+                    partition, hash, reason, "object failed audit: quarantined"
+                );
+            }
+            Err(error) => self.count_error(device.name(), &error),
+        }
+        self.report.busy += began.elapsed();
+        if self.report.at.elapsed() >= self.auditor.config.log_time {
+            self.make_report().await;
+        }
+    }
+
+    /// Reads the content, at its pace; the reader checks it.
+    async fn read(
+        &mut self,
+        device: &Arc<Device>,
+        key: cairn_disk::ObjectKey,
+        open: OpenObject,
+    ) -> Result<(), DiskError> {
+        let size = open.info.size;
+        let limits = &self.auditor.config.object_size_stats;
+        if !limits.is_empty() {
+            let limit = limits.iter().find(|limit| size <= **limit);
+            let limit = limit.copied().unwrap_or(u64::MAX);
+            *self.recent.sizes.entry(limit).or_default() += 1;
+        }
+        match open.content {
+            Content::None => {}
+            Content::Inline(bytes) => self.took(bytes.len()).await,
+            Content::File(file) => {
+                let engine: Arc<dyn ObjectEngine> = Arc::new(self.auditor.parts.engine.clone());
+                let mut reader = ObjectReader::new(
+                    device.clone(),
+                    engine,
+                    key,
+                    open.info.etag(),
+                    file,
+                    0..size,
+                    CHUNK,
+                );
+                while let Some(bytes) = reader.next_chunk().await? {
+                    self.took(bytes.len()).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn took(&mut self, bytes: usize) {
+        self.recent.bytes_processed += bytes as u64;
+        self.bytes.took(bytes as u64).await;
+    }
+
+    fn count_error(&mut self, device: &str, error: &DiskError) {
+        self.recent.errors += 1;
+        error!(device, %error, "object audit failed");
+    }
+
+    async fn make_report(&mut self) {
+        let stats = &self.recent;
+        let seconds = self.report.at.elapsed().as_secs_f64().max(1e-6);
+        info!(
+            kind = self.kind.name(),
+            passed = stats.passes,
+            quarantined = stats.quarantined,
+            errors = stats.errors,
+            files_per_second = stats.passes as f64 / seconds,
+            bytes_per_second = stats.bytes_processed as f64 / seconds,
+            "object audit under way"
+        );
+        self.tell_monitoring().await;
+        self.reported.add(&std::mem::take(&mut self.recent));
+        self.report.at = Instant::now();
+        self.report.since = self.auditor.parts.clock.now().as_f64();
+    }
+
+    async fn tell_monitoring(&self) {
+        let entry = self
+            .recent
+            .to_recon(self.report.since, self.report.busy.as_secs_f64());
+        let entry = if self.is_part {
+            let mut names = self.devices.clone();
+            names.sort();
+            Value::Object(Map::from_iter([(names.concat(), entry)]))
+        } else {
+            entry
+        };
+        let entries = Map::from_iter([(self.kind.recon_key(), entry)]);
+        self.auditor.recon.update(entries).await;
+    }
+}

@@ -1,0 +1,210 @@
+//! `[object-replicator]`; names, units and defaults are Swift's.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cairn_formats::ini::{ConfError, Section};
+
+use crate::recon_cache::DEFAULT_RECON_CACHE_PATH;
+
+/// How partitions reach other servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncMethod {
+    /// By the `rsync` program, to the rsync daemons beside the object servers.
+    Rsync,
+    /// By the object servers themselves.
+    Ssync,
+}
+
+/// When a partition that does not belong on a device may go from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HandoffDelete {
+    /// Once every primary has it.
+    Auto,
+    /// Once so many primaries have it.
+    After(usize),
+}
+
+/// What the replicator reads from its conf section, with those of `[DEFAULT]` behind it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplicatorConfig {
+    /// `ring_ip`, else `bind_ip`: devices of the ring with this address are ours; all addresses
+    /// of this machine where it is unspecified.
+    pub ring_ip: String,
+    /// `bind_port`; `None` with `servers_per_port`: then the address alone tells our devices.
+    pub port: Option<u16>,
+    /// Between two passes.
+    pub interval: Duration,
+    /// Partitions at work at once on one device.
+    pub concurrency: usize,
+    /// Between two lines about a pass's progress.
+    pub stats_interval: Duration,
+    /// How often the rings' files are looked at while a pass is under way.
+    pub ring_check_interval: Duration,
+    pub sync_method: SyncMethod,
+    /// Partitions of other devices first; ours only when none of those is left.
+    pub handoffs_first: bool,
+    pub handoff_delete: HandoffDelete,
+    /// For a request's head or a piece of SSYNC to be taken.
+    pub node_timeout: Duration,
+    /// For an answer that takes the other side some work.
+    pub http_timeout: Duration,
+    /// A pass of which nothing is heard for so long is given up (`lockup_timeout`).
+    pub lockup_timeout: Duration,
+    /// A run of `rsync` is ended after this.
+    pub rsync_timeout: Duration,
+    /// `--timeout` and `--contimeout` of rsync, in seconds.
+    pub rsync_io_timeout: String,
+    /// `--bwlimit` of rsync, in KiB a second or with a suffix; 0: none.
+    pub rsync_bwlimit: String,
+    /// Compress towards other regions.
+    pub rsync_compress: bool,
+    /// `{replication_ip}::object`, with names of a device's properties in braces.
+    pub rsync_module: String,
+    /// Characters of a line of rsync's that are logged; 0: all.
+    pub rsync_error_log_line_length: usize,
+    pub log_rsync_transfers: bool,
+    pub recon_cache_path: PathBuf,
+}
+
+impl ReplicatorConfig {
+    pub fn read(section: &Section) -> Result<Self, ConfError> {
+        let seconds = |option: &str, default: f64| section.seconds_or(option, default);
+        let interval = match section.get("interval").filter(|text| !text.is_empty()) {
+            Some(_) => "interval",
+            None => "run_pause",
+        };
+        let number = |option: &str, default: &str| -> Result<String, ConfError> {
+            let text = section.str_or(option, default).trim();
+            match text.starts_with(|c: char| c.is_ascii_digit()) {
+                true => Ok(text.to_owned()),
+                false => Err(section.bad(option, "expected a number")),
+            }
+        };
+        let module = section.str_or("rsync_module", "").trim_end_matches('/');
+        let module = if module.is_empty() {
+            "{replication_ip}::object"
+        } else {
+            module
+        };
+        Ok(ReplicatorConfig {
+            ring_ip: section
+                .get("ring_ip")
+                .unwrap_or_else(|| section.str_or("bind_ip", "0.0.0.0"))
+                .trim()
+                .to_owned(),
+            port: port(section)?,
+            interval: seconds(interval, 30.0)?,
+            concurrency: concurrency(section)?,
+            stats_interval: seconds("stats_interval", 300.0)?,
+            ring_check_interval: seconds("ring_check_interval", 15.0)?,
+            sync_method: sync_method(section)?,
+            handoffs_first: section.bool_or("handoffs_first", false),
+            handoff_delete: handoff_delete(section)?,
+            node_timeout: seconds("node_timeout", 10.0)?,
+            http_timeout: seconds("http_timeout", 60.0)?,
+            lockup_timeout: seconds("lockup_timeout", 1800.0)?,
+            rsync_timeout: seconds("rsync_timeout", 900.0)?,
+            rsync_io_timeout: number("rsync_io_timeout", "30")?,
+            rsync_bwlimit: number("rsync_bwlimit", "0")?,
+            rsync_compress: section.bool_or("rsync_compress", false),
+            rsync_module: module.to_owned(),
+            rsync_error_log_line_length: section.usize_or("rsync_error_log_line_length", 0)?,
+            log_rsync_transfers: section.bool_or("log_rsync_transfers", true),
+            recon_cache_path: section
+                .str_or("recon_cache_path", DEFAULT_RECON_CACHE_PATH)
+                .into(),
+        })
+    }
+}
+
+fn port(section: &Section) -> Result<Option<u16>, ConfError> {
+    if section.u64_or("servers_per_port", 0)? > 0 {
+        return Ok(None);
+    }
+    let port = section.u64_or("bind_port", 6200)?;
+    let port = u16::try_from(port).map_err(|_| section.bad("bind_port", "expected 1 to 65535"))?;
+    Ok(Some(port))
+}
+
+fn concurrency(section: &Section) -> Result<usize, ConfError> {
+    match section.usize_or("concurrency", 1)? {
+        number @ 1..=256 => Ok(number),
+        _ => Err(section.bad("concurrency", "expected 1 to 256")),
+    }
+}
+
+fn sync_method(section: &Section) -> Result<SyncMethod, ConfError> {
+    match section.str_or("sync_method", "rsync").trim() {
+        "" | "rsync" => Ok(SyncMethod::Rsync),
+        "ssync" => Ok(SyncMethod::Ssync),
+        _ => Err(section.bad("sync_method", "expected rsync or ssync")),
+    }
+}
+
+fn handoff_delete(section: &Section) -> Result<HandoffDelete, ConfError> {
+    match section.str_or("handoff_delete", "auto").trim() {
+        text if text.eq_ignore_ascii_case("auto") => Ok(HandoffDelete::Auto),
+        text => match text.parse() {
+            Ok(0) => Ok(HandoffDelete::Auto),
+            Ok(copies) => Ok(HandoffDelete::After(copies)),
+            Err(_) => Err(section.bad("handoff_delete", "expected auto or a number of copies")),
+        },
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn read(pairs: &[(&str, &str)]) -> Result<ReplicatorConfig, ConfError> {
+        ReplicatorConfig::read(&Section::from_pairs("object-replicator", pairs))
+    }
+
+    #[test]
+    fn defaults_are_swifts() {
+        let config = read(&[]).unwrap();
+        assert_eq!(config.sync_method, SyncMethod::Rsync);
+        assert_eq!(config.interval, Duration::from_secs(30));
+        assert_eq!(config.concurrency, 1);
+        assert_eq!(config.port, Some(6200));
+        assert_eq!(config.ring_ip, "0.0.0.0");
+        assert_eq!(config.rsync_module, "{replication_ip}::object");
+        assert_eq!(config.handoff_delete, HandoffDelete::Auto);
+    }
+
+    #[test]
+    fn values_are_taken() {
+        let config = read(&[
+            ("run_pause", "7"),
+            ("bind_ip", "10.0.0.1"),
+            ("handoff_delete", "2"),
+            ("sync_method", "ssync"),
+            ("servers_per_port", "3"),
+            ("rsync_module", "{ip}::object_{device}/"),
+        ])
+        .unwrap();
+        assert_eq!(config.interval, Duration::from_secs(7));
+        assert_eq!(config.ring_ip, "10.0.0.1");
+        assert_eq!(config.handoff_delete, HandoffDelete::After(2));
+        assert_eq!(config.sync_method, SyncMethod::Ssync);
+        assert_eq!(config.port, None);
+        assert_eq!(config.rsync_module, "{ip}::object_{device}");
+        let both = read(&[("run_pause", "7"), ("interval", "8")]).unwrap();
+        assert_eq!(both.interval, Duration::from_secs(8));
+    }
+
+    #[test]
+    fn refusals_name_the_option() {
+        for (option, value) in [
+            ("sync_method", "scp"),
+            ("handoff_delete", "many"),
+            ("concurrency", "0"),
+            ("rsync_bwlimit", "; rm"),
+        ] {
+            let error = read(&[(option, value)]).unwrap_err().to_string();
+            assert!(error.contains(option), "{error}");
+        }
+    }
+}

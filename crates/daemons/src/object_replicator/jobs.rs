@@ -1,0 +1,212 @@
+//! What there is to do: each partition on each of our devices, and who else should have it.
+
+use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_disk::{Device, replication};
+use cairn_peer::{LoadedRing, Node};
+use cairn_ring::Device as RingDevice;
+use cairn_types::{PolicyIndex, PolicyKind};
+use rand::seq::SliceRandom;
+use tracing::{error, warn};
+
+use super::pass::Pass;
+
+/// One partition on one device.
+#[derive(Clone)]
+pub(super) struct Job {
+    pub(super) policy: PolicyIndex,
+    pub(super) ring: Arc<LoadedRing>,
+    pub(super) device: Arc<Device>,
+    pub(super) local: Arc<RingDevice>,
+    pub(super) partition: u32,
+    /// The partition's primaries but this device.
+    pub(super) nodes: Vec<Node>,
+    /// This device is none of the primaries.
+    pub(super) is_handoff: bool,
+}
+
+impl Job {
+    /// Whether this partition is one in which unknown suffixes are looked for.
+    pub(super) fn is_looked_into(&self, cycle: u32) -> bool {
+        self.partition
+            .wrapping_add(cycle)
+            .is_multiple_of(super::LOOK_CYCLE)
+    }
+}
+
+impl Pass {
+    /// All jobs, in an order of chance.
+    pub(super) async fn collect_jobs(&self) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        let only = &self.only;
+        for policy in self.replicator.parts.policies.iter() {
+            let index = policy.index;
+            let is_wanted = only.policies.is_empty() || only.policies.contains(&index.0);
+            let ring = self.replicator.parts.rings.object(index);
+            let (PolicyKind::Replication, true, Some(ring)) = (policy.kind, is_wanted, ring) else {
+                continue;
+            };
+            if ring.ring().next_part_power().is_some() {
+                // Every object has two names just now: it would be sent twice.
+                warn!(
+                    policy = policy.name,
+                    "next_part_power is set: policy skipped"
+                );
+                continue;
+            }
+            jobs.extend(self.jobs_of_policy(index, &ring).await);
+        }
+        jobs.shuffle(&mut rand::rng());
+        jobs
+    }
+
+    async fn jobs_of_policy(&self, policy: PolicyIndex, ring: &Arc<LoadedRing>) -> Vec<Job> {
+        let mut jobs = Vec::new();
+        let own = self.own_devices(ring).await;
+        if own.is_empty() {
+            let config = &self.replicator.config;
+            error!(
+                policy = policy.0,
+                ip = config.ring_ip,
+                port = config.port,
+                "no device of the ring is this server's: nothing to replicate"
+            );
+        }
+        for local in own {
+            let names = &self.only.devices;
+            if !names.is_empty() && !names.contains(&local.device) {
+                continue;
+            }
+            match self.partitions(policy, &local).await {
+                Ok((device, partitions)) => {
+                    let jobs_here = partitions
+                        .into_iter()
+                        .filter_map(|partition| job(policy, ring, &device, &local, partition));
+                    jobs.extend(jobs_here);
+                }
+                Err(error) => {
+                    warn!(device = local.device, %error, "device not replicated");
+                    self.count(&local.device, |stats| {
+                        for device in ring.ring().devices() {
+                            stats.add_failure(&device.replication_ip, &device.device);
+                        }
+                    });
+                }
+            }
+        }
+        jobs
+    }
+
+    async fn partitions(
+        &self,
+        policy: PolicyIndex,
+        local: &RingDevice,
+    ) -> Result<(Arc<Device>, Vec<u32>), cairn_disk::DiskError> {
+        let parts = &self.replicator.parts;
+        let device = parts.devices.get(&local.device)?;
+        let age: Duration = parts.engine.config().reclaim_age;
+        let listed = device.write(move |disk| {
+            replication::remove_old_temporary(disk, policy, age)?;
+            replication::list_partitions(disk, policy)
+        });
+        let mut partitions = listed.await?;
+        let only = &self.only.partitions;
+        partitions.retain(|partition| only.is_empty() || only.contains(partition));
+        Ok((device, partitions))
+    }
+
+    /// The devices of the ring that this server serves.
+    async fn own_devices(&self, ring: &LoadedRing) -> Vec<Arc<RingDevice>> {
+        let devices: Vec<_> = ring.ring().devices().cloned().collect();
+        let (ring_ip, port) = (
+            self.replicator.config.ring_ip.clone(),
+            self.replicator.config.port,
+        );
+        // Names are looked up.
+        let own = tokio::task::spawn_blocking(move || {
+            let own = OwnAddress::of(&ring_ip);
+            let is_own = |device: &Arc<RingDevice>| {
+                port.is_none_or(|port| port == device.replication_port)
+                    && own.is(&device.replication_ip)
+            };
+            devices.into_iter().filter(is_own).collect()
+        });
+        own.await.unwrap_or_default()
+    }
+}
+
+fn job(
+    policy: PolicyIndex,
+    ring: &Arc<LoadedRing>,
+    device: &Arc<Device>,
+    local: &Arc<RingDevice>,
+    partition: u32,
+) -> Option<Job> {
+    // Not one of this ring's: from before its partition power was another.
+    if partition >= ring.ring().partition_count() {
+        return None;
+    }
+    let mut nodes = ring.primaries(partition);
+    let before = nodes.len();
+    nodes.retain(|node| node.device.id != local.id);
+    Some(Job {
+        policy,
+        ring: ring.clone(),
+        device: device.clone(),
+        local: local.clone(),
+        partition,
+        is_handoff: nodes.len() == before,
+        nodes,
+    })
+}
+
+/// What `ring_ip` says about which addresses are ours.
+enum OwnAddress {
+    /// Any of this machine.
+    Any,
+    Those(Vec<IpAddr>),
+}
+
+impl OwnAddress {
+    fn of(ring_ip: &str) -> Self {
+        match resolve(ring_ip) {
+            ips if ips.iter().any(IpAddr::is_unspecified) => OwnAddress::Any,
+            ips => OwnAddress::Those(ips),
+        }
+    }
+
+    fn is(&self, host: &str) -> bool {
+        resolve(host).iter().any(|ip| match self {
+            // An address is this machine's where a socket can be bound to it.
+            OwnAddress::Any => UdpSocket::bind((*ip, 0)).is_ok(),
+            OwnAddress::Those(own) => own.contains(ip),
+        })
+    }
+}
+
+fn resolve(host: &str) -> Vec<IpAddr> {
+    let host = host.trim_matches(['[', ']']);
+    if let Ok(ip) = host.parse() {
+        return vec![ip];
+    }
+    let found = (host, 0).to_socket_addrs();
+    found.map_or_else(
+        |_| Vec::new(),
+        |all| all.map(|address| address.ip()).collect(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_addresses() {
+        let any = OwnAddress::of("0.0.0.0");
+        assert!(any.is("127.0.0.1") && !any.is("203.0.113.9"));
+        let one = OwnAddress::of("127.0.0.2");
+        assert!(one.is("127.0.0.2") && !one.is("127.0.0.1"));
+    }
+}

@@ -1,0 +1,239 @@
+//! One pass over all partitions: devices side by side, a few partitions of each at a time.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cairn_disk::Device;
+use cairn_peer::Node;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval_at, sleep};
+use tracing::{error, info, warn};
+
+use super::jobs::Job;
+use super::{ObjectReplicator, Only, ReplicationStats};
+
+/// How long a partition waits for clients, at most, before it goes on all the same.
+const YIELD: Duration = Duration::from_millis(100);
+const YIELD_STEP: Duration = Duration::from_millis(2);
+
+/// A pass under way.
+pub(super) struct Pass {
+    pub(super) replicator: Arc<ObjectReplicator>,
+    pub(super) only: Only,
+    pub(super) cycle: u32,
+    /// By device.
+    stats: Mutex<BTreeMap<String, ReplicationStats>>,
+    /// Grows with everything that gets done.
+    heard: AtomicU64,
+    /// Handoff partitions that are still where they were.
+    handoffs_remaining: AtomicU64,
+    ring_changed: AtomicBool,
+    ring_looked_at: Mutex<Instant>,
+    /// A device takes one SSYNC at a time from us: by default it would not take two.
+    turns: Mutex<BTreeMap<String, Arc<Semaphore>>>,
+    job_count: AtomicU64,
+    started: Instant,
+}
+
+impl Pass {
+    pub(super) fn new(replicator: Arc<ObjectReplicator>, only: Only, cycle: u32) -> Self {
+        Pass {
+            replicator,
+            only,
+            cycle,
+            stats: Mutex::default(),
+            heard: AtomicU64::new(0),
+            handoffs_remaining: AtomicU64::new(0),
+            ring_changed: AtomicBool::new(false),
+            ring_looked_at: Mutex::new(Instant::now()),
+            turns: Mutex::default(),
+            job_count: AtomicU64::new(0),
+            started: Instant::now(),
+        }
+    }
+
+    pub(super) async fn run(self: Arc<Self>) -> ReplicationStats {
+        let every = self
+            .replicator
+            .config
+            .stats_interval
+            .max(Duration::from_secs(1));
+        let mut ticks = interval_at(self.started + every, every);
+        let lockup = self
+            .replicator
+            .config
+            .lockup_timeout
+            .max(Duration::from_secs(1));
+        let mut work = std::pin::pin!(self.clone().work());
+        let (mut heard, mut silent_since) = (0, Instant::now());
+        loop {
+            tokio::select! {
+                () = &mut work => break,
+                _ = ticks.tick() => self.report(),
+                () = sleep(lockup.min(Duration::from_secs(10))) => {}
+            }
+            let now_heard = self.heard.load(Ordering::Relaxed);
+            if now_heard != heard {
+                (heard, silent_since) = (now_heard, Instant::now());
+            } else if silent_since.elapsed() >= lockup {
+                error!(
+                    ?lockup,
+                    "nothing was replicated for too long: pass given up"
+                );
+                break;
+            }
+        }
+        self.total()
+    }
+
+    async fn work(self: Arc<Self>) {
+        self.refresh_rings().await;
+        let jobs = self.collect_jobs().await;
+        self.job_count.store(jobs.len() as u64, Ordering::Relaxed);
+        if !self.replicator.config.handoffs_first {
+            return self.clone().work_through(jobs).await;
+        }
+        let (handoffs, own) = jobs.into_iter().partition(|job| job.is_handoff);
+        self.clone().work_through(handoffs).await;
+        let remaining = self.handoffs_remaining.load(Ordering::Relaxed);
+        if remaining > 0 {
+            warn!(
+                remaining,
+                "handoffs first: some remain, so the pass ends here"
+            );
+            return;
+        }
+        self.work_through(own).await;
+    }
+
+    /// Each device has its own workers: a slow one does not hold up the others.
+    async fn work_through(self: Arc<Self>, jobs: Vec<Job>) {
+        let mut by_device: BTreeMap<String, Vec<Job>> = BTreeMap::new();
+        for job in jobs {
+            by_device
+                .entry(job.local.device.clone())
+                .or_default()
+                .push(job);
+        }
+        let mut devices = JoinSet::new();
+        for jobs in by_device.into_values() {
+            devices.spawn(self.clone().work_device(jobs));
+        }
+        while devices.join_next().await.is_some() {}
+    }
+
+    async fn work_device(self: Arc<Self>, jobs: Vec<Job>) {
+        let mut under_way = JoinSet::new();
+        for job in jobs {
+            while under_way.len() >= self.replicator.config.concurrency {
+                under_way.join_next().await;
+            }
+            if self.is_ring_old(&job).await {
+                break;
+            }
+            yield_to_clients(&job.device).await;
+            let pass = self.clone();
+            under_way.spawn(async move {
+                if job.is_handoff {
+                    pass.revert(&job).await;
+                } else {
+                    pass.update(&job).await;
+                }
+                pass.hear();
+            });
+        }
+        while under_way.join_next().await.is_some() {}
+    }
+
+    async fn refresh_rings(&self) {
+        let rings = self.replicator.parts.rings.clone();
+        // Blocks on the disk.
+        let _ = tokio::task::spawn_blocking(move || rings.refresh()).await;
+    }
+
+    /// A job of a ring that is not in use any more may be wrong about where things belong.
+    async fn is_ring_old(&self, job: &Job) -> bool {
+        if self.ring_changed.load(Ordering::Relaxed) {
+            return true;
+        }
+        let interval = self.replicator.config.ring_check_interval;
+        let is_due = {
+            let looked_at = self.ring_looked_at.lock();
+            let mut looked_at = looked_at.unwrap_or_else(PoisonError::into_inner);
+            let is_due = looked_at.elapsed() >= interval;
+            if is_due {
+                *looked_at = Instant::now();
+            }
+            is_due
+        };
+        if is_due {
+            self.refresh_rings().await;
+        }
+        let current = self.replicator.parts.rings.object(job.policy);
+        let is_old = current.is_none_or(|ring| !Arc::ptr_eq(&ring, &job.ring));
+        if is_old && !self.ring_changed.swap(true, Ordering::Relaxed) {
+            info!("the ring has changed: replication pass ends here");
+        }
+        is_old
+    }
+
+    pub(super) fn hear(&self) {
+        self.heard.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn handoff_remains(&self) {
+        self.handoffs_remaining.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Changes the counts of a device of ours.
+    pub(super) fn count(&self, device: &str, change: impl FnOnce(&mut ReplicationStats)) {
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        change(stats.entry(device.to_owned()).or_default());
+    }
+
+    pub(super) fn total(&self) -> ReplicationStats {
+        let stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut total = ReplicationStats::default();
+        stats.values().for_each(|of_device| total.add(of_device));
+        total
+    }
+
+    /// Waits for a turn to send to a node's device.
+    pub(super) async fn turn(&self, node: &Node) -> Option<OwnedSemaphorePermit> {
+        let turns = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = turns.entry(node.name());
+            turn.or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
+        };
+        turns.acquire_owned().await.ok()
+    }
+
+    fn report(&self) {
+        let stats = self.total();
+        let jobs = self.job_count.load(Ordering::Relaxed);
+        let elapsed = self.started.elapsed().as_secs_f64();
+        let rate = stats.attempted as f64 / elapsed.max(1e-6);
+        info!(
+            replicated = stats.attempted,
+            of = jobs,
+            rate,
+            remaining_s = jobs.saturating_sub(stats.attempted) as f64 / rate.max(1e-6),
+            successes = stats.success,
+            failures = stats.failure,
+            suffixes_hashed = stats.suffix_hash,
+            suffixes_synced = stats.suffix_sync,
+            "object replication under way"
+        );
+    }
+}
+
+/// Waits while clients' operations queue for the device.
+pub(super) async fn yield_to_clients(device: &Device) {
+    let until = Instant::now() + YIELD;
+    while device.is_busy() && Instant::now() < until {
+        sleep(YIELD_STEP).await;
+    }
+}

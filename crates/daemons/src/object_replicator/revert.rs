@@ -1,0 +1,149 @@
+//! A partition that does not belong here: handed to its primaries, and then removed.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use cairn_disk::DiskError;
+use cairn_disk::replication::{Contents, ReplicationLock, remove_partition};
+use cairn_types::ObjectHash;
+use tokio::time::{Instant, sleep};
+use tracing::{info, warn};
+
+use super::config::HandoffDelete;
+use super::jobs::Job;
+use super::pass::Pass;
+use super::update::identity;
+
+/// How long to wait for a partition that somebody is just bringing us.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
+const LOCK_RETRY: Duration = Duration::from_millis(20);
+
+/// What the primaries have been told.
+#[derive(Default)]
+struct Handed {
+    successes: usize,
+    failed: HashSet<(String, String)>,
+    /// In other regions, one device got everything: which objects it has, by region.
+    by_region: BTreeMap<u32, HashSet<ObjectHash>>,
+    /// Not to be removed: they could not be sent.
+    unsent: HashSet<ObjectHash>,
+}
+
+impl Pass {
+    pub(super) async fn revert(&self, job: &Job) {
+        self.count(&job.local.device, |stats| stats.attempted += 1);
+        let mut handed = Handed::default();
+        let removed = match self.hand_over(job, &mut handed).await {
+            Ok(removed) => removed,
+            Err(error) => {
+                let (device, partition) = (&job.local.device, job.partition);
+                warn!(device, partition, %error, "handoff partition not handed over");
+                false
+            }
+        };
+        if !removed {
+            self.handoff_remains();
+        }
+        let targets: HashSet<_> = job.nodes.iter().map(identity).collect();
+        self.count(&job.local.device, |stats| {
+            for (ip, device) in &handed.failed {
+                stats.add_failure(ip, device);
+            }
+            stats.success += targets.difference(&handed.failed).count() as u64;
+        });
+    }
+
+    /// Tells whether the partition has gone.
+    async fn hand_over(&self, job: &Job, handed: &mut Handed) -> Result<bool, DiskError> {
+        // Held by whoever brings us this partition: both would remove what the other just got.
+        let Some(_lock) = lock(job).await? else {
+            info!(
+                device = job.local.device,
+                partition = job.partition,
+                "handoff partition is locked"
+            );
+            return Ok(false);
+        };
+        let (policy, partition) = (job.policy, job.partition);
+        let contents = job
+            .device
+            .read(move |disk| Contents::of(disk, policy, partition))
+            .await?;
+        if !contents.is_empty() {
+            self.hand_to_all(job, &contents.suffixes(), handed).await;
+            if !self.may_go(job, handed) {
+                return Ok(false);
+            }
+        }
+        self.count(&job.local.device, |stats| stats.remove += 1);
+        let only = in_all_regions(handed);
+        let keep = std::mem::take(&mut handed.unsent);
+        let removed = job.device.write(move |disk| {
+            let objects = contents.remove(disk, policy, partition, only.as_ref(), &keep)?;
+            Ok((objects, remove_partition(disk, policy, partition)?))
+        });
+        let (objects, is_gone) = removed.await?;
+        info!(
+            device = job.local.device,
+            partition, objects, is_gone, "handoff partition removed"
+        );
+        Ok(is_gone)
+    }
+
+    async fn hand_to_all(&self, job: &Job, suffixes: &[String], handed: &mut Handed) {
+        for node in &job.nodes {
+            self.count(&job.local.device, |stats| stats.rsync += 1);
+            let region = node.device.region;
+            let only = handed.by_region.get(&region);
+            match self.sync(job, node, suffixes, only).await {
+                Ok(delivered) => {
+                    handed.successes += 1;
+                    handed.unsent.extend(delivered.unsent);
+                    if let Some(in_step) = delivered.in_step
+                        && region != job.local.region
+                    {
+                        handed.by_region.insert(region, in_step);
+                    }
+                }
+                Err(error) => {
+                    let partition = job.partition;
+                    warn!(node = node.name(), partition, %error, "handoff not taken");
+                    handed.failed.insert(identity(node));
+                }
+            }
+            self.hear();
+        }
+    }
+
+    fn may_go(&self, job: &Job, handed: &Handed) -> bool {
+        let enough = match self.replicator.config.handoff_delete {
+            HandoffDelete::Auto => job.nodes.len(),
+            HandoffDelete::After(copies) => copies.min(job.nodes.len()),
+        };
+        handed.successes >= enough
+    }
+}
+
+/// The objects that every region has, where regions were told once for all their devices.
+fn in_all_regions(handed: &Handed) -> Option<HashSet<ObjectHash>> {
+    let mut regions = handed.by_region.values();
+    let mut all = regions.next()?.clone();
+    for region in regions {
+        all.retain(|hash| region.contains(hash));
+    }
+    Some(all)
+}
+
+async fn lock(job: &Job) -> Result<Option<ReplicationLock>, DiskError> {
+    let (policy, partition) = (job.policy, job.partition);
+    let deadline = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        let lock = job
+            .device
+            .read(move |disk| ReplicationLock::try_partition(disk, policy, partition));
+        match lock.await? {
+            None if Instant::now() < deadline => sleep(LOCK_RETRY).await,
+            lock => return Ok(lock),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What a replication pass did, as the log and `object.recon` tell it.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+/// Counts of one pass; the names in `object.recon` are Swift's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplicationStats {
+    /// Partitions looked at.
+    pub attempted: u64,
+    /// Other devices that were brought, or found, up to date.
+    pub success: u64,
+    /// Other devices that were not.
+    pub failure: u64,
+    /// Other devices that had the same hashes.
+    pub hashmatch: u64,
+    /// Other devices that were sent something.
+    pub rsync: u64,
+    /// Handoff partitions that all others have: removed.
+    pub remove: u64,
+    pub suffix_count: u64,
+    /// Suffixes hashed anew.
+    pub suffix_hash: u64,
+    /// Suffixes that differed.
+    pub suffix_sync: u64,
+    /// How often each failed: by address, then by device.
+    pub failure_nodes: BTreeMap<String, BTreeMap<String, u64>>,
+}
+
+impl ReplicationStats {
+    pub(crate) fn add_failure(&mut self, ip: &str, device: &str) {
+        self.failure += 1;
+        let devices = self.failure_nodes.entry(ip.to_owned()).or_default();
+        *devices.entry(device.to_owned()).or_default() += 1;
+    }
+
+    pub(crate) fn add(&mut self, other: &ReplicationStats) {
+        self.attempted += other.attempted;
+        self.success += other.success;
+        self.failure += other.failure;
+        self.hashmatch += other.hashmatch;
+        self.rsync += other.rsync;
+        self.remove += other.remove;
+        self.suffix_count += other.suffix_count;
+        self.suffix_hash += other.suffix_hash;
+        self.suffix_sync += other.suffix_sync;
+        for (ip, devices) in &other.failure_nodes {
+            let mine = self.failure_nodes.entry(ip.clone()).or_default();
+            for (device, count) in devices {
+                *mine.entry(device.clone()).or_default() += count;
+            }
+        }
+    }
+
+    /// The entries of `object.recon` after a pass that took `minutes` and ended at `ended`,
+    /// seconds since the epoch.
+    pub(crate) fn to_recon(&self, minutes: f64, ended: f64) -> Map<String, Value> {
+        let entries = json!({
+            "replication_stats": {
+                "attempted": self.attempted,
+                "failure": self.failure,
+                "hashmatch": self.hashmatch,
+                "remove": self.remove,
+                "rsync": self.rsync,
+                "success": self.success,
+                "suffix_count": self.suffix_count,
+                "suffix_hash": self.suffix_hash,
+                "suffix_sync": self.suffix_sync,
+                "failure_nodes": self.failure_nodes,
+            },
+            "replication_time": minutes,
+            "replication_last": ended,
+            "object_replication_time": minutes,
+            "object_replication_last": ended,
+        });
+        match entries {
+            Value::Object(entries) => entries,
+            _ => Map::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_told_by_device() {
+        let mut stats = ReplicationStats::default();
+        stats.add_failure("10.0.0.1", "sda");
+        let mut other = ReplicationStats::default();
+        other.add_failure("10.0.0.1", "sda");
+        other.add_failure("10.0.0.2", "sdb");
+        stats.add(&other);
+        let recon = stats.to_recon(1.5, 100.0);
+        assert_eq!(recon["replication_stats"]["failure"], 3);
+        let nodes = &recon["replication_stats"]["failure_nodes"];
+        assert_eq!(
+            *nodes,
+            json!({"10.0.0.1": {"sda": 2}, "10.0.0.2": {"sdb": 1}})
+        );
+        assert_eq!(recon["object_replication_time"], 1.5);
+    }
+}

@@ -1,0 +1,288 @@
+//! A partition that belongs here: who else should have it, and do they?
+
+use std::collections::{BTreeMap, HashSet};
+
+use cairn_disk::DiskError;
+use cairn_disk::suffix_hashes::{Hashed, get_hashes};
+use cairn_formats::pickle;
+use cairn_http::client::CallError;
+use cairn_http::{Body, Request};
+use cairn_peer::Node;
+use http::header::{CONTENT_LENGTH, HeaderValue, USER_AGENT};
+use http::{Method, StatusCode};
+use rand::seq::SliceRandom;
+use thiserror::Error;
+use tracing::{error, warn};
+
+use super::config::{HandoffDelete, SyncMethod};
+use super::jobs::Job;
+use super::pass::Pass;
+use super::rsync::RsyncError;
+use super::ssync::{Delivered, SsyncError};
+use crate::calls;
+
+/// Hashes of 4,096 suffixes take a quarter of this.
+const HASHES_MAX: u64 = 1 << 20;
+
+/// Why another device was not brought up to date.
+#[derive(Debug, Error)]
+pub(super) enum SyncError {
+    #[error("its device is not mounted")]
+    Unmounted,
+    #[error("REPLICATE: {0}")]
+    Status(StatusCode),
+    #[error("REPLICATE: {0}")]
+    Call(#[from] CallError),
+    #[error("REPLICATE: the answer holds no hashes")]
+    Hashes,
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error("ssync: {0}")]
+    Ssync(#[from] SsyncError),
+    #[error("rsync: {0}")]
+    Rsync(#[from] RsyncError),
+}
+
+/// What became of one node.
+enum Outcome {
+    Same,
+    Sent { suffixes: u64 },
+}
+
+/// The devices that were tried, and how many more to try.
+struct Attempts {
+    left: usize,
+    targets: HashSet<(String, String)>,
+    failed: HashSet<(String, String)>,
+}
+
+pub(super) fn identity(node: &Node) -> (String, String) {
+    (
+        node.device.replication_ip.clone(),
+        node.device.device.clone(),
+    )
+}
+
+impl Pass {
+    pub(super) async fn update(&self, job: &Job) {
+        self.count(&job.local.device, |stats| stats.attempted += 1);
+        let mut attempts = Attempts {
+            left: job.nodes.len(),
+            targets: HashSet::new(),
+            failed: HashSet::new(),
+        };
+        if let Err(error) = self.update_all(job, &mut attempts).await {
+            let (device, partition) = (&job.local.device, job.partition);
+            warn!(device, partition, %error, "partition not replicated");
+            attempts.failed.clone_from(&attempts.targets);
+        }
+        self.count(&job.local.device, |stats| {
+            for (ip, device) in &attempts.failed {
+                stats.add_failure(ip, device);
+            }
+            stats.success += (attempts.targets.len() - attempts.failed.len()) as u64;
+        });
+    }
+
+    async fn update_all(&self, job: &Job, attempts: &mut Attempts) -> Result<(), DiskError> {
+        let found = self
+            .local_hashes(job, Vec::new(), job.is_looked_into(self.cycle))
+            .await?;
+        self.count(&job.local.device, |stats| {
+            stats.suffix_hash += found.hashed;
+            stats.suffix_count += found.hashes.len() as u64;
+        });
+        let mut local = found.hashes;
+        let mut primaries = job.nodes.clone();
+        primaries.shuffle(&mut rand::rng());
+        let mut primaries = primaries.into_iter();
+        let mut handoffs = None;
+        // A region that got it spreads it among its own.
+        let mut regions_done = HashSet::new();
+        while attempts.left > 0 {
+            let node = primaries.next().or_else(|| {
+                let handoffs = handoffs.get_or_insert_with(|| {
+                    job.ring.handoffs(job.partition, usize::MAX).into_iter()
+                });
+                handoffs.next()
+            });
+            let Some(node) = node else {
+                error!(
+                    partition = job.partition,
+                    policy = job.policy.0,
+                    "ran out of handoffs"
+                );
+                return Ok(());
+            };
+            attempts.left -= 1;
+            attempts.targets.insert(identity(&node));
+            let region = node.device.region;
+            if regions_done.contains(&region) {
+                continue;
+            }
+            match self.update_node(job, &node, &mut local).await {
+                Ok(outcome) => {
+                    let is_sent = matches!(outcome, Outcome::Sent { .. });
+                    if is_sent && region != job.local.region {
+                        regions_done.insert(region);
+                    }
+                    self.count(&job.local.device, |stats| match outcome {
+                        Outcome::Same => stats.hashmatch += 1,
+                        Outcome::Sent { suffixes } => {
+                            stats.rsync += 1;
+                            stats.suffix_sync += suffixes;
+                        }
+                    });
+                }
+                Err(error) => {
+                    let partition = job.partition;
+                    warn!(node = node.name(), partition, %error, "node not brought up to date");
+                    attempts.failed.insert(identity(&node));
+                    if matches!(error, SyncError::Unmounted) {
+                        self.try_another(attempts);
+                    }
+                }
+            }
+            self.hear();
+        }
+        Ok(())
+    }
+
+    /// A device that is not mounted is stood in for by a handoff, unless fewer copies are
+    /// enough and there will be as many.
+    fn try_another(&self, attempts: &mut Attempts) {
+        let is_wanted = match self.replicator.config.handoff_delete {
+            HandoffDelete::Auto => true,
+            HandoffDelete::After(copies) => {
+                // One is ours.
+                let safe = 1 + attempts.targets.len() - attempts.failed.len();
+                safe + attempts.left < copies
+            }
+        };
+        if is_wanted {
+            attempts.left += 1;
+        }
+    }
+
+    async fn update_node(
+        &self,
+        job: &Job,
+        node: &Node,
+        local: &mut BTreeMap<String, String>,
+    ) -> Result<Outcome, SyncError> {
+        let remote = self.remote_hashes(job, node).await?;
+        let differing = |local: &BTreeMap<String, String>| -> Vec<String> {
+            let differ = local
+                .iter()
+                .filter(|(suffix, hash)| remote.get(*suffix) != Some(*hash));
+            differ.map(|(suffix, _)| suffix.clone()).collect()
+        };
+        let mut suffixes = differing(local);
+        if suffixes.is_empty() {
+            return Ok(Outcome::Same);
+        }
+        // They may be in step again since they were hashed.
+        *local = self.local_hashes(job, suffixes, false).await?.hashes;
+        suffixes = differing(local);
+        if suffixes.is_empty() {
+            return Ok(Outcome::Same);
+        }
+        self.sync(job, node, &suffixes, None).await?;
+        Ok(Outcome::Sent {
+            suffixes: suffixes.len() as u64,
+        })
+    }
+
+    /// Sends what differs in these suffixes. `only`: just find out which of these objects the
+    /// other side has (SSYNC).
+    pub(super) async fn sync(
+        &self,
+        job: &Job,
+        node: &Node,
+        suffixes: &[String],
+        only: Option<&HashSet<cairn_types::ObjectHash>>,
+    ) -> Result<Delivered, SyncError> {
+        match self.replicator.config.sync_method {
+            SyncMethod::Ssync => Ok(self.ssync(job, node, suffixes, only).await?),
+            SyncMethod::Rsync => {
+                let sent = self.rsync(job, node, suffixes).await;
+                if sent.is_ok() || !job.is_handoff {
+                    self.note_changes(job, node, suffixes).await?;
+                }
+                sent?;
+                Ok(Delivered::default())
+            }
+        }
+    }
+
+    async fn local_hashes(
+        &self,
+        job: &Job,
+        recalculate: Vec<String>,
+        look: bool,
+    ) -> Result<Hashed, DiskError> {
+        let engine = self.replicator.parts.engine.clone();
+        let (policy, partition) = (job.policy, job.partition);
+        let hashed = job
+            .device
+            .write(move |disk| get_hashes(disk, &engine, policy, partition, &recalculate, look));
+        hashed.await
+    }
+
+    async fn remote_hashes(
+        &self,
+        job: &Job,
+        node: &Node,
+    ) -> Result<BTreeMap<String, String>, SyncError> {
+        let body = self.replicate(job, node, "").await?;
+        let value = pickle::loads(&body).map_err(|_| SyncError::Hashes)?;
+        let pairs = value.as_dict().ok_or(SyncError::Hashes)?;
+        let pair = |(suffix, hash): &(pickle::Value, pickle::Value)| {
+            Some((suffix.as_str()?.to_owned(), hash.as_str()?.to_owned()))
+        };
+        // A suffix whose hash could not be made differs from any.
+        Ok(pairs.iter().filter_map(pair).collect())
+    }
+
+    /// After rsync: the other server is to look at these suffixes again.
+    async fn note_changes(
+        &self,
+        job: &Job,
+        node: &Node,
+        suffixes: &[String],
+    ) -> Result<(), SyncError> {
+        // A line of all 4,096 would still be shorter than what servers take.
+        for suffixes in suffixes.chunks(1024) {
+            self.replicate(job, node, &format!("/{}", suffixes.join("-")))
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn replicate(
+        &self,
+        job: &Job,
+        node: &Node,
+        suffixes: &str,
+    ) -> Result<bytes::Bytes, SyncError> {
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = Method::from_bytes(b"REPLICATE").unwrap_or_default();
+        *request.uri_mut() = cairn_peer::fan_out::backend_uri(node, job.partition, suffixes, None);
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        headers.insert(USER_AGENT, calls::user_agent("object-replicator"));
+        headers.insert(
+            "x-backend-storage-policy-index",
+            HeaderValue::from(job.policy.0),
+        );
+        let patience = self.replicator.config.http_timeout;
+        let backends = &self.replicator.parts.backends;
+        let (status, body) =
+            calls::call_for_body(backends, node, request, patience, HASHES_MAX).await?;
+        match status {
+            StatusCode::OK => body.ok_or(SyncError::Hashes),
+            StatusCode::INSUFFICIENT_STORAGE => Err(SyncError::Unmounted),
+            status => Err(SyncError::Status(status)),
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! What auditors need of a disk: which objects there are, how far a walk is, and one object
+//! looked at.
+//!
+//! `objects[-N]/auditor_status_<kind>.json` is `{"partitions": ["7", "12"]}`: those still to do.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_types::{ObjectHash, PolicyIndex};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+
+use crate::device_pool::Disk;
+use crate::diskfile::DiskFileEngine;
+use crate::error::DiskError;
+use crate::layout::{hash_dir, partition_dir};
+use crate::object_file::{ObjectKey, OpenObject, OpenOptions};
+use crate::overflow::is_older_than;
+use crate::replication::{list_hashes, list_suffixes};
+use crate::staged_file::{Reserve, StagedFile, just_link, open_dir, remove_file};
+use crate::suffix_hashes::{invalidate, list, read_small_file};
+
+/// An object that was looked at.
+pub enum Audited {
+    /// Sound so far: its metadata, and its content where it was asked for and is small.
+    Object(ObjectKey, Box<OpenObject>),
+    /// It was broken, and why.
+    Quarantined(String),
+    /// Deleted, expired or gone.
+    Nothing,
+}
+
+fn status_name(kind: &str) -> String {
+    format!("auditor_status_{kind}.json")
+}
+
+/// The partitions that a walk of this kind still has to do: those a former one left, or all.
+pub fn partitions_to_do(
+    disk: &Disk,
+    policy: PolicyIndex,
+    kind: &str,
+) -> Result<Vec<u32>, DiskError> {
+    let objects = policy.dir("objects");
+    let names = match list(disk, &objects) {
+        Err(DiskError::NotExist) => return Ok(Vec::new()),
+        other => other?,
+    };
+    let mut all: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    all.sort_unstable();
+    let status = read_small_file(disk, &format!("{objects}/{}", status_name(kind)));
+    let left = status.and_then(|text| parse_status(&text));
+    Ok(match left {
+        Some(left) if !left.is_empty() => left,
+        _ => all,
+    })
+}
+
+/// The numbers in the list; Swift writes them as text.
+fn parse_status(text: &[u8]) -> Option<Vec<u32>> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (_, list) = text.split_once("\"partitions\"")?;
+    let list = list.split_once('[')?.1.split_once(']')?.0;
+    let items = list.split(',').map(|item| item.trim().trim_matches('"'));
+    Some(items.filter_map(|item| item.parse().ok()).collect())
+}
+
+/// Notes which partitions are left; none: the walk is done.
+pub fn write_status(
+    disk: &Disk,
+    policy: PolicyIndex,
+    kind: &str,
+    left: &[u32],
+) -> Result<(), DiskError> {
+    let objects = policy.dir("objects");
+    if left.is_empty() {
+        let Ok(fd) = open_dir(disk, &objects) else {
+            return Ok(());
+        };
+        let name = status_name(kind);
+        return remove_file(fd.as_fd(), &name)
+            .map_err(|errno| DiskError::from_errno("unlink", name, errno));
+    }
+    let list: Vec<String> = left.iter().map(|part| format!("\"{part}\"")).collect();
+    let text = format!("{{\"partitions\": [{}]}}", list.join(", "));
+    let mut staged = StagedFile::create(disk, &policy.dir("tmp"), Reserve::Ignore)?;
+    staged.write(&[Bytes::from(text)])?;
+    staged.publish(&objects, &status_name(kind), just_link)?;
+    Ok(())
+}
+
+/// The objects of a partition.
+pub fn objects(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+) -> Result<Vec<ObjectHash>, DiskError> {
+    let mut hashes = Vec::new();
+    for suffix in list_suffixes(disk, policy, partition)? {
+        hashes.extend(list_hashes(disk, policy, partition, &suffix)?);
+    }
+    Ok(hashes)
+}
+
+/// Opens an object as `options` say. One that is broken has been moved away. A tombstone that is
+/// old enough to go has its suffix hashed again, which removes it.
+pub fn audit(
+    disk: &Disk,
+    engine: &DiskFileEngine,
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+    options: &OpenOptions,
+) -> Result<Audited, DiskError> {
+    match engine.open_hash(disk, policy, partition, hash, options) {
+        Ok((key, open)) => Ok(Audited::Object(key, Box::new(open))),
+        Err(DiskError::Quarantined(reason)) => Ok(Audited::Quarantined(reason)),
+        Err(DiskError::Deleted { timestamp }) => {
+            let age = engine.config().reclaim_age;
+            if is_older_than(timestamp.secs() as i64, age) {
+                invalidate(disk, &partition_dir(policy, partition), &hash.suffix())?;
+            }
+            Ok(Audited::Nothing)
+        }
+        Err(DiskError::NotExist | DiskError::Expired(_) | DiskError::StateChanged) => {
+            Ok(Audited::Nothing)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes what runs of rsync that were cut off have left beside an object:
+/// `.<name>.<six letters or digits>`.
+pub fn remove_rsync_temporary(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+    age: Duration,
+) -> Result<(), DiskError> {
+    let dir = hash_dir(policy, partition, hash);
+    let names = match list(disk, &dir) {
+        Err(DiskError::NotExist) => return Ok(()),
+        other => other?,
+    };
+    let mut names = names.into_iter().filter(|name| is_rsync_temporary(name));
+    names.try_for_each(|name| {
+        let error = |errno| DiskError::from_errno("unlink", format!("{dir}/{name}"), errno);
+        let fd = match open_dir(disk, &dir) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(error(errno)),
+        };
+        let stat = rustix::fs::statat(&fd, &*name, AtFlags::SYMLINK_NOFOLLOW);
+        if stat.is_ok_and(|stat| is_older_than(stat.st_mtime, age)) {
+            remove_file(fd.as_fd(), &name).map_err(error)?;
+        }
+        Ok(())
+    })
+}
+
+fn is_rsync_temporary(name: &str) -> bool {
+    let parts = name
+        .strip_prefix('.')
+        .and_then(|rest| rest.rsplit_once('.'));
+    parts.is_some_and(|(stem, random)| {
+        let is_file = [".data", ".meta", ".ts"]
+            .iter()
+            .any(|end| stem.ends_with(end));
+        is_file && random.len() == 6 && random.bytes().all(|b| b.is_ascii_alphanumeric())
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::device_pool::{Devices, DevicesConfig};
+
+    #[test]
+    fn rsync_temporary_files() {
+        for (name, expected) in [
+            (".1402444821.43589.data.a1B2c3", true),
+            (".1402444821.43589.ts.a1B2c3", true),
+            (".1402444821.43589.data.a1B2c", false),
+            ("1402444821.43589.data", false),
+            (".lock", false),
+        ] {
+            assert_eq!(is_rsync_temporary(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_walk_goes_on_where_the_last_one_ended() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(root.path().join("d/objects/3")).unwrap();
+        std::fs::create_dir_all(root.path().join("d/objects/12")).unwrap();
+        let mut config = DevicesConfig::new(root.path());
+        config.mount_check = false;
+        let disk = Devices::new(config).get("d").unwrap().disk().unwrap();
+        let policy = PolicyIndex(0);
+        let to_do = || partitions_to_do(&disk, policy, "ALL").unwrap();
+        assert_eq!(to_do(), [3, 12]);
+        write_status(&disk, policy, "ALL", &[12]).unwrap();
+        assert_eq!(to_do(), [12]);
+        assert_eq!(partitions_to_do(&disk, policy, "ZBF").unwrap(), [3, 12]);
+        write_status(&disk, policy, "ALL", &[]).unwrap();
+        assert_eq!(to_do(), [3, 12]);
+        let path = root.path().join("d/objects/auditor_status_ALL.json");
+        std::fs::write(path, "{\"partitions\": [\"12\", \"3\"]}").unwrap();
+        assert_eq!(to_do(), [12, 3]);
+        assert_eq!(parse_status(b"noise"), None);
+    }
+}

@@ -1,0 +1,381 @@
+//! What replication needs of a disk besides suffix hashes: which partitions there are, what they
+//! hold, locks that keep two servers from handing a partition to each other, and the removal of
+//! a partition that was handed over.
+//!
+//! Swift removes such a partition whole. An object written to it after its content was sent
+//! would go with it; here only the files that were there when sending began are removed, under
+//! the lock that writers take, and a directory in which anything has changed stays.
+
+use std::collections::{BTreeMap, HashSet};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_formats::ssync::{Held, Offer};
+use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::device_pool::Disk;
+use crate::diskfile::DiskFileEngine;
+use crate::error::DiskError;
+use crate::layout::{OnDiskFiles, hash_dir, partition_dir};
+use crate::object_file::{ObjectKey, OpenObject, OpenOptions};
+use crate::overflow::is_older_than;
+use crate::partition_lock::PartitionLock;
+use crate::staged_file::{make_dirs, open_dir, remove_dir, remove_file};
+use crate::suffix_hashes::{invalidate, invalidating, is_suffix, list};
+
+/// The partitions of a policy on this disk, in order. Makes the policy's directory, where rsync
+/// puts what it brings, and removes files that lie in a partition's place.
+pub fn list_partitions(disk: &Disk, policy: PolicyIndex) -> Result<Vec<u32>, DiskError> {
+    let objects = policy.dir("objects");
+    make_dirs(disk, &objects)?;
+    let mut partitions = Vec::new();
+    for name in list(disk, &objects)? {
+        let is_number = name.bytes().all(|b| b.is_ascii_digit());
+        let Some(partition) = name.parse().ok().filter(|_| is_number) else {
+            continue;
+        };
+        if is_file(disk, &format!("{objects}/{name}")) {
+            tracing::warn!(
+                device = disk.name(),
+                name,
+                "a file in a partition's place: removed"
+            );
+            let fd = open_dir(disk, &objects);
+            let fd = fd.map_err(|errno| DiskError::from_errno("open", &*objects, errno))?;
+            remove_file(fd.as_fd(), &name)
+                .map_err(|errno| DiskError::from_errno("unlink", name, errno))?;
+            continue;
+        }
+        partitions.push(partition);
+    }
+    partitions.sort_unstable();
+    Ok(partitions)
+}
+
+fn is_file(disk: &Disk, path: &str) -> bool {
+    rustix::fs::statat(disk.fd(), path, AtFlags::SYMLINK_NOFOLLOW)
+        .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+}
+
+/// The suffixes of a partition, in order.
+pub fn list_suffixes(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+) -> Result<Vec<String>, DiskError> {
+    let mut suffixes = match list(disk, &partition_dir(policy, partition)) {
+        Err(DiskError::NotExist) => Vec::new(),
+        other => other?,
+    };
+    suffixes.retain(|name| is_suffix(name));
+    suffixes.sort();
+    Ok(suffixes)
+}
+
+/// The objects of a suffix, in order.
+pub fn list_hashes(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+    suffix: &str,
+) -> Result<Vec<ObjectHash>, DiskError> {
+    let dir = format!("{}/{suffix}", partition_dir(policy, partition));
+    let names = match list(disk, &dir) {
+        Err(DiskError::NotExist) => Vec::new(),
+        other => other?,
+    };
+    let mut hashes: Vec<ObjectHash> = names
+        .iter()
+        .filter_map(|name| ObjectHash::from_hex(name))
+        .collect();
+    hashes.sort();
+    Ok(hashes)
+}
+
+/// What a suffix has to offer to another replica. Cleans up on its way; a suffix with nothing in
+/// it is to be hashed again.
+pub fn list_offers(
+    disk: &Disk,
+    engine: &DiskFileEngine,
+    policy: PolicyIndex,
+    partition: u32,
+    suffix: &str,
+) -> Result<Vec<Offer>, DiskError> {
+    let mut offers = Vec::new();
+    let mut found_files = false;
+    for hash in list_hashes(disk, policy, partition, suffix)? {
+        let files = engine.clean_up(disk, policy, partition, hash)?;
+        found_files |= files.data.is_some()
+            || files.tombstone.is_some()
+            || !files.reclaimable.is_empty()
+            || !files.overflow.is_empty();
+        offers.extend(offer(hash, &files));
+    }
+    if !found_files {
+        invalidate(disk, &partition_dir(policy, partition), suffix)?;
+    }
+    Ok(offers)
+}
+
+fn offer(hash: ObjectHash, files: &OnDiskFiles) -> Option<Offer> {
+    let data = files.data.as_ref().or(files.tombstone.as_ref())?.timestamp;
+    let meta = files.meta.as_ref().map_or(data, |entry| entry.timestamp);
+    let content_type = files.content_type.as_ref();
+    let content_type = content_type.and_then(|entry| entry.content_type_timestamp);
+    Some(Offer {
+        hash,
+        data,
+        meta,
+        content_type: content_type.unwrap_or(data),
+        is_durable: true,
+    })
+}
+
+/// What is there of an object that somebody offers; `None`: nothing that counts. The object is
+/// opened, so that a broken one is found, and asked for.
+pub fn held(
+    disk: &Disk,
+    engine: &DiskFileEngine,
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+) -> Result<Option<Held>, DiskError> {
+    let mut options = OpenOptions::metadata(Timestamp::ZERO);
+    options.open_expired = true;
+    match engine.open_hash(disk, policy, partition, hash, &options) {
+        Ok((_, open)) => Ok(Some(Held {
+            data: open.info.data_timestamp,
+            meta: Some(open.info.timestamp()),
+            content_type: Some(open.info.content_type_timestamp()),
+        })),
+        Err(DiskError::Deleted { timestamp }) => Ok(Some(Held {
+            data: timestamp,
+            meta: None,
+            content_type: None,
+        })),
+        Err(DiskError::NotExist | DiskError::Quarantined(_) | DiskError::StateChanged) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// An object as it is sent to another replica.
+pub enum Sendable {
+    Object(ObjectKey, Box<OpenObject>),
+    /// `/account/container/object`, and when it was deleted.
+    Tombstone(Arc<str>, Timestamp),
+    /// Gone meanwhile, or found broken and moved away.
+    Nothing,
+}
+
+/// Opens what is to be sent. `inline_limit`: objects up to this size are read along, and checked.
+pub fn open_to_send(
+    disk: &Disk,
+    engine: &DiskFileEngine,
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+    inline_limit: u64,
+) -> Result<Sendable, DiskError> {
+    let options = OpenOptions {
+        now: Timestamp::ZERO,
+        open_expired: true,
+        inline_limit,
+    };
+    match engine.open_hash(disk, policy, partition, hash, &options) {
+        Ok((key, open)) => Ok(Sendable::Object(key, Box::new(open))),
+        Err(DiskError::Deleted { timestamp }) => {
+            let name = engine.tombstone_name(disk, policy, partition, hash)?;
+            Ok(name.map_or(Sendable::Nothing, |name| {
+                Sendable::Tombstone(name, timestamp)
+            }))
+        }
+        Err(DiskError::NotExist | DiskError::Quarantined(_)) => Ok(Sendable::Nothing),
+        Err(error) => Err(error),
+    }
+}
+
+/// The files of a partition at one moment: by suffix and object, their names in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents(BTreeMap<(String, ObjectHash), Vec<String>>);
+
+impl Contents {
+    pub fn of(disk: &Disk, policy: PolicyIndex, partition: u32) -> Result<Self, DiskError> {
+        let mut contents = BTreeMap::new();
+        for suffix in list_suffixes(disk, policy, partition)? {
+            for hash in list_hashes(disk, policy, partition, &suffix)? {
+                let names = names_of(disk, &hash_dir(policy, partition, hash))?;
+                contents.insert((suffix.clone(), hash), names);
+            }
+        }
+        Ok(Contents(contents))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The suffixes with something in them, in order.
+    pub fn suffixes(&self) -> Vec<String> {
+        let mut suffixes: Vec<String> = self.0.keys().map(|(suffix, _)| suffix.clone()).collect();
+        suffixes.dedup();
+        suffixes
+    }
+
+    /// Removes these objects where they are still as they were: all, or those of `only`, without
+    /// those of `keep`. Tells how many it removed.
+    pub fn remove(
+        &self,
+        disk: &Disk,
+        policy: PolicyIndex,
+        partition: u32,
+        only: Option<&HashSet<ObjectHash>>,
+        keep: &HashSet<ObjectHash>,
+    ) -> Result<usize, DiskError> {
+        let mut removed = 0;
+        for ((suffix, hash), names) in &self.0 {
+            let is_chosen = only.is_none_or(|only| only.contains(hash)) && !keep.contains(hash);
+            if is_chosen && remove_unchanged(disk, policy, partition, *hash, names)? {
+                removed += 1;
+                let suffix = format!("{}/{suffix}", partition_dir(policy, partition));
+                remove_dir(disk, &suffix);
+            }
+        }
+        Ok(removed)
+    }
+}
+
+fn names_of(disk: &Disk, dir: &str) -> Result<Vec<String>, DiskError> {
+    let mut names = match list(disk, dir) {
+        Err(DiskError::NotExist) => Vec::new(),
+        other => other?,
+    };
+    names.sort();
+    Ok(names)
+}
+
+/// Removes an object's directory if it has these files and no others. Files get their names
+/// under the partition's lock: none can come between the look and the removal. What is left of
+/// the suffix is to be hashed again: others must not take us to have this object.
+fn remove_unchanged(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+    names: &[String],
+) -> Result<bool, DiskError> {
+    let dir = hash_dir(policy, partition, hash);
+    let _lock = invalidating(disk, &partition_dir(policy, partition), &hash.suffix())?;
+    if names_of(disk, &dir)? != names {
+        return Ok(false);
+    }
+    let fd = match open_dir(disk, &dir) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(true),
+        Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
+    };
+    for name in names {
+        remove_file(fd.as_fd(), name)
+            .map_err(|errno| DiskError::from_errno("unlink", format!("{dir}/{name}"), errno))?;
+    }
+    Ok(remove_dir(disk, &dir))
+}
+
+/// Removes a partition in which no object is left; false where there is one.
+pub fn remove_partition(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+) -> Result<bool, DiskError> {
+    let dir = partition_dir(policy, partition);
+    let fd = match open_dir(disk, &dir) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(true),
+        Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
+    };
+    let _lock = PartitionLock::acquire(disk, &dir)?;
+    for suffix in list_suffixes(disk, policy, partition)? {
+        if !remove_dir(disk, &format!("{dir}/{suffix}")) {
+            return Ok(false);
+        }
+    }
+    // What is left are hashes and locks.
+    for name in list(disk, &dir)? {
+        let is_ours = name.starts_with("hashes.") || name.starts_with(".lock");
+        if is_ours {
+            let removed = remove_file(fd.as_fd(), &name);
+            removed.map_err(|errno| DiskError::from_errno("unlink", name, errno))?;
+        }
+    }
+    Ok(remove_dir(disk, &dir))
+}
+
+/// Removes what uploads that ended long ago have left in a policy's `tmp`.
+pub fn remove_old_temporary(
+    disk: &Disk,
+    policy: PolicyIndex,
+    age: Duration,
+) -> Result<(), DiskError> {
+    let dir = policy.dir("tmp");
+    let Ok(fd) = open_dir(disk, &dir) else {
+        return Ok(());
+    };
+    for name in names_of(disk, &dir)? {
+        let stat = rustix::fs::statat(&fd, &*name, AtFlags::SYMLINK_NOFOLLOW);
+        if stat.is_ok_and(|stat| is_older_than(stat.st_mtime, age)) {
+            remove_file(fd.as_fd(), &name)
+                .map_err(|errno| DiskError::from_errno("unlink", name, errno))?;
+        }
+    }
+    Ok(())
+}
+
+/// A lock that Swift's object servers and replicators know too (flock); held until dropped.
+#[derive(Debug)]
+pub struct ReplicationLock {
+    _file: OwnedFd,
+}
+
+impl ReplicationLock {
+    /// The lock of a partition that is being brought up to date by another server, or handed
+    /// over to others. `None`: somebody has it. Makes the partition's directory.
+    pub fn try_partition(
+        disk: &Disk,
+        policy: PolicyIndex,
+        partition: u32,
+    ) -> Result<Option<Self>, DiskError> {
+        let dir = partition_dir(policy, partition);
+        make_dirs(disk, &dir)?;
+        try_lock(disk, &format!("{dir}/.lock-replication"))
+    }
+
+    /// One of a device's `limit` locks for being brought up to date.
+    pub fn try_device(disk: &Disk, limit: usize) -> Result<Option<Self>, DiskError> {
+        for number in 0..limit {
+            let path = match number {
+                0 => ".lock".to_owned(),
+                number => format!(".lock-{number}"),
+            };
+            if let Some(lock) = try_lock(disk, &path)? {
+                return Ok(Some(lock));
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn try_lock(disk: &Disk, path: &str) -> Result<Option<ReplicationLock>, DiskError> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(disk.fd(), path, flags, Mode::from_raw_mode(0o644))
+        .map_err(|errno| DiskError::from_errno("open", path, errno))?;
+    match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(Some(ReplicationLock { _file: file })),
+        Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(None),
+        Err(errno) => Err(DiskError::from_errno("lock", path, errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

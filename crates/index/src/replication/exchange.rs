@@ -1,0 +1,254 @@
+//! Whole database files: sent, received in a device's `tmp` folder, put in place, removed.
+//!
+//! A file that is received takes its place by one rename; while that happens no update of ours
+//! is written, and, as the database that is replaced is locked, none of another process.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rusqlite::Connection;
+
+use crate::broker::Broker;
+use crate::config::IndexConfig;
+use crate::db::{Db, sync_file};
+use crate::migrate::migrate;
+use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, Result, connection, files};
+
+/// Rows merged at once into a received file.
+const PAGE_ROWS: usize = 1000;
+
+/// What became of a received file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    Done,
+    /// The file, or what it should be merged with, is not there; or what it should not replace is.
+    NotNow,
+}
+
+/// Names of files in `tmp` come from other servers.
+pub(crate) fn received_path(db: &Db, config: &IndexConfig, name: &str) -> Result<PathBuf> {
+    let plain = !name.is_empty() && !name.contains(['/', '\0']) && name != "." && name != "..";
+    if !plain {
+        return Err(IndexError::bad_row(format!(
+            "{name:?} is no name of a file"
+        )));
+    }
+    Ok(config.devices.join(&*db.key.device).join("tmp").join(name))
+}
+
+impl Db {
+    /// A received file becomes the database; there must be none. `file_name`: what the sender
+    /// calls it, `<hash>.db` or `<hash>_<epoch>.db`.
+    pub(crate) fn take_received(
+        &self,
+        config: &IndexConfig,
+        name: &str,
+        file_name: Option<&str>,
+    ) -> Result<Received> {
+        let received = received_path(self, config, name)?;
+        let dir = self.key.dir(&config.devices);
+        let hash = self.key.hash.hex();
+        let file_name = file_name.map_or_else(|| format!("{hash}.db"), str::to_owned);
+        let stem = file_name.strip_suffix(".db").unwrap_or_default();
+        let known = stem.split('_').next() == Some(&hash) && !file_name.contains('/');
+        if !known {
+            return Err(IndexError::bad_row(format!(
+                "{file_name:?} is no name of this database's file"
+            )));
+        }
+        let to = dir.join(file_name);
+        let mut writer = self.writer();
+        if to.exists() || !received.exists() {
+            return Ok(Received::NotNow);
+        }
+        self.with_received(config, &received, |broker| broker.become_own(name))?;
+        files::make_folders(&config.devices.join(&*self.key.device), &dir)?;
+        let _lock = files::lock_folder(&dir, config.lock_timeout)?;
+        if to.exists() {
+            return Ok(Received::NotNow);
+        }
+        self.forget(&mut writer);
+        put_in_place(&received, &to)?;
+        Ok(Received::Done)
+    }
+
+    /// First part of replacing the database by a received file: gives that the rows we have. The
+    /// highest row it got.
+    pub(crate) fn fill_received(&self, config: &IndexConfig, name: &str) -> Result<Option<i64>> {
+        let received = received_path(self, config, name)?;
+        if !received.exists() {
+            return Ok(None);
+        }
+        self.read(config, |ours| {
+            if ours.kind() == DbKind::Container && ContainerBroker(ours).is_sharding_initiated()? {
+                return Ok(None);
+            }
+            self.with_received(config, &received, |theirs| copy_rows(ours, theirs, -1))
+                .map(Some)
+        })
+    }
+
+    /// Second part: the rows that came since, what else the database knows, and the change.
+    pub(crate) fn replace_by_received(
+        &self,
+        config: &IndexConfig,
+        name: &str,
+        since: i64,
+    ) -> Result<Received> {
+        let received = received_path(self, config, name)?;
+        let mut writer = self.writer();
+        let opened = self.open_merged(config, &mut writer)?;
+        let Some(conn) = writer.as_ref() else {
+            return Ok(Received::NotNow);
+        };
+        if !received.exists() {
+            return Ok(Received::NotNow);
+        }
+        let locked = Locked::begin(conn).map_err(|error| error.at(&opened.file))?;
+        let ours = self.broker(config, conn, opened.schema, false);
+        if ours.kind() == DbKind::Container && ContainerBroker(ours).is_sharding_initiated()? {
+            return Ok(Received::NotNow);
+        }
+        self.with_received(config, &received, |theirs| {
+            copy_rows(ours, theirs, since)?;
+            theirs.merge_syncs(&ours.sync_points(true)?, true)?;
+            if ours.kind() == DbKind::Container {
+                let ranges = ContainerBroker(ours).shard_ranges()?;
+                ContainerBroker(theirs).merge_shard_ranges(ranges)?;
+            }
+            theirs.become_own(name)?;
+            let metadata = ours.metadata()?;
+            theirs.update_metadata(metadata.iter(), false)
+        })?;
+        put_in_place(&received, &opened.file)?;
+        drop(locked);
+        self.forget(&mut writer);
+        Ok(Received::Done)
+    }
+
+    /// A whole copy of the database at `to`, where no file is.
+    pub(crate) fn copy_to(&self, config: &IndexConfig, to: &Path) -> Result<()> {
+        self.read(config, |broker| {
+            broker.conn.pragma_update(None, "query_only", "OFF")?;
+            let text = to.to_string_lossy().into_owned();
+            let copied = broker.conn.execute("VACUUM INTO ?", [text]);
+            broker.conn.pragma_update(None, "query_only", "ON")?;
+            copied?;
+            Ok(())
+        })
+    }
+
+    pub(crate) fn make_tmp(&self, config: &IndexConfig) -> Result<()> {
+        let device = config.devices.join(&*self.key.device);
+        files::make_folders(&device, &device.join("tmp"))
+    }
+
+    /// As `copy_to`, in the device's `tmp` folder; and what the database's own file is called.
+    pub(crate) fn snapshot(&self, config: &IndexConfig, name: &str) -> Result<(PathBuf, String)> {
+        let to = received_path(self, config, name)?;
+        self.make_tmp(config)?;
+        self.copy_to(config, &to).inspect_err(|_| {
+            // What was begun is of no use.
+            let _ = fs::remove_file(&to);
+        })?;
+        let file = self.read(config, |broker| {
+            let file = Path::new(broker.conn.path().unwrap_or_default()).file_name();
+            Ok(file.unwrap_or_default().to_string_lossy().into_owned())
+        })?;
+        Ok((to, file))
+    }
+
+    /// Works on a received file, all in one transaction, and leaves one synced file. A damaged
+    /// one is removed: its sender has the original.
+    fn with_received<T>(
+        &self,
+        config: &IndexConfig,
+        path: &Path,
+        f: impl FnOnce(Broker<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let work = || -> Result<T> {
+            let conn = connection::open_received(path, config)?;
+            let schema = migrate(&conn, self.key.kind, false)?;
+            conn.execute_batch("BEGIN IMMEDIATE")?;
+            let value = f(self.broker(config, &conn, schema, false))?;
+            conn.execute_batch("COMMIT")?;
+            conn.close().map_err(|(_, error)| IndexError::from(error))?;
+            Ok(value)
+        };
+        let worked = work().map_err(|error| error.at(path));
+        if let Err(IndexError::Corrupt { .. }) = &worked {
+            // It is of no use to anyone.
+            let _ = fs::remove_file(path);
+        }
+        worked
+    }
+
+    /// Removes the database for good if `may_go` says so of its last state. Nothing is written in
+    /// between. False if it stays.
+    pub(crate) fn remove_if(
+        &self,
+        config: &IndexConfig,
+        may_go: impl FnOnce(Broker<'_>) -> Result<bool>,
+    ) -> Result<bool> {
+        let mut writer = self.writer();
+        let opened = self.open_merged(config, &mut writer)?;
+        let Some(conn) = writer.as_ref() else {
+            return Ok(false);
+        };
+        let locked = Locked::begin(conn).map_err(|error| error.at(&opened.file))?;
+        if !may_go(self.broker(config, conn, opened.schema, false))? {
+            return Ok(false);
+        }
+        let dir = self.key.dir(&config.devices);
+        let lock = files::lock_folder(&dir, config.lock_timeout)?;
+        files::remove_db_folder(&self.key, &config.devices)?;
+        drop((lock, locked));
+        self.forget(&mut writer);
+        Ok(true)
+    }
+}
+
+/// A write lock on a database that is undone, never committed.
+struct Locked<'c>(&'c Connection);
+
+impl<'c> Locked<'c> {
+    fn begin(conn: &'c Connection) -> Result<Self> {
+        conn.execute_batch("BEGIN IMMEDIATE")?;
+        Ok(Locked(conn))
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        // Nothing was written; a connection that cannot even undo that is dropped by its owner.
+        let _ = self.0.execute_batch("ROLLBACK");
+    }
+}
+
+fn put_in_place(received: &Path, to: &Path) -> Result<()> {
+    sync_file(received)?;
+    fs::rename(received, to).map_err(|error| IndexError::io(to, error))?;
+    files::sync_folder(to.parent().unwrap_or(to))
+}
+
+/// The highest row copied, or `since`.
+fn copy_rows(from: Broker<'_>, to: Broker<'_>, since: i64) -> Result<i64> {
+    let mut point = since;
+    loop {
+        let rows = from.replicated_rows_since(point, PAGE_ROWS)?;
+        let Some(last) = rows.last() else {
+            return Ok(point);
+        };
+        to.merge_rows(rows, None)?;
+        point = last;
+    }
+}
+
+impl Broker<'_> {
+    fn become_own(&self, remote_id: &str) -> Result<()> {
+        match self.kind() {
+            DbKind::Account => AccountBroker(*self).newid(remote_id),
+            DbKind::Container => ContainerBroker(*self).newid(remote_id),
+        }
+    }
+}

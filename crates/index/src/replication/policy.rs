@@ -1,0 +1,111 @@
+//! Which of two replicas of a container knows its storage policy.
+//!
+//! Where neither was ever deleted and made again, the one that got its policy first is right; of
+//! containers that were, the one made again last; a deleted one yields to one that lives.
+
+use std::cmp::Ordering;
+
+use cairn_types::Timestamp;
+
+use super::{RemoteInfo, RemotePolicy, ReplicationInfo};
+use crate::broker::timestamp;
+
+struct Side {
+    put: Timestamp,
+    delete: Timestamp,
+    status_changed: Timestamp,
+    count: i64,
+}
+
+impl Side {
+    fn is_deleted(&self) -> bool {
+        self.delete > self.put && self.count == 0
+    }
+
+    fn is_recreated(&self) -> bool {
+        self.put > self.delete && !self.delete.is_zero()
+    }
+}
+
+pub(super) fn is_remote_better(
+    info: &ReplicationInfo,
+    remote: &RemoteInfo,
+    policy: &RemotePolicy,
+) -> bool {
+    let ours = Side {
+        put: timestamp(&info.put_timestamp),
+        delete: timestamp(&info.delete_timestamp),
+        status_changed: timestamp(&info.status_changed_at),
+        count: info.count,
+    };
+    let theirs = Side {
+        put: timestamp(&remote.put_timestamp),
+        delete: timestamp(&remote.delete_timestamp),
+        status_changed: timestamp(&policy.status_changed_at),
+        count: policy.count,
+    };
+    compare(&ours, &theirs) == Ordering::Greater
+}
+
+/// Greater: theirs is the better one.
+fn compare(ours: &Side, theirs: &Side) -> Ordering {
+    match (ours.is_deleted(), theirs.is_deleted()) {
+        (false, true) => return Ordering::Less,
+        (true, false) => return Ordering::Greater,
+        (true, true) => return theirs.status_changed.cmp(&ours.status_changed),
+        (false, false) => {}
+    }
+    match (ours.is_recreated(), theirs.is_recreated()) {
+        (false, true) => return Ordering::Greater,
+        (true, false) => return Ordering::Less,
+        (true, true) => {
+            let last_delete = ours.delete.max(theirs.delete);
+            if ours.put < last_delete {
+                return Ordering::Greater;
+            }
+            if theirs.put < last_delete {
+                return Ordering::Less;
+            }
+        }
+        (false, false) => {}
+    }
+    ours.status_changed.cmp(&theirs.status_changed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side(put: u64, delete: u64, status_changed: u64) -> Side {
+        Side {
+            put: Timestamp::from_secs(put),
+            delete: Timestamp::from_secs(delete),
+            status_changed: Timestamp::from_secs(status_changed),
+            count: 0,
+        }
+    }
+
+    #[test]
+    fn who_knows_the_policy() {
+        let live = side(5, 0, 5);
+        let older = side(4, 0, 4);
+        let deleted = side(5, 6, 6);
+        let deleted_later = side(5, 7, 7);
+        let again = side(8, 6, 8);
+        let again_later = side(9, 8, 9);
+        for (better, worse) in [
+            (&older, &live),
+            (&live, &deleted),
+            (&deleted_later, &deleted),
+            (&again, &live),
+            (&again, &deleted),
+        ] {
+            assert_eq!(compare(worse, better), Ordering::Greater);
+            assert_eq!(compare(better, worse), Ordering::Less);
+        }
+        // Made again before the other was deleted: not the last word.
+        let stale = side(7, 6, 7);
+        assert_eq!(compare(&stale, &again_later), Ordering::Greater);
+        assert_eq!(compare(&again_later, &stale), Ordering::Less);
+    }
+}

@@ -1,0 +1,229 @@
+//! Rows as replicas send them: JSON objects named like the columns, `ROWID` too.
+
+use serde_json::{Map, Value, json};
+use thiserror::Error;
+
+use crate::broker::Broker;
+use crate::sync::{ContainerRecord, ObjectRecord};
+use crate::{
+    AccountBroker, ContainerBroker, ContainerRow, DbKind, IndexError, ObjectRow, Result, SyncPoint,
+};
+
+/// A run of rows in the order of their row numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Of a container.
+    Objects(Vec<ObjectRecord>),
+    /// Of an account.
+    Containers(Vec<ContainerRecord>),
+}
+
+/// A row that makes no sense.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("row {number}: {reason}")]
+pub struct RowError {
+    /// Its place in the list, from 0.
+    pub number: usize,
+    pub reason: String,
+}
+
+impl Rows {
+    pub fn len(&self) -> usize {
+        match self {
+            Rows::Objects(rows) => rows.len(),
+            Rows::Containers(rows) => rows.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The last row's number.
+    pub fn last(&self) -> Option<i64> {
+        match self {
+            Rows::Objects(rows) => rows.last().map(|row| row.rowid),
+            Rows::Containers(rows) => rows.last().map(|row| row.rowid),
+        }
+    }
+
+    pub fn to_json(&self) -> Value {
+        match self {
+            Rows::Objects(rows) => rows.iter().map(object_json).collect(),
+            Rows::Containers(rows) => rows.iter().map(container_json).collect(),
+        }
+    }
+
+    pub fn from_json(kind: DbKind, rows: &[Value]) -> std::result::Result<Self, RowError> {
+        fn each<T>(
+            rows: &[Value],
+            read: impl Fn(&Map<String, Value>) -> std::result::Result<T, String>,
+        ) -> std::result::Result<Vec<T>, RowError> {
+            let row = |(number, row): (usize, &Value)| {
+                let row = row.as_object().ok_or("not an object".to_owned());
+                row.and_then(&read)
+                    .map_err(|reason| RowError { number, reason })
+            };
+            rows.iter().enumerate().map(row).collect()
+        }
+        Ok(match kind {
+            DbKind::Account => Rows::Containers(each(rows, container_record)?),
+            DbKind::Container => Rows::Objects(each(rows, object_record)?),
+        })
+    }
+}
+
+fn object_json(row: &ObjectRecord) -> Value {
+    json!({
+        "ROWID": row.rowid, "name": row.name, "created_at": row.created_at, "size": row.size,
+        "content_type": row.content_type, "etag": row.etag, "deleted": i64::from(row.deleted),
+        "storage_policy_index": row.storage_policy_index,
+    })
+}
+
+fn container_json(row: &ContainerRecord) -> Value {
+    json!({
+        "ROWID": row.rowid, "name": row.name, "put_timestamp": row.put_timestamp,
+        "delete_timestamp": row.delete_timestamp, "object_count": row.object_count,
+        "bytes_used": row.bytes_used, "deleted": i64::from(row.deleted),
+        "storage_policy_index": row.storage_policy_index,
+    })
+}
+
+type Field<T> = std::result::Result<T, String>;
+
+fn object_record(row: &Map<String, Value>) -> Field<ObjectRecord> {
+    Ok(ObjectRecord {
+        rowid: number(row, "ROWID", Some(-1))?,
+        name: text(row, "name", None)?,
+        created_at: text(row, "created_at", None)?,
+        size: number(row, "size", Some(0))?,
+        content_type: text(row, "content_type", Some(""))?,
+        etag: text(row, "etag", Some(""))?,
+        deleted: number(row, "deleted", Some(0))? != 0,
+        storage_policy_index: number(row, "storage_policy_index", Some(0))?,
+    })
+}
+
+fn container_record(row: &Map<String, Value>) -> Field<ContainerRecord> {
+    Ok(ContainerRecord {
+        rowid: number(row, "ROWID", Some(-1))?,
+        name: text(row, "name", None)?,
+        put_timestamp: text(row, "put_timestamp", Some("0"))?,
+        delete_timestamp: text(row, "delete_timestamp", Some("0"))?,
+        object_count: number(row, "object_count", Some(0))?,
+        bytes_used: number(row, "bytes_used", Some(0))?,
+        deleted: number(row, "deleted", Some(0))? != 0,
+        storage_policy_index: number(row, "storage_policy_index", Some(0))?,
+    })
+}
+
+/// A column that may be missing, or hold nothing, where there is a default.
+fn text(row: &Map<String, Value>, name: &str, default: Option<&str>) -> Field<String> {
+    match (row.get(name), default) {
+        (Some(Value::String(text)), _) => Ok(text.clone()),
+        (Some(Value::Number(number)), _) => Ok(number.to_string()),
+        (None | Some(Value::Null), Some(default)) => Ok(default.to_owned()),
+        _ => Err(format!("expected text in {name}")),
+    }
+}
+
+/// Databases of less careful writers have numbers as text.
+fn number(row: &Map<String, Value>, name: &str, default: Option<i64>) -> Field<i64> {
+    let bad = || format!("expected a number in {name}");
+    match (row.get(name), default) {
+        (Some(Value::Number(number)), _) => number.as_i64().ok_or_else(bad),
+        (Some(Value::Bool(yes)), _) => Ok(i64::from(*yes)),
+        (Some(Value::String(text)), _) => text.trim().parse().map_err(|_| bad()),
+        (None | Some(Value::Null), Some(default)) => Ok(default),
+        _ => Err(bad()),
+    }
+}
+
+impl Broker<'_> {
+    /// Rows, tombstones too, in the order they changed.
+    pub fn replicated_rows_since(&self, start: i64, count: usize) -> Result<Rows> {
+        Ok(match self.kind() {
+            DbKind::Account => Rows::Containers(AccountBroker(*self).items_since(start, count)?),
+            DbKind::Container => Rows::Objects(ContainerBroker(*self).items_since(start, count)?),
+        })
+    }
+
+    /// Merges rows of another replica; with its id it is noted how far its rows are known.
+    pub fn merge_rows(&self, rows: Rows, source: Option<&str>) -> Result<()> {
+        let last = rows.last();
+        match rows {
+            Rows::Objects(rows) => {
+                for row in rows {
+                    let name = row.name.clone();
+                    let row = ObjectRow::try_from(row).map_err(|error| {
+                        IndexError::bad_row(format!("row of {name:?}: {error}"))
+                    })?;
+                    ContainerBroker(*self).merge_item(row)?;
+                }
+            }
+            Rows::Containers(rows) => {
+                let rows = rows.into_iter().map(ContainerRow::from).collect();
+                AccountBroker(*self).merge_items(rows)?;
+            }
+        }
+        if let (Some(source), Some(sync_point)) = (source, last) {
+            let known = SyncPoint {
+                remote_id: source.to_owned(),
+                sync_point,
+            };
+            self.merge_syncs(&[known], true)?;
+        }
+        Ok(())
+    }
+}
+
+impl From<ContainerRecord> for ContainerRow {
+    fn from(record: ContainerRecord) -> Self {
+        ContainerRow {
+            name: record.name,
+            put_timestamp: record.put_timestamp,
+            delete_timestamp: record.delete_timestamp,
+            object_count: record.object_count,
+            bytes_used: record.bytes_used,
+            deleted: record.deleted,
+            storage_policy_index: record.storage_policy_index,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_survive_the_way() {
+        let rows = Rows::Objects(vec![ObjectRecord {
+            rowid: 7,
+            name: "é\0".into(),
+            created_at: "0000000001.00000+0+a".into(),
+            size: 5,
+            content_type: "t".into(),
+            etag: "e".into(),
+            deleted: true,
+            storage_policy_index: 1,
+        }]);
+        let json = rows.to_json();
+        let back = Rows::from_json(DbKind::Container, json.as_array().unwrap()).unwrap();
+        assert_eq!(back, rows);
+        assert_eq!(back.last(), Some(7));
+
+        let lean = [json!({"name": "c", "object_count": "3", "bytes_used": null})];
+        let Rows::Containers(lean) = Rows::from_json(DbKind::Account, &lean).unwrap() else {
+            panic!("an account has containers");
+        };
+        assert_eq!((lean[0].object_count, lean[0].bytes_used), (3, 0));
+        assert_eq!(lean[0].put_timestamp, "0");
+
+        let bad = [json!({"name": "o", "created_at": "1"}), json!([])];
+        let error = Rows::from_json(DbKind::Container, &bad).unwrap_err();
+        assert_eq!(error.number, 1);
+        assert!(Rows::from_json(DbKind::Container, &[json!({"name": 5.5})]).is_err());
+    }
+}

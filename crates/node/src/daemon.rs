@@ -1,0 +1,164 @@
+//! A daemon under Swift's own name: `swift-object-updater CONF [once]`. It reads its section of
+//! the conf, closes its standard streams once it is ready, and works until a signal ends it, or
+//! through one pass.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use cairn_formats::ini::Section;
+use cairn_http::Clock;
+use cairn_peer::Backends;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tracing::info;
+
+use crate::cluster::Clusters;
+use crate::conf::{Role, read_conf};
+use crate::daemons::{self, Daemon, DaemonKind, Ground, Narrowed};
+use crate::limits;
+use crate::lock::FolderLock;
+use crate::logging::{self, LogOptions};
+use crate::privileges;
+use crate::settings::{self, Place};
+use crate::signals::StopSignals;
+use crate::stdio;
+use crate::storage::Storage;
+use crate::syslog::SyslogOptions;
+
+/// How often ring files are looked at.
+const RING_CHECK: Duration = Duration::from_secs(5);
+/// For tasks to end that nobody waits for any more.
+const LOOSE_ENDS: Duration = Duration::from_millis(500);
+
+/// How the program was called.
+#[derive(Clone, Debug)]
+pub struct Called {
+    pub kind: DaemonKind,
+    pub conf: PathBuf,
+    /// One pass instead of one after the other.
+    pub once: bool,
+    /// The log stays on standard error.
+    pub verbose: bool,
+    pub narrowed: Narrowed,
+}
+
+/// Works until a signal ends it or its one pass is done.
+pub fn run(called: &Called) -> Result<()> {
+    let section = section(&called.conf, called.kind)?;
+    let once = called.once || !section.bool_or("daemonize", true);
+    let syslog = match called.verbose {
+        true => None,
+        false => Some(SyslogOptions::read(&section, called.kind.name())?),
+    };
+    let log = LogOptions {
+        syslog,
+        ..LogOptions::default()
+    };
+    logging::start(&log, settings::log_level(&section)?)?;
+    limits::raise_open_files();
+    // As Swift's daemons: no child of the terminal they were started from.
+    let _ = rustix::process::setsid();
+    let place = Place::read(&section);
+    if place.exclusive_databases && called.kind.role() != Role::Object {
+        let remedy = "its server keeps other processes out of its databases: remove the option and \
+                      restart the server, or let the server run this daemon (cairn serve)";
+        return Err(section.bad("exclusive_databases", remedy).into());
+    }
+    let lock = if once {
+        None
+    } else {
+        Some(FolderLock::devices(&place.devices, called.kind.name())?)
+    };
+    if let Some(user) = settings::user(&section) {
+        privileges::become_user(&user)?;
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_name("cairn-daemon")
+        .enable_all()
+        .build()
+        .context("cannot start the threads that work")?;
+    let mut storage = Storage::new(false);
+    let mut clusters = Clusters::default();
+    let daemon = {
+        let _inside = runtime.enter();
+        let ground = Ground {
+            clusters: &mut clusters,
+            storage: &mut storage,
+            backends: &Backends::new(section.seconds_or("conn_timeout", 0.5)?),
+            clock: &Clock::system(),
+            written: None,
+            conf: &called.conf,
+        };
+        daemons::make(called.kind, &section, &called.narrowed, ground)
+            .with_context(|| called.conf.display().to_string())?
+    };
+    let ended = runtime.block_on(work(&daemon, once, called.verbose, &clusters));
+    drop(daemon);
+    runtime.shutdown_timeout(LOOSE_ENDS);
+    storage.close();
+    drop(lock);
+    info!("ended");
+    ended
+}
+
+/// A conf without the daemon's section is not for this daemon.
+fn section(path: &Path, kind: DaemonKind) -> Result<Section> {
+    let path = std::path::absolute(path)
+        .with_context(|| format!("{} is no usable path", path.display()))?;
+    let conf = read_conf(&path)?;
+    if !conf.has_section(kind.name()) {
+        bail!(
+            "{}: there is no section [{}]: add it, it may be empty",
+            path.display(),
+            kind.name()
+        );
+    }
+    Ok(conf.section(kind.name())?)
+}
+
+async fn work(daemon: &Daemon, once: bool, verbose: bool, clusters: &Clusters) -> Result<()> {
+    let mut signals = StopSignals::new(true).context("cannot listen for signals")?;
+    stdio::close(verbose);
+    info!(daemon = daemon.kind.name(), once, "started");
+    let (stop_sender, stop) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    if once {
+        tasks.spawn(daemon.once());
+    } else {
+        daemon.start(&mut tasks, stop);
+    }
+    let rings = tokio::spawn(follow_rings(clusters.iter().cloned().collect()));
+    tokio::select! {
+        _ = tasks.join_next() => {}
+        (signal, _) = signals.next() => {
+            info!(signal, "ending");
+            stop_sender.send_replace(true);
+            if !once {
+                tasks.join_next().await;
+            }
+        }
+    }
+    tasks.abort_all();
+    rings.abort();
+    Ok(())
+}
+
+/// Loads rings that changed.
+async fn follow_rings(clusters: Vec<Arc<crate::cluster::Cluster>>) {
+    let mut tick = tokio::time::interval(RING_CHECK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let clusters = clusters.clone();
+        let refresh = move || {
+            for rings in clusters.iter().filter_map(|c| c.loaded_rings()) {
+                rings.refresh();
+            }
+        };
+        if tokio::task::spawn_blocking(refresh).await.is_err() {
+            return;
+        }
+    }
+}

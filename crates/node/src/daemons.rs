@@ -1,0 +1,372 @@
+//! The daemons: which there are, the section each reads, and making one from it.
+//!
+//! A daemon runs in one of two ways. `cairn up` and `cairn serve` run those whose sections are in
+//! the servers' confs, inside their process. Under Swift's names (`swift-object-updater CONF`) each
+//! is a program of its own, and `swift-object-server` runs the server alone. A lock on the folder
+//! of devices keeps one daemon from running both ways at once.
+
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use cairn_daemons::{
+    AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts, ContainerUpdater,
+    ContainerUpdaterConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig,
+    ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig,
+    ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReplicatorConfig, ReplicatorParts,
+    UpdaterConfig, Written,
+};
+use cairn_disk::DiskFileEngine;
+use cairn_formats::ini::Section;
+use cairn_http::{Clock, Handler};
+use cairn_index::DbKind;
+use cairn_peer::Backends;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::backends;
+use crate::cluster::{Cluster, Clusters};
+use crate::conf::{Role, ServerConf};
+use crate::pipeline;
+use crate::services;
+use crate::settings::Place;
+use crate::storage::Storage;
+
+/// A daemon that this build has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum DaemonKind {
+    AccountAuditor,
+    AccountReaper,
+    AccountReplicator,
+    ContainerAuditor,
+    ContainerReplicator,
+    ContainerUpdater,
+    ObjectAuditor,
+    ObjectExpirer,
+    ObjectReplicator,
+    ObjectUpdater,
+}
+
+impl DaemonKind {
+    pub const ALL: [DaemonKind; 10] = [
+        DaemonKind::AccountAuditor,
+        DaemonKind::AccountReaper,
+        DaemonKind::AccountReplicator,
+        DaemonKind::ContainerAuditor,
+        DaemonKind::ContainerReplicator,
+        DaemonKind::ContainerUpdater,
+        DaemonKind::ObjectAuditor,
+        DaemonKind::ObjectExpirer,
+        DaemonKind::ObjectReplicator,
+        DaemonKind::ObjectUpdater,
+    ];
+
+    /// The name of its section, and behind `swift-` of its program.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DaemonKind::AccountAuditor => "account-auditor",
+            DaemonKind::AccountReaper => "account-reaper",
+            DaemonKind::AccountReplicator => "account-replicator",
+            DaemonKind::ContainerAuditor => "container-auditor",
+            DaemonKind::ContainerReplicator => "container-replicator",
+            DaemonKind::ContainerUpdater => "container-updater",
+            DaemonKind::ObjectAuditor => "object-auditor",
+            DaemonKind::ObjectExpirer => "object-expirer",
+            DaemonKind::ObjectReplicator => "object-replicator",
+            DaemonKind::ObjectUpdater => "object-updater",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<DaemonKind> {
+        DaemonKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// The server beside which it runs in `cairn serve`.
+    pub const fn role(self) -> Role {
+        match self {
+            DaemonKind::AccountAuditor
+            | DaemonKind::AccountReaper
+            | DaemonKind::AccountReplicator => Role::Account,
+            DaemonKind::ContainerAuditor
+            | DaemonKind::ContainerReplicator
+            | DaemonKind::ContainerUpdater => Role::Container,
+            DaemonKind::ObjectAuditor
+            | DaemonKind::ObjectExpirer
+            | DaemonKind::ObjectReplicator
+            | DaemonKind::ObjectUpdater => Role::Object,
+        }
+    }
+}
+
+/// What a command line may narrow a pass to. Empty: everything.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Narrowed {
+    pub devices: Vec<String>,
+    pub partitions: Vec<u32>,
+    pub policies: Vec<u32>,
+    /// An object auditor's: only open objects, so many a second.
+    pub zero_byte_fps: Option<f64>,
+    /// Of so many processes that share the work …
+    pub processes: Option<u64>,
+    /// … this is that one, counted from 0.
+    pub process: Option<u64>,
+}
+
+type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A daemon, ready to work.
+pub(crate) struct Daemon {
+    pub(crate) kind: DaemonKind,
+    once: Box<dyn Fn() -> Work + Send + Sync>,
+    run: Box<dyn Fn(watch::Receiver<bool>) -> Work + Send + Sync>,
+}
+
+impl Daemon {
+    fn new<D, O, R>(
+        kind: DaemonKind,
+        daemon: Arc<D>,
+        once: impl Fn(Arc<D>) -> O + Send + Sync + 'static,
+        run: impl Fn(Arc<D>, watch::Receiver<bool>) -> R + Send + Sync + 'static,
+    ) -> Daemon
+    where
+        D: Send + Sync + 'static,
+        O: Future<Output = ()> + Send + 'static,
+        R: Future<Output = ()> + Send + 'static,
+    {
+        let other = daemon.clone();
+        Daemon {
+            kind,
+            once: Box::new(move || Box::pin(once(daemon.clone()))),
+            run: Box::new(move |stop| Box::pin(run(other.clone(), stop))),
+        }
+    }
+
+    /// Runs until `stop` turns true.
+    pub(crate) fn start(&self, tasks: &mut JoinSet<()>, stop: watch::Receiver<bool>) {
+        tasks.spawn((self.run)(stop));
+    }
+
+    /// One pass.
+    pub(crate) fn once(&self) -> Work {
+        (self.once)()
+    }
+}
+
+/// What daemons are made of.
+pub(crate) struct Ground<'a> {
+    pub(crate) clusters: &'a mut Clusters,
+    pub(crate) storage: &'a mut Storage,
+    pub(crate) backends: &'a Arc<Backends>,
+    pub(crate) clock: &'a Clock,
+    /// What this process's own container servers write; none where they are elsewhere.
+    pub(crate) written: Option<Arc<Written>>,
+    /// Where the daemon's section is.
+    pub(crate) conf: &'a Path,
+}
+
+/// Makes a daemon from its section.
+pub(crate) fn make(
+    kind: DaemonKind,
+    section: &Section,
+    narrowed: &Narrowed,
+    ground: Ground<'_>,
+) -> Result<Daemon> {
+    let place = Place::read(section);
+    make_at(kind, section, &place, narrowed, ground).with_context(|| format!("[{}]", kind.name()))
+}
+
+fn make_at(
+    kind: DaemonKind,
+    section: &Section,
+    place: &Place,
+    narrowed: &Narrowed,
+    ground: Ground<'_>,
+) -> Result<Daemon> {
+    let cluster = ground.clusters.get(&place.swift_dir)?;
+    let clock = ground.clock.clone();
+    let (backends, storage) = (ground.backends.clone(), ground.storage);
+    let narrowed = narrowed.clone();
+    Ok(match kind {
+        DaemonKind::AccountAuditor | DaemonKind::ContainerAuditor => Daemon::new(
+            kind,
+            DbAuditor::new(
+                DbAuditorConfig::read(section, db_kind(kind))?,
+                storage.pool(place),
+            ),
+            |auditor| async move { _ = auditor.once().await },
+            |auditor, stop| auditor.run(stop),
+        ),
+        DaemonKind::AccountReplicator | DaemonKind::ContainerReplicator => Daemon::new(
+            kind,
+            DbReplicator::new(
+                DbReplicatorConfig::read(section, db_kind(kind))?,
+                cluster.hash_path.clone(),
+                &cluster.policies,
+                cluster.rings()?,
+                storage.pool(place),
+                backends,
+            ),
+            move |replicator| {
+                let only = OnlyThese {
+                    devices: narrowed.devices.iter().cloned().collect(),
+                    partitions: narrowed.partitions.iter().copied().collect(),
+                };
+                async move { _ = replicator.once_of(&only).await }
+            },
+            |replicator, stop| replicator.run(stop),
+        ),
+        DaemonKind::AccountReaper => Daemon::new(
+            kind,
+            AccountReaper::new(
+                AccountReaperConfig::read(section)?,
+                cluster.hash_path.clone(),
+                cluster.rings()?,
+                storage.pool(place),
+                backends,
+            ),
+            |reaper| async move { _ = reaper.once().await },
+            |reaper, stop| reaper.run(stop),
+        ),
+        DaemonKind::ContainerUpdater => Daemon::new(
+            kind,
+            ContainerUpdater::new(
+                ContainerUpdaterConfig::read(section)?,
+                cluster.hash_path.clone(),
+                cluster.rings()?,
+                storage.pool(place),
+                backends,
+                ground.written.unwrap_or_default(),
+            ),
+            |updater| async move { updater.once().await },
+            |updater, stop| updater.run(stop),
+        ),
+        DaemonKind::ObjectUpdater => Daemon::new(
+            kind,
+            ObjectUpdater::new(
+                UpdaterConfig::read(section)?,
+                cluster.hash_path.clone(),
+                cluster.policies.clone(),
+                cluster.rings()?,
+                storage.devices(place, section)?,
+                backends,
+            ),
+            |updater| async move { _ = updater.sweep().await },
+            |updater, stop| updater.run(stop),
+        ),
+        DaemonKind::ObjectAuditor => Daemon::new(
+            kind,
+            ObjectAuditor::new(
+                AuditorConfig::read(section)?,
+                AuditorParts {
+                    engine: engine(section, &cluster)?,
+                    policies: cluster.policies.clone(),
+                    devices: storage.devices(place, section)?,
+                    clock,
+                },
+            ),
+            move |auditor| {
+                let only = AuditOnly {
+                    devices: narrowed.devices.clone(),
+                    zero_byte_fps: narrowed.zero_byte_fps,
+                };
+                async move { _ = auditor.once(&only).await }
+            },
+            |auditor, stop| auditor.run(stop),
+        ),
+        DaemonKind::ObjectExpirer => {
+            let conf = internal_client_conf(section, place, ground.conf);
+            let config = ObjectExpirerConfig::read(section, is_expirers_own(ground.conf))?.shared(
+                section,
+                narrowed.processes,
+                narrowed.process,
+            )?;
+            let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)
+                .with_context(|| format!("internal_client_conf_path = {}", conf.display()))?;
+            let prefix = &cluster.constraints.auto_create_account_prefix;
+            let tries = config.request_tries;
+            let parts = ExpirerParts {
+                client: InternalClient::new(pipeline, "Swift Object Expirer", tries),
+                auto_create_account_prefix: prefix.clone(),
+                hash_path: cluster.hash_path.clone(),
+                rings: cluster.rings()?,
+                backends,
+                clock,
+            };
+            Daemon::new(
+                kind,
+                ObjectExpirer::new(config, parts),
+                |expirer| async move { _ = expirer.once().await },
+                |expirer, stop| expirer.run(stop),
+            )
+        }
+        DaemonKind::ObjectReplicator => Daemon::new(
+            kind,
+            ObjectReplicator::new(
+                ReplicatorConfig::read(section)?,
+                ReplicatorParts {
+                    engine: engine(section, &cluster)?,
+                    policies: cluster.policies.clone(),
+                    rings: cluster.rings()?,
+                    devices: storage.devices(place, section)?,
+                    backends,
+                    clock,
+                },
+            ),
+            move |replicator| {
+                let only = Only {
+                    devices: narrowed.devices.clone(),
+                    partitions: narrowed.partitions.clone(),
+                    policies: narrowed.policies.clone(),
+                };
+                async move { _ = replicator.once(&only).await }
+            },
+            |replicator, stop| replicator.run(stop),
+        ),
+    })
+}
+
+fn db_kind(kind: DaemonKind) -> DbKind {
+    match kind.role() {
+        Role::Account => DbKind::Account,
+        _ => DbKind::Container,
+    }
+}
+
+fn engine(section: &Section, cluster: &Cluster) -> Result<DiskFileEngine> {
+    let config = backends::diskfile(section)?;
+    Ok(DiskFileEngine::new(cluster.hash_path.clone(), config))
+}
+
+/// A conf that is the expirer's alone says so by its name, as in Swift; such a one has its
+/// pipeline, too.
+fn is_expirers_own(conf: &Path) -> bool {
+    conf.to_string_lossy().contains("expirer")
+}
+
+fn internal_client_conf(section: &Section, place: &Place, own: &Path) -> PathBuf {
+    match section.get("internal_client_conf_path") {
+        Some(path) => path.into(),
+        None if is_expirers_own(own) => own.to_owned(),
+        None => place.swift_dir.join("internal-client.conf"),
+    }
+}
+
+/// The pipeline of a conf, as it stands there: nothing is added that is for clients.
+fn internal_pipeline(
+    path: &Path,
+    cluster: &Cluster,
+    backends: &Arc<Backends>,
+    clock: &Clock,
+) -> Result<Handler> {
+    let conf = ServerConf::load(path)?;
+    if conf.role != Role::Proxy {
+        bail!("this is the conf of {}, not of a proxy", conf.role);
+    }
+    if conf.filters.iter().any(|f| f.entry_point == "gatekeeper") {
+        bail!("gatekeeper is for clients: remove it from the pipeline");
+    }
+    let proxy = services::proxy(&conf, cluster, backends, clock)?;
+    let env = pipeline::filter_env(cluster, Some(proxy.clone()), clock.clone());
+    pipeline::around(&conf.filters, proxy, &env)
+}

@@ -1,0 +1,286 @@
+//! One of Swift's programs: its confs, its processes, starting it.
+
+use std::fs;
+use std::io::{PipeReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+use super::find::{Folders, Search};
+use super::tell;
+use crate::conf::{Role, read_conf};
+use crate::daemons::DaemonKind;
+
+/// What an output may hold before its program is ready.
+const OUTPUT_MAX: u64 = 1 << 20;
+
+/// Servers may be named by their kind.
+pub(super) fn full_name(name: &str) -> String {
+    let name = name.split('.').next().unwrap_or(name).to_lowercase();
+    match name.contains('-') {
+        true => name,
+        false => format!("{name}-server"),
+    }
+}
+
+pub(super) struct Program {
+    /// `object-updater`
+    name: String,
+    /// The conf that `object.2` names.
+    conf: Option<String>,
+    file: PathBuf,
+    folders: Folders,
+}
+
+impl Program {
+    /// None: there is no such program here.
+    pub(super) fn named(word: &str, folders: &Folders) -> Option<Program> {
+        let name = full_name(word);
+        let conf = word.rsplit_once('.').map(|(_, conf)| conf.to_owned());
+        Some(Program {
+            file: find_program(&name)?,
+            name,
+            conf,
+            folders: folders.clone(),
+        })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn is_server(&self) -> bool {
+        self.name.ends_with("-server")
+    }
+
+    /// `object-server`, whose conf an `object-updater` reads too.
+    fn server(&self) -> String {
+        let kind = self.name.split('-').next().unwrap_or_default();
+        format!("{kind}-server")
+    }
+
+    /// It has a conf file of its own name.
+    fn is_standalone(&self) -> bool {
+        self.name == "container-reconciler"
+    }
+
+    /// Its conf files and folders, in order; only the nth of them.
+    pub(super) fn confs(&self, number: Option<usize>) -> Vec<PathBuf> {
+        let found = if self.is_standalone() {
+            self.find_confs(&self.name)
+        } else if self.name == "object-expirer" {
+            let mut beside = self.find_confs("object-server");
+            beside.retain(|conf| read_conf(conf).is_ok_and(|c| c.has_section("object-expirer")));
+            match beside.is_empty() {
+                true => self.find_confs("object-expirer"),
+                false => beside,
+            }
+        } else {
+            self.find_confs(&self.server())
+        };
+        match number {
+            None => found,
+            Some(n) => found
+                .into_iter()
+                .skip(n.saturating_sub(1))
+                .take(1)
+                .collect(),
+        }
+    }
+
+    fn find_confs(&self, name: &str) -> Vec<PathBuf> {
+        let (pattern, end) = match &self.conf {
+            Some(conf) => (name.to_owned(), format!("{conf}.conf")),
+            None => (format!("{name}*"), ".conf".to_owned()),
+        };
+        let search = Search {
+            root: &self.folders.swift_dir,
+            pattern: &pattern,
+            file_ends: &[&end],
+            folder_end: Some(&format!("{end}.d")),
+        };
+        search.run()
+    }
+
+    /// The file with the id of the process that a conf has: at the same place under the run
+    /// folder, by the program's name.
+    fn pid_file(&self, conf: &Path) -> PathBuf {
+        let path = conf.strip_prefix(&self.folders.swift_dir).unwrap_or(conf);
+        let text = path.to_string_lossy();
+        let text = text.replacen(&self.server(), &self.name, 1);
+        self.folders
+            .run_dir
+            .join(text.replacen(".conf", ".pid", 1).trim_start_matches('/'))
+    }
+
+    fn conf_of(&self, pid_file: &Path) -> PathBuf {
+        let path = pid_file
+            .strip_prefix(&self.folders.run_dir)
+            .unwrap_or(pid_file);
+        let text = path.to_string_lossy();
+        let own = self.is_standalone();
+        let server = if own {
+            self.name.clone()
+        } else {
+            self.server()
+        };
+        let text = text.replacen(&self.name, &server, 1);
+        self.folders
+            .swift_dir
+            .join(text.replacen(".pid", ".conf", 1))
+    }
+
+    fn pid_files(&self, number: Option<usize>) -> Vec<PathBuf> {
+        let ends = match &self.conf {
+            Some(conf) => vec![format!("{conf}.pid"), format!("{conf}.pid.d")],
+            None => Vec::new(),
+        };
+        let ends: Vec<&str> = ends.iter().map(String::as_str).collect();
+        let search = Search {
+            root: &self.folders.run_dir,
+            pattern: &format!("{}*", self.name),
+            file_ends: &ends,
+            folder_end: None,
+        };
+        let mut found = search.run();
+        if number.is_some() {
+            let wanted: Vec<PathBuf> = self
+                .confs(number)
+                .iter()
+                .map(|c| self.pid_file(c))
+                .collect();
+            found.retain(|file| wanted.contains(file));
+        }
+        found
+    }
+
+    /// Processes that are alive, with their confs. Files of those that are not are removed.
+    pub(super) fn running(&self, number: Option<usize>) -> Vec<(Pid, PathBuf)> {
+        let mut running = Vec::new();
+        for file in self.pid_files(number) {
+            match read_pid(&file) {
+                Some(pid) if self.is_alive(pid) => running.push((pid, self.conf_of(&file))),
+                _ => {
+                    tell(format_args!("Removing stale pid file {}", file.display()));
+                    // Somebody else may have been quicker.
+                    let _ = fs::remove_file(&file);
+                }
+            }
+        }
+        running
+    }
+
+    /// Is this a process of this program? Its number may have come to be another's.
+    pub(super) fn is_alive(&self, pid: Pid) -> bool {
+        if test_kill_process(pid).is_err() {
+            return false;
+        }
+        let path = format!("/proc/{}/cmdline", pid.as_raw_nonzero());
+        let Ok(line) = fs::read(path) else {
+            return false;
+        };
+        let line = String::from_utf8_lossy(&line);
+        line.contains(&format!("swift-{}", self.name))
+    }
+
+    /// Those that were told.
+    pub(super) fn signal(&self, signal: Signal, number: Option<usize>) -> Vec<Pid> {
+        let mut told = Vec::new();
+        for (pid, _) in self.running(number) {
+            let (name, raw) = (&self.name, pid.as_raw_nonzero());
+            tell(format_args!(
+                "Signal {name}  pid: {raw}  signal: {}",
+                signal.as_raw()
+            ));
+            match kill_process(pid, signal) {
+                Ok(()) => told.push(pid),
+                Err(error) => tell(format_args!("cannot signal {raw}: {error}")),
+            }
+        }
+        told
+    }
+
+    /// Removes the file of a process that ended.
+    pub(super) fn forget(&self, pid: Pid) {
+        for file in self.pid_files(None) {
+            if read_pid(&file) == Some(pid) {
+                let _ = fs::remove_file(file);
+            }
+        }
+    }
+
+    pub(super) fn spawn(&self, conf: &Path, once: bool, verbose: bool) -> Result<Started> {
+        let mut command = Command::new(&self.file);
+        command.arg0(format!("swift-{}", self.name)).arg(conf);
+        if once {
+            command.arg("once");
+        }
+        let output = if verbose {
+            command.arg("verbose");
+            None
+        } else {
+            let (reader, writer) = std::io::pipe().context("no pipe for its output")?;
+            command.stdin(Stdio::null());
+            command.stdout(writer.try_clone()?).stderr(writer);
+            Some(reader)
+        };
+        let child = command
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.file.display()))?;
+        let file = self.pid_file(conf);
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
+        }
+        fs::write(&file, child.id().to_string())
+            .with_context(|| format!("cannot write {}", file.display()))?;
+        Ok(Started { child, output })
+    }
+}
+
+fn read_pid(file: &Path) -> Option<Pid> {
+    let text = fs::read_to_string(file).ok()?;
+    Pid::from_raw(text.trim().parse().ok()?)
+}
+
+fn find_program(name: &str) -> Option<PathBuf> {
+    let program = format!("swift-{name}");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let on_path = std::env::split_paths(&path)
+        .map(|folder| folder.join(&program))
+        .find(|file| file.is_file());
+    let is_ours =
+        DaemonKind::from_name(name).is_some() || Role::ALL.iter().any(|r| r.server_name() == name);
+    on_path.or_else(|| is_ours.then(std::env::current_exe).and_then(Result::ok))
+}
+
+/// A process that was started here.
+pub(super) struct Started {
+    child: Child,
+    output: Option<PipeReader>,
+}
+
+impl Started {
+    /// What it says until it closes its output.
+    pub(super) fn read_output(&mut self) -> String {
+        let mut said = Vec::new();
+        if let Some(output) = self.output.take() {
+            // A part of it is better than nothing.
+            let _ = output.take(OUTPUT_MAX).read_to_end(&mut said);
+        }
+        String::from_utf8_lossy(&said).into_owned()
+    }
+
+    pub(super) fn wait(&mut self) -> bool {
+        self.child.wait().is_ok_and(|status| status.success())
+    }
+
+    /// Whether it ended well, if it has ended.
+    pub(super) fn ended(&mut self) -> Option<bool> {
+        let status = self.child.try_wait().ok()??;
+        Some(status.success())
+    }
+}

@@ -1,0 +1,377 @@
+//! A server under Swift's own name: a parent that keeps the port, and a worker that serves it.
+//!
+//! The parent is the process whose id Swift's tools write down, and it behaves as they expect.
+//! SIGTERM ends both at once. SIGHUP ends the parent; the worker takes no more clients and
+//! finishes what it has. SIGUSR1 changes the program in place: the parent starts itself anew in
+//! the same process, a new worker takes over the socket, which stays open all the while, and the
+//! old worker finishes what it has. A worker that dies is replaced.
+//!
+//! Between the two: the worker's standard input is the socket, its standard output a pipe
+//! (`stdio.rs`). A parent that starts itself anew finds the socket on its standard input and the
+//! old workers' ids in the environment.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tracing::{error, info, warn};
+
+use crate::conf::{Role, ServerConf};
+use crate::listen;
+use crate::lock::FolderLock;
+use crate::logging::{self, LogOptions};
+use crate::serve::{self, RunOptions, Server, Worker};
+use crate::settings::ServerSettings;
+use crate::signals::StopSignals;
+use crate::stdio;
+use crate::syslog::SyslogOptions;
+
+/// Set for a worker; its value means nothing.
+const WORKER: &str = "CAIRN_WORKER";
+/// Set for a parent that started itself anew: the ids of its earlier workers, comma between them.
+const OLD_WORKERS: &str = "CAIRN_OLD_WORKERS";
+/// A port in use is tried again for so long at least, as Swift does.
+const BIND_PATIENCE: Duration = Duration::from_secs(30);
+/// For a worker to end when it was told to end at once, and to say that it takes no more clients.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+/// A worker that died is not replaced sooner than this after its start.
+const RESPAWN_GAP: Duration = Duration::from_secs(1);
+
+/// How the program was called.
+#[derive(Debug)]
+pub struct Called {
+    pub role: Role,
+    pub conf: PathBuf,
+    /// The log stays on standard error.
+    pub verbose: bool,
+    /// All of it, for the worker and for a new start.
+    pub arguments: Vec<OsString>,
+}
+
+/// Serves until a signal ends it.
+pub fn run(called: Called) -> Result<()> {
+    if std::env::var_os(WORKER).is_some() {
+        return work(&called);
+    }
+    let old_workers = std::env::var(OLD_WORKERS).ok().map(|text| pids(&text));
+    let server = load(&called)?;
+    let (conf, settings) = &server;
+    logging::start(&log_options(&called, conf)?, settings.log_level)?;
+    // A session of its own: a terminal that goes, and signals to a group, concern nobody else.
+    let _ = rustix::process::setsid();
+    let lock = serve::lock_of(conf, settings)
+        .map(|(folder, role)| FolderLock::devices(&folder, &role))
+        .transpose()?;
+    let inherited = match old_workers {
+        Some(_) => Some(stdio::take_listener()?),
+        None => None,
+    };
+    let listener = listener(&server, inherited)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot listen for signals")?;
+    let program = std::env::current_exe().context("where is this program")?;
+    let mut parent = Parent {
+        called,
+        program,
+        listener,
+        old_workers: old_workers.unwrap_or_default(),
+        current: None,
+        respawn_at: Instant::now(),
+        told: None,
+    };
+    let ended = runtime.block_on(parent.supervise());
+    drop(lock);
+    ended
+}
+
+fn load(called: &Called) -> Result<Server> {
+    let confs = serve::load(std::slice::from_ref(&called.conf), Some(called.role))?;
+    let server = serve::with_settings(confs)?.pop();
+    server.context("no conf was given")
+}
+
+fn log_options(called: &Called, conf: &ServerConf) -> Result<LogOptions> {
+    let syslog = match called.verbose {
+        true => None,
+        false => Some(SyslogOptions::read(&conf.app, called.role.server_name())?),
+    };
+    Ok(LogOptions {
+        syslog,
+        ..LogOptions::default()
+    })
+}
+
+fn work(called: &Called) -> Result<()> {
+    let listener = stdio::take_listener()?;
+    let confs = serve::load(std::slice::from_ref(&called.conf), Some(called.role))?;
+    let [conf] = &confs[..] else {
+        bail!("a worker serves one conf");
+    };
+    let log = log_options(called, conf)?;
+    let options = RunOptions {
+        log,
+        worker: Some(Worker {
+            listener,
+            verbose: called.verbose,
+        }),
+        ..RunOptions::default()
+    };
+    serve::run(confs, options)
+}
+
+/// The socket that was handed down, where it is still the conf's, or a new one.
+fn listener((conf, settings): &Server, inherited: Option<TcpListener>) -> Result<TcpListener> {
+    if let Some(inherited) = inherited
+        && inherited.local_addr().is_ok_and(|at| at == settings.bind)
+    {
+        return Ok(inherited);
+    }
+    let patient = ServerSettings {
+        bind_timeout: settings.bind_timeout.max(BIND_PATIENCE),
+        ..settings.clone()
+    };
+    listen::listen(conf, &patient)
+}
+
+fn pids(text: &str) -> Vec<Pid> {
+    text.split(',')
+        .filter_map(|pid| Pid::from_raw(pid.trim().parse().ok()?))
+        .collect()
+}
+
+/// What a worker says, and whose worker it is.
+type Word = (Pid, String);
+
+struct Parent {
+    called: Called,
+    program: PathBuf,
+    listener: TcpListener,
+    /// They finish what they have; ended ones are taken off.
+    old_workers: Vec<Pid>,
+    current: Option<Current>,
+    /// When a missing worker may be replaced.
+    respawn_at: Instant,
+    told: Option<mpsc::UnboundedSender<Word>>,
+}
+
+struct Current {
+    pid: Pid,
+    started: Instant,
+}
+
+impl Parent {
+    async fn supervise(&mut self) -> Result<()> {
+        let mut signals = StopSignals::new(true).context("cannot listen for signals")?;
+        let mut children = signal(SignalKind::child()).context("cannot listen for signals")?;
+        let (told, mut words) = mpsc::unbounded_channel();
+        self.told = Some(told);
+        self.start_worker()?;
+        let mut is_first = true;
+        loop {
+            tokio::select! {
+                (name, in_a_hurry) = signals.next() => {
+                    info!(signal = name, "signal received");
+                    match name {
+                        "SIGUSR1" => self.start_anew(),
+                        _ if in_a_hurry => return self.end_at_once(&mut children).await,
+                        _ => return self.let_go(&mut words).await,
+                    }
+                }
+                Some((pid, word)) = words.recv() => {
+                    if word == stdio::READY && self.is_current(pid) {
+                        self.retire_old_workers();
+                        if is_first {
+                            is_first = false;
+                            stdio::close(self.called.verbose);
+                        }
+                    }
+                }
+                _ = children.recv() => self.reap(is_first)?,
+                () = self.until_respawn() => self.replace_worker(),
+            }
+        }
+    }
+
+    fn is_current(&self, pid: Pid) -> bool {
+        self.current.as_ref().is_some_and(|c| c.pid == pid)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        let mut arguments = self.called.arguments.iter();
+        if let Some(name) = arguments.next() {
+            command.arg0(name);
+        }
+        command.args(arguments);
+        command
+    }
+
+    fn start_worker(&mut self) -> Result<()> {
+        let socket = self.listener.try_clone().context("cannot share the port")?;
+        let child = self
+            .command()
+            .env(WORKER, "1")
+            .env_remove(OLD_WORKERS)
+            .stdin(Stdio::from(OwnedFd::from(socket)))
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.program.display()))?;
+        let pid = Pid::from_child(&child);
+        self.listen_to(pid, child);
+        self.current = Some(Current {
+            pid,
+            started: Instant::now(),
+        });
+        Ok(())
+    }
+
+    fn replace_worker(&mut self) {
+        if let Err(error) = self.start_worker() {
+            error!(error = format!("{error:#}"), "no worker could be started");
+            self.respawn_at = Instant::now() + RESPAWN_GAP;
+        }
+    }
+
+    /// Passes on what a worker says, from a thread that ends with it.
+    fn listen_to(&self, pid: Pid, mut child: Child) {
+        let (Some(said), Some(told)) = (child.stdout.take(), self.told.clone()) else {
+            return;
+        };
+        std::thread::spawn(move || {
+            for word in BufReader::new(said).lines().map_while(|line| line.ok()) {
+                if told.send((pid, word)).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+
+    fn retire_old_workers(&self) {
+        for pid in &self.old_workers {
+            // Ended already: then there is nobody to tell.
+            let _ = kill_process(*pid, Signal::USR1);
+        }
+    }
+
+    /// Takes note of workers that ended. The first one's end before it was ready is ours.
+    fn reap(&mut self, is_first: bool) -> Result<()> {
+        while let Ok(Some((pid, status))) = waitpid(None, WaitOptions::NOHANG) {
+            self.old_workers.retain(|old| *old != pid);
+            let Some(ended) = self.current.take_if(|current| current.pid == pid) else {
+                continue;
+            };
+            if is_first && self.old_workers.is_empty() {
+                // Its own words on standard error tell why.
+                bail!("the server did not start");
+            }
+            let status = status.exit_status();
+            warn!(
+                pid = pid.as_raw_nonzero(),
+                ?status,
+                "a worker ended; another takes its place"
+            );
+            self.respawn_at = ended.started + RESPAWN_GAP;
+        }
+        Ok(())
+    }
+
+    /// Comes back when a worker is missing and may be started.
+    async fn until_respawn(&self) {
+        if self.current.is_some() {
+            return std::future::pending().await;
+        }
+        tokio::time::sleep_until(self.respawn_at.into()).await;
+    }
+
+    /// Every worker there may be.
+    fn workers(&self) -> Vec<Pid> {
+        let mut all = self.old_workers.clone();
+        all.extend(self.current.as_ref().map(|c| c.pid));
+        all
+    }
+
+    async fn end_at_once(&mut self, children: &mut tokio::signal::unix::Signal) -> Result<()> {
+        for pid in self.workers() {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+        let deadline = Instant::now() + END_PATIENCE;
+        loop {
+            while let Ok(Some((pid, _))) = waitpid(None, WaitOptions::NOHANG) {
+                self.old_workers.retain(|old| *old != pid);
+                self.current.take_if(|current| current.pid == pid);
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.workers().is_empty() {
+                return Ok(());
+            }
+            if left.is_zero() {
+                break;
+            }
+            // Signals may have been one: look again after a moment in any case.
+            let moment = left.min(Duration::from_millis(100));
+            let _ = tokio::time::timeout(moment, children.recv()).await;
+        }
+        for pid in self.workers() {
+            warn!(
+                pid = pid.as_raw_nonzero(),
+                "this worker did not end in time and is killed"
+            );
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        Ok(())
+    }
+
+    /// Lets workers finish on their own, once the port is free.
+    async fn let_go(&mut self, words: &mut mpsc::UnboundedReceiver<Word>) -> Result<()> {
+        for pid in self.workers() {
+            let _ = kill_process(pid, Signal::HUP);
+        }
+        let current = self.current.as_ref().map(|c| c.pid);
+        let drains = async {
+            while let Some((pid, word)) = words.recv().await {
+                if Some(pid) == current && word == stdio::DRAINS {
+                    break;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(END_PATIENCE, drains).await;
+        Ok(())
+    }
+
+    /// Becomes a new start of the program, unless the conf would not let it come up.
+    fn start_anew(&mut self) {
+        if let Err(error) = self.try_start_anew() {
+            error!(
+                error = format!("{error:#}"),
+                "not started anew; the server goes on as it is"
+            );
+        }
+    }
+
+    fn try_start_anew(&mut self) -> Result<()> {
+        load(&self.called)?;
+        let socket = self.listener.try_clone().context("cannot share the port")?;
+        let old: Vec<String> = self
+            .workers()
+            .iter()
+            .map(|pid| pid.as_raw_nonzero().to_string())
+            .collect();
+        let error = self
+            .command()
+            .env(OLD_WORKERS, old.join(","))
+            .stdin(Stdio::from(OwnedFd::from(socket)))
+            .exec();
+        Err(error).with_context(|| format!("cannot start {}", self.program.display()))
+    }
+}

@@ -1,0 +1,87 @@
+//! The first half: what does the sender have that we lack?
+
+use cairn_disk::replication;
+use cairn_formats::ssync::{MISSING_CHECK_END, MISSING_CHECK_START, Offer, Wanted};
+use cairn_types::ObjectHash;
+
+use super::input::Input;
+use super::{Broken, Receiver};
+
+/// Offers looked up in one operation of the device.
+const BATCH: usize = 64;
+/// Objects that can be wanted at once. A partition with more is not copied in one conversation,
+/// and an answer that left some out would say that they are here.
+const WANTED_MAX: usize = 4 << 20;
+
+impl Receiver {
+    /// Reads all offers, then answers: the sender does not read while it writes.
+    pub(super) async fn missing_check(&self, input: &mut Input) -> Result<(), Broken> {
+        expect(input, "missing_check start", MISSING_CHECK_START).await?;
+        let mut wanted = Vec::new();
+        let mut batch = Vec::with_capacity(BATCH);
+        loop {
+            let line = input.line("missing_check line").await?;
+            let line = line.filter(|line| **line != *MISSING_CHECK_END.as_bytes());
+            let is_end = line.is_none();
+            if let Some(line) = line {
+                batch.push(Offer::decode(&String::from_utf8_lossy(&line))?);
+            }
+            if batch.len() == BATCH || (is_end && !batch.is_empty()) {
+                self.look_up(std::mem::take(&mut batch), &mut wanted)
+                    .await?;
+            }
+            if wanted.len() > WANTED_MAX {
+                return Err(Broken::Protocol("too many objects are missing".into()));
+            }
+            if is_end {
+                break;
+            }
+        }
+        self.say(MISSING_CHECK_START).await?;
+        for chunk in wanted.chunks(256) {
+            let lines: Vec<String> = chunk.iter().map(|(hash, w)| w.encode(*hash)).collect();
+            self.say(&lines.join("\r\n")).await?;
+        }
+        self.say(MISSING_CHECK_END).await
+    }
+
+    /// Adds what is wanted of these offers.
+    async fn look_up(
+        &self,
+        offers: Vec<Offer>,
+        wanted: &mut Vec<(ObjectHash, Wanted)>,
+    ) -> Result<(), Broken> {
+        let engine = self.inner.diskfile.clone();
+        let (policy, partition) = (self.policy, self.partition);
+        let found = self.device.read(move |disk| {
+            let mut found = Vec::new();
+            for offer in offers {
+                let held = replication::held(disk, &engine, policy, partition, offer.hash)?;
+                if let Some(wanted) = offer.wanted(held.as_ref()) {
+                    found.push((offer.hash, wanted));
+                }
+            }
+            Ok(found)
+        });
+        wanted.extend(found.await?);
+        Ok(())
+    }
+}
+
+/// Reads the line that begins a half.
+pub(super) async fn expect(
+    input: &mut Input,
+    reading: &'static str,
+    expected: &'static str,
+) -> Result<(), Broken> {
+    match input.line(reading).await? {
+        Some(line) if line == expected.as_bytes() => Ok(()),
+        Some(line) => {
+            let line: String = String::from_utf8_lossy(&line).chars().take(1024).collect();
+            Err(Broken::Protocol(format!(
+                "Looking for {expected} got {line:?}"
+            )))
+        }
+        None => Err(Broken::Disconnected(reading.into())),
+    }
+}

@@ -1,0 +1,274 @@
+//! The second half: the sender brings what was wanted, as PUT, POST and DELETE requests, which
+//! the object server carries out like any other.
+//!
+//! Small ones are carried out several at once, so that they share syncs; those of one object
+//! keep their order.
+
+use std::collections::HashSet;
+
+use bytes::{Bytes, BytesMut};
+use cairn_formats::ssync::{UPDATES_END, UPDATES_START};
+use cairn_http::{Body, Request, Service};
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode, Uri};
+use tokio::task::JoinSet;
+
+use super::input::Input;
+use super::missing::expect;
+use super::{Broken, Receiver};
+use crate::object::ObjectServer;
+
+/// Content up to this size is read first and then written, beside others.
+const SMALL: u64 = 64 << 10;
+/// Small updates under way at once.
+const AT_ONCE: usize = 16;
+const HEADERS_MAX: usize = 512;
+
+/// One request of the sender's, without its content.
+struct Update {
+    method: Method,
+    path: String,
+    headers: HeaderMap,
+    content_length: u64,
+}
+
+#[derive(Default)]
+struct Tally {
+    successes: usize,
+    failures: usize,
+}
+
+/// Small updates under way.
+#[derive(Default)]
+struct UnderWay {
+    tasks: JoinSet<(String, StatusCode)>,
+    paths: HashSet<String>,
+}
+
+impl Receiver {
+    pub(super) async fn updates(&self, input: &mut Input) -> Result<(), Broken> {
+        expect(input, "updates start", UPDATES_START).await?;
+        let mut tally = Tally::default();
+        let mut under_way = UnderWay::default();
+        while let Some(update) = self.read_update(input).await? {
+            let is_small = update.content_length <= SMALL;
+            while under_way.tasks.len() >= AT_ONCE
+                || under_way.paths.contains(&update.path)
+                || (!is_small && !under_way.tasks.is_empty())
+            {
+                self.finish_one(&mut under_way, &mut tally).await?;
+            }
+            if is_small {
+                self.begin_small(update, input, &mut under_way).await?;
+            } else {
+                let path = update.path.clone();
+                let status = self.carry_out_large(update, input).await?;
+                self.count(&path, status, &mut tally)?;
+            }
+        }
+        while !under_way.tasks.is_empty() {
+            self.finish_one(&mut under_way, &mut tally).await?;
+        }
+        if tally.failures > 0 {
+            return Err(Broken::Failures(tally.failures, tally.successes));
+        }
+        self.say(UPDATES_START).await?;
+        self.say(UPDATES_END).await
+    }
+
+    /// The head of the next update; `None` after the last.
+    async fn read_update(&self, input: &mut Input) -> Result<Option<Update>, Broken> {
+        let Some(line) = input.line("updates line").await? else {
+            return Ok(None);
+        };
+        if line == UPDATES_END.as_bytes() {
+            return Ok(None);
+        }
+        let context = String::from_utf8_lossy(&line).into_owned();
+        let wrong = |reason: &str| Broken::Protocol(format!("{reason} for {context:.1024}"));
+        let (method, path) = context
+            .split_once(' ')
+            .ok_or_else(|| wrong("no method and path"))?;
+        let method = match method {
+            "PUT" => Method::PUT,
+            "POST" => Method::POST,
+            "DELETE" => Method::DELETE,
+            _ => return Err(wrong("Invalid subrequest method")),
+        };
+        let mut headers = HeaderMap::new();
+        let mut replicated = Vec::new();
+        loop {
+            let line = input.line("updates line").await?;
+            let line = line.ok_or_else(|| wrong("Got no headers"))?;
+            if line.is_empty() {
+                break;
+            }
+            if replicated.len() >= HEADERS_MAX {
+                return Err(wrong("Too many headers"));
+            }
+            let (name, value) = header(&line).ok_or_else(|| wrong("Bad header"))?;
+            // All that is sent is kept, except what the server makes itself.
+            if name != "etag" && name != "x-backend-no-commit" {
+                replicated.push(name.as_str().to_owned());
+            }
+            headers.insert(name, value);
+        }
+        let length = headers.get(CONTENT_LENGTH).map(|value| {
+            let text = value.to_str().ok().map(str::trim);
+            text.and_then(|text| text.parse::<u64>().ok())
+        });
+        let content_length = match (length, &method) {
+            (Some(None), _) => return Err(wrong("Bad content-length")),
+            (Some(Some(length)), &Method::PUT) => length,
+            (None, &Method::PUT) => return Err(wrong("No content-length sent")),
+            (Some(Some(0)) | None, _) => 0,
+            (Some(Some(_)), _) => return Err(wrong("subrequest with content-length")),
+        };
+        self.add_backend_headers(&mut headers, &replicated);
+        let path = path.to_owned();
+        Ok(Some(Update {
+            method,
+            path,
+            headers,
+            content_length,
+        }))
+    }
+
+    fn add_backend_headers(&self, headers: &mut HeaderMap, replicated: &[String]) {
+        let set = |headers: &mut HeaderMap, name: &'static str, value: String| {
+            if let Ok(value) = HeaderValue::try_from(value) {
+                headers.insert(name, value);
+            }
+        };
+        set(
+            headers,
+            "x-backend-storage-policy-index",
+            self.policy.to_string(),
+        );
+        set(headers, "x-backend-replication", "True".into());
+        if let Some(index) = self.frag_index {
+            set(headers, "x-backend-ssync-frag-index", index.to_string());
+        }
+        if !replicated.is_empty() {
+            set(
+                headers,
+                "x-backend-replication-headers",
+                replicated.join(" "),
+            );
+        }
+    }
+
+    fn request(&self, update: Update, body: Body) -> Result<Request, Broken> {
+        let uri = format!("/{}/{}{}", self.device.name(), self.partition, update.path);
+        let uri: Uri = uri
+            .parse()
+            .map_err(|_| Broken::Protocol(format!("no path: {:.1024}", update.path)))?;
+        let mut request = Request::new(body);
+        *request.method_mut() = update.method;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = update.headers;
+        Ok(request)
+    }
+
+    async fn begin_small(
+        &self,
+        update: Update,
+        input: &mut Input,
+        under_way: &mut UnderWay,
+    ) -> Result<(), Broken> {
+        let mut left = update.content_length;
+        let mut content = BytesMut::new();
+        let mut whole = Bytes::new();
+        while left > 0 {
+            let bytes = input.content(left).await?;
+            left -= bytes.len() as u64;
+            if left == 0 && content.is_empty() {
+                whole = bytes;
+            } else {
+                content.extend_from_slice(&bytes);
+            }
+        }
+        if !content.is_empty() {
+            whole = content.freeze();
+        }
+        let path = update.path.clone();
+        let request = self.request(update, Body::full(whole))?;
+        under_way.paths.insert(path.clone());
+        let server = ObjectServer(self.inner.clone());
+        under_way.tasks.spawn(async move {
+            let status = server.call(request).await.status();
+            (path, status)
+        });
+        Ok(())
+    }
+
+    async fn finish_one(&self, under_way: &mut UnderWay, tally: &mut Tally) -> Result<(), Broken> {
+        match under_way.tasks.join_next().await {
+            Some(Ok((path, status))) => {
+                under_way.paths.remove(&path);
+                self.count(&path, status, tally)
+            }
+            Some(Err(error)) => Err(Broken::Protocol(format!("an update failed: {error}"))),
+            None => {
+                under_way.paths.clear();
+                Ok(())
+            }
+        }
+    }
+
+    /// Streams the content to the server. What it does not take is read all the same: the next
+    /// update comes after it.
+    async fn carry_out_large(
+        &self,
+        update: Update,
+        input: &mut Input,
+    ) -> Result<StatusCode, Broken> {
+        let length = update.content_length;
+        let (sender, body) = Body::channel(Some(length), 4);
+        let request = self.request(update, body)?;
+        let feed = async {
+            let mut left = length;
+            let mut is_taken = true;
+            while left > 0 {
+                let bytes = input.content(left).await?;
+                left -= bytes.len() as u64;
+                is_taken = is_taken && sender.send(bytes).await;
+            }
+            sender.finish().await;
+            Ok::<_, Broken>(())
+        };
+        let server = ObjectServer(self.inner.clone());
+        let (response, fed) = tokio::join!(server.call(request), feed);
+        fed?;
+        Ok(response.status())
+    }
+
+    /// Too many failures end the conversation.
+    fn count(&self, path: &str, status: StatusCode, tally: &mut Tally) -> Result<(), Broken> {
+        if status.is_success() || status == StatusCode::NOT_FOUND {
+            tally.successes += 1;
+            return Ok(());
+        }
+        let (device, partition) = (self.device.name(), self.partition);
+        tracing::warn!(device, partition, path, %status, "ssync subrequest failed");
+        tally.failures += 1;
+        let Tally {
+            successes,
+            failures,
+        } = *tally;
+        let config = &self.inner.config;
+        let ratio = failures as f64 / successes as f64;
+        let is_too_many = successes == 0 || ratio > config.replication_failure_ratio;
+        if failures >= config.replication_failure_threshold && is_too_many {
+            return Err(Broken::TooManyFailures(failures, successes));
+        }
+        Ok(())
+    }
+}
+
+fn header(line: &[u8]) -> Option<(HeaderName, HeaderValue)> {
+    let at = line.iter().position(|b| *b == b':')?;
+    let name = HeaderName::from_bytes(line[..at].trim_ascii()).ok()?;
+    let value = HeaderValue::from_bytes(line[at + 1..].trim_ascii()).ok()?;
+    Some((name, value))
+}

@@ -1,0 +1,109 @@
+//! OpenStack Swift's probe tests (test/probe) against Cairn's programs. They start and stop the
+//! programs by name, break things in between and look at the files: a cluster of four nodes in
+//! one machine, as upstream's "SAIO" document lays it out. It runs in namespaces of its own
+//! (mounts, network, processes), which needs root and leaves nothing behind.
+
+mod layout;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::conformance::{self, Counts};
+use crate::venv::Venv;
+use crate::workspace;
+
+const UPSTREAM: &str = include_str!("../conformance/probe-upstream.txt");
+const LATER: &str = include_str!("../conformance/probe-later.txt");
+
+#[derive(Args, Default)]
+pub(crate) struct Probe {
+    /// Modules of test/probe (all of them by default); with ::Class::test as pytest takes it
+    pub(crate) files: Vec<String>,
+    /// OpenStack Swift's own programs instead of Cairn's: are the lists right?
+    #[arg(long)]
+    pub(crate) upstream: bool,
+    /// Also show tests of the list of later ones that pass already
+    #[arg(long)]
+    pub(crate) show_early: bool,
+    /// Keep the cluster's folder, with the log of all programs
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+/// Programs that the tests need beside Swift's, and the Debian packages they are in.
+const NEEDED: [(&str, &str); 5] = [
+    ("rsync", "rsync"),
+    ("memcached", "memcached"),
+    ("unshare", "util-linux"),
+    ("ip", "iproute2"),
+    ("ps", "procps"),
+];
+
+pub(crate) fn run(options: &Probe) -> Result<Counts> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "the probe tests need root, for namespaces of their own"
+    );
+    for (program, package) in NEEDED {
+        ensure!(
+            workspace::install(program, package),
+            "{program} is missing: install the package {package}"
+        );
+    }
+    let venv = Venv::prepare()?;
+    let mut dir = workspace::scratch("probe")?;
+    dir.disable_cleanup(options.keep);
+    if options.keep {
+        println!("the cluster's folder is {}", dir.path().display());
+    }
+    layout::write(dir.path(), &venv, options.upstream)?;
+    let files = match &options.files[..] {
+        [] => vec![conformance::ALL.to_owned()],
+        files => files.to_vec(),
+    };
+    let outcomes = pytest(&venv, dir.path(), &files, options.show_early)?;
+    Ok(conformance::judge(
+        &outcomes,
+        UPSTREAM,
+        LATER,
+        &files,
+        "test.probe",
+        options.show_early,
+    ))
+}
+
+/// Runs files of `test/probe` inside; outcome by test name. Tests of the list of later ones would
+/// take long to fail: they are left out unless asked for.
+fn pytest(
+    venv: &Venv,
+    dir: &Path,
+    files: &[String],
+    with_later: bool,
+) -> Result<BTreeMap<String, String>> {
+    let later = conformance::names(if with_later { "" } else { LATER });
+    let left_out = later
+        .iter()
+        .filter_map(|test| conformance::file_of(test, "test.probe"))
+        .map(|file| format!("--deselect=test/probe/{file}"));
+    let results = workspace::results("conformance-probe")?;
+    let junit = results.join("junit.xml");
+    let status = Command::new("unshare")
+        .args(["--mount", "--net", "--pid", "--fork", "--kill-child"])
+        .args(["--mount-proc", "--propagation", "private", "--"])
+        .arg(dir.join("inside"))
+        .arg(dir)
+        .arg(venv.python())
+        .current_dir(&venv.source)
+        .env("SWIFT_TEST_CONFIG_FILE", dir.join("test.conf"))
+        .args(conformance::PYTEST)
+        .args(left_out)
+        .arg(format!("--junitxml={}", junit.display()))
+        .args(files.iter().map(|file| format!("test/probe/{file}")))
+        .status()
+        .context("running the probe tests")?;
+    conformance::outcomes(venv, status, &junit)
+}

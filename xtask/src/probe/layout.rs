@@ -1,0 +1,252 @@
+//! The cluster of the probe tests: four nodes, each with an account server on port 62N2, a
+//! container server on 62N1 and an object server on 62N0, two devices on each, and a proxy on 8080.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::venv::Venv;
+use crate::workspace::{build_cairn, run_quiet};
+
+/// Swift's programs that Cairn is called by.
+const PROGRAMS: &[&str] = &[
+    "swift-proxy-server",
+    "swift-account-server",
+    "swift-container-server",
+    "swift-object-server",
+    "swift-account-auditor",
+    "swift-account-reaper",
+    "swift-account-replicator",
+    "swift-container-auditor",
+    "swift-container-replicator",
+    "swift-container-updater",
+    "swift-object-auditor",
+    "swift-object-expirer",
+    "swift-object-replicator",
+    "swift-object-updater",
+    "swift-init",
+    "swift-ring-builder",
+];
+/// Those that only OpenStack Swift has.
+const UPSTREAM_ONLY: &[&str] = &[
+    "swift-container-reconciler",
+    "swift-container-sharder",
+    "swift-container-sync",
+    "swift-object-reconstructor",
+];
+
+const PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache etag-quoter \
+                        listing_formats bulk tempurl ratelimit crossdomain tempauth staticweb \
+                        copy container-quotas account-quotas slo dlo versioned_writes symlink \
+                        proxy-logging proxy-server";
+const FILTERS: &[(&str, &str)] = &[
+    ("catch_errors", "catch_errors"),
+    ("gatekeeper", "gatekeeper"),
+    ("healthcheck", "healthcheck"),
+    ("proxy-logging", "proxy_logging"),
+    ("cache", "memcache"),
+    ("etag-quoter", "etag_quoter"),
+    ("listing_formats", "listing_formats"),
+    ("bulk", "bulk"),
+    ("tempurl", "tempurl"),
+    ("ratelimit", "ratelimit"),
+    ("crossdomain", "crossdomain"),
+    ("staticweb", "staticweb"),
+    ("copy", "copy"),
+    ("container-quotas", "container_quotas"),
+    ("account-quotas", "account_quotas"),
+    ("slo", "slo"),
+    ("dlo", "dlo"),
+    ("symlink", "symlink"),
+];
+const TEMPAUTH: &str = "\
+[filter:tempauth]
+use = egg:swift#tempauth
+user_admin_admin = admin .admin .reseller_admin
+user_test_tester = testing .admin
+user_test_tester2 = testing2 .admin
+user_test_tester3 = testing3
+user_test2_tester2 = testing2 .admin
+
+[filter:versioned_writes]
+use = egg:swift#versioned_writes
+allow_versioned_writes = true
+allow_object_versioning = true
+";
+const SWIFT_CONF: &str = "\
+[swift-hash]
+swift_hash_path_prefix = changeme
+swift_hash_path_suffix = changeme
+
+[storage-policy:0]
+name = gold
+policy_type = replication
+default = yes
+
+[storage-policy:1]
+name = silver
+policy_type = replication
+";
+
+/// Writes everything below `dir`: confs, rings, programs, scripts, and folders to be mounted.
+pub(super) fn write(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
+    let etc = dir.join("swift");
+    for folder in ["bin", "swift", "srv"] {
+        fs::create_dir_all(dir.join(folder))?;
+    }
+    programs(dir, venv, upstream)?;
+    let log = format!("log_address = {}\n", dir.join("log.socket").display());
+    fs::write(etc.join("swift.conf"), SWIFT_CONF)?;
+    fs::write(etc.join("proxy-server.conf"), proxy(&log))?;
+    fs::write(etc.join("internal-client.conf"), internal_client(&log))?;
+    let expirer = format!("{}\n[object-expirer]\n", internal_client(&log));
+    fs::write(etc.join("object-expirer.conf"), expirer)?;
+    for (kind, port) in [("account", 2), ("container", 1), ("object", 0)] {
+        let folder = etc.join(format!("{kind}-server"));
+        fs::create_dir_all(&folder)?;
+        for node in 1..=4 {
+            let text = backend(kind, node, 6200 + node * 10 + port, &log);
+            fs::write(folder.join(format!("{node}.conf")), text)?;
+        }
+    }
+    fs::write(dir.join("rsyncd.conf"), rsyncd(dir))?;
+    let test = "[probe_test]\ncheck_server_timeout = 30\nvalidate_rsync = true\n";
+    fs::write(dir.join("test.conf"), test)?;
+    for (kind, port, replicas) in [
+        ("account", 2, 3),
+        ("container", 1, 3),
+        ("object", 0, 3),
+        ("object-1", 0, 2),
+    ] {
+        ring(dir, &etc, kind, port, replicas)?;
+    }
+    Ok(())
+}
+
+fn programs(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
+    let bin = dir.join("bin");
+    let cairn = if upstream {
+        None
+    } else {
+        Some(fs::canonicalize(build_cairn()?)?)
+    };
+    for name in PROGRAMS {
+        let program = cairn.clone().unwrap_or_else(|| venv.bin.join(name));
+        symlink(program, bin.join(name))?;
+    }
+    if upstream {
+        for name in UPSTREAM_ONLY {
+            symlink(venv.bin.join(name), bin.join(name))?;
+        }
+    }
+    let script = |path: &Path, text: &str| -> Result<()> {
+        fs::write(path, text)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+        Ok(())
+    };
+    script(
+        &dir.join("inside"),
+        include_str!("../../conformance/probe-inside.sh"),
+    )?;
+    let reset = include_str!("../../conformance/probe-reset.sh");
+    script(&bin.join("resetswift"), reset)?;
+    script(&bin.join("swift-orphans"), reset)
+}
+
+fn proxy(log: &str) -> String {
+    let mut text = format!(
+        "[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = 8080\nworkers = 1\n{log}\n\
+         [pipeline:main]\npipeline = {PIPELINE}\n\n\
+         [app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = true\n\
+         allow_account_management = true\n\n{TEMPAUTH}\n"
+    );
+    for (name, entry_point) in FILTERS {
+        let _ = writeln!(text, "[filter:{name}]\nuse = egg:swift#{entry_point}\n");
+    }
+    text
+}
+
+/// A pipeline for requests of the cluster's own.
+fn internal_client(log: &str) -> String {
+    format!(
+        "[DEFAULT]\n{log}\n\
+         [pipeline:main]\npipeline = catch_errors proxy-logging cache symlink proxy-server\n\n\
+         [app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = true\n\
+         allow_account_management = true\n\n\
+         [filter:cache]\nuse = egg:swift#memcache\n\n\
+         [filter:symlink]\nuse = egg:swift#symlink\n\n\
+         [filter:proxy-logging]\nuse = egg:swift#proxy_logging\n\n\
+         [filter:catch_errors]\nuse = egg:swift#catch_errors\n"
+    )
+}
+
+fn backend(kind: &str, node: u32, port: u32, log: &str) -> String {
+    let mut text = format!(
+        "[DEFAULT]\ndevices = /srv/{node}/node\nmount_check = false\ndisable_fallocate = true\n\
+         bind_ip = 127.0.0.{node}\nbind_port = {port}\nworkers = 1\n\
+         recon_cache_path = /srv/cache/{node}\n{log}\n\
+         [pipeline:main]\npipeline = healthcheck recon {kind}-server\n\n\
+         [app:{kind}-server]\nuse = egg:swift#{kind}\n\n\
+         [filter:recon]\nuse = egg:swift#recon\n\n\
+         [filter:healthcheck]\nuse = egg:swift#healthcheck\n\n\
+         [{kind}-replicator]\nrsync_module = {{replication_ip}}::{kind}{{replication_port}}\n\n\
+         [{kind}-auditor]\n\n"
+    );
+    text.push_str(match kind {
+        "account" => "[account-reaper]\n",
+        "container" => {
+            "[container-updater]\n\n[container-sync]\n\
+             internal_client_conf_path = /etc/swift/internal-client.conf\n\n\
+             [container-sharder]\nauto_shard = true\n\
+             rsync_module = {replication_ip}::container{replication_port}\n\
+             shard_container_threshold = 100\nshard_scanner_batch_size = 10\n\
+             cleave_batch_size = 2\n"
+        }
+        _ => "[object-updater]\n\n[object-reconstructor]\n\n[object-relinker]\n",
+    });
+    text
+}
+
+fn rsyncd(dir: &Path) -> String {
+    let mut text = format!(
+        "uid = root\ngid = root\nuse chroot = no\naddress = 0.0.0.0\n\
+         log file = {}\npid file = /run/rsyncd.pid\n",
+        dir.join("rsyncd.log").display()
+    );
+    for (kind, port) in [("account", 2), ("container", 1), ("object", 0)] {
+        for node in 1..=4 {
+            let port = 6200 + node * 10 + port;
+            let _ = write!(
+                text,
+                "\n[{kind}{port}]\nmax connections = 25\npath = /srv/{node}/node/\n\
+                 read only = false\nlock file = /run/lock/{kind}{port}.lock\n"
+            );
+        }
+    }
+    text
+}
+
+fn ring(dir: &Path, etc: &Path, kind: &str, port: u32, replicas: u32) -> Result<()> {
+    let builder = format!("{kind}.builder");
+    let run = |arguments: &[&str]| {
+        run_quiet(
+            Command::new(dir.join("bin/swift-ring-builder"))
+                .current_dir(etc)
+                .arg(&builder)
+                .args(arguments),
+        )
+        .with_context(|| format!("making the ring {kind}"))
+    };
+    run(&["create", "10", &replicas.to_string(), "1"])?;
+    for node in 1..=4 {
+        let port = 6200 + node * 10 + port;
+        let device = format!("r1z{node}-127.0.0.{node}:{port}/sdb{node}");
+        run(&["add", &device, "1"])?;
+    }
+    run(&["rebalance"])?;
+    Ok(())
+}
