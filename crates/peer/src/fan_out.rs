@@ -89,11 +89,11 @@ pub async fn fan_out(
     for head in headers {
         let (backends, nodes, request, tx) =
             (backends.clone(), nodes.clone(), request.clone(), tx.clone());
-        tokio::spawn(async move {
+        tokio::spawn(Box::pin(async move {
             let answer =
                 one_replica(&backends, &nodes, partition, &request, head, patience.node).await;
             let _ = tx.send(answer).await;
-        });
+        }));
     }
     drop(tx);
     let quorum = quorum::quorum_size(node_count);

@@ -80,8 +80,9 @@ impl Putter {
         let (backends, address) = (backends.clone(), node.address);
         // The whole upload may take long; silence is bounded chunk by chunk.
         let whole = Duration::from_secs(24 * 3600);
-        let mut response =
-            tokio::spawn(async move { backends.call(address, request, whole).await });
+        let mut response = tokio::spawn(Box::pin(async move {
+            backends.call(address, request, whole).await
+        }));
         let ready = tokio::select! {
             _ = ready => None,
             answer = &mut response => Some(answer),

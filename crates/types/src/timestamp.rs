@@ -94,11 +94,19 @@ impl Timestamp {
 
     /// The sixteen-character form, without the offset.
     pub fn normal(self) -> String {
-        format!(
-            "{:010}.{:05}",
-            self.ticks / TICKS_PER_SECOND,
-            self.ticks % TICKS_PER_SECOND
-        )
+        let (secs, fraction) = (self.ticks / TICKS_PER_SECOND, self.ticks % TICKS_PER_SECOND);
+        if secs > 9_999_999_999 {
+            return format!("{secs:010}.{fraction:05}");
+        }
+        // Digit by digit: every request writes several of these.
+        let mut text = [b'.'; 16];
+        for (digits, mut number) in [(0..10, secs), (11..16, fraction)] {
+            for digit in text[digits].iter_mut().rev() {
+                *digit = b'0' + (number % 10) as u8;
+                number /= 10;
+            }
+        }
+        text.iter().copied().map(char::from).collect()
     }
 
     /// The form on disk and between servers.

@@ -112,7 +112,10 @@ async fn to_the_end<F>(work: F) -> Result<Response, Refusal>
 where
     F: Future<Output = Result<Response, Refusal>> + Send + 'static,
 {
-    tokio::spawn(work).await.unwrap_or(Err(Refusal::Failed))
+    // Boxed: a task's future is moved half a dozen times before it is where it stays.
+    tokio::spawn(Box::pin(work))
+        .await
+        .unwrap_or(Err(Refusal::Failed))
 }
 
 #[cfg(test)]

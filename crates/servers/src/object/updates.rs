@@ -132,7 +132,9 @@ impl Inner {
         };
         let sends = destinations.into_iter().map(|destination| {
             let (inner, target, update) = (self.clone(), target.clone(), update.clone());
-            tokio::spawn(async move { inner.send_update(&target, update, Some(destination)).await })
+            tokio::spawn(Box::pin(async move {
+                inner.send_update(&target, update, Some(destination)).await
+            }))
         });
         // They go on when nobody waits for them any more.
         let all = join_all(sends.collect::<Vec<_>>());
