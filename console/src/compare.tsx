@@ -159,9 +159,9 @@ function Figures({ a, b, names, first, second }: { a: string; b: string; names: 
               {found.map((m, n) => (
                 <tr key={m.key} class={m === match && found.length > 1 ? "chosen" : ""}>
                   <td class="first">{found[n - 1]?.stage === m.stage ? "" : m.stage}</td><td>{found.length > 1 ? <button type="button" class="link" aria-pressed={m === match} onClick={() => setChosen(m.key)}>{m.operation}</button> : m.operation}</td>
-                  <td class="n">{rate(m.a.ops_per_second)}</td><td class="n">{rate(m.b.ops_per_second)}</td><td class="n"><Change from={m.a.ops_per_second} to={m.b.ops_per_second} more="good" /></td>
-                  <td class="n">{bandwidth(m.a.bytes_per_second)}</td><td class="n">{bandwidth(m.b.bytes_per_second)}</td><td class="n"><Change from={m.a.bytes_per_second} to={m.b.bytes_per_second} more="good" /></td>
-                  <td class="n">{latency(m.a.last_byte[measure])}</td><td class="n">{latency(m.b.last_byte[measure])}</td><td class="n"><Change from={m.a.last_byte[measure]} to={m.b.last_byte[measure]} more="bad" /></td>
+                  <td class="n">{rate(m.a.ops_per_second)}</td><td class="n">{rate(m.b.ops_per_second)}</td><td class="n"><Change from={m.a.ops_per_second} to={m.b.ops_per_second} /></td>
+                  <td class="n">{bandwidth(m.a.bytes_per_second)}</td><td class="n">{bandwidth(m.b.bytes_per_second)}</td><td class="n"><Change from={m.a.bytes_per_second} to={m.b.bytes_per_second} /></td>
+                  <td class="n">{latency(m.a.last_byte[measure])}</td><td class="n">{latency(m.b.last_byte[measure])}</td><td class="n"><Change from={m.a.last_byte[measure]} to={m.b.last_byte[measure]} /></td>
                   <td class={`n ${m.a.failed ? "bad-text" : ""}`}>{count(m.a.failed)}</td><td class={`n ${m.b.failed ? "bad-text" : ""}`}>{count(m.b.failed)}</td>
                 </tr>
               ))}
@@ -178,10 +178,9 @@ function Figures({ a, b, names, first, second }: { a: string; b: string; names: 
   );
 }
 
-function Change({ from, to, more }: { from: number; to: number; more: "good" | "bad" }) {
-  const part = from ? to / from - 1 : 0;
-  const tone = Math.abs(part) < 0.02 ? "" : part > 0 === (more === "good") ? "better" : "worse";
-  return <span class={tone}>{change(from, to)}{tone && <span class="visually-hidden"> {tone}</span>}</span>;
+/** A difference of two runs, without a colour: whether it means anything is the verdict's to say. */
+function Change({ from, to }: { from: number; to: number }) {
+  return <span>{change(from, to)}</span>;
 }
 
 function StageRates({ found, stages, names }: { found: Match[]; stages: string[]; names: [string, string] }) {
