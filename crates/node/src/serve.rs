@@ -198,6 +198,9 @@ fn threads(servers: &[Server]) -> usize {
 fn runtime(servers: &[Server]) -> Result<Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads(servers))
+        // Disks' threads wake tasks through this queue: what has been read or written is answered
+        // before new requests are begun, so that fewer are under way at once.
+        .global_queue_interval(1)
         .thread_name("cairn-worker")
         .enable_all()
         .build()
