@@ -145,30 +145,37 @@ fn add_chexor(conn: &Connection) -> Result<()> {
             | FunctionFlags::SQLITE_DETERMINISTIC
             | FunctionFlags::SQLITE_INNOCUOUS,
         |context| {
-            let mut md5 = Md5::new();
             let name = context.get_raw(1);
             if name == ValueRef::Null {
                 return Err(rusqlite::Error::UserFunctionError("name is NULL".into()));
             }
+            let mut md5 = Md5::new();
             update_text(&mut md5, name);
-            md5.update(b"-");
-            update_text(&mut md5, context.get_raw(2));
-            let old = context.get_raw(0).as_str().ok();
-            let old = old.and_then(|old| u128::from_str_radix(old, 16).ok());
-            let Some(old) = old else {
-                return Err(rusqlite::Error::UserFunctionError("bad hash".into()));
-            };
-            Ok(chexor(old, md5))
+            let old = context.get_raw(0).as_str().unwrap_or_default();
+            xor_text(old, finish_row(md5, context.get_raw(2)))
         },
     )?;
     Ok(())
 }
 
-/// The running hash of a database's rows: the XOR of each row's MD5, so that adding a row twice
-/// takes it out, in any order.
-fn chexor(old: u128, row: Md5) -> String {
-    let row: [u8; 16] = row.finalize().into();
-    format!("{:032x}", old ^ u128::from_be_bytes(row))
+/// What a row adds to the running hash of its database: the XOR of each row's MD5, so that adding
+/// a row twice takes it out, in any order.
+pub(crate) fn row_hash(name: &[u8], time: ValueRef<'_>) -> u128 {
+    finish_row(Md5::new_with_prefix(name), time)
+}
+
+fn finish_row(mut md5: Md5, time: ValueRef<'_>) -> u128 {
+    md5.update(b"-");
+    update_text(&mut md5, time);
+    u128::from_be_bytes(md5.finalize().into())
+}
+
+/// The running hash `old`, as the database has it, with rows added or taken out.
+pub(crate) fn xor_text(old: &str, rows: u128) -> rusqlite::Result<String> {
+    match u128::from_str_radix(old, 16) {
+        Ok(old) => Ok(format!("{:032x}", old ^ rows)),
+        Err(_) => Err(rusqlite::Error::UserFunctionError("bad hash".into())),
+    }
 }
 
 /// Feeds a value in the text form that Python would give it.

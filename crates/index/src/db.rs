@@ -18,10 +18,11 @@ use rusqlite::Connection;
 
 use crate::broker::Broker;
 use crate::config::IndexConfig;
+use crate::container::batch;
 use crate::files::{self, Identity};
 use crate::migrate::{Schema, migrate};
 use crate::schema::{self, NewDb};
-use crate::{DbKey, DriveCheck, IndexError, Result, connection, deferred, pending};
+use crate::{DbKey, DriveCheck, IndexError, ObjectRow, Result, connection, deferred, pending};
 
 /// Read connections kept per database; more are opened when more read at once.
 const READERS_KEPT: usize = 2;
@@ -32,6 +33,10 @@ pub(crate) trait Update: Send {
     fn check(&self) -> DriveCheck;
     /// Make the database if there is none.
     fn new_db(&self) -> Option<&NewDb>;
+    /// Object rows, where that is all it adds: those of one transaction are merged together.
+    fn take_object_rows(&mut self) -> Option<Vec<ObjectRow>> {
+        None
+    }
     /// It may fail after changing something, and is then undone alone.
     fn may_fail(&self) -> bool;
     fn apply(&mut self, broker: Broker<'_>) -> Result<()>;
@@ -94,8 +99,12 @@ impl Db {
     }
 
     /// The right to write: nobody else in this process writes while it is held.
-    pub(crate) fn writer(&self) -> MutexGuard<'_, Option<Connection>> {
-        lock(&self.writer)
+    pub(crate) fn writer(&self) -> Result<MutexGuard<'_, Option<Connection>>> {
+        let writer = lock(&self.writer);
+        if let Some(conn) = writer.as_ref() {
+            batch::set_triggers(conn, true)?;
+        }
+        Ok(writer)
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -225,9 +234,7 @@ impl Db {
         let mut outcomes = Vec::with_capacity(updates.len());
         let mut updates = updates;
         let result = run(conn, "BEGIN IMMEDIATE").and_then(|()| {
-            for update in &mut updates {
-                outcomes.push(apply_alone(conn, broker, update.as_mut())?);
-            }
+            apply_all(broker, &mut updates, &mut outcomes)?;
             run(conn, "COMMIT")
         });
         let error = result.err().map(|error| {
@@ -436,6 +443,7 @@ impl Db {
         let schema = Schema {
             indexed: true,
             has_epoch: false,
+            known_triggers: true,
         };
         let broker = self.broker(config, &conn, schema, true);
         run(&conn, "BEGIN IMMEDIATE")?;
@@ -459,6 +467,35 @@ fn has_epoch(file: &std::path::Path) -> bool {
 fn run(conn: &Connection, sql: &str) -> Result<()> {
     conn.prepare_cached(sql)?.execute([])?;
     Ok(())
+}
+
+/// Applies updates in their order; neighbours that only add object rows are one.
+fn apply_all(
+    broker: Broker<'_>,
+    updates: &mut [Box<dyn Update>],
+    outcomes: &mut Vec<Result<()>>,
+) -> Result<()> {
+    let mut rows = Vec::new();
+    for update in updates {
+        if broker.schema.known_triggers
+            && let Some(more) = update.take_object_rows()
+        {
+            rows.extend(more);
+            outcomes.push(Ok(()));
+            continue;
+        }
+        merge_rows(broker, std::mem::take(&mut rows))?;
+        outcomes.push(apply_alone(broker.conn, broker, update.as_mut())?);
+    }
+    merge_rows(broker, rows)
+}
+
+fn merge_rows(broker: Broker<'_>, rows: Vec<ObjectRow>) -> Result<()> {
+    batch::set_triggers(broker.conn, rows.is_empty())?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    batch::merge(broker, rows)
 }
 
 /// The outer error undoes the whole transaction, the inner one only this update.

@@ -214,8 +214,14 @@ impl ContainerDb {
 
     /// Adds rows. With `new` the database is made if there is none.
     pub async fn merge_items(&self, new: Option<NewDb>, rows: Vec<ObjectRow>) -> Result<()> {
-        let f = move |broker: Broker<'_>| ContainerBroker(broker).merge_items(rows);
-        write(&self.pool, &self.key, self.check, new, f, false).await
+        let (tell, told) = oneshot::channel();
+        let update = Box::new(WaitingRows {
+            check: self.check,
+            new,
+            rows,
+            tell,
+        });
+        answer(self.pool.submit_update(&self.key, update).map(|()| told)).await
     }
 
     pub async fn list_objects(
@@ -378,5 +384,40 @@ where
         let answer = outcome.and_then(|()| value.ok_or(IndexError::Closed));
         // If whoever asked has gone, the update stands all the same.
         let _ = tell.send(answer);
+    }
+}
+
+/// Object rows with someone waiting for their commit.
+struct WaitingRows {
+    check: DriveCheck,
+    new: Option<NewDb>,
+    rows: Vec<ObjectRow>,
+    tell: oneshot::Sender<Result<()>>,
+}
+
+impl Update for WaitingRows {
+    fn check(&self) -> DriveCheck {
+        self.check
+    }
+
+    fn new_db(&self) -> Option<&NewDb> {
+        self.new.as_ref()
+    }
+
+    fn take_object_rows(&mut self) -> Option<Vec<ObjectRow>> {
+        Some(std::mem::take(&mut self.rows))
+    }
+
+    fn may_fail(&self) -> bool {
+        false
+    }
+
+    fn apply(&mut self, broker: Broker<'_>) -> Result<()> {
+        ContainerBroker(broker).merge_items(std::mem::take(&mut self.rows))
+    }
+
+    fn finish(self: Box<Self>, outcome: Result<()>) {
+        // If whoever asked has gone, the rows stand all the same.
+        let _ = self.tell.send(outcome);
     }
 }

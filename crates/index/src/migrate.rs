@@ -6,6 +6,7 @@
 
 use rusqlite::Connection;
 
+use crate::container::batch;
 use crate::schema::{
     ACCOUNT_POLICY_STAT, CONTAINER_INFO, CONTAINER_POLICY_STAT, CONTAINER_STAT_VIEW,
     CONTAINER_TRIGGERS, OBJECT_TRIGGERS, SHARD_RANGE_TABLE,
@@ -19,6 +20,8 @@ pub(crate) struct Schema {
     pub(crate) indexed: bool,
     /// The file's name has an epoch: the container is, or was, a shard or sharded.
     pub(crate) has_epoch: bool,
+    /// Rows of objects may be merged without triggers (`container/batch.rs`).
+    pub(crate) known_triggers: bool,
 }
 
 pub(crate) fn migrate(conn: &Connection, kind: DbKind, has_epoch: bool) -> Result<Schema> {
@@ -30,6 +33,7 @@ pub(crate) fn migrate(conn: &Connection, kind: DbKind, has_epoch: bool) -> Resul
     Ok(Schema {
         indexed: exists(conn, "index", &index)?,
         has_epoch,
+        known_triggers: kind == DbKind::Container && batch::known_triggers(conn)?,
     })
 }
 

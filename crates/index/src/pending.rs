@@ -20,6 +20,7 @@ use base64::engine::general_purpose::STANDARD;
 use cairn_formats::pickle::{self, Value};
 
 use crate::broker::Broker;
+use crate::container::batch;
 use crate::files::{self, is_missing};
 use crate::{AccountBroker, ContainerBroker, ContainerRow, DbKind, IndexError, ObjectRow, Result};
 
@@ -39,6 +40,7 @@ pub(crate) fn merge_pending(broker: Broker<'_>, db_file: &Path) -> Result<()> {
         return Ok(());
     }
     let text = fs::read(&path).map_err(|error| IndexError::io(&path, error))?;
+    batch::set_triggers(broker.conn, true)?;
     broker.conn.execute_batch("BEGIN IMMEDIATE")?;
     let merged = merge_all(broker, &text, &path).and_then(|()| {
         broker.conn.execute_batch("COMMIT")?;

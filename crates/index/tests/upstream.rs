@@ -246,6 +246,10 @@ fn merging_gives_the_same_rows() {
         }
         // And Swift's file, opened by us.
         assert_eq!(our_rows(&theirs), rows_of(&answers[10]));
+        for db in [&ours, &theirs] {
+            let known = db.read(|broker| Ok(broker.counts_in_batches()));
+            assert!(block_on(known).unwrap());
+        }
         assert_same_info(&theirs, &answers[9]);
     }
 }

@@ -60,7 +60,30 @@ impl ObjectRow {
         }
     }
 
-    fn created_at(&self) -> String {
+    /// From the columns created_at, size, content_type, etag and deleted.
+    pub(super) fn stored(
+        row: &rusqlite::Row<'_>,
+        name: &str,
+        storage_policy_index: i64,
+    ) -> rusqlite::Result<Self> {
+        let created_at: Option<String> = row.get(0)?;
+        let zero = (Timestamp::ZERO, Timestamp::ZERO, Timestamp::ZERO);
+        let (data, ctype, meta) =
+            decode_timestamps(&created_at.unwrap_or_default()).unwrap_or(zero);
+        Ok(ObjectRow {
+            name: name.to_owned(),
+            data,
+            ctype,
+            meta,
+            size: row.get::<_, Option<i64>>(1)?.unwrap_or(0),
+            content_type: row.get::<_, Option<String>>(2)?.unwrap_or_default(),
+            etag: row.get::<_, Option<String>>(3)?.unwrap_or_default(),
+            deleted: row.get(4)?,
+            storage_policy_index,
+        })
+    }
+
+    pub(super) fn created_at(&self) -> String {
         encode_timestamps(self.data, Some(self.ctype), Some(self.meta))
     }
 }
@@ -85,7 +108,7 @@ impl TryFrom<ObjectRecord> for ObjectRow {
 }
 
 /// Puts into `new` what `old` has newer. False if that leaves nothing of `new`.
-fn keep_newest(new: &mut ObjectRow, old: &ObjectRow) -> bool {
+pub(super) fn keep_newest(new: &mut ObjectRow, old: &ObjectRow) -> bool {
     // The size of what a manifest stands for goes with the data, though it is written into the
     // content type.
     let (old_type, old_bytes) = extract_swift_bytes(&old.content_type);
@@ -164,28 +187,14 @@ impl ContainerBroker<'_> {
                  WHERE name = ? AND storage_policy_index = ?",
             ))?
             .query_row(params![name, storage_policy_index], |row| {
-                let created_at: Option<String> = row.get(0)?;
-                let zero = (Timestamp::ZERO, Timestamp::ZERO, Timestamp::ZERO);
-                let (data, ctype, meta) =
-                    decode_timestamps(&created_at.unwrap_or_default()).unwrap_or(zero);
-                Ok(ObjectRow {
-                    name: name.to_owned(),
-                    data,
-                    ctype,
-                    meta,
-                    size: row.get::<_, Option<i64>>(1)?.unwrap_or(0),
-                    content_type: row.get::<_, Option<String>>(2)?.unwrap_or_default(),
-                    etag: row.get::<_, Option<String>>(3)?.unwrap_or_default(),
-                    deleted: row.get(4)?,
-                    storage_policy_index,
-                })
+                ObjectRow::stored(row, name, storage_policy_index)
             })
             .optional()?;
         Ok(row)
     }
 
     /// `deleted IN (0, 1)` makes SQLite use the index on (deleted, name), where there is one.
-    fn by_name(&self, indexed: &'static str, plain: &'static str) -> &'static str {
+    pub(super) fn by_name(&self, indexed: &'static str, plain: &'static str) -> &'static str {
         if self.0.schema.indexed {
             indexed
         } else {

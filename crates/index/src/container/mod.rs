@@ -1,5 +1,6 @@
 //! A container database: facts about the container, and its policy.
 
+pub(crate) mod batch;
 mod merge;
 
 use std::ops::Deref;
@@ -10,6 +11,9 @@ use crate::Result;
 use crate::broker::{Broker, timestamp};
 
 pub use merge::ObjectRow;
+
+/// Rows for which it is worth having SQLite prepare its statements anew.
+const BATCH_ROWS: usize = 16;
 
 /// A container database, lent to a closure.
 pub struct ContainerBroker<'c>(pub(crate) Broker<'c>);
@@ -188,8 +192,20 @@ impl ContainerBroker<'_> {
         self.merge_timestamps_with([created, put, delete], || self.is_deleted())
     }
 
+    /// Whether rows that are committed together are counted together: the database's triggers are
+    /// known, so that they can be left out.
+    pub fn counts_in_batches(&self) -> bool {
+        self.0.schema.known_triggers
+    }
+
     /// Adds rows, keeping of each what is newest.
     pub fn merge_items(&self, rows: Vec<ObjectRow>) -> Result<()> {
+        if self.0.schema.known_triggers && rows.len() >= BATCH_ROWS {
+            batch::set_triggers(self.0.conn, false)?;
+            let merged = batch::merge(self.0, rows);
+            batch::set_triggers(self.0.conn, true)?;
+            return merged;
+        }
         for row in rows {
             self.merge_item(row)?;
         }

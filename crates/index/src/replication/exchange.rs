@@ -57,7 +57,7 @@ impl Db {
             )));
         }
         let to = dir.join(file_name);
-        let mut writer = self.writer();
+        let mut writer = self.writer()?;
         if to.exists() || !received.exists() {
             return Ok(Received::NotNow);
         }
@@ -96,7 +96,7 @@ impl Db {
         since: i64,
     ) -> Result<Received> {
         let received = received_path(self, config, name)?;
-        let mut writer = self.writer();
+        let mut writer = self.writer()?;
         let opened = self.open_merged(config, &mut writer)?;
         let Some(conn) = writer.as_ref() else {
             return Ok(Received::NotNow);
@@ -190,7 +190,7 @@ impl Db {
         config: &IndexConfig,
         may_go: impl FnOnce(Broker<'_>) -> Result<bool>,
     ) -> Result<bool> {
-        let mut writer = self.writer();
+        let mut writer = self.writer()?;
         let opened = self.open_merged(config, &mut writer)?;
         let Some(conn) = writer.as_ref() else {
             return Ok(false);

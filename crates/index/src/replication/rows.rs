@@ -154,13 +154,13 @@ impl Broker<'_> {
         let last = rows.last();
         match rows {
             Rows::Objects(rows) => {
-                for row in rows {
+                let row = |row: ObjectRecord| {
                     let name = row.name.clone();
-                    let row = ObjectRow::try_from(row).map_err(|error| {
-                        IndexError::bad_row(format!("row of {name:?}: {error}"))
-                    })?;
-                    ContainerBroker(*self).merge_item(row)?;
-                }
+                    ObjectRow::try_from(row)
+                        .map_err(|error| IndexError::bad_row(format!("row of {name:?}: {error}")))
+                };
+                let rows = rows.into_iter().map(row).collect::<Result<_>>()?;
+                ContainerBroker(*self).merge_items(rows)?;
             }
             Rows::Containers(rows) => {
                 let rows = rows.into_iter().map(ContainerRow::from).collect();
