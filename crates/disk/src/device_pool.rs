@@ -8,6 +8,7 @@
 
 mod commit_lane;
 mod lane;
+pub(crate) mod touched;
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -17,7 +18,9 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll};
+use std::time::Instant;
 
+use cairn_types::ObjectHash;
 use futures_channel::oneshot;
 use rustix::fs::{Mode, OFlags, Stat};
 
@@ -27,6 +30,7 @@ use crate::steps::{self, Step};
 use crate::verified::VerifiedCache;
 use commit_lane::CommitLane;
 use lane::{Lane, Refused};
+use touched::Touched;
 
 /// Space that stays free: an upload that would eat into it is refused (`fallocate_reserve`).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -185,6 +189,7 @@ pub(crate) struct DeviceState {
     /// Locks among our own threads, taken before a partition's lock file.
     partition_locks: [Mutex<()>; 32],
     pub(crate) verified: VerifiedCache,
+    pub(crate) touched: Touched,
 }
 
 struct Root {
@@ -220,6 +225,7 @@ impl Device {
                 use_direct_io: AtomicBool::new(true),
                 partition_locks: std::array::from_fn(|_| Mutex::new(())),
                 verified: VerifiedCache::new(),
+                touched: Touched::new(),
             }),
         }
     }
@@ -249,6 +255,24 @@ impl Device {
         F: FnOnce(&Disk) -> Result<T, DiskError> + Send + 'static,
     {
         self.submit(&self.reads, false, work)
+    }
+
+    /// Runs `work` here and now, for an object of which all that is to be read may be expected in
+    /// memory (`touched.rs`). `None` where it is not: ask [`Device::read`].
+    pub fn read_cached<T>(
+        &self,
+        hash: &ObjectHash,
+        work: impl FnOnce(&Disk) -> Option<T>,
+    ) -> Option<T> {
+        let touched = &self.state.touched;
+        if !touched.may_read(hash) {
+            return None;
+        }
+        let disk = self.state.disk().ok()?;
+        let begun = Instant::now();
+        let read = work(&disk);
+        touched.took(begun.elapsed());
+        read
     }
 
     /// Runs `work` on a write thread; refused where the device is poisoned.

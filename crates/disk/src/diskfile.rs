@@ -1,8 +1,9 @@
 //! The engine that keeps objects as Swift does: a directory for each, a file for each of its
 //! states, metadata in extended attributes. Layout in `layout.rs`.
 
+mod look;
 mod open;
-pub(crate) use open::read_range;
+pub(crate) use look::read_range;
 mod write;
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -168,6 +169,7 @@ impl DiskFileEngine {
 
     fn clean_up_after(&self, disk: &Disk, key: &ObjectKey, published: &Published) {
         let dir = hash_dir(key.policy, key.partition, key.hash);
+        disk.state.touched.mark(&key.hash);
         if let Err(error) = self.clean_up_in(disk, &dir, published.dir.as_fd()) {
             let object = &*key.name;
             tracing::warn!(device = disk.name(), object, %error, "obsolete files not removed");
@@ -212,6 +214,15 @@ impl ObjectEngine for DiskFileEngine {
         options: &OpenOptions,
     ) -> Result<OpenObject, DiskError> {
         self.open_object(disk, key, options)
+    }
+
+    fn open_cached(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        options: &OpenOptions,
+    ) -> Option<Result<OpenObject, DiskError>> {
+        self.open_object_cached(disk, key, options)
     }
 
     fn create(

@@ -142,6 +142,15 @@ pub trait ObjectEngine: Send + Sync {
         options: &OpenOptions,
     ) -> Result<OpenObject, DiskError>;
 
+    /// As `open`, but of what lies in memory only, in no time: `None` where that is not the case,
+    /// or where there is more to do than to read.
+    fn open_cached(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        options: &OpenOptions,
+    ) -> Option<Result<OpenObject, DiskError>>;
+
     /// Begins an upload of `size` bytes, where that is known. `hash`: compute the MD5 on the way.
     fn create(
         &self,

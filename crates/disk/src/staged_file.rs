@@ -357,9 +357,22 @@ pub(crate) fn make_dirs(disk: &Disk, dir: &str) -> Result<(OwnedFd, usize), Disk
 }
 
 pub(crate) fn open_dir(disk: &Disk, dir: &str) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat(disk.fd(), dir, flags, Mode::empty())
+    match rustix::fs::openat(disk.fd(), dir, DIRECTORY, Mode::empty()) {
+        // Only its owner may leave its access time alone.
+        Err(Errno::PERM) => {
+            let flags = DIRECTORY - OFlags::NOATIME;
+            rustix::fs::openat(disk.fd(), dir, flags, Mode::empty())
+        }
+        other => other,
+    }
 }
+
+/// How directories are opened: nobody needs to know when they were read, and noting it would be
+/// one more write.
+pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC)
+    .union(OFlags::NOATIME);
 
 fn make_missing(disk: &Disk, dir: &str) -> Result<usize, DiskError> {
     let mode = Mode::from_raw_mode(0o755);

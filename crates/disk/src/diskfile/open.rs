@@ -4,13 +4,12 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use bytes::Bytes;
-use cairn_types::blocks::{self, Block};
 use cairn_types::metadata::is_sys_meta;
 use cairn_types::{ObjectHash, PolicyIndex, ServerKind, Timestamp};
-use rustix::fs::{Mode, OFlags, RawDir};
+use rustix::fs::RawDir;
 use rustix::io::Errno;
 
+use super::look::{Look, open_file};
 use super::{DiskFileEngine, is_broken_dir, quarantine_dir};
 use crate::device_pool::Disk;
 use crate::error::DiskError;
@@ -53,8 +52,13 @@ pub(super) fn list_entries(dir: BorrowedFd<'_>) -> Result<Listing, Errno> {
     Ok(listing)
 }
 
+/// Content that has to be hashed is read by a caller of its own accord only up to this size.
+const HASHED_IN_PLACE: u64 = 16 << 10;
+
 /// Why an attempt to open failed.
-enum Failed {
+pub(super) enum Failed {
+    /// It would have to be read from the disk.
+    NotCached,
     /// A file was gone when it came to be opened: list again.
     Changed,
     /// The object is broken: it has to go, and this is why.
@@ -82,6 +86,29 @@ impl DiskFileEngine {
             name: Some(&key.name),
         };
         self.open_place(disk, &place, options).map(|(_, open)| open)
+    }
+
+    /// As `open_object`, for what lies in memory.
+    pub(super) fn open_object_cached(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        options: &OpenOptions,
+    ) -> Option<Result<OpenObject, DiskError>> {
+        let place = Place {
+            policy: key.policy,
+            partition: key.partition,
+            hash: key.hash,
+            name: Some(&key.name),
+        };
+        let dir = hash_dir(place.policy, place.partition, place.hash);
+        match self.try_open(disk, &place, &dir, options, Look::InMemory) {
+            Ok((_, open)) => Some(Ok(open)),
+            Err(Failed::Final(error @ (DiskError::NotExist | DiskError::Deleted { .. }))) => {
+                Some(Err(error))
+            }
+            Err(_) => None,
+        }
     }
 
     pub(super) fn open_any(
@@ -132,7 +159,7 @@ impl DiskFileEngine {
         match metadata {
             Ok(metadata) => Ok(metadata.get_str(NAME).map(Into::into)),
             Err(Failed::Final(error)) => Err(error),
-            Err(Failed::Changed | Failed::Broken(_)) => Ok(None),
+            Err(Failed::Changed | Failed::NotCached | Failed::Broken(_)) => Ok(None),
         }
     }
 
@@ -144,9 +171,12 @@ impl DiskFileEngine {
     ) -> Result<(Arc<str>, OpenObject), DiskError> {
         let dir = hash_dir(place.policy, place.partition, place.hash);
         for _ in 0..ATTEMPTS {
-            match self.try_open(disk, place, &dir, options) {
-                Ok(open) => return Ok(open),
-                Err(Failed::Changed) => {}
+            match self.try_open(disk, place, &dir, options, Look::OnDisk) {
+                Ok(open) => {
+                    disk.state.touched.mark(&place.hash);
+                    return Ok(open);
+                }
+                Err(Failed::Changed | Failed::NotCached) => {}
                 Err(Failed::Broken(reason)) => {
                     quarantine_dir(disk, place.policy, place.partition, place.hash, &reason)?;
                     return Err(DiskError::Quarantined(reason));
@@ -163,9 +193,11 @@ impl DiskFileEngine {
         place: &Place<'_>,
         dir: &str,
         options: &OpenOptions,
+        look: Look,
     ) -> Result<(Arc<str>, OpenObject), Failed> {
-        let dir_fd = match open_dir(disk, dir) {
+        let dir_fd = match look.open_dir(disk, dir) {
             Ok(fd) => fd,
+            Err(Errno::AGAIN) => return Err(Failed::NotCached),
             Err(Errno::NOENT) => return Err(DiskError::NotExist.into()),
             Err(errno) if is_broken_dir(errno) => {
                 return Err(Failed::Broken(format!("the hash directory: {errno}")));
@@ -180,7 +212,11 @@ impl DiskFileEngine {
         let Some(data) = &files.data else {
             return Err(deleted(dir_fd.as_fd(), &files));
         };
-        let fd = open_file(dir_fd.as_fd(), data)?;
+        if look == Look::InMemory && files.meta.is_some() {
+            // Seldom, and more files.
+            return Err(Failed::NotCached);
+        }
+        let fd = look.open_file(disk, dir_fd.as_fd(), data)?;
         let datafile = read_metadata(dir_fd.as_fd(), fd.as_fd(), data)?;
         let data_timestamp = datafile.timestamp("X-Timestamp").unwrap_or(data.timestamp);
         let info = merge(dir_fd.as_fd(), &files, datafile, data_timestamp)?;
@@ -189,7 +225,7 @@ impl DiskFileEngine {
             .map_err(|errno| Failed::Broken(format!("not stat-able: {errno}")))?;
         let info = check_metadata(info, stat.st_size as u64, options)?;
         let identity = FileIdentity::of(&stat);
-        let content = self.read_content(disk, fd, &info, identity, options)?;
+        let content = self.read_content(disk, fd, &info, identity, options, look)?;
         Ok((name, OpenObject { info, content }))
     }
 
@@ -227,6 +263,7 @@ impl DiskFileEngine {
         info: &ObjectInfo,
         identity: FileIdentity,
         options: &OpenOptions,
+        look: Look,
     ) -> Result<Content, Failed> {
         if options.inline_limit == 0 {
             return Ok(Content::None);
@@ -246,7 +283,11 @@ impl DiskFileEngine {
                 keep_cache: info.size <= self.config.keep_cache_size,
             }));
         }
-        let bytes = read_range(fd.as_fd(), 0, info.size as usize)
+        if look == Look::InMemory && verify && info.size > HASHED_IN_PLACE {
+            return Err(Failed::NotCached);
+        }
+        let bytes = look
+            .read(disk, fd.as_fd(), info.size as usize)
             .map_err(|errno| io_error("read", errno))?;
         if bytes.len() as u64 != info.size {
             return Err(Failed::Broken("the file became shorter".into()));
@@ -288,21 +329,6 @@ struct Place<'a> {
     name: Option<&'a Arc<str>>,
 }
 
-fn open_file(dir: BorrowedFd<'_>, entry: &FileEntry) -> Result<OwnedFd, Failed> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOATIME;
-    let open = |flags| rustix::fs::openat(dir, &*entry.name, flags, Mode::empty());
-    let opened = match open(flags) {
-        // Only a file's owner may leave its access time alone.
-        Err(Errno::PERM) => open(flags - OFlags::NOATIME),
-        other => other,
-    };
-    opened.map_err(|errno| match errno {
-        Errno::NOENT => Failed::Changed,
-        errno if is_broken_dir(errno) => Failed::Broken(format!("not to be opened: {errno}")),
-        errno => DiskError::from_errno("open", &*entry.name, errno).into(),
-    })
-}
-
 /// A file's metadata, with its overflow.
 fn read_metadata(
     dir: BorrowedFd<'_>,
@@ -333,6 +359,7 @@ fn read_metadata(
 /// Bad sectors make an object broken; other trouble may pass.
 fn io_error(action: &'static str, errno: Errno) -> Failed {
     match errno {
+        Errno::AGAIN => Failed::NotCached,
         Errno::IO | Errno::UCLEAN => Failed::Broken(format!("{action}: {errno}")),
         errno => DiskError::from_errno(action, "an object", errno).into(),
     }
@@ -454,35 +481,4 @@ fn check_metadata(
             "metadata content-length {size} does not match actual object size {file_size}"
         ))),
     }
-}
-
-/// Reads shorter than this are not worth a whole block.
-const SMALL_READ: usize = 32 << 10;
-
-/// Reads `len` bytes, fewer at the file's end.
-pub(crate) fn read_range(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Bytes, Errno> {
-    if !(SMALL_READ..=blocks::SIZE).contains(&len) {
-        let mut bytes = vec![0; len];
-        let count = read_full(fd, offset, &mut bytes)?;
-        bytes.truncate(count);
-        return Ok(Bytes::from(bytes));
-    }
-    let mut block = Block::take().map_err(|_| Errno::NOMEM)?;
-    let count = read_full(fd, offset, &mut block.spare()[..len])?;
-    block.advance(count);
-    Ok(block.into_bytes())
-}
-
-/// Fills the buffer; tells how much of it, where the file ends before.
-fn read_full(fd: BorrowedFd<'_>, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
-    let mut count = 0;
-    while count < into.len() {
-        match rustix::io::pread(fd, &mut into[count..], offset + count as u64) {
-            Ok(0) => break,
-            Ok(n) => count += n,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno),
-        }
-    }
-    Ok(count)
 }

@@ -326,6 +326,38 @@ fn unchanged_content_is_not_hashed_again() {
 }
 
 #[test]
+fn what_lies_in_memory_is_read_in_place() {
+    let Some(world) = world() else { return };
+    let options = OpenOptions {
+        inline_limit: 64 << 10,
+        ..OpenOptions::metadata(ts(100))
+    };
+    let cached = || {
+        let (engine, key) = (&world.engine, &world.key);
+        world
+            .device
+            .read_cached(&key.hash, |disk| engine.open_cached(disk, key, &options))
+    };
+    assert!(cached().is_none(), "nobody touched it yet");
+    world.put(ts(1), "content");
+    let Some(open) = cached() else {
+        // The file system cannot tell what is in memory.
+        return;
+    };
+    let open = open.unwrap();
+    assert_eq!(open.info, world.open().unwrap().info);
+    assert!(matches!(open.content, Content::Inline(bytes) if bytes == "content"));
+    world.put(ts(2), "changed");
+    let open = cached().unwrap().unwrap();
+    assert!(matches!(open.content, Content::Inline(bytes) if bytes == "changed"));
+    world.post(ts(3), &[("X-Object-Meta-Color", "red")]);
+    assert!(cached().is_none(), "several files are for a thread");
+    world.delete(ts(4));
+    let gone = cached().unwrap();
+    assert!(matches!(gone, Err(DiskError::Deleted { timestamp }) if timestamp == ts(4)));
+}
+
+#[test]
 fn another_name_is_a_collision() {
     let Some(mut world) = world() else { return };
     world.put(ts(1), "one");

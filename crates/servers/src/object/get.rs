@@ -80,6 +80,12 @@ impl Inner {
             open_expired: opens_expired(&parts.headers),
             inline_limit,
         };
+        let cached = target.device.read_cached(&target.key.hash, |disk| {
+            self.engine.open_cached(disk, &target.key, &options)
+        });
+        if let Some(open) = cached {
+            return Ok(open?);
+        }
         let (engine, key) = (self.engine.clone(), target.key.clone());
         let open = target
             .device

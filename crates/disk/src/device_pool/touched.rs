@@ -1,0 +1,109 @@
+//! Short reads of what lies in memory, done by the caller instead of a device's thread.
+//!
+//! Handing a read of four kilobytes to another thread and back costs as much as the read. The
+//! kernel tells when names, inodes and contents are in memory (`RESOLVE_CACHED`, `RWF_NOWAIT`),
+//! but not whether a directory's entries and attributes are. So a caller reads only what this
+//! process wrote or read within the last minute, only where the kernel agrees, and not for a while
+//! after a read took longer than memory does.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use cairn_types::ObjectHash;
+
+/// Objects that are remembered: half a megabyte.
+const SLOTS: usize = 1 << 16;
+/// The kernel keeps for longer what was used so lately, unless memory is short.
+const LATELY: Duration = Duration::from_secs(60);
+/// A read from memory takes far less, a disk's more.
+const SLOW: Duration = Duration::from_millis(4);
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Which objects were touched lately, and whether the caller's own reads are worth it.
+pub(crate) struct Touched {
+    /// In each: 40 bits of a hash, and 24 of the second in which it was touched.
+    slots: Box<[AtomicU64]>,
+    started: Instant,
+    /// Until then callers read nothing: milliseconds after `started`.
+    paused_until: AtomicU64,
+    /// The kernel or the file system cannot tell what is in memory.
+    unsupported: AtomicBool,
+}
+
+impl Touched {
+    pub(crate) fn new() -> Self {
+        Touched {
+            slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            started: Instant::now(),
+            paused_until: AtomicU64::new(0),
+            unsupported: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn mark(&self, hash: &ObjectHash) {
+        let (slot, print) = self.slot(hash);
+        slot.store(print << 24 | self.second(), Ordering::Relaxed);
+    }
+
+    /// Whether a caller may try to read it.
+    pub(crate) fn may_read(&self, hash: &ObjectHash) -> bool {
+        if self.unsupported.load(Ordering::Relaxed) {
+            return false;
+        }
+        let (slot, print) = self.slot(hash);
+        let known = slot.load(Ordering::Relaxed);
+        let age = self.second().wrapping_sub(known) & 0xff_ffff;
+        known >> 24 == print
+            && age < LATELY.as_secs()
+            && self.milliseconds() >= self.paused_until.load(Ordering::Relaxed)
+    }
+
+    /// To be told how long a caller's read took.
+    pub(crate) fn took(&self, time: Duration) {
+        if time > SLOW {
+            let until = self.milliseconds() + PAUSE.as_millis() as u64;
+            self.paused_until.store(until, Ordering::Relaxed);
+        }
+    }
+
+    /// No caller need try again.
+    pub(crate) fn give_up(&self) {
+        self.unsupported.store(true, Ordering::Relaxed);
+    }
+
+    fn slot(&self, hash: &ObjectHash) -> (&AtomicU64, u64) {
+        let [a, b, c, d, e, f, g, h, ..] = hash.0;
+        let bits = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
+        // A print of nought would look like an empty slot.
+        (&self.slots[bits as usize % SLOTS], bits >> 24 | 1)
+    }
+
+    fn second(&self) -> u64 {
+        self.started.elapsed().as_secs() & 0xff_ffff
+    }
+
+    fn milliseconds(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_was_touched_and_is_quick() {
+        let touched = Touched::new();
+        let (one, other) = (ObjectHash([7; 16]), ObjectHash([8; 16]));
+        assert!(!touched.may_read(&one) && !touched.may_read(&ObjectHash([0; 16])));
+        touched.mark(&one);
+        assert!(touched.may_read(&one) && !touched.may_read(&other));
+        touched.took(SLOW / 2);
+        assert!(touched.may_read(&one));
+        touched.took(SLOW * 2);
+        assert!(!touched.may_read(&one));
+        touched.paused_until.store(0, Ordering::Relaxed);
+        touched.give_up();
+        assert!(!touched.may_read(&one));
+    }
+}
