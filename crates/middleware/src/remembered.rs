@@ -1,10 +1,10 @@
-//! What valid tokens stand for, remembered for a while: bounded, and keyed by the token's SHA-256,
-//! so that a look-up tells nothing of the token by its time, and no token is kept.
+//! What valid tokens stand for, remembered for a while: bounded, and keyed by a digest of the token
+//! under keys of this process's own, so that a look-up tells nothing of the token by its time, and
+//! no token is kept.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::RwLock;
-
-use sha2::{Digest, Sha256};
 
 /// Tokens remembered at once.
 const MOST: usize = 10_000;
@@ -14,30 +14,40 @@ struct Entry<T> {
     value: T,
 }
 
-pub(crate) struct Remembered<T>(RwLock<HashMap<[u8; 32], Entry<T>>>);
+/// A token under two secret keys: 128 bits of SipHash, which nobody without the keys can aim at.
+type Digest = (u64, u64);
+
+pub(crate) struct Remembered<T> {
+    keys: [RandomState; 2],
+    entries: RwLock<HashMap<Digest, Entry<T>>>,
+}
 
 impl<T> Default for Remembered<T> {
     fn default() -> Self {
-        Remembered(RwLock::default())
+        Remembered {
+            keys: [RandomState::new(), RandomState::new()],
+            entries: RwLock::default(),
+        }
     }
 }
 
-fn digest(token: &str) -> [u8; 32] {
-    Sha256::digest(token.as_bytes()).into()
-}
-
 impl<T: Clone> Remembered<T> {
+    fn digest(&self, token: &str) -> Digest {
+        let [one, other] = &self.keys;
+        (one.hash_one(token), other.hash_one(token))
+    }
+
     pub(crate) fn get(&self, token: &str, now: u64) -> Option<T> {
-        let entries = self.0.read().unwrap_or_else(|e| e.into_inner());
+        let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
         entries
-            .get(&digest(token))
+            .get(&self.digest(token))
             .filter(|entry| entry.until >= now)
             .map(|entry| entry.value.clone())
     }
 
     /// Keeps it through the second `until`.
     pub(crate) fn add(&self, token: &str, until: u64, now: u64, value: T) {
-        let mut entries = self.0.write().unwrap_or_else(|e| e.into_inner());
+        let mut entries = self.entries.write().unwrap_or_else(|e| e.into_inner());
         if entries.len() >= MOST {
             entries.retain(|_, entry| entry.until >= now);
         }
@@ -45,12 +55,12 @@ impl<T: Clone> Remembered<T> {
             // All are looked at once more: cheaper than keeping an order on every request.
             entries.clear();
         }
-        entries.insert(digest(token), Entry { until, value });
+        entries.insert(self.digest(token), Entry { until, value });
     }
 
     pub(crate) fn forget(&self, token: &str) {
-        let mut entries = self.0.write().unwrap_or_else(|e| e.into_inner());
-        entries.remove(&digest(token));
+        let mut entries = self.entries.write().unwrap_or_else(|e| e.into_inner());
+        entries.remove(&self.digest(token));
     }
 }
 
@@ -70,7 +80,7 @@ mod tests {
         for number in 0..2 * MOST {
             remembered.add(&number.to_string(), 10, 5, number);
         }
-        let entries = remembered.0.read().unwrap_or_else(|e| e.into_inner());
+        let entries = remembered.entries.read().unwrap_or_else(|e| e.into_inner());
         assert!(entries.len() <= MOST);
     }
 }

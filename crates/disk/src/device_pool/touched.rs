@@ -4,9 +4,9 @@
 //! kernel tells when names, inodes and contents are in memory (`RESOLVE_CACHED`, `RWF_NOWAIT`),
 //! but not whether a directory's entries and attributes are. So a caller reads only what this
 //! process wrote or read within the last minute, only where the kernel agrees, and not for a while
-//! after a read took longer than memory does.
+//! after several reads took longer than memory does. (One may: its thread was put aside.)
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cairn_types::ObjectHash;
@@ -17,6 +17,9 @@ const SLOTS: usize = 1 << 16;
 const LATELY: Duration = Duration::from_secs(60);
 /// A read from memory takes far less, a disk's more.
 const SLOW: Duration = Duration::from_millis(4);
+/// One slow read is forgiven for so many quick ones.
+const QUICK_FOR_SLOW: u32 = 50;
+const SLOW_MOST: u32 = 4;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Which objects were touched lately, and whether the caller's own reads are worth it.
@@ -24,6 +27,8 @@ pub(crate) struct Touched {
     /// In each: 40 bits of a hash, and 24 of the second in which it was touched.
     slots: Box<[AtomicU64]>,
     started: Instant,
+    /// Quick reads that are still to come before the slow ones are forgiven.
+    debt: AtomicU32,
     /// Until then callers read nothing: milliseconds after `started`.
     paused_until: AtomicU64,
     /// The kernel or the file system cannot tell what is in memory.
@@ -35,6 +40,7 @@ impl Touched {
         Touched {
             slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
             started: Instant::now(),
+            debt: AtomicU32::new(0),
             paused_until: AtomicU64::new(0),
             unsupported: AtomicBool::new(false),
         }
@@ -60,7 +66,17 @@ impl Touched {
 
     /// To be told how long a caller's read took.
     pub(crate) fn took(&self, time: Duration) {
-        if time > SLOW {
+        let debt = self.debt.load(Ordering::Relaxed);
+        if time <= SLOW {
+            if debt > 0 {
+                self.debt.store(debt - 1, Ordering::Relaxed);
+            }
+            return;
+        }
+        if debt < QUICK_FOR_SLOW * (SLOW_MOST - 1) {
+            self.debt.store(debt + QUICK_FOR_SLOW, Ordering::Relaxed);
+        } else {
+            self.debt.store(0, Ordering::Relaxed);
             let until = self.milliseconds() + PAUSE.as_millis() as u64;
             self.paused_until.store(until, Ordering::Relaxed);
         }
@@ -100,7 +116,12 @@ mod tests {
         assert!(touched.may_read(&one) && !touched.may_read(&other));
         touched.took(SLOW / 2);
         assert!(touched.may_read(&one));
-        touched.took(SLOW * 2);
+        for _ in 0..20 {
+            touched.took(SLOW * 2);
+            (0..QUICK_FOR_SLOW).for_each(|_| touched.took(SLOW / 2));
+        }
+        assert!(touched.may_read(&one), "now and then is no sign");
+        (0..SLOW_MOST).for_each(|_| touched.took(SLOW * 2));
         assert!(!touched.may_read(&one));
         touched.paused_until.store(0, Ordering::Relaxed);
         touched.give_up();
