@@ -14,13 +14,19 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn check(&mut self, name: &str, check: impl FnOnce() -> Result<()>) {
+        self.tell(name, || check().map(|()| String::new()));
+    }
+
+    /// As [`Report::check`], with what the check found in words.
+    pub(crate) fn tell(&mut self, name: &str, check: impl FnOnce() -> Result<String>) {
         let start = Instant::now();
         let result = check();
         let seconds = start.elapsed().as_secs_f64();
         match result {
-            Ok(()) => {
+            Ok(words) => {
                 self.passed += 1;
-                println!("ok      {name} ({seconds:.1} s)");
+                let colon = if words.is_empty() { "" } else { ": " };
+                println!("ok      {name} ({seconds:.1} s){colon}{words}");
             }
             Err(error) => {
                 self.failed += 1;
