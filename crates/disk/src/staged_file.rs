@@ -12,7 +12,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -259,10 +259,7 @@ impl StagedFile {
             self.temporary = None;
             return Ok(());
         }
-        let descriptor = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-        let link = |to_dir: BorrowedFd<'_>, to: &str| {
-            rustix::fs::linkat(CWD, &*descriptor, to_dir, to, AtFlags::SYMLINK_FOLLOW)
-        };
+        let link = |to_dir: BorrowedFd<'_>, to: &str| link_open(self.fd.as_fd(), to_dir, to);
         match link(dir, name) {
             // The same object at the same moment again: replaced in one step.
             Err(Errno::EXIST) => {
@@ -296,6 +293,25 @@ pub struct Published {
     pub is_new_dir: bool,
     /// The file as it was when it had its name.
     pub(crate) identity: Option<FileIdentity>,
+}
+
+/// Gives an open file without a name one: straight away where we may (`CAP_DAC_READ_SEARCH`, or a
+/// kernel from 6.10 on), or else by the way through `/proc`.
+fn link_open(fd: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
+    static STRAIGHT: AtomicBool = AtomicBool::new(true);
+    if STRAIGHT.load(Ordering::Relaxed) {
+        match rustix::fs::linkat(fd, "", dir, name, AtFlags::EMPTY_PATH) {
+            // Not allowed; or the directory is gone, which the other way tells apart.
+            Err(Errno::NOENT | Errno::INVAL | Errno::PERM) => {}
+            other => return other,
+        }
+    }
+    let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let linked = rustix::fs::linkat(CWD, &*path, dir, name, AtFlags::SYMLINK_FOLLOW);
+    if linked.is_ok() {
+        STRAIGHT.store(false, Ordering::Relaxed);
+    }
+    linked
 }
 
 fn open_staged(disk: &Disk, tmp_dir: &str) -> Result<(OwnedFd, Option<String>), DiskError> {
