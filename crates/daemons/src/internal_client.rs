@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cairn_http::context::Context;
 use cairn_http::params::{quote, with_path_and_query};
-use cairn_http::{Body, Handler, Request, Service};
+use cairn_http::{Body, Handler, Request, Response, Service};
 use http::header::{HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};
 use serde_json::Value;
@@ -98,6 +98,73 @@ impl InternalClient {
         })
     }
 
+    /// An object, for its body to be read. Good are 2xx and 4xx; the body of a 4xx means nothing.
+    pub(crate) async fn open(
+        &self,
+        path: &str,
+        headers: &[(&'static str, String)],
+    ) -> Result<Response, InternalClientError> {
+        let method = Method::GET;
+        let mut attempt = 1;
+        loop {
+            let outcome = match self.request(&method, path, None, headers) {
+                None => Err(self.unusable(&method, path, "too long for a request")),
+                Some(request) => match timeout(PATIENCE, self.pipeline.call(request)).await {
+                    Err(_) => Err(self.unusable(&method, path, "no answer in time")),
+                    Ok(response) => Ok(response),
+                },
+            };
+            match outcome {
+                Ok(response) if !response.status().is_server_error() => return Ok(response),
+                Ok(response) if attempt >= self.tries => {
+                    return Err(InternalClientError::Status {
+                        method,
+                        path: path.to_owned(),
+                        status: response.status(),
+                    });
+                }
+                Err(error) if attempt >= self.tries => return Err(error),
+                _ => {}
+            }
+            sleep(Duration::from_secs(1 << attempt.min(6))).await;
+            attempt += 1;
+        }
+    }
+
+    /// Sends an object once: its body cannot be read again. Good is 2xx.
+    pub(crate) async fn upload(
+        &self,
+        path: &str,
+        headers: HeaderMap,
+        body: Body,
+    ) -> Result<StatusCode, InternalClientError> {
+        let method = Method::PUT;
+        let mut request = self
+            .request(&method, path, None, &[])
+            .ok_or_else(|| self.unusable(&method, path, "too long for a request"))?;
+        for (name, value) in &headers {
+            request.headers_mut().insert(name.clone(), value.clone());
+        }
+        *request.body_mut() = body;
+        let status = self.pipeline.call(request).await.status();
+        match status.is_success() {
+            true => Ok(status),
+            false => Err(InternalClientError::Status {
+                method,
+                path: path.to_owned(),
+                status,
+            }),
+        }
+    }
+
+    fn unusable(&self, method: &Method, path: &str, problem: &'static str) -> InternalClientError {
+        InternalClientError::Unusable {
+            method: method.clone(),
+            path: path.to_owned(),
+            problem,
+        }
+    }
+
     async fn try_often(
         &self,
         method: &Method,
@@ -107,11 +174,7 @@ impl InternalClient {
         also: &[StatusCode],
         limit: u64,
     ) -> Result<(StatusCode, HeaderMap, bytes::Bytes), InternalClientError> {
-        let unusable = |problem| InternalClientError::Unusable {
-            method: method.clone(),
-            path: path.to_owned(),
-            problem,
-        };
+        let unusable = |problem| self.unusable(method, path, problem);
         let mut outcome = Err(unusable("not asked"));
         for attempt in 1..=self.tries {
             let request = self

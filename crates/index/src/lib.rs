@@ -47,7 +47,7 @@ pub use metadata::{Metadata, MetadataLimits, MetadataRefused};
 pub use pool::IndexPool;
 pub use replication::exchange::Received;
 pub use replication::{
-    ContainerFacts, RemoteInfo, RemotePolicy, ReplicationInfo, RowError, Rows, ShardRange,
+    ContainerFacts, PolicyClaim, RemoteInfo, RemotePolicy, ReplicationInfo, RowError, Rows, ShardRange,
 };
 pub use schema::NewDb;
 pub use sync::{ContainerRecord, ObjectRecord, SyncPoint};

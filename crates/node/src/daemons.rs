@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use cairn_daemons::{
-    AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts, ContainerUpdater,
-    ContainerUpdaterConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig,
-    ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig,
-    ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReplicatorConfig, ReplicatorParts,
-    UpdaterConfig, Written,
+    AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts,
+    ContainerReconciler, ContainerReconcilerConfig, ContainerUpdater, ContainerUpdaterConfig,
+    DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig, ExpirerParts, InternalClient,
+    ObjectAuditor, ObjectExpirer, ObjectExpirerConfig, ObjectReplicator, ObjectUpdater, Only,
+    OnlyThese, ReconcilerParts, ReplicatorConfig, ReplicatorParts, UpdaterConfig, Written,
 };
 use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;
@@ -40,6 +40,7 @@ pub enum DaemonKind {
     AccountReaper,
     AccountReplicator,
     ContainerAuditor,
+    ContainerReconciler,
     ContainerReplicator,
     ContainerUpdater,
     ObjectAuditor,
@@ -49,11 +50,12 @@ pub enum DaemonKind {
 }
 
 impl DaemonKind {
-    pub const ALL: [DaemonKind; 10] = [
+    pub const ALL: [DaemonKind; 11] = [
         DaemonKind::AccountAuditor,
         DaemonKind::AccountReaper,
         DaemonKind::AccountReplicator,
         DaemonKind::ContainerAuditor,
+        DaemonKind::ContainerReconciler,
         DaemonKind::ContainerReplicator,
         DaemonKind::ContainerUpdater,
         DaemonKind::ObjectAuditor,
@@ -69,6 +71,7 @@ impl DaemonKind {
             DaemonKind::AccountReaper => "account-reaper",
             DaemonKind::AccountReplicator => "account-replicator",
             DaemonKind::ContainerAuditor => "container-auditor",
+            DaemonKind::ContainerReconciler => "container-reconciler",
             DaemonKind::ContainerReplicator => "container-replicator",
             DaemonKind::ContainerUpdater => "container-updater",
             DaemonKind::ObjectAuditor => "object-auditor",
@@ -89,6 +92,7 @@ impl DaemonKind {
             | DaemonKind::AccountReaper
             | DaemonKind::AccountReplicator => Role::Account,
             DaemonKind::ContainerAuditor
+            | DaemonKind::ContainerReconciler
             | DaemonKind::ContainerReplicator
             | DaemonKind::ContainerUpdater => Role::Container,
             DaemonKind::ObjectAuditor
@@ -228,6 +232,29 @@ fn make_at(
             |reaper| async move { _ = reaper.once().await },
             |reaper, stop| reaper.run(stop),
         ),
+        DaemonKind::ContainerReconciler => {
+            let config = ContainerReconcilerConfig::read(section)?.shared(
+                section,
+                narrowed.processes,
+                narrowed.process,
+            )?;
+            let conf = internal_client_conf(kind, section, place, ground.conf);
+            let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)?;
+            let tries = config.request_tries;
+            let parts = ReconcilerParts {
+                client: InternalClient::new(pipeline, "Swift Container Reconciler", tries),
+                hash_path: cluster.hash_path.clone(),
+                rings: cluster.rings()?,
+                backends,
+                clock,
+            };
+            Daemon::new(
+                kind,
+                ContainerReconciler::new(config, parts),
+                |reconciler| async move { _ = reconciler.once().await },
+                |reconciler, stop| reconciler.run(stop),
+            )
+        }
         DaemonKind::ContainerUpdater => Daemon::new(
             kind,
             ContainerUpdater::new(
@@ -275,14 +302,10 @@ fn make_at(
             |auditor, stop| auditor.run(stop),
         ),
         DaemonKind::ObjectExpirer => {
-            let conf = internal_client_conf(section, place, ground.conf);
-            let config = ObjectExpirerConfig::read(section, is_expirers_own(ground.conf))?.shared(
-                section,
-                narrowed.processes,
-                narrowed.process,
-            )?;
-            let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)
-                .with_context(|| format!("internal_client_conf_path = {}", conf.display()))?;
+            let conf = internal_client_conf(kind, section, place, ground.conf);
+            let config = ObjectExpirerConfig::read(section, is_its_own(kind, ground.conf))?
+                .shared(section, narrowed.processes, narrowed.process)?;
+            let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)?;
             let prefix = &cluster.constraints.auto_create_account_prefix;
             let tries = config.request_tries;
             let parts = ExpirerParts {
@@ -338,22 +361,37 @@ fn engine(section: &Section, cluster: &Cluster) -> Result<DiskFileEngine> {
     Ok(DiskFileEngine::new(cluster.hash_path.clone(), config))
 }
 
-/// A conf that is the expirer's alone says so by its name, as in Swift; such a one has its
+/// A conf that is a daemon's alone says so by its name, as in Swift; such a one has its
 /// pipeline, too.
-fn is_expirers_own(conf: &Path) -> bool {
-    conf.to_string_lossy().contains("expirer")
+fn is_its_own(kind: DaemonKind, conf: &Path) -> bool {
+    let name = conf.to_string_lossy();
+    match kind {
+        DaemonKind::ObjectExpirer => name.contains("expirer"),
+        DaemonKind::ContainerReconciler => name.contains("reconciler"),
+        _ => false,
+    }
 }
 
-fn internal_client_conf(section: &Section, place: &Place, own: &Path) -> PathBuf {
+fn internal_client_conf(kind: DaemonKind, section: &Section, place: &Place, own: &Path) -> PathBuf {
     match section.get("internal_client_conf_path") {
         Some(path) => path.into(),
-        None if is_expirers_own(own) => own.to_owned(),
+        None if is_its_own(kind, own) => own.to_owned(),
         None => place.swift_dir.join("internal-client.conf"),
     }
 }
 
 /// The pipeline of a conf, as it stands there: nothing is added that is for clients.
 fn internal_pipeline(
+    path: &Path,
+    cluster: &Cluster,
+    backends: &Arc<Backends>,
+    clock: &Clock,
+) -> Result<Handler> {
+    read_pipeline(path, cluster, backends, clock)
+        .with_context(|| format!("internal_client_conf_path = {}", path.display()))
+}
+
+fn read_pipeline(
     path: &Path,
     cluster: &Cluster,
     backends: &Arc<Backends>,

@@ -141,6 +141,42 @@ impl Timestamp {
         )
     }
 
+    /// Reads what `isoformat` writes: a listing's `last_modified`, rounded to the nearest tick.
+    pub fn parse_isoformat(text: &str) -> Result<Self, TimestampError> {
+        let syntax = || TimestampError::Syntax(text.chars().take(64).collect());
+        let number = |from: usize, to: usize| -> Option<u64> {
+            let digits = text.get(from..to)?;
+            let is_plain = digits.bytes().all(|b| b.is_ascii_digit());
+            is_plain.then(|| digits.parse().ok()).flatten()
+        };
+        let separators = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
+        let bytes = text.as_bytes();
+        if separators.iter().any(|(at, b)| bytes.get(*at) != Some(b)) {
+            return Err(syntax());
+        }
+        let fraction = match bytes.get(19) {
+            None => 0,
+            Some(b'.') if bytes.len() == 26 => number(20, 26).ok_or_else(syntax)?,
+            Some(_) => return Err(syntax()),
+        };
+        let fields = [(0, 4), (5, 7), (8, 10), (11, 13), (14, 16), (17, 19)];
+        let mut values = [0; 6];
+        for (value, (from, to)) in values.iter_mut().zip(fields) {
+            *value = number(from, to).ok_or_else(syntax)?;
+        }
+        let [year, month, day, hour, minute, second] = values;
+        let in_range = (1..=12).contains(&month) && (1..=31).contains(&day);
+        if !in_range || hour > 23 || minute > 59 || second > 60 {
+            return Err(syntax());
+        }
+        let days = days_from_civil(year as i64, month as i64, day as i64);
+        let days = u64::try_from(days).map_err(|_| syntax())?;
+        let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
+        Ok(Self::from_ticks(
+            seconds * TICKS_PER_SECOND + (fraction + 5) / 10,
+        ))
+    }
+
     /// Reads any of the forms, also plain numbers such as `1402464677` or `1.5e9`.
     pub fn parse(text: &str) -> Result<Self, TimestampError> {
         let syntax = || TimestampError::Syntax(text.chars().take(64).collect());
@@ -301,6 +337,16 @@ fn civil_from_days(days: i64) -> (i64, i64, i64) {
     (yoe + era * 400 + i64::from(month <= 2), month, day)
 }
 
+/// The inverse: days since 1970-01-01 of a date in the Gregorian calendar.
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let year = if month <= 2 { year - 1 } else { year };
+    let era = year.div_euclid(400);
+    let yoe = year.rem_euclid(400);
+    let shifted = if month > 2 { month - 3 } else { month + 9 };
+    let doy = (153 * shifted + 2) / 5 + day - 1;
+    era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468
+}
+
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.internal())
@@ -326,6 +372,27 @@ mod tests {
 
     fn ts(text: &str) -> Timestamp {
         Timestamp::parse(text).expect("a timestamp")
+    }
+
+    #[test]
+    fn listings_times_are_read_back() {
+        for text in [
+            "1402464677.04188",
+            "0000000000.00000",
+            "1709164800.5",
+            "951782400",
+        ] {
+            let time = ts(text);
+            assert_eq!(Timestamp::parse_isoformat(&time.isoformat()), Ok(time));
+        }
+        for text in [
+            "",
+            "2014-06-11",
+            "2014-13-11T05:31:17",
+            "2014-06-11T05:31:17.04é18",
+        ] {
+            assert!(Timestamp::parse_isoformat(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ const PROGRAMS: &[&str] = &[
     "swift-account-reaper",
     "swift-account-replicator",
     "swift-container-auditor",
+    "swift-container-reconciler",
     "swift-container-replicator",
     "swift-container-updater",
     "swift-object-auditor",
@@ -33,7 +34,6 @@ const PROGRAMS: &[&str] = &[
 ];
 /// Those that only OpenStack Swift has.
 const UPSTREAM_ONLY: &[&str] = &[
-    "swift-container-reconciler",
     "swift-container-sharder",
     "swift-container-sync",
     "swift-object-reconstructor",
@@ -105,6 +105,7 @@ pub(super) fn write(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
     fs::write(etc.join("internal-client.conf"), internal_client(&log))?;
     let expirer = format!("{}\n[object-expirer]\n", internal_client(&log));
     fs::write(etc.join("object-expirer.conf"), expirer)?;
+    fs::write(etc.join("container-reconciler.conf"), reconciler(&log))?;
     for (kind, port) in [("account", 2), ("container", 1), ("object", 0)] {
         let folder = etc.join(format!("{kind}-server"));
         fs::create_dir_all(&folder)?;
@@ -179,6 +180,18 @@ fn internal_client(log: &str) -> String {
          allow_account_management = true\n\n\
          [filter:cache]\nuse = egg:swift#memcache\n\n\
          [filter:symlink]\nuse = egg:swift#symlink\n\n\
+         [filter:proxy-logging]\nuse = egg:swift#proxy_logging\n\n\
+         [filter:catch_errors]\nuse = egg:swift#catch_errors\n"
+    )
+}
+
+/// Moves objects as they are, symlinks too.
+fn reconciler(log: &str) -> String {
+    format!(
+        "[DEFAULT]\n{log}\n[container-reconciler]\n\n\
+         [pipeline:main]\npipeline = catch_errors proxy-logging cache proxy-server\n\n\
+         [app:proxy-server]\nuse = egg:swift#proxy\n\n\
+         [filter:cache]\nuse = egg:swift#memcache\n\n\
          [filter:proxy-logging]\nuse = egg:swift#proxy_logging\n\n\
          [filter:catch_errors]\nuse = egg:swift#catch_errors\n"
     )

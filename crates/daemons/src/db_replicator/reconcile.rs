@@ -13,10 +13,9 @@ use cairn_types::timestamp::decode_timestamps;
 use tracing::error;
 
 use super::{DbReplicator, Job, lock};
-
-const MISPLACED_OBJECTS_ACCOUNT: &str = ".misplaced_objects";
-/// A queue for each hour of the objects' times.
-const DIVISOR_SECONDS: u64 = 3600;
+use crate::container_reconciler::{
+    DELETE_TYPE, MISPLACED_OBJECTS_ACCOUNT, PUT_TYPE, queue_container,
+};
 
 /// Are its rows on their way to its shards?
 pub(super) fn is_sharding(broker: &Broker<'_>) -> Result<bool, IndexError> {
@@ -173,11 +172,7 @@ impl DbReplicator {
 /// The queue's hour and the entry. None: a row with no readable time.
 fn entry_of(account: &str, container: &str, row: ObjectRecord) -> Option<(u64, ObjectRow)> {
     let (data, ctype, meta) = decode_timestamps(&row.created_at).ok()?;
-    let content_type = if row.deleted {
-        "application/x-delete"
-    } else {
-        "application/x-put"
-    };
+    let content_type = if row.deleted { DELETE_TYPE } else { PUT_TYPE };
     let entry = ObjectRow {
         name: format!(
             "{}:/{account}/{container}/{}",
@@ -192,7 +187,7 @@ fn entry_of(account: &str, container: &str, row: ObjectRecord) -> Option<(u64, O
         deleted: false,
         storage_policy_index: 0,
     };
-    Some((meta.secs() / DIVISOR_SECONDS * DIVISOR_SECONDS, entry))
+    Some((queue_container(meta), entry))
 }
 
 #[cfg(test)]

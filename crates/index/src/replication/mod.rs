@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 use crate::broker::{Broker, timestamp};
 use crate::{AccountBroker, ContainerBroker, DbKind, Metadata, Result, SyncPoint};
 
+pub use policy::PolicyClaim;
 pub use rows::{RowError, Rows};
 pub use shard_ranges::ShardRange;
 

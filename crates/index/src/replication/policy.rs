@@ -10,14 +10,22 @@ use cairn_types::Timestamp;
 use super::{RemoteInfo, RemotePolicy, ReplicationInfo};
 use crate::broker::timestamp;
 
-struct Side {
-    put: Timestamp,
-    delete: Timestamp,
-    status_changed: Timestamp,
-    count: i64,
+/// What a replica of a container says of its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PolicyClaim {
+    pub put: Timestamp,
+    pub delete: Timestamp,
+    pub status_changed: Timestamp,
+    /// Objects it holds.
+    pub count: i64,
 }
 
-impl Side {
+impl PolicyClaim {
+    /// `Less`: this replica's policy is the right one.
+    pub fn rank(&self, other: &PolicyClaim) -> Ordering {
+        compare(self, other)
+    }
+
     fn is_deleted(&self) -> bool {
         self.delete > self.put && self.count == 0
     }
@@ -32,13 +40,13 @@ pub(super) fn is_remote_better(
     remote: &RemoteInfo,
     policy: &RemotePolicy,
 ) -> bool {
-    let ours = Side {
+    let ours = PolicyClaim {
         put: timestamp(&info.put_timestamp),
         delete: timestamp(&info.delete_timestamp),
         status_changed: timestamp(&info.status_changed_at),
         count: info.count,
     };
-    let theirs = Side {
+    let theirs = PolicyClaim {
         put: timestamp(&remote.put_timestamp),
         delete: timestamp(&remote.delete_timestamp),
         status_changed: timestamp(&policy.status_changed_at),
@@ -48,7 +56,7 @@ pub(super) fn is_remote_better(
 }
 
 /// Greater: theirs is the better one.
-fn compare(ours: &Side, theirs: &Side) -> Ordering {
+fn compare(ours: &PolicyClaim, theirs: &PolicyClaim) -> Ordering {
     match (ours.is_deleted(), theirs.is_deleted()) {
         (false, true) => return Ordering::Less,
         (true, false) => return Ordering::Greater,
@@ -76,8 +84,8 @@ fn compare(ours: &Side, theirs: &Side) -> Ordering {
 mod tests {
     use super::*;
 
-    fn side(put: u64, delete: u64, status_changed: u64) -> Side {
-        Side {
+    fn side(put: u64, delete: u64, status_changed: u64) -> PolicyClaim {
+        PolicyClaim {
             put: Timestamp::from_secs(put),
             delete: Timestamp::from_secs(delete),
             status_changed: Timestamp::from_secs(status_changed),
