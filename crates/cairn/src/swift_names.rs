@@ -71,6 +71,10 @@ struct DaemonArguments {
     #[arg(short, long = "zero_byte_fps", value_name = "N")]
     zero_byte_fps: Option<f64>,
 
+    /// For container-sharder: shard and merge only what is told to be
+    #[arg(long)]
+    no_auto_shard: bool,
+
     /// Of so many processes that share the work
     #[arg(long, value_name = "N")]
     processes: Option<u64>,
@@ -158,6 +162,7 @@ fn called(kind: DaemonKind, parsed: DaemonArguments) -> daemon::Called {
             partitions: parsed.partitions,
             policies: parsed.policies,
             zero_byte_fps: parsed.zero_byte_fps,
+            no_auto_shard: parsed.no_auto_shard,
             processes: parsed.processes,
             process: parsed.process,
         },

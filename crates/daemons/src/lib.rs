@@ -7,6 +7,7 @@
 //! | [`ObjectAuditor`] | `object-auditor` | reads objects, quarantines what does not match |
 //! | [`ObjectUpdater`] | `object-updater` | delivers container updates that failed |
 //! | [`ObjectExpirer`] | `object-expirer` | deletes objects whose time has come |
+//! | [`ContainerSharder`] | `container-sharder` | cuts large containers into shards |
 //! | [`ContainerUpdater`] | `container-updater` | tells accounts what their containers hold |
 //! | [`DbReplicator`] | `account-`, `container-replicator` | makes replicas of databases alike |
 //! | [`DbAuditor`] | `account-`, `container-auditor` | checks databases |
@@ -22,6 +23,7 @@
 
 pub mod account_reaper;
 mod calls;
+pub mod container_sharder;
 pub mod container_updater;
 pub mod db_auditor;
 pub mod db_replicator;
@@ -38,6 +40,9 @@ mod rounds;
 mod testing;
 
 pub use account_reaper::{AccountReaper, AccountReaperConfig, ReaperStats};
+pub use container_sharder::{
+    ContainerSharder, ContainerSharderConfig, SharderError, SharderParts, SharderStats,
+};
 pub use container_updater::{ContainerUpdater, ContainerUpdaterConfig, NotesWrites, Written};
 pub use db_auditor::{DbAuditor, DbAuditorConfig};
 pub use db_replicator::{DbReplicator, DbReplicatorConfig, OnlyThese, WholeDatabases};

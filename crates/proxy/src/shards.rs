@@ -17,7 +17,7 @@ use cairn_http::{Body, Response, respond};
 use cairn_types::ServerKind;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tracing::{debug, error, warn};
 
 use crate::app::Proxy;
@@ -517,6 +517,8 @@ pub(crate) fn take_sharding(incoming: &mut Incoming) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn namespace(name: &str, lower: &str, upper: &str) -> Namespace {

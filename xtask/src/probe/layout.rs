@@ -23,18 +23,19 @@ const PROGRAMS: &[&str] = &[
     "swift-account-replicator",
     "swift-container-auditor",
     "swift-container-replicator",
+    "swift-container-sharder",
     "swift-container-updater",
     "swift-object-auditor",
     "swift-object-expirer",
     "swift-object-replicator",
     "swift-object-updater",
     "swift-init",
+    "swift-manage-shard-ranges",
     "swift-ring-builder",
 ];
 /// Those that only OpenStack Swift has.
 const UPSTREAM_ONLY: &[&str] = &[
     "swift-container-reconciler",
-    "swift-container-sharder",
     "swift-container-sync",
     "swift-object-reconstructor",
 ];

@@ -1,5 +1,7 @@
 //! Small neighbours that can be merged into one.
 
+use cairn_types::Timestamp;
+
 use super::{Bound, Bounded, ShardRange, State};
 
 /// What may be compacted into what.
@@ -68,6 +70,37 @@ pub fn compactible_sequences(
     found
 }
 
+/// The ranges of sequences as they are when each is to be merged into its last: donors shrink,
+/// the last one covers them all.
+pub fn shrink_sequences(sequences: &mut [Vec<ShardRange>], now: Timestamp) -> Vec<ShardRange> {
+    let mut changed = Vec::new();
+    for sequence in sequences {
+        let Some((acceptor, donors)) = sequence.split_last_mut() else {
+            continue;
+        };
+        if acceptor.expand(donors.iter()) {
+            acceptor.timestamp = now.normal();
+        }
+        if acceptor.set_state(State::Active) {
+            acceptor.state_timestamp = now.normal();
+        }
+        changed.push(acceptor.clone());
+        for donor in donors {
+            shrink(donor, now);
+            changed.push(donor.clone());
+        }
+    }
+    changed
+}
+
+/// A range that is to be merged into another; its new state is its epoch.
+pub fn shrink(donor: &mut ShardRange, now: Timestamp) {
+    if donor.set_state(State::Shrinking) {
+        donor.state_timestamp = now.normal();
+        donor.epoch = Some(now.normal());
+    }
+}
+
 fn gather(ranges: &[ShardRange], limits: Limits) -> Vec<ShardRange> {
     let mut sequence = vec![ranges[0].clone()];
     for range in &ranges[1..] {
@@ -100,8 +133,6 @@ fn spans(sequence: &[ShardRange], own: &ShardRange) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use cairn_types::Timestamp;
-
     use super::*;
 
     fn range(lower: &str, upper: &str, count: i64) -> ShardRange {

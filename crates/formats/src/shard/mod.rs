@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-pub use compact::{Limits, compactible_sequences};
+pub use compact::{Limits, compactible_sequences, shrink, shrink_sequences};
 pub use gaps::{Gap, Path, best_path, find_gaps, find_overlaps, find_paths};
 pub use name::{HashName, ShardName};
 pub use range::{ShardRange, State, combine, sort_ranges};

@@ -98,7 +98,8 @@ pub(crate) fn epoch_of(file: &Path) -> Option<String> {
 }
 
 impl ContainerBroker<'_> {
-    fn file(&self) -> PathBuf {
+    /// Where the database is.
+    pub fn file(&self) -> PathBuf {
         self.0.conn.path().unwrap_or_default().into()
     }
 
