@@ -42,6 +42,7 @@ mod testing;
 pub use account_reaper::{AccountReaper, AccountReaperConfig, ReaperStats};
 pub use container_sharder::{
     ContainerSharder, ContainerSharderConfig, SharderError, SharderParts, SharderStats,
+    hash_container_name,
 };
 pub use container_updater::{ContainerUpdater, ContainerUpdaterConfig, NotesWrites, Written};
 pub use db_auditor::{DbAuditor, DbAuditorConfig};

@@ -11,7 +11,7 @@ use super::context::Context;
 use super::{ContainerSharder, Result, SharderError, Visited, lock};
 
 /// Hex MD5, as names of shards have it of their parent's.
-pub(super) fn hash_name(name: &str) -> String {
+pub fn hash_container_name(name: &str) -> String {
     let digest = Md5::digest(name.as_bytes());
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -82,7 +82,7 @@ impl ContainerSharder {
         let since = self.ago(self.config.replication.reclaim_age).normal();
         let excused = |a: &ShardRange, b: &ShardRange| {
             let of = |child: &ShardRange, parent: &ShardRange| {
-                child.timestamp >= since && child.is_child_of(parent, hash_name)
+                child.timestamp >= since && child.is_child_of(parent, hash_container_name)
             };
             of(a, b) || of(b, a)
         };
@@ -161,7 +161,7 @@ impl ContainerSharder {
             }
             let (children, others): (Vec<_>, Vec<_>) = others
                 .into_iter()
-                .partition(|range| range.is_child_of(&own, hash_name));
+                .partition(|range| range.is_child_of(&own, hash_container_name));
             broker.merge_shard_ranges(children)?;
             if own.is_cleaving() && !others.is_empty() {
                 take_acceptors(broker, &ranges, others, &own)?;
@@ -202,7 +202,7 @@ fn take_acceptors(
     others: Vec<ShardRange>,
     own: &ShardRange,
 ) -> std::result::Result<(), IndexError> {
-    let ancestors = own.ancestors(all, hash_name);
+    let ancestors = own.ancestors(all, hash_container_name);
     let root = own.find_root(&others).cloned();
     let mut acceptors: Vec<ShardRange> = others
         .into_iter()

@@ -9,7 +9,7 @@ use cairn_index::{DbState, RangeQuery, SyncPoint};
 use cairn_peer::quorum;
 use tracing::{info, warn};
 
-use super::audit::hash_name;
+use super::audit::hash_container_name;
 use super::calls::Shard;
 use super::context::Context;
 use super::misplaced::{Batches, From};
@@ -50,7 +50,7 @@ impl ContainerSharder {
         }
         let (root_account, root) = split(&visited.root);
         let account = format!("{}{root_account}", self.shards_prefix);
-        let (now, parent) = (self.now(), hash_name(visited.container()));
+        let (now, parent) = (self.now(), hash_container_name(visited.container()));
         let ranges: Vec<ShardRange> = found
             .iter()
             .map(|found| {

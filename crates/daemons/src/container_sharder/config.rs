@@ -45,6 +45,20 @@ pub struct ContainerSharderConfig {
 
 impl ContainerSharderConfig {
     pub fn read(section: &Section) -> Result<Self, ConfError> {
+        let config = Self::read_unchecked(section)?;
+        config.check_cut(section)?;
+        config.check_together(section)?;
+        Ok(config)
+    }
+
+    /// For tools that only cut: what is said of shrinking may be anything.
+    pub fn read_to_cut(section: &Section) -> Result<Self, ConfError> {
+        let config = Self::read_unchecked(section)?;
+        config.check_cut(section).map(|()| config)
+    }
+
+    /// Each option makes sense by itself.
+    pub fn read_unchecked(section: &Section) -> Result<Self, ConfError> {
         let positive = |option: &str, default: i64| -> Result<i64, ConfError> {
             let number = section.u64_or(option, default.max(1) as u64)?;
             i64::try_from(number)
@@ -70,7 +84,7 @@ impl ContainerSharderConfig {
             Ok((percent / 100.0 * threshold as f64) as i64)
         };
         let rows_per_shard = positive("rows_per_shard", threshold / 2)?;
-        let config = ContainerSharderConfig {
+        Ok(ContainerSharderConfig {
             replication: DbReplicatorConfig::read(section, DbKind::Container)?,
             interval: section.seconds_or("interval", 30.0)?,
             auto_shard: section.bool_or("auto_shard", false),
@@ -101,30 +115,22 @@ impl ContainerSharderConfig {
             recon_cache_path: section
                 .str_or("recon_cache_path", DEFAULT_RECON_CACHE_PATH)
                 .into(),
-        };
-        config.check(section)?;
-        Ok(config)
+        })
     }
 
-    fn check(&self, section: &Section) -> Result<(), ConfError> {
+    fn check_cut(&self, section: &Section) -> Result<(), ConfError> {
         let (rows, least) = (self.rows_per_shard, self.minimum_shard_size);
-        let threshold = self.shard_container_threshold;
-        let refuse = |option: &str, remedy: String| Err(section.bad(option, remedy));
-        if least > rows {
-            return refuse("minimum_shard_size", format!("{least}: expected at most rows_per_shard ({rows})"));
-        }
-        let shrink = self.shrinking.shrink_threshold;
-        if shrink > least {
-            return refuse("shrink_threshold", format!("{shrink}: expected at most minimum_shard_size ({least})"));
-        }
-        if rows >= threshold {
-            return refuse("rows_per_shard", format!("{rows}: expected less than shard_container_threshold ({threshold})"));
-        }
+        at_most(section, "minimum_shard_size", least, "rows_per_shard", rows)
+    }
+
+    fn check_together(&self, section: &Section) -> Result<(), ConfError> {
+        let (shrink, least) = (self.shrinking.shrink_threshold, self.minimum_shard_size);
+        at_most(section, "shrink_threshold", shrink, "minimum_shard_size", least)?;
+        let (rows, threshold) = (self.rows_per_shard, self.shard_container_threshold);
+        let name = "shard_container_threshold";
+        at_most(section, "rows_per_shard", rows + 1, name, threshold)?;
         let limit = self.shrinking.expansion_limit;
-        if limit >= threshold {
-            return refuse("expansion_limit", format!("{limit}: expected less than shard_container_threshold ({threshold})"));
-        }
-        Ok(())
+        at_most(section, "expansion_limit", limit + 1, name, threshold)
     }
 
     pub(super) fn cut(&self) -> Cut {
@@ -134,6 +140,19 @@ impl ContainerSharderConfig {
             limit: Some(self.scanner_batch),
         }
     }
+}
+
+fn at_most(
+    section: &Section,
+    option: &str,
+    value: i64,
+    other: &str,
+    most: i64,
+) -> Result<(), ConfError> {
+    if value <= most {
+        return Ok(());
+    }
+    Err(section.bad(option, format!("it would be {value}: expected at most {other} ({most})")))
 }
 
 fn quorum(section: &Section, option: &str) -> Result<Option<usize>, ConfError> {

@@ -41,6 +41,7 @@ use crate::local::{self, blocking};
 use crate::recon_cache::{CONTAINER_RECON_FILE, ReconCache};
 use crate::rounds::every;
 
+pub use audit::hash_container_name;
 pub use config::ContainerSharderConfig;
 pub use stats::SharderStats;
 
