@@ -136,7 +136,9 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
 fn known() -> Vec<String> {
     let servers = Role::ALL.into_iter().map(Role::server_name);
     let daemons = DaemonKind::ALL.into_iter().map(DaemonKind::name);
-    let all = servers.chain(daemons).chain(["init", "manage-shard-ranges", "ring-builder"]);
+    let all = servers
+        .chain(daemons)
+        .chain(["init", "manage-shard-ranges", "ring-builder"]);
     all.map(|name| format!("swift-{name}")).collect()
 }
 

@@ -286,9 +286,7 @@ impl Db {
         let same = match config.exclusive {
             true => files::identity(&opened.file)? == Some(opened.identity),
             false => files::find_db_file(&self.key, &config.devices)?
-                .is_some_and(|(file, identity)| {
-                    identity == opened.identity && file == opened.file
-                }),
+                .is_some_and(|(file, identity)| identity == opened.identity && file == opened.file),
         };
         Ok(same.then_some(opened))
     }

@@ -224,10 +224,8 @@ impl ContainerDb {
         cursor: ListCursor,
         page_rows: usize,
     ) -> Result<ListPage<ObjectEntry>> {
-        self.read(move |broker| {
-            broker.with_source(|source| source.list_objects(cursor, page_rows))
-        })
-        .await
+        self.read(move |broker| broker.with_source(|source| source.list_objects(cursor, page_rows)))
+            .await
     }
 
     /// Puts a fresh file beside the database's, of the epoch of its own shard range; from now on
@@ -235,7 +233,9 @@ impl ContainerDb {
     pub async fn begin_sharding(&self) -> Result<bool> {
         answer(
             self.pool
-                .submit_exclusive(&self.key, self.check, |config, db| db.begin_sharding(config)),
+                .submit_exclusive(&self.key, self.check, |config, db| {
+                    db.begin_sharding(config)
+                }),
         )
         .await
     }

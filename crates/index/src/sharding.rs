@@ -179,7 +179,8 @@ impl Db {
                 // The mode is part of the file: it is born as we open it later.
                 conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
             }
-            conn.close().map_err(|(_, error)| crate::IndexError::from(error))?;
+            conn.close()
+                .map_err(|(_, error)| crate::IndexError::from(error))?;
             sync_file(&temporary)?;
             fs::rename(&temporary, path).map_err(|error| crate::IndexError::io(path, error))?;
             files::sync_folder(dir)

@@ -12,11 +12,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use cairn_daemons::{
     AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts, ContainerSharder,
-    ContainerSharderConfig, ContainerUpdater,
-    ContainerUpdaterConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig,
-    ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig,
-    ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReplicatorConfig, ReplicatorParts,
-    SharderParts, UpdaterConfig, Written,
+    ContainerSharderConfig, ContainerUpdater, ContainerUpdaterConfig, DbAuditor, DbAuditorConfig,
+    DbReplicator, DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer,
+    ObjectExpirerConfig, ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReplicatorConfig,
+    ReplicatorParts, SharderParts, UpdaterConfig, Written,
 };
 use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;

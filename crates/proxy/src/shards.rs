@@ -54,9 +54,11 @@ fn key(account: &str, container: &str) -> String {
 impl Proxy {
     /// GET of a container: objects, be they in shards.
     pub(crate) async fn container_listing(&self, incoming: &mut Incoming) -> Listed {
-        let explicit = incoming
-            .header(RECORD_TYPE)
-            .is_some_and(|kind| ["object", "shard"].iter().any(|k| kind.eq_ignore_ascii_case(k)));
+        let explicit = incoming.header(RECORD_TYPE).is_some_and(|kind| {
+            ["object", "shard"]
+                .iter()
+                .any(|k| kind.eq_ignore_ascii_case(k))
+        });
         if explicit {
             return Listed {
                 response: self.read_index(incoming, ServerKind::Container).await,
@@ -81,14 +83,17 @@ impl Proxy {
                 incoming.target.container().unwrap_or_default(),
             );
             if let Some((response, namespaces)) = self.remembered_listing(incoming, &name) {
-                let response = self.from_shards(incoming, response, namespaces, history).await;
+                let response = self
+                    .from_shards(incoming, response, namespaces, history)
+                    .await;
                 let cached = true;
                 return Listed { response, cached };
             }
             let (response, namespaces) = self.ask_for_listing(incoming, &name).await;
             let response = match namespaces {
                 Some(namespaces) => {
-                    self.from_shards(incoming, response, namespaces, history).await
+                    self.from_shards(incoming, response, namespaces, history)
+                        .await
                 }
                 None => response,
             };
@@ -111,7 +116,11 @@ impl Proxy {
         }
         let root = self.sharded_roots.get(name)?;
         let namespaces = self.listing_shards.get(name)?;
-        debug!(container = name, count = namespaces.len(), "shards remembered");
+        debug!(
+            container = name,
+            count = namespaces.len(),
+            "shards remembered"
+        );
         let mut response = respond::empty(StatusCode::OK);
         *response.headers_mut() = root.headers.clone();
         Some((response, wanted(&incoming.params, namespaces.to_vec())))
@@ -184,7 +193,10 @@ impl Proxy {
             Err(_) => Err("it did not come in time".into()),
         };
         let records = records.inspect_err(|error| {
-            error!(container = name, error, "a container's listing cannot be read");
+            error!(
+                container = name,
+                error, "a container's listing cannot be read"
+            );
         });
         (Response::from_parts(parts, Body::empty()), records.ok())
     }
@@ -216,7 +228,10 @@ impl Proxy {
                 continue;
             }
             let params = listing.params_for(&incoming.params, namespace);
-            match self.shard_objects(incoming, namespace, params, &policy, &history).await {
+            match self
+                .shard_objects(incoming, namespace, params, &policy, &history)
+                .await
+            {
                 Some(objects) => listing.objects.extend(objects),
                 None => {
                     error!(
@@ -280,7 +295,12 @@ impl Proxy {
             .or_else(|| respond::header(head, ROOT_POLICY))
             .unwrap_or_default();
         if its_policy != policy {
-            error!(shard = name, policy = its_policy, expected = policy, "a shard's policy differs");
+            error!(
+                shard = name,
+                policy = its_policy,
+                expected = policy,
+                "a shard's policy differs"
+            );
             return None;
         }
         self.records(response, name).await.1
@@ -319,7 +339,9 @@ impl Proxy {
         let known = match self.updating_shards.get(&name) {
             Some(known) => known,
             None => {
-                let asked = self.ask_for_shards(incoming, account, container, None).await?;
+                let asked = self
+                    .ask_for_shards(incoming, account, container, None)
+                    .await?;
                 let known = Arc::new(shard::contiguous(asked));
                 if !known.is_empty() {
                     self.updating_shards.put(name, known.clone(), keep);
@@ -446,7 +468,11 @@ impl Listing {
                 return true;
             }
         }
-        let bound = if self.reverse { &namespace.lower } else { &namespace.upper };
+        let bound = if self.reverse {
+            &namespace.lower
+        } else {
+            &namespace.upper
+        };
         matches!(self.last(), Some((subdir, true)) if bound.starts_with(subdir))
     }
 
@@ -496,8 +522,8 @@ fn after_prefix(prefix: &str) -> String {
 
 /// Whether a reseller is told, or tells, that a container may be sharded.
 pub(crate) fn show_sharding(response: &mut Response) {
-    let enabled = respond::header(response.headers(), "x-container-sysmeta-sharding")
-        .is_some_and(is_true);
+    let enabled =
+        respond::header(response.headers(), "x-container-sysmeta-sharding").is_some_and(is_true);
     let word = if enabled { "True" } else { "False" };
     headers::insert(response.headers_mut(), "x-container-sharding", word);
 }
@@ -511,7 +537,11 @@ pub(crate) fn take_sharding(incoming: &mut Incoming) {
         return;
     };
     let word = if is_true(&word) { "True" } else { "False" };
-    headers::insert(&mut incoming.parts.headers, "x-container-sysmeta-sharding", word);
+    headers::insert(
+        &mut incoming.parts.headers,
+        "x-container-sysmeta-sharding",
+        word,
+    );
 }
 
 #[cfg(test)]

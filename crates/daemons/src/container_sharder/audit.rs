@@ -47,13 +47,22 @@ impl ContainerSharder {
                 let at = time(at);
                 (context.is_done() && at < done_before) || at < stale_before
             };
-            Ok(all.filter(is_old).map(|(context, _)| context).collect::<Vec<_>>())
+            Ok(all
+                .filter(is_old)
+                .map(|(context, _)| context)
+                .collect::<Vec<_>>())
         };
-        if visited.db.read(move |broker| Ok(!old(broker)?.is_empty())).await? {
+        if visited
+            .db
+            .read(move |broker| Ok(!old(broker)?.is_empty()))
+            .await?
+        {
             visited
                 .db
                 .write(None, move |broker| {
-                    old(broker)?.iter().try_for_each(|context| context.delete(broker))
+                    old(broker)?
+                        .iter()
+                        .try_for_each(|context| context.delete(broker))
                 })
                 .await?;
         }
@@ -87,7 +96,10 @@ impl ContainerSharder {
             of(a, b) || of(b, a)
         };
         // Shrinking resolves overlaps.
-        for state in State::ALL.into_iter().filter(|state| *state != State::Shrinking) {
+        for state in State::ALL
+            .into_iter()
+            .filter(|state| *state != State::Shrinking)
+        {
             let some: Vec<ShardRange> = ranges.iter().filter(|r| r.is(state)).cloned().collect();
             let overlaps = find_overlaps(&some, excused).len();
             if overlaps > 0 {
@@ -101,19 +113,31 @@ impl ContainerSharder {
         }
         if !warnings.is_empty() {
             let found = warnings.join(", ");
-            warn!(container = visited.name, found, "see swift-manage-shard-ranges repair");
+            warn!(
+                container = visited.name,
+                found, "see swift-manage-shard-ranges repair"
+            );
         }
         Ok(warnings.is_empty())
     }
 
     async fn audit_shard(&self, visited: &Visited) -> Result<bool> {
-        let stored = visited.db.read(|broker| broker.stored_own_shard_range()).await?;
+        let stored = visited
+            .db
+            .read(|broker| broker.stored_own_shard_range())
+            .await?;
         let Some(own) = stored else {
-            warn!(container = visited.name, "a shard without a range of its own is left alone");
+            warn!(
+                container = visited.name,
+                "a shard without a range of its own is left alone"
+            );
             return Ok(false);
         };
         if !visited.name.starts_with(&self.shards_prefix) {
-            warn!(container = visited.name, "a shard in an account that is not for shards");
+            warn!(
+                container = visited.name,
+                "a shard in an account that is not for shards"
+            );
         }
         let asked = self
             .root_ranges(visited, &own.lower, &own.upper, "auditing", true)
@@ -132,7 +156,10 @@ impl ContainerSharder {
             false => self.take_from_root(visited, ranges, own).await?,
         };
         if !known && !own.is_deleted() {
-            warn!(container = visited.name, "the root has no range for this shard");
+            warn!(
+                container = visited.name,
+                "the root has no range for this shard"
+            );
         }
         self.delete_if_spent(visited, &own).await?;
         Ok(true)
@@ -147,13 +174,20 @@ impl ContainerSharder {
     ) -> Result<ShardRange> {
         let name = visited.name.clone();
         let taken = visited.db.write(None, move |broker| {
-            let (own, others): (Vec<_>, Vec<_>) =
-                ranges.iter().cloned().partition(|range| range.name == before.name);
+            let (own, others): (Vec<_>, Vec<_>) = ranges
+                .iter()
+                .cloned()
+                .partition(|range| range.name == before.name);
             broker.merge_shard_ranges(own)?;
             let own = broker.own_shard_range()?;
             if (&own.lower, &own.upper, own.state) != (&before.lower, &before.upper, before.state) {
-                info!(container = name, state = own.state_text(), lower = own.lower,
-                    upper = own.upper, "a shard's range has changed at its root");
+                info!(
+                    container = name,
+                    state = own.state_text(),
+                    lower = own.lower,
+                    upper = own.upper,
+                    "a shard's range has changed at its root"
+                );
             }
             if broker.db_state()? == DbState::Sharded {
                 // What it was sharded into stays as it was.

@@ -66,7 +66,11 @@ impl ContainerSharder {
         let puts = nodes
             .iter()
             .map(|node| self.put(node, partition, &path, &headers, &body));
-        let taken = join_all(puts).await.into_iter().filter(|taken| *taken).count();
+        let taken = join_all(puts)
+            .await
+            .into_iter()
+            .filter(|taken| *taken)
+            .count();
         taken >= quorum::quorum_size(nodes.len())
     }
 
@@ -123,7 +127,9 @@ impl ContainerSharder {
         let path = format!("/v1/{}", visited.root);
         let answer = self.client.get(&path, &query, &headers).await;
         let (head, body) = answer.map_err(|error| failed(error.to_string()))?;
-        let kind = head.get("x-backend-record-type").and_then(|kind| kind.to_str().ok());
+        let kind = head
+            .get("x-backend-record-type")
+            .and_then(|kind| kind.to_str().ok());
         if kind != Some("shard") {
             return Err(failed(format!("records are of type {kind:?}")));
         }

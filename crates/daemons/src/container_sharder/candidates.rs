@@ -52,7 +52,13 @@ impl ContainerSharder {
             let mut own = own.clone();
             own.set_counts(info.object_count, info.bytes_used, self.now());
             let mut facts = self
-                .facts(&visited.db, visited.replica, &visited.name, &visited.root, &own)
+                .facts(
+                    &visited.db,
+                    visited.replica,
+                    &visited.name,
+                    &visited.root,
+                    &own,
+                )
                 .await;
             facts["compactible_ranges"] = compactible.into();
             lock(&self.stats).may_shrink(facts);
@@ -66,10 +72,13 @@ impl ContainerSharder {
             states: vec![State::Sharding],
             ..RangeQuery::default()
         };
-        let sharding = visited.db.read(move |broker| broker.list_shard_ranges(&query));
+        let sharding = visited
+            .db
+            .read(move |broker| broker.list_shard_ranges(&query));
         for range in sharding.await? {
             let name = range.name.clone();
-            self.send_ranges(&name, std::slice::from_ref(&range), &[]).await;
+            self.send_ranges(&name, std::slice::from_ref(&range), &[])
+                .await;
         }
         Ok(())
     }
@@ -79,9 +88,14 @@ impl ContainerSharder {
             states: vec![State::Active],
             ..RangeQuery::default()
         };
-        let active = visited.db.read(move |broker| broker.list_shard_ranges(&query)).await?;
-        let mut large: Vec<ShardRange> =
-            active.into_iter().filter(|range| self.is_large(range)).collect();
+        let active = visited
+            .db
+            .read(move |broker| broker.list_shard_ranges(&query))
+            .await?;
+        let mut large: Vec<ShardRange> = active
+            .into_iter()
+            .filter(|range| self.is_large(range))
+            .collect();
         for range in &mut large {
             self.enable(range);
         }
@@ -103,7 +117,8 @@ impl ContainerSharder {
             let mut acceptor = acceptor.clone();
             if acceptor.name != own.name {
                 let name = acceptor.name.clone();
-                self.send_ranges(&name, std::slice::from_ref(&acceptor), &[]).await;
+                self.send_ranges(&name, std::slice::from_ref(&acceptor), &[])
+                    .await;
                 let objects: i64 = donors.iter().map(|donor| donor.object_count).sum();
                 let bytes: i64 = donors.iter().map(|donor| donor.bytes_used).sum();
                 acceptor.set_counts(
@@ -114,7 +129,8 @@ impl ContainerSharder {
             }
             // Each donor then copies all it has into the acceptor by itself.
             for donor in donors {
-                self.send_ranges(&donor.name, &[donor.clone(), acceptor.clone()], &[]).await;
+                self.send_ranges(&donor.name, &[donor.clone(), acceptor.clone()], &[])
+                    .await;
             }
         }
         Ok(())
@@ -124,14 +140,21 @@ impl ContainerSharder {
     pub(super) async fn tell_root(&self, visited: &Visited) -> Result<()> {
         let now = self.now();
         let age = self.ago(self.config.replication.reclaim_age);
-        let stored = visited.db.read(|broker| broker.stored_own_shard_range()).await?;
+        let stored = visited
+            .db
+            .read(|broker| broker.stored_own_shard_range())
+            .await?;
         let Some(mut own) = stored else {
             return Ok(());
         };
         if own.state().is_some_and(State::has_counts) {
             // Tombstones that may go do not keep a shard from being merged.
             let sync_age = self.ago(self.config.replication.reclaim_age.saturating_mul(2));
-            if visited.db.read(move |broker| broker.has_reclaimable(age, sync_age)).await? {
+            if visited
+                .db
+                .read(move |broker| broker.has_reclaimable(age, sync_age))
+                .await?
+            {
                 visited.db.reclaim(age, sync_age).await?;
             }
             let (info, tombstones) = visited
@@ -152,7 +175,10 @@ impl ContainerSharder {
             include_deleted: true,
             ..RangeQuery::default()
         };
-        let all = visited.db.read(move |broker| broker.list_shard_ranges(&query)).await?;
+        let all = visited
+            .db
+            .read(move |broker| broker.list_shard_ranges(&query))
+            .await?;
         let referer = [("referer", quote_path(&visited.name))];
         if self.send_ranges(&visited.root, &all, &referer).await {
             own.reported = 1;

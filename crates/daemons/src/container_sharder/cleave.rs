@@ -32,7 +32,10 @@ impl ContainerSharder {
         let found = visited.db.read(move |broker| {
             let own = broker.own_shard_range()?;
             let existing = broker.list_shard_ranges(&RangeQuery::default())?;
-            if existing.last().is_some_and(|last| last.upper() >= own.upper()) {
+            if existing
+                .last()
+                .is_some_and(|last| last.upper() >= own.upper())
+            {
                 return Ok(None);
             }
             broker.find_shard_ranges(cut, &existing).map(Some)
@@ -76,19 +79,28 @@ impl ContainerSharder {
             states: vec![State::Found],
             ..RangeQuery::default()
         };
-        let found = visited.db.read(move |broker| broker.list_shard_ranges(&query)).await?;
+        let found = visited
+            .db
+            .read(move |broker| broker.list_shard_ranges(&query))
+            .await?;
         let mut created = Vec::new();
         for mut range in found {
             self.count("created", "attempted");
             range.set_state(State::Created);
             let headers = [
                 ("x-backend-storage-policy-index", visited.policy.to_string()),
-                ("x-container-sysmeta-shard-quoted-root", quote_path(&visited.root)),
+                (
+                    "x-container-sysmeta-shard-quoted-root",
+                    quote_path(&visited.root),
+                ),
                 ("x-container-sysmeta-sharding", "True".to_owned()),
                 ("x-backend-auto-create", "True".to_owned()),
             ];
             let name = range.name.clone();
-            if !self.send_ranges(&name, std::slice::from_ref(&range), &headers).await {
+            if !self
+                .send_ranges(&name, std::slice::from_ref(&range), &headers)
+                .await
+            {
                 self.count("created", "failure");
                 // Ranges become shards in their order.
                 break;
@@ -131,7 +143,10 @@ impl ContainerSharder {
                     marker,
                     ..RangeQuery::default()
                 };
-                Ok((broker.stored_own_shard_range()?, broker.list_shard_ranges(&query)?))
+                Ok((
+                    broker.stored_own_shard_range()?,
+                    broker.list_shard_ranges(&query)?,
+                ))
             })
             .await?;
         let Some(mut own) = own else {
@@ -139,8 +154,10 @@ impl ContainerSharder {
             return Ok(false);
         };
         // Nothing is ever copied into what is to be merged itself.
-        let todo: Vec<ShardRange> =
-            ranges.into_iter().filter(|range| !range.is(State::Shrinking)).collect();
+        let todo: Vec<ShardRange> = ranges
+            .into_iter()
+            .filter(|range| !range.is(State::Shrinking))
+            .collect();
         if context.cursor.is_empty() {
             context.start(&own.lower);
         }
@@ -151,15 +168,26 @@ impl ContainerSharder {
                 break;
             }
             if range.lower() > Bound::lower(&context.cursor) {
-                info!(container = visited.name, at = context.cursor, "cleaving stops at a gap");
+                info!(
+                    container = visited.name,
+                    at = context.cursor,
+                    "cleaving stops at a gap"
+                );
                 break;
             }
             if !range.is_any(&[State::Created, State::Cleaved, State::Active]) {
-                info!(container = visited.name, shard = range.name, state = range.state_text(),
-                    "cleaving waits for a shard");
+                info!(
+                    container = visited.name,
+                    shard = range.name,
+                    state = range.state_text(),
+                    "cleaving waits for a shard"
+                );
                 break;
             }
-            match self.cleave_range(visited, &mut context, range, &mut own).await? {
+            match self
+                .cleave_range(visited, &mut context, range, &mut own)
+                .await?
+            {
                 Cleaved::Done => done += 1,
                 Cleaved::Empty => {}
                 Cleaved::Failed => break,
@@ -171,7 +199,10 @@ impl ContainerSharder {
 
     async fn store(&self, visited: &Visited, context: &Context) -> Result<()> {
         let context = context.clone();
-        Ok(visited.db.write(None, move |broker| context.store(broker)).await?)
+        Ok(visited
+            .db
+            .write(None, move |broker| context.store(broker))
+            .await?)
     }
 
     async fn cleave_range(
@@ -184,7 +215,14 @@ impl ContainerSharder {
         self.count("cleaved", "attempted");
         let began = Instant::now();
         let shard = self.local_shard(visited, &range).await?;
-        self.count("cleaved", if shard.created { "db_created" } else { "db_exists" });
+        self.count(
+            "cleaved",
+            if shard.created {
+                "db_created"
+            } else {
+                "db_exists"
+            },
+        );
         let copied = self.copy(visited, context, &range, &shard).await?;
         let is_empty = !copied && shard.created;
         let is_new = self.update_ranges(visited, &mut range, own, &shard).await?;
@@ -192,7 +230,10 @@ impl ContainerSharder {
             // It was made on the way and has nothing in it.
             let db = self.pool.db_by_key(shard.db.key().clone());
             db.remove_if(|_| Ok(true)).await?;
-        } else if !self.send_shard(visited, context, &range, &shard, is_new).await {
+        } else if !self
+            .send_shard(visited, context, &range, &shard, is_new)
+            .await
+        {
             self.count("cleaved", "failure");
             return Ok(Cleaved::Failed);
         } else {
@@ -210,7 +251,11 @@ impl ContainerSharder {
                 saved.store(broker)
             })
             .await?;
-        Ok(if is_empty { Cleaved::Empty } else { Cleaved::Done })
+        Ok(if is_empty {
+            Cleaved::Empty
+        } else {
+            Cleaved::Done
+        })
     }
 
     /// Copies rows that the shard does not have. False: there were none.
@@ -230,7 +275,10 @@ impl ContainerSharder {
             })
             .await?;
         let of_source = id.clone();
-        let synced = shard.db.read(move |broker| broker.sync_point(&of_source, true)).await?;
+        let synced = shard
+            .db
+            .read(move |broker| broker.sync_point(&of_source, true))
+            .await?;
         if synced >= max_row && max_row != -1 {
             return Ok(true);
         }
@@ -305,16 +353,27 @@ impl ContainerSharder {
         let of_new = self.config.shard_quorum.unwrap_or(most).min(replicas);
         let needed = match is_new {
             true => of_new,
-            false => self.config.existing_shard_quorum.unwrap_or(of_new).min(replicas),
+            false => self
+                .config
+                .existing_shard_quorum
+                .unwrap_or(of_new)
+                .min(replicas),
         };
         let began = Instant::now();
-        let (all, sent) = self.replicate(shard.db.key().clone(), shard.device_id).await;
+        let (all, sent) = self
+            .replicate(shard.db.key().clone(), shard.device_id)
+            .await;
         context.replication_time += began.elapsed().as_secs_f64();
         let successes = sent.iter().filter(|success| **success).count();
         let enough = all || (!sent.is_empty() && successes >= needed);
         if !enough {
-            warn!(container = visited.name, shard = range.name, successes, needed,
-                "a shard is not replicated to enough nodes");
+            warn!(
+                container = visited.name,
+                shard = range.name,
+                successes,
+                needed,
+                "a shard is not replicated to enough nodes"
+            );
         }
         enough
     }

@@ -125,7 +125,13 @@ impl ContainerSharderConfig {
 
     fn check_together(&self, section: &Section) -> Result<(), ConfError> {
         let (shrink, least) = (self.shrinking.shrink_threshold, self.minimum_shard_size);
-        at_most(section, "shrink_threshold", shrink, "minimum_shard_size", least)?;
+        at_most(
+            section,
+            "shrink_threshold",
+            shrink,
+            "minimum_shard_size",
+            least,
+        )?;
         let (rows, threshold) = (self.rows_per_shard, self.shard_container_threshold);
         let name = "shard_container_threshold";
         at_most(section, "rows_per_shard", rows + 1, name, threshold)?;
@@ -152,7 +158,10 @@ fn at_most(
     if value <= most {
         return Ok(());
     }
-    Err(section.bad(option, format!("it would be {value}: expected at most {other} ({most})")))
+    Err(section.bad(
+        option,
+        format!("it would be {value}: expected at most {other} ({most})"),
+    ))
 }
 
 fn quorum(section: &Section, option: &str) -> Result<Option<usize>, ConfError> {

@@ -89,7 +89,12 @@ impl ContainerSharder {
         self.move_parts(visited, From::Source, outside(&own)).await
     }
 
-    async fn move_parts(&self, visited: &Visited, from: From, parts: Vec<Namespace>) -> Result<bool> {
+    async fn move_parts(
+        &self,
+        visited: &Visited,
+        from: From,
+        parts: Vec<Namespace>,
+    ) -> Result<bool> {
         self.count("misplaced", "attempted");
         let mut all = Moved {
             success: true,
@@ -107,7 +112,10 @@ impl ContainerSharder {
         }
         if all.unplaced > 0 {
             let unplaced = all.unplaced;
-            warn!(container = visited.name, unplaced, "there are no shards for misplaced rows");
+            warn!(
+                container = visited.name,
+                unplaced, "there are no shards for misplaced rows"
+            );
         }
         lock(&self.stats).add("misplaced", "placed", all.placed);
         lock(&self.stats).add("misplaced", "unplaced", all.unplaced);
@@ -170,7 +178,9 @@ impl ContainerSharder {
             states: State::UPDATING.to_vec(),
             ..RangeQuery::default()
         };
-        let ranges = visited.db.read(move |broker| broker.list_shard_ranges(&query));
+        let ranges = visited
+            .db
+            .read(move |broker| broker.list_shard_ranges(&query));
         Ok(ranges.await?)
     }
 
@@ -191,7 +201,14 @@ impl ContainerSharder {
                 Some(shard) => shard,
                 None => {
                     let made = self.local_shard(visited, range).await?;
-                    self.count("misplaced", if made.created { "db_created" } else { "db_exists" });
+                    self.count(
+                        "misplaced",
+                        if made.created {
+                            "db_created"
+                        } else {
+                            "db_exists"
+                        },
+                    );
                     shard.insert(made)
                 }
             };
@@ -201,12 +218,18 @@ impl ContainerSharder {
         let Some(shard) = shard else {
             return Ok((true, 0));
         };
-        let replicated = self.replicate(shard.db.key().clone(), shard.device_id).await;
+        let replicated = self
+            .replicate(shard.db.key().clone(), shard.device_id)
+            .await;
         let successes = replicated.1.iter().filter(|success| **success).count();
         let replicas = self.ring().ring().replica_count().ceil() as usize;
         if !replicated.0 && successes < quorum::quorum_size(replicas) {
-            warn!(container = visited.name, shard = range.name, successes,
-                "misplaced rows stay: too few replicas of their shard have them");
+            warn!(
+                container = visited.name,
+                shard = range.name,
+                successes,
+                "misplaced rows stay: too few replicas of their shard have them"
+            );
             return Ok((false, placed));
         }
         let (lower, upper) = (source.lower.clone(), source.upper.clone());
@@ -225,7 +248,13 @@ impl ContainerSharder {
             }
         });
         let removed = removed.await?;
-        debug!(container = visited.name, shard = range.name, placed, removed, "misplaced rows");
+        debug!(
+            container = visited.name,
+            shard = range.name,
+            placed,
+            removed,
+            "misplaced rows"
+        );
         Ok((removed, placed))
     }
 
@@ -275,7 +304,9 @@ impl ContainerSharder {
             let rows = rows.await?;
             batches.went_on(&rows, limit);
             if !rows.is_empty() {
-                return Ok(Some(rows.into_iter().filter_map(|r| r.try_into().ok()).collect()));
+                return Ok(Some(
+                    rows.into_iter().filter_map(|r| r.try_into().ok()).collect(),
+                ));
             }
         }
         Ok(None)

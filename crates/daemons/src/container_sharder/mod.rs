@@ -121,7 +121,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// their metadata.
 fn is_enabled(broker: &ContainerBroker<'_>) -> std::result::Result<bool, IndexError> {
     let metadata = broker.metadata()?;
-    let told = metadata.get(SHARDING).is_some_and(|(word, _)| is_true(word));
+    let told = metadata
+        .get(SHARDING)
+        .is_some_and(|(word, _)| is_true(word));
     Ok(told || broker.has_shards()?)
 }
 
@@ -178,8 +180,7 @@ impl ContainerSharder {
             }
         }
         self.report(start, began).await;
-        let stats = lock(&self.stats).clone();
-        stats
+        lock(&self.stats).clone()
     }
 
     async fn report(&self, start: Timestamp, began: Instant) {
@@ -228,7 +229,9 @@ impl ContainerSharder {
         let root = self.pool.devices().to_owned();
         let found = blocking(move || {
             let holds = |device: &Arc<Device>| {
-                root.join(&device.device).join(DbKind::Container.datadir()).is_dir()
+                root.join(&device.device)
+                    .join(DbKind::Container.datadir())
+                    .is_dir()
             };
             Ok(own.into_iter().filter(holds).collect::<Vec<_>>())
         });
@@ -384,7 +387,8 @@ impl ContainerSharder {
         };
         let created = self.create_shards(visited).await?;
         if found + created > 0 {
-            self.replicate(visited.db.key().clone(), visited.device.id).await;
+            self.replicate(visited.db.key().clone(), visited.device.id)
+                .await;
         }
         if self.cleave(visited).await? && self.complete(visited).await? {
             self.count("visited", "completed");
@@ -401,7 +405,9 @@ impl ContainerSharder {
 
     /// Merges ranges into the container's own database.
     async fn merge(&self, visited: &Visited, ranges: Vec<ShardRange>) -> Result<()> {
-        let merged = visited.db.write(None, move |broker| broker.merge_shard_ranges(ranges));
+        let merged = visited
+            .db
+            .write(None, move |broker| broker.merge_shard_ranges(ranges));
         Ok(merged.await?)
     }
 }

@@ -28,9 +28,14 @@ impl ContainerSharder {
         root: &str,
         own: &ShardRange,
     ) -> Value {
-        let file = db.read(|broker| Ok(broker.file())).await.unwrap_or_default();
+        let file = db
+            .read(|broker| Ok(broker.file()))
+            .await
+            .unwrap_or_default();
         let path = file.display().to_string();
-        let size = blocking(move || Ok(std::fs::metadata(file)?.len())).await.ok();
+        let size = blocking(move || Ok(std::fs::metadata(file)?.len()))
+            .await
+            .ok();
         let (account, container) = split(name);
         let replica = replica.map_or(json!("handoff"), |replica| json!(replica));
         json!({
@@ -56,7 +61,9 @@ impl ContainerSharder {
                 states: SHOWN.to_vec(),
                 ..RangeQuery::default()
             })?;
-            let last = Context::all(broker)?.into_iter().max_by(|a, b| a.1.cmp(&b.1));
+            let last = Context::all(broker)?
+                .into_iter()
+                .max_by(|a, b| a.1.cmp(&b.1));
             Ok((state, own, ranges, last, broker.is_sharding_required()?))
         });
         let (state, own, ranges, last, required) = seen.await?;
@@ -64,7 +71,13 @@ impl ContainerSharder {
             return Ok(());
         }
         let mut facts = self
-            .facts(&visited.db, visited.replica, &visited.name, &visited.root, &own)
+            .facts(
+                &visited.db,
+                visited.replica,
+                &visited.name,
+                &visited.root,
+                &own,
+            )
             .await;
         let epoch = own.epoch.as_deref().map(seconds);
         if state == DbState::Sharded {
@@ -90,7 +103,12 @@ impl ContainerSharder {
         let limit = self.config.sharding_timeout.as_secs_f64();
         if let Some(epoch) = epoch.filter(|epoch| required && epoch + limit < now.as_f64()) {
             let since_s = now.as_f64() - epoch;
-            warn!(container = visited.name, since_s, state = state.name(), "sharding takes long");
+            warn!(
+                container = visited.name,
+                since_s,
+                state = state.name(),
+                "sharding takes long"
+            );
         }
         Ok(())
     }

@@ -15,19 +15,59 @@ pub struct SharderStats {
 
 /// Always shown, be they nothing.
 const SHOWN: [(&str, &[&str]); 7] = [
-    ("visited", &["attempted", "success", "failure", "skipped", "completed"]),
-    ("scanned", &["attempted", "success", "failure", "found", "min_time", "max_time"]),
+    (
+        "visited",
+        &["attempted", "success", "failure", "skipped", "completed"],
+    ),
+    (
+        "scanned",
+        &[
+            "attempted",
+            "success",
+            "failure",
+            "found",
+            "min_time",
+            "max_time",
+        ],
+    ),
     ("created", &["attempted", "success", "failure"]),
-    ("cleaved", &["attempted", "success", "failure", "min_time", "max_time"]),
-    ("misplaced", &["attempted", "success", "failure", "found", "placed", "unplaced"]),
-    ("audit_root", &["attempted", "success", "failure", "has_overlap", "num_overlap"]),
+    (
+        "cleaved",
+        &["attempted", "success", "failure", "min_time", "max_time"],
+    ),
+    (
+        "misplaced",
+        &[
+            "attempted",
+            "success",
+            "failure",
+            "found",
+            "placed",
+            "unplaced",
+        ],
+    ),
+    (
+        "audit_root",
+        &[
+            "attempted",
+            "success",
+            "failure",
+            "has_overlap",
+            "num_overlap",
+        ],
+    ),
     ("audit_shard", &["attempted", "success", "failure"]),
 ];
 
 impl SharderStats {
     pub(super) fn add(&mut self, category: &'static str, name: &'static str, step: usize) {
         if step > 0 {
-            *self.counts.entry(category).or_default().entry(name).or_default() += step as f64;
+            *self
+                .counts
+                .entry(category)
+                .or_default()
+                .entry(name)
+                .or_default() += step as f64;
         }
     }
 
@@ -55,7 +95,10 @@ impl SharderStats {
 
     /// How often that happened.
     pub fn count(&self, category: &str, name: &str) -> u64 {
-        let count = self.counts.get(category).and_then(|counts| counts.get(name));
+        let count = self
+            .counts
+            .get(category)
+            .and_then(|counts| counts.get(name));
         count.copied().unwrap_or(0.0) as u64
     }
 
@@ -93,7 +136,10 @@ impl SharderStats {
         all.insert("sharding_candidates".into(), sharding);
         let shrinking = top(&self.shrinking_candidates, "compactible_ranges");
         all.insert("shrinking_candidates".into(), shrinking);
-        all.insert("sharding_in_progress".into(), json!({"all": self.in_progress}));
+        all.insert(
+            "sharding_in_progress".into(),
+            json!({"all": self.in_progress}),
+        );
         Value::Object(all)
     }
 }

@@ -326,7 +326,11 @@ impl DbReplicator {
                 .primaries(partition)
                 .iter()
                 .any(|node| node.device.id == job.device_id);
-        if !is_wanted {
+        let mut sent = sent;
+        if is_wanted {
+            // This replica counts as well.
+            sent.push(true);
+        } else {
             self.remove_misplaced(&job.db, &info, &sent).await;
         }
         (sent.iter().all(|success| *success), sent)

@@ -93,7 +93,10 @@ pub fn find_paths(ranges: &[ShardRange]) -> Vec<Path<'_>> {
 
 /// The best path of all for a namespace: that covers it, of most progress, most objects, made at
 /// fewest moments, and last.
-pub fn best_path<'r>(mut paths: Vec<Path<'r>>, span: &Namespace) -> Option<(Path<'r>, Vec<Path<'r>>)> {
+pub fn best_path<'r>(
+    mut paths: Vec<Path<'r>>,
+    span: &Namespace,
+) -> Option<(Path<'r>, Vec<Path<'r>>)> {
     paths.sort_by(|a, b| rank(a, b, span));
     let best = paths.pop()?;
     paths.reverse();
@@ -149,10 +152,10 @@ pub fn find_gaps<'r>(ranges: &'r [ShardRange], within: &Namespace) -> Vec<Gap<'r
 
 /// Sets of ranges that overlap: each range with those behind it in the list. `excused` says which
 /// pairs may.
-pub fn find_overlaps<'r>(
-    ranges: &'r [ShardRange],
+pub fn find_overlaps(
+    ranges: &[ShardRange],
     excused: impl Fn(&ShardRange, &ShardRange) -> bool,
-) -> Vec<Vec<&'r ShardRange>> {
+) -> Vec<Vec<&ShardRange>> {
     let mut found: Vec<Vec<&ShardRange>> = Vec::new();
     for (at, range) in ranges.iter().enumerate() {
         let mut set: Vec<&ShardRange> = ranges[at + 1..]
@@ -222,7 +225,11 @@ mod tests {
         let paths = find_paths(&ranges);
         assert_eq!(paths.len(), 2);
         let (best, others) = best_path(paths, &Namespace::default()).unwrap();
-        let names: Vec<_> = best.ranges.iter().map(|range| range.name.as_str()).collect();
+        let names: Vec<_> = best
+            .ranges
+            .iter()
+            .map(|range| range.name.as_str())
+            .collect();
         assert_eq!(names, ["a/3", "a/4"]);
         assert_eq!(others.len(), 1);
         let overlaps = find_overlaps(&ranges, |_, _| false);

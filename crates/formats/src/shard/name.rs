@@ -42,7 +42,10 @@ impl<'a> ShardName<'a> {
         timestamp: Timestamp,
         index: usize,
     ) -> String {
-        format!("{account}/{root}-{parent_hash}-{}-{index}", timestamp.normal())
+        format!(
+            "{account}/{root}-{parent_hash}-{}-{index}",
+            timestamp.normal()
+        )
     }
 }
 

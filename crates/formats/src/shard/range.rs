@@ -177,7 +177,9 @@ impl ShardRange {
     /// Of JSON: missing fields are errors, times are brought into their usual form.
     pub fn from_json(value: &serde_json::Value) -> Result<Self, BadShardRange> {
         let bad = |field, expected| {
-            let value = value.get(field).map_or("missing".to_owned(), |v| v.to_string());
+            let value = value
+                .get(field)
+                .map_or("missing".to_owned(), |v| v.to_string());
             BadShardRange {
                 field,
                 value,
@@ -223,14 +225,14 @@ impl ShardRange {
             meta_timestamp: optional_time("meta_timestamp")?.unwrap_or_else(|| timestamp.clone()),
             deleted: i64::from(number("deleted", None)? != 0),
             state: state.ok_or_else(|| bad("state", "a state's name or number"))? as i64,
-            state_timestamp: optional_time("state_timestamp")?
-                .unwrap_or_else(|| timestamp.clone()),
+            state_timestamp: optional_time("state_timestamp")?.unwrap_or_else(|| timestamp.clone()),
             epoch: optional_time("epoch")?,
             reported: i64::from(number("reported", Some(0))? != 0),
             tombstones: number("tombstones", Some(-1))?,
             timestamp,
         };
-        let is_path = range.name.split('/').count() == 2 && range.name.split('/').all(|p| !p.is_empty());
+        let is_path =
+            range.name.split('/').count() == 2 && range.name.split('/').all(|p| !p.is_empty());
         if !is_path {
             return Err(bad("name", "account/container"));
         }
@@ -488,7 +490,10 @@ mod tests {
         let mut acceptor = ShardRange::new("a/c", now, "m", "q");
         let donor = ShardRange::new("a/d", now, "", "m");
         assert!(acceptor.expand([&donor]));
-        assert_eq!((acceptor.lower.as_str(), acceptor.upper.as_str()), ("", "q"));
+        assert_eq!(
+            (acceptor.lower.as_str(), acceptor.upper.as_str()),
+            ("", "q")
+        );
         assert!(!acceptor.expand([&donor]));
     }
 }

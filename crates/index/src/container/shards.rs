@@ -167,10 +167,7 @@ impl ContainerBroker<'_> {
 
     /// Runs `f` on the file whose rows are to be listed and cleaved: the retiring one while there
     /// is one, else this.
-    pub fn with_source<T>(
-        &self,
-        f: impl FnOnce(&ContainerBroker<'_>) -> Result<T>,
-    ) -> Result<T> {
+    pub fn with_source<T>(&self, f: impl FnOnce(&ContainerBroker<'_>) -> Result<T>) -> Result<T> {
         match self.retiring()? {
             Some(file) => {
                 let conn = connection::open_reader(&file, self.0.config)?;
@@ -275,7 +272,11 @@ impl ContainerBroker<'_> {
             add("name != ?", &[&own]);
         }
         if !query.states.is_empty() {
-            let states: Vec<String> = query.states.iter().map(|s| (*s as i64).to_string()).collect();
+            let states: Vec<String> = query
+                .states
+                .iter()
+                .map(|s| (*s as i64).to_string())
+                .collect();
             add(&format!("state IN ({})", states.join(",")), &[]);
         }
         match &query.includes {
@@ -418,7 +419,14 @@ impl ContainerBroker<'_> {
                    ORDER BY name, ROWID LIMIT ?6";
         let mut statement = self.0.conn.prepare_cached(sql)?;
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
-        let values = params![query.deleted, name, row, query.upper, query.since_row, limit];
+        let values = params![
+            query.deleted,
+            name,
+            row,
+            query.upper,
+            query.since_row,
+            limit
+        ];
         let rows = statement.query_map(values, |row| {
             Ok(ObjectRecord {
                 rowid: row.get(0)?,
@@ -521,7 +529,10 @@ mod tests {
     #[test]
     fn names_of_roots_and_files() {
         assert_eq!(unquoted("a%20b/%C3%A9%zz"), "a b/é%zz");
-        assert_eq!(epoch_of(Path::new("/d/ab_12.5.db")).as_deref(), Some("12.5"));
+        assert_eq!(
+            epoch_of(Path::new("/d/ab_12.5.db")).as_deref(),
+            Some("12.5")
+        );
         assert_eq!(epoch_of(Path::new("/d/ab.db")), None);
     }
 }

@@ -34,7 +34,8 @@ pub(crate) fn read(row: &Row<'_>) -> rusqlite::Result<ShardRange> {
     })
 }
 
-pub(crate) const COLUMNS: &str = "name, timestamp, lower, upper, object_count, bytes_used, meta_timestamp,
+pub(crate) const COLUMNS: &str =
+    "name, timestamp, lower, upper, object_count, bytes_used, meta_timestamp,
     deleted, state, state_timestamp, epoch, reported, tombstones";
 
 impl ContainerBroker<'_> {
@@ -73,7 +74,10 @@ impl ContainerBroker<'_> {
         let own = self.own_name()?;
         let is_reset = |range: &ShardRange| range.name == own && range.epoch.is_none();
         if ranges.iter().any(is_reset) && self.own_shard_range()?.epoch.is_some() {
-            tracing::warn!(own, "a replica's own shard range without an epoch is ignored");
+            tracing::warn!(
+                own,
+                "a replica's own shard range without an epoch is ignored"
+            );
             ranges.retain(|range| !is_reset(range));
         }
         self.merge_shard_ranges(ranges)

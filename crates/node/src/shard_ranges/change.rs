@@ -31,7 +31,9 @@ pub(super) fn delete(tool: &Tool, force: &Force) -> Result<End> {
             let begun = ranges.iter().filter(|r| !r.is(State::Found)).count();
             say("WARNING: Deleting ranges here does not delete them in all replicas.");
             say(format!("  - this db is in state {}", state.name()));
-            say(format!("  - {begun} existing shard ranges have started sharding"));
+            say(format!(
+                "  - {begun} existing shard ranges have started sharding"
+            ));
         }
         let question = "Do you want to show the existing ranges [s], delete the existing ranges \
                         [yes] or quit without deleting [q]? ";
@@ -79,14 +81,20 @@ pub(super) fn merge(tool: &Tool, merge: &Merge) -> Result<End> {
         say("WARNING: this change will result in shard ranges overlaps!");
     }
     let span = Namespace {
-        lower: existing.first().map(|r| r.lower.clone()).unwrap_or_default(),
+        lower: existing
+            .first()
+            .map(|r| r.lower.clone())
+            .unwrap_or_default(),
         upper: existing.last().map(|r| r.upper.clone()).unwrap_or_default(),
         ..Namespace::default()
     };
     let is_within = |gap: &cairn_formats::shard::Gap<'_>| {
         !existing.is_empty() && span.lower() <= gap.lower && gap.upper <= span.upper()
     };
-    if find_gaps(&outcome, &Namespace::default()).iter().any(is_within) {
+    if find_gaps(&outcome, &Namespace::default())
+        .iter()
+        .any(is_within)
+    {
         say("WARNING: this change will result in shard ranges gaps!");
     }
     if !may_proceed(&merge.prompt) {
@@ -207,7 +215,10 @@ fn is_complete(own: &ShardRange, ranges: &[ShardRange]) -> bool {
         _ => reasons.push("No shard ranges.".into()),
     }
     if !reasons.is_empty() {
-        say(format!("WARNING: invalid shard ranges: {}.", reasons.join(", ")));
+        say(format!(
+            "WARNING: invalid shard ranges: {}.",
+            reasons.join(", ")
+        ));
         say("Aborting.");
     }
     reasons.is_empty()
@@ -224,16 +235,29 @@ pub(super) fn enable(tool: &Tool, prefix: &str) -> Result<End> {
     let state = own.state_text();
     if own.is(State::Active) {
         let own = begin(tool, own)?;
-        say(format!("Container moved to state 'sharding' with epoch {}.", epoch(&own)));
+        say(format!(
+            "Container moved to state 'sharding' with epoch {}.",
+            epoch(&own)
+        ));
     } else if own.is(State::Sharding) && own.epoch.is_some() {
-        say(format!("Container already in state {state:?} with epoch {}.", epoch(&own)));
+        say(format!(
+            "Container already in state {state:?} with epoch {}.",
+            epoch(&own)
+        ));
         say("No action required.");
     } else if own.is(State::Sharding) {
-        say(format!("Container already in state {state:?} but missing epoch."));
+        say(format!(
+            "Container already in state {state:?} but missing epoch."
+        ));
         let own = begin(tool, own)?;
-        say(format!("Container in state {state:?} given epoch {}.", epoch(&own)));
+        say(format!(
+            "Container in state {state:?} given epoch {}.",
+            epoch(&own)
+        ));
     } else {
-        say(format!("WARNING: container in state {state} (should be active or sharding)."));
+        say(format!(
+            "WARNING: container in state {state} (should be active or sharding)."
+        ));
         say("Aborting.");
         return Ok(End::NotDone);
     }

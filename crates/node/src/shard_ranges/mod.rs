@@ -142,7 +142,11 @@ fn config(arguments: &Arguments) -> Result<ContainerSharderConfig> {
     if let Some(path) = &arguments.config {
         let conf = read_conf(path)?;
         let section = conf.section("container-sharder")?;
-        pairs.extend(section.iter().map(|(name, value)| (name.into(), value.into())));
+        pairs.extend(
+            section
+                .iter()
+                .map(|(name, value)| (name.into(), value.into())),
+        );
     }
     let mut set = |name: &str, value: Option<i64>| {
         if let Some(value) = value {
@@ -168,7 +172,10 @@ fn config(arguments: &Arguments) -> Result<ContainerSharderConfig> {
     if let Command::Repair(repair) = &arguments.command {
         set("max_expanding", repair.max_expanding);
     }
-    let pairs: Vec<(&str, &str)> = pairs.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+    let pairs: Vec<(&str, &str)> = pairs
+        .iter()
+        .map(|(n, v)| (n.as_str(), v.as_str()))
+        .collect();
     let section = Section::from_pairs("container-sharder", &pairs);
     // Only what a command uses must go together.
     Ok(match arguments.command {
@@ -181,12 +188,14 @@ fn config(arguments: &Arguments) -> Result<ContainerSharderConfig> {
 
 fn open(arguments: &Arguments, config: ContainerSharderConfig) -> Result<Tool> {
     let file = &arguments.file;
-    let real = std::fs::canonicalize(file)
+    // The folder must be there; the file may have another epoch in its name by now.
+    let folder = file.parent().unwrap_or(file);
+    let real = std::fs::canonicalize(folder)
         .with_context(|| format!("Error opening container DB {}", file.display()))?;
     let (devices, key) = place(&real).with_context(|| {
         format!(
             "{}: expected DEVICES/DEVICE/containers/PARTITION/SUFFIX/HASH/HASH.db",
-            real.display()
+            file.display()
         )
     })?;
     let mut index = IndexConfig::new(devices);
@@ -215,17 +224,16 @@ fn patience(command: &Command) -> Duration {
     Duration::from_secs(match command {
         Command::Merge(merge) => merge.prefix.replace_timeout,
         Command::Replace(replace) => replace.replacing.prefix.replace_timeout,
-        Command::FindAndReplace(replace) => {
-            replace.enable_timeout.max(replace.replacing.prefix.replace_timeout)
-        }
+        Command::FindAndReplace(replace) => replace
+            .enable_timeout
+            .max(replace.replacing.prefix.replace_timeout),
         Command::Enable(enable) => enable.enable_timeout,
         _ => 25,
     })
 }
 
-/// The folder of devices, and which database a file is of.
-fn place(file: &Path) -> Option<(PathBuf, DbKey)> {
-    let hash_dir = file.parent()?;
+/// The folder of devices, and which database a folder is of.
+fn place(hash_dir: &Path) -> Option<(PathBuf, DbKey)> {
     let name = |path: &Path| Some(path.file_name()?.to_str()?.to_owned());
     let hash = ObjectHash::from_hex(&name(hash_dir)?)?;
     let partition_dir = hash_dir.parent()?.parent()?;
@@ -290,7 +298,8 @@ fn load(input: &Path, keys: &[&str]) -> Result<Vec<Value>> {
         false => std::fs::read_to_string(input),
     };
     let text = text.with_context(|| format!("Failed to open file {}", input.display()))?;
-    let data: Value = serde_json::from_str(&text).context("Failed to load valid shard range data")?;
+    let data: Value =
+        serde_json::from_str(&text).context("Failed to load valid shard range data")?;
     let Value::Array(data) = data else {
         bail!("Failed to load valid shard range data: expected a list of objects");
     };
@@ -318,11 +327,11 @@ mod tests {
     #[test]
     fn which_database_a_file_is_of() {
         let hash = "0123456789abcdef0123456789abcabc";
-        let file = format!("/srv/node/sda/containers/7/abc/{hash}/{hash}_1.5.db");
-        let (devices, key) = place(Path::new(&file)).unwrap();
+        let folder = format!("/srv/node/sda/containers/7/abc/{hash}");
+        let (devices, key) = place(Path::new(&folder)).unwrap();
         assert_eq!(devices, Path::new("/srv/node"));
         assert_eq!((&*key.device, &*key.partition), ("sda", "7"));
         assert!(place(Path::new("/srv/x.db")).is_none());
-        assert!(place(Path::new(&file.replace("containers", "accounts"))).is_none());
+        assert!(place(Path::new(&folder.replace("containers", "accounts"))).is_none());
     }
 }

@@ -25,7 +25,11 @@ fn ranges(tool: &Tool) -> Result<Vec<ShardRange>> {
 
 pub(super) fn compact(tool: &Tool, prompt: &Prompt) -> Result<End> {
     let (is_root, state, own) = tool.read(|broker| {
-        Ok((broker.is_root()?, broker.db_state()?, broker.own_shard_range()?))
+        Ok((
+            broker.is_root()?,
+            broker.db_state()?,
+            broker.own_shard_range()?,
+        ))
     })?;
     if !is_root {
         say("WARNING: Shard containers cannot be compacted.");
@@ -37,8 +41,11 @@ pub(super) fn compact(tool: &Tool, prompt: &Prompt) -> Result<End> {
         return Ok(End::NotDone);
     }
     let ranges = ranges(tool)?;
-    let staying: Vec<ShardRange> =
-        ranges.iter().filter(|range| !range.is(State::Shrinking)).cloned().collect();
+    let staying: Vec<ShardRange> = ranges
+        .iter()
+        .filter(|range| !range.is(State::Shrinking))
+        .cloned()
+        .collect();
     if !find_overlaps(&staying, |_, _| false).is_empty() {
         say("WARNING: Container has overlapping shard ranges so cannot be compacted.");
         return Ok(End::NotDone);
@@ -58,7 +65,9 @@ pub(super) fn compact(tool: &Tool, prompt: &Prompt) -> Result<End> {
             print_range(acceptor, 1);
         }
     }
-    say(format!("Total of {count} shard sequences identified for compaction."));
+    say(format!(
+        "Total of {count} shard sequences identified for compaction."
+    ));
     say("Once applied they are compacted the next time the sharder runs.");
     if !may_proceed(prompt) {
         return Ok(End::NotWanted);
@@ -81,7 +90,9 @@ pub(super) fn repair(tool: &Tool, what: &Repair) -> Result<End> {
         let gaps = find_gaps(&ranges, &Namespace::default());
         if gaps.is_empty() {
             let count = ranges.len();
-            say(format!("Found one complete sequence of {count} shard ranges with no gaps."));
+            say(format!(
+                "Found one complete sequence of {count} shard ranges with no gaps."
+            ));
             say("No repairs necessary.");
             return Ok(End::Done);
         }
@@ -93,7 +104,13 @@ pub(super) fn repair(tool: &Tool, what: &Repair) -> Result<End> {
     }
     let own = tool.read(|broker| broker.own_shard_range())?;
     let now = tool.now();
-    let solved = solve(&ranges, &own.namespace(), what.min_shard_age, now, tool.verbose);
+    let solved = solve(
+        &ranges,
+        &own.namespace(),
+        what.min_shard_age,
+        now,
+        tool.verbose,
+    );
     let donors = match solved {
         Solved::Not => return Ok(End::NotDone),
         Solved::Whole => return Ok(End::Done),
@@ -117,10 +134,16 @@ fn fill_gaps(tool: &Tool, what: &Repair, gaps: &[Gap<'_>]) -> Result<End> {
     let mut solutions: Vec<(&Gap<'_>, ShardRange)> = Vec::new();
     for gap in gaps {
         let active = |range: Option<&&ShardRange>| {
-            range.filter(|range| range.is(State::Active)).map(|range| (*range).clone())
+            range
+                .filter(|range| range.is(State::Active))
+                .map(|range| (*range).clone())
         };
         let neighbour = active(gap.after.ranges.first()).or(active(gap.before.ranges.last()));
-        say(format!("  gap: {:?} - {:?}", gap.lower.text(), gap.upper.text()));
+        say(format!(
+            "  gap: {:?} - {:?}",
+            gap.lower.text(),
+            gap.upper.text()
+        ));
         say("    apparent gap contents:");
         let query = RangeQuery {
             marker: gap.lower.text().to_owned(),
@@ -185,7 +208,13 @@ pub(super) fn analyze(file: &FilePath, what: &Analyze, verbose: bool) -> Result<
         Err(end) => return Ok(end),
     };
     let now = (IndexConfig::new("/").clock)();
-    let solved = solve(&ranges, &Namespace::default(), what.min_shard_age, now, verbose);
+    let solved = solve(
+        &ranges,
+        &Namespace::default(),
+        what.min_shard_age,
+        now,
+        verbose,
+    );
     Ok(match solved {
         Solved::Not => End::NotDone,
         _ => End::Done,
@@ -210,7 +239,10 @@ fn solve<'r>(
     now: Timestamp,
     verbose: bool,
 ) -> Solved<'r> {
-    for (state, name) in [(State::Sharding, "sharding"), (State::Shrinking, "shrinking")] {
+    for (state, name) in [
+        (State::Sharding, "sharding"),
+        (State::Shrinking, "shrinking"),
+    ] {
         if ranges.iter().any(|range| range.is(state)) {
             say(format!("WARNING: Found shard ranges in {name} state"));
             say("No repairs performed.");
@@ -229,7 +261,9 @@ fn solve<'r>(
     let is_chosen = |range: &ShardRange| path.ranges.iter().any(|r| r.name == range.name);
     let donors: Vec<&ShardRange> = ranges.iter().filter(|range| !is_chosen(range)).collect();
     if let Some(what) = isolated(&path, &donors) {
-        say(format!("ERROR: Isolated cleaved and/or active shard ranges in {what}"));
+        say(format!(
+            "ERROR: Isolated cleaved and/or active shard ranges in {what}"
+        ));
         print_solution(&path, &donors);
         say("No repairs performed.");
         return Solved::Not;
@@ -257,7 +291,9 @@ fn solve<'r>(
     }
     say("Once applied to the broker these changes will result in:");
     say(format!("    {} shard ranges being removed.", donors.len()));
-    say(format!("    {moved} object records being moved to the chosen shard ranges."));
+    say(format!(
+        "    {moved} object records being moved to the chosen shard ranges."
+    ));
     Solved::Donors(donors)
 }
 
@@ -278,7 +314,10 @@ fn isolated(path: &Path<'_>, donors: &[&ShardRange]) -> Option<&'static str> {
     if path.ranges.iter().any(|range| beyond(&range)) {
         return Some("acceptor path");
     }
-    donors.iter().any(|range| beyond(&range)).then_some("donor ranges")
+    donors
+        .iter()
+        .any(|range| beyond(&range))
+        .then_some("donor ranges")
 }
 
 /// Donors that may be merged: no parents or children of what they would be merged into, and
@@ -296,7 +335,10 @@ fn eligible<'r>(
         })
     };
     let count = donors.len();
-    let donors: Vec<_> = donors.into_iter().filter(|donor| !is_family(donor)).collect();
+    let donors: Vec<_> = donors
+        .into_iter()
+        .filter(|donor| !is_family(donor))
+        .collect();
     if donors.len() < count {
         say(format!(
             "{} donor shards ignored due to parent-child relationship checks",
@@ -314,13 +356,20 @@ fn eligible<'r>(
     let donors: Vec<_> = donors.into_iter().filter(|donor| is_old(donor)).collect();
     if donors.len() < count {
         let young = count - donors.len();
-        say(format!("{young} overlapping donor shards ignored due to minimum age limit"));
+        say(format!(
+            "{young} overlapping donor shards ignored due to minimum age limit"
+        ));
     }
     let count = donors.len();
     let meets_young = |donor: &ShardRange| {
-        path.ranges.iter().any(|acceptor| !is_old(acceptor) && acceptor.overlaps(donor))
+        path.ranges
+            .iter()
+            .any(|acceptor| !is_old(acceptor) && acceptor.overlaps(donor))
     };
-    let donors: Vec<_> = donors.into_iter().filter(|donor| !meets_young(donor)).collect();
+    let donors: Vec<_> = donors
+        .into_iter()
+        .filter(|donor| !meets_young(donor))
+        .collect();
     if donors.len() < count {
         say(format!(
             "{} donor shards ignored due to existence of overlapping young acceptors",
@@ -334,5 +383,7 @@ fn print_solution(path: &Path<'_>, donors: &[&ShardRange]) {
     say("Donors:");
     donors.iter().for_each(|donor| print_range(donor, 1));
     say("Acceptors:");
-    path.ranges.iter().for_each(|acceptor| print_range(acceptor, 1));
+    path.ranges
+        .iter()
+        .for_each(|acceptor| print_range(acceptor, 1));
 }

@@ -37,7 +37,9 @@ pub(super) fn find(tool: &Tool) -> Result<End> {
     say(pretty(&json!(data)));
     let objects: i64 = found.iter().map(|range| range.object_count).sum();
     let (count, seconds) = (found.len(), began.elapsed().as_secs_f64());
-    note(format!("Found {count} ranges in {seconds:.3}s (total object count {objects})"));
+    note(format!(
+        "Found {count} ranges in {seconds:.3}s (total object count {objects})"
+    ));
     Ok(End::Done)
 }
 
@@ -45,7 +47,9 @@ pub(super) fn show(tool: &Tool, what: &Show) -> Result<End> {
     let mut includes = what.includes.clone();
     if let (true, Some(quoted)) = (what.quoted, &includes) {
         let Ok(name) = unquote(quoted) else {
-            note(format!("--includes {quoted:?}: expected UTF-8 when decoded"));
+            note(format!(
+                "--includes {quoted:?}: expected UTF-8 when decoded"
+            ));
             return Ok(End::BadInput);
         };
         includes = Some(name);
@@ -73,9 +77,17 @@ pub(super) fn info(tool: &Tool) -> Result<End> {
     let (own, info, metadata, has_shards, source) = tool.read(|broker| {
         let own: Option<ShardRange> = broker.stored_own_shard_range()?;
         let source = broker.with_source(|source| source.id())?;
-        Ok((own, broker.info()?, broker.metadata()?, broker.has_shards()?, source))
+        Ok((
+            own,
+            broker.info()?,
+            broker.metadata()?,
+            broker.has_shards()?,
+            source,
+        ))
     })?;
-    let told = metadata.get(SHARDING).is_some_and(|(word, _)| is_true(word));
+    let told = metadata
+        .get(SHARDING)
+        .is_some_and(|(word, _)| is_true(word));
     let yes = |yes: bool| if yes { "True" } else { "False" };
     say(format!("Sharding enabled = {}", yes(told || has_shards)));
     let own = own.map_or("None".to_owned(), |own| pretty(&as_json(&own)));

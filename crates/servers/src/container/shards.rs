@@ -75,12 +75,19 @@ impl ShardsAsked {
         let mut query = RangeQuery {
             marker: param("marker"),
             end_marker: param("end_marker"),
-            includes: params.get("includes").filter(|n| !n.is_empty()).map(str::to_owned),
+            includes: params
+                .get("includes")
+                .filter(|n| !n.is_empty())
+                .map(str::to_owned),
             reverse: params.get("reverse").is_some_and(is_true),
             include_deleted: is_yes(headers, "x-backend-include-deleted"),
             ..RangeQuery::default()
         };
-        for word in param("states").split(',').map(str::trim).filter(|w| !w.is_empty()) {
+        for word in param("states")
+            .split(',')
+            .map(str::trim)
+            .filter(|w| !w.is_empty())
+        {
             match word {
                 "listing" => query.states.extend(State::LISTING),
                 "updating" => query.states.extend(State::UPDATING),
@@ -154,7 +161,11 @@ impl ContainerServer {
         mut headers: HeaderMap,
     ) -> Answer {
         set(&mut headers, "X-Backend-Record-Type", "shard");
-        let shard_format = if asked.namespaces { "namespace" } else { "full" };
+        let shard_format = if asked.namespaces {
+            "namespace"
+        } else {
+            "full"
+        };
         set(&mut headers, "X-Backend-Record-Shard-Format", shard_format);
         if found.all {
             set(&mut headers, "X-Backend-Override-Shard-Name-Filter", "true");
@@ -167,7 +178,11 @@ impl ContainerServer {
                 };
                 json_ascii::to_string(&found.ranges.iter().map(record).collect())
             }
-            Format::Plain => found.ranges.iter().map(|r| format!("{}\n", r.name)).collect(),
+            Format::Plain => found
+                .ranges
+                .iter()
+                .map(|r| format!("{}\n", r.name))
+                .collect(),
             Format::Xml | Format::TextXml => return Err(Refused::NotAcceptable),
         };
         let mut response = match body.is_empty() {
