@@ -84,7 +84,7 @@ impl Proxy {
             );
             if let Some((response, namespaces)) = self.remembered_listing(incoming, &name) {
                 let response = self
-                    .from_shards(incoming, response, namespaces, history)
+                    .put_together(incoming, response, namespaces, history)
                     .await;
                 let cached = true;
                 return Listed { response, cached };
@@ -92,7 +92,7 @@ impl Proxy {
             let (response, namespaces) = self.ask_for_listing(incoming, &name).await;
             let response = match namespaces {
                 Some(namespaces) => {
-                    self.from_shards(incoming, response, namespaces, history)
+                    self.put_together(incoming, response, namespaces, history)
                         .await
                 }
                 None => response,
@@ -202,7 +202,7 @@ impl Proxy {
     }
 
     /// Puts a listing together.
-    async fn from_shards(
+    async fn put_together(
         &self,
         incoming: &mut Incoming,
         mut response: Response,

@@ -24,7 +24,23 @@ pub(super) fn delete(tool: &Tool, force: &Force) -> Result<End> {
         say("No shard ranges found to delete.");
         return Ok(End::Done);
     }
-    while !force.force {
+    if !force.force && !may_delete(tool, &ranges)? {
+        return Ok(End::NotWanted);
+    }
+    let now = tool.now().normal();
+    for range in &mut ranges {
+        range.deleted = 1;
+        range.timestamp.clone_from(&now);
+    }
+    tool.merge(ranges)?;
+    say(format!("Deleted {count} existing shard ranges."));
+    Ok(End::Done)
+}
+
+/// Asks until there is an answer that makes sense.
+fn may_delete(tool: &Tool, ranges: &[ShardRange]) -> Result<bool> {
+    loop {
+        let count = ranges.len();
         say(format!("This will delete existing {count} shard ranges."));
         let state = tool.read(|broker| broker.db_state())?;
         if state != DbState::Unsharded {
@@ -41,19 +57,11 @@ pub(super) fn delete(tool: &Tool, force: &Force) -> Result<End> {
             "s" => {
                 show(tool, &Show::default())?;
             }
-            "yes" => break,
-            "q" | "" => return Ok(End::NotWanted),
+            "yes" => return Ok(true),
+            "q" | "" => return Ok(false),
             _ => say("Please make a valid choice.\n"),
         }
     }
-    let now = tool.now().normal();
-    for range in &mut ranges {
-        range.deleted = 1;
-        range.timestamp.clone_from(&now);
-    }
-    tool.merge(ranges)?;
-    say(format!("Deleted {count} existing shard ranges."));
-    Ok(End::Done)
 }
 
 pub(super) fn merge(tool: &Tool, merge: &Merge) -> Result<End> {
