@@ -8,7 +8,7 @@ use cairn_node::conf::Role;
 use cairn_node::daemon;
 use cairn_node::daemons::{DaemonKind, Narrowed};
 use cairn_node::serve::{self, RunOptions};
-use cairn_node::supervisor;
+use cairn_node::{shard_ranges, supervisor};
 use cairn_ring::cli;
 use clap::Parser;
 
@@ -71,6 +71,10 @@ struct DaemonArguments {
     #[arg(short, long = "zero_byte_fps", value_name = "N")]
     zero_byte_fps: Option<f64>,
 
+    /// For container-sharder: shard and merge only what is told to be
+    #[arg(long)]
+    no_auto_shard: bool,
+
     /// Of so many processes that share the work
     #[arg(long, value_name = "N")]
     processes: Option<u64>,
@@ -110,6 +114,10 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
             InitProgram::parse_from(arguments).arguments,
         ));
     }
+    if program == "manage-shard-ranges" {
+        let parsed = shard_ranges::Arguments::parse_from(arguments);
+        return Some(shard_ranges::run(parsed));
+    }
     if let Some(role) = Role::ALL.into_iter().find(|r| r.server_name() == program) {
         let parsed = ServerArguments::parse_from(arguments);
         return Some(crate::exit_code(run_server(role, parsed, arguments)));
@@ -128,7 +136,9 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
 fn known() -> Vec<String> {
     let servers = Role::ALL.into_iter().map(Role::server_name);
     let daemons = DaemonKind::ALL.into_iter().map(DaemonKind::name);
-    let all = servers.chain(daemons).chain(["init", "ring-builder"]);
+    let all = servers
+        .chain(daemons)
+        .chain(["init", "manage-shard-ranges", "ring-builder"]);
     all.map(|name| format!("swift-{name}")).collect()
 }
 
@@ -158,6 +168,7 @@ fn called(kind: DaemonKind, parsed: DaemonArguments) -> daemon::Called {
             partitions: parsed.partitions,
             policies: parsed.policies,
             zero_byte_fps: parsed.zero_byte_fps,
+            no_auto_shard: parsed.no_auto_shard,
             processes: parsed.processes,
             process: parsed.process,
         },

@@ -165,6 +165,19 @@ impl InternalClient {
         }
     }
 
+    /// Any GET: its headers and body.
+    pub(crate) async fn get(
+        &self,
+        path: &str,
+        query: &str,
+        headers: &[(&'static str, String)],
+    ) -> Result<(HeaderMap, bytes::Bytes), InternalClientError> {
+        let (_, headers, body) = self
+            .try_often(&Method::GET, path, Some(query), headers, &[], LISTING_MAX)
+            .await?;
+        Ok((headers, body))
+    }
+
     async fn try_often(
         &self,
         method: &Method,

@@ -12,6 +12,7 @@ pub mod json_ascii;
 pub mod listing;
 pub mod pickle;
 pub mod range;
+pub mod shard;
 pub mod ssync;
 pub mod swift_conf;
 pub mod tar;

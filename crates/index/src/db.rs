@@ -113,7 +113,7 @@ impl Db {
 
     /// Is there a file? Without opening it.
     pub(crate) fn exists(&self, config: &IndexConfig) -> Result<bool> {
-        if self.still_open()?.is_some() {
+        if self.still_open(config)?.is_some() {
             return Ok(true);
         }
         Ok(files::find_db_file(&self.key, &config.devices)?.is_some())
@@ -124,7 +124,7 @@ impl Db {
         config: &IndexConfig,
         f: impl FnOnce(Broker<'_>) -> Result<T>,
     ) -> Result<T> {
-        let opened = match self.still_open()? {
+        let opened = match self.still_open(config)? {
             Some(opened) if config.exclusive || !pending::is_pending(&opened.file)? => opened,
             _ => {
                 let mut writer = lock(&self.writer);
@@ -285,15 +285,17 @@ impl Db {
     }
 
     /// What is open, if the file is still the one that was opened: another process may have
-    /// removed or replaced it.
-    fn still_open(&self) -> Result<Option<Opened>> {
+    /// removed or replaced it, or put the file of a later epoch beside it.
+    fn still_open(&self, config: &IndexConfig) -> Result<Option<Opened>> {
         let Some(opened) = lock(&self.shared).opened.clone() else {
             return Ok(None);
         };
-        if files::identity(&opened.file)? == Some(opened.identity) {
-            return Ok(Some(opened));
-        }
-        Ok(None)
+        let same = match config.exclusive {
+            true => files::identity(&opened.file)? == Some(opened.identity),
+            false => files::find_db_file(&self.key, &config.devices)?
+                .is_some_and(|(file, identity)| identity == opened.identity && file == opened.file),
+        };
+        Ok(same.then_some(opened))
     }
 
     /// Opens the database for writing, unless it is open: brings the tables up to date, and
@@ -303,7 +305,7 @@ impl Db {
         config: &IndexConfig,
         writer: &mut Option<Connection>,
     ) -> Result<Opened> {
-        match self.still_open()? {
+        match self.still_open(config)? {
             Some(opened) if writer.is_some() => return Ok(opened),
             _ => self.forget(writer),
         }

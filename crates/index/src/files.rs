@@ -23,27 +23,32 @@ pub(crate) type Identity = (u64, u64);
 /// last by name counts.
 pub(crate) fn find_db_file(key: &DbKey, devices: &Path) -> Result<Option<(PathBuf, Identity)>> {
     let dir = key.dir(devices);
-    let entries = match fs::read_dir(&dir) {
-        Ok(entries) => entries,
-        Err(error) if is_missing(&error) => return Ok(None),
-        Err(error) => return Err(IndexError::io(&dir, error)),
+    let Some(path) = db_files(&dir, &key.hash.hex())?.pop() else {
+        return Ok(None);
     };
-    let hash = key.hash.hex();
-    let mut last: Option<String> = None;
+    Ok(identity(&path)?.map(|identity| (path, identity)))
+}
+
+/// All files of a database, those of later epochs last.
+pub(crate) fn db_files(dir: &Path, hash: &str) -> Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) if is_missing(&error) => return Ok(Vec::new()),
+        Err(error) => return Err(IndexError::io(dir, error)),
+    };
+    let mut names = Vec::new();
     for entry in entries {
-        let entry = entry.map_err(|error| IndexError::io(&dir, error))?;
+        let entry = entry.map_err(|error| IndexError::io(dir, error))?;
         let Ok(name) = entry.file_name().into_string() else {
             continue;
         };
         let stem = name.strip_suffix(".db");
-        let ours = stem.and_then(|stem| stem.split('_').next()) == Some(&hash);
-        if ours && last.as_ref().is_none_or(|last| *last < name) {
-            last = Some(name);
+        if stem.and_then(|stem| stem.split('_').next()) == Some(hash) {
+            names.push(name);
         }
     }
-    let Some(name) = last else { return Ok(None) };
-    let path = dir.join(name);
-    Ok(identity(&path)?.map(|identity| (path, identity)))
+    names.sort_unstable();
+    Ok(names.into_iter().map(|name| dir.join(name)).collect())
 }
 
 pub(crate) fn identity(path: &Path) -> Result<Option<Identity>> {

@@ -224,13 +224,46 @@ impl ContainerDb {
         answer(self.pool.submit_update(&self.key, update).map(|()| told)).await
     }
 
+    /// Of the retiring file while the container is sharded.
     pub async fn list_objects(
         &self,
         cursor: ListCursor,
         page_rows: usize,
     ) -> Result<ListPage<ObjectEntry>> {
-        self.read(move |broker| broker.list_objects(cursor, page_rows))
+        self.read(move |broker| broker.with_source(|source| source.list_objects(cursor, page_rows)))
             .await
+    }
+
+    /// Puts a fresh file beside the database's, of the epoch of its own shard range; from now on
+    /// what is new goes there. False: it has no such range, or is not to be sharded any more.
+    pub async fn begin_sharding(&self) -> Result<bool> {
+        answer(
+            self.pool
+                .submit_exclusive(&self.key, self.check, |config, db| {
+                    db.begin_sharding(config)
+                }),
+        )
+        .await
+    }
+
+    /// Removes the retiring file, whose rows the shards have. False: there is none.
+    pub async fn end_sharding(&self) -> Result<bool> {
+        answer(
+            self.pool
+                .submit_exclusive(&self.key, self.check, |config, db| db.end_sharding(config)),
+        )
+        .await
+    }
+
+    /// Makes the database, as of this epoch. False: there is one.
+    pub async fn create_at_epoch(&self, new: NewDb, epoch: Option<String>) -> Result<bool> {
+        answer(
+            self.pool
+                .submit_exclusive(&self.key, self.check, move |config, db| {
+                    db.create_at_epoch(config, &new, epoch.as_deref())
+                }),
+        )
+        .await
     }
 
     /// Forgets tombstones older than `age`, page by page, and old sync points and metadata.

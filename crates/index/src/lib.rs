@@ -32,12 +32,16 @@ mod pending;
 mod pool;
 pub mod replication;
 mod schema;
+mod sharding;
 mod sync;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
 pub use broker::{Broker, Reclaimed};
 pub use config::{Clock, CommitSync, IndexConfig};
-pub use container::{ContainerBroker, ContainerInfo, ObjectRow, PolicyStats};
+pub use container::{
+    ContainerBroker, ContainerInfo, Cut, DbState, FoundRange, ObjectRow, PolicyStats, RangeQuery,
+    RowsQuery,
+};
 pub use drive::{DriveCheck, Reserve};
 pub use error::IndexError;
 pub use handle::{AccountDb, ContainerDb, IndexDb};
@@ -47,7 +51,8 @@ pub use metadata::{Metadata, MetadataLimits, MetadataRefused};
 pub use pool::IndexPool;
 pub use replication::exchange::Received;
 pub use replication::{
-    ContainerFacts, PolicyClaim, RemoteInfo, RemotePolicy, ReplicationInfo, RowError, Rows, ShardRange,
+    ContainerFacts, PolicyClaim, RemoteInfo, RemotePolicy, ReplicationInfo, RowError, Rows,
+    ShardRange,
 };
 pub use schema::NewDb;
 pub use sync::{ContainerRecord, ObjectRecord, SyncPoint};

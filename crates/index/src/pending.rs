@@ -21,6 +21,7 @@ use cairn_formats::pickle::{self, Value};
 
 use crate::broker::Broker;
 use crate::container::batch;
+use crate::container::epoch_of;
 use crate::files::{self, is_missing};
 use crate::{AccountBroker, ContainerBroker, ContainerRow, DbKind, IndexError, ObjectRow, Result};
 
@@ -60,8 +61,16 @@ pub(crate) fn is_pending(db_file: &Path) -> Result<bool> {
     has_content(&pending_path(db_file))
 }
 
+/// There is one for all files of a database, named without an epoch.
 fn pending_path(db_file: &Path) -> PathBuf {
-    let mut path = db_file.as_os_str().to_owned();
+    let mut path = match epoch_of(db_file) {
+        None => db_file.as_os_str().to_owned(),
+        Some(epoch) => {
+            let name = db_file.file_name().unwrap_or_default().to_string_lossy();
+            let name = name.replace(&format!("_{epoch}"), "");
+            db_file.with_file_name(name).into_os_string()
+        }
+    };
     path.push(".pending");
     path.into()
 }

@@ -114,6 +114,20 @@ def step(broker, kind, name, *args):
         return broker.get_policy_stats()
     elif name == 'rows':
         return broker.get_items_since(-1, 1000000)
+    elif name == 'shards':
+        broker.merge_shard_ranges(args[0])
+    elif name == 'begin':
+        return broker.set_sharding_state()
+    elif name == 'end':
+        return broker.set_sharded_state()
+    elif name == 'find':
+        size, least, limit = args
+        return broker.find_shard_ranges(size, limit=limit, minimum_shard_size=least)
+    elif name == 'ranges':
+        return [[dict(sr) for sr in broker.get_shard_ranges(
+            marker=q['marker'], end_marker=q['end_marker'], includes=q['includes'],
+            reverse=q['reverse'], include_deleted=q['include_deleted'], states=q['states'],
+            include_own=q['include_own'], fill_gaps=q['fill_gaps'])] for q in args[0]]
     elif name == 'list':
         if kind == 'container':
             return [[list(row) for row in broker.list_objects_iter(

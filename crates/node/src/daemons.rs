@@ -12,10 +12,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use cairn_daemons::{
     AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts,
-    ContainerReconciler, ContainerReconcilerConfig, ContainerUpdater, ContainerUpdaterConfig,
-    DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig, ExpirerParts, InternalClient,
-    ObjectAuditor, ObjectExpirer, ObjectExpirerConfig, ObjectReplicator, ObjectUpdater, Only,
-    OnlyThese, ReconcilerParts, ReplicatorConfig, ReplicatorParts, UpdaterConfig, Written,
+    ContainerReconciler, ContainerReconcilerConfig, ContainerSharder, ContainerSharderConfig,
+    ContainerUpdater, ContainerUpdaterConfig, DbAuditor, DbAuditorConfig, DbReplicator,
+    DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer,
+    ObjectExpirerConfig, ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReconcilerParts,
+    ReplicatorConfig, ReplicatorParts, SharderParts, UpdaterConfig, Written,
 };
 use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;
@@ -42,6 +43,7 @@ pub enum DaemonKind {
     ContainerAuditor,
     ContainerReconciler,
     ContainerReplicator,
+    ContainerSharder,
     ContainerUpdater,
     ObjectAuditor,
     ObjectExpirer,
@@ -57,6 +59,7 @@ impl DaemonKind {
         DaemonKind::ContainerAuditor,
         DaemonKind::ContainerReconciler,
         DaemonKind::ContainerReplicator,
+        DaemonKind::ContainerSharder,
         DaemonKind::ContainerUpdater,
         DaemonKind::ObjectAuditor,
         DaemonKind::ObjectExpirer,
@@ -73,6 +76,7 @@ impl DaemonKind {
             DaemonKind::ContainerAuditor => "container-auditor",
             DaemonKind::ContainerReconciler => "container-reconciler",
             DaemonKind::ContainerReplicator => "container-replicator",
+            DaemonKind::ContainerSharder => "container-sharder",
             DaemonKind::ContainerUpdater => "container-updater",
             DaemonKind::ObjectAuditor => "object-auditor",
             DaemonKind::ObjectExpirer => "object-expirer",
@@ -94,6 +98,7 @@ impl DaemonKind {
             DaemonKind::ContainerAuditor
             | DaemonKind::ContainerReconciler
             | DaemonKind::ContainerReplicator
+            | DaemonKind::ContainerSharder
             | DaemonKind::ContainerUpdater => Role::Container,
             DaemonKind::ObjectAuditor
             | DaemonKind::ObjectExpirer
@@ -111,6 +116,8 @@ pub struct Narrowed {
     pub policies: Vec<u32>,
     /// An object auditor's: only open objects, so many a second.
     pub zero_byte_fps: Option<f64>,
+    /// A sharder's: nothing is sharded or merged that is not told to be.
+    pub no_auto_shard: bool,
     /// Of so many processes that share the work …
     pub processes: Option<u64>,
     /// … this is that one, counted from 0.
@@ -220,6 +227,36 @@ fn make_at(
             },
             |replicator, stop| replicator.run(stop),
         ),
+        DaemonKind::ContainerSharder => {
+            let mut config = ContainerSharderConfig::read(section)?;
+            config.auto_shard &= !narrowed.no_auto_shard;
+            let conf = internal_client_conf(section, place, ground.conf);
+            let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)
+                .with_context(|| format!("internal_client_conf_path = {}", conf.display()))?;
+            let tries = config.request_tries;
+            let prefix = &cluster.constraints.auto_create_account_prefix;
+            let parts = SharderParts {
+                hash_path: cluster.hash_path.clone(),
+                policies: cluster.policies.clone(),
+                rings: cluster.rings()?,
+                pool: storage.pool(place),
+                client: InternalClient::new(pipeline, "Swift Container Sharder", tries),
+                backends,
+                auto_create_account_prefix: prefix.clone(),
+            };
+            Daemon::new(
+                kind,
+                ContainerSharder::new(config, parts),
+                move |sharder| {
+                    let only = OnlyThese {
+                        devices: narrowed.devices.iter().cloned().collect(),
+                        partitions: narrowed.partitions.iter().copied().collect(),
+                    };
+                    async move { _ = sharder.once(&only).await }
+                },
+                |sharder, stop| sharder.run(stop),
+            )
+        }
         DaemonKind::AccountReaper => Daemon::new(
             kind,
             AccountReaper::new(

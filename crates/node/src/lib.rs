@@ -22,6 +22,7 @@ mod privileges;
 pub mod serve;
 mod services;
 pub mod settings;
+pub mod shard_ranges;
 pub mod signals;
 mod similar;
 mod stdio;

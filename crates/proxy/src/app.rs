@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use cairn_formats::ini::ConfError;
+use cairn_formats::shard::Namespace;
 use cairn_http::params::{self, Params};
 use cairn_http::{
     Clock, ContainerInfo, Context, Request, Response, Service, ServiceFuture, SwiftInfo, respond,
@@ -20,6 +21,7 @@ use crate::info_cache::InfoCache;
 use crate::object::Name;
 use crate::request::{self, Incoming, Target};
 use crate::settings::{ProxyOptions, ProxySettings};
+use crate::shards::RootListing;
 
 /// The proxy server of a cluster.
 pub struct Proxy {
@@ -34,6 +36,10 @@ pub struct Proxy {
     pub(crate) clock: Clock,
     pub(crate) accounts: InfoCache<String, KnownAccount>,
     pub(crate) containers: InfoCache<String, ContainerInfo>,
+    /// What sharded containers say of themselves, and their shards.
+    pub(crate) sharded_roots: InfoCache<String, RootListing>,
+    pub(crate) listing_shards: InfoCache<String, Vec<Namespace>>,
+    pub(crate) updating_shards: InfoCache<String, Vec<Namespace>>,
 }
 
 impl Proxy {
@@ -55,6 +61,9 @@ impl Proxy {
             clock: settings.clock,
             accounts: InfoCache::new(),
             containers: InfoCache::new(),
+            sharded_roots: InfoCache::new(),
+            listing_shards: InfoCache::new(),
+            updating_shards: InfoCache::new(),
         };
         proxy.register_info();
         Ok(Arc::new(proxy))

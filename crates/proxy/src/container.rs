@@ -10,6 +10,7 @@ use crate::app::Proxy;
 use crate::checks;
 use crate::headers;
 use crate::request::Incoming;
+use crate::shards::{self, Listed};
 use crate::write::Write;
 
 /// The verb of middleware that add rows to a container.
@@ -57,13 +58,24 @@ impl Proxy {
         }
         if incoming.method() == Method::GET {
             incoming.params.set("format", "json");
-            if !incoming.headers().contains_key("x-backend-record-type") {
-                headers::insert(&mut incoming.parts.headers, "x-backend-record-type", "auto");
-            }
         }
-        let mut response = self.read_index(incoming, ServerKind::Container).await;
-        let (status, found) = (response.status().as_u16(), response.headers());
-        let info = self.remember_container(account, container, status, found);
+        let Listed {
+            mut response,
+            cached,
+        } = match *incoming.method() {
+            Method::GET => self.container_listing(incoming).await,
+            _ => Listed {
+                response: self.read_index(incoming, ServerKind::Container).await,
+                cached: false,
+            },
+        };
+        let info = match self.containers.get(&format!("{account}/{container}")) {
+            Some(info) if cached => info,
+            _ => {
+                let (status, found) = (response.status().as_u16(), response.headers());
+                self.remember_container(account, container, status, found)
+            }
+        };
         let read_acl = info.read_acl.as_deref();
         if let Err(denied) = self.authorize(incoming, read_acl).await {
             return denied;
@@ -71,6 +83,9 @@ impl Proxy {
         if !incoming.context.owner {
             let owner_headers = &self.options.swift_owner_headers;
             headers::strip_owner_headers(response.headers_mut(), owner_headers);
+        }
+        if incoming.context.reseller {
+            shards::show_sharding(&mut response);
         }
         response
     }
@@ -211,6 +226,7 @@ impl Proxy {
     /// What PUT and POST have in common: permission, ACLs that read, metadata within bounds.
     async fn prepare_write(&self, incoming: &mut Incoming) -> Result<(), Response> {
         self.authorize(incoming, None).await?;
+        shards::take_sharding(incoming);
         for name in ["x-container-read", "x-container-write"] {
             let Some(value) = respond::header(incoming.headers(), name) else {
                 continue;

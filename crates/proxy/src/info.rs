@@ -139,7 +139,10 @@ impl Proxy {
     }
 
     pub(crate) fn forget_container(&self, account: &str, container: &str) {
-        self.containers.remove(&cache_key(account, container));
+        let key = cache_key(account, container);
+        self.containers.remove(&key);
+        self.sharded_roots.remove(&key);
+        self.listing_shards.remove(&key);
     }
 
     async fn head_for_info(&self, context: &Context, target: Target) -> Response {

@@ -16,6 +16,7 @@ mod object;
 mod read;
 mod request;
 mod settings;
+mod shards;
 mod write;
 
 pub use app::Proxy;

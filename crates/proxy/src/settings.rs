@@ -51,6 +51,9 @@ pub struct ProxyOptions {
     pub error_suppression_limit: u32,
     pub recheck_container_existence: Duration,
     pub recheck_account_existence: Duration,
+    /// Shards to list, and shards that take rows, are remembered so long; 0: not at all.
+    pub recheck_listing_shard_ranges: Duration,
+    pub recheck_updating_shard_ranges: Duration,
     pub allow_account_management: bool,
     pub account_autocreate: bool,
     pub max_containers_per_account: u64,
@@ -98,6 +101,10 @@ impl ProxyOptions {
             error_suppression_limit: section.u64_or("error_suppression_limit", 10)? as u32,
             recheck_container_existence: section.seconds_or("recheck_container_existence", 60.0)?,
             recheck_account_existence: section.seconds_or("recheck_account_existence", 60.0)?,
+            recheck_listing_shard_ranges: section
+                .seconds_or("recheck_listing_shard_ranges", 600.0)?,
+            recheck_updating_shard_ranges: section
+                .seconds_or("recheck_updating_shard_ranges", 3600.0)?,
             allow_account_management: section.bool_or("allow_account_management", false),
             account_autocreate: section.bool_or("account_autocreate", false),
             max_containers_per_account: section.u64_or("max_containers_per_account", 0)?,

@@ -37,10 +37,10 @@ pub(super) enum Told {
 }
 
 impl Report {
-    /// None where the account knows already; of containers made by an object's update before
-    /// anyone made the container; and of sharded ones, whose rows are elsewhere.
+    /// None where the account knows already, and of containers made by an object's update before
+    /// anyone made the container.
     pub(super) fn of(info: &ContainerInfo, metadata: &Metadata) -> Result<Option<Report>> {
-        if timestamp(&info.put_timestamp) <= Timestamp::ZERO || info.db_state == "sharded" {
+        if timestamp(&info.put_timestamp) <= Timestamp::ZERO {
             return Ok(None);
         }
         // A shard's objects are counted by its root.
@@ -188,11 +188,6 @@ mod tests {
             info.bytes_used = 7;
         };
         assert_eq!(due(never_put), None);
-        let sharded = |info: &mut ContainerInfo| {
-            info.db_state = "sharded";
-            info.bytes_used = 7;
-        };
-        assert_eq!(due(sharded), None);
     }
 
     #[test]

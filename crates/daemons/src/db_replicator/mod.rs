@@ -272,23 +272,37 @@ impl DbReplicator {
         }
     }
 
-    /// One database: reclaimed, compared with all its replicas, and removed if it is not wanted
-    /// here.
+    /// One database, on the sharder's behalf: have all its replicas taken it, and which. Rows of
+    /// other policies are left to the replicator.
+    pub(crate) async fn replicate_alone(&self, key: DbKey, device_id: u32) -> (bool, Vec<bool>) {
+        let job = Job {
+            db: self.db(key),
+            device_id,
+        };
+        self.replicate_to_all(&job, false).await
+    }
+
     async fn replicate(&self, job: Job) {
+        self.replicate_to_all(&job, true).await;
+    }
+
+    /// One database: reclaimed, compared with all its replicas, and removed if it is not wanted
+    /// here. Whether all has gone well, and which nodes have it; none, where it was not sent.
+    async fn replicate_to_all(&self, job: &Job, reconciles: bool) -> (bool, Vec<bool>) {
         self.count(|stats| stats.attempted += 1);
         let key = job.db.key().clone();
         let ring = self.ring();
         let partition: u32 = key.partition.parse().unwrap_or(u32::MAX);
         let info = match self.prepare(&job.db).await {
             Ok(Some(info)) => info,
-            Ok(None) => return,
-            Err(IndexError::NotFound { .. } | IndexError::Closed) => return,
+            Ok(None) => return (true, Vec::new()),
+            Err(IndexError::NotFound { .. } | IndexError::Closed) => return (false, Vec::new()),
             Err(error) => {
                 error!(device = %key.device, hash = key.hash.hex(), %error, "replicator cannot read a database");
                 for node in ring.primaries(partition) {
                     self.failed_at(&node);
                 }
-                return;
+                return (false, Vec::new());
             }
         };
         let belongs = ring.partition(
@@ -303,8 +317,8 @@ impl DbReplicator {
                 "a database lies in the wrong partition; it is sent where it belongs"
             );
         }
-        let sent = self.send_to_all(&job, &ring, belongs, &info).await;
-        if let Err(error) = self.reconcile(&job, &info, &sent).await {
+        let sent = self.send_to_all(job, &ring, belongs, &info).await;
+        if reconciles && let Err(error) = self.reconcile(job, &info, &sent).await {
             error!(device = %key.device, hash = key.hash.hex(), %error, "misplaced objects are not queued");
         }
         let is_wanted = belongs == partition
@@ -312,9 +326,14 @@ impl DbReplicator {
                 .primaries(partition)
                 .iter()
                 .any(|node| node.device.id == job.device_id);
-        if !is_wanted {
+        let mut sent = sent;
+        if is_wanted {
+            // This replica counts as well.
+            sent.push(true);
+        } else {
             self.remove_misplaced(&job.db, &info, &sent).await;
         }
+        (sent.iter().all(|success| *success), sent)
     }
 
     /// Forgets what is old, and reads what is to be compared. None: the whole database was old
@@ -428,7 +447,7 @@ impl DbReplicator {
         let unchanged = move |broker: &Broker<'_>| {
             Ok(broker.max_row()? == max_row
                 && broker.id()? == id
-                && !reconcile::is_sharding(broker)?)
+                && !reconcile::is_sharding_required(broker)?)
         };
         match db.remove_if(unchanged).await {
             Ok(true) => self.count(|stats| stats.remove += 1),

@@ -128,7 +128,7 @@ impl DbReplicator {
         match serde_json::from_slice::<Vec<ShardRange>>(&answer.body) {
             Ok(ranges) => {
                 let merge = job.db.write(None, move |broker| {
-                    ContainerBroker::of(broker).merge_shard_ranges(ranges)
+                    ContainerBroker::of(broker).merge_replicated_shard_ranges(ranges)
                 });
                 merge.await?;
             }

@@ -25,6 +25,14 @@ pub(super) fn is_sharding(broker: &Broker<'_>) -> Result<bool, IndexError> {
     }
 }
 
+/// Has its sharding still to be done, or to be ended, here?
+pub(super) fn is_sharding_required(broker: &Broker<'_>) -> Result<bool, IndexError> {
+    match broker.key().kind {
+        DbKind::Account => Ok(false),
+        DbKind::Container => ContainerBroker::of(broker).is_sharding_required(),
+    }
+}
+
 impl DbReplicator {
     /// Queues what is misplaced, and notes how far that got once most replicas have all rows.
     pub(super) async fn reconcile(

@@ -41,9 +41,9 @@ impl DbReplicator {
         let is_sharded = info
             .of_container
             .as_ref()
-            .is_some_and(|facts| facts.db_state == "sharded");
+            .is_some_and(|facts| facts.db_state != "unsharded");
         let ways: &[WholeDatabases] = match self.config.whole_databases {
-            // What a PUT makes was never sharded.
+            // What a PUT makes was never sharded: it would take rows and list what it lacks.
             _ if is_sharded => &[WholeDatabases::Rsync],
             WholeDatabases::Auto if is_small => &[WholeDatabases::Rows, WholeDatabases::Rsync],
             WholeDatabases::Auto => &[WholeDatabases::Rsync, WholeDatabases::Rows],

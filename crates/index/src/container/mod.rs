@@ -2,6 +2,7 @@
 
 pub(crate) mod batch;
 mod merge;
+mod shards;
 
 use std::ops::Deref;
 
@@ -11,6 +12,8 @@ use crate::Result;
 use crate::broker::{Broker, timestamp};
 
 pub use merge::ObjectRow;
+pub(crate) use shards::epoch_of;
+pub use shards::{Cut, DbState, FoundRange, RangeQuery, RowsQuery};
 
 /// Rows for which it is worth having SQLite prepare its statements anew.
 const BATCH_ROWS: usize = 16;
@@ -46,7 +49,7 @@ pub struct ContainerInfo {
     pub x_container_sync_point1: i64,
     pub x_container_sync_point2: i64,
     pub storage_policy_index: i64,
-    /// `unsharded`, or `sharded` for a file with an epoch.
+    /// The name of its [`DbState`].
     pub db_state: &'static str,
 }
 
@@ -105,21 +108,26 @@ impl ContainerBroker<'_> {
                 x_container_sync_point1: number(row, 15)?,
                 x_container_sync_point2: number(row, 16)?,
                 storage_policy_index: number(row, 17)?,
-                db_state: match self.0.schema.has_epoch {
-                    true => "sharded",
-                    false => "unsharded",
-                },
+                db_state: DbState::Unsharded.name(),
             })
         });
-        info.optional()?.ok_or_else(|| self.missing_row())
+        let mut info = info.optional()?.ok_or_else(|| self.missing_row())?;
+        if self.0.schema.has_epoch {
+            self.add_shard_facts(&mut info)?;
+        }
+        Ok(info)
     }
 
     pub fn is_deleted(&self) -> Result<bool> {
         Ok(self.info()?.is_deleted())
     }
 
-    /// No objects in any policy: more than `is_deleted` asks.
+    /// No objects in any policy, nor in shards: more than `is_deleted` asks.
     pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.is_empty_itself()? && self.is_empty_beyond()?)
+    }
+
+    fn is_empty_itself(&self) -> Result<bool> {
         let most = self
             .0
             .conn

@@ -114,7 +114,7 @@ impl Db {
             theirs.merge_syncs(&ours.sync_points(true)?, true)?;
             if ours.kind() == DbKind::Container {
                 let ranges = ContainerBroker(ours).shard_ranges()?;
-                ContainerBroker(theirs).merge_shard_ranges(ranges)?;
+                ContainerBroker(theirs).merge_replicated_shard_ranges(ranges)?;
             }
             theirs.become_own(name)?;
             let metadata = ours.metadata()?;

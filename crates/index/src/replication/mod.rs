@@ -8,12 +8,15 @@ pub(crate) mod exchange;
 mod policy;
 mod rows;
 mod shard_ranges;
+pub(crate) mod shard_table {
+    pub(crate) use super::shard_ranges::{COLUMNS, read};
+}
 
 use cairn_types::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::broker::{Broker, timestamp};
-use crate::{AccountBroker, ContainerBroker, DbKind, Metadata, Result, SyncPoint};
+use crate::{AccountBroker, ContainerBroker, DbKind, DbState, Metadata, Result, SyncPoint};
 
 pub use policy::PolicyClaim;
 pub use rows::{RowError, Rows};
@@ -304,7 +307,9 @@ impl Broker<'_> {
             DbKind::Account => Ok(info.count == 0),
             DbKind::Container => {
                 let broker = ContainerBroker(*self);
-                Ok(broker.is_empty()? && !(broker.is_root()? && broker.has_shards()?))
+                let is_sharding = broker.db_state()? == DbState::Sharding;
+                let has_more = broker.is_root()? && (is_sharding || broker.has_shards()?);
+                Ok(!has_more && broker.is_empty()?)
             }
         }
     }

@@ -8,7 +8,8 @@ mod put_stream;
 
 use std::sync::Arc;
 
-use cairn_http::{ContainerInfo, Response, respond};
+use cairn_formats::shard::{Bounded, Namespace};
+use cairn_http::{ContainerInfo, Response, params, respond};
 use cairn_peer::{LoadedRing, quorum};
 use cairn_types::{PolicyIndex, expirer};
 use http::{HeaderMap, Method, StatusCode};
@@ -31,11 +32,13 @@ pub(crate) struct Place {
     pub(crate) policy: PolicyIndex,
     pub(crate) ring: Arc<LoadedRing>,
     pub(crate) partition: u32,
+    /// The shard of the container that the row goes to.
+    pub(crate) shard: Option<Namespace>,
 }
 
 impl Proxy {
     pub(crate) async fn object(&self, incoming: &mut Incoming, name: Name<'_>) -> Response {
-        let place = match self.place(incoming, name).await {
+        let mut place = match self.place(incoming, name).await {
             Ok(place) => place,
             Err(refused) => return refused,
         };
@@ -71,6 +74,10 @@ impl Proxy {
         if !place.info.exists() {
             return respond::standard(StatusCode::NOT_FOUND);
         }
+        if let Some("sharding" | "sharded") = place.info.sharding_state.as_deref() {
+            let shard = self.update_shard(incoming, name.account, name.container, name.object);
+            place.shard = Box::pin(shard).await;
+        }
         match *incoming.method() {
             Method::PUT => Box::pin(self.object_put(incoming, name, place)).await,
             Method::POST => Box::pin(self.object_post(incoming, name, place)).await,
@@ -103,6 +110,7 @@ impl Proxy {
             policy,
             ring,
             partition,
+            shard: None,
         })
     }
 
@@ -127,7 +135,11 @@ impl Proxy {
             return all;
         }
         let containers = self.rings.container();
-        let partition = containers.partition(&self.hash_path, account, Some(container), None);
+        let told = match &place.shard {
+            Some(shard) => shard.place(),
+            None => (account, container),
+        };
+        let partition = containers.partition(&self.hash_path, told.0, Some(told.1), None);
         let nodes = containers.primaries(partition);
         let updates = container_updates(nodes.len(), replicas);
         let db_state = place.info.sharding_state.as_deref().unwrap_or("unsharded");
@@ -137,6 +149,10 @@ impl Proxy {
             headers::append_csv(headers, "x-container-host", &node.host());
             headers::append_csv(headers, "x-container-device", &node.device.device);
             headers::insert(headers, "x-container-root-db-state", db_state);
+            if let Some(shard) = &place.shard {
+                let path = params::quote_path(&shard.name);
+                headers::insert(headers, "x-backend-quoted-container-path", &path);
+            }
         }
         if let Some(delete_at) = delete_at {
             self.add_expiry(&mut all, account, container, object, delete_at, updates);

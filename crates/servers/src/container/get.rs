@@ -6,12 +6,11 @@ use cairn_index::{
 };
 use http::{HeaderMap, StatusCode, header};
 
+use super::shards::{RecordType, ShardsAsked, ShardsFound};
 use super::{Asked, ContainerServer, info_headers};
 use crate::index_server::listing::{self, Format, Objects, PAGE_ROWS};
 use crate::index_server::status::Refused;
-use crate::index_server::{
-    Answer, add_metadata, head, is_yes, policy_index, set, set_content_type, text,
-};
+use crate::index_server::{Answer, add_metadata, head, policy_index, set, set_content_type};
 
 /// What one visit to the database brings.
 struct Found {
@@ -20,11 +19,18 @@ struct Found {
     page: Option<ListPage<ObjectEntry>>,
 }
 
+/// What a GET finds.
+enum Seen {
+    Objects(Box<Found>),
+    Shards(Box<ShardsFound>),
+    Deleted(Box<ContainerInfo>),
+}
+
 impl ContainerServer {
     pub(super) async fn head(&self, asked: Asked) -> Answer {
         let params = listing::params(asked.parts.uri.query())?;
         let format = Format::of(&params, asked.headers())?;
-        let found = self.find(&asked, |_| None).await?;
+        let found = self.find(&asked).await?;
         let headers = self.headers_of(&found);
         Ok(head(format.content_type(), headers))
     }
@@ -34,21 +40,49 @@ impl ContainerServer {
         let limit_max = self.config.constraints.container_listing_limit;
         let query = listing::list_query(&params, asked.headers(), limit_max)?;
         let format = Format::of(&params, asked.headers())?;
-        if text(asked.headers(), "x-backend-record-type")
-            .is_some_and(|kind| kind.eq_ignore_ascii_case("shard"))
-        {
-            return self.get_shards(asked, format).await;
-        }
+        let shards = ShardsAsked::of(&params, asked.headers());
+        let records = RecordType::of(asked.headers());
         let requested = policy_index(asked.headers(), &self.config.policies)?;
-        let mut found = self
-            .find(&asked, move |info| {
-                let storage_policy_index = requested.unwrap_or(info.storage_policy_index);
-                Some(ListQuery {
-                    storage_policy_index,
-                    ..query
-                })
-            })
-            .await?;
+        // What is wrong about ranges matters to those alone who ask for them.
+        let asked_shards = match records {
+            RecordType::Objects => None,
+            _ => Some(shards?),
+        };
+        let look = asked_shards.clone();
+        let db = self.db(&asked.place);
+        let seen = db.read(move |broker| {
+            let info = broker.info()?;
+            if let Some(look) = look.filter(|_| records.is_shards(&info)) {
+                return match look.refuses(&info) {
+                    true => Ok(Seen::Deleted(Box::new(info))),
+                    false => Ok(Seen::Shards(Box::new(look.find(broker, info)?))),
+                };
+            }
+            if info.is_deleted() {
+                return Ok(Seen::Deleted(Box::new(info)));
+            }
+            let storage_policy_index = requested.unwrap_or(info.storage_policy_index);
+            let cursor = ListCursor::new(ListQuery {
+                storage_policy_index,
+                ..query
+            });
+            let page = broker.with_source(|source| source.list_objects(cursor, PAGE_ROWS))?;
+            Ok(Seen::Objects(Box::new(Found {
+                metadata: broker.metadata()?,
+                info,
+                page: Some(page),
+            })))
+        });
+        let mut found = match seen.await {
+            Ok(Seen::Objects(found)) => *found,
+            Ok(Seen::Shards(found)) => {
+                let headers = self.shard_headers(&found);
+                let asked = asked_shards.ok_or(Refused::NotFound)?;
+                return self.shards_listed(&asked, &found, format, headers);
+            }
+            Ok(Seen::Deleted(info)) => return Err(not_found(Ok(*info))),
+            Err(error) => return Err(not_found(Err(error))),
+        };
         let mut headers = self.headers_of(&found);
         set(&mut headers, "X-Backend-Record-Type", "object");
         let policy = requested.unwrap_or(found.info.storage_policy_index);
@@ -72,63 +106,20 @@ impl ContainerServer {
         Ok(listed(format, headers, body))
     }
 
-    /// A container that is not sharded has no shard ranges.
-    async fn get_shards(&self, asked: Asked, format: Format) -> Answer {
-        let shown_deleted = is_yes(asked.headers(), "x-backend-override-deleted");
-        let found = match self.find_any(&asked, |_| None).await {
-            Ok(found) if shown_deleted || !found.info.is_deleted() => found,
-            other => return Err(not_found(other)),
-        };
-        let mut headers = self.headers_of(&found);
-        set(&mut headers, "X-Backend-Record-Type", "shard");
-        let namespace = text(asked.headers(), "x-backend-record-shard-format")
-            .is_some_and(|format| format.eq_ignore_ascii_case("namespace"));
-        let shard_format = if namespace { "namespace" } else { "full" };
-        set(&mut headers, "X-Backend-Record-Shard-Format", shard_format);
-        let rows = Objects {
-            container: asked.container().to_owned(),
-        };
-        let none = ListPage {
-            entries: Vec::new(),
-            next: None,
-        };
-        let body = listing::body(format, rows, none, |_| async {
-            Err::<ListPage<ObjectEntry>, _>(IndexError::Closed)
-        });
-        Ok(listed(format, headers, body))
-    }
-
-    /// The container, if it is not deleted; `query` says what to list of it, if anything.
-    async fn find(
-        &self,
-        asked: &Asked,
-        query: impl FnOnce(&ContainerInfo) -> Option<ListQuery> + Send + 'static,
-    ) -> Result<Found, Refused> {
-        match self.find_any(asked, query).await {
-            Ok(found) if !found.info.is_deleted() => Ok(found),
-            other => Err(not_found(other)),
-        }
-    }
-
-    async fn find_any(
-        &self,
-        asked: &Asked,
-        query: impl FnOnce(&ContainerInfo) -> Option<ListQuery> + Send + 'static,
-    ) -> Result<Found, IndexError> {
+    /// The container, if it is not deleted.
+    async fn find(&self, asked: &Asked) -> Result<Found, Refused> {
         let db = self.db(&asked.place);
-        let read = db.read(move |broker| {
-            let info = broker.info()?;
-            let query = query(&info).filter(|_| !info.is_deleted());
-            let page = query
-                .map(|query| broker.list_objects(ListCursor::new(query), PAGE_ROWS))
-                .transpose()?;
+        let read = db.read(|broker| {
             Ok(Found {
+                info: broker.info()?,
                 metadata: broker.metadata()?,
-                info,
-                page,
+                page: None,
             })
         });
-        read.await
+        match read.await {
+            Ok(found) if !found.info.is_deleted() => Ok(found),
+            other => Err(not_found(other.map(|found| found.info))),
+        }
     }
 
     fn headers_of(&self, found: &Found) -> HeaderMap {
@@ -141,9 +132,9 @@ impl ContainerServer {
 }
 
 /// A container that is deleted, or never was, still has backend headers.
-fn not_found(found: Result<Found, IndexError>) -> Refused {
+fn not_found(found: Result<ContainerInfo, IndexError>) -> Refused {
     let info = match found {
-        Ok(found) => found.info,
+        Ok(info) => info,
         Err(IndexError::NotFound { .. }) => ContainerInfo::default(),
         Err(error) => return error.into(),
     };

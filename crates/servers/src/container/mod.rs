@@ -3,13 +3,14 @@
 //!
 //! `PUT`, `POST`, `DELETE`, `HEAD`, `GET` of `/<device>/<partition>/<account>/<container>`;
 //! `PUT` and `DELETE` of `…/<object>` are told by object servers, `UPDATE` by others with many
-//! rows at once, `REPLICATE` by replicators. Sharding is not done here: to other requests a
-//! container's shard ranges are an empty list.
+//! rows at once, `REPLICATE` by replicators. Of a sharded container GET lists shard ranges to
+//! those who ask for them (`shards.rs`); the sharder itself is a daemon.
 
 mod delete;
 mod get;
 mod post;
 mod put;
+mod shards;
 mod sync_to;
 #[cfg(test)]
 mod tests;

@@ -5,12 +5,10 @@ use cairn_http::{Body, respond};
 use cairn_index::{ContainerBroker, ContainerInfo, NewDb};
 use http::StatusCode;
 
+use super::shards::RecordType;
 use super::{Asked, ContainerServer, save_metadata};
 use crate::index_server::status::Refused;
 use crate::index_server::{Answer, done, policy_index, text, timestamp};
-
-/// Shard ranges are read only to see that there are none.
-const SHARDS_BYTES_MAX: u64 = 1 << 20;
 
 enum Put {
     Done {
@@ -25,9 +23,7 @@ impl ContainerServer {
     pub(super) async fn put(&self, asked: Asked, body: Body) -> Answer {
         let time = timestamp(asked.headers())?;
         self.check_sync_to(asked.headers())?;
-        if text(asked.headers(), "x-backend-record-type")
-            .is_some_and(|kind| kind.eq_ignore_ascii_case("shard"))
-        {
+        if RecordType::of(asked.headers()) == RecordType::Shards {
             return self.put_shards(asked, body).await;
         }
         let requested = policy_index(asked.headers(), &self.config.policies)?;
@@ -62,32 +58,6 @@ impl ContainerServer {
         };
         let policy = info.storage_policy_index;
         self.tell_account(&asked, &info).await?;
-        Ok(created_or_accepted(created, policy))
-    }
-
-    /// Nothing here shards; a sharder elsewhere that sends ranges must not believe them kept.
-    async fn put_shards(&self, asked: Asked, body: Body) -> Answer {
-        let time = timestamp(asked.headers())?;
-        let requested = policy_index(asked.headers(), &self.config.policies)?;
-        let shards = body.collect(SHARDS_BYTES_MAX).await;
-        let shards = shards.map_err(|error| Refused::BadRequest(error.to_string()))?;
-        match serde_json::from_slice::<Vec<serde_json::Value>>(&shards) {
-            Ok(shards) if shards.is_empty() => {}
-            Ok(_) => return Err(Refused::NoSharding),
-            Err(error) => return Err(Refused::BadRequest(format!("Invalid body: {error}"))),
-        }
-        let new = self.new_db_for_row(&asked, time, requested.unwrap_or(0));
-        if new.is_some() && requested.is_none() {
-            return Err(no_policy());
-        }
-        let metadata = self.new_metadata(&asked)?;
-        let internal = time.internal();
-        let db = self.db_to_fill(&asked.place);
-        let put = db.write(new, move |broker| {
-            save_metadata(broker, &metadata, &internal)?;
-            Ok((broker.created(), broker.info()?.storage_policy_index))
-        });
-        let (created, policy) = put.await?;
         Ok(created_or_accepted(created, policy))
     }
 }
@@ -129,7 +99,7 @@ fn put_container(
     })
 }
 
-fn created_or_accepted(created: bool, policy: i64) -> cairn_http::Response {
+pub(super) fn created_or_accepted(created: bool, policy: i64) -> cairn_http::Response {
     let mut response = done(if created {
         StatusCode::CREATED
     } else {

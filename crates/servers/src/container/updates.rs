@@ -46,6 +46,9 @@ impl ContainerServer {
             deleted: false,
             storage_policy_index: policy,
         };
+        if let Some(redirected) = self.redirect(&asked).await? {
+            return Ok(redirected);
+        }
         let new = self.new_db_for_row(&asked, time, policy);
         self.db_to_fill(&asked.place)
             .merge_items(new, vec![row])
@@ -56,6 +59,9 @@ impl ContainerServer {
     pub(super) async fn delete_object(&self, asked: Asked) -> Answer {
         let time = timestamp(asked.headers())?;
         let policy = policy_index(asked.headers(), &self.config.policies)?.unwrap_or(0);
+        if let Some(redirected) = self.redirect(&asked).await? {
+            return Ok(redirected);
+        }
         let name = asked.place.object.clone().unwrap_or_default();
         let new = self.new_db_for_row(&asked, time, policy);
         let row = ObjectRow::tombstone(name, time, policy);

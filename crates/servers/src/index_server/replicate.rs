@@ -205,7 +205,7 @@ async fn merge_shard_ranges(db: &IndexDb, args: &[Value]) -> Answer {
     let ranges: Vec<ShardRange> = serde_json::from_value(ranges)
         .map_err(|error| bad(format!("Invalid shard range: {error}")))?;
     db.write(None, move |broker| {
-        ContainerBroker::of(broker).merge_shard_ranges(ranges)
+        ContainerBroker::of(broker).merge_replicated_shard_ranges(ranges)
     })
     .await?;
     Ok(done(StatusCode::ACCEPTED))

@@ -34,8 +34,6 @@ pub(crate) enum Refused {
     RecentlyDeleted(Box<HeaderMap>),
     /// The device's name can be none.
     NoDrive,
-    /// Sharded containers are not written here.
-    NoSharding,
     Index(IndexError),
 }
 
@@ -78,7 +76,6 @@ impl Refused {
                 *headers,
             ),
             Refused::NoDrive => respond::standard(StatusCode::INSUFFICIENT_STORAGE),
-            Refused::NoSharding => respond::standard(StatusCode::NOT_IMPLEMENTED),
             Refused::Index(error) => index_error(&error),
         }
     }
