@@ -132,7 +132,7 @@ impl DiskFileEngine {
         let list = list.map_err(|errno| DiskError::from_errno("list", dir, errno))?;
         let mut files = choose_files(list.entries);
         let reclaim =
-            |time: Timestamp| overflow::is_older_than(time.secs() as i64, self.config.reclaim_age);
+            |time: Timestamp| overflow::is_older_than(disk.now(), time.secs() as i64, self.config.reclaim_age);
         if files
             .tombstone
             .as_ref()
@@ -152,7 +152,7 @@ impl DiskFileEngine {
             .collect();
         let (orphans, kept) = std::mem::take(&mut files.overflow)
             .into_iter()
-            .partition(|file: &FileEntry| overflow::is_orphan(fd, file, &owners));
+            .partition(|file: &FileEntry| overflow::is_orphan(disk, fd, file, &owners));
         files.overflow = kept;
         files.obsolete.extend::<Vec<_>>(orphans);
         for entry in &files.obsolete {

@@ -324,7 +324,7 @@ pub fn remove_old_temporary(
     };
     for name in names_of(disk, &dir)? {
         let stat = rustix::fs::statat(&fd, &*name, AtFlags::SYMLINK_NOFOLLOW);
-        if stat.is_ok_and(|stat| is_older_than(stat.st_mtime, age)) {
+        if stat.is_ok_and(|stat| is_older_than(disk.now(), stat.st_mtime, age)) {
             remove_file(fd.as_fd(), &name)
                 .map_err(|errno| DiskError::from_errno("unlink", name, errno))?;
         }

@@ -85,6 +85,7 @@ impl StagedFile {
             temporary,
             drop_cache: false,
         };
+        staged.may_write(0)?;
         if let Reserve::Keep { size } = reserve {
             staged.reserve(size.unwrap_or(0))?;
         }
@@ -135,6 +136,7 @@ impl StagedFile {
 
     /// Appends.
     pub fn write(&mut self, chunks: &[Bytes]) -> Result<(), DiskError> {
+        self.may_write(chunks.iter().map(|chunk| chunk.len() as u64).sum())?;
         let written = self.content.append(chunks);
         written.map_err(|errno| self.error("write", errno))
     }
@@ -142,7 +144,7 @@ impl StagedFile {
     /// Content, size and extended attributes are on disk when this returns. (Not fdatasync: it
     /// may leave attributes out.)
     pub fn sync(&self) -> Result<(), DiskError> {
-        durable(&self.disk, 1, || fsync(self.fd.as_fd()))
+        durable(&self.disk, 1, || fsync(&self.disk, self.fd.as_fd()))
     }
 
     /// Lets the page cache forget what is on disk of this file.
@@ -178,9 +180,9 @@ impl StagedFile {
         let finished = self.content.finish();
         finished.map_err(|errno| self.error("write", errno))?;
         let (dir, name) = (dir.to_owned(), name.to_owned());
-        let fd = self.fd.clone();
+        let (fd, own_disk) = (self.fd.clone(), self.disk.clone());
         Ok(Step::sync(
-            move || fsync(fd.as_fd()),
+            move || fsync(&own_disk, fd.as_fd()),
             move |disk| {
                 if self.drop_cache {
                     self.drop_cache();
@@ -210,7 +212,7 @@ impl StagedFile {
         let (published, made) = self.link_into(&disk, &dir, name, around)?;
         let dir_fd = published.dir.clone();
         let own = move || {
-            fsync(fd.as_fd())?;
+            fsync(&disk, fd.as_fd())?;
             sync_dirs(&disk, dir_fd.as_fd(), &dir, made)
         };
         Ok(Step::sync(own, move |_| Ok(Step::Done(published))))
@@ -274,6 +276,16 @@ impl StagedFile {
             }
             other => other,
         }
+    }
+
+    fn may_write(&self, bytes: u64) -> Result<(), DiskError> {
+        let Some(machine) = self.disk.machine() else {
+            return Ok(());
+        };
+        machine.write(bytes).map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            self.error("write", errno)
+        })
     }
 
     fn error(&self, action: &'static str, errno: Errno) -> DiskError {
@@ -376,7 +388,7 @@ fn make_missing(disk: &Disk, dir: &str) -> Result<usize, DiskError> {
 
 /// Makes the names in `dir` durable, and those of the `made` directories above it.
 fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, made: usize) -> std::io::Result<()> {
-    fsync(dir_fd)?;
+    fsync(disk, dir_fd)?;
     // Where something had to be made, another writer may just have made, and not yet synced,
     // what is above it.
     let levels = if made == 0 { 0 } else { made.max(3) };
@@ -384,14 +396,17 @@ fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, made: usize) -> std
     for _ in 0..levels {
         parent = parent.rsplit_once('/').map_or("", |(parent, _)| parent);
         if parent.is_empty() {
-            return fsync(disk.fd());
+            return fsync(disk, disk.fd());
         }
-        fsync(open_dir(disk, parent)?.as_fd())?;
+        fsync(disk, open_dir(disk, parent)?.as_fd())?;
     }
     Ok(())
 }
 
-fn fsync(fd: BorrowedFd<'_>) -> std::io::Result<()> {
+fn fsync(disk: &Disk, fd: BorrowedFd<'_>) -> std::io::Result<()> {
+    if let Some(machine) = disk.machine() {
+        return machine.sync(fd);
+    }
     loop {
         match rustix::fs::fsync(fd) {
             Err(Errno::INTR) => {}

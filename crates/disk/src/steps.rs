@@ -73,8 +73,11 @@ pub(crate) fn durable(
     if disk.config().unsafe_no_fsync {
         return Ok(());
     }
-    disk.group_sync()
-        .sync(disk.fd(), weight, own)
+    let synced = match disk.machine() {
+        Some(_) => own(),
+        None => disk.group_sync().sync(disk.fd(), weight, own),
+    };
+    synced
         .map_err(|source| {
             disk.poison("what was just written", &source);
             DiskError::Io {

@@ -36,7 +36,7 @@ mod sync;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
 pub use broker::{Broker, Reclaimed};
-pub use config::{Clock, CommitSync, IndexConfig};
+pub use config::{Clock, CommitSync, IndexConfig, Runner};
 pub use container::{ContainerBroker, ContainerInfo, ObjectRow, PolicyStats};
 pub use drive::{DriveCheck, Reserve};
 pub use error::IndexError;
