@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_types::plant::Plant;
 use cairn_types::{HashPath, ObjectHash, PolicyIndex, Timestamp};
 use rustix::io::Errno;
 
@@ -189,6 +190,9 @@ pub(crate) fn quarantine_dir(
     hash: ObjectHash,
     reason: &str,
 ) -> Result<(), DiskError> {
+    if Plant::NoQuarantine.is_on() {
+        return Ok(());
+    }
     let from = hash_dir(policy, partition, hash);
     let to = format!("quarantined/{}/{}", policy.dir("objects"), hash.hex());
     suffix_hashes::invalidate(disk, &partition_dir(policy, partition), &hash.suffix())?;

@@ -10,6 +10,7 @@ use cairn_disk::async_pending::{AsyncUpdate, write_async_update};
 use cairn_http::params::{is_true, quote_path, split_path, unquote};
 use cairn_http::respond::header;
 use cairn_http::{Body, Request, Response};
+use cairn_types::plant::Plant;
 use cairn_types::metadata::title_case;
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 use futures_util::future::join_all;
@@ -333,6 +334,9 @@ impl Inner {
             container_path: update.container_path,
             successes: Vec::new(),
         };
+        if Plant::NoAsyncPending.is_on() {
+            return;
+        }
         let written = target
             .device
             .write(move |disk| write_async_update(disk, policy, hash, timestamp, &pending));
