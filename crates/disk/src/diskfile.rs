@@ -132,8 +132,9 @@ impl DiskFileEngine {
         let list = open::list_entries(fd);
         let list = list.map_err(|errno| DiskError::from_errno("list", dir, errno))?;
         let mut files = choose_files(list.entries);
-        let reclaim =
-            |time: Timestamp| overflow::is_older_than(disk.now(), time.secs() as i64, self.config.reclaim_age);
+        let reclaim = |time: Timestamp| {
+            overflow::is_older_than(disk.now(), time.secs() as i64, self.config.reclaim_age)
+        };
         if files
             .tombstone
             .as_ref()

@@ -167,7 +167,12 @@ fn read_file(dir: BorrowedFd<'_>, name: &str, length: usize) -> Result<Vec<u8>, 
 
 /// Is this overflow file, chosen by nobody as obsolete, left over from a crash? `owners`: the
 /// files that count in its directory.
-pub(crate) fn is_orphan(disk: &Disk, dir: BorrowedFd<'_>, file: &FileEntry, owners: &[&FileEntry]) -> bool {
+pub(crate) fn is_orphan(
+    disk: &Disk,
+    dir: BorrowedFd<'_>,
+    file: &FileEntry,
+    owners: &[&FileEntry],
+) -> bool {
     let ticks = file.timestamp.ticks();
     if owners.iter().any(|owner| owner.timestamp.ticks() == ticks) {
         return false;

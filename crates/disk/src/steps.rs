@@ -77,15 +77,14 @@ pub(crate) fn durable(
         Some(_) => own(),
         None => disk.group_sync().sync(disk.fd(), weight, own),
     };
-    synced
-        .map_err(|source| {
-            disk.poison("what was just written", &source);
-            DiskError::Io {
-                action: "fsync",
-                path: disk.name().to_owned(),
-                source,
-            }
-        })
+    synced.map_err(|source| {
+        disk.poison("what was just written", &source);
+        DiskError::Io {
+            action: "fsync",
+            path: disk.name().to_owned(),
+            source,
+        }
+    })
 }
 
 /// An operation on its way through a write thread.

@@ -91,8 +91,14 @@ fn that_count(mut files: BTreeMap<String, String>) -> BTreeMap<String, String> {
         return BTreeMap::new();
     };
     let is_object = newest.ends_with(".data");
-    let meta = files.keys().rev().find(|name| name.ends_with(".meta")).cloned();
-    files.retain(|name, _| *name == newest || (is_object && *name > newest && Some(name) == meta.as_ref()));
+    let meta = files
+        .keys()
+        .rev()
+        .find(|name| name.ends_with(".meta"))
+        .cloned();
+    files.retain(|name, _| {
+        *name == newest || (is_object && *name > newest && Some(name) == meta.as_ref())
+    });
     files
 }
 
@@ -107,7 +113,9 @@ fn check_replicas(
         return;
     };
     for ((container, object), seen) in objects {
-        let hash = hash_path().hash(ACCOUNT, Some(container), Some(object)).hex();
+        let hash = hash_path()
+            .hash(ACCOUNT, Some(container), Some(object))
+            .hex();
         let partition = ring.partition(&hash_path(), ACCOUNT, Some(container), Some(object));
         let primaries: Vec<usize> = ring
             .primaries(partition)
@@ -199,7 +207,13 @@ async fn check_listing(
         let rows: Vec<Row> = match listed {
             Ok(entries) => entries
                 .iter()
-                .map(|e| (text(e, "name"), text(e, "hash"), e["bytes"].as_u64().unwrap_or(0)))
+                .map(|e| {
+                    (
+                        text(e, "name"),
+                        text(e, "hash"),
+                        e["bytes"].as_u64().unwrap_or(0),
+                    )
+                })
                 .collect(),
             Err(why) => {
                 wrong.push(format!("{container} on n{node}: {why}"));
@@ -238,11 +252,7 @@ fn size_fits(model: &Model, name: &Name, row: Option<&Row>) -> bool {
 }
 
 /// All replicas of the account list its containers, with the counts that those have.
-async fn check_account(
-    cluster: &Cluster,
-    counts: &BTreeMap<String, u64>,
-    wrong: &mut Vec<String>,
-) {
+async fn check_account(cluster: &Cluster, counts: &BTreeMap<String, u64>, wrong: &mut Vec<String>) {
     let ring = cluster.rings.account();
     for (node, listed) in list(cluster, Kind::Account, &ring, None).await {
         match listed {

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -60,7 +60,10 @@ pub(crate) fn hash_path() -> HashPath {
 
 /// Writes the rings that all seeds share into `folder`, and loads them.
 pub(crate) fn make_rings(folder: &Path) -> Result<Arc<Rings>> {
-    for (kind, name) in Kind::ALL.into_iter().zip(["object", "container", "account"]) {
+    for (kind, name) in Kind::ALL
+        .into_iter()
+        .zip(["object", "container", "account"])
+    {
         let mut builder = RingBuilder::new(PART_POWER, REPLICAS, 0)?;
         for node in 0..NODES {
             builder.add_dev(NewDevice {
@@ -231,6 +234,18 @@ impl Cluster {
         // Its files are closed now: they are about to be replaced.
         ended.pool.close_all();
         Ok(change(left).write(&ended.life.device)?)
+    }
+
+    /// Closes everything; what is on the disks does not matter any more.
+    pub(crate) fn end(&self) {
+        for node in std::mem::take(&mut *lock(&self.nodes))
+            .into_iter()
+            .flatten()
+        {
+            node.life.alive.store(false, Ordering::Relaxed);
+            drop(node.life.bury());
+            node.pool.close_all();
+        }
     }
 
     pub(crate) fn start_node(&self, node: usize) -> Result<()> {

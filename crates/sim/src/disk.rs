@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 
 use crate::shared::Dice;
 
@@ -71,8 +72,14 @@ fn content_at(path: &Path) -> io::Result<Content> {
         let Ok(name) = std::str::from_utf8(name) else {
             continue;
         };
-        let mut value = vec![0; 65_536];
-        let length = rustix::fs::getxattr(path, name, &mut value)?;
+        let mut value = vec![0; 4096];
+        let length = match rustix::fs::getxattr(path, name, &mut value) {
+            Err(Errno::RANGE) => {
+                value.resize(65_536, 0);
+                rustix::fs::getxattr(path, name, &mut value)?
+            }
+            other => other?,
+        };
         value.truncate(length);
         attributes.push((name.to_owned(), Arc::new(value)));
     }
@@ -196,7 +203,11 @@ impl Durable {
         let now = path.map(content_at).transpose()?;
         Ok(match (now, synced) {
             (Some(now), Some(synced)) if now.bytes != synced.bytes => {
-                if dice.coin() { now } else { synced }
+                if dice.coin() {
+                    now
+                } else {
+                    synced
+                }
             }
             (_, Some(synced)) => synced,
             // Never synced: its content may be on disk, or none of it.

@@ -12,6 +12,22 @@ use crate::cluster::{Cluster, Pass};
 use crate::disk::Image;
 use crate::shared::{DiskFaults, MACHINES, NODES, NetworkFaults, lock};
 
+/// Passes while faults strike: more of those that remove what others have.
+const OFTEN: [Pass; 12] = [
+    Pass::ObjectReplicator,
+    Pass::ObjectReplicator,
+    Pass::ObjectReplicator,
+    Pass::ObjectReplicator,
+    Pass::ObjectUpdater,
+    Pass::ObjectUpdater,
+    Pass::ObjectUpdater,
+    Pass::ObjectAuditor,
+    Pass::ContainerReplicator,
+    Pass::AccountReplicator,
+    Pass::ContainerUpdater,
+    Pass::ObjectExpirer,
+];
+
 /// Brings misfortune until it is dropped.
 pub(crate) struct Misfortune {
     cluster: Arc<Cluster>,
@@ -28,8 +44,7 @@ pub(crate) struct Misfortune {
 impl Misfortune {
     pub(crate) fn new(cluster: Arc<Cluster>) -> Self {
         let dice = &cluster.shared.fault_dice;
-        let (victim, may_rot, may_be_replaced) =
-            (dice.index(NODES), dice.coin(), dice.per_mille(300));
+        let (victim, may_rot, may_be_replaced) = (dice.index(NODES), dice.coin(), dice.coin());
         Misfortune {
             down: Vec::new(),
             doomed: Vec::new(),
@@ -116,7 +131,7 @@ impl Misfortune {
             53..57 if self.may_rot => self.rot(),
             57..60 if self.may_be_replaced => self.replace()?,
             60..100 => {
-                let pass = Pass::ALL[dice.index(Pass::ALL.len())];
+                let pass = OFTEN[dice.index(OFTEN.len())];
                 if let Some(running) = cluster.node(node) {
                     shared.log(|| format!("n{node}: {pass:?}"));
                     tokio::spawn(async move { running.pass(pass).await });
@@ -174,13 +189,18 @@ impl Misfortune {
     fn rot(&self) {
         let shared = &self.cluster.shared;
         let mut files = Vec::new();
-        data_files(&self.cluster.device(self.victim).join("objects"), &mut files);
+        data_files(
+            &self.cluster.device(self.victim).join("objects"),
+            &mut files,
+        );
         files.sort();
         if files.is_empty() {
             return;
         }
         let path = &files[shared.fault_dice.index(files.len())];
-        let Ok(mut bytes) = fs::read(path) else { return };
+        let Ok(mut bytes) = fs::read(path) else {
+            return;
+        };
         if bytes.is_empty() {
             return;
         }
@@ -199,7 +219,9 @@ impl Misfortune {
         let Some(running) = self.cluster.node(node) else {
             return Ok(());
         };
-        self.cluster.shared.log(|| format!("n{node}: disk replaced"));
+        self.cluster
+            .shared
+            .log(|| format!("n{node}: disk replaced"));
         running.life.killed()?;
         drop(running);
         self.cluster.bury(node, |_| Image::empty())?;

@@ -42,7 +42,11 @@ fn dead() -> io::Error {
 }
 
 impl Life {
-    pub(crate) fn begin(shared: Arc<Shared>, node: usize, device: PathBuf) -> io::Result<Arc<Self>> {
+    pub(crate) fn begin(
+        shared: Arc<Shared>,
+        node: usize,
+        device: PathBuf,
+    ) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Life {
             node,
             alive: Arc::new(AtomicBool::new(true)),

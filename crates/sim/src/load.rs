@@ -53,7 +53,9 @@ pub(crate) async fn ask(
         request.headers_mut().insert(*name, value.parse().ok()?);
     }
     if let Some(length) = length.filter(|_| method == Method::PUT) {
-        request.headers_mut().insert("content-length", length.into());
+        request
+            .headers_mut()
+            .insert("content-length", length.into());
     }
     let asked = async {
         let (head, body) = cluster.proxies[proxy].call(request).await.into_parts();
@@ -204,7 +206,7 @@ impl Operation {
             size: body.len(),
         };
         let mut headers = vec![("content-type", "text/plain".to_owned())];
-        if self.number % 2 == 0 {
+        if self.number.is_multiple_of(2) {
             headers.push(("etag", etag));
         }
         let body = if self.size > 2_000 {
@@ -242,14 +244,19 @@ impl Operation {
             Change::Delete => (Method::DELETE, 204),
         };
         let (number, name) = (self.number, &self.name);
-        cluster
-            .shared
-            .log(|| format!("op{number} {method} {name:?} at {}: {change:?}", at.normal()));
+        cluster.shared.log(|| {
+            format!(
+                "op{number} {method} {name:?} at {}: {change:?}",
+                at.normal()
+            )
+        });
         model.begin(name, at, change);
         let path = path(&name.0, Some(&name.1));
         let answer = ask(cluster, self.proxy, method, &path, &headers, body).await;
         let status = answer.map(|answer| answer.status);
-        cluster.shared.log(|| format!("op{number} answered {status:?}"));
+        cluster
+            .shared
+            .log(|| format!("op{number} answered {status:?}"));
         if status == Some(good) {
             model.acknowledge(name, at);
         }

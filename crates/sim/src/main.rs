@@ -43,7 +43,7 @@ struct Options {
     /// One seed in so many is run twice, to see that it repeats itself; 0: none
     #[arg(long, default_value_t = 20)]
     replay: u64,
-    /// A bug to find (a build with the feature `plant` only); `list` names them
+    /// A bug to find, or `all` in turn (a build with the feature `plant` only)
     #[arg(long)]
     plant: Option<String>,
     /// Go on after a seed that fails
@@ -69,14 +69,18 @@ fn scratch() -> Result<tempfile::TempDir> {
         true => memory.to_owned(),
         false => std::env::temp_dir(),
     };
-    let made = tempfile::Builder::new().prefix("cairn-sim-").tempdir_in(&place);
+    let made = tempfile::Builder::new()
+        .prefix("cairn-sim-")
+        .tempdir_in(&place);
     made.with_context(|| format!("no scratch folder in {}", place.display()))
 }
 
 /// True: nothing was wrong.
 fn simulate(options: &Options) -> Result<bool> {
-    if let Some(name) = &options.plant {
-        plant(name)?;
+    match options.plant.as_deref() {
+        Some("all") => return every_bug(options),
+        Some(name) => plant(name)?,
+        None => {}
     }
     let scratch = scratch()?;
     let rings = cluster::make_rings(scratch.path())?;
@@ -170,6 +174,30 @@ fn report(seed: u64, outcome: &run::Outcome) {
     for wrong in &outcome.wrong {
         println!("  {wrong}");
     }
+}
+
+/// Plants each bug in turn, and tells which seed found it. True: all were found.
+fn every_bug(options: &Options) -> Result<bool> {
+    let mut all_found = true;
+    for bug in cairn_types::plant::Plant::ALL {
+        plant(bug.name())?;
+        let scratch = scratch()?;
+        let rings = cluster::make_rings(scratch.path())?;
+        let mut found = None;
+        for seed in options.first..options.first + options.seeds {
+            let outcome = run::seed(seed, &rings, scratch.path(), false)?;
+            if let Some(wrong) = outcome.wrong.first() {
+                found = Some((seed, wrong.lines().next().unwrap_or_default().to_owned()));
+                break;
+            }
+        }
+        match &found {
+            Some((seed, wrong)) => println!("{:20} seed {seed}: {wrong}", bug.name()),
+            None => println!("{:20} NOT FOUND in {} seeds", bug.name(), options.seeds),
+        }
+        all_found &= found.is_some();
+    }
+    Ok(all_found)
 }
 
 #[cfg(feature = "plant")]

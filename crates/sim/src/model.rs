@@ -122,7 +122,11 @@ fn states_from(writes: &[Write], place: usize) -> Vec<Option<Seen>> {
     if first.is_none() {
         marks.push(None);
     }
-    marks.extend(posts[first.unwrap_or(0)..].iter().map(|(mark, _)| Some(*mark)));
+    marks.extend(
+        posts[first.unwrap_or(0)..]
+            .iter()
+            .map(|(mark, _)| Some(*mark)),
+    );
     marks
         .into_iter()
         .map(|mark| {

@@ -87,10 +87,7 @@ impl Wires {
     fn fate(&self) -> Fate {
         let faults = *lock(&self.shared.network);
         let dice = &self.shared.network_dice;
-        let breaks = || {
-            dice.per_mille(faults.break_off)
-                .then(|| dice.below(20_000))
-        };
+        let breaks = || dice.per_mille(faults.break_off).then(|| dice.below(20_000));
         Fate {
             request_lost: dice.per_mille(faults.drop),
             answer_lost: dice.per_mille(faults.drop),

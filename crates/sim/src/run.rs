@@ -33,8 +33,15 @@ pub(crate) struct Outcome {
 }
 
 /// Runs one seed on this thread.
-pub(crate) fn seed(seed: u64, rings: &Arc<Rings>, scratch: &Path, verbose: bool) -> Result<Outcome> {
-    let folder = tempfile::Builder::new().prefix("seed").tempdir_in(scratch)?;
+pub(crate) fn seed(
+    seed: u64,
+    rings: &Arc<Rings>,
+    scratch: &Path,
+    verbose: bool,
+) -> Result<Outcome> {
+    let folder = tempfile::Builder::new()
+        .prefix("seed")
+        .tempdir_in(scratch)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -77,13 +84,7 @@ async fn live(seed: u64, rings: &Arc<Rings>, root: &Path, verbose: bool) -> Resu
     for line in &wrong {
         shared.log(|| line.clone());
     }
-    for node in 0..NODES {
-        if let Some(running) = cluster.node(node) {
-            running.life.killed()?;
-            drop(running);
-            cluster.bury(node, |left| left)?;
-        }
-    }
+    cluster.end();
     let (hash, events, lines) = shared.take_log();
     Ok(Outcome {
         hash,

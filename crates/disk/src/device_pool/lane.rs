@@ -7,7 +7,6 @@ use std::thread::{self, JoinHandle};
 
 use crate::machine::{Job, Machine};
 
-
 /// Why a job was not taken.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Refused {

@@ -15,9 +15,9 @@ use cairn_disk::{
 use cairn_formats::conditional::{EntityTags, normalize_etag};
 use cairn_http::respond::{header, set, standard};
 use cairn_http::{Body, BodyError, Response, SharedDigest};
-use cairn_types::plant::Plant;
 use cairn_types::blocks;
 use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_or_user_meta};
+use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, ServerKind, Timestamp};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
 use http::request::Parts;
