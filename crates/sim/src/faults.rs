@@ -222,6 +222,7 @@ impl Misfortune {
         self.cluster
             .shared
             .log(|| format!("n{node}: disk replaced"));
+        *lock(&self.cluster.shared.replaced) = Some(self.cluster.shared.now(node));
         running.life.killed()?;
         drop(running);
         self.cluster.bury(node, |_| Image::empty())?;

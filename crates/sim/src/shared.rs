@@ -98,6 +98,8 @@ pub(crate) struct Shared {
     pub(crate) disks: Mutex<[DiskFaults; NODES]>,
     /// Nothing passes from the one to the other.
     pub(crate) cut: Mutex<[[bool; MACHINES]; MACHINES]>,
+    /// When a disk was replaced, by the cluster's time.
+    pub(crate) replaced: Mutex<Option<Timestamp>>,
     log: Mutex<Log>,
 }
 
@@ -118,6 +120,7 @@ impl Shared {
             network: Mutex::default(),
             disks: Mutex::default(),
             cut: Mutex::default(),
+            replaced: Mutex::default(),
             log: Mutex::new(Log {
                 hash: 0xcbf2_9ce4_8422_2325,
                 lines: verbose.then(Vec::new),
