@@ -22,6 +22,7 @@ mod probe;
 mod process;
 mod random;
 mod report;
+mod sim;
 mod study;
 mod swift;
 mod test;
@@ -74,6 +75,8 @@ enum Command {
     Bench(bench::Options),
     /// A study's workload on Cairn and on OpenStack Swift, in turn, and its plots side by side
     Study(study::Options),
+    /// A whole cluster in one process, with faults, driven from seeds
+    Sim(sim::Options),
     /// Everything that fits in minutes; installs what it needs
     Test(test::Options),
     /// Every fuzz target for a short while (needs the nightly toolchain)
@@ -110,6 +113,7 @@ fn run(command: Command) -> Result<()> {
         Command::Lab(options) => lab_live::run(&options)?.finish(),
         Command::Bench(options) => bench::run(&options),
         Command::Study(options) => study::run(&options),
+        Command::Sim(options) => sim::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::BenchLoad => bench::load::main(),

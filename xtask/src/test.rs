@@ -8,7 +8,7 @@ use crate::report::Report;
 use crate::venv::Venv;
 use crate::workspace::{build_cairn, cargo, install, run as run_program};
 use crate::{
-    clients, conformance, console, crash, docs, fuzz, identity, interop, lab_drivers, lab_live,
+    clients, conformance, console, crash, docs, fuzz, identity, interop, lab_drivers, lab_live, sim,
 };
 
 #[derive(Args)]
@@ -23,6 +23,9 @@ pub(crate) struct Options {
 
 /// Files of the functional tests that also run with every role in a process of its own.
 const SPLIT_FILES: [&str; 3] = ["test_account.py", "test_container.py", "test_object.py"];
+
+/// Of the cluster simulator: well under a minute.
+const SIM_SEEDS: u64 = 200;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut report = Report::default();
@@ -47,6 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if built {
         against_the_store(&mut report, options);
     }
+    report.check("simulator", || sim::run(&sim::Options::seeds(SIM_SEEDS)));
     fuzz_smoke(&mut report, options.fuzz_seconds);
     report.finish()
 }

@@ -24,7 +24,7 @@ pub(crate) fn cache() -> Result<PathBuf> {
     Ok(base.join("cairn"))
 }
 
-fn target() -> PathBuf {
+pub(crate) fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
         None => root().join("target"),

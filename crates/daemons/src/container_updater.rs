@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use cairn_formats::ini::{ConfError, Section};
+use cairn_http::own_thread;
 use cairn_index::{ContainerBroker, ContainerDb, DbKey, DriveCheck, IndexError, IndexPool};
 use cairn_peer::{Backends, Rings};
 use cairn_types::HashPath;
@@ -301,7 +302,7 @@ impl ContainerUpdater {
     ) -> io::Result<Vec<T>> {
         let (root, device) = (self.pool.devices().to_owned(), device.to_owned());
         let (listed, took) = blocking(move || {
-            let started = std::time::Instant::now();
+            let started = Instant::now();
             Ok((list(&root, &device)?, started.elapsed()))
         })
         .await?;
@@ -416,9 +417,8 @@ impl ContainerUpdater {
 async fn blocking<T: Send + 'static>(
     f: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    tokio::task::spawn_blocking(f)
-        .await
-        .unwrap_or_else(|ended| Err(io::Error::other(ended)))
+    let ended = || Err(io::Error::other("the work panicked"));
+    own_thread::blocking(f).await.unwrap_or_else(ended)
 }
 
 #[cfg(test)]

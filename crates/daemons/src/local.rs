@@ -6,6 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::sync::Arc;
 
+use cairn_http::own_thread;
 use cairn_index::{DbKey, DbKind};
 use cairn_ring::{Device, Ring};
 use cairn_types::ObjectHash;
@@ -166,9 +167,8 @@ pub(crate) fn remove_older(folder: &Path, age: std::time::Duration, wanted: impl
 pub(crate) async fn blocking<T: Send + 'static>(
     f: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    tokio::task::spawn_blocking(f)
-        .await
-        .unwrap_or_else(|ended| Err(io::Error::other(ended)))
+    let ended = || Err(io::Error::other("the work panicked"));
+    own_thread::blocking(f).await.unwrap_or_else(ended)
 }
 
 #[cfg(test)]

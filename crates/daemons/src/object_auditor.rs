@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_disk::{Devices, DiskFileEngine};
-use cairn_http::Clock;
+use cairn_http::{Clock, own_thread};
 use cairn_types::PolicySet;
 use serde_json::{Map, Value};
 use tokio::sync::watch;
@@ -115,7 +115,7 @@ impl ObjectAuditor {
     /// One walk over all devices, `concurrency` of them at once where that is more than one.
     async fn walk_all(self: Arc<Self>, kind: Kind, only: &AuditOnly) -> AuditStats {
         let devices = self.parts.devices.clone();
-        let names = tokio::task::spawn_blocking(move || devices.names()).await;
+        let names = own_thread::blocking(move || devices.names()).await;
         let mut names = names.unwrap_or_default();
         names.retain(|name| only.devices.is_empty() || only.devices.contains(name));
         let workers = match kind {

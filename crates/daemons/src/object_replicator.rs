@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use cairn_disk::{Devices, DiskFileEngine};
-use cairn_http::Clock;
+use cairn_http::{Clock, own_thread};
 use cairn_peer::{Backends, Rings};
 use cairn_types::PolicySet;
 use tokio::sync::watch;
@@ -75,7 +75,7 @@ impl ObjectReplicator {
     pub fn new(config: ReplicatorConfig, parts: ReplicatorParts) -> Arc<Self> {
         Arc::new(ObjectReplicator {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
-            cycle: AtomicU32::new(rand::random::<u32>() % LOOK_CYCLE),
+            cycle: AtomicU32::new(own_thread::random() as u32 % LOOK_CYCLE),
             config,
             parts,
         })

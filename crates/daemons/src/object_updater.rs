@@ -14,9 +14,10 @@ use cairn_disk::async_pending::{self, AsyncUpdate, PendingFile};
 use cairn_disk::{Device, Devices, DiskError};
 use cairn_formats::ini::{ConfError, Section};
 use cairn_http::params::{is_true, unquote};
-use cairn_http::{Body, Clock, Request};
+use cairn_http::{Body, Clock, Request, own_thread};
 use cairn_peer::fan_out::backend_uri;
 use cairn_peer::{Backends, Node, Rings};
+use cairn_types::plant::Plant;
 use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use serde_json::{Map, json};
@@ -160,7 +161,7 @@ impl ObjectUpdater {
         *self.oldest.lock().unwrap_or_else(PoisonError::into_inner) = Oldest::default();
         let devices = self.devices.clone();
         // Empty where the task failed: then there is nothing to walk this time.
-        let names = tokio::task::spawn_blocking(move || devices.names())
+        let names = own_thread::blocking(move || devices.names())
             .await
             .unwrap_or_default();
         for name in names {
@@ -335,6 +336,10 @@ impl ObjectUpdater {
                     break;
                 }
             }
+        }
+        if Plant::UpdateForgotten.is_on() {
+            let _ = device.write(move |disk| file.remove(disk)).await;
+            return;
         }
         if changed && let Err(error) = device.write(move |disk| file.rewrite(disk, &update)).await {
             self.count_error(device, "note who has an update", &error);

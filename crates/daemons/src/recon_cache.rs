@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cairn_http::own_thread;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde_json::{Map, Value};
@@ -74,12 +75,12 @@ impl ReconCache {
     /// daemon tells of itself is not worth its stopping.
     pub async fn update(&self, entries: Map<String, Value>) {
         let cache = self.clone();
-        let written = tokio::task::spawn_blocking(move || cache.merge(&entries)).await;
+        let written = own_thread::blocking(move || cache.merge(&entries)).await;
         match written {
             // Nobody asked for these files: their folder was not made.
-            Ok(Err(error)) if error.is_not_found() => debug!(%error, "no recon cache"),
-            Ok(Err(error)) => warn!(%error, "recon cache not written"),
-            Ok(Ok(())) | Err(_) => {}
+            Some(Err(error)) if error.is_not_found() => debug!(%error, "no recon cache"),
+            Some(Err(error)) => warn!(%error, "recon cache not written"),
+            Some(Ok(())) | None => {}
         }
     }
 

@@ -137,6 +137,24 @@ pub fn write_async_update(
     Ok(())
 }
 
+/// Removes an update that [`write_async_update`] wrote, if it is still there.
+pub fn remove_async_update(
+    disk: &Disk,
+    policy: PolicyIndex,
+    hash: ObjectHash,
+    timestamp: Timestamp,
+) -> Result<(), DiskError> {
+    let hex = hash.hex();
+    let file = PendingFile {
+        policy,
+        suffix: hex[29..].to_owned(),
+        hash,
+        timestamp,
+        name: format!("{hex}-{}", timestamp.internal()),
+    };
+    file.remove(disk)
+}
+
 /// The suffixes under which a policy has pending updates.
 pub fn list_suffixes(disk: &Disk, policy: PolicyIndex) -> Result<Vec<String>, DiskError> {
     let mut suffixes = match list(disk, &policy.dir("async_pending")) {

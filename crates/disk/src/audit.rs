@@ -117,7 +117,7 @@ pub fn audit(
         Err(DiskError::Quarantined(reason)) => Ok(Audited::Quarantined(reason)),
         Err(DiskError::Deleted { timestamp }) => {
             let age = engine.config().reclaim_age;
-            if is_older_than(timestamp.secs() as i64, age) {
+            if is_older_than(disk.now(), timestamp.secs() as i64, age) {
                 invalidate(disk, &partition_dir(policy, partition), &hash.suffix())?;
             }
             Ok(Audited::Nothing)
@@ -152,7 +152,7 @@ pub fn remove_rsync_temporary(
             Err(errno) => return Err(error(errno)),
         };
         let stat = rustix::fs::statat(&fd, &*name, AtFlags::SYMLINK_NOFOLLOW);
-        if stat.is_ok_and(|stat| is_older_than(stat.st_mtime, age)) {
+        if stat.is_ok_and(|stat| is_older_than(disk.now(), stat.st_mtime, age)) {
             remove_file(fd.as_fd(), &name).map_err(error)?;
         }
         Ok(())

@@ -26,6 +26,7 @@ use rustix::fs::{Mode, OFlags, Stat};
 
 use crate::error::{DeviceError, DiskError};
 use crate::group_sync::GroupSync;
+use crate::machine::{self, Machine};
 use crate::steps::{self, Step};
 use crate::verified::VerifiedCache;
 use commit_lane::CommitLane;
@@ -77,6 +78,8 @@ pub struct DevicesConfig {
     /// Answer before data is on disk: for throw-away test clusters only. A power cut then loses
     /// what was acknowledged.
     pub unsafe_no_fsync: bool,
+    /// A simulator's, in place of threads and syncs.
+    pub machine: Option<Arc<dyn Machine>>,
 }
 
 impl DevicesConfig {
@@ -91,6 +94,7 @@ impl DevicesConfig {
             fallocate_reserve: FallocateReserve::Percent(1.0),
             disable_fallocate: false,
             unsafe_no_fsync: false,
+            machine: None,
         }
     }
 }
@@ -205,6 +209,7 @@ impl Device {
                 format!("{kind}-{name}"),
                 threads.max(1),
                 config.queue_depth.max(1),
+                config.machine.clone(),
             ))
         };
         Device {
@@ -456,6 +461,18 @@ impl Disk {
 
     pub fn config(&self) -> &DevicesConfig {
         &self.state.config
+    }
+
+    pub(crate) fn machine(&self) -> Option<&dyn Machine> {
+        self.state.config.machine.as_deref()
+    }
+
+    /// Seconds since the epoch.
+    pub(crate) fn now(&self) -> i64 {
+        match self.machine() {
+            Some(machine) => machine.now(),
+            None => machine::wall_clock(),
+        }
     }
 
     /// Refuses all further writes: after a failed fsync nobody knows what is on the disk.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_types::plant::Plant;
 use cairn_types::{HashPath, ObjectHash, PolicyIndex, Timestamp};
 use rustix::io::Errno;
 
@@ -132,8 +133,9 @@ impl DiskFileEngine {
         let list = open::list_entries(fd);
         let list = list.map_err(|errno| DiskError::from_errno("list", dir, errno))?;
         let mut files = choose_files(list.entries);
-        let reclaim =
-            |time: Timestamp| overflow::is_older_than(time.secs() as i64, self.config.reclaim_age);
+        let reclaim = |time: Timestamp| {
+            overflow::is_older_than(disk.now(), time.secs() as i64, self.config.reclaim_age)
+        };
         if files
             .tombstone
             .as_ref()
@@ -153,7 +155,7 @@ impl DiskFileEngine {
             .collect();
         let (orphans, kept) = std::mem::take(&mut files.overflow)
             .into_iter()
-            .partition(|file: &FileEntry| overflow::is_orphan(fd, file, &owners));
+            .partition(|file: &FileEntry| overflow::is_orphan(disk, fd, file, &owners));
         files.overflow = kept;
         files.obsolete.extend::<Vec<_>>(orphans);
         for entry in &files.obsolete {
@@ -191,6 +193,9 @@ pub(crate) fn quarantine_dir(
     hash: ObjectHash,
     reason: &str,
 ) -> Result<(), DiskError> {
+    if Plant::NoQuarantine.is_on() {
+        return Ok(());
+    }
     let from = hash_dir(policy, partition, hash);
     let to = format!("quarantined/{}/{}", policy.dir("objects"), hash.hex());
     suffix_hashes::invalidate(disk, &partition_dir(policy, partition), &hash.suffix())?;

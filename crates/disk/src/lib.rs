@@ -14,6 +14,7 @@ pub mod error;
 mod file_content;
 pub mod group_sync;
 pub mod layout;
+pub mod machine;
 pub mod metadata;
 pub mod object_file;
 mod overflow;

@@ -24,7 +24,7 @@
 //! hour old and its directory is cleaned up.
 
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_types::{PolicyIndex, Timestamp};
@@ -167,7 +167,12 @@ fn read_file(dir: BorrowedFd<'_>, name: &str, length: usize) -> Result<Vec<u8>, 
 
 /// Is this overflow file, chosen by nobody as obsolete, left over from a crash? `owners`: the
 /// files that count in its directory.
-pub(crate) fn is_orphan(dir: BorrowedFd<'_>, file: &FileEntry, owners: &[&FileEntry]) -> bool {
+pub(crate) fn is_orphan(
+    disk: &Disk,
+    dir: BorrowedFd<'_>,
+    file: &FileEntry,
+    owners: &[&FileEntry],
+) -> bool {
     let ticks = file.timestamp.ticks();
     if owners.iter().any(|owner| owner.timestamp.ticks() == ticks) {
         return false;
@@ -175,12 +180,10 @@ pub(crate) fn is_orphan(dir: BorrowedFd<'_>, file: &FileEntry, owners: &[&FileEn
     let Ok(stat) = rustix::fs::statat(dir, &*file.name, AtFlags::SYMLINK_NOFOLLOW) else {
         return false;
     };
-    is_older_than(stat.st_ctime, ORPHAN_AGE)
+    is_older_than(disk.now(), stat.st_ctime, ORPHAN_AGE)
 }
 
-/// Has this moment, in seconds since the epoch, been so long ago?
-pub(crate) fn is_older_than(seconds: i64, age: Duration) -> bool {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.map_or(0, |d| d.as_secs() as i64);
+/// Has a moment, both in seconds since the epoch, been so long ago?
+pub(crate) fn is_older_than(now: i64, seconds: i64, age: Duration) -> bool {
     now.saturating_sub(seconds) > age.as_secs() as i64
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_formats::ssync::{Held, Offer};
+use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
@@ -121,7 +122,9 @@ pub fn list_offers(
 }
 
 fn offer(hash: ObjectHash, files: &OnDiskFiles) -> Option<Offer> {
-    let data = files.data.as_ref().or(files.tombstone.as_ref())?.timestamp;
+    let tombstone = files.tombstone.as_ref();
+    let tombstone = tombstone.filter(|_| !Plant::TombstonesUnsent.is_on());
+    let data = files.data.as_ref().or(tombstone)?.timestamp;
     let meta = files.meta.as_ref().map_or(data, |entry| entry.timestamp);
     let content_type = files.content_type.as_ref();
     let content_type = content_type.and_then(|entry| entry.content_type_timestamp);
@@ -324,7 +327,7 @@ pub fn remove_old_temporary(
     };
     for name in names_of(disk, &dir)? {
         let stat = rustix::fs::statat(&fd, &*name, AtFlags::SYMLINK_NOFOLLOW);
-        if stat.is_ok_and(|stat| is_older_than(stat.st_mtime, age)) {
+        if stat.is_ok_and(|stat| is_older_than(disk.now(), stat.st_mtime, age)) {
             remove_file(fd.as_fd(), &name)
                 .map_err(|errno| DiskError::from_errno("unlink", name, errno))?;
         }

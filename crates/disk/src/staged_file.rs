@@ -11,11 +11,12 @@
 //! Not here: choosing names, deciding what is obsolete.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use cairn_types::plant::Plant;
 use rustix::fs::{Advice, AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -38,6 +39,28 @@ pub struct StagedFile {
     temporary: Option<String>,
     content: FileContent,
     drop_cache: bool,
+    beside: Beside,
+}
+
+/// A file that has to be on disk when the name is.
+#[derive(Clone, Default)]
+pub(crate) struct Beside(Arc<OnceLock<OwnedFd>>);
+
+impl Beside {
+    pub(crate) fn sync(&self, file: Option<OwnedFd>) {
+        if let Some(file) = file {
+            // The link is made once; made again, after somebody removed the directory, the first
+            // file is as gone as that.
+            let _ = self.0.set(file);
+        }
+    }
+
+    fn fsync(&self, disk: &Disk) -> std::io::Result<()> {
+        match self.0.get() {
+            Some(file) => fsync(disk, file.as_fd()),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Code around the making of a link: it calls the function it is given, and may hold a lock
@@ -84,7 +107,9 @@ impl StagedFile {
             fd,
             temporary,
             drop_cache: false,
+            beside: Beside::default(),
         };
+        staged.may_write(0)?;
         if let Reserve::Keep { size } = reserve {
             staged.reserve(size.unwrap_or(0))?;
         }
@@ -93,6 +118,11 @@ impl StagedFile {
 
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// What is to be synced with the name; to be told while the link is made.
+    pub(crate) fn beside(&self) -> Beside {
+        self.beside.clone()
     }
 
     /// Bytes written so far.
@@ -135,6 +165,7 @@ impl StagedFile {
 
     /// Appends.
     pub fn write(&mut self, chunks: &[Bytes]) -> Result<(), DiskError> {
+        self.may_write(chunks.iter().map(|chunk| chunk.len() as u64).sum())?;
         let written = self.content.append(chunks);
         written.map_err(|errno| self.error("write", errno))
     }
@@ -142,7 +173,7 @@ impl StagedFile {
     /// Content, size and extended attributes are on disk when this returns. (Not fdatasync: it
     /// may leave attributes out.)
     pub fn sync(&self) -> Result<(), DiskError> {
-        durable(&self.disk, 1, || fsync(self.fd.as_fd()))
+        durable(&self.disk, 1, || fsync(&self.disk, self.fd.as_fd()))
     }
 
     /// Lets the page cache forget what is on disk of this file.
@@ -178,18 +209,25 @@ impl StagedFile {
         let finished = self.content.finish();
         finished.map_err(|errno| self.error("write", errno))?;
         let (dir, name) = (dir.to_owned(), name.to_owned());
-        let fd = self.fd.clone();
+        let (fd, own_disk) = (self.fd.clone(), self.disk.clone());
         Ok(Step::sync(
-            move || fsync(fd.as_fd()),
+            move || match Plant::UnsyncedContent.is_on() {
+                true => Ok(()),
+                false => fsync(&own_disk, fd.as_fd()),
+            },
             move |disk| {
                 if self.drop_cache {
                     self.drop_cache();
                 }
+                let beside = self.beside();
                 let (published, made) = self.link_into(disk, &dir, &name, around)?;
                 let dir_fd = published.dir.clone();
                 let own_disk = disk.clone();
                 Ok(Step::sync(
-                    move || sync_dirs(&own_disk, dir_fd.as_fd(), &dir, made),
+                    move || {
+                        beside.fsync(&own_disk)?;
+                        sync_dirs(&own_disk, dir_fd.as_fd(), &dir, made)
+                    },
                     move |_| Ok(Step::Done(published)),
                 ))
             },
@@ -207,10 +245,12 @@ impl StagedFile {
         let finished = self.content.finish();
         finished.map_err(|errno| self.error("write", errno))?;
         let (fd, disk, dir) = (self.fd.clone(), self.disk.clone(), dir.to_owned());
+        let beside = self.beside();
         let (published, made) = self.link_into(&disk, &dir, name, around)?;
         let dir_fd = published.dir.clone();
         let own = move || {
-            fsync(fd.as_fd())?;
+            fsync(&disk, fd.as_fd())?;
+            beside.fsync(&disk)?;
             sync_dirs(&disk, dir_fd.as_fd(), &dir, made)
         };
         Ok(Step::sync(own, move |_| Ok(Step::Done(published))))
@@ -271,6 +311,16 @@ impl StagedFile {
             }
             other => other,
         }
+    }
+
+    fn may_write(&self, bytes: u64) -> Result<(), DiskError> {
+        let Some(machine) = self.disk.machine() else {
+            return Ok(());
+        };
+        machine.write(bytes).map_err(|error| {
+            let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            self.error("write", errno)
+        })
     }
 
     fn error(&self, action: &'static str, errno: Errno) -> DiskError {
@@ -405,7 +455,10 @@ fn make_missing(disk: &Disk, dir: &str) -> Result<usize, DiskError> {
 
 /// Makes the names in `dir` durable, and those of the `made` directories above it.
 fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, made: usize) -> std::io::Result<()> {
-    fsync(dir_fd)?;
+    if Plant::UnsyncedName.is_on() {
+        return Ok(());
+    }
+    fsync(disk, dir_fd)?;
     // Where something had to be made, another writer may just have made, and not yet synced,
     // what is above it.
     let levels = if made == 0 { 0 } else { made.max(3) };
@@ -413,14 +466,17 @@ fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, made: usize) -> std
     for _ in 0..levels {
         parent = parent.rsplit_once('/').map_or("", |(parent, _)| parent);
         if parent.is_empty() {
-            return fsync(disk.fd());
+            return fsync(disk, disk.fd());
         }
-        fsync(open_dir(disk, parent)?.as_fd())?;
+        fsync(disk, open_dir(disk, parent)?.as_fd())?;
     }
     Ok(())
 }
 
-fn fsync(fd: BorrowedFd<'_>) -> std::io::Result<()> {
+fn fsync(disk: &Disk, fd: BorrowedFd<'_>) -> std::io::Result<()> {
+    if let Some(machine) = disk.machine() {
+        return machine.sync(fd);
+    }
     loop {
         match rustix::fs::fsync(fd) {
             Err(Errno::INTR) => {}

@@ -73,16 +73,18 @@ pub(crate) fn durable(
     if disk.config().unsafe_no_fsync {
         return Ok(());
     }
-    disk.group_sync()
-        .sync(disk.fd(), weight, own)
-        .map_err(|source| {
-            disk.poison("what was just written", &source);
-            DiskError::Io {
-                action: "fsync",
-                path: disk.name().to_owned(),
-                source,
-            }
-        })
+    let synced = match disk.machine() {
+        Some(_) => own(),
+        None => disk.group_sync().sync(disk.fd(), weight, own),
+    };
+    synced.map_err(|source| {
+        disk.poison("what was just written", &source);
+        DiskError::Io {
+            action: "fsync",
+            path: disk.name().to_owned(),
+            source,
+        }
+    })
 }
 
 /// An operation on its way through a write thread.

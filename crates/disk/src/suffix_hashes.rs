@@ -9,10 +9,11 @@
 //!
 //! Every change of an object appends its suffix to `hashes.invalid`, under the partition's lock
 //! and before the change is made visible, so that neither a crash nor a replicator at work can
-//! miss it. Readers consolidate the two files.
+//! miss it; it is on disk before the change is acknowledged, for after a power cut a replicator
+//! that was not told would not look. Readers consolidate the two files.
 
 use std::collections::BTreeMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -53,15 +54,16 @@ pub(crate) fn is_suffix(text: &str) -> bool {
             .all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// Takes the partition's lock and notes that `suffix` changes. Keep the lock until it has.
+/// Takes the partition's lock and notes that `suffix` changes. Keep the lock until it has. The note
+/// is in the file returned, where there is one, and not yet on disk.
 pub(crate) fn invalidating<'a>(
     disk: &'a Disk,
     partition_dir: &str,
     suffix: &str,
-) -> Result<PartitionLock<'a>, DiskError> {
+) -> Result<(PartitionLock<'a>, Option<OwnedFd>), DiskError> {
     let lock = PartitionLock::acquire(disk, partition_dir)?;
-    append_invalid(disk, partition_dir, suffix)?;
-    Ok(lock)
+    let noted = append_invalid(disk, partition_dir, suffix)?;
+    Ok((lock, noted))
 }
 
 /// Notes that a suffix has to be hashed again.
@@ -69,7 +71,11 @@ pub fn invalidate(disk: &Disk, partition_dir: &str, suffix: &str) -> Result<(), 
     invalidating(disk, partition_dir, suffix).map(drop)
 }
 
-fn append_invalid(disk: &Disk, partition_dir: &str, suffix: &str) -> Result<(), DiskError> {
+fn append_invalid(
+    disk: &Disk,
+    partition_dir: &str,
+    suffix: &str,
+) -> Result<Option<OwnedFd>, DiskError> {
     let path = format!("{partition_dir}/{INVALID}");
     let error = |errno| DiskError::from_errno("append", &*path, errno);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
@@ -77,14 +83,14 @@ fn append_invalid(disk: &Disk, partition_dir: &str, suffix: &str) -> Result<(), 
     let file = match rustix::fs::openat(disk.fd(), &*path, flags, mode) {
         Ok(file) => file,
         // The partition was handed off and removed: there is nothing left to hash.
-        Err(Errno::NOENT) => return Ok(()),
+        Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(error(errno)),
     };
     let mut line = [0; 4];
     line[..3].copy_from_slice(suffix.as_bytes().get(..3).unwrap_or(b"???"));
     line[3] = b'\n';
     rustix::io::write(&file, &line).map_err(error)?;
-    Ok(())
+    Ok(Some(file))
 }
 
 /// What `hashes.pkl` says, and nothing else.

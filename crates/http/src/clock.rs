@@ -14,7 +14,10 @@ pub struct Clock(Source);
 enum Source {
     System(Arc<AtomicU64>),
     Manual(Arc<AtomicU64>),
+    Given(Given, Arc<AtomicU64>),
 }
+
+type Given = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 impl Clock {
     pub fn system() -> Self {
@@ -26,6 +29,11 @@ impl Clock {
         Clock(Source::Manual(Arc::new(AtomicU64::new(start.ticks()))))
     }
 
+    /// A clock that shows what `now` tells: a simulator's.
+    pub fn given(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
+        Clock(Source::Given(Arc::new(now), Arc::new(AtomicU64::new(0))))
+    }
+
     /// The time now.
     pub fn now(&self) -> Timestamp {
         match &self.0 {
@@ -35,6 +43,7 @@ impl Clock {
                     .unwrap_or(Duration::ZERO),
             ),
             Source::Manual(ticks) => Timestamp::from_ticks(ticks.load(Ordering::SeqCst)),
+            Source::Given(now, _) => now(),
         }
     }
 
@@ -43,7 +52,7 @@ impl Clock {
     pub fn unique(&self) -> Timestamp {
         let now = self.now().ticks();
         match &self.0 {
-            Source::System(last) => {
+            Source::System(last) | Source::Given(_, last) => {
                 let before = last
                     .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |l| Some(now.max(l + 1)))
                     .unwrap_or_else(|l| l);

@@ -16,6 +16,7 @@ pub mod digest;
 pub mod info;
 pub mod lines;
 pub mod metrics;
+pub mod own_thread;
 pub mod params;
 mod request_line;
 pub mod respond;

@@ -19,6 +19,9 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 pub type CommitSync =
     Arc<dyn Fn(&File, usize, &dyn Fn() -> io::Result<()>) -> io::Result<()> + Send + Sync>;
 
+/// Runs a device's job, now or later.
+pub type Runner = Arc<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
+
 #[derive(Clone)]
 pub struct IndexConfig {
     /// The folder whose sub-folders are devices.
@@ -49,6 +52,9 @@ pub struct IndexConfig {
     pub metadata_limits: MetadataLimits,
     /// Asked in exclusive databases; in shared ones each commit is synced by SQLite itself.
     pub commit_sync: CommitSync,
+    /// Takes the jobs that threads would have done, in their order, and runs them on the thread it
+    /// was called on: a simulator's. No thread is started then, and nothing idle is closed.
+    pub runner: Option<Runner>,
     pub clock: Clock,
     /// 128 random bits each call: the ids of databases and the names of temporary files.
     pub random: Arc<dyn Fn() -> u128 + Send + Sync>,
@@ -70,6 +76,7 @@ impl IndexConfig {
             unsafe_no_sync: false,
             metadata_limits: MetadataLimits::default(),
             commit_sync: Arc::new(|_, _, own| own()),
+            runner: None,
             clock: Arc::new(|| {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH);
                 Timestamp::from_unix(since.unwrap_or_default())

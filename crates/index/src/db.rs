@@ -414,7 +414,7 @@ impl Db {
                     });
                 }
                 fs::rename(&temporary, &path).map_err(|error| IndexError::io(&path, error))?;
-                files::sync_folder(&dir)?;
+                name_file(config, &dir)?;
                 outcome
             });
         if result.is_err() {
@@ -518,6 +518,16 @@ fn apply_alone(
     }
     run(conn, "RELEASE one")?;
     Ok(outcome)
+}
+
+/// Makes a name in a folder durable.
+fn name_file(config: &IndexConfig, dir: &std::path::Path) -> Result<()> {
+    if !config.exclusive {
+        return files::sync_folder(dir);
+    }
+    fs::File::open(dir)
+        .and_then(|folder| (config.commit_sync)(&folder, 1, &|| folder.sync_all()))
+        .map_err(|error| IndexError::io(dir, error))
 }
 
 pub(crate) fn sync_file(path: &std::path::Path) -> Result<()> {

@@ -8,6 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use cairn_types::plant::Plant;
+
 use crate::config::CommitSync;
 use crate::db::Update;
 use crate::{IndexError, Result};
@@ -53,6 +55,9 @@ pub(crate) fn flush() {
 }
 
 fn sync(first: &Commit, commits: &[Commit]) -> io::Result<()> {
+    if Plant::UnsyncedCommit.is_on() {
+        return Ok(());
+    }
     let folder = File::open(first.file.parent().unwrap_or(&first.file))?;
     let own = || commits.iter().try_for_each(sync_alone);
     (first.sync)(&folder, commits.len(), &own)

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crate::config::IndexConfig;
+use crate::config::{IndexConfig, Runner};
 use crate::deferred;
 
 /// A write thread makes so many databases' transactions before it syncs.
@@ -28,6 +28,7 @@ impl Device {
                 name: format!("{use_}-{name}"),
                 threads_max: threads.max(1),
                 jobs_max: config.queue_jobs_max.max(1),
+                runner: config.runner.clone(),
                 state: Mutex::default(),
                 wake: Condvar::new(),
             })
@@ -49,6 +50,7 @@ pub(crate) struct Lane {
     name: String,
     threads_max: usize,
     jobs_max: usize,
+    runner: Option<Runner>,
     /// Jobs that one thread takes together.
     at_once: usize,
     state: Mutex<LaneState>,
@@ -78,6 +80,11 @@ impl Lane {
         if state.closed || state.jobs.len() >= self.jobs_max {
             return false;
         }
+        if let Some(runner) = &self.runner {
+            drop(state);
+            self.hand_over(runner, job);
+            return true;
+        }
         state.jobs.push_back(job);
         self.ensure_thread(&mut state)
     }
@@ -85,9 +92,20 @@ impl Lane {
     /// Queues a job beyond the bound: the rest of one that runs now, or the closing of a
     /// database, of which there are never more than databases open.
     pub(crate) fn push_rest(self: &Arc<Self>, job: Job) {
+        if let Some(runner) = &self.runner {
+            return self.hand_over(runner, job);
+        }
         let mut state = self.lock();
         state.jobs.push_back(job);
         self.ensure_thread(&mut state);
+    }
+
+    fn hand_over(self: &Arc<Self>, runner: &Runner, job: Job) {
+        let lane = Arc::clone(self);
+        runner(Box::new(move || {
+            lane.run(job);
+            deferred::flush();
+        }));
     }
 
     /// Wakes or starts a thread for the job just queued; without any thread the job is taken

@@ -37,7 +37,7 @@ mod sync;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
 pub use broker::{Broker, Reclaimed};
-pub use config::{Clock, CommitSync, IndexConfig};
+pub use config::{Clock, CommitSync, IndexConfig, Runner};
 pub use container::{
     ContainerBroker, ContainerInfo, Cut, DbState, FoundRange, ObjectRow, PolicyStats, RangeQuery,
     RowsQuery,

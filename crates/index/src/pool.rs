@@ -2,6 +2,7 @@
 //! they are closed.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -45,18 +46,18 @@ impl IndexPool {
             closed: AtomicBool::new(false),
         });
         let stop = Arc::new((Mutex::new(false), Condvar::new()));
-        let janitor = {
+        let janitor = inner.config.runner.is_none().then(|| {
             let (inner, stop) = (Arc::downgrade(&inner), Arc::clone(&stop));
             thread::Builder::new()
                 .name("index-idle".into())
                 .spawn(move || close_idle_until_stopped(&inner, &stop))
-        };
-        let janitor = janitor.inspect_err(|error| {
-            tracing::error!(%error, "no thread to close idle databases");
+                .inspect_err(|error| {
+                    tracing::error!(%error, "no thread to close idle databases");
+                })
         });
         Arc::new(IndexPool {
             inner,
-            janitor: Mutex::new(janitor.ok()),
+            janitor: Mutex::new(janitor.and_then(io::Result::ok)),
             stop,
         })
     }

@@ -12,7 +12,7 @@ pub mod put;
 pub mod quorum;
 pub mod rings;
 
-pub use backends::Backends;
+pub use backends::{Answered, Backends, Network};
 pub use cairn_http::client::CallError;
 pub use error_limit::ErrorLimiter;
 pub use nodes::{Node, Nodes};

@@ -55,7 +55,7 @@ impl Putter {
         let (ready_tx, ready) = oneshot::channel();
         let signal = ReadySignal(Arc::new(Mutex::new(Some(ready_tx))));
         let (sender, body) = Body::channel(length, DEPTH);
-        let local = backends.local(node.address).is_some();
+        let local = backends.is_in_process(node.address);
         let body = if local {
             signal.on_first_poll(body, length)
         } else {
@@ -84,6 +84,7 @@ impl Putter {
             backends.call(address, request, whole).await
         }));
         let ready = tokio::select! {
+            biased;
             _ = ready => None,
             answer = &mut response => Some(answer),
             () = tokio::time::sleep(timeout) => {

@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Entries kept of one kind.
 const MOST: usize = 100_000;

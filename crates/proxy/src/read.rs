@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_http::{Body, BodyError, Request, Response, respond};
+use cairn_http::{Body, BodyError, Request, Response, own_thread, respond};
 use cairn_peer::fan_out::backend_uri;
 use cairn_peer::{Backends, LoadedRing, Node, Nodes, fan_out, quorum};
 use cairn_types::{ServerKind, Timestamp};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, RANGE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use rand::seq::SliceRandom;
 use tracing::{debug, warn};
 
 use crate::app::Proxy;
@@ -118,7 +117,7 @@ impl Proxy {
     /// no server has all the readers of a name.
     pub(crate) fn nodes(&self, ring: Arc<LoadedRing>, partition: u32) -> Arc<Nodes> {
         let mut primaries = ring.primaries(partition);
-        primaries.shuffle(&mut rand::rng());
+        own_thread::shuffle(&mut primaries);
         primaries.sort_by_key(|node| match self.backends.local(node.address) {
             Some(_) => node.index,
             None => usize::MAX,

@@ -9,6 +9,7 @@ pub mod expirer;
 pub mod hash_path;
 pub mod limits;
 pub mod metadata;
+pub mod plant;
 pub mod policy;
 pub mod timestamp;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use cairn_disk::audit::{self, Audited};
 use cairn_disk::object_file::Content;
 use cairn_disk::{Device, DiskError, ObjectEngine, ObjectReader, OpenObject, OpenOptions};
+use cairn_http::own_thread;
 use cairn_types::{ObjectHash, PolicyIndex};
-use rand::seq::SliceRandom;
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
@@ -95,7 +95,7 @@ impl Walk {
         let started = Instant::now();
         let mut devices = self.devices.clone();
         // So that every device has its turn where programs end early.
-        devices.shuffle(&mut rand::rng());
+        own_thread::shuffle(&mut devices);
         for name in devices {
             let device = match self.auditor.parts.devices.get(&name) {
                 Ok(device) => device,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_disk::{Device, replication};
+use cairn_http::own_thread;
 use cairn_peer::{LoadedRing, Node};
 use cairn_ring::Device as RingDevice;
 use cairn_types::{PolicyIndex, PolicyKind};
-use rand::seq::SliceRandom;
 use tracing::{error, warn};
 
 use super::pass::Pass;
@@ -58,7 +58,7 @@ impl Pass {
             }
             jobs.extend(self.jobs_of_policy(index, &ring).await);
         }
-        jobs.shuffle(&mut rand::rng());
+        own_thread::shuffle(&mut jobs);
         jobs
     }
 
@@ -125,7 +125,7 @@ impl Pass {
             self.replicator.config.port,
         );
         // Names are looked up.
-        let own = tokio::task::spawn_blocking(move || {
+        let own = own_thread::blocking(move || {
             let own = OwnAddress::of(&ring_ip);
             let is_own = |device: &Arc<RingDevice>| {
                 port.is_none_or(|port| port == device.replication_port)

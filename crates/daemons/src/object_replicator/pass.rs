@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cairn_disk::Device;
+use cairn_http::own_thread;
 use cairn_peer::Node;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
@@ -71,6 +72,7 @@ impl Pass {
         let (mut heard, mut silent_since) = (0, Instant::now());
         loop {
             tokio::select! {
+                biased;
                 () = &mut work => break,
                 _ = ticks.tick() => self.report(),
                 () = sleep(lockup.min(Duration::from_secs(10))) => {}
@@ -151,7 +153,7 @@ impl Pass {
     async fn refresh_rings(&self) {
         let rings = self.replicator.parts.rings.clone();
         // Blocks on the disk.
-        let _ = tokio::task::spawn_blocking(move || rings.refresh()).await;
+        let _ = own_thread::blocking(move || rings.refresh()).await;
     }
 
     /// A job of a ring that is not in use any more may be wrong about where things belong.

@@ -6,11 +6,10 @@ use cairn_disk::DiskError;
 use cairn_disk::suffix_hashes::{Hashed, get_hashes};
 use cairn_formats::pickle;
 use cairn_http::client::CallError;
-use cairn_http::{Body, Request};
+use cairn_http::{Body, Request, own_thread};
 use cairn_peer::Node;
 use http::header::{CONTENT_LENGTH, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};
-use rand::seq::SliceRandom;
 use thiserror::Error;
 use tracing::{error, warn};
 
@@ -94,7 +93,7 @@ impl Pass {
         });
         let mut local = found.hashes;
         let mut primaries = job.nodes.clone();
-        primaries.shuffle(&mut rand::rng());
+        own_thread::shuffle(&mut primaries);
         let mut primaries = primaries.into_iter();
         let mut handoffs = None;
         // A region that got it spreads it among its own.

@@ -6,6 +6,7 @@ use std::thread::{self, JoinHandle};
 use super::DeviceState;
 use super::lane::Refused;
 use crate::error::DiskError;
+use crate::machine::Machine;
 use crate::steps::{self, Operation};
 
 /// Operations taken at once: enough to make a sync cheap, not so many that the first waits long.
@@ -49,6 +50,11 @@ impl CommitLane {
         }
         if state.waiting.len() >= self.depth {
             return Err(Refused::Full);
+        }
+        if let Some(machine) = &device.config.machine {
+            drop(state);
+            next_step(machine, device, operation);
+            return Ok(());
         }
         state.waiting.push(operation);
         if state.idle == 0 && state.threads.len() < self.threads_max {
@@ -128,4 +134,24 @@ impl CommitLane {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// A simulated machine is given each step by itself: it may fail between two.
+fn next_step(
+    machine: &Arc<dyn Machine>,
+    device: &Arc<DeviceState>,
+    mut operation: Box<dyn Operation>,
+) {
+    let (own, device) = (machine.clone(), device.clone());
+    machine.run(Box::new(move || match device.writable_disk() {
+        Ok(disk) => {
+            if operation.advance(&disk) {
+                match steps::durable(&disk, 1, || operation.sync_own()) {
+                    Ok(()) => next_step(&own, &device, operation),
+                    Err(error) => operation.fail(error),
+                }
+            }
+        }
+        Err(error) => operation.fail(error.into()),
+    }));
 }

@@ -5,7 +5,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-pub(super) type Job = Box<dyn FnOnce() + Send>;
+use crate::machine::{Job, Machine};
 
 /// Why a job was not taken.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,6 +19,7 @@ pub(super) struct Lane {
     name: String,
     threads_max: usize,
     depth: usize,
+    machine: Option<Arc<dyn Machine>>,
     state: Mutex<State>,
     ready: Condvar,
 }
@@ -33,11 +34,17 @@ struct State {
 }
 
 impl Lane {
-    pub(super) fn new(name: String, threads_max: usize, depth: usize) -> Self {
+    pub(super) fn new(
+        name: String,
+        threads_max: usize,
+        depth: usize,
+        machine: Option<Arc<dyn Machine>>,
+    ) -> Self {
         Lane {
             name,
             threads_max,
             depth,
+            machine,
             state: Mutex::default(),
             ready: Condvar::new(),
         }
@@ -50,6 +57,11 @@ impl Lane {
         }
         if state.jobs.len() >= self.depth {
             return Err(Refused::Full);
+        }
+        if let Some(machine) = &self.machine {
+            drop(state);
+            machine.run(job);
+            return Ok(());
         }
         state.jobs.push_back(job);
         if state.jobs.len() > state.idle && state.threads.len() < self.threads_max {

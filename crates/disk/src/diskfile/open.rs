@@ -14,6 +14,7 @@ use super::{DiskFileEngine, is_broken_dir, quarantine_dir};
 use crate::device_pool::Disk;
 use crate::error::DiskError;
 use crate::layout::{FileEntry, OnDiskFiles, choose_files, hash_dir};
+use crate::machine::wall_clock;
 use crate::metadata::{Metadata, NAME};
 use crate::object_file::{Content, ContentFile, ObjectInfo, ObjectKey, OpenObject, OpenOptions};
 use crate::overflow::{self, OverflowError};
@@ -345,7 +346,7 @@ fn read_metadata(
         Err(OverflowError::Damaged(reason)) => Err(Failed::Broken(reason)),
         Err(OverflowError::Missing) => {
             let changed = rustix::fs::fstat(fd).map_or(0, |stat| stat.st_ctime);
-            if overflow::is_older_than(changed, OVERFLOW_GRACE) {
+            if overflow::is_older_than(wall_clock(), changed, OVERFLOW_GRACE) {
                 Err(Failed::Broken(
                     "the metadata's overflow file is missing".into(),
                 ))

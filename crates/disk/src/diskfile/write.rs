@@ -1,7 +1,10 @@
 //! Writing an object's files: content, a POST's metadata, tombstones.
 
+use std::os::fd::AsFd;
+
 use bytes::Bytes;
 use cairn_types::Timestamp;
+use cairn_types::plant::Plant;
 use md5::{Digest, Md5};
 use rustix::io::Errno;
 
@@ -12,9 +15,9 @@ use crate::layout::{data_name, hash_dir, meta_name, partition_dir, tombstone_nam
 use crate::metadata::{Metadata, NAME, OVERFLOW};
 use crate::object_file::{ObjectKey, ObjectWriter};
 use crate::overflow;
-use crate::staged_file::{Reserve, StagedFile};
+use crate::staged_file::{Published, Reserve, StagedFile, remove_file};
 use crate::steps::Step;
-use crate::suffix_hashes::invalidating;
+use crate::suffix_hashes::{invalidating, list};
 
 impl DiskFileEngine {
     pub(super) fn create_data(
@@ -105,8 +108,10 @@ impl DiskFileEngine {
         overflow::write_metadata(disk, key.policy, &dir, &staged, timestamp, &metadata)?;
         let partition = partition_dir(key.policy, key.partition);
         let suffix = key.hash.suffix();
+        let beside = staged.beside();
         let around = move |disk: &Disk, link: &mut dyn FnMut() -> Result<(), Errno>| {
-            let _lock = invalidating(disk, &partition, &suffix)?;
+            let (_lock, noted) = invalidating(disk, &partition, &suffix)?;
+            beside.sync(noted);
             Ok(link())
         };
         let published = if file_name.ends_with(".ts") {
@@ -117,17 +122,41 @@ impl DiskFileEngine {
             staged.publish_steps(&dir, file_name, around)?
         };
         let (engine, key, disk) = (self.clone(), key.clone(), disk.clone());
-        let is_data = file_name.ends_with(".data");
+        let (is_data, file_name) = (file_name.ends_with(".data"), file_name.to_owned());
         Ok(published.map(move |published| {
             // Hashed on its way in: as good as a check.
             if let Some(identity) = published.identity.filter(|_| is_data) {
                 disk.state.verified.insert(identity);
+            }
+            if planted(&disk, &key, &file_name, &published) {
+                return;
             }
             if !published.is_new_dir {
                 engine.clean_up_after(&disk, &key, &published);
             }
         }))
     }
+}
+
+/// Two of the simulator's bugs.
+fn planted(disk: &Disk, key: &ObjectKey, file_name: &str, published: &Published) -> bool {
+    let is_tombstone = file_name.ends_with(".ts");
+    if Plant::NoTombstone.is_on() && is_tombstone {
+        let dir = hash_dir(key.policy, key.partition, key.hash);
+        for name in list(disk, &dir).unwrap_or_default() {
+            let _ = remove_file(published.dir.as_fd(), &name);
+        }
+        return true;
+    }
+    if Plant::OlderWins.is_on() {
+        let dir = hash_dir(key.policy, key.partition, key.hash);
+        for name in list(disk, &dir).unwrap_or_default() {
+            if name != file_name && !file_name.ends_with(".meta") {
+                let _ = remove_file(published.dir.as_fd(), &name);
+            }
+        }
+    }
+    false
 }
 
 fn timestamp_of(metadata: &Metadata) -> Result<Timestamp, DiskError> {

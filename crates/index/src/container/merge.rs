@@ -5,6 +5,7 @@
 //! The three times are one text in the column `created_at` (`cairn_types::encode_timestamps`).
 
 use cairn_types::Timestamp;
+use cairn_types::plant::Plant;
 use cairn_types::timestamp::{TimestampError, decode_timestamps, encode_timestamps};
 use rusqlite::{OptionalExtension, params};
 
@@ -145,7 +146,7 @@ pub(super) fn keep_newest(new: &mut ObjectRow, old: &ObjectRow) -> bool {
 impl ContainerBroker<'_> {
     pub(crate) fn merge_item(&self, mut row: ObjectRow) -> Result<()> {
         if let Some(old) = self.object_row(&row.name, row.storage_policy_index)? {
-            if !keep_newest(&mut row, &old) {
+            if !Plant::RowsAsTheyCome.is_on() && !keep_newest(&mut row, &old) {
                 return Ok(());
             }
             self.0

@@ -240,11 +240,11 @@ async fn update(hasher: Option<Md5>, chunk: Bytes) -> Option<Md5> {
     }
     // More threads than processors would hash no faster, and each takes memory.
     let _turn = hashing().acquire().await.ok()?;
-    let hashed = tokio::task::spawn_blocking(move || {
+    let hashed = cairn_http::own_thread::blocking(move || {
         md5.update(&chunk);
         md5
     });
-    hashed.await.ok()
+    hashed.await
 }
 
 fn note_unopened(nodes: &Nodes, node: &Node, error: &OpenError) {

@@ -17,6 +17,7 @@ use cairn_http::respond::{header, set, standard};
 use cairn_http::{Body, BodyError, Response, SharedDigest};
 use cairn_types::blocks;
 use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_or_user_meta};
+use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, ServerKind, Timestamp};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, TRANSFER_ENCODING};
 use http::request::Parts;
@@ -389,7 +390,7 @@ fn check_existing(
         }
         Err(error) => return Err(error),
     };
-    if before >= timestamp {
+    if before >= timestamp && !Plant::OlderWins.is_on() {
         return Ok(Err(Refusal::Conflict(Some(before))));
     }
     Ok(Ok(existing))

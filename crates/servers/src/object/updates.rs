@@ -6,11 +6,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use cairn_disk::Metadata;
-use cairn_disk::async_pending::{AsyncUpdate, write_async_update};
+use cairn_disk::async_pending::{AsyncUpdate, remove_async_update, write_async_update};
 use cairn_http::params::{is_true, quote_path, split_path, unquote};
 use cairn_http::respond::header;
 use cairn_http::{Body, Request, Response};
 use cairn_types::metadata::title_case;
+use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 use futures_util::future::join_all;
 use http::header::{HeaderName, HeaderValue, LOCATION};
@@ -136,9 +137,21 @@ impl Inner {
                 inner.send_update(&target, update, Some(destination)).await
             }))
         });
-        // They go on when nobody waits for them any more.
-        let all = join_all(sends.collect::<Vec<_>>());
-        let _ = tokio::time::timeout(self.config.container_update_timeout, all).await;
+        let mut all = join_all(sends.collect::<Vec<_>>());
+        let patience = self.config.container_update_timeout;
+        if tokio::time::timeout(patience, &mut all).await.is_ok() {
+            return;
+        }
+        // They go on, but the request is about to be answered: should this server end before
+        // they do, the updater has to know.
+        self.keep_update(target, update.clone()).await;
+        let (inner, target) = (self.clone(), target.clone());
+        tokio::spawn(Box::pin(async move {
+            let outcomes = all.await;
+            if outcomes.iter().all(|sent| matches!(sent, Ok(true))) {
+                inner.forget_update(&target, &update).await;
+            }
+        }));
     }
 
     /// Keeps the expirer's queue in step: an entry for the new time, the old one's removed.
@@ -249,18 +262,19 @@ impl Inner {
         format!("{:010}", seconds.min(9_999_999_999))
     }
 
-    /// Sends an update; keeps it on the object's device where that does not succeed.
+    /// Sends an update; keeps it on the object's device where that does not succeed. True where it
+    /// does.
     async fn send_update(
         self: &Arc<Self>,
         target: &Target,
         mut update: Update,
         destination: Option<Destination>,
-    ) {
+    ) -> bool {
         let agent = format!("object-server {}", std::process::id());
         update.headers.set("user-agent", agent);
         if let Some(destination) = destination.filter(Destination::is_complete) {
             match self.try_send(&update, &destination).await {
-                Sent::Done => return,
+                Sent::Done => return true,
                 Sent::Redirected(path) => update.container_path = Some(path),
                 Sent::Failed(reason) => {
                     let (host, device) = (&destination.host, &destination.device);
@@ -269,6 +283,7 @@ impl Inner {
             }
         }
         self.keep_update(target, update).await;
+        false
     }
 
     async fn try_send(&self, update: &Update, destination: &Destination) -> Sent {
@@ -310,8 +325,8 @@ impl Inner {
         sent
     }
 
-    async fn keep_update(&self, target: &Target, update: Update) {
-        let policy: PolicyIndex = target.key.policy;
+    /// What a kept update is called: the hash of its object, and its time.
+    fn kept_as(&self, update: &Update) -> (ObjectHash, Timestamp) {
         let hash = self.config.hash_path.hash(
             &update.account,
             Some(&update.container),
@@ -322,7 +337,26 @@ impl Inner {
             Timestamp::parse(std::str::from_utf8(text).ok()?).ok()
         };
         let timestamp = time("x-meta-timestamp").or_else(|| time("x-timestamp"));
-        let timestamp = timestamp.unwrap_or_else(|| self.config.clock.now());
+        (hash, timestamp.unwrap_or_else(|| self.config.clock.now()))
+    }
+
+    /// Removes a kept update that has been delivered since.
+    async fn forget_update(&self, target: &Target, update: &Update) {
+        let (hash, timestamp) = self.kept_as(update);
+        let policy = target.key.policy;
+        let removed = target
+            .device
+            .write(move |disk| remove_async_update(disk, policy, hash, timestamp));
+        if let Err(error) = removed.await {
+            // The updater delivers it once more, which changes nothing.
+            let (device, object) = (target.device.name(), &*target.key.name);
+            tracing::info!(device, object, %error, "a delivered container update stays");
+        }
+    }
+
+    async fn keep_update(&self, target: &Target, update: Update) {
+        let policy: PolicyIndex = target.key.policy;
+        let (hash, timestamp) = self.kept_as(&update);
         let pending = AsyncUpdate {
             op: update.op.to_owned(),
             account: update.account,
@@ -333,6 +367,9 @@ impl Inner {
             container_path: update.container_path,
             successes: Vec::new(),
         };
+        if Plant::NoAsyncPending.is_on() {
+            return;
+        }
         let written = target
             .device
             .write(move |disk| write_async_update(disk, policy, hash, timestamp, &pending));

@@ -169,7 +169,16 @@ async fn slow_containers_are_not_waited_for() {
         "x-container-partition: 5",
     ];
     assert_eq!(world.send("PUT", "o", &headers, "x").await.status, 201);
+    // The answer has left: what is still to be told must outlive this server.
+    assert_eq!(world.pending().len(), 1);
     answered.send(()).unwrap();
+    for _ in 0..500 {
+        if world.pending().is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("what was told is still kept");
 }
 
 #[tokio::test]

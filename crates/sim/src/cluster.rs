@@ -1,0 +1,398 @@
+//! The cluster: four storage nodes of the real servers and daemons, two proxies, one network.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use cairn_daemons::{
+    AuditOnly, AuditorConfig, AuditorParts, ContainerUpdater, ContainerUpdaterConfig, DbReplicator,
+    DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer,
+    ObjectExpirerConfig, ObjectReplicator, ObjectUpdater, Only, ReplicatorConfig, ReplicatorParts,
+    UpdaterConfig, Written,
+};
+use cairn_disk::{
+    Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, FallocateReserve, machine::Machine,
+};
+use cairn_formats::ini::Section;
+use cairn_http::{Clock, Handler, SwiftInfo};
+use cairn_index::{DbKind, IndexConfig, IndexPool};
+use cairn_peer::{Backends, Rings};
+use cairn_proxy::{Proxy, ProxySettings};
+use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder};
+use cairn_servers::account::{AccountServer, AccountServerConfig};
+use cairn_servers::container::{ContainerServer, ContainerServerConfig};
+use cairn_servers::object::{ObjectServer, ObjectServerConfig};
+use cairn_types::{Constraints, HashPath, PolicySet};
+
+use crate::disk::Image;
+use crate::life::{Life, OfLife};
+use crate::network::{Port, Wires};
+use crate::shared::{NODES, PROXIES, Shared, lock};
+
+const PART_POWER: u32 = 2;
+const REPLICAS: f64 = 3.0;
+/// Bodies beyond this are streamed to the replicas.
+const BUFFERED: &str = "2048";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Object,
+    Container,
+    Account,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Kind; 3] = [Kind::Object, Kind::Container, Kind::Account];
+}
+
+/// Where a node's server of a kind is.
+pub(crate) fn address(node: usize, kind: Kind) -> SocketAddr {
+    let port = 6000 + 10 * node as u16 + kind as u16;
+    SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+pub(crate) fn hash_path() -> HashPath {
+    HashPath::new("", "simulated")
+}
+
+/// Writes the rings that all seeds share into `folder`, and loads them.
+pub(crate) fn make_rings(folder: &Path) -> Result<Arc<Rings>> {
+    for (kind, name) in Kind::ALL
+        .into_iter()
+        .zip(["object", "container", "account"])
+    {
+        let mut builder = RingBuilder::new(PART_POWER, REPLICAS, 0)?;
+        for node in 0..NODES {
+            builder.add_dev(NewDevice {
+                id: None,
+                region: 1,
+                zone: node as u32 + 1,
+                weight: 1.0,
+                ip: "127.0.0.1".into(),
+                port: address(node, kind).port(),
+                device: format!("d{node}"),
+                replication_ip: None,
+                replication_port: None,
+                meta: String::new(),
+            })?;
+        }
+        builder.rebalance(RebalanceOptions {
+            seed: Some(cairn_ring::Seed::Number(1)),
+            now: 0,
+            log: None,
+        })?;
+        let path = folder.join(format!("{name}.ring.gz"));
+        builder.ring_data().save(path, FormatVersion::V1)?;
+    }
+    Ok(Rings::open(folder, &PolicySet::single())?)
+}
+
+/// A background pass on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pass {
+    ObjectUpdater,
+    ContainerReplicator,
+    AccountReplicator,
+    ContainerUpdater,
+    ObjectAuditor,
+    ObjectReplicator,
+    ObjectExpirer,
+}
+
+impl Pass {
+    pub(crate) const ALL: [Pass; 7] = [
+        Pass::ObjectUpdater,
+        Pass::ContainerReplicator,
+        Pass::AccountReplicator,
+        Pass::ContainerUpdater,
+        Pass::ObjectAuditor,
+        Pass::ObjectReplicator,
+        Pass::ObjectExpirer,
+    ];
+}
+
+/// A running node.
+pub(crate) struct Node {
+    pub(crate) life: Arc<Life>,
+    pool: Arc<IndexPool>,
+    pub(crate) handlers: Vec<Handler>,
+    updater: Arc<ObjectUpdater>,
+    containers: Arc<DbReplicator>,
+    accounts: Arc<DbReplicator>,
+    container_updater: Arc<ContainerUpdater>,
+    auditor: Arc<ObjectAuditor>,
+    replicator: Arc<ObjectReplicator>,
+    expirer: Arc<ObjectExpirer>,
+}
+
+impl Node {
+    /// Runs one pass to its end, or to the node's.
+    pub(crate) async fn pass(&self, pass: Pass) {
+        match pass {
+            Pass::ObjectUpdater => drop(self.updater.sweep().await),
+            Pass::ContainerReplicator => drop(self.containers.once().await),
+            Pass::AccountReplicator => drop(self.accounts.once().await),
+            Pass::ContainerUpdater => self.container_updater.once().await,
+            Pass::ObjectAuditor => drop(self.auditor.once(&AuditOnly::default()).await),
+            Pass::ObjectReplicator => drop(self.replicator.once(&Only::default()).await),
+            Pass::ObjectExpirer => drop(self.expirer.once().await),
+        }
+    }
+}
+
+pub(crate) struct Cluster {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) rings: Arc<Rings>,
+    wires: Arc<Wires>,
+    root: PathBuf,
+    nodes: Mutex<Vec<Option<Arc<Node>>>>,
+    pub(crate) proxies: Vec<Handler>,
+    pub(crate) proxy_clocks: Vec<Clock>,
+}
+
+impl Cluster {
+    pub(crate) fn start(shared: Arc<Shared>, rings: Arc<Rings>, root: &Path) -> Result<Arc<Self>> {
+        let wires = Wires::new(shared.clone());
+        let mut cluster = Cluster {
+            shared,
+            rings,
+            wires,
+            root: root.to_owned(),
+            nodes: Mutex::new((0..NODES).map(|_| None).collect()),
+            proxies: Vec::new(),
+            proxy_clocks: Vec::new(),
+        };
+        for proxy in 0..PROXIES {
+            let clock = cluster.clock(NODES + proxy);
+            let backends = cluster.backends(NODES + proxy, Arc::new(AtomicBool::new(true)));
+            cluster.proxies.push(cluster.proxy(&clock, &backends)?);
+            cluster.proxy_clocks.push(clock);
+        }
+        for node in 0..NODES {
+            std::fs::create_dir_all(cluster.device(node))?;
+            cluster.start_node(node)?;
+        }
+        Ok(Arc::new(cluster))
+    }
+
+    /// Where a node's device is.
+    pub(crate) fn device(&self, node: usize) -> PathBuf {
+        self.root.join(format!("n{node}")).join(format!("d{node}"))
+    }
+
+    fn clock(&self, machine: usize) -> Clock {
+        let shared = self.shared.clone();
+        Clock::given(move || shared.now(machine))
+    }
+
+    fn backends(&self, machine: usize, alive: Arc<AtomicBool>) -> Arc<Backends> {
+        Backends::simulated(Arc::new(Port {
+            wires: self.wires.clone(),
+            machine,
+            alive,
+        }))
+    }
+
+    fn proxy(&self, clock: &Clock, backends: &Arc<Backends>) -> Result<Handler> {
+        let options = [
+            ("account_autocreate", "true"),
+            ("allow_account_management", "true"),
+            ("buffered_put_bytes", BUFFERED),
+            ("node_timeout", "3"),
+            ("conn_timeout", "0.5"),
+            ("client_timeout", "10"),
+            ("error_suppression_interval", "10"),
+            ("recheck_container_existence", "5"),
+            ("recheck_account_existence", "5"),
+        ];
+        let settings = ProxySettings {
+            section: Section::from_pairs("app:proxy-server", &options),
+            constraints: Arc::new(Constraints::default()),
+            policies: Arc::new(PolicySet::single()),
+            hash_path: hash_path(),
+            rings: self.rings.clone(),
+            swift_info: Arc::new(SwiftInfo::default()),
+            clock: clock.clone(),
+        };
+        Ok(Proxy::new(settings, backends.clone())?)
+    }
+
+    pub(crate) fn node(&self, node: usize) -> Option<Arc<Node>> {
+        lock(&self.nodes)[node].clone()
+    }
+
+    /// Ends a node that has died, and leaves on its disk what `change` makes of what the crash
+    /// left.
+    pub(crate) fn bury(&self, node: usize, change: impl FnOnce(Image) -> Image) -> Result<()> {
+        let Some(ended) = lock(&self.nodes)[node].take() else {
+            return Ok(());
+        };
+        let left = ended.life.bury().context("a node is buried alive")?;
+        // Its files are closed now: they are about to be replaced.
+        ended.pool.close_all();
+        Ok(change(left).write(&ended.life.device)?)
+    }
+
+    /// Closes everything; what is on the disks does not matter any more.
+    pub(crate) fn end(&self) {
+        for node in std::mem::take(&mut *lock(&self.nodes))
+            .into_iter()
+            .flatten()
+        {
+            node.life.alive.store(false, Ordering::Relaxed);
+            drop(node.life.bury());
+            node.pool.close_all();
+        }
+    }
+
+    pub(crate) fn start_node(&self, node: usize) -> Result<()> {
+        self.shared.log(|| format!("n{node} starts"));
+        let life = Life::begin(self.shared.clone(), node, self.device(node))?;
+        let started = Arc::new(self.make_node(&life)?);
+        for (kind, handler) in Kind::ALL.into_iter().zip(&started.handlers) {
+            let alive = life.alive.clone();
+            let at = address(node, kind);
+            self.wires.register(at, node, handler.clone(), alive);
+        }
+        lock(&self.nodes)[node] = Some(started);
+        Ok(())
+    }
+
+    fn make_node(&self, life: &Arc<Life>) -> Result<Node> {
+        let node = life.node;
+        let root = self.root.join(format!("n{node}"));
+        let clock = self.clock(node);
+        let (policies, hash_path) = (Arc::new(PolicySet::single()), hash_path());
+        let backends = self.backends(node, life.alive.clone());
+        let devices = Devices::new(DevicesConfig {
+            mount_check: false,
+            fallocate_reserve: FallocateReserve::Bytes(0),
+            disable_fallocate: true,
+            machine: Some(Arc::new(OfLife(life.clone())) as Arc<dyn Machine>),
+            ..DevicesConfig::new(&root)
+        });
+        let pool = IndexPool::new(self.index_config(life, &root));
+        let mut object = ObjectServerConfig::new(hash_path.clone(), PolicySet::single());
+        object.clock = clock.clone();
+        let mut container = ContainerServerConfig::new(hash_path.clone(), policies.clone());
+        (container.mount_check, container.fallocate_reserve) = (false, None);
+        let mut account = AccountServerConfig::new(hash_path.clone(), policies.clone());
+        (account.mount_check, account.fallocate_reserve) = (false, None);
+        account.clock = clock.clone();
+        let section = |name: &str, kind: Kind, more: &[(&str, &str)]| {
+            let port = address(node, kind).port().to_string();
+            let mut pairs = vec![
+                ("bind_ip", "127.0.0.1"),
+                ("bind_port", port.as_str()),
+                ("mount_check", "false"),
+                ("recon_cache_path", "/nonexistent"),
+            ];
+            pairs.extend(more);
+            Section::from_pairs(name, &pairs)
+        };
+        let databases = |kind: Kind, of: DbKind| -> Result<Arc<DbReplicator>> {
+            let rows = [("whole_databases", "rows"), ("node_timeout", "3")];
+            let config = DbReplicatorConfig::read(&section("replicator", kind, &rows), of)?;
+            Ok(DbReplicator::new(
+                config,
+                hash_path.clone(),
+                &policies,
+                self.rings.clone(),
+                pool.clone(),
+                backends.clone(),
+            ))
+        };
+        let engine = DiskFileEngine::new(hash_path.clone(), DiskFileConfig::default());
+        let objects = |name: &str, more: &[(&str, &str)]| section(name, Kind::Object, more);
+        let fast = [("files_per_second", "0"), ("bytes_per_second", "0")];
+        let patience = [
+            ("sync_method", "ssync"),
+            ("node_timeout", "3"),
+            ("http_timeout", "10"),
+        ];
+        Ok(Node {
+            updater: ObjectUpdater::new(
+                UpdaterConfig::read(&objects("object-updater", &[("node_timeout", "3")]))?,
+                hash_path.clone(),
+                policies.clone(),
+                self.rings.clone(),
+                devices.clone(),
+                backends.clone(),
+            ),
+            containers: databases(Kind::Container, DbKind::Container)?,
+            accounts: databases(Kind::Account, DbKind::Account)?,
+            container_updater: ContainerUpdater::new(
+                ContainerUpdaterConfig::read(&section(
+                    "container-updater",
+                    Kind::Container,
+                    &[("account_suppression_time", "1")],
+                ))?,
+                hash_path.clone(),
+                self.rings.clone(),
+                pool.clone(),
+                backends.clone(),
+                Arc::new(Written::default()),
+            ),
+            auditor: ObjectAuditor::new(
+                AuditorConfig::read(&objects("object-auditor", &fast))?,
+                AuditorParts {
+                    engine: engine.clone(),
+                    policies: policies.clone(),
+                    devices: devices.clone(),
+                    clock: clock.clone(),
+                },
+            ),
+            replicator: ObjectReplicator::new(
+                ReplicatorConfig::read(&objects("object-replicator", &patience))?,
+                ReplicatorParts {
+                    engine,
+                    policies: policies.clone(),
+                    rings: self.rings.clone(),
+                    devices: devices.clone(),
+                    backends: backends.clone(),
+                    clock: clock.clone(),
+                },
+            ),
+            expirer: ObjectExpirer::new(
+                ObjectExpirerConfig::read(&objects("object-expirer", &[]), false)?,
+                ExpirerParts {
+                    client: InternalClient::new(self.proxy(&clock, &backends)?, "expirer", 1),
+                    auto_create_account_prefix: ".".into(),
+                    hash_path: hash_path.clone(),
+                    rings: self.rings.clone(),
+                    backends: backends.clone(),
+                    clock,
+                },
+            ),
+            handlers: vec![
+                ObjectServer::new(object, devices, backends.clone()),
+                ContainerServer::new(container, pool.clone(), backends),
+                AccountServer::new(account, pool.clone()),
+            ],
+            pool,
+            life: life.clone(),
+        })
+    }
+
+    fn index_config(&self, life: &Arc<Life>, root: &Path) -> IndexConfig {
+        let mut config = IndexConfig::new(root);
+        config.exclusive = true;
+        config.lock_timeout = Duration::from_millis(200);
+        let runner = life.clone();
+        config.runner = Some(Arc::new(move |job| runner.queue(job)));
+        let syncer = life.clone();
+        // What SQLite would sync itself is in `disk`'s hands.
+        config.commit_sync = Arc::new(move |folder, _, _| syncer.commit(folder));
+        let (shared, node) = (self.shared.clone(), life.node);
+        config.clock = Arc::new(move || shared.now(node));
+        let shared = self.shared.clone();
+        config.random = Arc::new(move || {
+            let (high, low) = (shared.disk_dice.number(), shared.disk_dice.number());
+            u128::from(high) << 64 | u128::from(low)
+        });
+        config
+    }
+}

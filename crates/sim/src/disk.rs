@@ -1,0 +1,304 @@
+//! A node's disk: real files, and beside them what of them would survive a power cut.
+//!
+//! Every fsync of object files comes here and notes what it makes durable: of a file its content
+//! and attributes, of a directory the names in it. A power cut keeps that; of everything else each
+//! part is kept or lost by a throw of dice: a name that was not synced, a removal that was not
+//! synced, content that was not synced (there, or empty). Nothing is kept in any order but that of
+//! the syncs, which is less than file systems promise.
+//!
+//! A database survives as its files were at its last synced commit, or as they are now; SQLite's
+//! own recovery from torn writes is trusted. That folders of databases are made and removed
+//! durably is trusted too.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use crate::shared::Dice;
+
+type Bytes = Arc<Vec<u8>>;
+
+/// Folders of databases, under a device.
+const DATABASES: [&str; 2] = ["accounts", "containers"];
+
+/// A file's content and attributes.
+#[derive(Clone, Default)]
+struct Content {
+    bytes: Bytes,
+    attributes: Vec<(String, Bytes)>,
+}
+
+/// What is on a disk after a power cut.
+enum Entry {
+    File(Content),
+    Folder(BTreeMap<String, Entry>),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Name {
+    inode: u64,
+    is_folder: bool,
+}
+
+/// What was synced since the device was mounted, and all it held then.
+#[derive(Default)]
+pub(crate) struct Durable {
+    files: HashMap<u64, Content>,
+    folders: HashMap<u64, BTreeMap<String, Name>>,
+    /// By a database's folder: its files at the last synced commit.
+    databases: BTreeMap<PathBuf, BTreeMap<String, (u64, Content)>>,
+}
+
+/// A disk's content after a crash.
+pub(crate) struct Image(BTreeMap<String, Entry>);
+
+fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+fn content_at(path: &Path) -> io::Result<Content> {
+    let bytes = Arc::new(fs::read(path)?);
+    let mut names = vec![0; 4096];
+    let length = rustix::fs::listxattr(path, &mut names).unwrap_or(0);
+    let mut attributes = Vec::new();
+    for name in names[..length].split(|b| *b == 0).filter(|n| !n.is_empty()) {
+        let Ok(name) = std::str::from_utf8(name) else {
+            continue;
+        };
+        let mut value = vec![0; 4096];
+        let length = match rustix::fs::getxattr(path, name, &mut value) {
+            Err(Errno::RANGE) => {
+                value.resize(65_536, 0);
+                rustix::fs::getxattr(path, name, &mut value)?
+            }
+            other => other?,
+        };
+        value.truncate(length);
+        attributes.push((name.to_owned(), Arc::new(value)));
+    }
+    attributes.sort();
+    Ok(Content { bytes, attributes })
+}
+
+fn names_in(path: &Path) -> io::Result<BTreeMap<String, Name>> {
+    let mut names = BTreeMap::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let Ok(meta) = entry.metadata() else { continue };
+        let name = Name {
+            inode: meta.ino(),
+            is_folder: meta.is_dir(),
+        };
+        names.insert(entry.file_name().to_string_lossy().into_owned(), name);
+    }
+    Ok(names)
+}
+
+impl Durable {
+    /// Notes an fsync.
+    pub(crate) fn sync(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let stat = rustix::fs::fstat(fd)?;
+        let path = path_of(fd);
+        if fs::metadata(&path)?.is_dir() {
+            self.folders.insert(stat.st_ino, names_in(&path)?);
+        } else {
+            self.files.insert(stat.st_ino, content_at(&path)?);
+        }
+        Ok(())
+    }
+
+    /// Notes the sync of a commit of the database in `folder`.
+    pub(crate) fn commit(&mut self, folder: &File) -> io::Result<()> {
+        let place = fs::read_link(path_of(folder.as_fd()))?;
+        let mut kept = BTreeMap::new();
+        for (name, is) in names_in(&place)? {
+            if name.ends_with(".db") || name.ends_with(".db-wal") {
+                kept.insert(name.clone(), (is.inode, content_at(&place.join(&name))?));
+            }
+        }
+        self.databases.insert(place, kept);
+        Ok(())
+    }
+
+    /// Takes all that is there as durable: the state a machine starts from.
+    pub(crate) fn mount(root: &Path) -> io::Result<Self> {
+        let mut durable = Durable::default();
+        durable.take_all(root, true)?;
+        Ok(durable)
+    }
+
+    fn take_all(&mut self, folder: &Path, is_root: bool) -> io::Result<()> {
+        let names = names_in(folder)?;
+        for (name, is) in &names {
+            let path = folder.join(name);
+            if is_root && DATABASES.contains(&name.as_str()) {
+                continue;
+            }
+            if is.is_folder {
+                self.take_all(&path, false)?;
+            } else {
+                self.files.insert(is.inode, content_at(&path)?);
+            }
+        }
+        self.folders.insert(fs::metadata(folder)?.ino(), names);
+        Ok(())
+    }
+
+    /// What a power cut leaves.
+    pub(crate) fn after_power_cut(&self, root: &Path, dice: &Dice) -> io::Result<Image> {
+        let inode = fs::metadata(root)?.ino();
+        let mut kept = self.folder(Some(root), inode, dice)?;
+        for name in DATABASES {
+            if root.join(name).is_dir() {
+                let now = self.databases(&root.join(name), dice)?;
+                kept.insert(name.to_owned(), Entry::Folder(now));
+            }
+        }
+        Ok(Image(kept))
+    }
+
+    /// `path`: where the folder is now, unless it is gone.
+    fn folder(
+        &self,
+        path: Option<&Path>,
+        inode: u64,
+        dice: &Dice,
+    ) -> io::Result<BTreeMap<String, Entry>> {
+        let nothing = BTreeMap::new();
+        let synced = self.folders.get(&inode).unwrap_or(&nothing);
+        let now = match path {
+            Some(path) => names_in(path)?,
+            None => BTreeMap::new(),
+        };
+        let mut kept = BTreeMap::new();
+        let all: BTreeSet<&String> = now.keys().chain(synced.keys()).collect();
+        for name in all {
+            if DATABASES.contains(&name.as_str()) {
+                continue;
+            }
+            let (is, was) = (now.get(name), synced.get(name));
+            let chosen = if is == was || dice.coin() { is } else { was };
+            let Some(chosen) = chosen else { continue };
+            let at = path.map(|path| path.join(name));
+            let at = at.filter(|_| is == Some(chosen));
+            let entry = if chosen.is_folder {
+                Entry::Folder(self.folder(at.as_deref(), chosen.inode, dice)?)
+            } else {
+                Entry::File(self.file(at.as_deref(), chosen.inode, dice)?)
+            };
+            kept.insert(name.clone(), entry);
+        }
+        Ok(kept)
+    }
+
+    fn file(&self, path: Option<&Path>, inode: u64, dice: &Dice) -> io::Result<Content> {
+        let synced = self.files.get(&inode).cloned();
+        let now = path.map(content_at).transpose()?;
+        Ok(match (now, synced) {
+            (Some(now), Some(synced)) if now.bytes != synced.bytes => {
+                if dice.coin() {
+                    now
+                } else {
+                    synced
+                }
+            }
+            (_, Some(synced)) => synced,
+            // Never synced: its content may be on disk, or none of it.
+            (Some(now), None) if dice.coin() => now,
+            _ => Content::default(),
+        })
+    }
+
+    /// Folders of databases as they are, each database as of a synced commit or as it is.
+    fn databases(&self, folder: &Path, dice: &Dice) -> io::Result<BTreeMap<String, Entry>> {
+        let mut kept = BTreeMap::new();
+        let now = names_in(folder)?;
+        if let Some(synced) = self.databases.get(folder) {
+            let same = |(name, (inode, _)): (&String, &(u64, Content))| {
+                name.ends_with("-wal") || now.get(name).is_some_and(|is| is.inode == *inode)
+            };
+            if synced.iter().all(same) && dice.coin() {
+                for (name, (_, content)) in synced {
+                    kept.insert(name.clone(), Entry::File(content.clone()));
+                }
+                return Ok(kept);
+            }
+        }
+        for (name, is) in now {
+            let path = folder.join(&name);
+            let entry = if is.is_folder {
+                Entry::Folder(self.databases(&path, dice)?)
+            } else {
+                Entry::File(content_at(&path)?)
+            };
+            kept.insert(name, entry);
+        }
+        Ok(kept)
+    }
+}
+
+/// All that is there: what is left when a process dies and its computer lives.
+pub(crate) fn after_kill(root: &Path) -> io::Result<Image> {
+    fn all(folder: &Path) -> io::Result<BTreeMap<String, Entry>> {
+        let mut kept = BTreeMap::new();
+        for (name, is) in names_in(folder)? {
+            let path = folder.join(&name);
+            let entry = match is.is_folder {
+                true => Entry::Folder(all(&path)?),
+                false => Entry::File(content_at(&path)?),
+            };
+            kept.insert(name, entry);
+        }
+        Ok(kept)
+    }
+    all(root).map(Image)
+}
+
+impl Image {
+    /// Nothing: a new disk.
+    pub(crate) fn empty() -> Self {
+        Image(BTreeMap::new())
+    }
+
+    /// Puts it in place of what is at `root`.
+    pub(crate) fn write(&self, root: &Path) -> io::Result<()> {
+        fs::remove_dir_all(root)?;
+        write_folder(root, &self.0)
+    }
+
+    /// How many files and folders.
+    pub(crate) fn count(&self) -> usize {
+        fn count(folder: &BTreeMap<String, Entry>) -> usize {
+            let inner = |entry: &Entry| match entry {
+                Entry::File(_) => 1,
+                Entry::Folder(folder) => 1 + count(folder),
+            };
+            folder.values().map(inner).sum()
+        }
+        count(&self.0)
+    }
+}
+
+fn write_folder(path: &Path, entries: &BTreeMap<String, Entry>) -> io::Result<()> {
+    fs::create_dir(path)?;
+    for (name, entry) in entries {
+        let path = path.join(name);
+        match entry {
+            Entry::Folder(entries) => write_folder(&path, entries)?,
+            Entry::File(content) => {
+                fs::write(&path, &*content.bytes)?;
+                for (name, value) in &content.attributes {
+                    rustix::fs::setxattr(&path, name.as_str(), value, XattrFlags::empty())?;
+                }
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! What goes wrong, and when: drawn from the seed while clients work.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::time::{Instant, sleep};
+
+use crate::cluster::{Cluster, Pass};
+use crate::disk::Image;
+use crate::shared::{DiskFaults, MACHINES, NODES, NetworkFaults, lock};
+
+/// Passes while faults strike: more of those that remove what others have.
+const OFTEN: [Pass; 12] = [
+    Pass::ObjectReplicator,
+    Pass::ObjectReplicator,
+    Pass::ObjectReplicator,
+    Pass::ObjectReplicator,
+    Pass::ObjectUpdater,
+    Pass::ObjectUpdater,
+    Pass::ObjectUpdater,
+    Pass::ObjectAuditor,
+    Pass::ContainerReplicator,
+    Pass::AccountReplicator,
+    Pass::ContainerUpdater,
+    Pass::ObjectExpirer,
+];
+
+/// Brings misfortune until it is dropped.
+pub(crate) struct Misfortune {
+    cluster: Arc<Cluster>,
+    /// Dead nodes and when they start again.
+    down: Vec<(usize, Instant)>,
+    /// Nodes whose power is turned off then: their disks take no more writes.
+    doomed: Vec<(usize, Instant)>,
+    /// The node whose disk may rot and be replaced: what was acknowledged is on another one too.
+    victim: usize,
+    may_rot: bool,
+    may_be_replaced: bool,
+}
+
+impl Misfortune {
+    pub(crate) fn new(cluster: Arc<Cluster>) -> Self {
+        let dice = &cluster.shared.fault_dice;
+        let (victim, may_rot, may_be_replaced) = (dice.index(NODES), dice.coin(), dice.coin());
+        Misfortune {
+            down: Vec::new(),
+            doomed: Vec::new(),
+            victim,
+            may_rot,
+            may_be_replaced,
+            cluster,
+        }
+    }
+
+    pub(crate) async fn strike(&mut self) -> Result<()> {
+        loop {
+            let pause = self.cluster.shared.fault_dice.micros(1_600_000);
+            sleep(pause).await;
+            self.look_after_nodes()?;
+            self.one()?;
+        }
+    }
+
+    fn seconds(&self, most: u64) -> Duration {
+        self.cluster.shared.fault_dice.micros(most * 1_000_000)
+    }
+
+    /// Buries the dead, and starts those whose time has come.
+    fn look_after_nodes(&mut self) -> Result<()> {
+        let now = Instant::now();
+        for node in 0..NODES {
+            let Some(running) = self.cluster.node(node) else {
+                continue;
+            };
+            let is_doomed = self.doomed.iter().any(|(n, at)| *n == node && *at <= now);
+            if is_doomed {
+                running.life.power_fails()?;
+            }
+            if running.life.is_alive() {
+                continue;
+            }
+            drop(running);
+            self.doomed.retain(|(n, _)| *n != node);
+            self.cluster.bury(node, |left| left)?;
+            let at = now + self.seconds(8);
+            self.down.push((node, at));
+        }
+        let (due, later): (Vec<_>, Vec<_>) = self.down.drain(..).partition(|(_, at)| *at <= now);
+        self.down = later;
+        for (node, _) in due {
+            lock(&self.cluster.shared.disks)[node] = DiskFaults::default();
+            self.cluster.start_node(node)?;
+        }
+        Ok(())
+    }
+
+    fn one(&mut self) -> Result<()> {
+        let cluster = self.cluster.clone();
+        let shared = &cluster.shared;
+        let dice = &shared.fault_dice;
+        let node = dice.index(NODES);
+        match dice.below(100) {
+            0..12 => self.weather(),
+            12..20 => self.cut(),
+            20..25 => *lock(&shared.cut) = Default::default(),
+            25..31 => {
+                let at = dice.below(40);
+                shared.log(|| format!("n{node}: power will fail at sync {at}"));
+                lock(&shared.disks)[node].power_fails_at = Some(at);
+            }
+            31..35 => self.each_dies(&[node], true)?,
+            35..39 => self.each_dies(&[node], false)?,
+            39..43 => self.each_dies(&[0, 1, 2, 3], true)?,
+            43..47 => {
+                let full = !lock(&shared.disks)[node].full;
+                shared.log(|| format!("n{node}: disk full: {full}"));
+                lock(&shared.disks)[node].full = full;
+            }
+            47..51 => {
+                let slow = !lock(&shared.disks)[node].slow;
+                shared.log(|| format!("n{node}: disk slow: {slow}"));
+                lock(&shared.disks)[node].slow = slow;
+            }
+            51..53 => {
+                lock(&shared.disks)[node].fail_sync = true;
+                self.doomed.push((node, Instant::now() + self.seconds(6)));
+            }
+            53..57 if self.may_rot => self.rot(),
+            57..60 if self.may_be_replaced => self.replace()?,
+            60..100 => {
+                let pass = OFTEN[dice.index(OFTEN.len())];
+                if let Some(running) = cluster.node(node) {
+                    shared.log(|| format!("n{node}: {pass:?}"));
+                    tokio::spawn(async move { running.pass(pass).await });
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn weather(&self) {
+        let dice = &self.cluster.shared.fault_dice;
+        let faults = match dice.below(4) {
+            0 => NetworkFaults::default(),
+            _ => NetworkFaults {
+                drop: dice.below(150),
+                duplicate: dice.below(150),
+                break_off: dice.below(100),
+                delay: [300, 20_000, 2_000_000][dice.index(3)],
+            },
+        };
+        self.cluster.shared.log(|| format!("network: {faults:?}"));
+        *lock(&self.cluster.shared.network) = faults;
+    }
+
+    /// Splits the machines in two, one way or both ways.
+    fn cut(&self) {
+        let shared = &self.cluster.shared;
+        let dice = &shared.fault_dice;
+        let sides: Vec<bool> = (0..MACHINES).map(|_| dice.below(3) == 0).collect();
+        let both = dice.coin();
+        let mut cut = [[false; MACHINES]; MACHINES];
+        for from in 0..MACHINES {
+            for to in 0..MACHINES {
+                cut[from][to] = sides[from] != sides[to] && (both || sides[from]);
+            }
+        }
+        shared.log(|| format!("cut: {sides:?}, both ways: {both}"));
+        *lock(&shared.cut) = cut;
+    }
+
+    fn each_dies(&self, nodes: &[usize], of_power: bool) -> Result<()> {
+        for node in nodes {
+            if let Some(running) = self.cluster.node(*node) {
+                match of_power {
+                    true => running.life.power_fails()?,
+                    false => running.life.killed()?,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes a byte of some object's content.
+    fn rot(&self) {
+        let shared = &self.cluster.shared;
+        let mut files = Vec::new();
+        data_files(
+            &self.cluster.device(self.victim).join("objects"),
+            &mut files,
+        );
+        files.sort();
+        if files.is_empty() {
+            return;
+        }
+        let path = &files[shared.fault_dice.index(files.len())];
+        let Ok(mut bytes) = fs::read(path) else {
+            return;
+        };
+        if bytes.is_empty() {
+            return;
+        }
+        let place = shared.fault_dice.index(bytes.len());
+        bytes[place] ^= 0x20;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        shared.log(|| format!("n{}: rot in {name}", self.victim));
+        // What cannot be written does not rot.
+        let _ = fs::write(path, bytes);
+    }
+
+    /// The disk is taken out and an empty one put in.
+    fn replace(&mut self) -> Result<()> {
+        self.may_be_replaced = false;
+        let node = self.victim;
+        let Some(running) = self.cluster.node(node) else {
+            return Ok(());
+        };
+        self.cluster
+            .shared
+            .log(|| format!("n{node}: disk replaced"));
+        *lock(&self.cluster.shared.replaced) = Some(self.cluster.shared.now(node));
+        running.life.killed()?;
+        drop(running);
+        self.cluster.bury(node, |_| Image::empty())?;
+        let at = Instant::now() + self.seconds(3);
+        self.down.push((node, at));
+        Ok(())
+    }
+
+    /// Everything works again.
+    pub(crate) fn end(&mut self) -> Result<()> {
+        let shared = &self.cluster.shared;
+        shared.log(|| "all faults end".into());
+        *lock(&shared.network) = NetworkFaults::default();
+        *lock(&shared.cut) = Default::default();
+        let poisoned: Vec<usize> = self.doomed.drain(..).map(|(node, _)| node).collect();
+        for node in poisoned {
+            if let Some(running) = self.cluster.node(node) {
+                running.life.power_fails()?;
+            }
+        }
+        *lock(&shared.disks) = Default::default();
+        for node in 0..NODES {
+            let is_dead = |n: Arc<crate::cluster::Node>| !n.life.is_alive();
+            if self.cluster.node(node).is_some_and(is_dead) {
+                self.cluster.bury(node, |left| left)?;
+            }
+            if self.cluster.node(node).is_none() {
+                self.cluster.start_node(node)?;
+            }
+        }
+        self.down.clear();
+        Ok(())
+    }
+}
+
+fn data_files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            data_files(&path, found);
+        } else if path.extension().is_some_and(|e| e == "data") {
+            found.push(path);
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! What clients do: writes and reads of a few objects through both proxies, several at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_http::{Body, Request};
+use cairn_types::Timestamp;
+use futures_util::stream;
+use http::{HeaderMap, Method};
+use md5::{Digest, Md5};
+use tokio::time::{sleep, timeout};
+
+use crate::cluster::Cluster;
+use crate::model::{Change, Model, Name, Seen};
+use crate::shared::PROXIES;
+
+pub(crate) const ACCOUNT: &str = "AUTH_sim";
+pub(crate) const CONTAINERS: [&str; 2] = ["c0", "c1"];
+const OBJECTS: u64 = 4;
+pub(crate) const MARK: &str = "x-object-meta-mark";
+/// How long a client waits.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A client's answer: status, headers, and the body where it came whole.
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Option<Bytes>,
+}
+
+pub(crate) fn path(container: &str, object: Option<&str>) -> String {
+    match object {
+        Some(object) => format!("/v1/{ACCOUNT}/{container}/{object}"),
+        None => format!("/v1/{ACCOUNT}/{container}"),
+    }
+}
+
+/// Sends a request to a proxy. None: no answer in time.
+pub(crate) async fn ask(
+    cluster: &Cluster,
+    proxy: usize,
+    method: Method,
+    path: &str,
+    headers: &[(&'static str, String)],
+    body: Body,
+) -> Option<Answer> {
+    let length = body.length();
+    let mut request = Request::new(body);
+    *request.method_mut() = method.clone();
+    *request.uri_mut() = path.parse().ok()?;
+    for (name, value) in headers {
+        request.headers_mut().insert(*name, value.parse().ok()?);
+    }
+    if let Some(length) = length.filter(|_| method == Method::PUT) {
+        request
+            .headers_mut()
+            .insert("content-length", length.into());
+    }
+    let asked = async {
+        let (head, body) = cluster.proxies[proxy].call(request).await.into_parts();
+        let body = body.collect(1 << 20).await.ok();
+        (head, body)
+    };
+    let (head, body) = timeout(PATIENCE, asked).await.ok()?;
+    Some(Answer {
+        status: head.status.as_u16(),
+        headers: head.headers,
+        body,
+    })
+}
+
+/// What a GET shows of an object; an error where that is no answer, or content nobody sent.
+pub(crate) async fn look(
+    cluster: &Cluster,
+    model: &Model,
+    proxy: usize,
+    name: &Name,
+) -> Result<Option<Seen>, Trouble> {
+    let path = path(&name.0, Some(&name.1));
+    let answer = ask(cluster, proxy, Method::GET, &path, &[], Body::empty())
+        .await
+        .ok_or_else(|| Trouble::Unanswered("no answer".into()))?;
+    match answer.status {
+        404 => return Ok(None),
+        200 => {}
+        status => return Err(Trouble::Unanswered(format!("status {status}"))),
+    }
+    let body = answer
+        .body
+        .ok_or_else(|| Trouble::Unanswered("broken off".into()))?;
+    let text = |name: &str| {
+        let value = answer.headers.get(name).and_then(|v| v.to_str().ok());
+        value.map(|v| v.trim_matches('"').to_owned())
+    };
+    let etag = hex(&body);
+    if text("etag").as_deref() != Some(&*etag) || !model.knows(name, &etag) {
+        let said = text("etag");
+        return Err(Trouble::Wrong(format!(
+            "{}/{}: read {} bytes with MD5 {etag} under ETag {said:?}, which nobody sent",
+            name.0,
+            name.1,
+            body.len()
+        )));
+    }
+    Ok(Some(Seen {
+        etag,
+        mark: text(MARK),
+    }))
+}
+
+pub(crate) enum Trouble {
+    Unanswered(String),
+    Wrong(String),
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let digest: [u8; 16] = Md5::digest(bytes).into();
+    cairn_types::ObjectHash(digest).hex()
+}
+
+/// One operation after the other, each begun before the last has ended.
+pub(crate) async fn drive(cluster: &Arc<Cluster>, model: &Arc<Model>, count: u64) -> Vec<String> {
+    let dice = &cluster.shared.load_dice;
+    let mut under_way = tokio::task::JoinSet::new();
+    for number in 0..count {
+        let pause = dice.micros(if dice.coin() { 1_500_000 } else { 30_000 });
+        sleep(pause).await;
+        let operation = Operation::draw(cluster, number);
+        under_way.spawn(operation.run(cluster.clone(), model.clone()));
+    }
+    let mut wrong = Vec::new();
+    while let Some(ended) = under_way.join_next().await {
+        match ended {
+            Ok(found) => wrong.extend(found),
+            Err(error) => wrong.push(format!("an operation panicked: {error}")),
+        }
+    }
+    wrong
+}
+
+struct Operation {
+    number: u64,
+    proxy: usize,
+    name: Name,
+    kind: u64,
+    size: usize,
+}
+
+impl Operation {
+    fn draw(cluster: &Cluster, number: u64) -> Self {
+        let dice = &cluster.shared.load_dice;
+        let container = CONTAINERS[dice.index(CONTAINERS.len())].to_owned();
+        let object = format!("o{}", dice.below(OBJECTS));
+        let size = match dice.below(10) {
+            0 => 30_000 + dice.index(40_000),
+            1 | 2 => 2_000 + dice.index(4_000),
+            _ => 20 + dice.index(300),
+        };
+        Operation {
+            number,
+            proxy: dice.index(PROXIES),
+            name: (container, object),
+            kind: dice.below(100),
+            size,
+        }
+    }
+
+    /// Something that must not be, where there was.
+    async fn run(self, cluster: Arc<Cluster>, model: Arc<Model>) -> Option<String> {
+        match self.kind {
+            0..45 => self.put(&cluster, &model).await,
+            45..65 => self.change(&cluster, &model, Change::Delete).await,
+            65..75 => {
+                let mark = format!("m{}", self.number);
+                self.change(&cluster, &model, Change::Post { mark }).await;
+            }
+            _ => {
+                let seen = look(&cluster, &model, self.proxy, &self.name).await;
+                cluster.shared.log(|| match &seen {
+                    Ok(seen) => format!("op{} GET {:?} {seen:?}", self.number, self.name),
+                    Err(Trouble::Unanswered(why)) => format!("op{} GET {why}", self.number),
+                    Err(Trouble::Wrong(why)) => format!("op{} GET WRONG {why}", self.number),
+                });
+                if let Err(Trouble::Wrong(why)) = seen {
+                    return Some(why);
+                }
+            }
+        }
+        None
+    }
+
+    fn time(&self, cluster: &Cluster) -> Timestamp {
+        // No two writes have the same time: the last digits are the operation's own.
+        let now = cluster.proxy_clocks[self.proxy].now().ticks();
+        Timestamp::from_ticks(now / 1000 * 1000 + self.number)
+    }
+
+    async fn put(&self, cluster: &Cluster, model: &Model) {
+        let line = format!("{}/{} {} ", self.name.0, self.name.1, self.number);
+        let text: Vec<u8> = line.bytes().cycle().take(self.size).collect();
+        let body = Bytes::from(text);
+        let etag = hex(&body);
+        let change = Change::Put {
+            etag: etag.clone(),
+            size: body.len(),
+        };
+        let mut headers = vec![("content-type", "text/plain".to_owned())];
+        if self.number.is_multiple_of(2) {
+            headers.push(("etag", etag));
+        }
+        let body = if self.size > 2_000 {
+            let length = body.len() as u64;
+            let chunks: Vec<_> = body.chunks(9_000).map(Bytes::copy_from_slice).collect();
+            Body::from_stream(stream::iter(chunks.into_iter().map(Ok)), Some(length))
+        } else {
+            Body::full(body)
+        };
+        self.write(cluster, model, change, headers, body).await;
+    }
+
+    async fn change(&self, cluster: &Cluster, model: &Model, change: Change) {
+        let mut headers = Vec::new();
+        if let Change::Post { mark } = &change {
+            headers.push((MARK, mark.clone()));
+        }
+        self.write(cluster, model, change, headers, Body::empty())
+            .await;
+    }
+
+    async fn write(
+        &self,
+        cluster: &Cluster,
+        model: &Model,
+        change: Change,
+        mut headers: Vec<(&'static str, String)>,
+        body: Body,
+    ) {
+        let at = self.time(cluster);
+        headers.push(("x-timestamp", at.normal()));
+        let (method, good) = match change {
+            Change::Put { .. } => (Method::PUT, 201),
+            Change::Post { .. } => (Method::POST, 202),
+            Change::Delete => (Method::DELETE, 204),
+        };
+        let (number, name) = (self.number, &self.name);
+        cluster.shared.log(|| {
+            format!(
+                "op{number} {method} {name:?} at {}: {change:?}",
+                at.normal()
+            )
+        });
+        model.begin(name, at, change);
+        let path = path(&name.0, Some(&name.1));
+        let answer = ask(cluster, self.proxy, method, &path, &headers, body).await;
+        let status = answer.map(|answer| answer.status);
+        cluster
+            .shared
+            .log(|| format!("op{number} answered {status:?}"));
+        if status == Some(good) {
+            model.acknowledge(name, at);
+        }
+    }
+}

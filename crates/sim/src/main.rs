@@ -1,0 +1,217 @@
+//! A whole cluster in one process, with a network and disks that fail, driven from a seed.
+//!
+//! Each seed is a cluster of its own: real servers and daemons on one thread, in virtual time;
+//! every message, disk operation and clock is in the simulator's hands. Clients write and read
+//! while faults strike; then everything works again, the daemons go round, and what clients were
+//! told is held against what there is. `docs/simulator.md` says what is modelled and what is not.
+
+mod check;
+mod cluster;
+mod disk;
+mod faults;
+mod life;
+mod load;
+mod model;
+mod network;
+mod run;
+mod shared;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+/// Runs seeds of the cluster simulator.
+#[derive(Parser)]
+struct Options {
+    /// How many seeds
+    #[arg(long, default_value_t = 100)]
+    seeds: u64,
+    /// The first one
+    #[arg(long, default_value_t = 1)]
+    first: u64,
+    /// Only this one, with its whole log
+    #[arg(long, conflicts_with_all = ["seeds", "first"])]
+    seed: Option<u64>,
+    /// Seeds run at once
+    #[arg(long, default_value_t = 1)]
+    jobs: usize,
+    /// One seed in so many is run twice, to see that it repeats itself; 0: none
+    #[arg(long, default_value_t = 20)]
+    replay: u64,
+    /// A bug to find, or `all` in turn (a build with the feature `plant` only)
+    #[arg(long)]
+    plant: Option<String>,
+    /// Go on after a seed that fails
+    #[arg(long)]
+    keep_going: bool,
+}
+
+fn main() -> ExitCode {
+    match simulate(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("sim: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Memory where there is a file system in it: nothing here has to survive.
+fn scratch() -> Result<tempfile::TempDir> {
+    let memory = Path::new("/dev/shm");
+    let place: PathBuf = match memory.is_dir() {
+        true => memory.to_owned(),
+        false => std::env::temp_dir(),
+    };
+    let made = tempfile::Builder::new()
+        .prefix("cairn-sim-")
+        .tempdir_in(&place);
+    made.with_context(|| format!("no scratch folder in {}", place.display()))
+}
+
+/// True: nothing was wrong.
+fn simulate(options: &Options) -> Result<bool> {
+    match options.plant.as_deref() {
+        Some("all") => return every_bug(options),
+        Some(name) => plant(name)?,
+        None => {}
+    }
+    let scratch = scratch()?;
+    let rings = cluster::make_rings(scratch.path())?;
+    if let Some(seed) = options.seed {
+        let outcome = run::seed(seed, &rings, scratch.path(), true)?;
+        for line in &outcome.lines {
+            println!("{line}");
+        }
+        report(seed, &outcome);
+        return Ok(outcome.wrong.is_empty());
+    }
+    let started = Instant::now();
+    let (next, failed) = (AtomicU64::new(options.first), Mutex::new(Vec::new()));
+    let (stop, error) = (AtomicBool::new(false), Mutex::new(None));
+    let (done, events) = (AtomicU64::new(0), AtomicU64::new(0));
+    let end = options.first + options.seeds;
+    let work = || {
+        while !stop.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= end {
+                return;
+            }
+            match one(seed, options, &rings, scratch.path()) {
+                Ok(outcome) => {
+                    events.fetch_add(outcome.events, Ordering::Relaxed);
+                    if !outcome.wrong.is_empty() {
+                        report(seed, &outcome);
+                        shared::lock(&failed).push(seed);
+                        if !options.keep_going {
+                            stop.store(true, Ordering::Relaxed);
+                        }
+                    }
+                }
+                Err(why) => {
+                    *shared::lock(&error) = Some(why.context(format!("seed {seed}")));
+                    stop.store(true, Ordering::Relaxed);
+                }
+            }
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            if done.is_multiple_of(500) {
+                eprintln!("{done} seeds, {:.0} s", started.elapsed().as_secs_f64());
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs.max(1) {
+            scope.spawn(work);
+        }
+    });
+    if let Some(error) = shared::lock(&error).take() {
+        return Err(error);
+    }
+    let mut failed = std::mem::take(&mut *shared::lock(&failed));
+    failed.sort_unstable();
+    println!(
+        "{} seeds from {}, {} events, {:.1} s; failed: {failed:?}",
+        done.load(Ordering::Relaxed),
+        options.first,
+        events.load(Ordering::Relaxed),
+        started.elapsed().as_secs_f64()
+    );
+    Ok(failed.is_empty())
+}
+
+/// Runs a seed; some of them twice.
+fn one(
+    seed: u64,
+    options: &Options,
+    rings: &Arc<cairn_peer::Rings>,
+    scratch: &Path,
+) -> Result<run::Outcome> {
+    let mut outcome = run::seed(seed, rings, scratch, false)?;
+    if options.replay > 0 && seed.is_multiple_of(options.replay) {
+        let again = run::seed(seed, rings, scratch, false)?;
+        if again.hash != outcome.hash {
+            let text = format!(
+                "not the same twice: {} events, then {}",
+                outcome.events, again.events
+            );
+            outcome.wrong.push(text);
+        }
+    }
+    Ok(outcome)
+}
+
+fn report(seed: u64, outcome: &run::Outcome) {
+    println!(
+        "seed {seed}: {} events, log {:016x}",
+        outcome.events, outcome.hash
+    );
+    for wrong in &outcome.wrong {
+        println!("  {wrong}");
+    }
+}
+
+/// Plants each bug in turn, and tells which seed found it. True: all were found.
+fn every_bug(options: &Options) -> Result<bool> {
+    let mut all_found = true;
+    for bug in cairn_types::plant::Plant::ALL {
+        plant(bug.name())?;
+        let scratch = scratch()?;
+        let rings = cluster::make_rings(scratch.path())?;
+        let mut found = None;
+        for seed in options.first..options.first + options.seeds {
+            let outcome = run::seed(seed, &rings, scratch.path(), false)?;
+            if let Some(wrong) = outcome.wrong.first() {
+                found = Some((seed, wrong.lines().next().unwrap_or_default().to_owned()));
+                break;
+            }
+        }
+        match &found {
+            Some((seed, wrong)) => println!("{:20} seed {seed}: {wrong}", bug.name()),
+            None => println!("{:20} NOT FOUND in {} seeds", bug.name(), options.seeds),
+        }
+        all_found &= found.is_some();
+    }
+    Ok(all_found)
+}
+
+#[cfg(feature = "plant")]
+fn plant(name: &str) -> Result<()> {
+    let all = cairn_types::plant::Plant::ALL;
+    let names = all.map(|p| p.name()).join(", ");
+    let plant = all.into_iter().find(|p| p.name() == name);
+    plant
+        .with_context(|| format!("--plant {name}: there are {names}"))?
+        .turn_on();
+    Ok(())
+}
+
+#[cfg(not(feature = "plant"))]
+fn plant(name: &str) -> Result<()> {
+    anyhow::bail!("--plant {name}: this build has no bugs; build with --features plant")
+}

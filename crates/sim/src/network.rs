@@ -1,0 +1,262 @@
+//! The network: every call between machines as messages that are late, lost, doubled, cut or
+//! broken off.
+//!
+//! A request and its answer each take their time, so that later ones overtake earlier ones. A lost
+//! message is silence, ended by the caller's own timeout; a machine that is down refuses
+//! connections. A request that nobody waits for any more is broken off, or goes on. Only requests
+//! whose body is one piece are doubled.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_http::{Body, BodyError, Handler, Request, Response};
+use cairn_peer::{Answered, CallError, Network};
+use futures_util::StreamExt;
+use futures_util::stream;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+
+use crate::shared::{Shared, lock};
+
+/// Who answers at an address.
+#[derive(Clone)]
+struct Server {
+    machine: usize,
+    handler: Handler,
+    alive: Arc<AtomicBool>,
+}
+
+/// All servers of the cluster.
+pub(crate) struct Wires {
+    shared: Arc<Shared>,
+    servers: Mutex<BTreeMap<SocketAddr, Server>>,
+}
+
+/// One machine's end of the network, for one life of it.
+pub(crate) struct Port {
+    pub(crate) wires: Arc<Wires>,
+    pub(crate) machine: usize,
+    pub(crate) alive: Arc<AtomicBool>,
+}
+
+/// What becomes of one call.
+struct Fate {
+    request_lost: bool,
+    answer_lost: bool,
+    doubled: bool,
+    /// After so many bytes of a body.
+    request_breaks: Option<u64>,
+    answer_breaks: Option<u64>,
+    there: Duration,
+    back: Duration,
+    again: Duration,
+    goes_on_alone: bool,
+}
+
+impl Wires {
+    pub(crate) fn new(shared: Arc<Shared>) -> Arc<Self> {
+        Arc::new(Wires {
+            shared,
+            servers: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn register(
+        &self,
+        address: SocketAddr,
+        machine: usize,
+        handler: Handler,
+        alive: Arc<AtomicBool>,
+    ) {
+        let server = Server {
+            machine,
+            handler,
+            alive,
+        };
+        lock(&self.servers).insert(address, server);
+    }
+
+    fn is_cut(&self, from: usize, to: usize) -> bool {
+        lock(&self.shared.cut)[from][to]
+    }
+
+    fn fate(&self) -> Fate {
+        let faults = *lock(&self.shared.network);
+        let dice = &self.shared.network_dice;
+        let breaks = || dice.per_mille(faults.break_off).then(|| dice.below(20_000));
+        Fate {
+            request_lost: dice.per_mille(faults.drop),
+            answer_lost: dice.per_mille(faults.drop),
+            doubled: dice.per_mille(faults.duplicate),
+            request_breaks: breaks(),
+            answer_breaks: breaks(),
+            there: dice.micros(faults.delay.max(300)),
+            back: dice.micros(faults.delay.max(300)),
+            again: dice.micros(faults.delay.max(300) * 4),
+            goes_on_alone: dice.coin(),
+        }
+    }
+
+    async fn carry(
+        self: Arc<Self>,
+        from: usize,
+        caller: Arc<AtomicBool>,
+        address: SocketAddr,
+        request: Request,
+    ) -> Result<Response, CallError> {
+        let broken = |reason: &str| CallError::Broken {
+            address,
+            reason: reason.to_owned(),
+        };
+        if !caller.load(Ordering::Relaxed) {
+            return Err(broken("this machine is down"));
+        }
+        let Some(server) = lock(&self.servers).get(&address).cloned() else {
+            return Err(broken("nobody has this address"));
+        };
+        let fate = self.fate();
+        let to = server.machine;
+        let what = format!(
+            "m{from}>m{to} {} {}",
+            request.method(),
+            request.uri().path()
+        );
+        sleep(fate.there).await;
+        if self.is_cut(from, to) || fate.request_lost {
+            self.shared.log(|| format!("{what} lost"));
+            return std::future::pending().await;
+        }
+        if !server.alive.load(Ordering::Relaxed) {
+            return Err(CallError::Connect {
+                address,
+                reason: "connection refused".to_owned(),
+            });
+        }
+        let request = over_the_wire(request, fate.request_breaks);
+        if fate.doubled {
+            self.send_again(&server, &request, fate.again);
+        }
+        let alive = server.alive.clone();
+        let called = async move { server.handler.call(request).await };
+        let task = tokio::spawn(called);
+        let _guard = BreaksOff {
+            task: task.abort_handle(),
+            is_on: !fate.goes_on_alone,
+        };
+        let response = task.await;
+        if !alive.load(Ordering::Relaxed) {
+            return Err(broken("connection reset"));
+        }
+        let response = response.map_err(|_| broken("the server failed"))?;
+        self.shared
+            .log(|| format!("{what} {}", response.status().as_u16()));
+        sleep(fate.back).await;
+        if self.is_cut(to, from) || fate.answer_lost {
+            self.shared.log(|| format!("{what} answer lost"));
+            return std::future::pending().await;
+        }
+        let (parts, body) = response.into_parts();
+        let body = until_down(broken_after(body, fate.answer_breaks), alive);
+        Ok(Response::from_parts(parts, body))
+    }
+
+    fn send_again(&self, server: &Server, request: &Request, after: Duration) {
+        let Some(bytes) = request.body().as_full() else {
+            return;
+        };
+        let mut again = Request::new(Body::full(bytes));
+        *again.method_mut() = request.method().clone();
+        *again.uri_mut() = request.uri().clone();
+        *again.headers_mut() = request.headers().clone();
+        let (server, shared) = (server.clone(), self.shared.clone());
+        tokio::spawn(async move {
+            sleep(after).await;
+            if server.alive.load(Ordering::Relaxed) {
+                shared.log(|| format!("again {} {}", again.method(), again.uri().path()));
+                // Nobody is there to hear the answer.
+                let answer = server.handler.call(again).await;
+                answer.into_body().drain(1 << 20).await;
+            }
+        });
+    }
+}
+
+/// What a socket carries: no extensions.
+fn over_the_wire(request: Request, breaks: Option<u64>) -> Request {
+    let (parts, body) = request.into_parts();
+    let mut sent = Request::new(broken_after(body, breaks));
+    *sent.method_mut() = parts.method;
+    *sent.uri_mut() = parts.uri;
+    *sent.headers_mut() = parts.headers;
+    sent
+}
+
+fn chunks(body: Body) -> impl futures_util::Stream<Item = Result<Bytes, BodyError>> + Send {
+    stream::unfold(body, |mut body| async move {
+        let chunk = body.next_chunk().await?;
+        Some((chunk, body))
+    })
+}
+
+fn broken_after(body: Body, limit: Option<u64>) -> Body {
+    let Some(limit) = limit.filter(|limit| body.length().is_none_or(|n| n > *limit)) else {
+        return body;
+    };
+    let length = body.length();
+    let mut seen = 0;
+    let cut = Box::pin(chunks(body)).scan(false, move |over, chunk| {
+        let next = if *over {
+            None
+        } else {
+            seen += chunk.as_ref().map_or(0, |c| c.len() as u64);
+            *over = seen > limit;
+            Some(if *over {
+                Err(BodyError::Disconnected)
+            } else {
+                chunk
+            })
+        };
+        std::future::ready(next)
+    });
+    Body::from_stream(cut, length)
+}
+
+/// A body in pieces ends with the machine it comes from.
+fn until_down(body: Body, alive: Arc<AtomicBool>) -> Body {
+    if body.as_full().is_some() {
+        return body;
+    }
+    let length = body.length();
+    let watched = chunks(body).map(move |chunk| match alive.load(Ordering::Relaxed) {
+        true => chunk,
+        false => Err(BodyError::Disconnected),
+    });
+    Body::from_stream(watched, length)
+}
+
+struct BreaksOff {
+    task: AbortHandle,
+    is_on: bool,
+}
+
+impl Drop for BreaksOff {
+    fn drop(&mut self) {
+        if self.is_on {
+            self.task.abort();
+        }
+    }
+}
+
+impl Network for Port {
+    fn call(&self, address: SocketAddr, request: Request) -> Answered {
+        let call = self
+            .wires
+            .clone()
+            .carry(self.machine, self.alive.clone(), address, request);
+        Box::pin(call)
+    }
+}

@@ -1,0 +1,132 @@
+//! One seed: a cluster's life from its start to the last check.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use cairn_http::{Body, own_thread};
+use cairn_peer::Rings;
+use http::Method;
+use tokio::time::sleep;
+
+use crate::check;
+use crate::cluster::{Cluster, Pass};
+use crate::faults::Misfortune;
+use crate::load::{self, CONTAINERS};
+use crate::model::Model;
+use crate::shared::{NODES, Shared};
+
+/// The daemons go round so often before the cluster must be in order.
+const ROUNDS: usize = 14;
+/// Longer than the reclaim age.
+const EIGHT_DAYS: Duration = Duration::from_secs(8 * 24 * 3600);
+
+/// How a seed ended.
+pub(crate) struct Outcome {
+    /// Over all events, in order.
+    pub(crate) hash: u64,
+    pub(crate) events: u64,
+    /// What must not be.
+    pub(crate) wrong: Vec<String>,
+    pub(crate) lines: Vec<String>,
+}
+
+/// Runs one seed on this thread.
+pub(crate) fn seed(
+    seed: u64,
+    rings: &Arc<Rings>,
+    scratch: &Path,
+    verbose: bool,
+) -> Result<Outcome> {
+    let folder = tempfile::Builder::new()
+        .prefix("seed")
+        .tempdir_in(scratch)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()?;
+    own_thread::take_over(Some(seed));
+    let outcome = runtime.block_on(live(seed, rings, folder.path(), verbose));
+    drop(runtime);
+    own_thread::take_over(None);
+    outcome
+}
+
+async fn live(seed: u64, rings: &Arc<Rings>, root: &Path, verbose: bool) -> Result<Outcome> {
+    let shared = Arc::new(Shared::new(seed, verbose));
+    let cluster = Cluster::start(shared.clone(), rings.clone(), root)?;
+    let model = Arc::new(Model::default());
+    make_containers(&cluster).await?;
+    let count = 25 + shared.load_dice.below(35);
+    let mut misfortune = Misfortune::new(cluster.clone());
+    let mut wrong = tokio::select! {
+        biased;
+        wrong = load::drive(&cluster, &model, count) => wrong,
+        ended = misfortune.strike() => {
+            ended?;
+            Vec::new()
+        }
+    };
+    misfortune.end()?;
+    // What is under way comes to its end, and proxies try all nodes again.
+    sleep(Duration::from_secs(120)).await;
+    if wrong.is_empty() {
+        wrong = converge(&cluster, &model).await;
+    }
+    if wrong.is_empty() {
+        shared.log(|| "eight days pass".into());
+        sleep(EIGHT_DAYS).await;
+        wrong = converge(&cluster, &model).await;
+        let after = wrong.iter_mut();
+        after.for_each(|w| *w = format!("after the reclaim age: {w}"));
+    }
+    for line in &wrong {
+        shared.log(|| line.clone());
+    }
+    cluster.end();
+    let (hash, events, lines) = shared.take_log();
+    Ok(Outcome {
+        hash,
+        events,
+        wrong,
+        lines,
+    })
+}
+
+async fn make_containers(cluster: &Cluster) -> Result<()> {
+    for container in CONTAINERS {
+        let path = load::path(container, None);
+        let made = load::ask(cluster, 0, Method::PUT, &path, &[], Body::empty()).await;
+        match made.map(|answer| answer.status) {
+            Some(201 | 202) => {}
+            other => bail!("{container} was not made in a cluster that works: {other:?}"),
+        }
+    }
+    Ok(())
+}
+
+/// Lets the daemons work until everything is in order; tells what is not when they have had their
+/// time.
+async fn converge(cluster: &Cluster, model: &Model) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for round in 0..ROUNDS {
+        for node in 0..NODES {
+            let Some(running) = cluster.node(node) else {
+                continue;
+            };
+            for pass in Pass::ALL {
+                running.pass(pass).await;
+            }
+        }
+        sleep(Duration::from_secs(60)).await;
+        wrong = check::all(cluster, model).await;
+        cluster
+            .shared
+            .log(|| format!("round {round}: {} not in order", wrong.len()));
+        if wrong.is_empty() {
+            break;
+        }
+    }
+    wrong
+}

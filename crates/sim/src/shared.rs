@@ -1,0 +1,162 @@
+//! What all parts of a simulated cluster share: dice, the log, the clock, the faults of the moment.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use cairn_types::Timestamp;
+use tokio::time::Instant;
+
+/// Storage nodes, each with one device.
+pub(crate) const NODES: usize = 4;
+/// Proxies, each on a machine of its own without disks.
+pub(crate) const PROXIES: usize = 2;
+/// Machines on the network: the nodes, then the proxies.
+pub(crate) const MACHINES: usize = NODES + PROXIES;
+/// Where every cluster's time begins, in seconds.
+const EPOCH: u64 = 1_700_000_000;
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// SplitMix64: small, and the same on every machine and in every version.
+pub(crate) struct Dice(Mutex<u64>);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Dice(Mutex::new(seed))
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        let mut state = lock(&self.0);
+        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// From 0 up to, and without, `below`.
+    pub(crate) fn below(&self, below: u64) -> u64 {
+        self.number() % below.max(1)
+    }
+
+    pub(crate) fn index(&self, below: usize) -> usize {
+        self.below(below as u64) as usize
+    }
+
+    /// True in so many of a thousand cases.
+    pub(crate) fn per_mille(&self, chance: u64) -> bool {
+        self.below(1000) < chance
+    }
+
+    pub(crate) fn coin(&self) -> bool {
+        self.number() & 1 == 1
+    }
+
+    pub(crate) fn micros(&self, most: u64) -> Duration {
+        Duration::from_micros(self.below(most))
+    }
+}
+
+/// What happened, in order: a hash over all of it, and the lines where they are wanted.
+pub(crate) struct Log {
+    hash: u64,
+    lines: Option<Vec<String>>,
+    events: u64,
+}
+
+/// Faults of the network, in thousandths of messages.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NetworkFaults {
+    pub(crate) drop: u64,
+    pub(crate) duplicate: u64,
+    pub(crate) break_off: u64,
+    /// The longest a message takes, in microseconds.
+    pub(crate) delay: u64,
+}
+
+/// Faults of one node's disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DiskFaults {
+    pub(crate) full: bool,
+    pub(crate) slow: bool,
+    /// The next fsync fails.
+    pub(crate) fail_sync: bool,
+    /// Power fails at the so-manieth fsync from now.
+    pub(crate) power_fails_at: Option<u64>,
+}
+
+pub(crate) struct Shared {
+    start: Instant,
+    pub(crate) network_dice: Dice,
+    pub(crate) disk_dice: Dice,
+    pub(crate) load_dice: Dice,
+    pub(crate) fault_dice: Dice,
+    /// Each machine's clock is off by so many microseconds.
+    skew: [i64; MACHINES],
+    pub(crate) network: Mutex<NetworkFaults>,
+    pub(crate) disks: Mutex<[DiskFaults; NODES]>,
+    /// Nothing passes from the one to the other.
+    pub(crate) cut: Mutex<[[bool; MACHINES]; MACHINES]>,
+    /// When a disk was replaced, by the cluster's time.
+    pub(crate) replaced: Mutex<Option<Timestamp>>,
+    log: Mutex<Log>,
+}
+
+impl Shared {
+    pub(crate) fn new(seed: u64, verbose: bool) -> Self {
+        let dice = |salt: u64| Dice::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ (salt << 56));
+        let skews = dice(9);
+        // Half of all clusters have good clocks.
+        let range = if skews.coin() { 2_000_000 } else { 500 };
+        let skew = std::array::from_fn(|_| skews.below(range) as i64 - range as i64 / 2);
+        Shared {
+            start: Instant::now(),
+            network_dice: dice(1),
+            disk_dice: dice(2),
+            load_dice: dice(3),
+            fault_dice: dice(4),
+            skew,
+            network: Mutex::default(),
+            disks: Mutex::default(),
+            cut: Mutex::default(),
+            replaced: Mutex::default(),
+            log: Mutex::new(Log {
+                hash: 0xcbf2_9ce4_8422_2325,
+                lines: verbose.then(Vec::new),
+                events: 0,
+            }),
+        }
+    }
+
+    /// The time by a machine's clock.
+    pub(crate) fn now(&self, machine: usize) -> Timestamp {
+        let micros = self.start.elapsed().as_micros() as i64 + self.skew[machine];
+        let since = Duration::from_secs(EPOCH) + Duration::from_micros(3_600_000_000);
+        let at = since.as_micros() as i64 + micros;
+        Timestamp::from_unix(Duration::from_micros(at.max(0) as u64))
+    }
+
+    /// Notes an event.
+    pub(crate) fn log(&self, event: impl FnOnce() -> String) {
+        let at = self.start.elapsed().as_micros() as u64;
+        let text = event();
+        let mut log = lock(&self.log);
+        let bytes = at.to_le_bytes();
+        for byte in bytes.iter().chain(text.as_bytes()) {
+            // FNV-1a.
+            log.hash = (log.hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        log.events += 1;
+        if let Some(lines) = &mut log.lines {
+            lines.push(format!("{:>12.6} {text}", at as f64 / 1e6));
+        }
+    }
+
+    /// The hash of all events, how many there were, and their lines.
+    pub(crate) fn take_log(&self) -> (u64, u64, Vec<String>) {
+        let mut log = lock(&self.log);
+        let lines = log.lines.as_mut().map(std::mem::take);
+        (log.hash, log.events, lines.unwrap_or_default())
+    }
+}

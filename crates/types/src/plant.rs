@@ -1,0 +1,88 @@
+//! Bugs on purpose: each takes one rule away that keeps what was acknowledged. The simulator turns
+//! one on, to see that it finds it. They exist only with the feature `plant`, which its build
+//! alone asks for; without it no bug is ever on, and the compiler leaves its code out.
+
+/// A rule that is taken away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Plant {
+    /// An object's content is not synced before it gets its name.
+    UnsyncedContent = 1,
+    /// An object's name is not synced.
+    UnsyncedName,
+    /// A database's commit is answered before it is synced.
+    UnsyncedCommit,
+    /// One replica is a quorum.
+    QuorumOfOne,
+    /// An object server takes what is older than what it has, and removes the newer.
+    OlderWins,
+    /// A DELETE removes the object and leaves no tombstone.
+    NoTombstone,
+    /// Rows of a container are merged in the order they come, whatever their times.
+    RowsAsTheyCome,
+    /// A handed-over partition is removed whether or not anybody took it.
+    HandoffGone,
+    /// An object updater removes what it could not deliver.
+    UpdateForgotten,
+    /// A container update that fails is not kept.
+    NoAsyncPending,
+    /// The object auditor leaves damaged objects where they are.
+    NoQuarantine,
+    /// Replicators do not send tombstones.
+    TombstonesUnsent,
+}
+
+impl Plant {
+    pub const ALL: [Plant; 12] = [
+        Plant::UnsyncedContent,
+        Plant::UnsyncedName,
+        Plant::UnsyncedCommit,
+        Plant::QuorumOfOne,
+        Plant::OlderWins,
+        Plant::NoTombstone,
+        Plant::RowsAsTheyCome,
+        Plant::HandoffGone,
+        Plant::UpdateForgotten,
+        Plant::NoAsyncPending,
+        Plant::NoQuarantine,
+        Plant::TombstonesUnsent,
+    ];
+
+    /// What it is called on a command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Plant::UnsyncedContent => "unsynced-content",
+            Plant::UnsyncedName => "unsynced-name",
+            Plant::UnsyncedCommit => "unsynced-commit",
+            Plant::QuorumOfOne => "quorum-of-one",
+            Plant::OlderWins => "older-wins",
+            Plant::NoTombstone => "no-tombstone",
+            Plant::RowsAsTheyCome => "rows-as-they-come",
+            Plant::HandoffGone => "handoff-gone",
+            Plant::UpdateForgotten => "update-forgotten",
+            Plant::NoAsyncPending => "no-async-pending",
+            Plant::NoQuarantine => "no-quarantine",
+            Plant::TombstonesUnsent => "tombstones-unsent",
+        }
+    }
+
+    /// Is this one on?
+    #[inline]
+    pub fn is_on(self) -> bool {
+        #[cfg(feature = "plant")]
+        return planted::NOW.load(std::sync::atomic::Ordering::Relaxed) == self as u8;
+        #[cfg(not(feature = "plant"))]
+        false
+    }
+
+    /// Turns it on, alone, for this process.
+    #[cfg(feature = "plant")]
+    pub fn turn_on(self) {
+        planted::NOW.store(self as u8, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[cfg(feature = "plant")]
+mod planted {
+    pub(super) static NOW: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+}

@@ -1,0 +1,94 @@
+//! The cluster simulator: seeds, one seed with its log, planted bugs. `docs/simulator.md`.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::workspace::{cargo, run as run_program, target};
+
+/// Every bug there is; as `crates/types/src/plant.rs` names them.
+const ALL: &str = "all";
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How many seeds
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) seeds: u64,
+    /// The first one
+    #[arg(long, default_value_t = 1)]
+    pub(crate) first: u64,
+    /// Only this one, with its whole log
+    #[arg(long, conflicts_with_all = ["seeds", "first"])]
+    pub(crate) seed: Option<u64>,
+    /// Seeds run at once; all processors where it is not given
+    #[arg(long)]
+    pub(crate) jobs: Option<usize>,
+    /// A bug on purpose, to be found; `all`: each in turn, with the seed that finds it
+    #[arg(long)]
+    pub(crate) plant: Option<String>,
+    /// A build without optimisation: made sooner, slower after
+    #[arg(long)]
+    pub(crate) debug: bool,
+    /// Go on after a seed that fails
+    #[arg(long)]
+    pub(crate) keep_going: bool,
+}
+
+impl Options {
+    /// So many seeds, of the store as it is.
+    pub(crate) fn seeds(seeds: u64) -> Self {
+        Options {
+            seeds,
+            first: 1,
+            seed: None,
+            jobs: None,
+            plant: None,
+            debug: false,
+            keep_going: false,
+        }
+    }
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    let program = build(options.debug)?;
+    let mut command = std::process::Command::new(program);
+    match options.seed {
+        Some(seed) => command.args(["--seed", &seed.to_string()]),
+        None => command
+            .args(["--seeds", &options.seeds.to_string()])
+            .args(["--first", &options.first.to_string()]),
+    };
+    let jobs = options.jobs.map_or_else(processors, |jobs| jobs.max(1));
+    command.args(["--jobs", &jobs.to_string()]);
+    if let Some(bug) = &options.plant {
+        command.args(["--plant", bug]);
+    }
+    if options.keep_going {
+        command.arg("--keep-going");
+    }
+    if options.plant.as_deref().is_none_or(|bug| bug == ALL) {
+        return run_program(&mut command);
+    }
+    // A planted bug is to be found.
+    if run_program(&mut command).is_ok() {
+        bail!("no seed found the bug");
+    }
+    Ok(())
+}
+
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from)
+}
+
+/// With the bugs in it, none of them on: no other program has them.
+fn build(debug: bool) -> Result<PathBuf> {
+    let mut command = cargo();
+    command.args(["build", "--package", "cairn-sim", "--features", "plant"]);
+    if !debug {
+        command.arg("--release");
+    }
+    run_program(&mut command)?;
+    let kind = if debug { "debug" } else { "release" };
+    Ok(target().join(kind).join("cairn-sim"))
+}
