@@ -194,6 +194,7 @@ pub fn held_fragment(
     offer: &Offer,
     index: Option<u32>,
 ) -> Result<Option<Held>, DiskError> {
+    engine.clean_up(disk, policy, partition, offer.hash)?;
     let choice = FragmentChoice::of_index(index);
     let look = || held_of(disk, engine, policy, partition, offer.hash, choice.clone());
     let held = look()?;
