@@ -112,13 +112,8 @@ impl TwoPhasePut {
         } else {
             let (feed, pieces) = mpsc::channel(DEPTH);
             let head = wire::head(node.address, &uri, &headers);
-            let conversation = wire::converse(
-                node.address,
-                backends.connect_timeout(),
-                head,
-                pieces,
-                told,
-            );
+            let conversation =
+                wire::converse(node.address, backends.connect_timeout(), head, pieces, told);
             (Feed::Wire(feed), tokio::spawn(conversation))
         };
         let mut put = TwoPhasePut {
@@ -275,9 +270,11 @@ fn call_here(
     *request.uri_mut() = uri;
     *request.headers_mut() = headers;
     let interim = told.clone();
-    request.extensions_mut().insert(Interim::new(move |headers| {
-        let _ = interim.send(Event::Continue(headers.clone()));
-    }));
+    request
+        .extensions_mut()
+        .insert(Interim::new(move |headers| {
+            let _ = interim.send(Event::Continue(headers.clone()));
+        }));
     let (backends, address) = (backends.clone(), node.address);
     // The whole upload may take long; silence is bounded chunk by chunk.
     let whole = Duration::from_secs(24 * 3600);

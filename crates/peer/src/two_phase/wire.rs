@@ -98,10 +98,7 @@ async fn write(
     std::future::pending().await
 }
 
-async fn read(
-    mut reader: OwnedReadHalf,
-    told: &mpsc::UnboundedSender<Event>,
-) -> io::Result<()> {
+async fn read(mut reader: OwnedReadHalf, told: &mpsc::UnboundedSender<Event>) -> io::Result<()> {
     let mut buffer = BytesMut::with_capacity(4096);
     loop {
         let Some((status, headers, length)) = parse(&buffer)? else {
