@@ -182,7 +182,10 @@ mod tests {
     fn pieces_are_cut_to_what_is_wanted() {
         let pieces = || ["0123", "4567", "89__"].map(Bytes::from).to_vec();
         let cut = |wanted| {
-            let all: Vec<u8> = cut(pieces(), &(100..110), &wanted).concat();
+            let all: Vec<u8> = cut(pieces(), &(100..110), &wanted)
+                .into_iter()
+                .flatten()
+                .collect();
             String::from_utf8_lossy(&all).into_owned()
         };
         assert_eq!(cut(0..1000), "0123456789");
