@@ -391,6 +391,25 @@ fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, made: usize) -> std
     Ok(())
 }
 
+/// A file that has another name now; not durable before [`Renamed::sync`].
+pub(crate) struct Renamed(Arc<OwnedFd>);
+
+impl Renamed {
+    pub(crate) fn dir(&self) -> Arc<OwnedFd> {
+        self.0.clone()
+    }
+
+    pub(crate) fn sync(&self) -> std::io::Result<()> {
+        fsync(self.0.as_fd())
+    }
+}
+
+/// Gives a file of a directory, which is on disk, another name.
+pub(crate) fn rename_in(dir: OwnedFd, from: &str, to: &str) -> Result<Renamed, Errno> {
+    rustix::fs::renameat(&dir, from, &dir, to)?;
+    Ok(Renamed(Arc::new(dir)))
+}
+
 fn fsync(fd: BorrowedFd<'_>) -> std::io::Result<()> {
     loop {
         match rustix::fs::fsync(fd) {

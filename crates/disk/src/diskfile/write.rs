@@ -1,5 +1,7 @@
 //! Writing an object's files: content, a POST's metadata, tombstones.
 
+use std::os::fd::AsFd;
+
 use bytes::Bytes;
 use cairn_types::Timestamp;
 use md5::{Digest, Md5};
@@ -8,11 +10,14 @@ use rustix::io::Errno;
 use super::DiskFileEngine;
 use crate::device_pool::Disk;
 use crate::error::DiskError;
-use crate::layout::{data_name, hash_dir, meta_name, partition_dir, tombstone_name};
-use crate::metadata::{Metadata, NAME, OVERFLOW};
-use crate::object_file::{ObjectKey, ObjectWriter};
+use crate::layout::{
+    FileEntry, FragmentChoice, data_name, fragment_name, hash_dir, meta_name, partition_dir,
+    tombstone_name,
+};
+use crate::metadata::{FRAGMENT_INDEX, Metadata, NAME, OVERFLOW};
+use crate::object_file::{Durability, ObjectKey, ObjectWriter};
 use crate::overflow;
-use crate::staged_file::{Reserve, StagedFile};
+use crate::staged_file::{Renamed, Reserve, StagedFile, open_dir, rename_in};
 use crate::steps::Step;
 use crate::suffix_hashes::invalidating;
 
@@ -46,19 +51,92 @@ impl DiskFileEngine {
         key: &ObjectKey,
         body: Bytes,
         metadata: Metadata,
+        durability: Durability,
     ) -> Result<Step<()>, DiskError> {
-        let timestamp = timestamp_of(&metadata)?;
+        let name = self.content_name(key, &metadata, durability)?;
         let size = Some(body.len() as u64);
         let mut staged = StagedFile::create(disk, &key.policy.dir("tmp"), Reserve::Keep { size })?;
         staged.write(&[body])?;
-        self.finish(
-            disk,
-            key,
-            staged,
-            &data_name(timestamp),
-            timestamp,
-            metadata,
-        )
+        self.finish(disk, key, staged, &name, metadata)
+    }
+
+    /// What a file of content is to be called.
+    fn content_name(
+        &self,
+        key: &ObjectKey,
+        metadata: &Metadata,
+        durability: Durability,
+    ) -> Result<String, DiskError> {
+        let timestamp = timestamp_of(metadata)?;
+        let Some(unique) = self.unique_fragments(key.policy) else {
+            return Ok(data_name(timestamp));
+        };
+        let index = metadata.get(FRAGMENT_INDEX).unwrap_or_default();
+        let index = String::from_utf8_lossy(index);
+        let parsed = index.trim().parse().ok().filter(|index| *index < unique);
+        let parsed = parsed.ok_or_else(|| DiskError::BadFragment {
+            name: FRAGMENT_INDEX,
+            value: index.into_owned(),
+            last: unique.saturating_sub(1),
+        })?;
+        let is_durable = durability == Durability::AtOnce;
+        Ok(fragment_name(timestamp, parsed, is_durable))
+    }
+
+    /// Gives a fragment the name by which it counts.
+    pub(super) fn durable_steps(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+        fragment: u32,
+    ) -> Result<Step<()>, DiskError> {
+        if self.unique_fragments(key.policy).is_none() {
+            return Ok(Step::Done(()));
+        }
+        let dir = hash_dir(key.policy, key.partition, key.hash);
+        let partition = partition_dir(key.policy, key.partition);
+        let from = fragment_name(timestamp, fragment, false);
+        let to = fragment_name(timestamp, fragment, true);
+        let lock = invalidating(disk, &partition, &key.hash.suffix())?;
+        let renamed = match open_dir(disk, &dir) {
+            Ok(fd) => rename_in(fd, &from, &to),
+            Err(errno) => Err(errno),
+        };
+        drop(lock);
+        let renamed: Renamed = match renamed {
+            Ok(renamed) => renamed,
+            Err(Errno::NOENT) if self.is_superseded(disk, key, timestamp)? => {
+                return Ok(Step::Done(()));
+            }
+            Err(errno) => {
+                return Err(DiskError::from_errno(
+                    "rename",
+                    format!("{dir}/{from}"),
+                    errno,
+                ));
+            }
+        };
+        let (engine, key) = (self.clone(), key.clone());
+        let dir = renamed.dir();
+        let after = move |disk: &Disk| {
+            engine.clean_up_after(disk, &key, dir.as_fd());
+            Ok(Step::Done(()))
+        };
+        Ok(Step::sync(move || renamed.sync(), after))
+    }
+
+    /// Whether something as new counts already: somebody else was faster, and cleaned up.
+    fn is_superseded(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+    ) -> Result<bool, DiskError> {
+        let choice = FragmentChoice::default();
+        let files = self.look(disk, key.policy, key.partition, key.hash, &choice)?;
+        let is_deleted = files.tombstone.is_some_and(|ts| ts.timestamp > timestamp);
+        Ok(is_deleted || files.fragments.durable.is_some_and(|at| at >= timestamp))
     }
 
     pub(super) fn meta_file_steps(
@@ -72,7 +150,7 @@ impl DiskFileEngine {
         let reserve = Reserve::Keep { size: None };
         let staged = StagedFile::create(disk, &key.policy.dir("tmp"), reserve)?;
         let name = meta_name(timestamp, content_type);
-        self.finish(disk, key, staged, &name, timestamp, metadata)
+        self.finish(disk, key, staged, &name, metadata)
     }
 
     pub(super) fn tombstone_steps(
@@ -86,7 +164,7 @@ impl DiskFileEngine {
             .collect();
         let staged = StagedFile::create(disk, &key.policy.dir("tmp"), Reserve::Ignore)?;
         let name = tombstone_name(timestamp);
-        self.finish(disk, key, staged, &name, timestamp, metadata)
+        self.finish(disk, key, staged, &name, metadata)
     }
 
     /// Attributes, durability, name, clean-up.
@@ -96,9 +174,9 @@ impl DiskFileEngine {
         key: &ObjectKey,
         staged: StagedFile,
         file_name: &str,
-        timestamp: Timestamp,
         mut metadata: Metadata,
     ) -> Result<Step<()>, DiskError> {
+        let timestamp = timestamp_of(&metadata)?;
         metadata.remove(OVERFLOW);
         metadata.set(NAME, key.name.as_bytes());
         let dir = hash_dir(key.policy, key.partition, key.hash);
@@ -118,13 +196,15 @@ impl DiskFileEngine {
         };
         let (engine, key, disk) = (self.clone(), key.clone(), disk.clone());
         let is_data = file_name.ends_with(".data");
+        // What a fragment takes the place of goes when it counts.
+        let counts = FileEntry::parse(file_name).is_none_or(|entry| entry.is_durable());
         Ok(published.map(move |published| {
             // Hashed on its way in: as good as a check.
             if let Some(identity) = published.identity.filter(|_| is_data) {
                 disk.state.verified.insert(identity);
             }
-            if !published.is_new_dir {
-                engine.clean_up_after(&disk, &key, &published);
+            if counts && !published.is_new_dir {
+                engine.clean_up_after(&disk, &key, published.dir.as_fd());
             }
         }))
     }
@@ -175,15 +255,18 @@ impl ObjectWriter for DataWriter {
         self.md5.as_ref().map(|md5| md5.clone().finalize().into())
     }
 
-    fn commit(self: Box<Self>, metadata: Metadata) -> Result<Step<()>, DiskError> {
-        let timestamp = timestamp_of(&metadata)?;
+    fn commit(
+        self: Box<Self>,
+        metadata: Metadata,
+        durability: Durability,
+    ) -> Result<Step<()>, DiskError> {
+        let name = self.engine.content_name(&self.key, &metadata, durability)?;
         let mut this = *self;
         if this.staged.written() > this.engine.config.keep_cache_size {
             this.staged.drop_cache_when_synced();
         }
-        let name = data_name(timestamp);
         let disk = this.disk.clone();
         this.engine
-            .finish(&disk, &this.key, this.staged, &name, timestamp, metadata)
+            .finish(&disk, &this.key, this.staged, &name, metadata)
     }
 }
