@@ -12,6 +12,7 @@ use cairn_http::{Handler, Request, Response, Service};
 pub struct Backends {
     local: RwLock<HashMap<SocketAddr, Handler>>,
     client: Client,
+    connect_timeout: Duration,
 }
 
 impl Backends {
@@ -21,7 +22,12 @@ impl Backends {
         Arc::new(Backends {
             local: RwLock::default(),
             client,
+            connect_timeout,
         })
+    }
+
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
     }
 
     /// From now on calls to `address` are answered by `handler`, without a socket.
