@@ -176,7 +176,7 @@ fn erasure_scheme(section: &Section, deprecated: bool) -> Result<ErasureScheme, 
     let scheme = ErasureScheme::new(ec_type, data, parity)
         .and_then(|scheme| scheme.with_segment_size(segment_size))
         .and_then(|scheme| scheme.with_duplication(duplication))
-        .map_err(|error| section.bad(error.option(), &error.to_string()))?;
+        .map_err(|error| section.bad(error.option(), error.to_string()))?;
     if scheme.is_known_to_lose_data() && !deprecated {
         return Err(section.bad(
             "ec_num_parity_fragments",
