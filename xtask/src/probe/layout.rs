@@ -26,6 +26,7 @@ const PROGRAMS: &[&str] = &[
     "swift-container-updater",
     "swift-object-auditor",
     "swift-object-expirer",
+    "swift-object-reconstructor",
     "swift-object-replicator",
     "swift-object-updater",
     "swift-init",
@@ -36,7 +37,6 @@ const UPSTREAM_ONLY: &[&str] = &[
     "swift-container-reconciler",
     "swift-container-sharder",
     "swift-container-sync",
-    "swift-object-reconstructor",
 ];
 
 const PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache etag-quoter \
