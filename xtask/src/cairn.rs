@@ -158,16 +158,23 @@ impl Cairn {
         Ok(())
     }
 
-    /// A second storage policy on the same ring.
-    pub(crate) fn add_policy(&self) -> Result<()> {
+    /// A second storage policy on the same ring. `coded`: the first is erasure-coded, with as many
+    /// fragments as the ring has replicas.
+    pub(crate) fn add_policy(&self, coded: bool) -> Result<()> {
         let etc = self.confs[0].parent().context("a conf is in a folder")?;
         let conf = etc.join("swift.conf");
-        let text = std::fs::read_to_string(&conf)
+        let mut text = std::fs::read_to_string(&conf)
             .with_context(|| format!("reading {}", conf.display()))?;
-        std::fs::write(
-            &conf,
-            format!("{text}\n[storage-policy:1]\nname = second\n"),
-        )?;
+        if coded {
+            let first = "[storage-policy:0]\n";
+            ensure!(text.contains(first), "no {first:?} in {}", conf.display());
+            let options = "policy_type = erasure_coding\nec_type = isa_l_rs_vand\n\
+                           ec_num_data_fragments = 2\nec_num_parity_fragments = 1\n\
+                           ec_object_segment_size = 65536\n";
+            text = text.replace(first, &format!("{first}{options}"));
+        }
+        text.push_str("\n[storage-policy:1]\nname = second\n");
+        std::fs::write(&conf, text)?;
         std::fs::copy(etc.join("object.ring.gz"), etc.join("object-1.ring.gz"))?;
         Ok(())
     }

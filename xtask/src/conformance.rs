@@ -43,6 +43,9 @@ pub(crate) struct Functional {
     /// Proxy, account, container and object servers in processes of their own
     #[arg(long)]
     pub(crate) split: bool,
+    /// With an erasure-coded default policy
+    #[arg(long, conflicts_with_all = ["url", "upstream"])]
+    pub(crate) coded: bool,
     /// A running endpoint instead of a store of our own; its accounts must be empty
     #[arg(long)]
     pub(crate) url: Option<String>,
@@ -100,7 +103,7 @@ impl Counts {
 }
 
 /// A store as the suites want it, written but not started.
-fn store(dir: &Path, bind: Option<SocketAddr>) -> Result<Cairn> {
+fn store(dir: &Path, bind: Option<SocketAddr>, coded: bool) -> Result<Cairn> {
     let store = Cairn::create(&workspace::build_cairn()?, dir, bind)?;
     for (section, option, value) in [
         ("filter:tempauth", "reseller_prefix", "AUTH, SERVICE"),
@@ -120,13 +123,13 @@ fn store(dir: &Path, bind: Option<SocketAddr>) -> Result<Cairn> {
     }
     // One test announces uploads of 60 GB in all and sends none of them.
     store.set("object", "DEFAULT", "disable_fallocate", "true")?;
-    store.add_policy()?;
+    store.add_policy(coded)?;
     Ok(store)
 }
 
 fn serve(bind: SocketAddr) -> Result<()> {
     let dir = workspace::scratch("conformance")?;
-    let mut store = store(dir.path(), Some(bind))?;
+    let mut store = store(dir.path(), Some(bind), false)?;
     store.start(Spread::OneProcess)?;
     println!(
         "a store for the suites is on {}; Ctrl-C ends it",
@@ -162,7 +165,7 @@ pub(crate) fn functional(options: &Functional) -> Result<Counts> {
             format!("http://127.0.0.1:{}", swift.port)
         }
         None => {
-            let mut store = store(&dir.path().join("data"), None)?;
+            let mut store = store(&dir.path().join("data"), None, options.coded)?;
             store.start(if options.split {
                 Spread::ProcessPerRole
             } else {

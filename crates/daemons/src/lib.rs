@@ -4,6 +4,7 @@
 //! | daemon | conf section | what it does |
 //! | --- | --- | --- |
 //! | [`ObjectReplicator`] | `object-replicator` | makes replicas of objects alike, moves handoffs home |
+//! | [`ObjectReconstructor`] | `object-reconstructor` | rebuilds lost fragments, moves handoffs home |
 //! | [`ObjectAuditor`] | `object-auditor` | reads objects, quarantines what does not match |
 //! | [`ObjectUpdater`] | `object-updater` | delivers container updates that failed |
 //! | [`ObjectExpirer`] | `object-expirer` | deletes objects whose time has come |
@@ -33,11 +34,13 @@ pub mod internal_client;
 mod local;
 pub mod object_auditor;
 pub mod object_expirer;
+pub mod object_reconstructor;
 pub mod object_replicator;
 pub mod object_updater;
 mod pace;
 pub mod recon_cache;
 mod rounds;
+mod ssync;
 #[cfg(test)]
 mod testing;
 
@@ -54,6 +57,7 @@ pub use internal_client::{InternalClient, InternalClientError};
 pub use local::OwnAddress;
 pub use object_auditor::{AuditOnly, AuditStats, AuditorConfig, AuditorParts, ObjectAuditor};
 pub use object_expirer::{ExpirerParts, ExpirerStats, ObjectExpirer, ObjectExpirerConfig};
+pub use object_reconstructor::{ObjectReconstructor, ReconstructionStats, ReconstructorConfig};
 pub use object_replicator::{
     ObjectReplicator, Only, ReplicationStats, ReplicatorConfig, ReplicatorParts,
 };

@@ -7,11 +7,10 @@
 //! for its device.
 
 mod config;
-mod jobs;
+pub(crate) mod jobs;
 mod pass;
 mod revert;
 mod rsync;
-mod ssync;
 mod stats;
 mod update;
 
@@ -30,6 +29,8 @@ use tracing::info;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 pub use config::{HandoffDelete, ReplicatorConfig, SyncMethod};
 use pass::Pass;
+pub(crate) use pass::yield_to_clients;
+pub(crate) use revert::lock_partition;
 pub use stats::ReplicationStats;
 
 /// Suffixes that `hashes.pkl` does not know are looked for in one partition of so many each pass.

@@ -6,20 +6,26 @@ mod open;
 pub(crate) use look::read_range;
 mod write;
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_types::plant::Plant;
-use cairn_types::{HashPath, ObjectHash, PolicyIndex, Timestamp};
+use cairn_types::{HashPath, ObjectHash, PolicyIndex, PolicySet, Timestamp};
+use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::device_pool::Disk;
 use crate::error::DiskError;
-use crate::layout::{FileEntry, OnDiskFiles, choose_files, hash_dir, partition_dir};
-use crate::object_file::{ObjectEngine, ObjectKey, ObjectWriter, OpenObject, OpenOptions};
-use crate::staged_file::{Published, move_aside, open_dir, remove_dir, remove_file};
+use crate::layout::{
+    FileEntry, FragmentChoice, OnDiskFiles, choose_files, choose_fragments, hash_dir, partition_dir,
+};
+use crate::object_file::{
+    Durability, ObjectEngine, ObjectKey, ObjectWriter, OpenObject, OpenOptions,
+};
+use crate::staged_file::{move_aside, open_dir, remove_dir, remove_file};
 use crate::steps::Step;
 use crate::{Metadata, overflow, suffix_hashes};
 
@@ -28,6 +34,9 @@ use crate::{Metadata, overflow, suffix_hashes};
 pub struct DiskFileConfig {
     /// Tombstones and stray metadata older than this go.
     pub reclaim_age: Duration,
+    /// Fragments that are not durable are not removed sooner than this after they were written,
+    /// however old their timestamps are.
+    pub commit_window: Duration,
     /// Objects up to this size may stay in the page cache after a read.
     pub keep_cache_size: u64,
     /// How many of a hundred whole reads check the content (`etag_validate_pct`).
@@ -45,6 +54,7 @@ impl Default for DiskFileConfig {
     fn default() -> Self {
         DiskFileConfig {
             reclaim_age: Duration::from_secs(7 * 24 * 3600),
+            commit_window: Duration::from_secs(60),
             keep_cache_size: 5_242_880,
             etag_validate_pct: 100.0,
             etag_recheck_interval: Duration::from_secs(300),
@@ -59,13 +69,38 @@ impl Default for DiskFileConfig {
 pub struct DiskFileEngine {
     hash_path: Arc<HashPath>,
     config: Arc<DiskFileConfig>,
+    /// The erasure-coded policies, each with how many different fragments it has.
+    fragments: Arc<BTreeMap<PolicyIndex, u32>>,
 }
 
 impl DiskFileEngine {
-    pub fn new(hash_path: HashPath, config: DiskFileConfig) -> Self {
+    pub fn new(hash_path: HashPath, policies: &PolicySet, config: DiskFileConfig) -> Self {
+        let fragments = policies.iter().filter_map(|policy| {
+            let unique = policy.erasure()?.unique();
+            Some((policy.index, u32::try_from(unique).unwrap_or(u32::MAX)))
+        });
         DiskFileEngine {
             hash_path: Arc::new(hash_path),
             config: Arc::new(config),
+            fragments: Arc::new(fragments.collect()),
+        }
+    }
+
+    /// How many different fragments an object of an erasure-coded policy has.
+    pub(crate) fn unique_fragments(&self, policy: PolicyIndex) -> Option<u32> {
+        self.fragments.get(&policy).copied()
+    }
+
+    /// Which files of a hash directory count in this policy.
+    pub(crate) fn choose(
+        &self,
+        policy: PolicyIndex,
+        entries: Vec<FileEntry>,
+        choice: &FragmentChoice,
+    ) -> OnDiskFiles {
+        match self.unique_fragments(policy) {
+            Some(unique) => choose_fragments(entries, unique, choice),
+            None => choose_files(entries),
         }
     }
 
@@ -85,6 +120,7 @@ impl DiskFileEngine {
         DiskFileEngine {
             hash_path: self.hash_path.clone(),
             config: Arc::new(config),
+            fragments: self.fragments.clone(),
         }
     }
 
@@ -110,6 +146,18 @@ impl DiskFileEngine {
         partition: u32,
         hash: ObjectHash,
     ) -> Result<OnDiskFiles, DiskError> {
+        self.clean_up_and_choose(disk, policy, partition, hash, &FragmentChoice::default())
+    }
+
+    /// As [`DiskFileEngine::clean_up`], telling which files count where this fragment is wanted.
+    pub(crate) fn clean_up_and_choose(
+        &self,
+        disk: &Disk,
+        policy: PolicyIndex,
+        partition: u32,
+        hash: ObjectHash,
+        choice: &FragmentChoice,
+    ) -> Result<OnDiskFiles, DiskError> {
         let dir = hash_dir(policy, partition, hash);
         let fd = match open_dir(disk, &dir) {
             Ok(fd) => fd,
@@ -120,19 +168,21 @@ impl DiskFileEngine {
             }
             Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
         };
-        self.clean_up_in(disk, &dir, fd.as_fd())
+        self.clean_up_in(disk, policy, &dir, fd.as_fd(), choice)
     }
 
     /// As [`DiskFileEngine::clean_up`], of a hash directory that is open and was not listed yet.
     fn clean_up_in(
         &self,
         disk: &Disk,
+        policy: PolicyIndex,
         dir: &str,
         fd: BorrowedFd<'_>,
+        choice: &FragmentChoice,
     ) -> Result<OnDiskFiles, DiskError> {
         let list = open::list_entries(fd);
         let list = list.map_err(|errno| DiskError::from_errno("list", dir, errno))?;
-        let mut files = choose_files(list.entries);
+        let mut files = self.choose(policy, list.entries, choice);
         let reclaim = |time: Timestamp| {
             overflow::is_older_than(disk.now(), time.secs() as i64, self.config.reclaim_age)
         };
@@ -145,13 +195,16 @@ impl DiskFileEngine {
         }
         let (old, young) = std::mem::take(&mut files.reclaimable)
             .into_iter()
-            .partition(|entry: &FileEntry| reclaim(entry.timestamp));
+            .partition(|entry: &FileEntry| {
+                reclaim(entry.timestamp) && !self.may_be_committed(disk, fd, entry)
+            });
         files.reclaimable = young;
         files.obsolete.extend::<Vec<_>>(old);
         let owners: Vec<&FileEntry> = [&files.data, &files.meta, &files.content_type]
             .into_iter()
             .flatten()
             .chain(&files.reclaimable)
+            .chain(files.fragments.sets.iter().flat_map(|set| &set.entries))
             .collect();
         let (orphans, kept) = std::mem::take(&mut files.overflow)
             .into_iter()
@@ -166,13 +219,30 @@ impl DiskFileEngine {
         if list.count == files.obsolete.len() {
             remove_dir(disk, dir);
         }
+        let obsolete = &files.obsolete;
+        files.fragments.sets.retain_mut(|set| {
+            set.entries.retain(|entry| !obsolete.contains(entry));
+            !set.entries.is_empty()
+        });
         Ok(files)
     }
 
-    fn clean_up_after(&self, disk: &Disk, key: &ObjectKey, published: &Published) {
+    /// Whether a fragment was written so lately that whoever brought it may be about to make it
+    /// durable, whatever its timestamp says.
+    fn may_be_committed(&self, disk: &Disk, dir: BorrowedFd<'_>, entry: &FileEntry) -> bool {
+        let window = self.config.commit_window;
+        if entry.is_durable() || window.is_zero() {
+            return false;
+        }
+        let stat = rustix::fs::statat(dir, &*entry.name, AtFlags::SYMLINK_NOFOLLOW);
+        stat.is_ok_and(|stat| !overflow::is_older_than(disk.now(), stat.st_mtime, window))
+    }
+
+    fn clean_up_after(&self, disk: &Disk, key: &ObjectKey, fd: BorrowedFd<'_>) {
         let dir = hash_dir(key.policy, key.partition, key.hash);
+        let choice = FragmentChoice::default();
         disk.state.touched.mark(&key.hash);
-        if let Err(error) = self.clean_up_in(disk, &dir, published.dir.as_fd()) {
+        if let Err(error) = self.clean_up_in(disk, key.policy, &dir, fd, &choice) {
             let object = &*key.name;
             tracing::warn!(device = disk.name(), object, %error, "obsolete files not removed");
         }
@@ -246,8 +316,19 @@ impl ObjectEngine for DiskFileEngine {
         key: &ObjectKey,
         body: Bytes,
         metadata: Metadata,
+        durability: Durability,
     ) -> Result<Step<()>, DiskError> {
-        self.put_small_steps(disk, key, body, metadata)
+        self.put_small_steps(disk, key, body, metadata, durability)
+    }
+
+    fn make_durable(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+        fragment: u32,
+    ) -> Result<Step<()>, DiskError> {
+        self.durable_steps(disk, key, timestamp, fragment)
     }
 
     fn write_metadata(

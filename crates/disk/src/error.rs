@@ -39,6 +39,12 @@ pub enum DiskError {
     Quarantined(String),
     #[error("the stored object is {stored:?}, not {asked:?}")]
     Collision { asked: String, stored: String },
+    #[error("{name}: {value:?} is not the index of a fragment: expected 0 to {last}")]
+    BadFragment {
+        name: &'static str,
+        value: String,
+        last: u32,
+    },
     /// Files came and went while they were opened; asked again, the answer will be clear.
     #[error("the object changed while it was opened")]
     StateChanged,

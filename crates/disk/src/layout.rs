@@ -13,7 +13,13 @@
 //!
 //! `suffix` is the hash's last three digits. The delta in a `.meta` name leads to the time of
 //! its content type. The newest `.data` or `.ts` wins; a `.meta` counts when it is newer than
-//! the `.data`. Pure: names in, a choice out.
+//! the `.data`. What is different with fragments is in `fragments.rs`. Pure: names in, a choice
+//! out.
+
+mod fragments;
+pub use fragments::{
+    FragmentChoice, FragmentPreference, FragmentSet, Fragments, choose_fragments, fragment_name,
+};
 
 use cairn_types::timestamp::{decode_timestamps_explicit, encode_timestamps_explicit};
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
@@ -131,7 +137,7 @@ pub fn meta_name(timestamp: Timestamp, content_type: Option<Timestamp>) -> Strin
     }
 }
 
-/// Which files of a hash directory count, for a replicated policy.
+/// Which files of a hash directory count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OnDiskFiles {
     pub data: Option<FileEntry>,
@@ -144,56 +150,114 @@ pub struct OnDiskFiles {
     pub tombstone: Option<FileEntry>,
     /// To be removed.
     pub obsolete: Vec<FileEntry>,
-    /// To be removed once they are older than the reclaim age: metadata without data.
+    /// To be removed once they are older than the reclaim age: metadata without data, fragments
+    /// that did not become durable.
     pub reclaimable: Vec<FileEntry>,
     /// Overflow files that may belong to one of the above.
     pub overflow: Vec<FileEntry>,
+    /// Of an erasure-coded policy; `data` is one of them.
+    pub fragments: Fragments,
 }
 
-/// Chooses among a hash directory's files as Swift does. EC fragments and names that do not
-/// parse belong to somebody else: they are neither chosen nor obsolete.
+impl OnDiskFiles {
+    /// What counts besides the data, which has been chosen.
+    fn fill(&mut self, files: SortedFiles) {
+        if let Some(data) = &self.data {
+            let last = files.metas.last();
+            let is_newer = |e: &&FileEntry| {
+                e.content_type_timestamp
+                    .is_some_and(|time| time > data.timestamp)
+            };
+            self.content_type = last.filter(is_newer).cloned();
+            self.meta = files.metas.into_iter().next();
+        } else {
+            self.tombstone = files.tombstones.into_iter().next();
+        }
+        self.overflow = files.others;
+        self.overflow.retain(|e| e.kind == FileKind::Overflow);
+    }
+}
+
+/// A directory's files by kind, newest first, without what a tombstone or newer metadata makes
+/// obsolete.
+struct SortedFiles {
+    /// `.data` of any policy.
+    data: Vec<FileEntry>,
+    metas: Vec<FileEntry>,
+    tombstones: Vec<FileEntry>,
+    others: Vec<FileEntry>,
+}
+
+impl SortedFiles {
+    fn new(entries: impl IntoIterator<Item = FileEntry>, obsolete: &mut Vec<FileEntry>) -> Self {
+        let mut files = SortedFiles {
+            data: vec![],
+            metas: vec![],
+            tombstones: vec![],
+            others: vec![],
+        };
+        for entry in entries {
+            match entry.kind {
+                FileKind::Data | FileKind::Fragment { .. } => files.data.push(entry),
+                FileKind::Meta => files.metas.push(entry),
+                FileKind::Tombstone => files.tombstones.push(entry),
+                FileKind::Durable | FileKind::Overflow | FileKind::Other => {
+                    files.others.push(entry);
+                }
+            }
+        }
+        for list in [
+            &mut files.data,
+            &mut files.metas,
+            &mut files.tombstones,
+            &mut files.others,
+        ] {
+            if list.len() > 1 {
+                list.sort_by_key(|entry| std::cmp::Reverse(entry.timestamp));
+            }
+        }
+        if let Some(newest) = files.tombstones.first().map(|e| e.timestamp) {
+            for list in [&mut files.data, &mut files.metas, &mut files.others] {
+                split_off_older(list, newest, obsolete);
+            }
+            obsolete.extend(files.tombstones.drain(1..));
+        }
+        retain_metas(&mut files.metas, obsolete);
+        files
+    }
+
+    /// Moves what is older than `time` to `older`.
+    fn split_off_before(&mut self, time: Timestamp, older: &mut Vec<FileEntry>) {
+        for list in [
+            &mut self.data,
+            &mut self.metas,
+            &mut self.tombstones,
+            &mut self.others,
+        ] {
+            let keep = list.iter().take_while(|e| e.timestamp >= time).count();
+            older.extend(list.drain(keep..));
+        }
+    }
+}
+
+/// Chooses among a hash directory's files as Swift does for a replicated policy. EC fragments and
+/// names that do not parse belong to somebody else: they are neither chosen nor obsolete.
 pub fn choose_files(entries: impl IntoIterator<Item = FileEntry>) -> OnDiskFiles {
     let mut chosen = OnDiskFiles::default();
-    let (mut data, mut metas, mut tombstones, mut others) = (vec![], vec![], vec![], vec![]);
-    for entry in entries {
-        match entry.kind {
-            FileKind::Data => data.push(entry),
-            FileKind::Meta => metas.push(entry),
-            FileKind::Tombstone => tombstones.push(entry),
-            FileKind::Durable | FileKind::Overflow | FileKind::Other => others.push(entry),
-            FileKind::Fragment { .. } => {}
-        }
-    }
-    for list in [&mut data, &mut metas, &mut tombstones, &mut others] {
-        if list.len() > 1 {
-            list.sort_by_key(|entry| std::cmp::Reverse(entry.timestamp));
-        }
-    }
     let obsolete = &mut chosen.obsolete;
-    if let Some(newest) = tombstones.first().map(|e| e.timestamp) {
-        for list in [&mut data, &mut metas, &mut others] {
+    let entries = entries.into_iter();
+    let entries = entries.filter(|e| !matches!(e.kind, FileKind::Fragment { .. }));
+    let mut files = SortedFiles::new(entries, obsolete);
+    if let Some(newest) = files.data.first().map(|e| e.timestamp) {
+        obsolete.extend(files.data.drain(1..));
+        for list in [&mut files.metas, &mut files.tombstones, &mut files.others] {
             split_off_older(list, newest, obsolete);
         }
-        obsolete.extend(tombstones.drain(1..));
-    }
-    retain_metas(&mut metas, obsolete);
-    if let Some(newest) = data.first().map(|e| e.timestamp) {
-        obsolete.extend(data.drain(1..));
-        for list in [&mut metas, &mut tombstones, &mut others] {
-            split_off_older(list, newest, obsolete);
-        }
-        chosen.data = data.pop();
-        let last = metas.last();
-        chosen.content_type = last
-            .filter(|e| e.content_type_timestamp.is_some_and(|t| t > newest))
-            .cloned();
-        chosen.meta = metas.into_iter().next();
+        chosen.data = files.data.pop();
     } else {
-        chosen.tombstone = tombstones.into_iter().next();
-        chosen.reclaimable = metas;
+        chosen.reclaimable = std::mem::take(&mut files.metas);
     }
-    others.retain(|e| e.kind == FileKind::Overflow);
-    chosen.overflow = others;
+    chosen.fill(files);
     chosen
 }
 

@@ -30,6 +30,10 @@ mod xattr;
 pub use device_pool::{Device, Devices, DevicesConfig, Disk, FallocateReserve};
 pub use diskfile::{DiskFileConfig, DiskFileEngine};
 pub use error::{DeviceError, DiskError};
+pub use layout::{FragmentChoice, FragmentPreference};
 pub use metadata::Metadata;
-pub use object_file::{ObjectEngine, ObjectInfo, ObjectKey, ObjectWriter, OpenObject, OpenOptions};
+pub use object_file::{
+    Durability, FragmentInfo, ObjectEngine, ObjectInfo, ObjectKey, ObjectWriter, OpenObject,
+    OpenOptions,
+};
 pub use reader::ObjectReader;

@@ -12,6 +12,8 @@ use cairn_types::Timestamp;
 
 /// The object's path.
 pub const NAME: &str = "name";
+/// Which fragment of an erasure-coded object it is.
+pub const FRAGMENT_INDEX: &str = "X-Object-Sysmeta-Ec-Frag-Index";
 /// Our own note in metadata too large for extended attributes; see `overflow.rs`.
 pub(crate) const OVERFLOW: &str = "X-Backend-Cairn-Overflow";
 

@@ -12,6 +12,7 @@ use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 
 use crate::device_pool::Disk;
 use crate::error::DiskError;
+use crate::layout::FragmentChoice;
 use crate::metadata::Metadata;
 use crate::steps::Step;
 use crate::verified::FileIdentity;
@@ -27,7 +28,7 @@ pub struct ObjectKey {
 }
 
 /// How to open an object.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct OpenOptions {
     /// The moment against which `X-Delete-At` is held.
     pub now: Timestamp,
@@ -35,6 +36,8 @@ pub struct OpenOptions {
     pub open_expired: bool,
     /// Objects up to this size are read along, and checked.
     pub inline_limit: u64,
+    /// Of an erasure-coded policy.
+    pub fragment: FragmentChoice,
 }
 
 impl OpenOptions {
@@ -44,8 +47,30 @@ impl OpenOptions {
             now,
             open_expired: false,
             inline_limit: 0,
+            fragment: FragmentChoice::default(),
         }
     }
+}
+
+/// What is known of an erasure-coded object's fragments in its directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FragmentInfo {
+    /// The open one.
+    pub index: u32,
+    /// When the object was written that is durable here.
+    pub durable: Option<Timestamp>,
+    /// All there are, from the newest to the durable ones.
+    pub found: Vec<(Timestamp, Vec<u32>)>,
+}
+
+/// From when on a fragment of an erasure-coded object counts. Objects of other policies always do
+/// once they are on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// Once it is on disk.
+    AtOnce,
+    /// When [`ObjectEngine::make_durable`] says.
+    Later,
 }
 
 /// What is known about an object besides its content.
@@ -60,6 +85,8 @@ pub struct ObjectInfo {
     /// When the content was written.
     pub data_timestamp: Timestamp,
     pub size: u64,
+    /// Of an erasure-coded policy.
+    pub fragments: Option<Box<FragmentInfo>>,
 }
 
 impl ObjectInfo {
@@ -129,8 +156,13 @@ pub trait ObjectWriter: Send {
     fn md5(&mut self) -> Option<[u8; 16]>;
 
     /// Makes the object durable and visible, and removes what it replaces. `metadata` needs
-    /// `X-Timestamp`, `Content-Length`, `ETag`; the name is added.
-    fn commit(self: Box<Self>, metadata: Metadata) -> Result<Step<()>, DiskError>;
+    /// `X-Timestamp`, `Content-Length`, `ETag`, and in an erasure-coded policy
+    /// `X-Object-Sysmeta-Ec-Frag-Index`; the name is added.
+    fn commit(
+        self: Box<Self>,
+        metadata: Metadata,
+        durability: Durability,
+    ) -> Result<Step<()>, DiskError>;
 }
 
 /// Objects on a disk.
@@ -167,6 +199,17 @@ pub trait ObjectEngine: Send + Sync {
         key: &ObjectKey,
         body: Bytes,
         metadata: Metadata,
+        durability: Durability,
+    ) -> Result<Step<()>, DiskError>;
+
+    /// Makes a fragment count that is on disk. Nothing to do in other policies than erasure-coded
+    /// ones.
+    fn make_durable(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+        fragment: u32,
     ) -> Result<Step<()>, DiskError>;
 
     /// A POST's metadata, beside the content. Needs `X-Timestamp`; a `Content-Type` needs its

@@ -43,12 +43,17 @@ const PICKLE_MAX: usize = 1 << 20;
 /// A file that nothing refers to may still belong to a writer that is about to publish.
 const ORPHAN_AGE: Duration = Duration::from_secs(3600);
 /// What a stub keeps, in the order in which it is given up again where even that is too much.
-const STUB: [&str; 9] = [
+const STUB: [&str; 14] = [
     "name",
     "X-Timestamp",
     "Content-Length",
     "ETag",
     "X-Delete-At",
+    "X-Object-Sysmeta-Ec-Frag-Index",
+    "X-Object-Sysmeta-Ec-Etag",
+    "X-Object-Sysmeta-Ec-Content-Length",
+    "X-Object-Sysmeta-Ec-Scheme",
+    "X-Object-Sysmeta-Ec-Segment-Size",
     "Content-Type-Timestamp",
     "X-Static-Large-Object",
     "deleted",

@@ -20,8 +20,8 @@ use rustix::io::Errno;
 use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
 use crate::error::DiskError;
-use crate::layout::{OnDiskFiles, hash_dir, partition_dir};
-use crate::object_file::{ObjectKey, OpenObject, OpenOptions};
+use crate::layout::{FileEntry, FileKind, FragmentChoice, OnDiskFiles, hash_dir, partition_dir};
+use crate::object_file::{ObjectEngine, ObjectKey, OpenObject, OpenOptions};
 use crate::overflow::is_older_than;
 use crate::partition_lock::PartitionLock;
 use crate::staged_file::{make_dirs, open_dir, remove_dir, remove_file};
@@ -96,7 +96,8 @@ pub fn list_hashes(
     Ok(hashes)
 }
 
-/// What a suffix has to offer to another replica. Cleans up on its way; a suffix with nothing in
+/// What a suffix has to offer to another replica; of an erasure-coded policy, which fragments.
+/// Cleans up on its way; a suffix with nothing in
 /// it is to be hashed again.
 pub fn list_offers(
     disk: &Disk,
@@ -104,12 +105,14 @@ pub fn list_offers(
     policy: PolicyIndex,
     partition: u32,
     suffix: &str,
+    fragment: &FragmentChoice,
 ) -> Result<Vec<Offer>, DiskError> {
     let mut offers = Vec::new();
     let mut found_files = false;
     for hash in list_hashes(disk, policy, partition, suffix)? {
-        let files = engine.clean_up(disk, policy, partition, hash)?;
+        let files = engine.clean_up_and_choose(disk, policy, partition, hash, fragment)?;
         found_files |= files.data.is_some()
+            || !files.fragments.sets.is_empty()
             || files.tombstone.is_some()
             || !files.reclaimable.is_empty()
             || !files.overflow.is_empty();
@@ -133,7 +136,7 @@ fn offer(hash: ObjectHash, files: &OnDiskFiles) -> Option<Offer> {
         data,
         meta,
         content_type: content_type.unwrap_or(data),
-        is_durable: true,
+        is_durable: files.data.as_ref().is_none_or(FileEntry::is_durable),
     })
 }
 
@@ -146,8 +149,27 @@ pub fn held(
     partition: u32,
     hash: ObjectHash,
 ) -> Result<Option<Held>, DiskError> {
+    held_of(
+        disk,
+        engine,
+        policy,
+        partition,
+        hash,
+        FragmentChoice::default(),
+    )
+}
+
+fn held_of(
+    disk: &Disk,
+    engine: &DiskFileEngine,
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+    fragment: FragmentChoice,
+) -> Result<Option<Held>, DiskError> {
     let mut options = OpenOptions::metadata(Timestamp::ZERO);
     options.open_expired = true;
+    options.fragment = fragment;
     match engine.open_hash(disk, policy, partition, hash, &options) {
         Ok((_, open)) => Ok(Some(Held {
             data: open.info.data_timestamp,
@@ -161,6 +183,58 @@ pub fn held(
         })),
         Err(DiskError::NotExist | DiskError::Quarantined(_) | DiskError::StateChanged) => Ok(None),
         Err(error) => Err(error),
+    }
+}
+
+/// As [`held`], of an erasure-coded policy: what is there of the fragment `index`, where
+/// somebody offers theirs. One that is here and not durable, but is where it comes from, becomes
+/// durable.
+pub fn held_fragment(
+    disk: &Disk,
+    engine: &DiskFileEngine,
+    policy: PolicyIndex,
+    partition: u32,
+    offer: &Offer,
+    index: Option<u32>,
+) -> Result<Option<Held>, DiskError> {
+    engine.clean_up(disk, policy, partition, offer.hash)?;
+    let choice = FragmentChoice::of_index(index);
+    let look = || held_of(disk, engine, policy, partition, offer.hash, choice.clone());
+    let held = look()?;
+    let files = engine.look(disk, policy, partition, offer.hash, &choice)?;
+    let Some(index) = index.filter(|index| files.fragments.has(offer.data, *index)) else {
+        return Ok(held);
+    };
+    if files.fragments.durable.is_some_and(|at| at >= offer.data) {
+        return Ok(held);
+    }
+    if !offer.is_durable {
+        // Ours is as good, whatever older one counts.
+        let held = held.unwrap_or(Held {
+            data: offer.data,
+            meta: None,
+            content_type: None,
+        });
+        return Ok(Some(Held {
+            data: offer.data,
+            ..held
+        }));
+    }
+    let key = ObjectKey {
+        policy,
+        partition,
+        hash: offer.hash,
+        name: "".into(),
+    };
+    let durable = engine.make_durable(disk, &key, offer.data, index);
+    match durable.and_then(|step| step.finish(disk)) {
+        Ok(()) => look(),
+        // Then it is asked for.
+        Err(error) => {
+            let (device, hash) = (disk.name(), offer.hash.hex());
+            tracing::error!(device, hash, index, %error, "fragment not made durable");
+            Ok(held)
+        }
     }
 }
 
@@ -181,11 +255,13 @@ pub fn open_to_send(
     partition: u32,
     hash: ObjectHash,
     inline_limit: u64,
+    fragment: FragmentChoice,
 ) -> Result<Sendable, DiskError> {
     let options = OpenOptions {
         now: Timestamp::ZERO,
         open_expired: true,
         inline_limit,
+        fragment,
     };
     match engine.open_hash(disk, policy, partition, hash, &options) {
         Ok((key, open)) => Ok(Sendable::Object(key, Box::new(open))),
@@ -248,6 +324,74 @@ impl Contents {
         }
         Ok(removed)
     }
+}
+
+/// What was sent of an object to where it belongs, and may go from here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reverted {
+    pub hash: ObjectHash,
+    /// Of the fragment or the tombstone.
+    pub data: Timestamp,
+    /// Of the metadata that went with it.
+    pub meta: Timestamp,
+    pub is_durable: bool,
+}
+
+/// Removes a fragment, or a tombstone, that has been handed over, and the object's directory where
+/// nothing is left. `index`: of the fragment. `is_handoff`: none of the partition's fragments
+/// belongs here, so that metadata goes with the last one. A fragment that is not durable stays
+/// while it may become so.
+pub fn purge(
+    disk: &Disk,
+    engine: &DiskFileEngine,
+    policy: PolicyIndex,
+    partition: u32,
+    reverted: &Reverted,
+    index: Option<u32>,
+    is_handoff: bool,
+) -> Result<(), DiskError> {
+    engine.clean_up(disk, policy, partition, reverted.hash)?;
+    let dir = hash_dir(policy, partition, reverted.hash);
+    let suffix = reverted.hash.suffix();
+    let partition = partition_dir(policy, partition);
+    let _lock = invalidating(disk, &partition, &suffix)?;
+    let fd = match open_dir(disk, &dir) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(()),
+        Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
+    };
+    let names = names_of(disk, &dir)?;
+    let entries: Vec<FileEntry> = names.iter().filter_map(|n| FileEntry::parse(n)).collect();
+    let mut data = entries.iter().filter(|e| e.fragment_index().is_some());
+    let is_last = match (data.next(), data.next()) {
+        (None, _) => true,
+        (Some(only), None) => only.timestamp == reverted.data,
+        _ => false,
+    };
+    let window = engine.config().commit_window;
+    let goes = |entry: &FileEntry| match entry.kind {
+        FileKind::Tombstone => entry.timestamp == reverted.data,
+        FileKind::Meta => is_handoff && is_last && entry.timestamp == reverted.meta,
+        FileKind::Fragment { index: own, .. } => {
+            let is_it = Some(own) == index && entry.timestamp == reverted.data;
+            let is_settled = || {
+                let stat = rustix::fs::statat(&fd, &*entry.name, AtFlags::SYMLINK_NOFOLLOW);
+                window.is_zero()
+                    || stat.is_ok_and(|stat| is_older_than(disk.now(), stat.st_mtime, window))
+            };
+            is_it && (reverted.is_durable || entry.is_durable() || is_settled())
+        }
+        _ => false,
+    };
+    for entry in entries.iter().filter(|entry| goes(entry)) {
+        remove_file(fd.as_fd(), &entry.name).map_err(|errno| {
+            DiskError::from_errno("unlink", format!("{dir}/{}", entry.name), errno)
+        })?;
+    }
+    if remove_dir(disk, &dir) {
+        remove_dir(disk, &format!("{partition}/{suffix}"));
+    }
+    Ok(())
 }
 
 fn names_of(disk: &Disk, dir: &str) -> Result<Vec<String>, DiskError> {

@@ -473,6 +473,43 @@ fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, made: usize) -> std
     Ok(())
 }
 
+/// A file that has another name now; not durable before [`Renamed::sync`].
+pub(crate) struct Renamed {
+    disk: Disk,
+    dir: Arc<OwnedFd>,
+    noted: Option<OwnedFd>,
+}
+
+impl Renamed {
+    pub(crate) fn dir(&self) -> Arc<OwnedFd> {
+        self.dir.clone()
+    }
+
+    pub(crate) fn sync(&self) -> std::io::Result<()> {
+        if let Some(noted) = &self.noted {
+            fsync(&self.disk, noted.as_fd())?;
+        }
+        fsync(&self.disk, self.dir.as_fd())
+    }
+}
+
+/// Gives a file of a directory, which is on disk, another name. `noted`: what is to be on disk when
+/// the name is.
+pub(crate) fn rename_in(
+    disk: &Disk,
+    dir: OwnedFd,
+    noted: Option<OwnedFd>,
+    from: &str,
+    to: &str,
+) -> Result<Renamed, Errno> {
+    rustix::fs::renameat(&dir, from, &dir, to)?;
+    Ok(Renamed {
+        disk: disk.clone(),
+        dir: Arc::new(dir),
+        noted,
+    })
+}
+
 fn fsync(disk: &Disk, fd: BorrowedFd<'_>) -> std::io::Result<()> {
     if let Some(machine) = disk.machine() {
         return machine.sync(fd);

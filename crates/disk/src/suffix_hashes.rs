@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! <partition>/hashes.pkl       a pickled dictionary: suffix -> MD5 or None (to be hashed),
-//!                              'valid' -> bool, 'updated' -> seconds
+//!                              'valid' -> bool, 'updated' -> seconds; of an erasure-coded
+//!                              policy, suffix -> {index of a fragment, or None: MD5}
 //! <partition>/hashes.invalid   suffixes changed since, one a line
 //! ```
 //!
@@ -18,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use cairn_formats::pickle::{self, Value};
-use cairn_types::{ObjectHash, PolicyIndex};
+use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 use md5::{Digest, Md5};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -36,6 +37,73 @@ const INVALID: &str = "hashes.invalid";
 /// A `hashes.pkl` has at most 4,096 suffixes; anything far larger is not one.
 const FILE_MAX: u64 = 16 << 20;
 
+/// What a suffix has instead of one MD5 where its policy is erasure-coded: under each index that
+/// of the times of its fragments, under `None` that of all that fragments have in common (what
+/// is durable, metadata, tombstones).
+pub type FragmentHashes = BTreeMap<Option<u32>, String>;
+
+/// The hash of one suffix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SuffixHash {
+    Whole(String),
+    Fragments(FragmentHashes),
+}
+
+impl SuffixHash {
+    /// Of a replicated policy.
+    pub fn whole(&self) -> Option<&str> {
+        match self {
+            SuffixHash::Whole(hash) => Some(hash),
+            SuffixHash::Fragments(_) => None,
+        }
+    }
+
+    /// Of an erasure-coded policy.
+    pub fn fragments(&self) -> Option<&FragmentHashes> {
+        match self {
+            SuffixHash::Whole(_) => None,
+            SuffixHash::Fragments(hashes) => Some(hashes),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        match self {
+            SuffixHash::Whole(hash) => hash.is_empty(),
+            SuffixHash::Fragments(hashes) => hashes.is_empty(),
+        }
+    }
+
+    /// As it stands in `hashes.pkl` and in answers to REPLICATE.
+    pub fn to_value(&self) -> Value {
+        match self {
+            SuffixHash::Whole(hash) => Value::str(hash),
+            SuffixHash::Fragments(hashes) => {
+                let pair = |(index, hash): (&Option<u32>, &String)| {
+                    let index = index.map_or(Value::None, |index| Value::Int(index.into()));
+                    (index, Value::str(hash))
+                };
+                Value::Dict(hashes.iter().map(pair).collect())
+            }
+        }
+    }
+
+    /// `None`: no hash, or nothing of the kind.
+    pub fn from_value(value: &Value) -> Option<Self> {
+        let Some(pairs) = value.as_dict() else {
+            return Some(SuffixHash::Whole(value.as_str()?.to_owned()));
+        };
+        let pair = |(index, hash): &(Value, Value)| {
+            let index = match index {
+                Value::None => None,
+                index => Some(u32::try_from(index.as_int()?).ok()?),
+            };
+            Some((index, hash.as_str()?.to_owned()))
+        };
+        let pairs: Option<FragmentHashes> = pairs.iter().map(pair).collect();
+        pairs.map(SuffixHash::Fragments)
+    }
+}
+
 /// The hashes of one partition.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SuffixHashes {
@@ -44,7 +112,7 @@ pub struct SuffixHashes {
     /// When they were last written, in seconds; -1 where the file does not say.
     pub updated: f64,
     /// `None`: changed since it was hashed.
-    pub suffixes: BTreeMap<String, Option<String>>,
+    pub suffixes: BTreeMap<String, Option<SuffixHash>>,
 }
 
 pub(crate) fn is_suffix(text: &str) -> bool {
@@ -111,7 +179,7 @@ fn from_value(value: &Value) -> Option<SuffixHashes> {
             "valid" => hashes.valid = value.as_int()? != 0,
             "updated" => hashes.updated = value.as_float()?,
             suffix if is_suffix(suffix) => {
-                let hash = value.as_str().map(str::to_owned);
+                let hash = SuffixHash::from_value(value);
                 hashes.suffixes.insert(suffix.to_owned(), hash);
             }
             _ => return None,
@@ -125,7 +193,7 @@ fn to_value(hashes: &SuffixHashes) -> Value {
         .suffixes
         .iter()
         .map(|(suffix, hash)| {
-            let hash = hash.as_ref().map_or(Value::None, Value::str);
+            let hash = hash.as_ref().map_or(Value::None, SuffixHash::to_value);
             (Value::str(suffix), hash)
         })
         .collect();
@@ -179,11 +247,11 @@ pub fn consolidate_hashes(disk: &Disk, partition_dir: &str) -> Result<SuffixHash
 /// A partition's suffix hashes, and how many of them had to be made anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hashed {
-    pub hashes: BTreeMap<String, String>,
+    pub hashes: BTreeMap<String, SuffixHash>,
     pub hashed: u64,
 }
 
-/// The suffix hashes of a partition of a replicated policy, those that changed and those of
+/// The suffix hashes of a partition, those that changed and those of
 /// `recalculate` hashed anew. `look`: for suffixes that `hashes.pkl` does not know, too. Cleans
 /// up on its way, as Swift does.
 pub fn get_hashes(
@@ -220,7 +288,7 @@ pub fn get_hashes(
         let pending: Vec<String> = hashes
             .suffixes
             .iter()
-            .filter(|(_, hash)| hash.as_ref().is_none_or(String::is_empty))
+            .filter(|(_, hash)| hash.as_ref().is_none_or(SuffixHash::is_empty))
             .map(|(suffix, _)| suffix.clone())
             .collect();
         for suffix in pending {
@@ -257,7 +325,7 @@ fn hash_suffix(
     policy: PolicyIndex,
     partition: u32,
     suffix: &str,
-) -> Result<Option<String>, DiskError> {
+) -> Result<Option<SuffixHash>, DiskError> {
     let dir = format!("{}/{suffix}", partition_dir(policy, partition));
     let mut names = match list(disk, &dir) {
         Ok(names) => names,
@@ -265,33 +333,77 @@ fn hash_suffix(
         Err(error) => return Err(error),
     };
     names.sort();
-    let mut md5 = Md5::new();
+    let mut hashers = Hashers::default();
     for name in names {
         let Some(hash) = ObjectHash::from_hex(&name) else {
             continue;
         };
         let files = engine.clean_up(disk, policy, partition, hash)?;
-        hash_files(&mut md5, &files);
+        hashers.add(&files);
     }
     if remove_dir(disk, &dir) {
         return Ok(None);
     }
-    Ok(Some(xattr::hex(&md5.finalize().into())))
+    Ok(Some(match engine.unique_fragments(policy) {
+        Some(_) => SuffixHash::Fragments(hashers.finish()),
+        None => SuffixHash::Whole(hex_of(hashers.common)),
+    }))
 }
 
-/// Adds the names of the files that count, in Swift's order.
-fn hash_files(md5: &mut Md5, files: &OnDiskFiles) {
-    for entry in [&files.meta, &files.tombstone, &files.data]
-        .into_iter()
-        .flatten()
-    {
-        md5.update(entry.timestamp.internal().as_bytes());
-        md5.update(entry.extension().as_bytes());
+fn hex_of(md5: Md5) -> String {
+    xattr::hex(&md5.finalize().into())
+}
+
+/// MD5s of the names of files that count.
+#[derive(Default)]
+struct Hashers {
+    common: Md5,
+    is_used: bool,
+    by_index: BTreeMap<u32, Md5>,
+}
+
+impl Hashers {
+    fn add_common(&mut self, time: Timestamp, what: &str) {
+        self.common.update(time.internal().as_bytes());
+        self.common.update(what.as_bytes());
+        self.is_used = true;
     }
-    let content_type = files.content_type.as_ref();
-    if let Some(time) = content_type.and_then(|e| e.content_type_timestamp) {
-        md5.update(time.internal().as_bytes());
-        md5.update(b"_ctype");
+
+    /// Adds the files of one object, in Swift's order.
+    fn add(&mut self, files: &OnDiskFiles) {
+        for entry in [&files.meta, &files.tombstone].into_iter().flatten() {
+            self.add_common(entry.timestamp, entry.extension());
+        }
+        match &files.data {
+            Some(entry) if entry.fragment_index().is_none() => {
+                self.add_common(entry.timestamp, entry.extension());
+            }
+            _ => self.add_fragments(files),
+        }
+        let content_type = files.content_type.as_ref();
+        if let Some(time) = content_type.and_then(|e| e.content_type_timestamp) {
+            self.add_common(time, "_ctype");
+        }
+    }
+
+    fn add_fragments(&mut self, files: &OnDiskFiles) {
+        for set in &files.fragments.sets {
+            for index in set.indices() {
+                let md5 = self.by_index.entry(index).or_default();
+                md5.update(set.timestamp.internal().as_bytes());
+            }
+        }
+        // However the files say it.
+        if let Some(durable) = files.fragments.durable {
+            self.add_common(durable, ".durable");
+        }
+    }
+
+    fn finish(self) -> FragmentHashes {
+        let common = self.is_used.then(|| (None, hex_of(self.common)));
+        let by_index = self.by_index.into_iter();
+        let by_index = by_index.map(|(index, md5)| (Some(index), hex_of(md5)));
+        common.into_iter().chain(by_index).collect()
     }
 }
 

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cairn_disk::object_file::Content;
 use cairn_disk::{
-    Device, Devices, DevicesConfig, DiskError, DiskFileConfig, DiskFileEngine, Metadata,
-    ObjectEngine, ObjectKey, OpenOptions, async_pending, suffix_hashes,
+    Device, Devices, DevicesConfig, DiskError, DiskFileConfig, DiskFileEngine, Durability,
+    FragmentChoice, Metadata, ObjectEngine, ObjectKey, OpenOptions, async_pending, suffix_hashes,
 };
-use cairn_types::{HashPath, PolicyIndex, Timestamp};
+use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 
 /// Sets Swift up on `DEVICES`, with the hash suffix `endcap` and one policy; offers a manager `m`.
 const PRELUDE: &str = r#"
@@ -65,7 +65,11 @@ fn world() -> Option<World> {
     let hash_path = HashPath::new("", "endcap");
     Some(World {
         device: Devices::new(devices).get("d").unwrap(),
-        engine: DiskFileEngine::new(hash_path.clone(), DiskFileConfig::default()),
+        engine: DiskFileEngine::new(
+            hash_path.clone(),
+            &PolicySet::single(),
+            DiskFileConfig::default(),
+        ),
         hash_path,
         python,
         root,
@@ -102,6 +106,7 @@ impl World {
             now: Timestamp::from_secs(4_000_000_000),
             open_expired: true,
             inline_limit: 1 << 20,
+            fragment: FragmentChoice::default(),
         };
         let disk = self.device.disk()?;
         let open = self.engine.open(&disk, &self.key(object), &options)?;
@@ -130,7 +135,13 @@ impl World {
         }
         let disk = self.device.disk().unwrap();
         self.engine
-            .put_small(&disk, &self.key(object), Bytes::from(body), metadata)
+            .put_small(
+                &disk,
+                &self.key(object),
+                Bytes::from(body),
+                metadata,
+                Durability::AtOnce,
+            )
             .unwrap()
             .finish(&disk)
             .unwrap();
@@ -279,7 +290,7 @@ df('s2').delete(Timestamp(4000000002))
     };
     let ours: Vec<String> = ours
         .iter()
-        .map(|(suffix, hash)| format!("\"{suffix}\": \"{hash}\""))
+        .map(|(suffix, hash)| format!("\"{suffix}\": \"{}\"", hash.whole().unwrap()))
         .collect();
     let ours = format!("{{{}}}", ours.join(", "));
     assert_eq!(world.swift(&script("")), ours);

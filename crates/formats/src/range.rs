@@ -13,8 +13,9 @@ const MAX_NON_ASCENDING: usize = 8;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ByteRanges(Vec<Spec>);
 
+/// One range as it was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Spec {
+pub enum Spec {
     /// `5-`
     From(u64),
     /// `5-9`: both included
@@ -46,6 +47,11 @@ impl ByteRanges {
         }
         let specs = header[6..].split(',').map(Spec::parse);
         specs.collect::<Option<Vec<_>>>().map(ByteRanges)
+    }
+
+    /// As they were asked for.
+    pub fn specs(&self) -> &[Spec] {
+        &self.0
     }
 
     /// The ranges that exist in content of that length, ends excluded. Empty: unsatisfiable, or

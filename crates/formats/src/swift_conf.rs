@@ -5,7 +5,8 @@
 //! hold any bytes, and they come out as they are written.
 
 use cairn_types::{
-    Constraints, HashPath, PolicyError, PolicyIndex, PolicyKind, PolicySet, StoragePolicy,
+    Constraints, EcType, ErasureScheme, HashPath, PolicyError, PolicyIndex, PolicyKind, PolicySet,
+    StoragePolicy, erasure_scheme::DEFAULT_SEGMENT_SIZE,
 };
 use thiserror::Error;
 
@@ -105,14 +106,14 @@ const ERASURE_OPTIONS: [&str; 5] = [
 ];
 
 fn policy(index: &str, section: &Section) -> Result<StoragePolicy, ConfError> {
-    let kind = match section.str_or("policy_type", "replication") {
-        "replication" => PolicyKind::Replication,
-        "erasure_coding" => PolicyKind::ErasureCoding,
+    let is_erasure_coded = match section.str_or("policy_type", "replication") {
+        "replication" => false,
+        "erasure_coding" => true,
         _ => return Err(section.bad("policy_type", "expected replication or erasure_coding")),
     };
     for (option, _) in section.iter() {
         let known = POLICY_OPTIONS.contains(&option)
-            || (kind == PolicyKind::ErasureCoding && ERASURE_OPTIONS.contains(&option));
+            || (is_erasure_coded && ERASURE_OPTIONS.contains(&option));
         if !known {
             return Err(section.bad(option, "a storage policy has no such option; remove it"));
         }
@@ -135,14 +136,55 @@ fn policy(index: &str, section: &Section) -> Result<StoragePolicy, ConfError> {
     if index != 0 && (reserved(&name) || aliases.iter().any(reserved)) {
         return Err(section.bad("name", "Policy-0 is the name of policy 0 alone"));
     }
+    let deprecated = section.bool_or("deprecated", false);
+    let kind = if is_erasure_coded {
+        PolicyKind::ErasureCoding(erasure_scheme(section, deprecated)?)
+    } else {
+        PolicyKind::Replication
+    };
     Ok(StoragePolicy {
         index: PolicyIndex(index),
         name,
         aliases,
         is_default: section.bool_or("default", false),
-        deprecated: section.bool_or("deprecated", false),
+        deprecated,
         kind,
     })
+}
+
+/// The `ec_*` options of a policy.
+fn erasure_scheme(section: &Section, deprecated: bool) -> Result<ErasureScheme, ConfError> {
+    let name = section.required("ec_type", "name the policy's erasure code")?;
+    let Some(ec_type) = EcType::by_name(name) else {
+        return Err(section.bad(
+            "ec_type",
+            "expected isa_l_rs_vand, isa_l_rs_cauchy or liberasurecode_rs_vand",
+        ));
+    };
+    let count = |option: &str, default: Option<usize>| match (section.get(option), default) {
+        (None, Some(default)) => Ok(default),
+        (None, None) => Err(section.bad(option, "an erasure-coded policy needs it")),
+        (Some(value), _) => value
+            .trim()
+            .parse()
+            .map_err(|_| section.bad(option, "expected a whole number, 1 or more")),
+    };
+    let data = count("ec_num_data_fragments", None)?;
+    let parity = count("ec_num_parity_fragments", None)?;
+    let segment_size = count("ec_object_segment_size", Some(DEFAULT_SEGMENT_SIZE))?;
+    let duplication = count("ec_duplication_factor", Some(1))?;
+    let scheme = ErasureScheme::new(ec_type, data, parity)
+        .and_then(|scheme| scheme.with_segment_size(segment_size))
+        .and_then(|scheme| scheme.with_duplication(duplication))
+        .map_err(|error| section.bad(error.option(), error.to_string()))?;
+    if scheme.is_known_to_lose_data() && !deprecated {
+        return Err(section.bad(
+            "ec_num_parity_fragments",
+            "isa_l_rs_vand can lose objects with 5 or more: take isa_l_rs_cauchy, or say \
+             'deprecated = yes' and move the objects to another policy",
+        ));
+    }
+    Ok(scheme)
 }
 
 fn constraints(conf: &Conf) -> Result<Constraints, ConfError> {
@@ -221,7 +263,9 @@ valid_api_versions = v1, v2
             PolicyIndex(0)
         );
         let deep = conf.policies.by_index(PolicyIndex(7)).unwrap();
-        assert_eq!(deep.kind, PolicyKind::ErasureCoding);
+        let scheme = deep.erasure().unwrap();
+        assert_eq!(scheme.description(), "isa_l_rs_vand 4+2");
+        assert_eq!((scheme.segment_size(), scheme.duplication()), (1 << 20, 1));
         assert_eq!(conf.constraints.max_meta_count, 5);
         assert_eq!(conf.constraints.valid_api_versions, ["v1", "v2"]);
         assert_eq!(conf.constraints.max_file_size, 5_368_709_122);
@@ -255,6 +299,14 @@ valid_api_versions = v1, v2
             ),
             ("[storage-policy:0]\nname = a\nec_type = x", "ec_type"),
             (
+                "[storage-policy:0]\nname = a\npolicy_type = erasure_coding",
+                "ec_type",
+            ),
+            (
+                "[storage-policy:0]\nname = a\npolicy_type = erasure_coding\nec_type = shss",
+                "isa_l_rs_cauchy",
+            ),
+            (
                 "[storage-policy:1]\nname = a\ndefault = yes",
                 "none has index 0",
             ),
@@ -265,6 +317,37 @@ valid_api_versions = v1, v2
         ] {
             let error = refused(text);
             assert!(error.contains(part), "{text:?}: {error}");
+        }
+        for (options, part) in [
+            ("ec_num_data_fragments = 4", "ec_num_parity_fragments"),
+            (
+                "ec_num_data_fragments = 0\nec_num_parity_fragments = 2",
+                "data",
+            ),
+            (
+                "ec_num_data_fragments = 4\nec_num_parity_fragments = -2",
+                "\"-2\"",
+            ),
+            (
+                "ec_num_data_fragments = 9\nec_num_parity_fragments = 5",
+                "deprecated",
+            ),
+            (
+                "ec_num_data_fragments = 4\nec_num_parity_fragments = 2\n\
+                 ec_object_segment_size = 0",
+                "ec_object_segment_size",
+            ),
+            (
+                "ec_num_data_fragments = 4\nec_num_parity_fragments = 2\n\
+                 ec_duplication_factor = none",
+                "ec_duplication_factor",
+            ),
+        ] {
+            let error = refused(&format!(
+                "[storage-policy:0]\nname = a\npolicy_type = erasure_coding\n\
+                 ec_type = isa_l_rs_vand\n{options}"
+            ));
+            assert!(error.contains(part), "{options:?}: {error}");
         }
         let error = SwiftConf::parse("swift.conf", b"").unwrap_err();
         assert_eq!(

@@ -10,6 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use thiserror::Error;
 
 use crate::body::Body;
+use crate::interim::Interim;
 use crate::service::{Request, Response};
 
 /// Why a call brought no response. Whether the server saw the request decides who may retry.
@@ -54,7 +55,8 @@ impl Client {
     }
 
     /// Sends a request whose URI is a path (and query) to `address`; answers with the response's
-    /// head as soon as it is there.
+    /// head as soon as it is there. An [`Interim`] among its extensions hears of each
+    /// `100 Continue` before that.
     pub async fn call(
         &self,
         address: SocketAddr,
@@ -67,6 +69,13 @@ impl Client {
             .map_err(|e: http::uri::InvalidUri| CallError::BadRequest(e.to_string()))?;
         *request.uri_mut() = uri;
         *request.version_mut() = http::Version::HTTP_11;
+        if let Some(interim) = request.extensions_mut().remove::<Interim>() {
+            hyper::ext::on_informational(&mut request, move |answer| {
+                if answer.status() == http::StatusCode::CONTINUE {
+                    interim.send(answer.headers());
+                }
+            });
+        }
         match tokio::time::timeout(timeout, self.0.request(request)).await {
             Ok(Ok(response)) => Ok(response.map(Body::incoming)),
             Ok(Err(error)) if error.is_connect() => Err(CallError::Connect {

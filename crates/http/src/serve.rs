@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::StatusCode;
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderValue};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -18,6 +18,7 @@ use tracing::{debug, warn};
 
 use crate::body::Body;
 use crate::context::Context;
+use crate::interim::InterimSocket;
 use crate::metrics::Metrics;
 use crate::request_line::RequestLines;
 use crate::respond;
@@ -167,7 +168,8 @@ async fn connection(
     // Small answers leave at once.
     let _ = stream.set_nodelay(true);
     let open = GaugeGuard::new(shared.metrics.connections(shared.options.server));
-    let (socket, due) = RequestLines::new(stream);
+    let (socket, interims) = InterimSocket::new(stream);
+    let (socket, due) = RequestLines::new(socket);
     let activity = watch::Sender::new(Activity::default());
     let activity = &activity;
     let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
@@ -176,9 +178,17 @@ async fn connection(
             activity.under_way = true;
         });
         let (shared, due) = (shared.clone(), due.clone());
-        let request = request.map(|body| Body::of_request(body, due));
+        let mut request = request.map(|body| Body::of_request(body, due));
+        let waits = request.headers().contains_key(EXPECT);
+        let interims = waits.then(|| interims.clone());
+        if let Some(interims) = &interims {
+            request.extensions_mut().insert(interims.begin());
+        }
         async move {
             let response = answer(request, peer, &shared).await;
+            if let Some(interims) = interims {
+                interims.end();
+            }
             activity.send_modify(|activity| activity.under_way = false);
             Ok::<_, Infallible>(response)
         }

@@ -71,7 +71,7 @@ impl TakenOver {
 
 impl Db {
     pub(crate) fn begin_sharding(&self, config: &IndexConfig) -> Result<bool> {
-        let mut writer = self.writer();
+        let mut writer = self.writer()?;
         let opened = self.open_merged(config, &mut writer)?;
         let Some(conn) = writer.as_ref() else {
             return Ok(false);
@@ -110,7 +110,7 @@ impl Db {
     }
 
     pub(crate) fn end_sharding(&self, config: &IndexConfig) -> Result<bool> {
-        let mut writer = self.writer();
+        let mut writer = self.writer()?;
         let dir = self.key.dir(&config.devices);
         let mut files = files::db_files(&dir, &self.key.hash.hex())?;
         let (Some(_fresh), Some(retiring)) = (files.pop(), files.pop()) else {
@@ -131,7 +131,7 @@ impl Db {
         new: &NewDb,
         epoch: Option<&str>,
     ) -> Result<bool> {
-        let _writer = self.writer();
+        let _writer = self.writer()?;
         if self.exists(config)? {
             return Ok(false);
         }
@@ -171,6 +171,7 @@ impl Db {
             let schema = Schema {
                 indexed: true,
                 has_epoch: false,
+                known_triggers: true,
             };
             conn.execute_batch("BEGIN IMMEDIATE")?;
             fill(ContainerBroker(self.broker(config, &conn, schema, true)))?;

@@ -112,6 +112,7 @@ pub(crate) fn diskfile(section: &Section) -> Result<DiskFileConfig, ConfError> {
     let megabytes = section.u64_or("mb_per_sync", defaults.bytes_per_sync >> 20)?;
     Ok(DiskFileConfig {
         reclaim_age: section.seconds_or("reclaim_age", defaults.reclaim_age.as_secs_f64())?,
+        commit_window: section.seconds_or("commit_window", defaults.commit_window.as_secs_f64())?,
         keep_cache_size: section.u64_or("keep_cache_size", defaults.keep_cache_size)?,
         etag_validate_pct: percent,
         etag_recheck_interval: section.seconds_or(

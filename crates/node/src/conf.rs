@@ -323,7 +323,7 @@ use = egg:swift#recon
 recon_cache_path = /var/cache/swift
 [object-updater]
 interval = 5
-[object-reconstructor]
+[drive-audit]
 ";
 
     #[test]
@@ -343,7 +343,7 @@ interval = 5
             Some("5")
         );
         assert!(conf.daemon("object-auditor").is_none());
-        assert_eq!(conf.daemons_not_served(), ["object-reconstructor"]);
+        assert_eq!(conf.daemons_not_served(), ["drive-audit"]);
     }
 
     #[test]

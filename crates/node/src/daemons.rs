@@ -15,8 +15,9 @@ use cairn_daemons::{
     ContainerReconciler, ContainerReconcilerConfig, ContainerSharder, ContainerSharderConfig,
     ContainerUpdater, ContainerUpdaterConfig, DbAuditor, DbAuditorConfig, DbReplicator,
     DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer,
-    ObjectExpirerConfig, ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReconcilerParts,
-    ReplicatorConfig, ReplicatorParts, SharderParts, UpdaterConfig, Written,
+    ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, Only, OnlyThese,
+    ReconcilerParts, ReconstructorConfig, ReplicatorConfig, ReplicatorParts, SharderParts,
+    UpdaterConfig, Written,
 };
 use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;
@@ -47,12 +48,13 @@ pub enum DaemonKind {
     ContainerUpdater,
     ObjectAuditor,
     ObjectExpirer,
+    ObjectReconstructor,
     ObjectReplicator,
     ObjectUpdater,
 }
 
 impl DaemonKind {
-    pub const ALL: [DaemonKind; 11] = [
+    pub const ALL: [DaemonKind; 13] = [
         DaemonKind::AccountAuditor,
         DaemonKind::AccountReaper,
         DaemonKind::AccountReplicator,
@@ -63,6 +65,7 @@ impl DaemonKind {
         DaemonKind::ContainerUpdater,
         DaemonKind::ObjectAuditor,
         DaemonKind::ObjectExpirer,
+        DaemonKind::ObjectReconstructor,
         DaemonKind::ObjectReplicator,
         DaemonKind::ObjectUpdater,
     ];
@@ -80,6 +83,7 @@ impl DaemonKind {
             DaemonKind::ContainerUpdater => "container-updater",
             DaemonKind::ObjectAuditor => "object-auditor",
             DaemonKind::ObjectExpirer => "object-expirer",
+            DaemonKind::ObjectReconstructor => "object-reconstructor",
             DaemonKind::ObjectReplicator => "object-replicator",
             DaemonKind::ObjectUpdater => "object-updater",
         }
@@ -102,6 +106,7 @@ impl DaemonKind {
             | DaemonKind::ContainerUpdater => Role::Container,
             DaemonKind::ObjectAuditor
             | DaemonKind::ObjectExpirer
+            | DaemonKind::ObjectReconstructor
             | DaemonKind::ObjectReplicator
             | DaemonKind::ObjectUpdater => Role::Object,
         }
@@ -122,6 +127,17 @@ pub struct Narrowed {
     pub processes: Option<u64>,
     /// … this is that one, counted from 0.
     pub process: Option<u64>,
+}
+
+impl Narrowed {
+    /// In the words of replicator and reconstructor.
+    fn only(&self) -> Only {
+        Only {
+            devices: self.devices.clone(),
+            partitions: self.partitions.clone(),
+            policies: self.policies.clone(),
+        }
+    }
 }
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -230,7 +246,7 @@ fn make_at(
         DaemonKind::ContainerSharder => {
             let mut config = ContainerSharderConfig::read(section)?;
             config.auto_shard &= !narrowed.no_auto_shard;
-            let conf = internal_client_conf(section, place, ground.conf);
+            let conf = internal_client_conf(kind, section, place, ground.conf);
             let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)
                 .with_context(|| format!("internal_client_conf_path = {}", conf.display()))?;
             let tries = config.request_tries;
@@ -360,29 +376,49 @@ fn make_at(
                 |expirer, stop| expirer.run(stop),
             )
         }
+        DaemonKind::ObjectReconstructor => Daemon::new(
+            kind,
+            ObjectReconstructor::new(
+                ReconstructorConfig::read(section)?,
+                replicator_parts(section, place, &cluster, storage, backends, clock)?,
+            ),
+            move |reconstructor| {
+                let only = narrowed.only();
+                async move { _ = reconstructor.once(&only).await }
+            },
+            |reconstructor, stop| reconstructor.run(stop),
+        ),
         DaemonKind::ObjectReplicator => Daemon::new(
             kind,
             ObjectReplicator::new(
                 ReplicatorConfig::read(section)?,
-                ReplicatorParts {
-                    engine: engine(section, &cluster)?,
-                    policies: cluster.policies.clone(),
-                    rings: cluster.rings()?,
-                    devices: storage.devices(place, section)?,
-                    backends,
-                    clock,
-                },
+                replicator_parts(section, place, &cluster, storage, backends, clock)?,
             ),
             move |replicator| {
-                let only = Only {
-                    devices: narrowed.devices.clone(),
-                    partitions: narrowed.partitions.clone(),
-                    policies: narrowed.policies.clone(),
-                };
+                let only = narrowed.only();
                 async move { _ = replicator.once(&only).await }
             },
             |replicator, stop| replicator.run(stop),
         ),
+    })
+}
+
+/// What replicator and reconstructor stand on.
+fn replicator_parts(
+    section: &Section,
+    place: &Place,
+    cluster: &Cluster,
+    storage: &mut Storage,
+    backends: Arc<Backends>,
+    clock: Clock,
+) -> Result<ReplicatorParts> {
+    Ok(ReplicatorParts {
+        engine: engine(section, cluster)?,
+        policies: cluster.policies.clone(),
+        rings: cluster.rings()?,
+        devices: storage.devices(place, section)?,
+        backends,
+        clock,
     })
 }
 
@@ -395,7 +431,8 @@ fn db_kind(kind: DaemonKind) -> DbKind {
 
 fn engine(section: &Section, cluster: &Cluster) -> Result<DiskFileEngine> {
     let config = backends::diskfile(section)?;
-    Ok(DiskFileEngine::new(cluster.hash_path.clone(), config))
+    let hash_path = cluster.hash_path.clone();
+    Ok(DiskFileEngine::new(hash_path, &cluster.policies, config))
 }
 
 /// A conf that is a daemon's alone says so by its name, as in Swift; such a one has its

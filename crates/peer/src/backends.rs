@@ -24,6 +24,7 @@ pub struct Backends {
     network: Option<Arc<dyn Network>>,
     local: RwLock<HashMap<SocketAddr, Handler>>,
     client: Client,
+    connect_timeout: Duration,
 }
 
 impl Backends {
@@ -34,6 +35,7 @@ impl Backends {
             network: None,
             local: RwLock::default(),
             client,
+            connect_timeout,
         })
     }
 
@@ -43,12 +45,17 @@ impl Backends {
             network: Some(network),
             local: RwLock::default(),
             client: Client::new(Duration::from_secs(1), 1, Duration::from_secs(1)),
+            connect_timeout: Duration::from_secs(1),
         })
     }
 
     /// Are calls to `address` answered without a socket?
     pub fn is_in_process(&self, address: SocketAddr) -> bool {
         self.network.is_some() || self.local(address).is_some()
+    }
+
+    pub(crate) fn connect_timeout(&self) -> Duration {
+        self.connect_timeout
     }
 
     /// From now on calls to `address` are answered by `handler`, without a socket.

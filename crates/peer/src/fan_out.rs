@@ -27,7 +27,8 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn none() -> Self {
+    /// Of a node that did not answer.
+    pub fn none() -> Self {
         Answer {
             status: 503,
             headers: HeaderMap::new(),

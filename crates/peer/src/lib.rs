@@ -11,6 +11,7 @@ pub mod nodes;
 pub mod put;
 pub mod quorum;
 pub mod rings;
+pub mod two_phase;
 
 pub use backends::{Answered, Backends, Network};
 pub use cairn_http::client::CallError;

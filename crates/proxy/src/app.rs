@@ -1,6 +1,7 @@
 //! The proxy application: the innermost service of its pipeline. Finds what a path names, asks
 //! for permission, and hands the request to the controller of its kind.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cairn_formats::ini::ConfError;
@@ -10,7 +11,7 @@ use cairn_http::{
     Clock, ContainerInfo, Context, Request, Response, Service, ServiceFuture, SwiftInfo, respond,
 };
 use cairn_peer::{Backends, ErrorLimiter, Rings};
-use cairn_types::{Constraints, HashPath, PolicySet, Timestamp};
+use cairn_types::{Constraints, HashPath, PolicyIndex, PolicySet, Timestamp};
 use http::header::{ALLOW, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, StatusCode};
 use serde_json::json;
@@ -19,6 +20,7 @@ use crate::container::UPDATE;
 use crate::info::KnownAccount;
 use crate::info_cache::InfoCache;
 use crate::object::Name;
+use crate::object::erasure::Erasure;
 use crate::request::{self, Incoming, Target};
 use crate::settings::{ProxyOptions, ProxySettings};
 use crate::shards::RootListing;
@@ -28,6 +30,8 @@ pub struct Proxy {
     pub(crate) options: ProxyOptions,
     pub(crate) constraints: Arc<Constraints>,
     pub(crate) policies: Arc<PolicySet>,
+    /// Of the policies that are erasure-coded.
+    pub(crate) erasures: BTreeMap<PolicyIndex, Arc<Erasure>>,
     pub(crate) hash_path: HashPath,
     pub(crate) rings: Arc<Rings>,
     pub(crate) backends: Arc<Backends>,
@@ -52,6 +56,7 @@ impl Proxy {
         let proxy = Proxy {
             options,
             constraints: settings.constraints,
+            erasures: Erasure::of_policies(&settings.policies),
             policies: settings.policies,
             hash_path: settings.hash_path,
             rings: settings.rings,

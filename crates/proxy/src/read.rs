@@ -136,7 +136,7 @@ impl Proxy {
     }
 
     /// Adds the policy's name where a backend told its index.
-    fn name_policy(&self, response: &mut Response) {
+    pub(crate) fn name_policy(&self, response: &mut Response) {
         if !response.status().is_success() {
             return;
         }

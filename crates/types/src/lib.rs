@@ -5,6 +5,7 @@
 //! the workspace.
 
 pub mod blocks;
+pub mod erasure_scheme;
 pub mod expirer;
 pub mod hash_path;
 pub mod limits;
@@ -13,6 +14,7 @@ pub mod plant;
 pub mod policy;
 pub mod timestamp;
 
+pub use erasure_scheme::{EcType, ErasureScheme, SchemeError};
 pub use hash_path::{HashPath, ObjectHash};
 pub use limits::Constraints;
 pub use metadata::ServerKind;

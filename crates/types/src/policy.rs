@@ -4,6 +4,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::erasure_scheme::ErasureScheme;
+
 /// The number of a policy: 0 is the one from before there were policies, with the directory
 /// names `objects`, `tmp`, `async_pending`; others have `-N` added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -31,10 +33,11 @@ impl fmt::Display for PolicyIndex {
     }
 }
 
+/// How a policy keeps its objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
     Replication,
-    ErasureCoding,
+    ErasureCoding(ErasureScheme),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +49,16 @@ pub struct StoragePolicy {
     /// Still readable and writable in containers that have it; new containers can't choose it.
     pub deprecated: bool,
     pub kind: PolicyKind,
+}
+
+impl StoragePolicy {
+    /// How its objects are cut into fragments; `None` for a replicated policy.
+    pub fn erasure(&self) -> Option<&ErasureScheme> {
+        match &self.kind {
+            PolicyKind::Replication => None,
+            PolicyKind::ErasureCoding(scheme) => Some(scheme),
+        }
+    }
 }
 
 /// All policies of a cluster; there is exactly one default among them.

@@ -28,6 +28,7 @@ const PROGRAMS: &[&str] = &[
     "swift-container-updater",
     "swift-object-auditor",
     "swift-object-expirer",
+    "swift-object-reconstructor",
     "swift-object-replicator",
     "swift-object-updater",
     "swift-init",
@@ -35,7 +36,7 @@ const PROGRAMS: &[&str] = &[
     "swift-ring-builder",
 ];
 /// Those that only OpenStack Swift has.
-const UPSTREAM_ONLY: &[&str] = &["swift-container-sync", "swift-object-reconstructor"];
+const UPSTREAM_ONLY: &[&str] = &["swift-container-sync"];
 
 const PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache etag-quoter \
                         listing_formats bulk tempurl ratelimit crossdomain tempauth staticweb \
@@ -88,6 +89,13 @@ default = yes
 [storage-policy:1]
 name = silver
 policy_type = replication
+
+[storage-policy:2]
+name = ec42
+policy_type = erasure_coding
+ec_type = liberasurecode_rs_vand
+ec_num_data_fragments = 4
+ec_num_parity_fragments = 2
 ";
 
 /// Writes everything below `dir`: confs, rings, programs, scripts, and folders to be mounted.
@@ -120,6 +128,7 @@ pub(super) fn write(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
         ("container", 1, 3),
         ("object", 0, 3),
         ("object-1", 0, 2),
+        ("object-2", 0, 6),
     ] {
         ring(dir, &etc, kind, port, replicas)?;
     }
@@ -259,6 +268,11 @@ fn ring(dir: &Path, etc: &Path, kind: &str, port: u32, replicas: u32) -> Result<
         let port = 6200 + node * 10 + port;
         let device = format!("r1z{node}-127.0.0.{node}:{port}/sdb{node}");
         run(&["add", &device, "1"])?;
+        // More replicas than nodes: each has a second device.
+        if replicas > 4 {
+            let device = format!("r1z{node}-127.0.0.{node}:{port}/sdb{}", node + 4);
+            run(&["add", &device, "1"])?;
+        }
     }
     run(&["rebalance"])?;
     Ok(())

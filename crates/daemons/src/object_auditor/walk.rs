@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use cairn_disk::audit::{self, Audited};
 use cairn_disk::object_file::Content;
-use cairn_disk::{Device, DiskError, ObjectEngine, ObjectReader, OpenObject, OpenOptions};
+use cairn_disk::{
+    Device, DiskError, FragmentChoice, ObjectEngine, ObjectReader, OpenObject, OpenOptions,
+};
 use cairn_http::own_thread;
 use cairn_types::{ObjectHash, PolicyIndex};
 use serde_json::{Map, Value};
@@ -191,6 +193,7 @@ impl Walk {
             now: self.auditor.parts.clock.now(),
             open_expired: false,
             inline_limit: if is_read { INLINE } else { 0 },
+            fragment: FragmentChoice::default(),
         };
         let temporary = self.auditor.config.rsync_tempfile_timeout;
         let audited = device.write(move |disk| {

@@ -64,9 +64,9 @@ impl Pass {
 
     async fn jobs_of_policy(&self, policy: PolicyIndex, ring: &Arc<LoadedRing>) -> Vec<Job> {
         let mut jobs = Vec::new();
-        let own = self.own_devices(ring).await;
+        let config = &self.replicator.config;
+        let own = own_devices(&config.ring_ip, config.port, ring).await;
         if own.is_empty() {
-            let config = &self.replicator.config;
             error!(
                 policy = policy.0,
                 ip = config.ring_ip,
@@ -116,25 +116,26 @@ impl Pass {
         partitions.retain(|partition| only.is_empty() || only.contains(partition));
         Ok((device, partitions))
     }
+}
 
-    /// The devices of the ring that this server serves.
-    async fn own_devices(&self, ring: &LoadedRing) -> Vec<Arc<RingDevice>> {
-        let devices: Vec<_> = ring.ring().devices().cloned().collect();
-        let (ring_ip, port) = (
-            self.replicator.config.ring_ip.clone(),
-            self.replicator.config.port,
-        );
-        // Names are looked up.
-        let own = own_thread::blocking(move || {
-            let own = OwnAddress::of(&ring_ip);
-            let is_own = |device: &Arc<RingDevice>| {
-                port.is_none_or(|port| port == device.replication_port)
-                    && own.is(&device.replication_ip)
-            };
-            devices.into_iter().filter(is_own).collect()
-        });
-        own.await.unwrap_or_default()
-    }
+/// The devices of the ring that the server at this address serves.
+pub(crate) async fn own_devices(
+    ring_ip: &str,
+    port: Option<u16>,
+    ring: &LoadedRing,
+) -> Vec<Arc<RingDevice>> {
+    let devices: Vec<_> = ring.ring().devices().cloned().collect();
+    let ring_ip = ring_ip.to_owned();
+    // Names are looked up.
+    let own = own_thread::blocking(move || {
+        let own = OwnAddress::of(&ring_ip);
+        let is_own = |device: &Arc<RingDevice>| {
+            port.is_none_or(|port| port == device.replication_port)
+                && own.is(&device.replication_ip)
+        };
+        devices.into_iter().filter(is_own).collect()
+    });
+    own.await.unwrap_or_default()
 }
 
 fn job(

@@ -233,7 +233,7 @@ impl Pass {
 }
 
 /// Waits while clients' operations queue for the device.
-pub(super) async fn yield_to_clients(device: &Device) {
+pub(crate) async fn yield_to_clients(device: &Device) {
     let until = Instant::now() + YIELD;
     while device.is_busy() && Instant::now() < until {
         sleep(YIELD_STEP).await;

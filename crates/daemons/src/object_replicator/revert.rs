@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
-use cairn_disk::DiskError;
 use cairn_disk::replication::{Contents, ReplicationLock, remove_partition};
-use cairn_types::ObjectHash;
+use cairn_disk::{Device, DiskError};
 use cairn_types::plant::Plant;
+use cairn_types::{ObjectHash, PolicyIndex};
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
@@ -57,7 +57,7 @@ impl Pass {
     /// Tells whether the partition has gone.
     async fn hand_over(&self, job: &Job, handed: &mut Handed) -> Result<bool, DiskError> {
         // Held by whoever brings us this partition: both would remove what the other just got.
-        let Some(_lock) = lock(job).await? else {
+        let Some(_lock) = lock_partition(&job.device, job.policy, job.partition).await? else {
             info!(
                 device = job.local.device,
                 partition = job.partition,
@@ -135,13 +135,15 @@ fn in_all_regions(handed: &Handed) -> Option<HashSet<ObjectHash>> {
     Some(all)
 }
 
-async fn lock(job: &Job) -> Result<Option<ReplicationLock>, DiskError> {
-    let (policy, partition) = (job.policy, job.partition);
+/// `None`: somebody else has it.
+pub(crate) async fn lock_partition(
+    device: &Device,
+    policy: PolicyIndex,
+    partition: u32,
+) -> Result<Option<ReplicationLock>, DiskError> {
     let deadline = Instant::now() + LOCK_TIMEOUT;
     loop {
-        let lock = job
-            .device
-            .read(move |disk| ReplicationLock::try_partition(disk, policy, partition));
+        let lock = device.read(move |disk| ReplicationLock::try_partition(disk, policy, partition));
         match lock.await? {
             None if Instant::now() < deadline => sleep(LOCK_RETRY).await,
             lock => return Ok(lock),

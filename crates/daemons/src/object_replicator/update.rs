@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use cairn_disk::DiskError;
-use cairn_disk::suffix_hashes::{Hashed, get_hashes};
+use cairn_disk::suffix_hashes::{Hashed, SuffixHash, get_hashes};
 use cairn_formats::pickle;
 use cairn_http::client::CallError;
 use cairn_http::{Body, Request, own_thread};
@@ -17,8 +17,8 @@ use super::config::{HandoffDelete, SyncMethod};
 use super::jobs::Job;
 use super::pass::Pass;
 use super::rsync::RsyncError;
-use super::ssync::{Delivered, SsyncError};
 use crate::calls;
+use crate::ssync::{Delivered, Order, Sender, SsyncError};
 
 /// Hashes of 4,096 suffixes take a quarter of this.
 const HASHES_MAX: u64 = 1 << 20;
@@ -53,6 +53,12 @@ struct Attempts {
     left: usize,
     targets: HashSet<(String, String)>,
     failed: HashSet<(String, String)>,
+}
+
+fn whole(found: Hashed) -> BTreeMap<String, String> {
+    let pairs = found.hashes.into_iter();
+    let pair = |(suffix, hash): (String, SuffixHash)| Some((suffix, hash.whole()?.to_owned()));
+    pairs.filter_map(pair).collect()
 }
 
 pub(super) fn identity(node: &Node) -> (String, String) {
@@ -91,7 +97,7 @@ impl Pass {
             stats.suffix_hash += found.hashed;
             stats.suffix_count += found.hashes.len() as u64;
         });
-        let mut local = found.hashes;
+        let mut local = whole(found);
         let mut primaries = job.nodes.clone();
         own_thread::shuffle(&mut primaries);
         let mut primaries = primaries.into_iter();
@@ -181,7 +187,7 @@ impl Pass {
             return Ok(Outcome::Same);
         }
         // They may be in step again since they were hashed.
-        *local = self.local_hashes(job, suffixes, false).await?.hashes;
+        *local = whole(self.local_hashes(job, suffixes, false).await?);
         suffixes = differing(local);
         if suffixes.is_empty() {
             return Ok(Outcome::Same);
@@ -202,7 +208,28 @@ impl Pass {
         only: Option<&HashSet<cairn_types::ObjectHash>>,
     ) -> Result<Delivered, SyncError> {
         match self.replicator.config.sync_method {
-            SyncMethod::Ssync => Ok(self.ssync(job, node, suffixes, only).await?),
+            SyncMethod::Ssync => {
+                let _turn = self.turn(node).await;
+                let config = &self.replicator.config;
+                let parts = &self.replicator.parts;
+                let sender = Sender {
+                    engine: &parts.engine,
+                    backends: &parts.backends,
+                    daemon: "object-replicator",
+                    node_timeout: config.node_timeout,
+                    http_timeout: config.http_timeout,
+                    hear: &|| self.hear(),
+                };
+                let order = Order {
+                    device: &job.device,
+                    policy: job.policy,
+                    partition: job.partition,
+                    suffixes,
+                    only,
+                    fragments: None,
+                };
+                Ok(sender.ssync(&order, node).await?)
+            }
             SyncMethod::Rsync => {
                 let sent = self.rsync(job, node, suffixes).await;
                 if sent.is_ok() || !job.is_handoff {

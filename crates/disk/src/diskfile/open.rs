@@ -13,10 +13,12 @@ use super::look::{Look, open_file};
 use super::{DiskFileEngine, is_broken_dir, quarantine_dir};
 use crate::device_pool::Disk;
 use crate::error::DiskError;
-use crate::layout::{FileEntry, OnDiskFiles, choose_files, hash_dir};
+use crate::layout::{FileEntry, FragmentChoice, OnDiskFiles, hash_dir};
 use crate::machine::wall_clock;
 use crate::metadata::{Metadata, NAME};
-use crate::object_file::{Content, ContentFile, ObjectInfo, ObjectKey, OpenObject, OpenOptions};
+use crate::object_file::{
+    Content, ContentFile, FragmentInfo, ObjectInfo, ObjectKey, OpenObject, OpenOptions,
+};
 use crate::overflow::{self, OverflowError};
 use crate::staged_file::open_dir;
 use crate::verified::FileIdentity;
@@ -74,6 +76,25 @@ impl From<DiskError> for Failed {
 }
 
 impl DiskFileEngine {
+    /// Which files of an object count, as they are.
+    pub(crate) fn look(
+        &self,
+        disk: &Disk,
+        policy: PolicyIndex,
+        partition: u32,
+        hash: ObjectHash,
+        choice: &FragmentChoice,
+    ) -> Result<OnDiskFiles, DiskError> {
+        let dir = hash_dir(policy, partition, hash);
+        let error = |errno| DiskError::from_errno("list", &*dir, errno);
+        let entries = match open_dir(disk, &dir) {
+            Ok(fd) => list_entries(fd.as_fd()).map_err(error)?.entries,
+            Err(Errno::NOENT) => Vec::new(),
+            Err(errno) => return Err(error(errno)),
+        };
+        Ok(self.choose(policy, entries, choice))
+    }
+
     pub(super) fn open_object(
         &self,
         disk: &Disk,
@@ -152,7 +173,8 @@ impl DiskFileEngine {
             Err(errno) => return Err(error(errno)),
         };
         let listing = list_entries(dir_fd.as_fd()).map_err(error)?;
-        let Some(tombstone) = choose_files(listing.entries).tombstone else {
+        let choice = FragmentChoice::default();
+        let Some(tombstone) = self.choose(policy, listing.entries, &choice).tombstone else {
             return Ok(None);
         };
         let metadata = open_file(dir_fd.as_fd(), &tombstone)
@@ -209,7 +231,7 @@ impl DiskFileEngine {
             errno if is_broken_dir(errno) => Failed::Broken(format!("not listable: {errno}")),
             errno => DiskError::from_errno("list", dir, errno).into(),
         })?;
-        let files = choose_files(listing.entries);
+        let files = self.choose(place.policy, listing.entries, &options.fragment);
         let Some(data) = &files.data else {
             return Err(deleted(dir_fd.as_fd(), &files));
         };
@@ -397,6 +419,7 @@ fn merge(
         metafile_metadata: None,
         data_timestamp,
         size: 0,
+        fragments: fragment_info(files),
     };
     let Some(meta) = &files.meta else {
         return Ok(info);
@@ -425,6 +448,18 @@ fn merge(
     info.datafile_metadata = Some(datafile);
     info.metafile_metadata = Some(metafile);
     Ok(info)
+}
+
+fn fragment_info(files: &OnDiskFiles) -> Option<Box<FragmentInfo>> {
+    let index = files.data.as_ref()?.fragment_index()?;
+    let sets = files.fragments.sets.iter();
+    Some(Box::new(FragmentInfo {
+        index,
+        durable: files.fragments.durable,
+        found: sets
+            .map(|set| (set.timestamp, set.indices().collect()))
+            .collect(),
+    }))
 }
 
 /// A second `.meta` file has the newer content type.

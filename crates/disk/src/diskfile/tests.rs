@@ -36,7 +36,7 @@ fn world_with(config: DiskFileConfig) -> Option<World> {
     Some(World {
         disk: device.disk().unwrap(),
         device,
-        engine: DiskFileEngine::new(hash_path, config),
+        engine: DiskFileEngine::new(hash_path, &PolicySet::single(), config),
         key: ObjectKey {
             policy: PolicyIndex(0),
             partition: 7,
@@ -99,7 +99,7 @@ impl World {
         }
         let body = Bytes::from(body);
         self.engine
-            .put_small(&self.disk, &self.key, body, metadata)
+            .put_small(&self.disk, &self.key, body, metadata, Durability::AtOnce)
             .unwrap()
             .finish(&self.disk)
             .unwrap();
@@ -128,6 +128,7 @@ impl World {
             now: ts(1000),
             open_expired: false,
             inline_limit: 65536,
+            fragment: FragmentChoice::default(),
         };
         self.engine.open(&self.disk, &self.key, &options)
     }
@@ -185,7 +186,9 @@ fn an_upload_in_pieces() {
     assert_eq!(writer.written(), 300_000);
     assert_eq!(writer.md5(), Some(crate::xattr::md5(&body)));
     assert!(world.files().is_empty());
-    let step = writer.commit(metadata(ts(1), &body)).unwrap();
+    let step = writer
+        .commit(metadata(ts(1), &body), Durability::AtOnce)
+        .unwrap();
     step.finish(&world.disk).unwrap();
     let read = |range: std::ops::Range<u64>| {
         let open = world.open().unwrap();
@@ -465,7 +468,7 @@ fn suffix_hashes_follow_changes() {
     let first = hashes();
     // MD5 of the one name that counts.
     let expected = etag(format!("{}.data", ts(1)).as_bytes());
-    assert_eq!(first.get("a83"), Some(&expected));
+    assert_eq!(first["a83"].whole(), Some(&*expected));
     assert!(read_hashes(&world.disk, &partition).valid);
     assert_eq!(std::fs::read_to_string(&invalid).unwrap(), "");
     assert_eq!(hashes(), first);
@@ -476,7 +479,7 @@ fn suffix_hashes_follow_changes() {
     let consolidated = consolidate_hashes(&world.disk, &partition).unwrap();
     assert_eq!(consolidated.suffixes.get("a83"), Some(&None));
     let expected = etag(format!("{}.ts", ts(3)).as_bytes());
-    assert_eq!(hashes().get("a83"), Some(&expected));
+    assert_eq!(hashes()["a83"].whole(), Some(&*expected));
     world
         .engine
         .quarantine(&world.disk, &world.key, "a test")

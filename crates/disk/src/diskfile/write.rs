@@ -11,11 +11,16 @@ use rustix::io::Errno;
 use super::DiskFileEngine;
 use crate::device_pool::Disk;
 use crate::error::DiskError;
-use crate::layout::{data_name, hash_dir, meta_name, partition_dir, tombstone_name};
-use crate::metadata::{Metadata, NAME, OVERFLOW};
-use crate::object_file::{ObjectKey, ObjectWriter};
+use crate::layout::{
+    FileEntry, FragmentChoice, data_name, fragment_name, hash_dir, meta_name, partition_dir,
+    tombstone_name,
+};
+use crate::metadata::{FRAGMENT_INDEX, Metadata, NAME, OVERFLOW};
+use crate::object_file::{Durability, ObjectKey, ObjectWriter};
 use crate::overflow;
-use crate::staged_file::{Published, Reserve, StagedFile, remove_file};
+use crate::staged_file::{
+    Published, Renamed, Reserve, StagedFile, open_dir, remove_file, rename_in,
+};
 use crate::steps::Step;
 use crate::suffix_hashes::{invalidating, list};
 
@@ -49,19 +54,92 @@ impl DiskFileEngine {
         key: &ObjectKey,
         body: Bytes,
         metadata: Metadata,
+        durability: Durability,
     ) -> Result<Step<()>, DiskError> {
-        let timestamp = timestamp_of(&metadata)?;
+        let name = self.content_name(key, &metadata, durability)?;
         let size = Some(body.len() as u64);
         let mut staged = StagedFile::create(disk, &key.policy.dir("tmp"), Reserve::Keep { size })?;
         staged.write(&[body])?;
-        self.finish(
-            disk,
-            key,
-            staged,
-            &data_name(timestamp),
-            timestamp,
-            metadata,
-        )
+        self.finish(disk, key, staged, &name, metadata)
+    }
+
+    /// What a file of content is to be called.
+    fn content_name(
+        &self,
+        key: &ObjectKey,
+        metadata: &Metadata,
+        durability: Durability,
+    ) -> Result<String, DiskError> {
+        let timestamp = timestamp_of(metadata)?;
+        let Some(unique) = self.unique_fragments(key.policy) else {
+            return Ok(data_name(timestamp));
+        };
+        let index = metadata.get(FRAGMENT_INDEX).unwrap_or_default();
+        let index = String::from_utf8_lossy(index);
+        let parsed = index.trim().parse().ok().filter(|index| *index < unique);
+        let parsed = parsed.ok_or_else(|| DiskError::BadFragment {
+            name: FRAGMENT_INDEX,
+            value: index.into_owned(),
+            last: unique.saturating_sub(1),
+        })?;
+        let is_durable = durability == Durability::AtOnce;
+        Ok(fragment_name(timestamp, parsed, is_durable))
+    }
+
+    /// Gives a fragment the name by which it counts.
+    pub(super) fn durable_steps(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+        fragment: u32,
+    ) -> Result<Step<()>, DiskError> {
+        if self.unique_fragments(key.policy).is_none() {
+            return Ok(Step::Done(()));
+        }
+        let dir = hash_dir(key.policy, key.partition, key.hash);
+        let partition = partition_dir(key.policy, key.partition);
+        let from = fragment_name(timestamp, fragment, false);
+        let to = fragment_name(timestamp, fragment, true);
+        let (lock, noted) = invalidating(disk, &partition, &key.hash.suffix())?;
+        let renamed = match open_dir(disk, &dir) {
+            Ok(fd) => rename_in(disk, fd, noted, &from, &to),
+            Err(errno) => Err(errno),
+        };
+        drop(lock);
+        let renamed: Renamed = match renamed {
+            Ok(renamed) => renamed,
+            Err(Errno::NOENT) if self.is_superseded(disk, key, timestamp)? => {
+                return Ok(Step::Done(()));
+            }
+            Err(errno) => {
+                return Err(DiskError::from_errno(
+                    "rename",
+                    format!("{dir}/{from}"),
+                    errno,
+                ));
+            }
+        };
+        let (engine, key) = (self.clone(), key.clone());
+        let dir = renamed.dir();
+        let after = move |disk: &Disk| {
+            engine.clean_up_after(disk, &key, dir.as_fd());
+            Ok(Step::Done(()))
+        };
+        Ok(Step::sync(move || renamed.sync(), after))
+    }
+
+    /// Whether something as new counts already: somebody else was faster, and cleaned up.
+    fn is_superseded(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+    ) -> Result<bool, DiskError> {
+        let choice = FragmentChoice::default();
+        let files = self.look(disk, key.policy, key.partition, key.hash, &choice)?;
+        let is_deleted = files.tombstone.is_some_and(|ts| ts.timestamp > timestamp);
+        Ok(is_deleted || files.fragments.durable.is_some_and(|at| at >= timestamp))
     }
 
     pub(super) fn meta_file_steps(
@@ -75,7 +153,7 @@ impl DiskFileEngine {
         let reserve = Reserve::Keep { size: None };
         let staged = StagedFile::create(disk, &key.policy.dir("tmp"), reserve)?;
         let name = meta_name(timestamp, content_type);
-        self.finish(disk, key, staged, &name, timestamp, metadata)
+        self.finish(disk, key, staged, &name, metadata)
     }
 
     pub(super) fn tombstone_steps(
@@ -89,7 +167,7 @@ impl DiskFileEngine {
             .collect();
         let staged = StagedFile::create(disk, &key.policy.dir("tmp"), Reserve::Ignore)?;
         let name = tombstone_name(timestamp);
-        self.finish(disk, key, staged, &name, timestamp, metadata)
+        self.finish(disk, key, staged, &name, metadata)
     }
 
     /// Attributes, durability, name, clean-up.
@@ -99,9 +177,9 @@ impl DiskFileEngine {
         key: &ObjectKey,
         staged: StagedFile,
         file_name: &str,
-        timestamp: Timestamp,
         mut metadata: Metadata,
     ) -> Result<Step<()>, DiskError> {
+        let timestamp = timestamp_of(&metadata)?;
         metadata.remove(OVERFLOW);
         metadata.set(NAME, key.name.as_bytes());
         let dir = hash_dir(key.policy, key.partition, key.hash);
@@ -122,7 +200,10 @@ impl DiskFileEngine {
             staged.publish_steps(&dir, file_name, around)?
         };
         let (engine, key, disk) = (self.clone(), key.clone(), disk.clone());
-        let (is_data, file_name) = (file_name.ends_with(".data"), file_name.to_owned());
+        let is_data = file_name.ends_with(".data");
+        // What a fragment takes the place of goes when it counts.
+        let counts = FileEntry::parse(file_name).is_none_or(|entry| entry.is_durable());
+        let file_name = file_name.to_owned();
         Ok(published.map(move |published| {
             // Hashed on its way in: as good as a check.
             if let Some(identity) = published.identity.filter(|_| is_data) {
@@ -131,8 +212,8 @@ impl DiskFileEngine {
             if planted(&disk, &key, &file_name, &published) {
                 return;
             }
-            if !published.is_new_dir {
-                engine.clean_up_after(&disk, &key, &published);
+            if counts && !published.is_new_dir {
+                engine.clean_up_after(&disk, &key, published.dir.as_fd());
             }
         }))
     }
@@ -204,15 +285,18 @@ impl ObjectWriter for DataWriter {
         self.md5.as_ref().map(|md5| md5.clone().finalize().into())
     }
 
-    fn commit(self: Box<Self>, metadata: Metadata) -> Result<Step<()>, DiskError> {
-        let timestamp = timestamp_of(&metadata)?;
+    fn commit(
+        self: Box<Self>,
+        metadata: Metadata,
+        durability: Durability,
+    ) -> Result<Step<()>, DiskError> {
+        let name = self.engine.content_name(&self.key, &metadata, durability)?;
         let mut this = *self;
         if this.staged.written() > this.engine.config.keep_cache_size {
             this.staged.drop_cache_when_synced();
         }
-        let name = data_name(timestamp);
         let disk = this.disk.clone();
         this.engine
-            .finish(&disk, &this.key, this.staged, &name, timestamp, metadata)
+            .finish(&disk, &this.key, this.staged, &name, metadata)
     }
 }

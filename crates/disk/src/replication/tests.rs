@@ -1,12 +1,12 @@
 #![allow(clippy::unwrap_used)]
 
-use cairn_types::HashPath;
+use cairn_types::{HashPath, PolicySet};
 
 use super::*;
 use crate::device_pool::{Devices, DevicesConfig};
 use crate::diskfile::DiskFileConfig;
 use crate::metadata::Metadata;
-use crate::object_file::ObjectEngine;
+use crate::object_file::Durability;
 use crate::suffix_hashes::get_hashes;
 
 const POLICY: PolicyIndex = PolicyIndex(0);
@@ -24,7 +24,11 @@ fn world() -> World {
     config.mount_check = false;
     World {
         disk: Devices::new(config).get("d").unwrap().disk().unwrap(),
-        engine: DiskFileEngine::new(HashPath::new("", "endcap"), DiskFileConfig::default()),
+        engine: DiskFileEngine::new(
+            HashPath::new("", "endcap"),
+            &PolicySet::single(),
+            DiskFileConfig::default(),
+        ),
         _root: root,
     }
 }
@@ -53,9 +57,13 @@ impl World {
         .into_iter()
         .collect();
         let key = self.key(object);
-        let step = self
-            .engine
-            .put_small(&self.disk, &key, bytes::Bytes::new(), metadata);
+        let step = self.engine.put_small(
+            &self.disk,
+            &key,
+            bytes::Bytes::new(),
+            metadata,
+            Durability::AtOnce,
+        );
         step.unwrap().finish(&self.disk).unwrap();
         key.hash
     }
@@ -90,7 +98,16 @@ fn offers_tell_what_is_there() {
     let (o, p) = (world.put("o", 1), world.delete("p", 5));
     world.post("o", 3);
     let offers = |hash: ObjectHash| {
-        list_offers(&world.disk, &world.engine, POLICY, 7, &hash.suffix()).unwrap()
+        let choice = FragmentChoice::default();
+        list_offers(
+            &world.disk,
+            &world.engine,
+            POLICY,
+            7,
+            &hash.suffix(),
+            &choice,
+        )
+        .unwrap()
     };
     let [offer] = offers(o)[..] else { panic!() };
     assert_eq!((offer.hash, offer.data, offer.meta), (o, ts(1), ts(3)));
@@ -101,7 +118,8 @@ fn offers_tell_what_is_there() {
     assert_eq!(held(o).unwrap().meta, Some(ts(3)));
     assert_eq!(held(p).unwrap().meta, None);
     assert_eq!(held(world.key("q").hash), None);
-    let sendable = open_to_send(&world.disk, &world.engine, POLICY, 7, p, 0).unwrap();
+    let choice = FragmentChoice::default();
+    let sendable = open_to_send(&world.disk, &world.engine, POLICY, 7, p, 0, choice).unwrap();
     let Sendable::Tombstone(name, time) = sendable else {
         panic!()
     };

@@ -214,7 +214,11 @@ impl ContainerBroker<'_> {
             .exists([])?;
         Ok(ContainerBroker(Broker {
             conn,
-            schema: Schema { indexed, has_epoch },
+            schema: Schema {
+                indexed,
+                has_epoch,
+                known_triggers: false,
+            },
             ..self.0
         }))
     }

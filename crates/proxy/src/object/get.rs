@@ -10,11 +10,14 @@ use crate::request::Incoming;
 
 impl Proxy {
     pub(super) async fn object_read(&self, incoming: &mut Incoming, place: Place) -> Response {
-        let query = incoming.parts.uri.query().map(str::to_owned);
-        let kind = ServerKind::Object;
-        let mut response = self
-            .read(incoming, kind, place.ring, place.partition, query)
-            .await;
+        let mut response = if let Some(erasure) = place.erasure.clone() {
+            Box::pin(self.read_fragments(incoming, place, erasure)).await
+        } else {
+            let query = incoming.parts.uri.query().map(str::to_owned);
+            let kind = ServerKind::Object;
+            self.read(incoming, kind, place.ring, place.partition, query)
+                .await
+        };
         if let Some(bare) = without_swift_bytes(&response) {
             response.headers_mut().insert(CONTENT_TYPE, bare);
         }

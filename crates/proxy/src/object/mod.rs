@@ -1,6 +1,7 @@
 //! Objects: what their verbs have in common, one file per verb that writes.
 
 mod delete;
+pub(crate) mod erasure;
 mod get;
 mod post;
 mod put;
@@ -13,7 +14,9 @@ use cairn_http::{ContainerInfo, Response, params, respond};
 use cairn_peer::{LoadedRing, quorum};
 use cairn_types::{PolicyIndex, expirer};
 use http::{HeaderMap, Method, StatusCode};
+use tracing::error;
 
+use self::erasure::Erasure;
 use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
@@ -34,6 +37,8 @@ pub(crate) struct Place {
     pub(crate) partition: u32,
     /// The shard of the container that the row goes to.
     pub(crate) shard: Option<Namespace>,
+    /// How the policy cuts its objects, where it does.
+    pub(crate) erasure: Option<Arc<Erasure>>,
 }
 
 impl Proxy {
@@ -105,12 +110,25 @@ impl Proxy {
             Some(name.container),
             Some(name.object),
         );
+        let erasure = self.erasures.get(&policy).cloned();
+        if let Some(erasure) = &erasure {
+            let replicas = ring.ring().replica_count();
+            if replicas != erasure.scheme.replicas() as f64 {
+                error!(
+                    %policy, replicas, fragments = erasure.scheme.replicas(),
+                    "an erasure-coded policy's ring must have as many replicas as fragments: \
+                     set its replicas and rebalance"
+                );
+                return Err(unavailable());
+            }
+        }
         Ok(Place {
             info,
             policy,
             ring,
             partition,
             shard: None,
+            erasure,
         })
     }
 
@@ -141,7 +159,11 @@ impl Proxy {
         };
         let partition = containers.partition(&self.hash_path, told.0, Some(told.1), None);
         let nodes = containers.primaries(partition);
-        let updates = container_updates(nodes.len(), replicas);
+        let enough = match &place.erasure {
+            Some(erasure) => erasure.scheme.quorum(),
+            None => quorum::quorum_size(replicas),
+        };
+        let updates = container_updates(nodes.len(), replicas, enough);
         let db_state = place.info.sharding_state.as_deref().unwrap_or("unsharded");
         for (i, node) in nodes.iter().cycle().take(updates).enumerate() {
             let headers = &mut all[i % replicas];
@@ -203,11 +225,12 @@ impl Proxy {
 
 /// How many container updates to send so that, whichever quorum of objects is written, a quorum
 /// of container replicas hears of it, and each does when all goes well.
-fn container_updates(containers: usize, objects: usize) -> usize {
+/// `enough`: how many objects make that quorum.
+fn container_updates(containers: usize, objects: usize, enough: usize) -> usize {
     if containers == 0 {
         return 0;
     }
-    let needed = quorum::quorum_size(containers) + objects - quorum::quorum_size(objects);
+    let needed = quorum::quorum_size(containers) + objects.saturating_sub(enough);
     needed.max(containers)
 }
 
@@ -217,9 +240,11 @@ mod tests {
 
     #[test]
     fn updates_reach_a_quorum() {
-        assert_eq!(container_updates(3, 3), 3);
-        assert_eq!(container_updates(3, 6), 5);
-        assert_eq!(container_updates(1, 3), 2);
-        assert_eq!(container_updates(0, 3), 0);
+        assert_eq!(container_updates(3, 3, 2), 3);
+        assert_eq!(container_updates(3, 6, 3), 5);
+        assert_eq!(container_updates(1, 3, 2), 2);
+        // Four fragments and two parities.
+        assert_eq!(container_updates(3, 6, 5), 3);
+        assert_eq!(container_updates(0, 3, 2), 0);
     }
 }

@@ -62,7 +62,9 @@ impl Proxy {
         let conditional = incoming.headers().contains_key(IF_NONE_MATCH);
         let small = !conditional
             && matches!(length, MessageLength::Known(n) if n <= self.options.buffered_put_bytes);
-        let mut response = if small {
+        let mut response = if let Some(erasure) = place.erasure.clone() {
+            Box::pin(self.put_fragments(incoming, place, erasure, headers, length)).await
+        } else if small {
             self.put_whole(incoming, place, headers).await
         } else {
             self.put_stream(incoming, place, headers, length).await

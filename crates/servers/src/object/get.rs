@@ -16,6 +16,7 @@ use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 
 use super::body::{multipart_body, range_body};
+use super::fragments::preferred;
 use super::headers::{opens_expired, show};
 use super::status::Refusal;
 use super::target::{Target, timestamp_or_now};
@@ -79,6 +80,7 @@ impl Inner {
             now: timestamp_or_now(parts, self)?,
             open_expired: opens_expired(&parts.headers),
             inline_limit,
+            fragment: preferred(&parts.headers)?,
         };
         let cached = target.device.read_cached(&target.key.hash, |disk| {
             self.engine.open_cached(disk, &target.key, &options)

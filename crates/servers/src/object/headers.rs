@@ -2,7 +2,7 @@
 
 use cairn_disk::{Metadata, ObjectInfo};
 use cairn_http::params::is_true;
-use cairn_http::respond::{header, http_date};
+use cairn_http::respond::{header, http_date, set};
 use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_or_user_meta, title_case};
 use cairn_types::{ServerKind, Timestamp};
 use http::header::{
@@ -11,6 +11,7 @@ use http::header::{
 use http::{HeaderMap, StatusCode};
 
 use super::config::ObjectServerConfig;
+use super::fragments::found;
 use super::status::Refusal;
 
 /// A yes-or-no header.
@@ -53,6 +54,16 @@ pub(super) fn copy_metadata(
         let lower = name.as_str();
         if is_meta(lower) || config.is_allowed_header(lower) || is_replicated(lower) {
             metadata.set(title_case(lower), joined(headers, name));
+        }
+    }
+}
+
+/// Adds what of the footers is metadata.
+pub(super) fn copy_footers(metadata: &mut Metadata, footers: &HeaderMap) {
+    for (name, value) in footers {
+        let lower = name.as_str();
+        if is_sys_or_user_meta(ServerKind::Object, lower) || is_object_transient_sysmeta(lower) {
+            metadata.set(title_case(lower), value.as_bytes());
         }
     }
 }
@@ -178,10 +189,18 @@ pub(super) fn show(
         true => data.clone(),
         false => HeaderValue::try_from(timestamp.internal()).ok(),
     };
+    let durable = match &info.fragments {
+        None => data.clone(),
+        Some(fragments) => {
+            set(headers, "x-backend-fragments", found(fragments));
+            let durable = fragments.durable.map(Timestamp::internal);
+            durable.and_then(|text| HeaderValue::try_from(text).ok())
+        }
+    };
     for (name, value) in [
         ("x-backend-timestamp", newest),
-        ("x-backend-data-timestamp", data.clone()),
-        ("x-backend-durable-timestamp", data),
+        ("x-backend-data-timestamp", data),
+        ("x-backend-durable-timestamp", durable),
     ] {
         if let Some(value) = value {
             headers.insert(HeaderName::from_static(name), value);

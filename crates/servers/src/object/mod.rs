@@ -12,8 +12,11 @@
 mod body;
 mod config;
 mod delete;
+mod documents;
+mod fragments;
 mod get;
 mod headers;
+mod phases;
 mod post;
 mod put;
 mod replicate;
@@ -55,7 +58,11 @@ impl ObjectServer {
         devices: Arc<Devices>,
         backends: Arc<Backends>,
     ) -> Arc<Self> {
-        let diskfile = DiskFileEngine::new(config.hash_path.clone(), config.diskfile.clone());
+        let diskfile = DiskFileEngine::new(
+            config.hash_path.clone(),
+            &config.policies,
+            config.diskfile.clone(),
+        );
         Arc::new(ObjectServer(Arc::new(Inner {
             engine: Arc::new(diskfile.clone()),
             replication_turns: match config.replication_concurrency {

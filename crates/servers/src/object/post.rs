@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cairn_disk::{DiskError, Metadata, ObjectInfo, OpenOptions};
+use cairn_disk::{DiskError, FragmentChoice, Metadata, ObjectInfo, OpenOptions};
 use cairn_http::Response;
 use cairn_http::respond::{header, set, standard};
 use cairn_index::content_type::extract_swift_bytes;
@@ -67,6 +67,7 @@ impl Inner {
             now: timestamp,
             open_expired: opens_expired(&parts.headers),
             inline_limit: 0,
+            fragment: FragmentChoice::default(),
         };
         let (engine, key) = (self.engine.clone(), target.key.clone());
         let open = target

@@ -8,13 +8,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use cairn_disk::metadata::FRAGMENT_INDEX;
 use cairn_disk::steps::Step;
 use cairn_disk::{
-    Device, Disk, DiskError, Metadata, ObjectEngine, ObjectKey, ObjectWriter, OpenOptions,
+    Device, Disk, DiskError, Durability, FragmentChoice, Metadata, ObjectEngine, ObjectKey,
+    ObjectWriter, OpenOptions,
 };
 use cairn_formats::conditional::{EntityTags, normalize_etag};
 use cairn_http::respond::{header, set, standard};
-use cairn_http::{Body, BodyError, Response, SharedDigest};
+use cairn_http::{Body, Response, SharedDigest};
 use cairn_types::blocks;
 use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_or_user_meta};
 use cairn_types::plant::Plant;
@@ -25,7 +27,9 @@ use http::{HeaderMap, StatusCode};
 use md5::{Digest, Md5};
 use tokio::time::Instant;
 
-use super::headers::{check_metadata, copy_metadata, delete_at, flag};
+use super::fragments::ssync_index;
+use super::headers::{check_metadata, copy_footers, copy_metadata, delete_at, flag};
+use super::phases::{Content, Phases};
 use super::status::Refusal;
 use super::target::{Target, required_timestamp};
 use super::updates::UpdateHeaders;
@@ -46,7 +50,28 @@ struct Upload {
     size: Option<u64>,
     delete_at: Option<u64>,
     if_none_match: Option<String>,
+    /// A replicator brings this one: others do not matter.
+    fragment: Option<u32>,
+    /// Whether a fragment counts when it has come.
+    durability: Durability,
     digest: Option<SharedDigest>,
+}
+
+/// What an upload may not take the place of.
+struct Check {
+    timestamp: Timestamp,
+    if_none_match: Option<String>,
+    fragment: Option<u32>,
+}
+
+impl Upload {
+    fn check(&self) -> Check {
+        Check {
+            timestamp: self.timestamp,
+            if_none_match: self.if_none_match.clone(),
+            fragment: self.fragment,
+        }
+    }
 }
 
 /// What was there before.
@@ -61,21 +86,30 @@ impl Inner {
         mut parts: Parts,
         body: Body,
     ) -> Result<Response, Refusal> {
-        let upload = self.check_put(&mut parts, &body)?;
+        let phases = Phases::read(&parts)?;
+        let upload = self.check_put(&mut parts, &body, phases.is_some())?;
         let is_small = upload.size.is_some_and(|size| size <= SMALL);
         let is_here = body.as_full().is_some() || !parts.headers.contains_key(EXPECT);
-        if is_small && is_here {
+        if is_small && is_here && phases.is_none() {
             self.put_small(parts, upload, body).await
         } else {
-            self.put_streamed(parts, upload, body).await
+            self.put_streamed(parts, upload, body, phases).await
         }
     }
 
-    fn check_put(&self, parts: &mut Parts, body: &Body) -> Result<Upload, Refusal> {
+    fn check_put(
+        &self,
+        parts: &mut Parts,
+        body: &Body,
+        in_documents: bool,
+    ) -> Result<Upload, Refusal> {
         let target = self.target(parts)?;
         let timestamp = required_timestamp(parts)?;
         let headers = &parts.headers;
-        let size = message_length(headers, body)?;
+        let size = match in_documents {
+            true => announced_length(headers)?,
+            false => message_length(headers, body)?,
+        };
         let limits = &self.config.constraints;
         if size.is_some_and(|size| size > limits.max_file_size) {
             return Err(Refusal::TooLarge);
@@ -106,6 +140,11 @@ impl Inner {
             size,
             delete_at,
             if_none_match,
+            fragment: ssync_index(&parts.headers)?,
+            durability: match flag(&parts.headers, "x-backend-no-commit") {
+                true => Durability::Later,
+                false => Durability::AtOnce,
+            },
             digest: parts.extensions.get::<SharedDigest>().cloned(),
         })
     }
@@ -123,11 +162,11 @@ impl Inner {
             let metadata = inner.request_metadata(&parts, &upload);
             let received = received_etag(&parts.headers);
             let known = upload.digest.as_ref().and_then(SharedDigest::get);
-            let timestamp = upload.timestamp;
-            let if_none_match = upload.if_none_match.clone();
+            let check = upload.check();
+            let durability = upload.durability;
             let (engine, key) = (inner.engine.clone(), target.key.clone());
             let written = target.device.commit(move |disk| {
-                let checked = check_existing(&*engine, disk, &key, timestamp, if_none_match)?;
+                let checked = check_existing(&*engine, disk, &key, check)?;
                 let existing = match checked {
                     Ok(existing) => existing,
                     Err(refusal) => return Ok(Step::Done(Err(refusal))),
@@ -137,11 +176,14 @@ impl Inner {
                     Ok(metadata) => metadata,
                     Err(refusal) => return Ok(Step::Done(Err(refusal))),
                 };
-                let written = engine.put_small(disk, &key, body, metadata.clone())?;
+                let written = engine.put_small(disk, &key, body, metadata.clone(), durability)?;
                 Ok(written.map(move |()| Ok((existing, metadata))))
             });
             let (existing, metadata) = written.await??;
-            inner.after_put(&parts, &upload, existing, &metadata).await
+            let none = HeaderMap::new();
+            inner
+                .after_put(&parts, &upload, existing, &metadata, &none)
+                .await
         })
         .await
     }
@@ -150,39 +192,89 @@ impl Inner {
         self: &Arc<Self>,
         parts: Parts,
         upload: Upload,
-        mut body: Body,
+        body: Body,
+        phases: Option<Phases>,
     ) -> Result<Response, Refusal> {
         let target = upload.target.clone();
-        let (engine, key) = (self.engine.clone(), target.key.clone());
-        let (timestamp, if_none_match) = (upload.timestamp, upload.if_none_match.clone());
+        let (engine, key, check) = (self.engine.clone(), target.key.clone(), upload.check());
         let existing = target
             .device
-            .read(move |disk| check_existing(&*engine, disk, &key, timestamp, if_none_match));
+            .read(move |disk| check_existing(&*engine, disk, &key, check));
         let existing = existing.await??;
-        let mut staged = self.stage(&upload, &mut body).await?;
+        let mut content = match phases {
+            None => Content::Plain(body),
+            Some(phases) => phases.begin(body, self.config.client_timeout).await?,
+        };
+        let staged = self.stage(&upload, &mut content).await?;
         let inner = self.clone();
         to_the_end(async move {
-            let writer = staged.writer.take().ok_or(Refusal::Failed)?;
-            let metadata = inner.request_metadata(&parts, &upload);
-            let received = received_etag(&parts.headers);
-            let known = upload.digest.as_ref().and_then(SharedDigest::get);
-            let written = target.device.commit(move |_| {
-                let mut writer = writer;
-                // Known by now, where somebody else hashes.
-                let Some(md5) = known.or_else(|| writer.md5()) else {
-                    return Ok(Step::Done(Err(Refusal::Disconnected)));
-                };
-                let metadata = match complete(metadata, writer.written(), md5, received) {
-                    Ok(metadata) => metadata,
-                    Err(refusal) => return Ok(Step::Done(Err(refusal))),
-                };
-                let written = writer.commit(metadata.clone())?;
-                Ok(written.map(move |()| Ok(metadata)))
-            });
-            let metadata = written.await??;
-            inner.after_put(&parts, &upload, existing, &metadata).await
+            let footers = content.footers().await?;
+            let written = inner.publish(&parts, &upload, staged, &content, &footers);
+            let metadata = written.await?;
+            if content.waits_for_commit() {
+                content.commit().await?;
+                if upload.durability == Durability::AtOnce {
+                    inner.make_durable(&upload, &metadata).await?;
+                }
+            }
+            content.finish().await?;
+            inner
+                .after_put(&parts, &upload, existing, &metadata, &footers)
+                .await
         })
         .await
+    }
+
+    /// Gives a staged upload its name. Tells its metadata.
+    async fn publish(
+        &self,
+        parts: &Parts,
+        upload: &Upload,
+        mut staged: Staged,
+        content: &Content,
+        footers: &HeaderMap,
+    ) -> Result<Metadata, Refusal> {
+        let writer = staged.writer.take().ok_or(Refusal::Failed)?;
+        let mut metadata = self.request_metadata(parts, upload);
+        copy_footers(&mut metadata, footers);
+        let received = match footers.contains_key("etag") {
+            true => received_etag(footers),
+            false => received_etag(&parts.headers),
+        };
+        let known = upload.digest.as_ref().and_then(SharedDigest::get);
+        let durability = match content.waits_for_commit() {
+            true => Durability::Later,
+            false => upload.durability,
+        };
+        let written = upload.target.device.commit(move |_| {
+            let mut writer = writer;
+            // Known by now, where somebody else hashes.
+            let Some(md5) = known.or_else(|| writer.md5()) else {
+                return Ok(Step::Done(Err(Refusal::Disconnected)));
+            };
+            let metadata = match complete(metadata, writer.written(), md5, received) {
+                Ok(metadata) => metadata,
+                Err(refusal) => return Ok(Step::Done(Err(refusal))),
+            };
+            let written = writer.commit(metadata.clone(), durability)?;
+            Ok(written.map(move |()| Ok(metadata)))
+        });
+        written.await?
+    }
+
+    /// Enough servers have their fragments: ours counts from now on.
+    async fn make_durable(&self, upload: &Upload, metadata: &Metadata) -> Result<(), Refusal> {
+        let index = metadata.get_str(FRAGMENT_INDEX);
+        let Some(index) = index.and_then(|text| text.trim().parse().ok()) else {
+            return Ok(());
+        };
+        let (engine, key) = (self.engine.clone(), upload.target.key.clone());
+        let timestamp = upload.timestamp;
+        let made = upload
+            .target
+            .device
+            .commit(move |disk| engine.make_durable(disk, &key, timestamp, index));
+        Ok(made.await?)
     }
 
     /// A small body, whole.
@@ -198,7 +290,7 @@ impl Inner {
 
     /// Writes the body to a staged file as it comes, a batch of chunks at a time, while the next
     /// batch is gathered.
-    async fn stage(&self, upload: &Upload, body: &mut Body) -> Result<Staged, Refusal> {
+    async fn stage(&self, upload: &Upload, body: &mut Content) -> Result<Staged, Refusal> {
         let target = &upload.target;
         let (engine, key, size) = (self.engine.clone(), target.key.clone(), upload.size);
         let hash = upload.digest.is_none();
@@ -243,7 +335,7 @@ impl Inner {
     /// none at the end.
     async fn gather(
         &self,
-        body: &mut Body,
+        body: &mut Content,
         deadline: Instant,
         is_over: &mut bool,
     ) -> Result<Vec<Bytes>, Refusal> {
@@ -255,8 +347,8 @@ impl Inner {
             if Instant::now() > deadline {
                 return Err(Refusal::SlowUpload);
             }
-            let chunk = body.next_chunk_within(self.config.client_timeout).await;
-            let Some(chunk) = chunk.transpose().map_err(|error: BodyError| error)? else {
+            let chunk = body.next_chunk(self.config.client_timeout).await?;
+            let Some(chunk) = chunk else {
                 *is_over = true;
                 break;
             };
@@ -288,6 +380,7 @@ impl Inner {
         upload: &Upload,
         existing: Existing,
         metadata: &Metadata,
+        footers: &HeaderMap,
     ) -> Result<Response, Refusal> {
         let new_delete_at = upload.delete_at.unwrap_or(0);
         self.update_delete_at(
@@ -308,7 +401,7 @@ impl Inner {
         ] {
             update.set(header, metadata.get(name).unwrap_or_default());
         }
-        let items = parts.headers.iter();
+        let items = parts.headers.iter().chain(footers);
         update.apply_overrides(items.map(|(name, value)| (name.as_str(), value.as_bytes())));
         self.update_container("PUT", parts, &upload.target, update)
             .await;
@@ -319,6 +412,17 @@ impl Inner {
     }
 }
 
+/// How much space there must be, which a proxy may tell where the request itself does not.
+fn announced_length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+    match header(headers, "x-backend-obj-content-length").map(str::parse) {
+        None => Ok(None),
+        Some(Ok(size)) => Ok(Some(size)),
+        Some(Err(_)) => Err(Refusal::BadRequest(
+            "Invalid X-Backend-Obj-Content-Length header value".into(),
+        )),
+    }
+}
+
 /// The size that the request announces; `None` for a chunked one.
 fn message_length(headers: &HeaderMap, body: &Body) -> Result<Option<u64>, Refusal> {
     let bad = |reason: &str| Err(Refusal::BadRequest(reason.into()));
@@ -326,12 +430,7 @@ fn message_length(headers: &HeaderMap, body: &Body) -> Result<Option<u64>, Refus
         if !encoding.eq_ignore_ascii_case("chunked") {
             return bad("Invalid Transfer-Encoding header value");
         }
-        // Then the proxy may tell beforehand how much space there must be.
-        return match header(headers, "x-backend-obj-content-length").map(str::parse) {
-            None => Ok(None),
-            Some(Ok(size)) => Ok(Some(size)),
-            Some(Err(_)) => bad("Invalid X-Backend-Obj-Content-Length header value"),
-        };
+        return announced_length(headers);
     }
     match headers.get(CONTENT_LENGTH) {
         Some(length) => match length.to_str().ok().and_then(|t| t.trim().parse().ok()) {
@@ -369,11 +468,13 @@ fn check_existing(
     engine: &dyn ObjectEngine,
     disk: &Disk,
     key: &ObjectKey,
-    timestamp: Timestamp,
-    if_none_match: Option<String>,
+    check: Check,
 ) -> Result<Result<Existing, Refusal>, DiskError> {
     let mut existing = Existing::default();
-    let before = match engine.open(disk, key, &OpenOptions::metadata(timestamp)) {
+    let (timestamp, if_none_match) = (check.timestamp, check.if_none_match);
+    let mut options = OpenOptions::metadata(timestamp);
+    options.fragment = FragmentChoice::of_index(check.fragment);
+    let before = match engine.open(disk, key, &options) {
         Ok(open) => {
             let etag = open.info.etag();
             if if_none_match.is_some_and(|tags| EntityTags::parse(&tags).contains(etag)) {

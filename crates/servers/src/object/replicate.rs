@@ -41,7 +41,7 @@ impl Inner {
                 let pairs = found
                     .hashes
                     .into_iter()
-                    .map(|(suffix, hash)| (Value::Str(suffix), Value::Str(hash)));
+                    .map(|(suffix, hash)| (Value::Str(suffix), hash.to_value()));
                 return Ok(dumps(&Value::Dict(pairs.collect())));
             }
             for suffix in &suffixes {

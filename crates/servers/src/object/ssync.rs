@@ -17,7 +17,7 @@ use cairn_disk::replication::ReplicationLock;
 use cairn_disk::{Device, DiskError};
 use cairn_formats::ssync::SsyncError;
 use cairn_http::params::{split_path, unquote};
-use cairn_http::respond::{HTML, header, set, typed};
+use cairn_http::respond::{HTML, set, typed};
 use cairn_http::{Body, BodySender, Response};
 use cairn_types::PolicyIndex;
 use http::StatusCode;
@@ -27,6 +27,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Inner;
+use super::fragments::ssync_index;
 use super::status::Refusal;
 use super::target::parse_partition;
 use input::Input;
@@ -107,12 +108,7 @@ impl Inner {
             return Err(invalid());
         };
         let partition = parse_partition(partition)?;
-        let frag_index = match header(&parts.headers, "x-backend-ssync-frag-index") {
-            None | Some("") => None,
-            Some(text) => Some(text.trim().parse().map_err(|_| {
-                Refusal::BadRequest(format!("Invalid X-Backend-Ssync-Frag-Index '{text}'"))
-            })?),
-        };
+        let frag_index = ssync_index(&parts.headers)?;
         let device = self.device(device)?;
         // Told at once where the device is not mounted.
         device.read(|_| Ok(())).await?;

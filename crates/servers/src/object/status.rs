@@ -101,6 +101,7 @@ fn disk_response(error: DiskError) -> Response {
         DiskError::NotExist | DiskError::Quarantined(_) => standard(StatusCode::NOT_FOUND),
         DiskError::Deleted { timestamp } => with_timestamp(StatusCode::NOT_FOUND, Some(timestamp)),
         DiskError::Expired(info) => with_timestamp(StatusCode::NOT_FOUND, Some(info.timestamp())),
+        DiskError::BadFragment { .. } => text(StatusCode::BAD_REQUEST, error.to_string()),
         DiskError::Collision { .. } => standard(StatusCode::FORBIDDEN),
         DiskError::Io { .. } => {
             tracing::error!(%error, "object operation failed");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cairn_disk::{Device, ObjectKey};
 use cairn_http::params::{split_path, unquote};
 use cairn_http::respond::header;
-use cairn_types::{PolicyIndex, PolicyKind, Timestamp};
+use cairn_types::{PolicyIndex, Timestamp};
 use http::request::Parts;
 
 use super::Inner;
@@ -69,10 +69,7 @@ impl Inner {
         let index = text.trim().parse().ok().map(PolicyIndex);
         let policy = index.and_then(|index| self.config.policies.by_index(index));
         match policy {
-            Some(policy) if policy.kind == PolicyKind::Replication => Ok(policy.index),
-            Some(_) => Err(Refusal::Unavailable(format!(
-                "Policy {text} is erasure-coded; this server serves replicated policies"
-            ))),
+            Some(policy) => Ok(policy.index),
             None => Err(Refusal::Unavailable(format!("No policy with index {text}"))),
         }
     }

@@ -1,23 +1,28 @@
 //! SSYNC, the sender's side: offers what a partition has, hears what is wanted, sends that. The
-//! lines are described in `cairn_formats::ssync`.
+//! lines are described in `cairn_formats::ssync`. The replicator sends objects as they are; the
+//! reconstructor sends one fragment of each, or rebuilds the other side's.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_disk::object_file::Content;
 use cairn_disk::replication::{self, Sendable};
-use cairn_disk::{DiskError, Metadata, ObjectEngine, ObjectInfo, ObjectKey, ObjectReader};
+use cairn_disk::{
+    Device, DiskError, DiskFileEngine, FragmentChoice, Metadata, ObjectEngine, ObjectInfo,
+    ObjectKey, ObjectReader,
+};
 use cairn_formats::ssync::{
-    MISSING_CHECK_END, MISSING_CHECK_START, UPDATES_END, UPDATES_START, Wanted,
+    MISSING_CHECK_END, MISSING_CHECK_START, Offer, UPDATES_END, UPDATES_START, Wanted,
 };
 use cairn_http::client::CallError;
 use cairn_http::lines::{BodyLines, LineError};
-use cairn_http::params::quote_path;
+use cairn_http::params::{is_true, quote_path};
+use cairn_http::respond::header;
 use cairn_http::{Body, BodySender, Request};
-use cairn_peer::Node;
-use cairn_types::ObjectHash;
+use cairn_peer::{Backends, Node};
+use cairn_types::{ObjectHash, PolicyIndex};
 use futures_util::StreamExt;
 use http::header::{HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};
@@ -25,9 +30,9 @@ use thiserror::Error;
 use tokio::time::timeout;
 use tracing::warn;
 
-use super::jobs::Job;
-use super::pass::{Pass, yield_to_clients};
 use crate::calls;
+use crate::object_reconstructor::{RebuildError, Rebuilder};
+use crate::object_replicator::yield_to_clients;
 
 /// Objects up to this size are read whole before they are sent.
 const INLINE: u64 = 64 << 10;
@@ -44,7 +49,7 @@ const REFUSAL_MAX: u64 = 64 << 10;
 
 /// Why a conversation did not come to its end.
 #[derive(Debug, Error)]
-pub(super) enum SsyncError {
+pub(crate) enum SsyncError {
     #[error(transparent)]
     Call(#[from] CallError),
     #[error("Expected status 200; got {0}")]
@@ -57,111 +62,178 @@ pub(super) enum SsyncError {
     Disconnected,
     #[error("nothing was taken for {0:?}")]
     Stuck(Duration),
-    #[error("an object became shorter while it was sent")]
+    #[error("an object's length changed while it was sent")]
     Short,
+    #[error(transparent)]
+    Rebuild(#[from] RebuildError),
     #[error(transparent)]
     Disk(#[from] DiskError),
 }
 
 /// What the other side has after a conversation.
 #[derive(Default)]
-pub(super) struct Delivered {
+pub(crate) struct Delivered {
     /// Objects that are in step now; `None` where that is not known (rsync).
-    pub(super) in_step: Option<HashSet<ObjectHash>>,
+    pub(crate) in_step: Option<HashSet<ObjectHash>>,
     /// Objects that were wanted and could not be read: not to be removed.
-    pub(super) unsent: HashSet<ObjectHash>,
+    pub(crate) unsent: HashSet<ObjectHash>,
+    /// What was offered of the objects in step.
+    pub(crate) offers: Vec<Offer>,
+    /// There is more than was offered.
+    pub(crate) is_limited: bool,
+}
+
+/// What a sender stands on.
+pub(crate) struct Sender<'a> {
+    pub(crate) engine: &'a DiskFileEngine,
+    pub(crate) backends: &'a Backends,
+    pub(crate) daemon: &'static str,
+    /// For a request's head or a piece to be taken.
+    pub(crate) node_timeout: Duration,
+    /// For an answer that takes the other side some work.
+    pub(crate) http_timeout: Duration,
+    /// Called with everything that gets done.
+    pub(crate) hear: &'a (dyn Fn() + Send + Sync),
+}
+
+/// What to send.
+pub(crate) struct Order<'a> {
+    pub(crate) device: &'a Arc<Device>,
+    pub(crate) policy: PolicyIndex,
+    pub(crate) partition: u32,
+    pub(crate) suffixes: &'a [String],
+    /// Just find out which of these objects the other side has.
+    pub(crate) only: Option<&'a HashSet<ObjectHash>>,
+    /// In an erasure-coded policy.
+    pub(crate) fragments: Option<FragmentOrder<'a>>,
+}
+
+/// Which fragments to send.
+#[derive(Clone, Copy)]
+pub(crate) struct FragmentOrder<'a> {
+    /// Of this index here; `None`: tombstones are all there is.
+    pub(crate) own: Option<u32>,
+    /// The other side is to have this one.
+    pub(crate) theirs: u32,
+    /// Fragments that are not durable, too.
+    pub(crate) not_durable: bool,
+    /// Objects offered at most; 0: all.
+    pub(crate) most: usize,
+    /// Makes theirs of others', where it is not ours that they are to have.
+    pub(crate) rebuilder: Option<&'a Rebuilder>,
 }
 
 /// A conversation under way.
 struct Talk<'a> {
-    pass: &'a Pass,
-    job: &'a Job,
+    ground: &'a Sender<'a>,
+    order: &'a Order<'a>,
+    choice: FragmentChoice,
     sender: BodySender,
     answer: BodyLines,
 }
 
-impl Pass {
-    /// `only`: find out which of these objects the other side has, and send nothing.
-    pub(super) async fn ssync(
+impl Sender<'_> {
+    pub(crate) async fn ssync(
         &self,
-        job: &Job,
+        order: &Order<'_>,
         node: &Node,
-        suffixes: &[String],
-        only: Option<&HashSet<ObjectHash>>,
     ) -> Result<Delivered, SsyncError> {
-        let _turn = self.turn(node).await;
-        let mut talk = Talk::begin(self, job, node).await?;
-        let offered = talk.offer(suffixes, only).await?;
-        let wanted = talk.hear_wanted(&offered).await?;
+        let mut talk = Talk::begin(self, order, node).await?;
+        let (offers, is_limited) = talk.offer().await?;
+        let mut in_step: HashSet<ObjectHash> = offers.keys().copied().collect();
+        let wanted = talk.hear_wanted(&in_step).await?;
         let mut unsent = HashSet::new();
         talk.say(UPDATES_START).await?;
-        let mut in_step = offered;
-        if only.is_some() {
+        if order.only.is_some() {
             for (hash, _) in &wanted {
                 in_step.remove(hash);
             }
         } else {
-            talk.send_all(wanted, &mut unsent).await?;
+            talk.send_all(node, wanted, &mut unsent).await?;
             in_step.retain(|hash| !unsent.contains(hash));
         }
         talk.say(UPDATES_END).await?;
         talk.end().await?;
+        let offers = offers.into_iter();
+        let offers = offers.filter(|(hash, _)| in_step.contains(hash));
         Ok(Delivered {
+            offers: offers.map(|(_, offer)| offer).collect(),
             in_step: Some(in_step),
             unsent,
+            is_limited,
         })
     }
 }
 
 impl<'a> Talk<'a> {
-    async fn begin(pass: &'a Pass, job: &'a Job, node: &Node) -> Result<Self, SsyncError> {
+    async fn begin(
+        ground: &'a Sender<'a>,
+        order: &'a Order<'a>,
+        node: &Node,
+    ) -> Result<Self, SsyncError> {
         let (sender, body) = Body::channel(None, 8);
         let mut request = Request::new(body);
         *request.method_mut() = Method::from_bytes(b"SSYNC").unwrap_or_default();
-        *request.uri_mut() = cairn_peer::fan_out::backend_uri(node, job.partition, "", None);
+        *request.uri_mut() = cairn_peer::fan_out::backend_uri(node, order.partition, "", None);
         let headers = request.headers_mut();
-        headers.insert(USER_AGENT, calls::user_agent("object-replicator"));
+        headers.insert(USER_AGENT, calls::user_agent(ground.daemon));
         headers.insert(
             "x-backend-storage-policy-index",
-            HeaderValue::from(job.policy.0),
+            HeaderValue::from(order.policy.0),
         );
-        let config = &pass.replicator.config;
+        if let Some(fragments) = order.fragments {
+            let index = HeaderValue::from(fragments.theirs);
+            headers.insert("x-backend-ssync-frag-index", index.clone());
+            // As servers of Swift 2.20 and before call it.
+            headers.insert("x-backend-ssync-node-index", index);
+        }
         let address = calls::replication_address(node);
-        let backends = &pass.replicator.parts.backends;
-        let response = backends.call(address, request, config.node_timeout).await?;
-        let (head, body) = response.into_parts();
+        let called = ground.backends.call(address, request, ground.node_timeout);
+        let (head, body) = called.await?.into_parts();
         if head.status != StatusCode::OK {
-            let _ = timeout(config.node_timeout, body.collect(REFUSAL_MAX)).await;
+            let _ = timeout(ground.node_timeout, body.collect(REFUSAL_MAX)).await;
             return Err(SsyncError::Status(head.status));
         }
+        let takes_any = header(&head.headers, "x-backend-accept-no-commit").is_some_and(is_true);
+        let choice = match order.fragments {
+            None => FragmentChoice::default(),
+            Some(fragments) if fragments.not_durable && takes_any => {
+                FragmentChoice::even_not_durable(fragments.own)
+            }
+            Some(fragments) => FragmentChoice::of_index(fragments.own),
+        };
         Ok(Talk {
-            pass,
-            job,
+            ground,
+            order,
+            choice,
             sender,
-            answer: BodyLines::new(body, LINE_MAX, config.http_timeout),
+            answer: BodyLines::new(body, LINE_MAX, ground.http_timeout),
         })
     }
 
-    /// Offers what is in these suffixes; tells what was offered.
-    async fn offer(
-        &mut self,
-        suffixes: &[String],
-        only: Option<&HashSet<ObjectHash>>,
-    ) -> Result<HashSet<ObjectHash>, SsyncError> {
-        let mut offered = HashSet::new();
+    /// Offers what is in the suffixes; tells what was offered, and whether there is more.
+    async fn offer(&mut self) -> Result<(HashMap<ObjectHash, Offer>, bool), SsyncError> {
+        let order = self.order;
+        let most = order.fragments.map_or(0, |fragments| fragments.most);
+        let mut offered = HashMap::new();
+        let mut is_limited = false;
         let mut lines = format!("{MISSING_CHECK_START}\r\n");
-        for suffix in suffixes {
-            let engine = self.pass.replicator.parts.engine.clone();
-            let (policy, partition) = (self.job.policy, self.job.partition);
-            let suffix = suffix.clone();
-            let offers = self.job.device.write(move |disk| {
-                replication::list_offers(disk, &engine, policy, partition, &suffix)
+        'suffixes: for suffix in order.suffixes {
+            let engine = self.ground.engine.clone();
+            let (policy, partition) = (order.policy, order.partition);
+            let (suffix, choice) = (suffix.clone(), self.choice.clone());
+            let offers = order.device.write(move |disk| {
+                replication::list_offers(disk, &engine, policy, partition, &suffix, &choice)
             });
             for offer in offers.await? {
-                if only.is_some_and(|only| !only.contains(&offer.hash)) {
+                if order.only.is_some_and(|only| !only.contains(&offer.hash)) {
                     continue;
                 }
-                offered.insert(offer.hash);
+                if most > 0 && offered.len() >= most {
+                    is_limited = true;
+                    break 'suffixes;
+                }
+                offered.insert(offer.hash, offer);
                 lines.push_str(&offer.encode());
                 lines.push_str("\r\n");
                 if lines.len() >= OFFERS {
@@ -172,7 +244,7 @@ impl<'a> Talk<'a> {
         lines.push_str(MISSING_CHECK_END);
         lines.push_str("\r\n");
         self.send(lines.into()).await?;
-        Ok(offered)
+        Ok((offered, is_limited))
     }
 
     async fn hear_wanted(
@@ -202,18 +274,27 @@ impl<'a> Talk<'a> {
     /// Sends what is wanted, a few objects read ahead.
     async fn send_all(
         &mut self,
+        node: &Node,
         wanted: Vec<(ObjectHash, Wanted)>,
         unsent: &mut HashSet<ObjectHash>,
     ) -> Result<(), SsyncError> {
-        let (device, policy, partition) =
-            (self.job.device.clone(), self.job.policy, self.job.partition);
-        let engine = self.pass.replicator.parts.engine.clone();
+        let (device, policy, partition) = (
+            self.order.device.clone(),
+            self.order.policy,
+            self.order.partition,
+        );
+        let (engine, choice) = (self.ground.engine.clone(), self.choice.clone());
+        let rebuilder = self.order.fragments.and_then(|f| f.rebuilder);
+        // Content that is made of others' is not read.
+        let inline = if rebuilder.is_some() { 0 } else { INLINE };
         let opened = futures_util::stream::iter(wanted).map(move |(hash, parts)| {
-            let (device, engine) = (device.clone(), engine.clone());
+            let (device, engine, choice) = (device.clone(), engine.clone(), choice.clone());
             async move {
                 yield_to_clients(&device).await;
                 let opened = device.read(move |disk| {
-                    replication::open_to_send(disk, &engine, policy, partition, hash, INLINE)
+                    replication::open_to_send(
+                        disk, &engine, policy, partition, hash, inline, choice,
+                    )
                 });
                 (hash, parts, opened.await)
             }
@@ -232,7 +313,12 @@ impl<'a> Talk<'a> {
                 }
                 Ok(Sendable::Object(key, open)) => {
                     let (info, content) = (open.info, open.content);
-                    self.send_object(&key, &info, content, parts).await
+                    match rebuilder {
+                        None => self.send_object(&key, &info, content, parts).await,
+                        Some(rebuilder) => {
+                            self.send_rebuilt(rebuilder, node, &key, &info, parts).await
+                        }
+                    }
                 }
                 // Those whose device has gone are all lost to us.
                 Err(error @ DiskError::Device(_)) => return Err(error.into()),
@@ -244,7 +330,7 @@ impl<'a> Talk<'a> {
             if !sent? {
                 unsent.insert(hash);
             }
-            self.pass.hear();
+            (self.ground.hear)();
         }
         Ok(())
     }
@@ -264,11 +350,63 @@ impl<'a> Talk<'a> {
                     headers.set(name, value);
                 }
             }
+            let durable = info.fragments.as_ref().map(|fragments| fragments.durable);
+            if durable.is_some_and(|durable| durable != Some(info.data_timestamp)) {
+                headers.set("X-Backend-No-Commit", "True");
+            }
             if !self.send_head("PUT", &key.name, &headers).await? {
                 return Ok(false);
             }
             self.send_content(key, info, content).await?;
         }
+        self.send_metadata(key, info, parts).await
+    }
+
+    /// As [`Talk::send_object`], with the fragment that the other side is to have in the place of
+    /// ours. One that cannot be made is left for another time.
+    async fn send_rebuilt(
+        &mut self,
+        rebuilder: &Rebuilder,
+        node: &Node,
+        key: &ObjectKey,
+        info: &ObjectInfo,
+        parts: Wanted,
+    ) -> Result<bool, SsyncError> {
+        if parts.data {
+            let theirs = self.order.fragments.map_or(0, |fragments| fragments.theirs);
+            let mut rebuilt = match rebuilder.rebuild(node, key, info, theirs).await {
+                Ok(rebuilt) => rebuilt,
+                Err(error) => {
+                    let (object, node) = (&*key.name, node.name());
+                    warn!(object, node, fragment = theirs, %error, "fragment not rebuilt");
+                    return Ok(false);
+                }
+            };
+            if !self.send_head("PUT", &key.name, rebuilt.headers()).await? {
+                return Ok(false);
+            }
+            let mut sent = 0;
+            while let Some(bytes) = rebuilt.next_fragment().await? {
+                sent += bytes.len() as u64;
+                if sent > info.size {
+                    return Err(SsyncError::Short);
+                }
+                self.send(bytes).await?;
+                (self.ground.hear)();
+            }
+            if sent != info.size {
+                return Err(SsyncError::Short);
+            }
+        }
+        self.send_metadata(key, info, parts).await
+    }
+
+    async fn send_metadata(
+        &mut self,
+        key: &ObjectKey,
+        info: &ObjectInfo,
+        parts: Wanted,
+    ) -> Result<bool, SsyncError> {
         match &info.metafile_metadata {
             Some(metadata) if parts.meta && info.timestamp() != info.data_timestamp => {
                 self.send_head("POST", &key.name, metadata).await
@@ -295,10 +433,9 @@ impl<'a> Talk<'a> {
                 }
             }
             Content::File(file) => {
-                let engine: Arc<dyn ObjectEngine> =
-                    Arc::new(self.pass.replicator.parts.engine.clone());
+                let engine: Arc<dyn ObjectEngine> = Arc::new(self.ground.engine.clone());
                 let mut reader = ObjectReader::new(
-                    self.job.device.clone(),
+                    self.order.device.clone(),
                     engine,
                     key.clone(),
                     info.etag(),
@@ -309,8 +446,8 @@ impl<'a> Talk<'a> {
                 while let Some(bytes) = reader.next_chunk().await? {
                     sent += bytes.len() as u64;
                     self.send(bytes).await?;
-                    self.pass.hear();
-                    yield_to_clients(&self.job.device).await;
+                    (self.ground.hear)();
+                    yield_to_clients(self.order.device).await;
                 }
             }
         }
@@ -350,7 +487,7 @@ impl<'a> Talk<'a> {
     }
 
     async fn send(&mut self, bytes: Bytes) -> Result<(), SsyncError> {
-        let patience = self.pass.replicator.config.node_timeout;
+        let patience = self.ground.node_timeout;
         match timeout(patience, self.sender.send(bytes)).await {
             Ok(true) => Ok(()),
             Err(_) => Err(SsyncError::Stuck(patience)),
@@ -397,7 +534,7 @@ impl<'a> Talk<'a> {
         }
         self.sender.finish().await;
         // Its end, so that the connection can be used again.
-        let patience = self.pass.replicator.config.node_timeout;
+        let patience = self.ground.node_timeout;
         let _ = timeout(patience, self.answer.drain()).await;
         Ok(())
     }

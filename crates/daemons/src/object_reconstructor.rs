@@ -1,0 +1,131 @@
+//! Keeps every fragment of erasure-coded objects where it belongs. For a partition that belongs
+//! here it asks three of the partition's other servers (those beside this one in the ring, and the
+//! one opposite) for the hashes of their fragments, and where those differ offers, by SSYNC, what
+//! there is; a fragment that the other side lacks is rebuilt from those of others. Fragments that
+//! belong elsewhere are handed over and then removed.
+//!
+//! All devices of the ring that are this server's are worked on side by side, `concurrency`
+//! partitions at a time on each; each partition waits while operations queue for its device.
+
+mod config;
+mod jobs;
+mod pass;
+mod rebuild;
+mod revert;
+mod sync;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_http::Clock;
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::object_replicator::{Only, ReplicatorParts};
+use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
+pub use config::ReconstructorConfig;
+use pass::Pass;
+pub(crate) use rebuild::{RebuildError, Rebuilder};
+
+/// Counts of one pass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReconstructionStats {
+    /// Partitions looked at.
+    pub partitions: u64,
+    /// What there was to do in them: one for each fragment index.
+    pub jobs: u64,
+    /// Suffixes that differed from another server's, and were sent to it.
+    pub suffixes_synced: u64,
+    /// Objects of which a fragment, or the tombstone, was handed over and removed.
+    pub reverted: u64,
+    /// Conversations with other servers that did not come to their end.
+    pub failures: u64,
+    /// Fragments that belong elsewhere and are still here, by job.
+    pub handoffs_remaining: u64,
+}
+
+/// The daemon, for all devices of one object server.
+pub struct ObjectReconstructor {
+    config: ReconstructorConfig,
+    parts: ReplicatorParts,
+    recon: ReconCache,
+}
+
+impl ObjectReconstructor {
+    pub fn new(config: ReconstructorConfig, parts: ReplicatorParts) -> Arc<Self> {
+        Arc::new(ObjectReconstructor {
+            recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
+            config,
+            parts,
+        })
+    }
+
+    fn clock(&self) -> &Clock {
+        &self.parts.clock
+    }
+
+    /// Passes, with `interval` between them, until `stop` turns true.
+    pub async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        let rest = self.config.interval.max(Duration::from_millis(10));
+        let only = Only::default();
+        let rounds = async {
+            loop {
+                self.once(&only).await;
+                sleep(rest).await;
+            }
+        };
+        tokio::select! {
+            () = rounds => {}
+            _ = stop.wait_for(|s| *s) => {}
+        }
+    }
+
+    /// One pass. Dropped half-way it leaves every fragment usable, here or where it was sent.
+    pub async fn once(self: &Arc<Self>, only: &Only) -> ReconstructionStats {
+        let started = self.clock().now();
+        let pass = Arc::new(Pass::new(self.clone(), only.clone()));
+        let stats = pass.run().await;
+        let ended = self.clock().now();
+        let minutes = (ended.as_f64() - started.as_f64()) / 60.0;
+        info!(
+            minutes,
+            partitions = stats.partitions,
+            jobs = stats.jobs,
+            suffixes_synced = stats.suffixes_synced,
+            reverted = stats.reverted,
+            failures = stats.failures,
+            "object reconstruction pass completed"
+        );
+        if self.config.handoffs_only {
+            match stats.handoffs_remaining {
+                0 => warn!("handoffs_only: no handoffs remain; it should be turned off"),
+                remaining => info!(remaining, "handoffs_only: handoffs remain"),
+            }
+        }
+        // Part of the devices tells nothing about reconstruction as a whole.
+        if only.is_everything() {
+            let recon = recon_entries(minutes, ended.as_f64());
+            self.recon.update(recon).await;
+        }
+        stats
+    }
+}
+
+/// The entries of `object.recon` after a pass that took `minutes` and ended at `ended`, seconds
+/// since the epoch. The empty one removes what several workers of Swift's may have left.
+fn recon_entries(minutes: f64, ended: f64) -> Map<String, Value> {
+    let entries = json!({
+        "object_reconstruction_time": minutes,
+        "object_reconstruction_last": ended,
+        "object_reconstruction_per_disk": {},
+    });
+    match entries {
+        Value::Object(entries) => entries,
+        _ => Map::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

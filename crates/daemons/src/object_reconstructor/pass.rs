@@ -1,0 +1,256 @@
+//! One pass over all partitions: devices side by side, a few partitions of each at a time.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cairn_disk::replication::remove_partition;
+use cairn_erasure::Codec;
+use cairn_peer::Node;
+use cairn_types::PolicyIndex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval_at, sleep};
+use tracing::{error, info, warn};
+
+use super::jobs::{Job, Kind, Part};
+use super::{ObjectReconstructor, ReconstructionStats};
+use crate::object_replicator::{Only, ReplicatorParts, yield_to_clients};
+use crate::ssync::Sender;
+
+/// A pass under way.
+pub(super) struct Pass {
+    pub(super) reconstructor: Arc<ObjectReconstructor>,
+    pub(super) only: Only,
+    stats: Mutex<ReconstructionStats>,
+    /// Grows with everything that gets done.
+    heard: AtomicU64,
+    rings_changed: Mutex<BTreeMap<PolicyIndex, bool>>,
+    rings_looked_at: Mutex<Instant>,
+    is_refreshing: AtomicBool,
+    /// A device takes one SSYNC at a time from us: by default it would not take two.
+    turns: Mutex<BTreeMap<String, Arc<Semaphore>>>,
+    codecs: Mutex<BTreeMap<PolicyIndex, Arc<Codec>>>,
+    part_count: AtomicU64,
+    started: Instant,
+}
+
+impl Pass {
+    pub(super) fn new(reconstructor: Arc<ObjectReconstructor>, only: Only) -> Self {
+        Pass {
+            reconstructor,
+            only,
+            stats: Mutex::default(),
+            heard: AtomicU64::new(0),
+            rings_changed: Mutex::default(),
+            rings_looked_at: Mutex::new(Instant::now()),
+            is_refreshing: AtomicBool::new(false),
+            turns: Mutex::default(),
+            codecs: Mutex::default(),
+            part_count: AtomicU64::new(0),
+            started: Instant::now(),
+        }
+    }
+
+    pub(super) fn parts(&self) -> &ReplicatorParts {
+        &self.reconstructor.parts
+    }
+
+    pub(super) async fn run(self: Arc<Self>) -> ReconstructionStats {
+        let config = &self.reconstructor.config;
+        let every = config.stats_interval.max(Duration::from_secs(1));
+        let mut ticks = interval_at(self.started + every, every);
+        let lockup = config.lockup_timeout.max(Duration::from_secs(1));
+        let mut work = std::pin::pin!(self.clone().work());
+        let (mut heard, mut silent_since) = (0, Instant::now());
+        loop {
+            tokio::select! {
+                () = &mut work => break,
+                _ = ticks.tick() => self.report(),
+                () = sleep(lockup.min(Duration::from_secs(10))) => {}
+            }
+            let now_heard = self.heard.load(Ordering::Relaxed);
+            if now_heard != heard {
+                (heard, silent_since) = (now_heard, Instant::now());
+            } else if silent_since.elapsed() >= lockup {
+                error!(
+                    ?lockup,
+                    "nothing was reconstructed for too long: pass given up"
+                );
+                break;
+            }
+        }
+        self.lock_stats().clone()
+    }
+
+    async fn work(self: Arc<Self>) {
+        self.refresh_rings().await;
+        let parts = self.collect_parts().await;
+        self.part_count.store(parts.len() as u64, Ordering::Relaxed);
+        let mut by_device: BTreeMap<String, Vec<Arc<Part>>> = BTreeMap::new();
+        for part in parts {
+            let device = by_device.entry(part.local.device.clone());
+            device.or_default().push(part);
+        }
+        // Each device has its own workers: a slow one does not hold up the others.
+        let mut devices = JoinSet::new();
+        for parts in by_device.into_values() {
+            devices.spawn(self.clone().work_device(parts));
+        }
+        while devices.join_next().await.is_some() {}
+    }
+
+    async fn work_device(self: Arc<Self>, parts: Vec<Arc<Part>>) {
+        let mut under_way = JoinSet::new();
+        for part in parts {
+            while under_way.len() >= self.reconstructor.config.concurrency {
+                under_way.join_next().await;
+            }
+            if self.is_ring_old(&part).await {
+                continue;
+            }
+            yield_to_clients(&part.device).await;
+            let pass = self.clone();
+            under_way.spawn(async move {
+                pass.work_part(&part).await;
+                pass.hear();
+            });
+        }
+        while under_way.join_next().await.is_some() {}
+    }
+
+    async fn work_part(&self, part: &Arc<Part>) {
+        self.count(|stats| stats.partitions += 1);
+        let jobs = match self.jobs(part).await {
+            Ok(jobs) => jobs,
+            Err(error) => {
+                let (device, partition) = (&part.local.device, part.partition);
+                warn!(device, partition, %error, "partition not reconstructed");
+                return self.count(|stats| stats.failures += 1);
+            }
+        };
+        if jobs.is_empty() {
+            self.remove(part).await;
+        }
+        for job in jobs {
+            self.count(|stats| stats.jobs += 1);
+            self.work_job(&job).await;
+            self.hear();
+        }
+    }
+
+    async fn work_job(&self, job: &Job) {
+        match &job.kind {
+            Kind::Sync(hashes) => self.sync(job, hashes).await,
+            Kind::Revert => self.revert(job).await,
+        }
+    }
+
+    /// A partition that does not belong here and has nothing in it.
+    async fn remove(&self, part: &Part) {
+        let (policy, partition) = (part.policy, part.partition);
+        let removed = part
+            .device
+            .write(move |disk| remove_partition(disk, policy, partition));
+        let device = &part.local.device;
+        match removed.await {
+            Ok(is_gone) => info!(device, partition, is_gone, "handoff partition removed"),
+            Err(error) => warn!(device, partition, %error, "handoff partition not removed"),
+        }
+    }
+
+    async fn refresh_rings(&self) {
+        let rings = self.parts().rings.clone();
+        // Blocks on the disk.
+        let _ = tokio::task::spawn_blocking(move || rings.refresh()).await;
+    }
+
+    /// A partition of a ring that is not in use any more may belong elsewhere.
+    async fn is_ring_old(&self, part: &Part) -> bool {
+        let is_due = {
+            let looked_at = self.rings_looked_at.lock();
+            let mut looked_at = looked_at.unwrap_or_else(PoisonError::into_inner);
+            let is_due = looked_at.elapsed() >= self.reconstructor.config.ring_check_interval;
+            if is_due {
+                *looked_at = Instant::now();
+            }
+            is_due
+        };
+        if is_due && !self.is_refreshing.swap(true, Ordering::Relaxed) {
+            self.refresh_rings().await;
+            self.is_refreshing.store(false, Ordering::Relaxed);
+        }
+        let current = self.parts().rings.object(part.policy);
+        let is_old = current.is_none_or(|ring| !Arc::ptr_eq(&ring, &part.ring));
+        let changed = self.rings_changed.lock();
+        let mut changed = changed.unwrap_or_else(PoisonError::into_inner);
+        let is_known = changed.entry(part.policy).or_default();
+        if is_old && !std::mem::replace(is_known, true) {
+            info!(
+                policy = part.policy.0,
+                "the ring has changed: reconstruction of this policy ends here"
+            );
+        }
+        *is_known
+    }
+
+    pub(super) fn hear(&self) {
+        self.heard.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn lock_stats(&self) -> std::sync::MutexGuard<'_, ReconstructionStats> {
+        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn count(&self, change: impl FnOnce(&mut ReconstructionStats)) {
+        change(&mut self.lock_stats());
+    }
+
+    /// Waits for a turn to send to a node's device.
+    pub(super) async fn turn(&self, node: &Node) -> Option<OwnedSemaphorePermit> {
+        let turns = {
+            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            let turn = turns.entry(node.name());
+            turn.or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
+        };
+        turns.acquire_owned().await.ok()
+    }
+
+    pub(super) fn codec(&self, part: &Part) -> Arc<Codec> {
+        let mut codecs = self.codecs.lock().unwrap_or_else(PoisonError::into_inner);
+        let codec = codecs.entry(part.policy);
+        codec
+            .or_insert_with(|| Arc::new(Codec::new(&part.scheme)))
+            .clone()
+    }
+
+    pub(super) fn sender<'a>(&'a self, hear: &'a (dyn Fn() + Send + Sync)) -> Sender<'a> {
+        let config = &self.reconstructor.config;
+        Sender {
+            engine: &self.parts().engine,
+            backends: &self.parts().backends,
+            daemon: "obj-reconstructor",
+            node_timeout: config.node_timeout,
+            http_timeout: config.http_timeout,
+            hear,
+        }
+    }
+
+    fn report(&self) {
+        let stats = self.lock_stats().clone();
+        let parts = self.part_count.load(Ordering::Relaxed);
+        let elapsed = self.started.elapsed().as_secs_f64();
+        let rate = stats.partitions as f64 / elapsed.max(1e-6);
+        info!(
+            reconstructed = stats.partitions,
+            of = parts,
+            rate,
+            remaining_s = parts.saturating_sub(stats.partitions) as f64 / rate.max(1e-6),
+            suffixes_synced = stats.suffixes_synced,
+            reverted = stats.reverted,
+            failures = stats.failures,
+            "object reconstruction under way"
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! Fragments that belong elsewhere: handed over, and then removed.
+
+use std::collections::HashMap;
+
+use cairn_disk::DiskError;
+use cairn_disk::replication::{Reverted, purge};
+use cairn_formats::ssync::Offer;
+use cairn_types::ObjectHash;
+use tracing::{info, warn};
+
+use super::jobs::Job;
+use super::pass::Pass;
+use crate::object_replicator::lock_partition;
+use crate::ssync::{FragmentOrder, Order};
+
+/// What all servers have that a job hands over to.
+#[derive(Default)]
+struct Handed {
+    servers: usize,
+    objects: HashMap<ObjectHash, Offer>,
+    is_limited: bool,
+}
+
+impl Pass {
+    pub(super) async fn revert(&self, job: &Job) {
+        let part = &job.part;
+        let (device, partition) = (&part.local.device, part.partition);
+        // Held by whoever brings us this partition: both would remove what the other just got.
+        let lock = match lock_partition(&part.device, part.policy, partition).await {
+            Ok(lock) => lock,
+            Err(error) => {
+                warn!(device, partition, %error, "handoff partition not locked");
+                None
+            }
+        };
+        if lock.is_none() {
+            info!(device, partition, "handoff partition is locked");
+            return self.count(|stats| stats.handoffs_remaining += 1);
+        }
+        let handed = self.hand_over(job).await;
+        let is_everywhere = handed.servers >= job.nodes.len();
+        if is_everywhere && let Err(error) = self.purge(job, &handed).await {
+            warn!(device, partition, %error, "reverted fragments not removed");
+        }
+        if !is_everywhere || handed.is_limited {
+            self.count(|stats| stats.handoffs_remaining += 1);
+        }
+    }
+
+    async fn hand_over(&self, job: &Job) -> Handed {
+        let part = &job.part;
+        let hear = || self.hear();
+        let mut handed = Handed::default();
+        for node in &job.nodes {
+            let order = Order {
+                device: &part.device,
+                policy: part.policy,
+                partition: part.partition,
+                suffixes: &job.suffixes,
+                only: None,
+                fragments: Some(FragmentOrder {
+                    own: job.index,
+                    theirs: part.fragment_of(node),
+                    not_durable: true,
+                    most: self.reconstructor.config.max_objects_per_revert,
+                    rebuilder: None,
+                }),
+            };
+            let _turn = self.turn(node).await;
+            match self.sender(&hear).ssync(&order, node).await {
+                Ok(delivered) => {
+                    handed.is_limited |= delivered.is_limited;
+                    let had = delivered.offers.into_iter();
+                    let had: HashMap<_, _> = had.map(|offer| (offer.hash, offer)).collect();
+                    if handed.servers == 0 {
+                        handed.objects = had;
+                    } else {
+                        // Where one could not be sent to some, it stays.
+                        handed.objects.retain(|hash, _| had.contains_key(hash));
+                    }
+                    handed.servers += 1;
+                }
+                Err(error) => {
+                    let (node, partition) = (node.name(), part.partition);
+                    warn!(node, partition, %error, "handoff not taken");
+                    self.count(|stats| stats.failures += 1);
+                }
+            }
+            self.hear();
+        }
+        handed
+    }
+
+    async fn purge(&self, job: &Job, handed: &Handed) -> Result<(), DiskError> {
+        let part = &job.part;
+        let reverted: Vec<Reverted> = handed
+            .objects
+            .values()
+            .map(|offer| Reverted {
+                hash: offer.hash,
+                data: offer.data,
+                meta: offer.meta,
+                is_durable: offer.is_durable,
+            })
+            .collect();
+        let count = reverted.len() as u64;
+        let engine = self.parts().engine.clone();
+        let (policy, partition) = (part.policy, part.partition);
+        let (index, is_handoff) = (job.index, job.primary.is_none());
+        let purged = part.device.write(move |disk| {
+            for reverted in &reverted {
+                purge(
+                    disk, &engine, policy, partition, reverted, index, is_handoff,
+                )?;
+            }
+            Ok(())
+        });
+        purged.await?;
+        self.count(|stats| stats.reverted += count);
+        Ok(())
+    }
+}

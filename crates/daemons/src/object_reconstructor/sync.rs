@@ -1,0 +1,211 @@
+//! Fragments that belong here: do the partition's other servers have theirs?
+
+use cairn_disk::suffix_hashes::{FragmentHashes, SuffixHash};
+use cairn_disk::{DiskError, DiskFileEngine};
+use cairn_formats::pickle;
+use cairn_http::client::CallError;
+use cairn_http::{Body, Request};
+use cairn_peer::Node;
+use http::header::{CONTENT_LENGTH, HeaderValue, USER_AGENT};
+use http::{Method, StatusCode};
+use thiserror::Error;
+use tracing::{error, warn};
+
+use super::jobs::{Hashes, Job, Part};
+use super::pass::Pass;
+use super::rebuild::Rebuilder;
+use crate::calls;
+use crate::ssync::{FragmentOrder, Order, SsyncError};
+
+/// Hashes of 4,096 suffixes with a dozen fragments each take half of this.
+const HASHES_MAX: u64 = 8 << 20;
+
+/// Why another server was not brought up to date.
+#[derive(Debug, Error)]
+pub(super) enum SyncError {
+    #[error("no server for fragment {0} has its device mounted")]
+    Unmounted(u32),
+    #[error("REPLICATE: {0}")]
+    Status(StatusCode),
+    #[error("REPLICATE: {0}")]
+    Call(#[from] CallError),
+    #[error("REPLICATE: the answer holds no hashes")]
+    Hashes,
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    #[error("ssync: {0}")]
+    Ssync(#[from] SsyncError),
+}
+
+impl Pass {
+    pub(super) async fn sync(&self, job: &Job, hashes: &Hashes) {
+        for node in &job.nodes {
+            if let Err(error) = self.sync_node(job, hashes, node).await {
+                let (node, partition) = (node.name(), job.part.partition);
+                warn!(node, partition, %error, "node not brought up to date");
+                self.count(|stats| stats.failures += 1);
+            }
+            self.hear();
+        }
+    }
+
+    async fn sync_node(&self, job: &Job, hashes: &Hashes, node: &Node) -> Result<(), SyncError> {
+        let part = &job.part;
+        let theirs = part.fragment_of(node);
+        let (node, remote) = self.remote_hashes(part, node, theirs).await?;
+        let mut suffixes = differing(hashes, job.index, &remote, theirs);
+        if suffixes.is_empty() {
+            return Ok(());
+        }
+        // They may be in step again since they were hashed.
+        let engine: &DiskFileEngine = &self.parts().engine;
+        let local = part.hashes(engine, suffixes, false).await?;
+        suffixes = differing(&local, job.index, &remote, theirs);
+        if suffixes.is_empty() {
+            return Ok(());
+        }
+        let rebuilder = self.rebuilder(job);
+        let order = Order {
+            device: &part.device,
+            policy: part.policy,
+            partition: part.partition,
+            suffixes: &suffixes,
+            only: None,
+            fragments: Some(FragmentOrder {
+                own: job.index,
+                theirs,
+                not_durable: false,
+                most: 0,
+                rebuilder: Some(&rebuilder),
+            }),
+        };
+        let hear = || self.hear();
+        let _turn = self.turn(&node).await;
+        self.sender(&hear).ssync(&order, &node).await?;
+        self.count(|stats| stats.suffixes_synced += suffixes.len() as u64);
+        Ok(())
+    }
+
+    fn rebuilder(&self, job: &Job) -> Rebuilder {
+        let config = &self.reconstructor.config;
+        Rebuilder {
+            policy: job.part.policy,
+            scheme: job.part.scheme,
+            codec: self.codec(&job.part),
+            ring: job.part.ring.clone(),
+            device: job.part.device.clone(),
+            engine: self.parts().engine.clone(),
+            backends: self.parts().backends.clone(),
+            clock: self.parts().clock.clone(),
+            node_timeout: config.node_timeout,
+            quarantine_threshold: config.quarantine_threshold,
+            quarantine_age: config.quarantine_age,
+            request_node_count: config.request_node_count,
+        }
+    }
+
+    /// The hashes of the server that is to have a fragment: the primary, or a handoff where its
+    /// device is not mounted.
+    async fn remote_hashes(
+        &self,
+        part: &Part,
+        primary: &Node,
+        theirs: u32,
+    ) -> Result<(Node, Hashes), SyncError> {
+        let most = self.reconstructor.config.rebuild_handoff_node_count;
+        let mut handoffs = None;
+        let mut node = primary.clone();
+        loop {
+            match self.replicate(part, &node).await? {
+                Some(hashes) => return Ok((node, hashes)),
+                None => error!(node = node.name(), "responded as unmounted"),
+            }
+            // Only those that get fragments of this index from others, too.
+            let handoffs = handoffs.get_or_insert_with(|| {
+                let handoffs = part.ring.handoffs(part.partition, usize::MAX).into_iter();
+                let alike = handoffs.filter(|node| part.fragment_of(node) == theirs);
+                alike
+                    .take(most.unwrap_or(usize::MAX))
+                    .collect::<Vec<_>>()
+                    .into_iter()
+            });
+            node = handoffs.next().ok_or(SyncError::Unmounted(theirs))?;
+        }
+    }
+
+    /// `None`: the device is not mounted.
+    async fn replicate(&self, part: &Part, node: &Node) -> Result<Option<Hashes>, SyncError> {
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = Method::from_bytes(b"REPLICATE").unwrap_or_default();
+        *request.uri_mut() = cairn_peer::fan_out::backend_uri(node, part.partition, "", None);
+        let headers = request.headers_mut();
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        headers.insert(USER_AGENT, calls::user_agent("obj-reconstructor"));
+        headers.insert(
+            "x-backend-storage-policy-index",
+            HeaderValue::from(part.policy.0),
+        );
+        let patience = self.reconstructor.config.http_timeout;
+        let backends = &self.parts().backends;
+        let called = calls::call_for_body(backends, node, request, patience, HASHES_MAX);
+        let (status, body) = called.await?;
+        let body = match status {
+            StatusCode::OK => body.ok_or(SyncError::Hashes)?,
+            StatusCode::INSUFFICIENT_STORAGE => return Ok(None),
+            status => return Err(SyncError::Status(status)),
+        };
+        let value = pickle::loads(&body).map_err(|_| SyncError::Hashes)?;
+        let pairs = value.as_dict().ok_or(SyncError::Hashes)?.iter();
+        // A suffix whose hashes could not be made differs from any.
+        let pairs = pairs.filter_map(|(suffix, hash)| {
+            Some((suffix.as_str()?.to_owned(), SuffixHash::from_value(hash)?))
+        });
+        Ok(Some(pairs.collect()))
+    }
+}
+
+/// The suffixes in which objects differ, or the times of our fragments and of theirs.
+fn differing(local: &Hashes, own: Option<u32>, remote: &Hashes, theirs: u32) -> Vec<String> {
+    let none = FragmentHashes::new();
+    let mut suffixes = Vec::new();
+    for (suffix, hash) in local {
+        let Some(here) = hash.fragments() else {
+            continue;
+        };
+        let there = remote.get(suffix).and_then(SuffixHash::fragments);
+        let there = there.unwrap_or(&none);
+        let is_same =
+            here.get(&None) == there.get(&None) && here.get(&own) == there.get(&Some(theirs));
+        if !is_same {
+            suffixes.push(suffix.clone());
+        }
+    }
+    suffixes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fragments_of_the_same_times_are_in_step() {
+        let hashes = |pairs: &[(Option<u32>, &str)]| {
+            let hashes = pairs
+                .iter()
+                .map(|(index, hash)| (*index, (*hash).to_owned()));
+            SuffixHash::Fragments(hashes.collect())
+        };
+        let local = Hashes::from([
+            ("abc".into(), hashes(&[(None, "d"), (Some(1), "f")])),
+            ("abd".into(), hashes(&[(None, "d"), (Some(1), "f")])),
+            ("abe".into(), hashes(&[(None, "d")])),
+            ("abf".into(), hashes(&[(None, "d"), (Some(1), "f")])),
+        ]);
+        let remote = Hashes::from([
+            ("abc".into(), hashes(&[(None, "d"), (Some(2), "f")])),
+            ("abd".into(), hashes(&[(None, "other"), (Some(2), "f")])),
+            ("abe".into(), hashes(&[(None, "d"), (Some(5), "x")])),
+        ]);
+        assert_eq!(differing(&local, Some(1), &remote, 2), ["abd", "abf"]);
+    }
+}

@@ -1,0 +1,287 @@
+//! An upload in two phases, as erasure-coded policies have it: first the content and what is only
+//! known at its end (the footers), which the backend writes; then, when enough backends have
+//! said that they have it, the word to commit, which makes it durable.
+//!
+//! The body is a MIME document of three parts: object body, object metadata (JSON with its MD5),
+//! put commit. After the second part the backend says `100 Continue` once more. Over a socket
+//! the chunked body ends there and another one follows (`wire.rs`); in this process it is one
+//! stream.
+
+mod wire;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_http::client::CallError;
+use cairn_http::{Body, BodySender, Interim, Request, Response, params, respond};
+use http::header::{CONTENT_LENGTH, EXPECT, HeaderValue};
+use http::{HeaderMap, Method, Uri};
+use md5::{Digest, Md5};
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use crate::backends::Backends;
+use crate::fan_out::Answer;
+use crate::nodes::Node;
+use wire::Piece;
+
+/// How many chunks may wait for one backend.
+const DEPTH: usize = 1;
+/// The largest answer that is kept of a backend.
+const MAX_ANSWER: u64 = 1 << 20;
+
+/// What a backend says of an upload.
+enum Event {
+    Continue(HeaderMap),
+    Answer(Box<Response>),
+}
+
+/// Why no upload was opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    #[error("it broke off before it answered")]
+    Broken,
+    #[error("it does not know uploads with footers and a commit")]
+    Unsupported,
+}
+
+/// An open upload to one node.
+pub struct TwoPhasePut {
+    pub node: Node,
+    /// The backend answered before it took the body.
+    pub early: Option<Answer>,
+    boundary: String,
+    feed: Feed,
+    events: mpsc::UnboundedReceiver<Event>,
+    task: JoinHandle<()>,
+    has_begun: bool,
+    failed: bool,
+}
+
+enum Feed {
+    Here(BodySender),
+    Wire(mpsc::Sender<Piece>),
+}
+
+impl Feed {
+    /// False when the backend has gone.
+    async fn send(&self, chunk: Bytes) -> bool {
+        match self {
+            Feed::Here(sender) => sender.send(chunk).await,
+            Feed::Wire(sender) => sender.send(Piece::Data(chunk)).await.is_ok(),
+        }
+    }
+}
+
+impl Drop for TwoPhasePut {
+    /// The backend sees a client that left.
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl TwoPhasePut {
+    /// Sends the head and waits until the backend wants the body, or has answered without it.
+    /// `uri`: a path; `boundary`: a text that is not in the content.
+    pub async fn open(
+        backends: &Arc<Backends>,
+        node: Node,
+        uri: Uri,
+        mut headers: HeaderMap,
+        boundary: String,
+        timeout: Duration,
+    ) -> Result<TwoPhasePut, OpenError> {
+        headers.remove(CONTENT_LENGTH);
+        headers.insert(EXPECT, HeaderValue::from_static("100-continue"));
+        for (name, value) in [
+            ("x-backend-obj-multipart-mime-boundary", boundary.as_str()),
+            ("x-backend-obj-metadata-footer", "yes"),
+            ("x-backend-obj-multiphase-commit", "yes"),
+        ] {
+            respond::set(&mut headers, name, value);
+        }
+        let (told, events) = mpsc::unbounded_channel();
+        let (feed, task) = if backends.local(node.address).is_some() {
+            call_here(backends, &node, uri, headers, told)
+        } else {
+            let (feed, pieces) = mpsc::channel(DEPTH);
+            let head = wire::head(node.address, &uri, &headers);
+            let conversation =
+                wire::converse(node.address, backends.connect_timeout(), head, pieces, told);
+            (Feed::Wire(feed), tokio::spawn(conversation))
+        };
+        let mut put = TwoPhasePut {
+            node,
+            early: None,
+            boundary,
+            feed,
+            events,
+            task,
+            has_begun: false,
+            failed: false,
+        };
+        match tokio::time::timeout(timeout, put.events.recv()).await {
+            Err(_) => Err(OpenError::Timeout(timeout)),
+            Ok(None) => Err(OpenError::Broken),
+            Ok(Some(Event::Continue(headers))) => {
+                let can = |name| respond::header(&headers, name).is_some_and(params::is_true);
+                if !can("x-obj-metadata-footer") || !can("x-obj-multiphase-commit") {
+                    return Err(OpenError::Unsupported);
+                }
+                Ok(put)
+            }
+            Ok(Some(Event::Answer(response))) => {
+                put.early = Some(put.taken(*response, timeout).await);
+                Ok(put)
+            }
+        }
+    }
+
+    pub fn failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Hands on content; a backend that takes nothing for `timeout`, or has gone, has failed.
+    pub async fn send(&mut self, chunk: Bytes, timeout: Duration) {
+        if self.early.is_some() {
+            return;
+        }
+        if !std::mem::replace(&mut self.has_begun, true) {
+            let head = format!("--{}\r\nX-Document: object body\r\n\r\n", self.boundary);
+            self.feed(head.into(), timeout).await;
+        }
+        self.feed(chunk, timeout).await;
+    }
+
+    /// Ends the content; `footers` is a JSON object of headers.
+    pub async fn end_content(&mut self, footers: &str, timeout: Duration) {
+        if self.early.is_some() {
+            return;
+        }
+        let boundary = &self.boundary;
+        let md5: String = Md5::digest(footers.as_bytes())
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        let text = format!(
+            "\r\n--{boundary}\r\nX-Document: object metadata\r\nContent-MD5: {md5}\r\n\r\n\
+             {footers}\r\n--{boundary}\r\n"
+        );
+        self.send(text.into(), timeout).await;
+        self.end_body(timeout).await;
+    }
+
+    /// Waits until the backend has the content and wants to be told to commit: `None`. Otherwise
+    /// its answer; a backend that is silent has failed, and counts as 503.
+    pub async fn prepared(&mut self, timeout: Duration) -> Option<Answer> {
+        if let Some(early) = self.early.take() {
+            return Some(early);
+        }
+        let event = match self.failed {
+            true => None,
+            false => tokio::time::timeout(timeout, self.events.recv())
+                .await
+                .ok()
+                .flatten(),
+        };
+        match event {
+            Some(Event::Continue(_)) => None,
+            Some(Event::Answer(response)) => Some(self.taken(*response, timeout).await),
+            None => {
+                self.failed = true;
+                Some(Answer::none())
+            }
+        }
+    }
+
+    /// Gives the word to commit and waits for the answer; 503 for none.
+    pub async fn commit(mut self, timeout: Duration) -> Answer {
+        let text = format!(
+            "X-Document: put commit\r\n\r\nput_commit_confirmation\r\n--{}--",
+            self.boundary
+        );
+        self.feed(text.into(), timeout).await;
+        self.end_body(timeout).await;
+        if let Feed::Here(sender) = &self.feed {
+            let _ = tokio::time::timeout(timeout, sender.clone().finish()).await;
+        }
+        let answered = async {
+            loop {
+                match self.events.recv().await {
+                    Some(Event::Answer(response)) => return Some(response),
+                    Some(Event::Continue(_)) => {}
+                    None => return None,
+                }
+            }
+        };
+        match tokio::time::timeout(timeout, answered).await {
+            Ok(Some(response)) => self.taken(*response, timeout).await,
+            _ => Answer::none(),
+        }
+    }
+
+    async fn feed(&mut self, chunk: Bytes, timeout: Duration) {
+        if self.failed || chunk.is_empty() {
+            return;
+        }
+        let sent = tokio::time::timeout(timeout, self.feed.send(chunk)).await;
+        self.failed = !matches!(sent, Ok(true));
+    }
+
+    async fn end_body(&mut self, timeout: Duration) {
+        if self.failed {
+            return;
+        }
+        if let Feed::Wire(sender) = &self.feed {
+            let sent = tokio::time::timeout(timeout, sender.send(Piece::End)).await;
+            self.failed = !matches!(sent, Ok(Ok(())));
+        }
+    }
+
+    async fn taken(&self, response: Response, timeout: Duration) -> Answer {
+        let (parts, body) = response.into_parts();
+        let body = tokio::time::timeout(timeout, body.collect(MAX_ANSWER)).await;
+        Answer {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body: body.ok().and_then(Result::ok).unwrap_or_default(),
+            node: Some(self.node.clone()),
+        }
+    }
+}
+
+/// To a service of this process.
+fn call_here(
+    backends: &Arc<Backends>,
+    node: &Node,
+    uri: Uri,
+    headers: HeaderMap,
+    told: mpsc::UnboundedSender<Event>,
+) -> (Feed, JoinHandle<()>) {
+    let (sender, body) = Body::channel(None, DEPTH);
+    let mut request = Request::new(body);
+    *request.method_mut() = Method::PUT;
+    *request.uri_mut() = uri;
+    *request.headers_mut() = headers;
+    let interim = told.clone();
+    request
+        .extensions_mut()
+        .insert(Interim::new(move |headers| {
+            let _ = interim.send(Event::Continue(headers.clone()));
+        }));
+    let (backends, address) = (backends.clone(), node.address);
+    // The whole upload may take long; silence is bounded chunk by chunk.
+    let whole = Duration::from_secs(24 * 3600);
+    let task = tokio::spawn(Box::pin(async move {
+        if let Ok(response) = backends.call(address, request, whole).await {
+            let _ = told.send(Event::Answer(Box::new(response)));
+        }
+    }));
+    (Feed::Here(sender), task)
+}

@@ -1,0 +1,161 @@
+//! The HTTP/1.1 conversation of a two-phase upload. It is not quite HTTP, so it is spoken here:
+//! after the first chunked body has ended the server answers `100 Continue` again, and another
+//! chunked body follows in the same request. The connection serves one upload.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use cairn_http::{Body, Response, respond};
+use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
+use http::{HeaderMap, Uri};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::mpsc;
+use tracing::debug;
+
+use super::{Event, MAX_ANSWER};
+
+/// The longest head of an answer.
+const MAX_HEAD: usize = 64 * 1024;
+const MAX_HEADERS: usize = 256;
+
+/// What to send.
+pub(super) enum Piece {
+    Data(Bytes),
+    /// The end of one chunked body.
+    End,
+}
+
+/// The request's head.
+pub(super) fn head(address: SocketAddr, uri: &Uri, headers: &HeaderMap) -> Bytes {
+    let path = uri.path_and_query().map_or("/", |p| p.as_str());
+    let mut head = format!("PUT {path} HTTP/1.1\r\nHost: {address}\r\n").into_bytes();
+    for (name, value) in headers.iter().filter(|(name, _)| **name != HOST) {
+        head.extend_from_slice(name.as_str().as_bytes());
+        head.extend_from_slice(b": ");
+        head.extend_from_slice(value.as_bytes());
+        head.extend_from_slice(b"\r\n");
+    }
+    head.extend_from_slice(b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n");
+    head.into()
+}
+
+/// Sends the head and then what comes of `pieces`, and tells what is answered meanwhile, until
+/// there was a final answer. A conversation that breaks off ends without one.
+pub(super) async fn converse(
+    address: SocketAddr,
+    connect_timeout: Duration,
+    head: Bytes,
+    pieces: mpsc::Receiver<Piece>,
+    told: mpsc::UnboundedSender<Event>,
+) {
+    let connected = tokio::time::timeout(connect_timeout, TcpStream::connect(address)).await;
+    let stream = match connected {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return debug!(%address, %error, "cannot connect for an upload"),
+        Err(_) => return debug!(%address, "no connection for an upload in time"),
+    };
+    let _ = stream.set_nodelay(true);
+    let (reader, writer) = stream.into_split();
+    let writing = async {
+        if let Err(error) = write(writer, head, pieces).await {
+            debug!(%address, %error, "upload broke off");
+        }
+        // What was sent may have been enough for an answer.
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        read = read(reader, &told) => {
+            if let Err(error) = read {
+                debug!(%address, %error, "no answer to an upload");
+            }
+        }
+        () = writing => {}
+    }
+}
+
+async fn write(
+    mut writer: OwnedWriteHalf,
+    head: Bytes,
+    mut pieces: mpsc::Receiver<Piece>,
+) -> io::Result<()> {
+    writer.write_all(&head).await?;
+    while let Some(piece) = pieces.recv().await {
+        match piece {
+            Piece::Data(data) if data.is_empty() => {}
+            Piece::Data(data) => {
+                let size = Bytes::from(format!("{:x}\r\n", data.len()));
+                let mut chunk = size.chain(data).chain(&b"\r\n"[..]);
+                writer.write_all_buf(&mut chunk).await?;
+            }
+            Piece::End => writer.write_all(b"0\r\n\r\n").await?,
+        }
+    }
+    // Not closed: the answer is still to come.
+    std::future::pending().await
+}
+
+async fn read(mut reader: OwnedReadHalf, told: &mpsc::UnboundedSender<Event>) -> io::Result<()> {
+    let mut buffer = BytesMut::with_capacity(4096);
+    loop {
+        let Some((status, headers, length)) = parse(&buffer)? else {
+            if buffer.len() > MAX_HEAD {
+                return Err(io::Error::other("the head of the answer is too long"));
+            }
+            if reader.read_buf(&mut buffer).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            continue;
+        };
+        buffer.advance(length);
+        if (100..200).contains(&status) {
+            let _ = told.send(Event::Continue(headers));
+            continue;
+        }
+        let body = read_body(&mut reader, buffer, &headers).await?;
+        let mut response = Response::new(Body::full(body));
+        *response.status_mut() = respond::status(status);
+        *response.headers_mut() = headers;
+        let _ = told.send(Event::Answer(Box::new(response)));
+        return Ok(());
+    }
+}
+
+/// Status, headers, length of a head that has arrived whole.
+fn parse(bytes: &[u8]) -> io::Result<Option<(u16, HeaderMap, usize)>> {
+    let mut room = [httparse::EMPTY_HEADER; MAX_HEADERS];
+    let mut head = httparse::Response::new(&mut room);
+    let length = match head.parse(bytes).map_err(io::Error::other)? {
+        httparse::Status::Partial => return Ok(None),
+        httparse::Status::Complete(length) => length,
+    };
+    let mut headers = HeaderMap::with_capacity(head.headers.len());
+    for header in head.headers.iter() {
+        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(io::Error::other)?;
+        let value = HeaderValue::from_bytes(header.value).map_err(io::Error::other)?;
+        headers.append(name, value);
+    }
+    Ok(Some((head.code.unwrap_or(500), headers, length)))
+}
+
+/// As long as the head says, or to the end of the connection.
+async fn read_body(
+    reader: &mut OwnedReadHalf,
+    mut body: BytesMut,
+    headers: &HeaderMap,
+) -> io::Result<Bytes> {
+    let length = respond::header(headers, CONTENT_LENGTH.as_str())
+        .and_then(|text| text.parse::<u64>().ok())
+        .unwrap_or(MAX_ANSWER)
+        .min(MAX_ANSWER) as usize;
+    while body.len() < length {
+        if reader.read_buf(&mut body).await? == 0 {
+            break;
+        }
+    }
+    body.truncate(length);
+    Ok(body.freeze())
+}

@@ -1,0 +1,196 @@
+//! What a client asked for, out of fragments: segment by segment, as the client takes it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use bytes::Bytes;
+use cairn_erasure::{FragmentHeader, HEADER_LEN};
+use cairn_formats::range::Multipart;
+use cairn_http::{Body, BodyError};
+use tracing::error;
+
+use super::archive::Archives;
+use super::layout::Layout;
+
+/// Segments larger than this are decoded off the event loop.
+const INLINE: usize = 64 * 1024;
+
+/// What a body is put together from.
+enum Part {
+    Frame(Bytes),
+    /// Of the object.
+    Range(Range<u64>),
+}
+
+struct Content {
+    archives: Archives,
+    layout: Layout,
+    parts: VecDeque<Part>,
+    /// The range under way, and its next segment.
+    range: Range<u64>,
+    segments: Range<u64>,
+    ready: VecDeque<Bytes>,
+    done: bool,
+}
+
+/// One range of the object.
+pub(super) fn range_body(archives: Archives, layout: Layout, range: Range<u64>) -> Body {
+    let length = range.end - range.start;
+    body(
+        archives,
+        layout,
+        VecDeque::from([Part::Range(range)]),
+        length,
+    )
+}
+
+/// Several ranges of the object, framed.
+pub(super) fn multipart_body(
+    archives: Archives,
+    layout: Layout,
+    ranges: &[Range<u64>],
+    multipart: &Multipart,
+) -> Body {
+    let mut parts = VecDeque::with_capacity(ranges.len() * 3 + 1);
+    for range in ranges {
+        parts.push_back(Part::Frame(multipart.head(range).into()));
+        parts.push_back(Part::Range(range.clone()));
+        parts.push_back(Part::Frame(Bytes::from_static(Multipart::TAIL)));
+    }
+    parts.push_back(Part::Frame(multipart.end().into()));
+    body(archives, layout, parts, multipart.total_length(ranges))
+}
+
+fn body(archives: Archives, layout: Layout, parts: VecDeque<Part>, length: u64) -> Body {
+    let content = Content {
+        archives,
+        layout,
+        parts,
+        range: 0..0,
+        segments: 0..0,
+        ready: VecDeque::new(),
+        done: false,
+    };
+    let stream = futures_util::stream::unfold(content, |mut content| async move {
+        if content.done {
+            return None;
+        }
+        let piece = content.next().await;
+        content.done = !matches!(piece, Some(Ok(_)));
+        piece.map(|piece| (piece, content))
+    });
+    Body::from_stream(stream, Some(length))
+}
+
+impl Content {
+    async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        loop {
+            if let Some(piece) = self.ready.pop_front() {
+                return Some(Ok(piece));
+            }
+            if let Some(segment) = self.segments.next() {
+                match self.segment(segment).await {
+                    Ok(pieces) => self.ready = pieces,
+                    Err(reason) => return Some(Err(BodyError::Source(reason))),
+                }
+                continue;
+            }
+            match self.parts.pop_front() {
+                Some(Part::Frame(frame)) => return Some(Ok(frame)),
+                Some(Part::Range(range)) => {
+                    self.segments = self.layout.segments(&range);
+                    self.range = range;
+                    if !self.segments.is_empty() {
+                        let fragments = self.layout.fragments(&self.segments);
+                        self.archives.seek(&fragments).await;
+                    }
+                }
+                None => {
+                    self.archives.end().await;
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// What is wanted of one segment.
+    async fn segment(&mut self, segment: u64) -> Result<VecDeque<Bytes>, String> {
+        let at = self.layout.fragment(segment);
+        let end = self
+            .layout
+            .fragments(&(segment..self.segments.end.max(segment + 1)))
+            .end;
+        let codec = &self.layout.erasure().codec;
+        let fragments = self.archives.fragments(&at, end, codec).await?;
+        let content = self.layout.content(segment);
+        let pieces = match self.plain(&fragments) {
+            Some(pieces) => pieces,
+            None => vec![self.decode(fragments, &content).await?],
+        };
+        Ok(cut(pieces, &content, &self.range))
+    }
+
+    /// The content as it is in the fragments, where they are those with content; the last ones
+    /// may be padded.
+    fn plain(&self, fragments: &[Bytes]) -> Option<Vec<Bytes>> {
+        let data = self.layout.erasure().scheme.data();
+        let mut by_index = vec![None; data];
+        for fragment in fragments {
+            let index = FragmentHeader::parse(fragment).ok()?.index as usize;
+            *by_index.get_mut(index)? = Some(fragment.slice(HEADER_LEN..));
+        }
+        by_index.into_iter().collect()
+    }
+
+    async fn decode(&self, fragments: Vec<Bytes>, content: &Range<u64>) -> Result<Bytes, String> {
+        let erasure = self.layout.erasure().clone();
+        let decode = move || {
+            let fragments: Vec<&[u8]> = fragments.iter().map(AsRef::as_ref).collect();
+            erasure.codec.decode(&fragments)
+        };
+        let decoded = if content.end - content.start <= INLINE as u64 {
+            decode()
+        } else {
+            let decoded = tokio::task::spawn_blocking(decode).await;
+            decoded.map_err(|error| error.to_string())?
+        };
+        decoded.map(Bytes::from).map_err(|error| {
+            error!(%error, "fragments can't be decoded");
+            error.to_string()
+        })
+    }
+}
+
+/// Of pieces that are the object's bytes `content` (and padding), those that are in `wanted`.
+fn cut(pieces: Vec<Bytes>, content: &Range<u64>, wanted: &Range<u64>) -> VecDeque<Bytes> {
+    let wanted = wanted.start.max(content.start)..wanted.end.min(content.end);
+    let mut at = content.start;
+    let cut = pieces.into_iter().filter_map(|piece| {
+        let (start, end) = (at, at + piece.len() as u64);
+        at = end;
+        let (from, to) = (wanted.start.max(start), wanted.end.min(end));
+        (from < to).then(|| piece.slice((from - start) as usize..(to - start) as usize))
+    });
+    cut.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_cut_to_what_is_wanted() {
+        let pieces = || ["0123", "4567", "89__"].map(Bytes::from).to_vec();
+        let cut = |wanted| {
+            let all: Vec<u8> = cut(pieces(), &(100..110), &wanted)
+                .into_iter()
+                .flatten()
+                .collect();
+            String::from_utf8_lossy(&all).into_owned()
+        };
+        assert_eq!(cut(0..1000), "0123456789");
+        assert_eq!(cut(103..105), "34");
+        assert_eq!(cut(108..120), "89");
+        assert_eq!(cut(0..100), "");
+    }
+}

@@ -1,0 +1,145 @@
+//! An upload's content, segment by segment, as fragments; and the MD5s of all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_http::{Body, BodyError};
+use md5::{Digest, Md5};
+
+use super::Erasure;
+
+/// Segments larger than this are coded and hashed off the event loop.
+const INLINE: usize = 16 * 1024;
+
+/// Reads an upload and codes it.
+pub(super) struct Encoder {
+    erasure: Arc<Erasure>,
+    body: Body,
+    timeout: Duration,
+    /// The most that an object may have.
+    limit: u64,
+    /// Of the last piece that came, what belongs to the next segment.
+    rest: Bytes,
+    ended: bool,
+    /// Bytes of the object so far.
+    pub(super) length: u64,
+    sums: Option<Box<Sums>>,
+}
+
+/// The MD5 of the object, and of the archive of each fragment.
+struct Sums {
+    object: Md5,
+    archives: Vec<Md5>,
+}
+
+/// MD5s of an upload that has ended, in hex.
+pub(super) struct Etags {
+    pub(super) object: String,
+    pub(super) archives: Vec<String>,
+}
+
+impl Encoder {
+    /// `timeout`: how long nothing may come.
+    pub(super) fn new(erasure: Arc<Erasure>, body: Body, timeout: Duration, limit: u64) -> Self {
+        let sums = Sums {
+            object: Md5::new(),
+            archives: vec![Md5::new(); erasure.scheme.unique()],
+        };
+        Encoder {
+            erasure,
+            body,
+            timeout,
+            limit,
+            rest: Bytes::new(),
+            ended: false,
+            length: 0,
+            sums: Some(Box::new(sums)),
+        }
+    }
+
+    /// The fragments of the next segment, by index; `None` at the end.
+    pub(super) async fn next(&mut self) -> Option<Result<Vec<Bytes>, BodyError>> {
+        let segment = match self.segment().await {
+            Ok(segment) if segment.is_empty() => return None,
+            Ok(segment) => segment,
+            Err(error) => return Some(Err(error)),
+        };
+        let mut sums = self.sums.take()?;
+        if segment.len() <= INLINE {
+            let fragments = sums.code(&self.erasure, &segment);
+            self.sums = Some(sums);
+            return Some(Ok(fragments));
+        }
+        let erasure = self.erasure.clone();
+        let coded = tokio::task::spawn_blocking(move || {
+            let fragments = sums.code(&erasure, &segment);
+            (sums, fragments)
+        });
+        match coded.await {
+            Ok((sums, fragments)) => {
+                self.sums = Some(sums);
+                Some(Ok(fragments))
+            }
+            Err(error) => Some(Err(BodyError::Source(error.to_string()))),
+        }
+    }
+
+    /// Content of one segment; less at the end.
+    async fn segment(&mut self) -> Result<Vec<u8>, BodyError> {
+        let size = self.erasure.scheme.segment_size();
+        let mut segment = Vec::new();
+        while segment.len() < size {
+            if self.rest.is_empty() {
+                if self.ended {
+                    break;
+                }
+                match self.body.next_chunk_within(self.timeout).await {
+                    Some(piece) => self.rest = piece?,
+                    None => self.ended = true,
+                }
+                self.length += self.rest.len() as u64;
+                if self.length > self.limit {
+                    return Err(BodyError::TooLarge(self.limit));
+                }
+            }
+            let wanted = (size - segment.len()).min(self.rest.len());
+            segment.extend_from_slice(&self.rest.split_to(wanted));
+        }
+        Ok(segment)
+    }
+
+    /// After the end.
+    pub(super) fn etags(&mut self) -> Etags {
+        let sums = self.sums.take().unwrap_or_default();
+        Etags {
+            object: hex(sums.object),
+            archives: sums.archives.into_iter().map(hex).collect(),
+        }
+    }
+}
+
+impl Default for Sums {
+    fn default() -> Self {
+        Sums {
+            object: Md5::new(),
+            archives: Vec::new(),
+        }
+    }
+}
+
+impl Sums {
+    fn code(&mut self, erasure: &Erasure, segment: &[u8]) -> Vec<Bytes> {
+        self.object.update(segment);
+        let fragments = erasure.codec.encode(segment);
+        for (sum, fragment) in self.archives.iter_mut().zip(&fragments) {
+            sum.update(fragment);
+        }
+        fragments.into_iter().map(Bytes::from).collect()
+    }
+}
+
+fn hex(sum: Md5) -> String {
+    let digest = sum.finalize();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}

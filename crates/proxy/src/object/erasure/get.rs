@@ -1,0 +1,366 @@
+//! GET and HEAD. A HEAD asks any one server: all know everything about the object. A GET asks for
+//! as many archives as it takes to decode, and further servers until it has those that belong
+//! together.
+
+use std::sync::Arc;
+
+use cairn_formats::range::{self, ByteRanges, Multipart, Selection};
+use cairn_http::{Body, Response, respond};
+use cairn_peer::{Node, quorum};
+use cairn_types::ServerKind;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use http::header::{
+    ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue, RANGE,
+};
+use http::{HeaderMap, Method, StatusCode};
+use rand::RngExt;
+use tracing::warn;
+
+use super::archive::{Archive, Archives, Asked, Fetch, Refusal};
+use super::buckets::{Bucket, Buckets, Counts, refusal_timestamp};
+use super::content::{multipart_body, range_body};
+use super::layout::{Layout, archive_range};
+use super::{EC_ETAG, EC_LENGTH, Erasure, strip};
+use crate::app::Proxy;
+use crate::headers;
+use crate::object::Place;
+use crate::request::Incoming;
+use crate::write::answer_from;
+
+/// So many servers that have never heard of the object don't count: a rebalance may have made
+/// them its primaries just now (Swift's `rebalance_missing_suppression_count`).
+const UNHEARD_OF: usize = 1;
+
+/// All that came of asking.
+struct Found {
+    buckets: Buckets<Archive>,
+    refusals: Vec<Refusal>,
+}
+
+impl Proxy {
+    pub(in crate::object) async fn read_fragments(
+        &self,
+        incoming: &mut Incoming,
+        place: Place,
+        erasure: Arc<Erasure>,
+    ) -> Response {
+        let is_at = "x-backend-etag-is-at";
+        headers::append_csv(&mut incoming.parts.headers, is_at, EC_ETAG);
+        let mut response = if *incoming.method() == Method::HEAD {
+            let query = incoming.parts.uri.query().map(str::to_owned);
+            let kind = ServerKind::Object;
+            self.read(incoming, kind, place.ring, place.partition, query)
+                .await
+        } else {
+            self.get_fragments(incoming, place, erasure).await
+        };
+        adapt(incoming, &mut response);
+        response
+    }
+
+    async fn get_fragments(
+        &self,
+        incoming: &Incoming,
+        place: Place,
+        erasure: Arc<Erasure>,
+    ) -> Response {
+        let primaries = place.ring.primaries(place.partition).len();
+        let ranges = incoming.header(RANGE.as_str()).and_then(ByteRanges::parse);
+        let range = ranges.map(|ranges| match ranges.specs() {
+            [spec] => archive_range(&erasure, *spec),
+            // The object's length first, then each range by itself.
+            _ => "bytes=0-0".to_owned(),
+        });
+        let mut base = headers::with_all(incoming);
+        base.remove(RANGE);
+        let fetch = Fetch {
+            backends: self.backends.clone(),
+            nodes: self.nodes(place.ring, place.partition),
+            partition: place.partition,
+            path: incoming.target.entity_path(),
+            query: incoming.parts.uri.query().map(str::to_owned),
+            headers: base,
+            timeout: self.options.recoverable_node_timeout,
+        };
+        let found = self.search(&fetch, &erasure, primaries, range).await;
+        if !found.buckets.is_enough() {
+            return refusal(found, primaries, &fetch.path);
+        }
+        let Some(best) = found.buckets.into_best() else {
+            return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+        };
+        let mut response = answer(incoming, fetch, erasure, best);
+        self.name_policy(&mut response);
+        response
+    }
+
+    /// Asks servers until one version can be served, or it is clear that none can.
+    async fn search(
+        &self,
+        fetch: &Fetch,
+        erasure: &Erasure,
+        primaries: usize,
+        range: Option<String>,
+    ) -> Found {
+        let scheme = &erasure.scheme;
+        let counts = Counts {
+            data: scheme.data(),
+            parity: scheme.parity(),
+            replicas: primaries,
+        };
+        let mut found = Found {
+            buckets: Buckets::new(counts),
+            refusals: Vec::new(),
+        };
+        let ask = |node: Node, buckets: &Buckets<Archive>| {
+            let (asked, preferences) = (node.clone(), buckets.preferences());
+            let range = range.clone();
+            async move { (asked, fetch.ask(node, preferences, range).await) }
+        };
+        let mut pending = FuturesUnordered::new();
+        let mut asked = 0;
+        while asked < scheme.data()
+            && let Some(node) = fetch.nodes.next()
+        {
+            pending.push(ask(node, &found.buckets));
+            asked += 1;
+        }
+        let most = (2 * primaries).max(asked);
+        loop {
+            let next = pending.next();
+            let answer = if self.options.concurrent_gets && asked < primaries {
+                match tokio::time::timeout(self.options.concurrency_timeout, next).await {
+                    Ok(answer) => answer,
+                    Err(_) => {
+                        if let Some(node) = fetch.nodes.next() {
+                            pending.push(ask(node, &found.buckets));
+                        }
+                        asked += 1;
+                        continue;
+                    }
+                }
+            } else {
+                next.await
+            };
+            let Some((node, answer)) = answer else { break };
+            let is_good = found.note(&node, answer);
+            if found.buckets.is_enough() {
+                break;
+            }
+            let is_short = found.buckets.shortfall() > pending.len();
+            if asked < most && (is_short || !is_good) {
+                let alternate = (asked >= scheme.data())
+                    .then(|| found.buckets.take_alternate())
+                    .flatten();
+                if let Some(node) = alternate.or_else(|| fetch.nodes.next()) {
+                    pending.push(ask(node, &found.buckets));
+                    asked += 1;
+                }
+            }
+        }
+        found
+    }
+}
+
+impl Found {
+    /// Whether the answer was one to go on with.
+    fn note(&mut self, node: &Node, asked: Asked) -> bool {
+        match asked {
+            Asked::Archive(answer) => {
+                let (headers, archive) = *answer;
+                if let Err(reason) = self.buckets.add(node, &headers, archive) {
+                    warn!(node = %node.name(), ?reason, "a fragment that can't be used");
+                }
+                true
+            }
+            Asked::Refused(refusal) => {
+                let status = refusal.status;
+                self.buckets.refuse(status, &refusal.headers);
+                self.refusals.push(refusal);
+                (300..400).contains(&status) || status == 416
+            }
+        }
+    }
+}
+
+/// What most servers said that count.
+fn refusal(found: Found, primaries: usize, path: &str) -> Response {
+    let best = found.buckets.best();
+    let served = best.filter(|best| best.durable).map(|best| best.timestamp);
+    let is_uncommitted = best.is_some_and(|best| !best.durable && !best.archives.is_empty());
+    let mut unheard_of = UNHEARD_OF.min(primaries.saturating_sub(1));
+    let counts = |refusal: &Refusal| {
+        let stamp = refusal_timestamp(&refusal.headers);
+        let data = respond::header_timestamp(&refusal.headers, "x-backend-data-timestamp");
+        if served.is_some_and(|served| data.unwrap_or(stamp) <= served) {
+            // The object is there, though not enough of it can be had now.
+            return false;
+        }
+        if refusal.is_void {
+            return false;
+        }
+        if refusal.status == 404 && stamp.is_zero() && unheard_of > 0 {
+            unheard_of -= 1;
+            return false;
+        }
+        true
+    };
+    let refusals: Vec<Refusal> = found.refusals.into_iter().filter(counts).collect();
+    let statuses: Vec<u16> = refusals.iter().map(|refusal| refusal.status).collect();
+    if statuses.is_empty() && is_uncommitted {
+        return respond::standard(StatusCode::NOT_FOUND);
+    }
+    let quorum = quorum::quorum_size(statuses.len());
+    match quorum::best_index(&statuses, quorum, &[]).filter(|_| !statuses.is_empty()) {
+        Some(i) => answer_from(statuses[i], &refusals[i].headers, refusals[i].body.clone()),
+        None => {
+            warn!(
+                path,
+                ?statuses,
+                "too few servers have fragments of one version"
+            );
+            respond::standard(StatusCode::SERVICE_UNAVAILABLE)
+        }
+    }
+}
+
+/// The object, or the ranges of it that were asked for.
+fn answer(
+    incoming: &Incoming,
+    fetch: Fetch,
+    erasure: Arc<Erasure>,
+    best: Bucket<Archive>,
+) -> Response {
+    let backend = best.headers;
+    let length = respond::header(&backend, EC_LENGTH).and_then(|text| text.parse().ok());
+    let Some(length) = length else {
+        warn!(
+            path = fetch.path,
+            "a fragment archive does not tell the object's length"
+        );
+        return respond::standard(StatusCode::INTERNAL_SERVER_ERROR);
+    };
+    // Servers may have been told to ignore the range.
+    let selection = match backend.contains_key(CONTENT_RANGE) {
+        true => range::select(incoming.header(RANGE.as_str()), length),
+        false => Selection::Whole,
+    };
+    let mut headers = headers::from_backend(&backend);
+    headers.remove(CONTENT_RANGE);
+    if let Some(content_type) = backend.get(CONTENT_TYPE) {
+        headers.insert(CONTENT_TYPE, content_type.clone());
+    }
+    let data = erasure.scheme.data();
+    let archives = best.archives.into_values().take(data).collect();
+    let archives = Archives::new(fetch, &backend, archives);
+    let layout = Layout::new(erasure, length);
+    let (status, body, content_length) = match selection {
+        Selection::Unsatisfiable => return unsatisfiable(headers),
+        Selection::Whole => {
+            let body = match length {
+                0 => Body::empty(),
+                _ => range_body(archives, layout, 0..length),
+            };
+            (StatusCode::OK, body, length)
+        }
+        Selection::One(range) => {
+            let text = range::content_range(&range, length);
+            respond::set(&mut headers, CONTENT_RANGE.as_str(), text);
+            let content_length = range.end - range.start;
+            let body = range_body(archives, layout, range);
+            (StatusCode::PARTIAL_CONTENT, body, content_length)
+        }
+        Selection::Several(ranges) => {
+            let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], |v| v.as_bytes());
+            let boundary = format!("{:032x}", rand::rng().random::<u128>());
+            let multipart = Multipart::new(boundary, content_type, layout.length());
+            respond::set(
+                &mut headers,
+                CONTENT_TYPE.as_str(),
+                multipart.content_type(),
+            );
+            let content_length = multipart.total_length(&ranges);
+            let body = multipart_body(archives, layout, &ranges, &multipart);
+            (StatusCode::PARTIAL_CONTENT, body, content_length)
+        }
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(content_length));
+    *response.headers_mut() = headers;
+    response
+}
+
+/// The servers had such a range of their archives, but the object has not.
+fn unsatisfiable(mut headers: HeaderMap) -> Response {
+    let mut response = respond::standard(StatusCode::RANGE_NOT_SATISFIABLE);
+    headers.remove(CONTENT_TYPE);
+    response.headers_mut().extend(headers);
+    response
+}
+
+/// Lets an answer speak of the object, not of a fragment archive.
+fn adapt(incoming: &Incoming, response: &mut Response) {
+    let status = response.status();
+    let headers = response.headers_mut();
+    match headers.get(EC_ETAG).cloned() {
+        Some(etag) => headers.insert(ETAG, etag),
+        None => headers.remove(ETAG),
+    };
+    let is_unsatisfiable = status == StatusCode::RANGE_NOT_SATISFIABLE;
+    if status.is_success() || status.is_redirection() || is_unsatisfiable {
+        headers.insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
+    }
+    if let Some(length) = headers.get(EC_LENGTH).cloned() {
+        if status == StatusCode::OK && *incoming.method() == Method::HEAD {
+            headers.insert(CONTENT_LENGTH, length);
+        } else if is_unsatisfiable {
+            let length = length.to_str().unwrap_or("0");
+            let text = format!("bytes */{length}");
+            respond::set(headers, CONTENT_RANGE.as_str(), text);
+        }
+    }
+    strip(headers);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(status: u16, stamp: &str) -> Refusal {
+        let mut headers = HeaderMap::new();
+        if !stamp.is_empty() {
+            respond::set(&mut headers, "x-backend-timestamp", stamp);
+        }
+        Refusal {
+            status,
+            headers,
+            body: bytes::Bytes::new(),
+            is_void: false,
+        }
+    }
+
+    fn outcome(refusals: Vec<Refusal>) -> u16 {
+        let counts = Counts {
+            data: 2,
+            parity: 1,
+            replicas: 3,
+        };
+        let mut buckets = Buckets::new(counts);
+        for refusal in &refusals {
+            buckets.refuse(refusal.status, &refusal.headers);
+        }
+        let found = Found { buckets, refusals };
+        refusal(found, 3, "/a/c/o").status().as_u16()
+    }
+
+    #[test]
+    fn refusals_are_weighed() {
+        let unheard = || refused(404, "");
+        assert_eq!(outcome(vec![unheard(), unheard(), unheard()]), 404);
+        assert_eq!(outcome(vec![unheard()]), 503);
+        assert_eq!(outcome(vec![refused(404, "0000000005.00000")]), 404);
+        assert_eq!(outcome(vec![refused(416, ""), refused(416, "")]), 416);
+        assert_eq!(outcome(vec![]), 503);
+    }
+}
