@@ -126,3 +126,6 @@ fn recon_entries(minutes: f64, ended: f64) -> Map<String, Value> {
         _ => Map::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;

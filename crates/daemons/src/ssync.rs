@@ -447,7 +447,7 @@ impl<'a> Talk<'a> {
                     sent += bytes.len() as u64;
                     self.send(bytes).await?;
                     (self.ground.hear)();
-                    yield_to_clients(&self.order.device).await;
+                    yield_to_clients(self.order.device).await;
                 }
             }
         }

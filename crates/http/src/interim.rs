@@ -84,6 +84,8 @@ struct Outbox {
 #[derive(Clone, Default)]
 pub(crate) struct Interims {
     outbox: Arc<Mutex<Outbox>>,
+    /// Whether a request is under way that may be told to go on.
+    is_open: Arc<AtomicBool>,
     /// Whether there is a scanner.
     joins: Arc<AtomicBool>,
 }
@@ -98,6 +100,7 @@ impl Interims {
         let mut outbox = self.lock();
         outbox.request += 1;
         outbox.keep_back = false;
+        self.is_open.store(true, Ordering::Release);
         let (shared, request) = (self.clone(), outbox.request);
         let is_first = Mutex::new(true);
         let socket = Some((self.clone(), request));
@@ -123,9 +126,11 @@ impl Interims {
     pub(crate) fn end(&self) {
         let mut outbox = self.lock();
         outbox.request += 1;
-        outbox.bytes.clear();
         outbox.keep_back = false;
         outbox.join = None;
+        // What was begun is written to its end.
+        let is_open = !outbox.bytes.is_empty();
+        self.is_open.store(is_open, Ordering::Release);
         self.joins.store(false, Ordering::Release);
     }
 }
@@ -259,6 +264,9 @@ impl<S> InterimSocket<S> {
 impl<S: AsyncWrite + Unpin> InterimSocket<S> {
     /// Writes what waits; ready when nothing does.
     fn poll_outbox(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.interims.is_open.load(Ordering::Acquire) {
+            return Poll::Ready(Ok(()));
+        }
         let mut outbox = self.interims.lock();
         while !outbox.bytes.is_empty() {
             let socket = Pin::new(&mut self.socket);
@@ -276,7 +284,9 @@ impl<S: AsyncWrite + Unpin> InterimSocket<S> {
 
     /// Whether these are the bytes to be kept back.
     fn keeps_back(&self, bytes: &[u8]) -> bool {
-        bytes.starts_with(BARE) && std::mem::take(&mut self.interims.lock().keep_back)
+        self.interims.is_open.load(Ordering::Acquire)
+            && bytes.starts_with(BARE)
+            && std::mem::take(&mut self.interims.lock().keep_back)
     }
 }
 

@@ -349,7 +349,7 @@ impl Cluster {
     }
 
     fn engine(&self) -> DiskFileEngine {
-        DiskFileEngine::new(hash_path(), DiskFileConfig::default())
+        DiskFileEngine::new(hash_path(), &PolicySet::single(), DiskFileConfig::default())
     }
 
     /// One pass of a node's replicator, of Cairn.
