@@ -409,13 +409,13 @@ async fn a_damaged_archive_is_replaced_on_the_way() {
     let Some(cluster) = Cluster::start(0) else {
         return;
     };
-    let content = content(250_000);
+    let content = content(1_000_000);
     assert_eq!(cluster.put("o", &content).await, 201);
-    // Cut in the middle of a fragment and marked as whole, so that the server starts to send it.
+    // The header of a fragment: the server breaks off when it comes to it.
     for files in &cluster.fragments("o")[..2] {
         let bytes = std::fs::read(&files[0]).unwrap();
         let mut damaged = bytes.clone();
-        damaged[30_000..31_000].fill(0xaa);
+        damaged[198_600..199_000].fill(0xaa);
         let file = std::fs::OpenOptions::new()
             .write(true)
             .open(&files[0])
