@@ -42,7 +42,10 @@ impl ContainerServer {
         let format = Format::of(&params, asked.headers())?;
         let shards = ShardsAsked::of(&params, asked.headers());
         let records = RecordType::of(asked.headers());
-        let requested = policy_index(asked.headers(), &self.config.policies)?;
+        let requested = match records {
+            RecordType::Shards => None,
+            _ => policy_index(asked.headers(), &self.config.policies)?,
+        };
         // What is wrong about ranges matters to those alone who ask for them.
         let asked_shards = match records {
             RecordType::Objects => None,

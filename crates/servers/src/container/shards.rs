@@ -145,6 +145,21 @@ impl ShardsAsked {
     }
 }
 
+fn escaped(name: &str) -> String {
+    let pairs = [
+        ('&', "&amp;"),
+        ('<', "&lt;"),
+        ('>', "&gt;"),
+        ('"', "&quot;"),
+        ('\r', "&#13;"),
+        ('\n', "&#10;"),
+        ('\t', "&#09;"),
+    ];
+    pairs
+        .iter()
+        .fold(name.to_owned(), |text, (from, to)| text.replace(*from, to))
+}
+
 fn full_record(range: &ShardRange) -> Value {
     let mut record = json!(range);
     let created = cairn_index::broker::timestamp(&range.timestamp);
@@ -183,6 +198,11 @@ impl ContainerServer {
                 .iter()
                 .map(|r| format!("{}\n", r.name))
                 .collect(),
+            // No document has ranges; one without any is that of an empty container.
+            Format::Xml | Format::TextXml if found.ranges.is_empty() => format!(
+                "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<container name=\"{}\" />",
+                escaped(&found.info.container)
+            ),
             Format::Xml | Format::TextXml => return Err(Refused::NotAcceptable),
         };
         let mut response = match body.is_empty() {
