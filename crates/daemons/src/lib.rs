@@ -8,6 +8,7 @@
 //! | [`ObjectUpdater`] | `object-updater` | delivers container updates that failed |
 //! | [`ObjectExpirer`] | `object-expirer` | deletes objects whose time has come |
 //! | [`ContainerReconciler`] | `container-reconciler` | moves objects to their container's policy |
+//! | [`ContainerSync`] | `container-sync` | sends containers' changes to other clusters |
 //! | [`ContainerUpdater`] | `container-updater` | tells accounts what their containers hold |
 //! | [`DbReplicator`] | `account-`, `container-replicator` | makes replicas of databases alike |
 //! | [`DbAuditor`] | `account-`, `container-auditor` | checks databases |
@@ -24,6 +25,7 @@
 pub mod account_reaper;
 mod calls;
 pub mod container_reconciler;
+pub mod container_sync;
 pub mod container_updater;
 pub mod db_auditor;
 pub mod db_replicator;
@@ -41,6 +43,7 @@ mod testing;
 
 pub use account_reaper::{AccountReaper, AccountReaperConfig, ReaperStats};
 pub use container_reconciler::{ContainerReconciler, ContainerReconcilerConfig, ReconcilerParts};
+pub use container_sync::{ContainerSync, ContainerSyncConfig, SyncParts, SyncStats};
 pub use container_updater::{ContainerUpdater, ContainerUpdaterConfig, NotesWrites, Written};
 pub use db_auditor::{DbAuditor, DbAuditorConfig};
 pub use db_replicator::{DbReplicator, DbReplicatorConfig, OnlyThese, WholeDatabases};

@@ -14,4 +14,5 @@ pub mod pickle;
 pub mod range;
 pub mod ssync;
 pub mod swift_conf;
+pub mod sync_realms;
 pub mod tar;

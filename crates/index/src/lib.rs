@@ -23,6 +23,7 @@ mod drive;
 mod error;
 mod files;
 mod handle;
+pub mod inspect;
 pub mod json_text;
 mod key;
 pub mod listing;
@@ -33,6 +34,7 @@ mod pool;
 pub mod replication;
 mod schema;
 mod sync;
+pub mod sync_store;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
 pub use broker::{Broker, Reclaimed};
@@ -47,7 +49,8 @@ pub use metadata::{Metadata, MetadataLimits, MetadataRefused};
 pub use pool::IndexPool;
 pub use replication::exchange::Received;
 pub use replication::{
-    ContainerFacts, PolicyClaim, RemoteInfo, RemotePolicy, ReplicationInfo, RowError, Rows, ShardRange,
+    ContainerFacts, PolicyClaim, RemoteInfo, RemotePolicy, ReplicationInfo, RowError, Rows,
+    ShardRange,
 };
 pub use schema::NewDb;
 pub use sync::{ContainerRecord, ObjectRecord, SyncPoint};
