@@ -244,6 +244,7 @@ impl DiskFileEngine {
                 identity,
                 verify,
                 keep_cache: info.size <= self.config.keep_cache_size,
+                gives_unsound: false,
             }));
         }
         let bytes = read_range(fd.as_fd(), 0, info.size as usize)
