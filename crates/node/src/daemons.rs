@@ -12,10 +12,11 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use cairn_daemons::{
     AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts,
-    ContainerReconciler, ContainerReconcilerConfig, ContainerUpdater, ContainerUpdaterConfig,
-    DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig, ExpirerParts, InternalClient,
-    ObjectAuditor, ObjectExpirer, ObjectExpirerConfig, ObjectReplicator, ObjectUpdater, Only,
-    OnlyThese, ReconcilerParts, ReplicatorConfig, ReplicatorParts, UpdaterConfig, Written,
+    ContainerReconciler, ContainerReconcilerConfig, ContainerSync, ContainerSyncConfig,
+    ContainerUpdater, ContainerUpdaterConfig, DbAuditor, DbAuditorConfig, DbReplicator,
+    DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer,
+    ObjectExpirerConfig, ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReconcilerParts,
+    ReplicatorConfig, ReplicatorParts, SyncParts, UpdaterConfig, Written,
 };
 use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;
@@ -42,6 +43,7 @@ pub enum DaemonKind {
     ContainerAuditor,
     ContainerReconciler,
     ContainerReplicator,
+    ContainerSync,
     ContainerUpdater,
     ObjectAuditor,
     ObjectExpirer,
@@ -50,13 +52,14 @@ pub enum DaemonKind {
 }
 
 impl DaemonKind {
-    pub const ALL: [DaemonKind; 11] = [
+    pub const ALL: [DaemonKind; 12] = [
         DaemonKind::AccountAuditor,
         DaemonKind::AccountReaper,
         DaemonKind::AccountReplicator,
         DaemonKind::ContainerAuditor,
         DaemonKind::ContainerReconciler,
         DaemonKind::ContainerReplicator,
+        DaemonKind::ContainerSync,
         DaemonKind::ContainerUpdater,
         DaemonKind::ObjectAuditor,
         DaemonKind::ObjectExpirer,
@@ -73,6 +76,7 @@ impl DaemonKind {
             DaemonKind::ContainerAuditor => "container-auditor",
             DaemonKind::ContainerReconciler => "container-reconciler",
             DaemonKind::ContainerReplicator => "container-replicator",
+            DaemonKind::ContainerSync => "container-sync",
             DaemonKind::ContainerUpdater => "container-updater",
             DaemonKind::ObjectAuditor => "object-auditor",
             DaemonKind::ObjectExpirer => "object-expirer",
@@ -94,6 +98,7 @@ impl DaemonKind {
             DaemonKind::ContainerAuditor
             | DaemonKind::ContainerReconciler
             | DaemonKind::ContainerReplicator
+            | DaemonKind::ContainerSync
             | DaemonKind::ContainerUpdater => Role::Container,
             DaemonKind::ObjectAuditor
             | DaemonKind::ObjectExpirer
@@ -253,6 +258,23 @@ fn make_at(
                 ContainerReconciler::new(config, parts),
                 |reconciler| async move { _ = reconciler.once().await },
                 |reconciler, stop| reconciler.run(stop),
+            )
+        }
+        DaemonKind::ContainerSync => {
+            let config = ContainerSyncConfig::read(section)?;
+            let conf = internal_client_conf(kind, section, place, ground.conf);
+            let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)?;
+            let parts = SyncParts {
+                client: InternalClient::new(pipeline, "Swift Container Sync", config.request_tries),
+                hash_path: cluster.hash_path.clone(),
+                rings: cluster.rings()?,
+                pool: storage.pool(place),
+            };
+            Daemon::new(
+                kind,
+                ContainerSync::new(config, parts),
+                |sync| async move { _ = sync.once().await },
+                |sync, stop| sync.run(stop),
             )
         }
         DaemonKind::ContainerUpdater => Daemon::new(
