@@ -303,6 +303,8 @@ fn options() -> Response {
         "Allow",
         "DELETE, GET, HEAD, OPTIONS, POST, PUT, REPLICATE, UPDATE",
     );
+    let server = concat!("container-server/", env!("CARGO_PKG_VERSION"));
+    set(response.headers_mut(), "Server", server);
     response
 }
 

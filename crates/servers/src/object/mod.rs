@@ -29,8 +29,8 @@ use cairn_disk::relink::{self, Collision, Move};
 use cairn_disk::{Device, Devices, DiskFileEngine, ObjectEngine};
 use cairn_http::{Body, Request, Response, Service, ServiceFuture, respond};
 use cairn_peer::Backends;
-use http::Method;
 use http::request::Parts;
+use http::{Method, StatusCode};
 use tokio::sync::Semaphore;
 
 pub use config::ObjectServerConfig;
@@ -123,6 +123,7 @@ impl Inner {
             Method::PUT => Box::pin(self.put(parts, body)).await,
             Method::POST => Box::pin(self.post(parts)).await,
             Method::DELETE => Box::pin(self.delete(parts)).await,
+            Method::OPTIONS => Ok(options()),
             ref method if method.as_str() == "REPLICATE" => Box::pin(self.replicate(&parts)).await,
             ref method if method.as_str() == "SSYNC" => Box::pin(self.ssync(&parts, body)).await,
             _ => Err(Refusal::MethodNotAllowed),
@@ -136,6 +137,16 @@ impl Inner {
             .get(name)
             .map_err(cairn_disk::DiskError::from)?)
     }
+}
+
+/// What swift-recon asks to see what a server is.
+fn options() -> Response {
+    let mut response = respond::empty(StatusCode::OK);
+    let allow = "DELETE, GET, HEAD, OPTIONS, POST, PUT, REPLICATE, SSYNC";
+    respond::set(response.headers_mut(), "allow", allow);
+    let server = concat!("object-server/", env!("CARGO_PKG_VERSION"));
+    respond::set(response.headers_mut(), "server", server);
+    response
 }
 
 /// The power that the ring's partitions are about to have, of a write while they change.
