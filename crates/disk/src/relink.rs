@@ -43,11 +43,11 @@ impl Move {
         })
     }
 
-    fn from_dir(&self) -> String {
+    fn old_dir(&self) -> String {
         hash_dir(self.policy, self.from, self.hash)
     }
 
-    fn to_dir(&self) -> String {
+    fn new_dir(&self) -> String {
         hash_dir(self.policy, self.to, self.hash)
     }
 }
@@ -88,8 +88,8 @@ pub fn link(
         Err(DiskError::NotExist) => Ok(Vec::new()),
         other => other,
     };
-    let old = names(&object.from_dir())?;
-    let new = names(&object.to_dir())?;
+    let old = names(&object.old_dir())?;
+    let new = names(&object.new_dir())?;
     let all: BTreeSet<&String> = old.iter().chain(&new).collect();
     let files = choose_files(all.iter().filter_map(|name| FileEntry::parse(name)));
     let obsolete: BTreeSet<&str> = files.obsolete.iter().map(|e| e.name.as_str()).collect();
@@ -101,7 +101,7 @@ pub fn link(
             Ok(_) => {}
             Err(error) => {
                 done.errors += 1;
-                let (from, to) = (object.from_dir(), object.to_dir());
+                let (from, to) = (object.old_dir(), object.new_dir());
                 tracing::error!(device = disk.name(), from, to, name, %error, "not relinked");
             }
         }
@@ -123,7 +123,7 @@ fn link_file(
     name: &str,
     collision: Collision,
 ) -> Result<Linked, DiskError> {
-    let (from, to) = (object.from_dir(), object.to_dir());
+    let (from, to) = (object.old_dir(), object.new_dir());
     let linked = staged_file::link_file(disk, &from, &to, name)?;
     // Tombstones of one time say the same, whoever wrote them.
     if linked != Linked::Other || name.ends_with(".ts") || collision == Collision::KeepNew {
@@ -159,7 +159,7 @@ pub fn sync(disk: &Disk) -> Result<(), DiskError> {
 /// Removes old names, which [`link`] told; how many.
 pub fn unlink(disk: &Disk, object: &Move, names: &[String]) -> Result<usize, DiskError> {
     let partition = partition_dir(object.policy, object.from);
-    let dir = object.from_dir();
+    let dir = object.old_dir();
     let _lock = invalidating(disk, &partition, &object.hash.suffix())?;
     let fd = match open_dir(disk, &dir) {
         Ok(fd) => fd,

@@ -38,7 +38,7 @@ impl HeadLimits {
             return Some(StatusCode::URI_TOO_LONG);
         }
         let is_long = request.headers().iter().any(|(name, value)| {
-            name.as_str().len() + value.len() + OF_A_HEADER > self.max_header_size
+            name.as_str().len() + value.len() + OF_A_HEADER >= self.max_header_size
         });
         is_long.then_some(StatusCode::BAD_REQUEST)
     }
@@ -76,8 +76,8 @@ mod tests {
                 .unwrap();
             limits.refusal(&request).map(|status| status.as_u16())
         };
-        assert_eq!(refusal(34, 93), None);
-        assert_eq!(refusal(35, 93), Some(414));
-        assert_eq!(refusal(34, 94), Some(400));
+        assert_eq!(refusal(34, 92), None);
+        assert_eq!(refusal(35, 92), Some(414));
+        assert_eq!(refusal(34, 93), Some(400));
     }
 }
