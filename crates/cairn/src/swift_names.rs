@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use cairn_node::conf::Role;
 use cairn_node::daemon;
 use cairn_node::daemons::{DaemonKind, Narrowed};
+use cairn_node::relinker;
 use cairn_node::serve::{self, RunOptions};
 use cairn_node::{shard_ranges, supervisor};
 use cairn_ring::cli;
@@ -88,6 +89,83 @@ struct DaemonArguments {
     words: Vec<String>,
 }
 
+/// Give objects their names in a ring's new partitions, and take the old ones away
+#[derive(Debug, Parser)]
+#[command(version)]
+struct RelinkerArguments {
+    /// Before the ring has more partitions: relink; after it has: cleanup
+    #[arg(value_enum)]
+    action: RelinkerStep,
+
+    /// The conf file with a section [object-relinker]
+    #[arg(value_name = "CONFIG")]
+    config: Option<PathBuf>,
+
+    /// Where swift.conf and the rings are
+    #[arg(long, value_name = "DIR")]
+    swift_dir: Option<PathBuf>,
+
+    /// Only this policy, by name or index; give it again for more
+    #[arg(long = "policy", value_name = "POLICY")]
+    policies: Vec<String>,
+
+    /// The folder of devices
+    #[arg(long, value_name = "DIR")]
+    devices: Option<PathBuf>,
+
+    /// Become this user first
+    #[arg(long)]
+    user: Option<String>,
+
+    /// Only this device; give it again for more
+    #[arg(long = "device", value_name = "NAME")]
+    device_list: Vec<String>,
+
+    /// Only this partition; give it again for more
+    #[arg(short, long = "partition", value_name = "NUMBER")]
+    partitions: Vec<u32>,
+
+    /// Take devices that are not mounted, too
+    #[arg(long)]
+    skip_mount_check: bool,
+
+    /// Objects a second on each device; 0: no limit
+    #[arg(long, value_name = "N")]
+    files_per_second: Option<f64>,
+
+    /// Tell recon so often, in seconds
+    #[arg(long, value_name = "N")]
+    stats_interval: Option<f64>,
+
+    /// Devices worked on at once: a number, or auto for all
+    #[arg(long, value_parser = parse_workers)]
+    workers: Option<usize>,
+
+    #[arg(long)]
+    debug: bool,
+
+    /// Where both partitions have different files of one name: quarantine the new one (relink), or
+    /// let the old one go (cleanup)
+    #[arg(long)]
+    clobber_hardlink_collisions: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum RelinkerStep {
+    Relink,
+    Cleanup,
+}
+
+/// 0: all devices.
+fn parse_workers(text: &str) -> Result<usize, String> {
+    match text {
+        "auto" => Ok(0),
+        text => text
+            .parse()
+            .map_err(|_| "expected a number or auto".to_owned()),
+    }
+}
+
 /// Start, stop and reload servers and daemons
 #[derive(Debug, Parser)]
 #[command(version)]
@@ -126,6 +204,12 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
         let parsed = DaemonArguments::parse_from(arguments);
         return Some(crate::exit_code(daemon::run(&called(kind, parsed))));
     }
+    if program == "object-relinker" {
+        return Some(relinker(RelinkerArguments::parse_from(arguments)));
+    }
+    if let Some(code) = cairn_tools::run(program, arguments) {
+        return Some(code);
+    }
     Some(crate::exit_code(Err(anyhow::anyhow!(
         "{name} is no program of this one; it can be called {}",
         known().join(", ")
@@ -136,9 +220,11 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
 fn known() -> Vec<String> {
     let servers = Role::ALL.into_iter().map(Role::server_name);
     let daemons = DaemonKind::ALL.into_iter().map(DaemonKind::name);
+    let tools = cairn_tools::PROGRAMS.into_iter();
     let all = servers
         .chain(daemons)
-        .chain(["init", "manage-shard-ranges", "ring-builder"]);
+        .chain(["init", "manage-shard-ranges", "object-relinker", "ring-builder"])
+        .chain(tools);
     all.map(|name| format!("swift-{name}")).collect()
 }
 
@@ -154,6 +240,32 @@ fn run_server(role: Role, parsed: ServerArguments, all: &[OsString]) -> anyhow::
         conf: parsed.config,
         arguments: all.to_vec(),
     })
+}
+
+fn relinker(parsed: RelinkerArguments) -> ExitCode {
+    let outcome = relinker::run(&relinker::Called {
+        step: match parsed.action {
+            RelinkerStep::Relink => relinker::Step::Relink,
+            RelinkerStep::Cleanup => relinker::Step::Cleanup,
+        },
+        conf: parsed.config,
+        swift_dir: parsed.swift_dir,
+        policies: parsed.policies,
+        devices: parsed.devices,
+        user: parsed.user,
+        device_list: parsed.device_list,
+        partitions: parsed.partitions,
+        skip_mount_check: parsed.skip_mount_check,
+        files_per_second: parsed.files_per_second,
+        stats_interval: parsed.stats_interval,
+        workers: parsed.workers,
+        debug: parsed.debug,
+        clobber_hardlink_collisions: parsed.clobber_hardlink_collisions,
+    });
+    match outcome {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => crate::exit_code(Err(error)),
+    }
 }
 
 fn called(kind: DaemonKind, parsed: DaemonArguments) -> daemon::Called {

@@ -348,6 +348,16 @@ impl ContainerUpdater {
         }
         match report.send(self).await {
             Told::Most => self.note_reported(&db, key, report).await,
+            Told::NoAccount => {
+                self.count(|stats| stats.failures += 1);
+                // Nobody can reach it; its objects are found by auditors.
+                let orphan = || IndexError::corrupt("no account replicas exist");
+                let gone: Result<(), _> = db.read(move |_| Err(orphan())).await;
+                if let Err(error) = gone {
+                    let (account, container) = (&report.account, &report.container);
+                    debug!(account, container, %error, "a container that no account has");
+                }
+            }
             Told::TooFew => {
                 self.count(|stats| stats.failures += 1);
                 debug!(

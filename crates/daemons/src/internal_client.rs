@@ -102,12 +102,13 @@ impl InternalClient {
     pub(crate) async fn open(
         &self,
         path: &str,
+        query: Option<&str>,
         headers: &[(&'static str, String)],
     ) -> Result<Response, InternalClientError> {
         let method = Method::GET;
         let mut attempt = 1;
         loop {
-            let outcome = match self.request(&method, path, None, headers) {
+            let outcome = match self.request(&method, path, query, headers) {
                 None => Err(self.unusable(&method, path, "too long for a request")),
                 Some(request) => match timeout(PATIENCE, self.pipeline.call(request)).await {
                     Err(_) => Err(self.unusable(&method, path, "no answer in time")),

@@ -10,6 +10,7 @@
 //! | [`ObjectExpirer`] | `object-expirer` | deletes objects whose time has come |
 //! | [`ContainerReconciler`] | `container-reconciler` | moves objects to their container's policy |
 //! | [`ContainerSharder`] | `container-sharder` | cuts large containers into shards |
+//! | [`ContainerSync`] | `container-sync` | sends containers' changes to other clusters |
 //! | [`ContainerUpdater`] | `container-updater` | tells accounts what their containers hold |
 //! | [`DbReplicator`] | `account-`, `container-replicator` | makes replicas of databases alike |
 //! | [`DbAuditor`] | `account-`, `container-auditor` | checks databases |
@@ -27,6 +28,7 @@ pub mod account_reaper;
 mod calls;
 pub mod container_reconciler;
 pub mod container_sharder;
+pub mod container_sync;
 pub mod container_updater;
 pub mod db_auditor;
 pub mod db_replicator;
@@ -50,6 +52,7 @@ pub use container_sharder::{
     ContainerSharder, ContainerSharderConfig, SharderError, SharderParts, SharderStats,
     hash_container_name,
 };
+pub use container_sync::{ContainerSync, ContainerSyncConfig, SyncParts, SyncStats};
 pub use container_updater::{ContainerUpdater, ContainerUpdaterConfig, NotesWrites, Written};
 pub use db_auditor::{DbAuditor, DbAuditorConfig};
 pub use db_replicator::{DbReplicator, DbReplicatorConfig, OnlyThese, WholeDatabases};

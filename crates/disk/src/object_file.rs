@@ -143,6 +143,17 @@ pub struct ContentFile {
     pub(crate) verify: bool,
     /// Kept in the page cache after reading.
     pub(crate) keep_cache: bool,
+    /// Content that fails its check is given to its end all the same.
+    pub(crate) gives_unsound: bool,
+}
+
+impl ContentFile {
+    /// For readers that check the content themselves: what does not match its ETag is read to its
+    /// end once, and quarantined.
+    pub fn given_unsound(mut self) -> Self {
+        self.gives_unsound = true;
+        self
+    }
 }
 
 /// An upload under way. Dropped without a commit, it is gone.

@@ -536,6 +536,50 @@ pub(crate) fn remove_dir(disk: &Disk, dir: &str) -> bool {
     rustix::fs::unlinkat(disk.fd(), dir, AtFlags::REMOVEDIR).is_ok()
 }
 
+/// What came of a second name for a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Linked {
+    Made,
+    /// It has that name already, or is gone.
+    Nothing,
+    /// Another file has that name.
+    Other,
+}
+
+/// Gives a file a second name in another directory, which is made. Not made durable: see
+/// [`sync_file_system`].
+pub(crate) fn link_file(
+    disk: &Disk,
+    from_dir: &str,
+    to_dir: &str,
+    name: &str,
+) -> Result<Linked, DiskError> {
+    make_dirs(disk, to_dir)?;
+    let (from, to) = (format!("{from_dir}/{name}"), format!("{to_dir}/{name}"));
+    let file_of = |path: &str| {
+        let stat = rustix::fs::statat(disk.fd(), path, AtFlags::SYMLINK_NOFOLLOW);
+        stat.map(|stat| (stat.st_dev, stat.st_ino))
+    };
+    match rustix::fs::linkat(disk.fd(), &*from, disk.fd(), &*to, AtFlags::empty()) {
+        Ok(()) => Ok(Linked::Made),
+        Err(Errno::EXIST) => match (file_of(&from), file_of(&to)) {
+            (Err(Errno::NOENT), _) => Ok(Linked::Nothing),
+            (Ok(old), Ok(new)) if old == new => Ok(Linked::Nothing),
+            _ => Ok(Linked::Other),
+        },
+        Err(Errno::NOENT) if file_of(&from) == Err(Errno::NOENT) => Ok(Linked::Nothing),
+        Err(errno) => Err(DiskError::from_errno("link", from, errno)),
+    }
+}
+
+/// Makes all that was written to the device's file system durable.
+pub(crate) fn sync_file_system(disk: &Disk) -> Result<(), DiskError> {
+    if disk.config().unsafe_no_fsync {
+        return Ok(());
+    }
+    rustix::fs::syncfs(disk.fd()).map_err(|errno| DiskError::from_errno("sync", "", errno))
+}
+
 /// Moves a directory or file to a place under the device that nothing has yet; made unique
 /// where something has it. Not made durable: what is moved away is broken, and still is after a
 /// crash.

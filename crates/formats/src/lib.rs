@@ -15,4 +15,5 @@ pub mod range;
 pub mod shard;
 pub mod ssync;
 pub mod swift_conf;
+pub mod sync_realms;
 pub mod tar;

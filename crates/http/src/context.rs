@@ -53,6 +53,9 @@ pub struct Context {
     pub source: Option<&'static str>,
     /// Manifests of static large objects are stored and shown as they are (`swift.slo_override`).
     pub slo_override: bool,
+    /// Static links are stored as they come, whether their target is there or not
+    /// (`swift.symlink_override`).
+    pub symlink_override: bool,
     /// The path the client asked for, where a middleware changed it.
     pub original_path: Option<Arc<str>>,
     pub notes: Arc<Notes>,

@@ -86,7 +86,8 @@ impl IndexError {
         }
     }
 
-    pub(crate) fn corrupt(reason: impl Into<String>) -> Self {
+    /// Returned by what a database is lent to, it has the database quarantined.
+    pub fn corrupt(reason: impl Into<String>) -> Self {
         IndexError::Corrupt {
             path: PathBuf::new(),
             reason: reason.into(),

@@ -23,6 +23,7 @@ mod drive;
 mod error;
 mod files;
 mod handle;
+pub mod inspect;
 pub mod json_text;
 mod key;
 pub mod listing;
@@ -34,6 +35,7 @@ pub mod replication;
 mod schema;
 mod sharding;
 mod sync;
+pub mod sync_store;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
 pub use broker::{Broker, Reclaimed};

@@ -29,6 +29,11 @@ pub(crate) fn migrate(conn: &Connection, kind: DbKind, has_epoch: bool) -> Resul
         DbKind::Container => migrate_container(conn)?,
         DbKind::Account => migrate_account(conn)?,
     }
+    as_found(conn, kind, has_epoch)
+}
+
+/// Nothing is changed.
+pub(crate) fn as_found(conn: &Connection, kind: DbKind, has_epoch: bool) -> Result<Schema> {
     let index = format!("ix_{}_deleted_name", kind.contains());
     Ok(Schema {
         indexed: exists(conn, "index", &index)?,

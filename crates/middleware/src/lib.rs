@@ -17,6 +17,7 @@ mod catch_errors;
 mod cause;
 mod cname_lookup;
 mod container_quotas;
+mod container_sync;
 mod copy;
 mod crossdomain;
 mod dlo;

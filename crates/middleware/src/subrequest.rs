@@ -22,6 +22,7 @@ impl Subrequests {
         let mut context = Context::of(parts).subrequest(source);
         context.content_type_overridden = false;
         context.slo_override = false;
+        context.symlink_override = false;
         let mut subrequests = Subrequests {
             context,
             headers: HeaderMap::new(),

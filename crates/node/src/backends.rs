@@ -1,13 +1,12 @@
 //! From an account, container or object server's conf to the server's own configuration.
 
-use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use cairn_disk::{DiskFileConfig, FallocateReserve};
-use cairn_formats::ini::{Conf, ConfError, Section};
+use cairn_formats::ini::{ConfError, Section};
 use cairn_http::Clock;
 use cairn_index::Reserve;
 use cairn_servers::account::AccountServerConfig;
@@ -147,8 +146,7 @@ fn index_reserve(section: &Section) -> Result<Option<Reserve>, ConfError> {
     }))
 }
 
-/// `container-sync-realms.conf`: a section per realm, with `key` and `cluster_NAME = URL`. Most
-/// clusters have none.
+/// `container-sync-realms.conf`. Most clusters have none.
 fn sync_realms(swift_dir: &Path) -> Result<SyncRealms> {
     let path = swift_dir.join("container-sync-realms.conf");
     let text = match std::fs::read_to_string(&path) {
@@ -158,26 +156,7 @@ fn sync_realms(swift_dir: &Path) -> Result<SyncRealms> {
             return Err(error).with_context(|| format!("cannot read {}", path.display()));
         }
     };
-    let conf = Conf::parse(&path.display().to_string(), &text)?;
-    let mut clusters = HashMap::new();
-    for realm in conf.section_names() {
-        let section = conf.section(realm)?;
-        if section.get("key").is_none() {
-            continue;
-        }
-        let of_realm: HashMap<String, String> = section
-            .iter()
-            .filter_map(|(option, url)| {
-                let name = option
-                    .to_ascii_uppercase()
-                    .strip_prefix("CLUSTER_")?
-                    .to_owned();
-                Some((name, url.to_owned()))
-            })
-            .collect();
-        clusters.insert(realm.to_ascii_uppercase(), of_realm);
-    }
-    Ok(SyncRealms { clusters })
+    Ok(SyncRealms::parse(&path.display().to_string(), &text)?)
 }
 
 #[cfg(test)]
@@ -192,8 +171,8 @@ mod tests {
         let text = "[us]\nkey = k\ncluster_one = http://one/v1/\n[no]\ncluster_two = http://x\n";
         std::fs::write(folder.path().join("container-sync-realms.conf"), text).unwrap();
         let realms = sync_realms(folder.path()).unwrap();
-        assert_eq!(realms.clusters.len(), 1);
-        assert_eq!(realms.clusters["US"]["ONE"], "http://one/v1/");
+        let one = realms.get("US").unwrap();
+        assert_eq!(one.clusters["ONE"], "http://one/v1/");
     }
 
     #[test]

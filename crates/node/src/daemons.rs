@@ -12,12 +12,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use cairn_daemons::{
     AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts,
-    ContainerReconciler, ContainerReconcilerConfig, ContainerSharder, ContainerSharderConfig,
-    ContainerUpdater, ContainerUpdaterConfig, DbAuditor, DbAuditorConfig, DbReplicator,
-    DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer,
-    ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, Only, OnlyThese,
-    ReconcilerParts, ReconstructorConfig, ReplicatorConfig, ReplicatorParts, SharderParts,
-    UpdaterConfig, Written,
+    ContainerReconciler, ContainerReconcilerConfig, ContainerSharder, ContainerSharderConfig, ContainerSync, ContainerSyncConfig, ContainerUpdater, ContainerUpdaterConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReconcilerParts, ReconstructorConfig, ReplicatorConfig, ReplicatorParts, SharderParts, SyncParts, UpdaterConfig, Written,
 };
 use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;
@@ -45,6 +40,7 @@ pub enum DaemonKind {
     ContainerReconciler,
     ContainerReplicator,
     ContainerSharder,
+    ContainerSync,
     ContainerUpdater,
     ObjectAuditor,
     ObjectExpirer,
@@ -54,7 +50,7 @@ pub enum DaemonKind {
 }
 
 impl DaemonKind {
-    pub const ALL: [DaemonKind; 13] = [
+    pub const ALL: [DaemonKind; 14] = [
         DaemonKind::AccountAuditor,
         DaemonKind::AccountReaper,
         DaemonKind::AccountReplicator,
@@ -62,6 +58,7 @@ impl DaemonKind {
         DaemonKind::ContainerReconciler,
         DaemonKind::ContainerReplicator,
         DaemonKind::ContainerSharder,
+        DaemonKind::ContainerSync,
         DaemonKind::ContainerUpdater,
         DaemonKind::ObjectAuditor,
         DaemonKind::ObjectExpirer,
@@ -80,6 +77,7 @@ impl DaemonKind {
             DaemonKind::ContainerReconciler => "container-reconciler",
             DaemonKind::ContainerReplicator => "container-replicator",
             DaemonKind::ContainerSharder => "container-sharder",
+            DaemonKind::ContainerSync => "container-sync",
             DaemonKind::ContainerUpdater => "container-updater",
             DaemonKind::ObjectAuditor => "object-auditor",
             DaemonKind::ObjectExpirer => "object-expirer",
@@ -103,6 +101,7 @@ impl DaemonKind {
             | DaemonKind::ContainerReconciler
             | DaemonKind::ContainerReplicator
             | DaemonKind::ContainerSharder
+            | DaemonKind::ContainerSync
             | DaemonKind::ContainerUpdater => Role::Container,
             DaemonKind::ObjectAuditor
             | DaemonKind::ObjectExpirer
@@ -306,6 +305,23 @@ fn make_at(
                 ContainerReconciler::new(config, parts),
                 |reconciler| async move { _ = reconciler.once().await },
                 |reconciler, stop| reconciler.run(stop),
+            )
+        }
+        DaemonKind::ContainerSync => {
+            let config = ContainerSyncConfig::read(section)?;
+            let conf = internal_client_conf(kind, section, place, ground.conf);
+            let pipeline = internal_pipeline(&conf, &cluster, &backends, &clock)?;
+            let parts = SyncParts {
+                client: InternalClient::new(pipeline, "Swift Container Sync", config.request_tries),
+                hash_path: cluster.hash_path.clone(),
+                rings: cluster.rings()?,
+                pool: storage.pool(place),
+            };
+            Daemon::new(
+                kind,
+                ContainerSync::new(config, parts),
+                |sync| async move { _ = sync.once().await },
+                |sync, stop| sync.run(stop),
             )
         }
         DaemonKind::ContainerUpdater => Daemon::new(

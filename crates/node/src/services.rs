@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use cairn_daemons::{NotesWrites, Written};
 use cairn_http::{Clock, Handler};
 use cairn_peer::{Backends, Rings};
@@ -15,11 +15,13 @@ use cairn_proxy::{Proxy, ProxySettings};
 use cairn_servers::account::AccountServer;
 use cairn_servers::container::ContainerServer;
 use cairn_servers::object::ObjectServer;
+use cairn_types::PolicyIndex;
 
 use crate::backends;
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::{Role, ServerConf};
 use crate::daemons::{self, Daemon, DaemonKind, Ground, Narrowed};
+use crate::head_limits;
 use crate::listen;
 use crate::pipeline;
 use crate::settings::ServerSettings;
@@ -170,8 +172,22 @@ pub(crate) fn proxy(
     backends: &Arc<Backends>,
     clock: &Clock,
 ) -> Result<Arc<Proxy>> {
+    let mut policy_sections = BTreeMap::new();
+    for name in conf.conf.section_names() {
+        let Some(index) = name.strip_prefix("proxy-server:policy:") else {
+            continue;
+        };
+        let known = index.trim().parse().ok().map(PolicyIndex);
+        let known = known.filter(|index| cluster.policies.by_index(*index).is_some());
+        let Some(index) = known else {
+            let path = conf.path.display();
+            bail!("{path}: [{name}]: swift.conf has no policy with this index");
+        };
+        policy_sections.insert(index, conf.conf.section(name)?);
+    }
     let settings = ProxySettings {
         section: conf.app.clone(),
+        policy_sections,
         constraints: cluster.constraints.clone(),
         policies: cluster.policies.clone(),
         hash_path: cluster.hash_path.clone(),
@@ -210,7 +226,8 @@ impl Maker {
     fn proxy(&self, conf: &ServerConf, cluster: &Cluster) -> Result<Handler> {
         let proxy = proxy(conf, cluster, &self.backends, &self.clock)?;
         let env = pipeline::filter_env(cluster, Some(proxy.clone()), self.clock.clone());
-        pipeline::build(conf, proxy, &env)
+        let pipeline = pipeline::build(conf, proxy, &env)?;
+        Ok(head_limits::around(pipeline, &cluster.constraints))
     }
 
     fn backend(

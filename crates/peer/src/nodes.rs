@@ -76,6 +76,23 @@ impl Nodes {
         }
     }
 
+    /// These, in this order, and no others.
+    pub fn in_order(
+        ring: Arc<LoadedRing>,
+        partition: u32,
+        nodes: Vec<Node>,
+        most: usize,
+        limiter: Arc<ErrorLimiter>,
+    ) -> Self {
+        let nodes = Nodes::new(ring, partition, nodes, most, limiter);
+        nodes
+            .state
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .handoffs = Some(Vec::new().into_iter());
+        nodes
+    }
+
     /// The next node; `None` when as many as allowed, or all, have been given out.
     pub fn next(&self) -> Option<Node> {
         let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());

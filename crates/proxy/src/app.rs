@@ -16,6 +16,7 @@ use http::header::{ALLOW, CONTENT_LENGTH, TRANSFER_ENCODING};
 use http::{HeaderValue, Method, StatusCode};
 use serde_json::json;
 
+use crate::affinity::{Affinities, Timings};
 use crate::container::UPDATE;
 use crate::info::KnownAccount;
 use crate::info_cache::InfoCache;
@@ -28,6 +29,8 @@ use crate::shards::RootListing;
 /// The proxy server of a cluster.
 pub struct Proxy {
     pub(crate) options: ProxyOptions,
+    pub(crate) affinities: Affinities,
+    pub(crate) timings: Arc<Timings>,
     pub(crate) constraints: Arc<Constraints>,
     pub(crate) policies: Arc<PolicySet>,
     /// Of the policies that are erasure-coded.
@@ -49,11 +52,14 @@ pub struct Proxy {
 impl Proxy {
     pub fn new(settings: ProxySettings, backends: Arc<Backends>) -> Result<Arc<Self>, ConfError> {
         let options = ProxyOptions::read(&settings.section, &settings.constraints)?;
+        let affinities = Affinities::read(&settings.section, &settings.policy_sections)?;
         let limiter = ErrorLimiter::new(
             options.error_suppression_interval,
             options.error_suppression_limit,
         );
         let proxy = Proxy {
+            timings: Arc::new(Timings::new(options.timing_expiry)),
+            affinities,
             options,
             constraints: settings.constraints,
             erasures: Erasure::of_policies(&settings.policies),

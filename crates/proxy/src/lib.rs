@@ -5,6 +5,7 @@
 //! elsewhere.
 
 mod account;
+mod affinity;
 mod app;
 mod checks;
 mod container;

@@ -2,18 +2,19 @@
 //! newest of all), and when a body breaks off go on with another replica where it stopped.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cairn_http::{Body, BodyError, Request, Response, own_thread, respond};
 use cairn_peer::fan_out::backend_uri;
 use cairn_peer::{Backends, LoadedRing, Node, Nodes, fan_out, quorum};
-use cairn_types::{ServerKind, Timestamp};
+use cairn_types::{PolicyIndex, ServerKind, Timestamp};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, RANGE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tracing::{debug, warn};
 
+use crate::affinity::{Sorting, Timings};
 use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
@@ -32,6 +33,8 @@ struct Read {
     query: Option<String>,
     headers: HeaderMap,
     timeout: Duration,
+    /// Where nodes are asked in the order of their times.
+    timings: Option<Arc<Timings>>,
 }
 
 /// One replica's good answer.
@@ -83,23 +86,34 @@ impl Proxy {
         partition: u32,
         query: Option<String>,
     ) -> Response {
+        let index = incoming.header("x-backend-storage-policy-index");
+        let policy = index
+            .filter(|_| kind == ServerKind::Object)
+            .and_then(|text| text.parse().ok().map(PolicyIndex));
+        let affinity = self.affinities.of(policy);
         let read = Read {
             backends: self.backends.clone(),
-            nodes: self.nodes(ring.clone(), partition),
+            nodes: self.nodes_of(ring.clone(), partition, policy),
+            timings: (affinity.sorting == Sorting::Timing).then(|| self.timings.clone()),
             kind,
             partition,
             method: incoming.method().clone(),
             path: incoming.target.entity_path(),
             query,
-            headers: headers::with_all(incoming),
+            headers: {
+                let mut headers = headers::with_all(incoming);
+                // What does not match its ETag is of no use: another replica is asked.
+                headers::insert(&mut headers, "x-backend-refuse-unsound", "true");
+                headers
+            },
             timeout: self.options.recoverable_node_timeout,
         };
         let mut refusals = Refusals::default();
         let source = if headers::wants_newest(incoming) {
             Box::pin(read.newest(&mut refusals)).await
-        } else if self.options.concurrent_gets {
+        } else if affinity.concurrent_gets {
             let concurrency = ring.ring().replica_count().ceil() as usize;
-            let stagger = self.options.concurrency_timeout;
+            let stagger = affinity.concurrency_timeout;
             Box::pin(read.staggered(&mut refusals, concurrency, stagger)).await
         } else {
             read.first(&mut refusals).await
@@ -112,16 +126,46 @@ impl Proxy {
         response
     }
 
-    /// Primaries, then handoffs. Those of this process come first, in the ring's order, so that
-    /// the page cache holds one copy of what is read often; the others in random order, so that
-    /// no server has all the readers of a name.
+    /// The nodes for an account, a container, or an object where its policy does not matter.
     pub(crate) fn nodes(&self, ring: Arc<LoadedRing>, partition: u32) -> Arc<Nodes> {
+        self.nodes_of(ring, partition, None)
+    }
+
+    /// Primaries, as `sorting_method` says. Those of this process come first, in the ring's
+    /// order, so that the page cache holds one copy of what is read often; the others in random
+    /// order, so that no server has all the readers of a name.
+    pub(crate) fn primaries(
+        &self,
+        ring: &LoadedRing,
+        partition: u32,
+        policy: Option<PolicyIndex>,
+    ) -> Vec<Node> {
         let mut primaries = ring.primaries(partition);
         own_thread::shuffle(&mut primaries);
         primaries.sort_by_key(|node| match self.backends.local(node.address) {
             Some(_) => node.index,
             None => usize::MAX,
         });
+        let affinity = self.affinities.of(policy);
+        match affinity.sorting {
+            Sorting::Shuffle => {}
+            Sorting::Affinity => primaries.sort_by_key(|node| affinity.distance(node)),
+            Sorting::Timing => {
+                let now = Instant::now();
+                primaries.sort_by_key(|node| self.timings.of(node.address, now));
+            }
+        }
+        primaries
+    }
+
+    /// Primaries, then handoffs.
+    pub(crate) fn nodes_of(
+        &self,
+        ring: Arc<LoadedRing>,
+        partition: u32,
+        policy: Option<PolicyIndex>,
+    ) -> Arc<Nodes> {
+        let primaries = self.primaries(&ring, partition, policy);
         let most = self
             .options
             .request_node_count
@@ -226,6 +270,7 @@ impl Read {
         if let Some(resume) = resume {
             request.headers_mut().insert(RANGE, resume.range());
         }
+        let asked = Instant::now();
         let response = match self
             .backends
             .call(node.address, request, self.timeout)
@@ -238,6 +283,9 @@ impl Read {
                 return Tried::Nothing;
             }
         };
+        if let Some(timings) = &self.timings {
+            timings.note(node.address, asked.elapsed(), Instant::now());
+        }
         let status = response.status();
         let ranged = self.kind == ServerKind::Object && status == StatusCode::RANGE_NOT_SATISFIABLE;
         if status.is_success() || status.is_redirection() || ranged {

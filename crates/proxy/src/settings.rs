@@ -1,17 +1,20 @@
 //! What the proxy is told: `[app:proxy-server]` under Swift's option names, and the cluster.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_formats::ini::{ConfError, Section};
 use cairn_http::{Clock, SwiftInfo};
 use cairn_peer::Rings;
-use cairn_types::{Constraints, HashPath, PolicySet};
+use cairn_types::{Constraints, HashPath, PolicyIndex, PolicySet};
 
 /// All that a proxy is made of, besides its backends.
 pub struct ProxySettings {
     /// `[app:proxy-server]` with `[DEFAULT]` below it.
     pub section: Section,
+    /// `[proxy-server:policy:N]`: what is different for that policy.
+    pub policy_sections: BTreeMap<PolicyIndex, Section>,
     pub constraints: Arc<Constraints>,
     pub policies: Arc<PolicySet>,
     pub hash_path: HashPath,
@@ -28,6 +31,17 @@ pub enum NodeCount {
 }
 
 impl NodeCount {
+    pub(crate) fn read(section: &Section, option: &str) -> Result<NodeCount, ConfError> {
+        let text = section.str_or(option, "2 * replicas");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let parsed = match words[..] {
+            [n] => n.parse().ok().map(NodeCount::Fixed),
+            [n, "*", "replicas"] => n.parse().ok().map(NodeCount::PerReplica),
+            _ => None,
+        };
+        parsed.ok_or_else(|| section.bad(option, "expected a number, or a number and '* replicas'"))
+    }
+
     pub fn for_replicas(self, replicas: usize) -> usize {
         match self {
             NodeCount::Fixed(n) => n,
@@ -45,8 +59,8 @@ pub struct ProxyOptions {
     pub conn_timeout: Duration,
     pub client_timeout: Duration,
     pub post_quorum_timeout: Duration,
-    pub concurrent_gets: bool,
-    pub concurrency_timeout: Duration,
+    /// How long an answer's time counts for `sorting_method = timing`.
+    pub timing_expiry: Duration,
     pub error_suppression_interval: Duration,
     pub error_suppression_limit: u32,
     pub recheck_container_existence: Duration,
@@ -95,8 +109,7 @@ impl ProxyOptions {
             conn_timeout: section.seconds_or("conn_timeout", 0.5)?,
             client_timeout: section.seconds_or("client_timeout", 60.0)?,
             post_quorum_timeout: section.seconds_or("post_quorum_timeout", 0.5)?,
-            concurrent_gets: section.bool_or("concurrent_gets", false),
-            concurrency_timeout: section.seconds_or("concurrency_timeout", 0.5)?,
+            timing_expiry: section.seconds_or("timing_expiry", 300.0)?,
             error_suppression_interval: section.seconds_or("error_suppression_interval", 60.0)?,
             error_suppression_limit: section.u64_or("error_suppression_limit", 10)? as u32,
             recheck_container_existence: section.seconds_or("recheck_container_existence", 60.0)?,
@@ -114,7 +127,7 @@ impl ProxyOptions {
             cors_expose_headers: section.list_or("cors_expose_headers", ""),
             strict_cors_mode: section.bool_or("strict_cors_mode", true),
             allow_open_expired: section.bool_or("allow_open_expired", false),
-            request_node_count: node_count(section)?,
+            request_node_count: NodeCount::read(section, "request_node_count")?,
             swift_owner_headers: section
                 .list_or("swift_owner_headers", OWNER_HEADERS)
                 .into_iter()
@@ -137,22 +150,6 @@ impl ProxyOptions {
             buffered_put_bytes: section.u64_or("buffered_put_bytes", 65_536)?.min(1 << 20),
         })
     }
-}
-
-fn node_count(section: &Section) -> Result<NodeCount, ConfError> {
-    let text = section.str_or("request_node_count", "2 * replicas");
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let parsed = match words[..] {
-        [n] => n.parse().ok().map(NodeCount::Fixed),
-        [n, "*", "replicas"] => n.parse().ok().map(NodeCount::PerReplica),
-        _ => None,
-    };
-    parsed.ok_or_else(|| {
-        section.bad(
-            "request_node_count",
-            "expected a number, or a number and '* replicas'",
-        )
-    })
 }
 
 #[cfg(test)]

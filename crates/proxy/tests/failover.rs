@@ -213,6 +213,7 @@ impl Cluster {
             );
         }
         let settings = ProxySettings {
+            policy_sections: Default::default(),
             section: Section::from_pairs(
                 "app:proxy-server",
                 &[("node_timeout", "0.3"), ("post_quorum_timeout", "0.1")],

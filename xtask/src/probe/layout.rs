@@ -25,10 +25,12 @@ const PROGRAMS: &[&str] = &[
     "swift-container-reconciler",
     "swift-container-replicator",
     "swift-container-sharder",
+    "swift-container-sync",
     "swift-container-updater",
     "swift-object-auditor",
     "swift-object-expirer",
     "swift-object-reconstructor",
+    "swift-object-relinker",
     "swift-object-replicator",
     "swift-object-updater",
     "swift-init",
@@ -36,10 +38,11 @@ const PROGRAMS: &[&str] = &[
     "swift-ring-builder",
 ];
 /// Those that only OpenStack Swift has.
-const UPSTREAM_ONLY: &[&str] = &["swift-container-sync"];
+const UPSTREAM_ONLY: &[&str] = &[];
 
 const PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache etag-quoter \
-                        listing_formats bulk tempurl ratelimit crossdomain tempauth staticweb \
+                        listing_formats bulk tempurl ratelimit crossdomain container_sync tempauth \
+                        staticweb \
                         copy container-quotas account-quotas slo dlo versioned_writes symlink \
                         proxy-logging proxy-server";
 const FILTERS: &[(&str, &str)] = &[
@@ -62,7 +65,18 @@ const FILTERS: &[(&str, &str)] = &[
     ("dlo", "dlo"),
     ("symlink", "symlink"),
 ];
+/// This cluster is the only one of its realm: containers are synced within it.
+const REALMS: &str = "\
+[saio]
+key = changeme
+key2 = changeme
+cluster_saio_endpoint = http://127.0.0.1:8080/v1/
+";
 const TEMPAUTH: &str = "\
+[filter:container_sync]
+use = egg:swift#container_sync
+current = //saio/saio_endpoint
+
 [filter:tempauth]
 use = egg:swift#tempauth
 user_admin_admin = admin .admin .reseller_admin
@@ -107,6 +121,7 @@ pub(super) fn write(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
     programs(dir, venv, upstream)?;
     let log = format!("log_address = {}\n", dir.join("log.socket").display());
     fs::write(etc.join("swift.conf"), SWIFT_CONF)?;
+    fs::write(etc.join("container-sync-realms.conf"), REALMS)?;
     fs::write(etc.join("proxy-server.conf"), proxy(&log))?;
     fs::write(etc.join("internal-client.conf"), internal_client(&log))?;
     let expirer = format!("{}\n[object-expirer]\n", internal_client(&log));
@@ -130,7 +145,7 @@ pub(super) fn write(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
         ("object-1", 0, 2),
         ("object-2", 0, 6),
     ] {
-        ring(dir, &etc, kind, port, replicas)?;
+        ring(dir, venv, kind, port, replicas)?;
     }
     Ok(())
 }
@@ -252,28 +267,33 @@ fn rsyncd(dir: &Path) -> String {
     text
 }
 
-fn ring(dir: &Path, etc: &Path, kind: &str, port: u32, replicas: u32) -> Result<()> {
+/// Made by Swift's own program: tests read builders by Swift's classes, and what Swift made stays
+/// in its format whoever works on it.
+fn ring(dir: &Path, venv: &Venv, kind: &str, port: u32, replicas: u32) -> Result<()> {
+    let etc = dir.join("swift");
     let builder = format!("{kind}.builder");
-    let run = |arguments: &[&str]| {
+    let run = |program: &Path, arguments: &[&str]| {
         run_quiet(
-            Command::new(dir.join("bin/swift-ring-builder"))
-                .current_dir(etc)
+            Command::new(program)
+                .current_dir(&etc)
                 .arg(&builder)
                 .args(arguments),
         )
         .with_context(|| format!("making the ring {kind}"))
     };
-    run(&["create", "10", &replicas.to_string(), "1"])?;
+    let swifts = venv.bin.join("swift-ring-builder");
+    run(&swifts, &["create", "10", &replicas.to_string(), "1"])?;
+    let own = dir.join("bin/swift-ring-builder");
     for node in 1..=4 {
         let port = 6200 + node * 10 + port;
         let device = format!("r1z{node}-127.0.0.{node}:{port}/sdb{node}");
-        run(&["add", &device, "1"])?;
+        run(&own, &["add", &device, "1"])?;
         // More replicas than nodes: each has a second device.
         if replicas > 4 {
             let device = format!("r1z{node}-127.0.0.{node}:{port}/sdb{}", node + 4);
-            run(&["add", &device, "1"])?;
+            run(&own, &["add", &device, "1"])?;
         }
     }
-    run(&["rebalance"])?;
+    run(&own, &["rebalance"])?;
     Ok(())
 }

@@ -88,7 +88,7 @@ impl ContainerReconciler {
             return self.remove_misplaced(entry).await;
         }
         self.count("misplaced_object");
-        let source = match client.open(&path, &of_policy(entry.policy)).await {
+        let source = match client.open(&path, None, &of_policy(entry.policy)).await {
             Ok(source) => source,
             Err(error) => {
                 debug!(%error, "a misplaced object cannot be read");

@@ -34,6 +34,8 @@ pub(super) struct Report {
 pub(super) enum Told {
     Most,
     TooFew,
+    /// All of them answered, and none has the account.
+    NoAccount,
 }
 
 impl Report {
@@ -86,17 +88,23 @@ impl Report {
             let (backends, patience) = (Arc::clone(&updater.backends), updater.config.patience);
             calls.spawn(async move {
                 let answer = calls::call(&backends, &node, request, patience).await;
-                is_taken(&node, answer.map(|(status, _)| status))
+                let status = answer.map(|(status, _)| status);
+                let is_unknown = matches!(&status, Ok(StatusCode::NOT_FOUND));
+                (is_taken(&node, status), is_unknown)
             });
         }
-        let mut taken = 0;
+        let (mut taken, mut unknown) = (0, 0);
         while let Some(call) = calls.join_next().await {
-            taken += usize::from(call.unwrap_or(false));
+            let (is_taken, is_unknown) = call.unwrap_or((false, false));
+            taken += usize::from(is_taken);
+            unknown += usize::from(is_unknown);
         }
         // Primaries whose host has no address count as well.
         let all = ring.ring().primaries(partition).len();
         if taken > all / 2 {
             Told::Most
+        } else if unknown == all {
+            Told::NoAccount
         } else {
             Told::TooFew
         }

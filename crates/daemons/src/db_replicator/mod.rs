@@ -20,7 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cairn_index::{
-    Broker, DbKey, DbKind, DriveCheck, IndexDb, IndexError, IndexPool, ReplicationInfo,
+    Broker, ContainerBroker, DbKey, DbKind, DriveCheck, IndexDb, IndexError, IndexPool,
+    ReplicationInfo,
 };
 use cairn_peer::{Backends, LoadedRing, Node, Rings};
 use cairn_ring::Device;
@@ -353,6 +354,12 @@ impl DbReplicator {
             .read(move |broker| {
                 let info = broker.replication_info()?;
                 let is_reclaimable = broker.is_reclaimable(&info, age)?;
+                if broker.key().kind == DbKind::Container
+                    && let Err(error) = ContainerBroker::of(broker).update_sync_store()
+                {
+                    let hash = broker.key().hash.hex();
+                    error!(hash, %error, "a container is not linked for container sync");
+                }
                 Ok((info, is_reclaimable))
             })
             .await?;

@@ -304,6 +304,7 @@ impl DiskFileEngine {
                 identity,
                 verify,
                 keep_cache: info.size <= self.config.keep_cache_size,
+                gives_unsound: false,
             }));
         }
         if look == Look::InMemory && verify && info.size > HASHED_IN_PLACE {

@@ -1,14 +1,14 @@
 //! Making links: checks what the client wants to point to, and stores it as system metadata.
 
 use cairn_http::params::{is_true, quote, quote_path, unquote};
-use cairn_http::{BodyError, Request, Response, respond};
+use cairn_http::{BodyError, Context, Request, Response, respond};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 
 use super::{
     BACKEND_ALLOW_RESERVED, SOURCE, STORED_ACCOUNT, STORED_BYTES, STORED_ETAG, STORED_TARGET,
-    Symlink, TARGET, TARGET_ACCOUNT, TARGET_ETAG, Walk,
+    Symlink, TARGET, TARGET_ACCOUNT, TARGET_BYTES, TARGET_ETAG, Walk,
 };
 use crate::api_path::{ObjectPath, account_header, path_header, refuse, set};
 use crate::cause::{Cause, drain};
@@ -38,8 +38,15 @@ impl Symlink {
         };
         refuse_content(&parts.headers, &mut body).await?;
         let (target, etag) = read_headers(&mut parts, &link)?;
-        if let Some(etag) = etag {
-            self.check_target(&mut parts, &target, etag).await?;
+        match etag {
+            Some(etag) if Context::of(&parts).symlink_override => {
+                set(&mut parts.headers, STORED_ETAG, &etag);
+                if let Some(bytes) = parts.headers.remove(TARGET_BYTES) {
+                    parts.headers.insert(STORED_BYTES, bytes);
+                }
+            }
+            Some(etag) => self.check_target(&mut parts, &target, etag).await?,
+            None => {}
         }
         for (given, stored) in [(TARGET, STORED_TARGET), (TARGET_ACCOUNT, STORED_ACCOUNT)] {
             if let Some(value) = parts.headers.remove(given) {

@@ -1,12 +1,26 @@
 //! DELETE of an object: a tombstone on every replica.
 
+use std::sync::Arc;
+
 use cairn_http::Response;
-use http::Method;
+use cairn_peer::Nodes;
+use http::{HeaderMap, Method};
 
 use super::Place;
 use crate::app::Proxy;
 use crate::request::{Incoming, Target};
-use crate::write::Write;
+use crate::write::{Write, best_response};
+
+/// Which container servers a replica is to tell: the primaries do.
+const OF_UPDATES: [&str; 7] = [
+    "x-container-host",
+    "x-container-device",
+    "x-container-partition",
+    "x-container-root-db-state",
+    "x-delete-at-host",
+    "x-delete-at-device",
+    "x-delete-at-partition",
+];
 
 impl Proxy {
     pub(super) async fn object_delete(&self, incoming: &mut Incoming, place: Place) -> Response {
@@ -18,10 +32,40 @@ impl Proxy {
         else {
             return self.not_allowed(&incoming.target);
         };
-        let headers = self.backend_headers(incoming, account, container, object, &place, None);
+        let mut headers = self.backend_headers(incoming, account, container, object, &place, None);
         let path = incoming.target.entity_path();
+        let nodes = self.nodes_to_delete_from(&place, &mut headers);
+        let what = format!("DELETE {path}");
         let write = Write::new(place.ring, place.partition, Method::DELETE, path, headers);
         // Replicas that never had it agree with those that deleted it.
-        self.write(write, &[(404, 204)]).await
+        let answers = self.write_answers(write, &nodes).await;
+        best_response(&answers, None, &[(404, 204)], &what)
+    }
+
+    /// With `write_affinity` an object may be on near handoffs, which are told as well: there are
+    /// headers for them then.
+    fn nodes_to_delete_from(&self, place: &Place, headers: &mut Vec<HeaderMap>) -> Arc<Nodes> {
+        let affinity = self.affinities.of(Some(place.policy));
+        let (ring, partition) = (place.ring.clone(), place.partition);
+        if !affinity.writes_near() {
+            return self.nodes_of(ring, partition, Some(place.policy));
+        }
+        let mut order = self.primaries(&ring, partition, Some(place.policy));
+        let replicas = order.len();
+        let all = ring.handoffs(partition, ring.ring().device_count());
+        let near = affinity.to_delete_from(&order, all.clone());
+        if let Some(first) = headers.first() {
+            let mut bare = first.clone();
+            for name in OF_UPDATES {
+                bare.remove(name);
+            }
+            headers.extend(std::iter::repeat_n(bare, near.len()));
+        }
+        let told: Vec<u32> = near.iter().map(|node| node.device.id).collect();
+        let most = self.options.request_node_count.for_replicas(replicas) + near.len();
+        order.extend(near);
+        order.extend(all.into_iter().filter(|n| !told.contains(&n.device.id)));
+        let limiter = self.limiter.clone();
+        Arc::new(Nodes::in_order(ring, partition, order, most, limiter))
     }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use cairn_formats::shard::{Bounded, Namespace};
 use cairn_http::{ContainerInfo, Response, params, respond};
-use cairn_peer::{LoadedRing, quorum};
+use cairn_peer::{LoadedRing, Nodes, quorum};
 use cairn_types::{PolicyIndex, expirer};
 use http::{HeaderMap, Method, StatusCode};
 use tracing::error;
@@ -130,6 +130,22 @@ impl Proxy {
             shard: None,
             erasure,
         })
+    }
+
+    /// Where an upload goes: with `write_affinity`, to near nodes first, primaries or handoffs.
+    fn upload_nodes(&self, place: &Place) -> Arc<Nodes> {
+        let affinity = self.affinities.of(Some(place.policy));
+        let (ring, partition) = (place.ring.clone(), place.partition);
+        if !affinity.writes_near() {
+            return self.nodes_of(ring, partition, Some(place.policy));
+        }
+        let primaries = self.primaries(&ring, partition, Some(place.policy));
+        let count = self.options.request_node_count;
+        let most = count.for_replicas(primaries.len());
+        let handoffs = ring.handoffs(partition, ring.ring().device_count());
+        let order = affinity.for_upload(primaries, handoffs);
+        let limiter = self.limiter.clone();
+        Arc::new(Nodes::in_order(ring, partition, order, most, limiter))
     }
 
     /// The headers for each replica: the client's, and which container server each is to tell.

@@ -37,7 +37,7 @@ impl Proxy {
             &place,
             delete_at,
         );
-        let nodes = self.nodes(place.ring.clone(), place.partition);
+        let nodes = self.nodes_of(place.ring.clone(), place.partition, Some(place.policy));
         let path = incoming.target.entity_path();
         let write = |headers| {
             Write::new(

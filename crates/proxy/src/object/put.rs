@@ -115,7 +115,7 @@ impl Proxy {
             .extensions
             .insert(SharedDigest::of(Md5::digest(&body).into()));
         write.body = body;
-        let nodes = self.nodes(place.ring, place.partition);
+        let nodes = self.upload_nodes(&place);
         let answers = self.write_answers(write, &nodes).await;
         conclude(incoming, &answers, &what)
     }

@@ -35,7 +35,7 @@ impl Proxy {
         let replicas = headers.len();
         let enough = quorum::quorum_size(replicas);
         let digest = SharedDigest::new();
-        let nodes = self.nodes(place.ring.clone(), place.partition);
+        let nodes = self.upload_nodes(&place);
         let mut putters = self
             .open_putters(incoming, &nodes, place.partition, headers, length, &digest)
             .await;

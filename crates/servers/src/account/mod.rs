@@ -152,6 +152,8 @@ fn options() -> Response {
         "Allow",
         "DELETE, GET, HEAD, OPTIONS, POST, PUT, REPLICATE",
     );
+    let server = concat!("account-server/", env!("CARGO_PKG_VERSION"));
+    set(response.headers_mut(), "Server", server);
     response
 }
 

@@ -3,7 +3,7 @@
 use cairn_index::ContainerInfo;
 use http::StatusCode;
 
-use super::{Asked, ContainerServer};
+use super::{Asked, ContainerServer, update_sync_store};
 use crate::index_server::status::Refused;
 use crate::index_server::{Answer, done, timestamp};
 
@@ -29,6 +29,7 @@ impl ContainerServer {
             let put = cairn_index::broker::timestamp(&before.put_timestamp);
             let existed = !put.is_zero() && !before.is_deleted();
             broker.delete_db(&internal)?;
+            update_sync_store(broker);
             let info = Box::new(broker.info()?);
             Ok(if info.is_deleted() {
                 Deleted::Gone { existed, info }

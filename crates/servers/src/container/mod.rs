@@ -31,7 +31,7 @@ use crate::index_server::replicate::Replicated;
 use crate::index_server::status::Refused;
 use crate::index_server::{Answer, Place, drive_check, is_auto_created, is_yes, set, text};
 
-pub use sync_to::SyncRealms;
+pub use cairn_formats::sync_realms::Realms as SyncRealms;
 
 /// `container-server.conf`, as far as the server itself goes.
 #[derive(Clone, Debug)]
@@ -219,6 +219,15 @@ impl ContainerServer {
     }
 }
 
+/// Container sync finds the containers it is for by links beside the databases. A link that cannot
+/// be made now is made by the replicator.
+fn update_sync_store(broker: &ContainerBroker<'_>) {
+    if let Err(error) = broker.update_sync_store() {
+        let hash = broker.key().hash.hex();
+        tracing::error!(hash, %error, "a container is not linked for container sync");
+    }
+}
+
 /// Saves metadata; where to sync to having changed, container sync starts from the beginning.
 fn save_metadata(
     broker: &ContainerBroker<'_>,
@@ -238,7 +247,9 @@ fn save_metadata(
     let updates = metadata
         .iter()
         .map(|(name, value)| (name.as_str(), value.as_str(), internal));
-    broker.update_metadata(updates, true)
+    broker.update_metadata(updates, true)?;
+    update_sync_store(broker);
+    Ok(())
 }
 
 /// Facts about a container as headers; of a deleted one only what other servers need.
@@ -293,6 +304,8 @@ fn options() -> Response {
         "Allow",
         "DELETE, GET, HEAD, OPTIONS, POST, PUT, REPLICATE, UPDATE",
     );
+    let server = concat!("container-server/", env!("CARGO_PKG_VERSION"));
+    set(response.headers_mut(), "Server", server);
     response
 }
 

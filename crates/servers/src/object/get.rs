@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cairn_disk::object_file::Content;
 use cairn_disk::{ObjectInfo, OpenObject, OpenOptions};
 use cairn_formats::conditional::{Conditions, Verdict};
 use cairn_formats::range::{
@@ -17,7 +18,7 @@ use http::{HeaderMap, StatusCode};
 
 use super::body::{multipart_body, range_body};
 use super::fragments::preferred;
-use super::headers::{opens_expired, show};
+use super::headers::{flag, opens_expired, show};
 use super::status::Refusal;
 use super::target::{Target, timestamp_or_now};
 use super::{Inner, status};
@@ -25,13 +26,23 @@ use super::{Inner, status};
 /// Objects up to this size are read in the same step in which they are opened.
 const INLINE_LIMIT: u64 = 64 << 10;
 
+/// Our proxies go to another replica where this one's content does not match its ETag, and say so.
+/// Others get the content once, as from Swift's object server, and find out themselves.
+const REFUSE_UNSOUND: &str = "x-backend-refuse-unsound";
+
 impl Inner {
     pub(super) async fn get(self: &Arc<Self>, parts: &Parts) -> Result<Response, Refusal> {
         let conditions = conditions(&parts.headers);
         let target = self.target(parts)?;
-        let open = match self.open(parts, &target, INLINE_LIMIT).await {
+        let refuses = flag(&parts.headers, REFUSE_UNSOUND);
+        let limit = if refuses { INLINE_LIMIT } else { 1 };
+        let mut open = match self.open(parts, &target, limit).await {
             Ok(open) => open,
             Err(refusal) => return missing(refusal, &conditions),
+        };
+        open.content = match open.content {
+            Content::File(file) if !refuses => Content::File(file.given_unsound()),
+            content => content,
         };
         let mut response = Response::new(Body::empty());
         *response.status_mut() = show(response.headers_mut(), &open.info, &self.config);

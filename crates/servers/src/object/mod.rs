@@ -28,10 +28,12 @@ mod updates;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use cairn_disk::relink::{self, Collision, Move};
 use cairn_disk::{Device, Devices, DiskFileEngine, ObjectEngine};
-use cairn_http::{Request, Response, Service, ServiceFuture};
+use cairn_http::{Body, Request, Response, Service, ServiceFuture, respond};
 use cairn_peer::Backends;
-use http::Method;
+use http::request::Parts;
+use http::{Method, StatusCode};
 use tokio::sync::Semaphore;
 
 pub use config::ObjectServerConfig;
@@ -93,12 +95,42 @@ impl Inner {
     /// Only GET is part of this future: it would have the size of the largest.
     async fn handle(self: &Arc<Self>, request: Request) -> Response {
         let (parts, body) = request.into_parts();
+        if let Some(power) = next_part_power(&parts) {
+            return Box::pin(self.handle_between(power, parts, body)).await;
+        }
+        self.dispatch(parts, body).await
+    }
+
+    /// A write while the ring gets more partitions: what is written is linked into the partition
+    /// that it will be in. The relinker sees to what is not.
+    async fn handle_between(self: &Arc<Self>, power: u32, parts: Parts, body: Body) -> Response {
+        let target = self.target(&parts).ok();
+        let response = self.dispatch(parts, body).await;
+        let Some(target) = target.filter(|_| response.status().is_success()) else {
+            return response;
+        };
+        let (device, key, engine) = (target.device, target.key, self.diskfile.clone());
+        let Some(object) = Move::to_power(key.policy, key.hash, key.partition, power) else {
+            return response;
+        };
+        let linked = device
+            .write(move |disk| relink::link(disk, &engine, &object, Collision::Refuse))
+            .await;
+        if let Err(error) = linked {
+            let name = &*key.name;
+            tracing::warn!(name, %error, "not linked into its next partition");
+        }
+        response
+    }
+
+    async fn dispatch(self: &Arc<Self>, parts: Parts, body: Body) -> Response {
         let result = match parts.method {
             Method::GET => self.get(&parts).await,
             Method::HEAD => Box::pin(self.head(&parts)).await,
             Method::PUT => Box::pin(self.put(parts, body)).await,
             Method::POST => Box::pin(self.post(parts)).await,
             Method::DELETE => Box::pin(self.delete(parts)).await,
+            Method::OPTIONS => Ok(options()),
             ref method if method.as_str() == "REPLICATE" => Box::pin(self.replicate(&parts)).await,
             ref method if method.as_str() == "SSYNC" => Box::pin(self.ssync(&parts, body)).await,
             _ => Err(Refusal::MethodNotAllowed),
@@ -112,6 +144,23 @@ impl Inner {
             .get(name)
             .map_err(cairn_disk::DiskError::from)?)
     }
+}
+
+/// What swift-recon asks to see what a server is.
+fn options() -> Response {
+    let mut response = respond::empty(StatusCode::OK);
+    let allow = "DELETE, GET, HEAD, OPTIONS, POST, PUT, REPLICATE, SSYNC";
+    respond::set(response.headers_mut(), "allow", allow);
+    let server = concat!("object-server/", env!("CARGO_PKG_VERSION"));
+    respond::set(response.headers_mut(), "server", server);
+    response
+}
+
+/// The power that the ring's partitions are about to have, of a write while they change.
+fn next_part_power(parts: &Parts) -> Option<u32> {
+    let writes = [Method::PUT, Method::POST, Method::DELETE].contains(&parts.method);
+    let text = respond::header(&parts.headers, "x-backend-next-part-power")?;
+    text.parse().ok().filter(|power| writes && *power <= 32)
 }
 
 /// Runs a write to its end, whether or not the caller still waits for it.

@@ -110,7 +110,8 @@ async fn damage_breaks_the_body_and_quarantines() {
     let mut damaged = content;
     damaged[999_999] = b'y';
     std::fs::write(&world.data_files()[0], damaged).unwrap();
-    let get = request("GET", "/sda1/7/a/c/o", &[], Body::empty());
+    let refuse = "x-backend-refuse-unsound: true";
+    let get = request("GET", "/sda1/7/a/c/o", &[refuse], Body::empty());
     let response = world.call(get).await;
     assert_eq!(response.status(), 200);
     assert!(response.into_body().collect(2_000_000).await.is_err());
@@ -119,8 +120,21 @@ async fn damage_breaks_the_body_and_quarantines() {
 
     world.put("p", T[1], "small").await;
     std::fs::write(&world.data_files()[0], "SMALL").unwrap();
-    assert_eq!(world.get("p", &[]).await.status, 404);
+    assert_eq!(world.get("p", &[refuse]).await.status, 404);
     assert_eq!(world.files("quarantined").len(), 2);
+}
+
+#[tokio::test]
+async fn damage_is_given_once_to_who_checks_it_himself() {
+    let world = world();
+    world.put("p", T[1], "small").await;
+    std::fs::write(&world.data_files()[0], "SMALL").unwrap();
+    let part = world.get("p", &["range: bytes=0-2"]).await;
+    assert_eq!((part.status, &part.body[..]), (206, &b"SMA"[..]));
+    let whole = world.get("p", &[]).await;
+    assert_eq!((whole.status, &whole.body[..]), (200, &b"SMALL"[..]));
+    assert_eq!(world.get("p", &[]).await.status, 404);
+    assert_eq!(world.files("quarantined").len(), 1);
 }
 
 #[tokio::test]

@@ -1,0 +1,17 @@
+//! An object's file, read by itself: for tools that are given a path.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use crate::Metadata;
+use crate::xattr;
+
+/// The file, at its start, and its metadata.
+pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
+    let file = File::open(path)?;
+    let metadata = xattr::read_metadata(file.as_fd())
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, format!("{error:?}")))?;
+    Ok((file, metadata))
+}

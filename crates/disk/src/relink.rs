@@ -1,0 +1,286 @@
+//! Objects between two numbers of partitions. When a ring gets twice as many, each object's
+//! partition is another one, and the device that has it the same: its files get a second name
+//! (a hard link) in the new partition before the ring changes, and lose the old one after.
+//!
+//! A name is removed only when the other is durable: the caller syncs in between, once for many.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+
+use cairn_types::{ObjectHash, PolicyIndex};
+use rustix::io::Errno;
+
+use crate::device_pool::Disk;
+use crate::diskfile::DiskFileEngine;
+use crate::error::DiskError;
+use crate::layout::{FileEntry, choose_files, hash_dir, partition_dir};
+use crate::partition_lock::PartitionLock;
+use crate::replication::list_suffixes;
+use crate::staged_file::{self, Linked, move_aside, open_dir, remove_dir, remove_file};
+use crate::suffix_hashes::{self, invalidating, list};
+
+/// Files of a partition that are not objects'; the locks last.
+const OWN_FILES: [&str; 4] = ["hashes.pkl", "hashes.invalid", ".lock", ".lock-replication"];
+
+/// An object in two partitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    pub policy: PolicyIndex,
+    pub hash: ObjectHash,
+    pub from: u32,
+    pub to: u32,
+}
+
+impl Move {
+    /// Of an object in `from` to where it is with partitions of that power; `None`: it stays.
+    pub fn to_power(policy: PolicyIndex, hash: ObjectHash, from: u32, power: u32) -> Option<Move> {
+        let to = hash.partition(32_u32.saturating_sub(power));
+        (to != from).then_some(Move {
+            policy,
+            hash,
+            from,
+            to,
+        })
+    }
+
+    fn old_dir(&self) -> String {
+        hash_dir(self.policy, self.from, self.hash)
+    }
+
+    fn new_dir(&self) -> String {
+        hash_dir(self.policy, self.to, self.hash)
+    }
+}
+
+/// What is done where both partitions have different files of one name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Collision {
+    /// The new one stays, and it is an error.
+    Refuse,
+    /// The new one is quarantined, and the old one linked.
+    Quarantine,
+    /// The new one stays, and the old one may go.
+    KeepNew,
+}
+
+/// What became of an object's files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Relinked {
+    /// That count, by their names.
+    pub files: usize,
+    pub linked: usize,
+    pub errors: usize,
+    /// Names that may be removed once the links are durable; none where one could not be made.
+    pub superfluous: Vec<String>,
+}
+
+/// Gives what counts of an object its name in the new partition.
+pub fn link(
+    disk: &Disk,
+    engine: &DiskFileEngine,
+    object: &Move,
+    collision: Collision,
+) -> Result<Relinked, DiskError> {
+    // The new place first: the old one is then never the cleaner of the two.
+    engine.clean_up(disk, object.policy, object.to, object.hash)?;
+    engine.clean_up(disk, object.policy, object.from, object.hash)?;
+    let names = |dir: &str| match list(disk, dir) {
+        Err(DiskError::NotExist) => Ok(Vec::new()),
+        other => other,
+    };
+    let old = names(&object.old_dir())?;
+    let new = names(&object.new_dir())?;
+    let all: BTreeSet<&String> = old.iter().chain(&new).collect();
+    let files = choose_files(all.iter().filter_map(|name| FileEntry::parse(name)));
+    let obsolete: BTreeSet<&str> = files.obsolete.iter().map(|e| e.name.as_str()).collect();
+    let mut done = Relinked::default();
+    for name in old.iter().filter(|name| !obsolete.contains(name.as_str())) {
+        done.files += 1;
+        match link_file(disk, object, name, collision) {
+            Ok(Linked::Made) => done.linked += 1,
+            Ok(_) => {}
+            Err(error) => {
+                done.errors += 1;
+                let (from, to) = (object.old_dir(), object.new_dir());
+                tracing::error!(device = disk.name(), from, to, name, %error, "not relinked");
+            }
+        }
+    }
+    if done.linked > 0 {
+        let partition = partition_dir(object.policy, object.to);
+        suffix_hashes::invalidate(disk, &partition, &object.hash.suffix())?;
+        engine.clean_up(disk, object.policy, object.to, object.hash)?;
+    }
+    if done.errors == 0 {
+        done.superfluous = old;
+    }
+    Ok(done)
+}
+
+fn link_file(
+    disk: &Disk,
+    object: &Move,
+    name: &str,
+    collision: Collision,
+) -> Result<Linked, DiskError> {
+    let (from, to) = (object.old_dir(), object.new_dir());
+    let linked = staged_file::link_file(disk, &from, &to, name)?;
+    // Tombstones of one time say the same, whoever wrote them.
+    if linked != Linked::Other || name.ends_with(".ts") || collision == Collision::KeepNew {
+        return Ok(linked);
+    }
+    let different = || DiskError::from_errno("link", format!("{to}/{name}"), Errno::EXIST);
+    if collision == Collision::Refuse {
+        return Err(different());
+    }
+    let aside = format!(
+        "quarantined/{}/{}",
+        object.policy.dir("objects"),
+        object.hash.hex()
+    );
+    let aside = move_aside(disk, &to, &aside)?;
+    tracing::warn!(
+        device = disk.name(),
+        to,
+        aside,
+        "quarantined in an old object's way"
+    );
+    match staged_file::link_file(disk, &from, &to, name)? {
+        Linked::Other => Err(different()),
+        linked => Ok(linked),
+    }
+}
+
+/// Makes what was linked durable: to be called before [`unlink`].
+pub fn sync(disk: &Disk) -> Result<(), DiskError> {
+    staged_file::sync_file_system(disk)
+}
+
+/// Removes old names, which [`link`] told; how many.
+pub fn unlink(disk: &Disk, object: &Move, names: &[String]) -> Result<usize, DiskError> {
+    let partition = partition_dir(object.policy, object.from);
+    let dir = object.old_dir();
+    let _lock = invalidating(disk, &partition, &object.hash.suffix())?;
+    let fd = match open_dir(disk, &dir) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT) => return Ok(0),
+        Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
+    };
+    for name in names {
+        remove_file(fd.as_fd(), name)
+            .map_err(|errno| DiskError::from_errno("unlink", format!("{dir}/{name}"), errno))?;
+    }
+    if remove_dir(disk, &dir) {
+        remove_dir(disk, &format!("{partition}/{}", object.hash.suffix()));
+    }
+    Ok(names.len())
+}
+
+/// Removes a partition that nothing is left in; false where something is.
+pub fn remove_empty(disk: &Disk, policy: PolicyIndex, partition: u32) -> Result<bool, DiskError> {
+    if !list_suffixes(disk, policy, partition)?.is_empty() {
+        return Ok(false);
+    }
+    let dir = partition_dir(policy, partition);
+    let Ok(fd) = open_dir(disk, &dir) else {
+        return Ok(true);
+    };
+    let _lock = PartitionLock::acquire(disk, &dir)?;
+    for name in OWN_FILES {
+        remove_file(fd.as_fd(), name)
+            .map_err(|errno| DiskError::from_errno("unlink", format!("{dir}/{name}"), errno))?;
+    }
+    Ok(remove_dir(disk, &dir))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use cairn_types::HashPath;
+
+    use super::*;
+    use crate::device_pool::{Devices, DevicesConfig};
+    use crate::diskfile::DiskFileConfig;
+
+    const POLICY: PolicyIndex = PolicyIndex(0);
+
+    fn ground() -> (tempfile::TempDir, Disk, DiskFileEngine) {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("d")).unwrap();
+        let mut config = DevicesConfig::new(root.path());
+        config.mount_check = false;
+        let disk = Devices::new(config).get("d").unwrap().disk().unwrap();
+        let engine = DiskFileEngine::new(HashPath::new("", "x"), DiskFileConfig::default());
+        (root, disk, engine)
+    }
+
+    fn path(root: &Path, object: &Move, partition: u32, name: &str) -> PathBuf {
+        let dir = hash_dir(object.policy, partition, object.hash);
+        let folder = root.join("d").join(dir);
+        fs::create_dir_all(&folder).unwrap();
+        folder.join(name)
+    }
+
+    fn object() -> Move {
+        let hash = ObjectHash([0x81; 16]);
+        let from = hash.partition(32 - 4);
+        Move::to_power(POLICY, hash, from, 5).unwrap()
+    }
+
+    const DATA: &str = "0000000005.00000.data";
+    const META: &str = "0000000007.00000.meta";
+    const OLD: &str = "0000000003.00000.data";
+
+    #[test]
+    fn linked_then_unlinked() {
+        let (root, disk, engine) = ground();
+        let object = object();
+        assert_eq!((object.from, object.to), (8, 16));
+        assert_eq!(Move::to_power(POLICY, object.hash, 16, 5), None);
+        for name in [DATA, META] {
+            fs::write(path(root.path(), &object, 8, name), name).unwrap();
+        }
+        let done = link(&disk, &engine, &object, Collision::Refuse).unwrap();
+        assert_eq!((done.files, done.linked, done.errors), (2, 2, 0));
+        let done = link(&disk, &engine, &object, Collision::Refuse).unwrap();
+        assert_eq!((done.files, done.linked), (2, 0));
+        assert!(!remove_empty(&disk, POLICY, 8).unwrap());
+        sync(&disk).unwrap();
+        assert_eq!(unlink(&disk, &object, &done.superfluous).unwrap(), 2);
+        assert!(remove_empty(&disk, POLICY, 8).unwrap());
+        assert!(!root.path().join("d/objects/8").exists());
+        let new = path(root.path(), &object, 16, META);
+        assert_eq!(fs::read_to_string(new).unwrap(), META);
+    }
+
+    #[test]
+    fn what_is_newer_in_the_new_partition_counts() {
+        let (root, disk, engine) = ground();
+        let object = object();
+        fs::write(path(root.path(), &object, 8, OLD), "old").unwrap();
+        fs::write(path(root.path(), &object, 16, DATA), "new").unwrap();
+        let done = link(&disk, &engine, &object, Collision::Refuse).unwrap();
+        assert_eq!((done.files, done.linked), (0, 0));
+        assert_eq!(done.superfluous, [OLD]);
+    }
+
+    #[test]
+    fn collisions() {
+        let (root, disk, engine) = ground();
+        let object = object();
+        fs::write(path(root.path(), &object, 8, DATA), "old").unwrap();
+        fs::write(path(root.path(), &object, 16, DATA), "new").unwrap();
+        let done = link(&disk, &engine, &object, Collision::Refuse).unwrap();
+        assert_eq!((done.errors, done.superfluous.len()), (1, 0));
+        let done = link(&disk, &engine, &object, Collision::KeepNew).unwrap();
+        assert_eq!((done.errors, done.superfluous.len()), (0, 1));
+        let done = link(&disk, &engine, &object, Collision::Quarantine).unwrap();
+        assert_eq!((done.errors, done.linked), (0, 1));
+        let new = path(root.path(), &object, 16, DATA);
+        assert_eq!(fs::read_to_string(new).unwrap(), "old");
+        assert!(root.path().join("d/quarantined/objects").exists());
+    }
+}

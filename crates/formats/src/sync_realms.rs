@@ -1,0 +1,216 @@
+//! `container-sync-realms.conf`: clusters that let containers be synced between them. A section
+//! per realm, with `key` (and `key2`, while keys change) and `cluster_NAME = URL`. Also where an
+//! `X-Container-Sync-To` leads, and the signature of a request from one cluster to another.
+
+use std::collections::BTreeMap;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha1::Sha1;
+
+use crate::ini::{Conf, ConfError};
+
+/// Realms by upper-case name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Realms(BTreeMap<String, Realm>);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Realm {
+    pub key: Option<String>,
+    /// Also good, for a while.
+    pub key2: Option<String>,
+    /// Endpoints by upper-case names of clusters.
+    pub clusters: BTreeMap<String, String>,
+}
+
+/// Where a container is to be synced to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// Of the container, without a slash at its end.
+    pub url: String,
+    /// Upper-case name and key; none for a plain URL.
+    pub realm: Option<(String, String)>,
+}
+
+impl Realms {
+    pub fn parse(file: &str, text: &str) -> Result<Realms, ConfError> {
+        let conf = Conf::parse(file, text)?;
+        let mut realms = BTreeMap::new();
+        for name in conf.section_names() {
+            let section = conf.section(name)?;
+            let mut realm = Realm::default();
+            for (option, value) in section.iter() {
+                let option = option.to_ascii_lowercase();
+                match option.as_str() {
+                    "key" => realm.key = Some(value.to_owned()),
+                    "key2" => realm.key2 = Some(value.to_owned()),
+                    _ => {
+                        if let Some(cluster) = option.strip_prefix("cluster_") {
+                            let cluster = cluster.to_uppercase();
+                            realm.clusters.insert(cluster, value.to_owned());
+                        }
+                    }
+                }
+            }
+            realms.insert(name.to_uppercase(), realm);
+        }
+        Ok(Realms(realms))
+    }
+
+    pub fn get(&self, name: &str) -> Option<&Realm> {
+        self.0.get(&name.to_uppercase())
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Realm)> {
+        self.0.iter().map(|(name, realm)| (name.as_str(), realm))
+    }
+
+    /// Where an `X-Container-Sync-To` leads: `//realm/cluster/account/container`, or a URL on one
+    /// of `hosts`. None: nowhere. The error is for whoever set it.
+    pub fn destination(
+        &self,
+        value: &str,
+        hosts: &[String],
+    ) -> Result<Option<Destination>, String> {
+        let trimmed = value.trim_end_matches('/');
+        if trimmed.is_empty() {
+            return Ok(None);
+        }
+        if let Some(path) = trimmed.strip_prefix("//") {
+            return self.in_realm(path, value).map(Some);
+        }
+        check_url(trimmed, hosts)?;
+        Ok(Some(Destination {
+            url: trimmed.to_owned(),
+            realm: None,
+        }))
+    }
+
+    fn in_realm(&self, path: &str, value: &str) -> Result<Destination, String> {
+        let parts: Vec<&str> = path.split('/').collect();
+        let [name, cluster, account, container] = parts[..] else {
+            return Err(format!("Invalid X-Container-Sync-To format '{value}'"));
+        };
+        let realm = self.get(name);
+        let key = realm.and_then(|realm| realm.key.as_ref());
+        let (Some(realm), Some(key)) = (realm, key) else {
+            return Err(format!("No realm key for '{name}'"));
+        };
+        let Some(endpoint) = realm.clusters.get(&cluster.to_uppercase()) else {
+            return Err(format!("No cluster endpoint for '{name}' '{cluster}'"));
+        };
+        let endpoint = endpoint.trim_end_matches('/');
+        Ok(Destination {
+            url: format!("{endpoint}/{account}/{container}"),
+            realm: Some((name.to_uppercase(), key.clone())),
+        })
+    }
+}
+
+fn check_url(url: &str, hosts: &[String]) -> Result<(), String> {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    if !matches!(scheme.to_ascii_lowercase().as_str(), "http" | "https") {
+        return Err(format!(
+            "Invalid scheme '{scheme}' in X-Container-Sync-To, must be \"//\", \"http\", or \"https\"."
+        ));
+    }
+    let Some((authority, path)) = rest.split_once('/') else {
+        return Err("Path required in X-Container-Sync-To".into());
+    };
+    if path.contains(['?', '#', ';']) {
+        return Err("Params, queries, and fragments not allowed in X-Container-Sync-To".into());
+    }
+    let host = authority.rsplit('@').next().unwrap_or(authority);
+    let host = match host.strip_prefix('[') {
+        Some(v6) => v6.split(']').next().unwrap_or(v6),
+        None => host.split(':').next().unwrap_or(host),
+    };
+    let host = host.to_lowercase();
+    match hosts.contains(&host) {
+        true => Ok(()),
+        false => Err(format!("Invalid host '{host}' in X-Container-Sync-To")),
+    }
+}
+
+/// What a signature is of.
+#[derive(Clone, Copy, Debug)]
+pub struct Signed<'a> {
+    pub method: &'a str,
+    /// Encoded, from `/v1` on.
+    pub path: &'a str,
+    /// The `X-Timestamp`, `0` where there is none.
+    pub timestamp: &'a str,
+    pub nonce: &'a str,
+    /// The container's `X-Container-Sync-Key`.
+    pub user_key: &'a str,
+}
+
+impl Signed<'_> {
+    /// HMAC-SHA1 in hex, as the third word of `X-Container-Sync-Auth`.
+    pub fn signature(&self, realm_key: &str) -> String {
+        let message = format!(
+            "{}\n{}\n{}\n{}\n{}",
+            self.method, self.path, self.timestamp, self.nonce, self.user_key
+        );
+        let mut mac = <Hmac<Sha1> as KeyInit>::new_from_slice(realm_key.as_bytes())
+            .expect("HMAC takes keys of any length");
+        mac.update(message.as_bytes());
+        let digest = mac.finalize().into_bytes();
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn realms() -> Realms {
+        let text = "[DEFAULT]\nmtime_check_interval = 60\n[us]\nkey = k\nkey2 = l\n\
+                    cluster_dfw = http://one/v1/\n[no]\ncluster_two = http://x\n";
+        Realms::parse("container-sync-realms.conf", text).unwrap()
+    }
+
+    #[test]
+    fn what_may_be_synced_to() {
+        let hosts = ["127.0.0.1".to_owned()];
+        let to = |value: &str| realms().destination(value, &hosts);
+        assert_eq!(to(""), Ok(None));
+        assert_eq!(
+            to("http://127.0.0.1:8080/v1/a/c/").unwrap().unwrap().url,
+            "http://127.0.0.1:8080/v1/a/c"
+        );
+        let there = Destination {
+            url: "http://one/v1/a/c".into(),
+            realm: Some(("US".into(), "k".into())),
+        };
+        assert_eq!(to("//us/dfw/a/c"), Ok(Some(there)));
+        for value in [
+            "//us/dfw/a",
+            "//uk/dfw/a/c",
+            "//us/lon/a/c",
+            "//no/two/a/c",
+            "ftp://127.0.0.1/v1/a/c",
+            "http://127.0.0.1",
+            "http://127.0.0.1/v1/a/c?x",
+            "http://10.0.0.1/v1/a/c",
+        ] {
+            assert!(to(value).is_err(), "{value}");
+        }
+    }
+
+    #[test]
+    fn signatures_are_swifts() {
+        // Upstream's own sample: test_container_sync_realms.py, test_get_sig.
+        let signed = Signed {
+            method: "GET",
+            path: "/some/path",
+            timestamp: "1387212345.67890",
+            nonce: "my_nonce",
+            user_key: "user_key",
+        };
+        assert_eq!(
+            signed.signature("realm_key"),
+            "5a6eb486eb7b44ae1b1f014187a94529c3f9c8f9"
+        );
+    }
+}

@@ -1,0 +1,74 @@
+//! A database read by itself, without a pool: for tools that are given a path. Nothing is written,
+//! so a database of an old release is read as it is.
+
+use std::path::Path;
+
+use cairn_types::ObjectHash;
+use rusqlite::{Connection, OpenFlags};
+
+use crate::config::IndexConfig;
+use crate::migrate;
+use crate::{Broker, ContainerBroker, DbKey, DbKind, IndexError, Result, ShardRange};
+
+/// How far a replica is, and since when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncRow {
+    pub remote_id: String,
+    pub sync_point: i64,
+    /// Seconds since 1970, as the database has it.
+    pub updated_at: String,
+}
+
+/// Lends the database of a file to `f`.
+pub fn read<T>(path: &Path, kind: DbKind, f: impl FnOnce(&Broker<'_>) -> Result<T>) -> Result<T> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let config = IndexConfig::new("");
+    let conn = Connection::open_with_flags(path, flags)
+        .map_err(|error| IndexError::from(error).at(path))?;
+    conn.busy_timeout(config.lock_timeout)?;
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let (hash, epoch) = stem.split_once('_').unwrap_or((&stem, ""));
+    let hash = ObjectHash::from_hex(hash).unwrap_or(ObjectHash([0; 16]));
+    let key = DbKey::new("", "0", kind, hash);
+    f(&Broker {
+        conn: &conn,
+        schema: migrate::as_found(&conn, kind, !epoch.is_empty())?,
+        config: &config,
+        key: &key,
+        created: false,
+    })
+}
+
+/// What replicas are known, by the rows they sent (`incoming`) or were sent.
+pub fn syncs(broker: &Broker<'_>, incoming: bool) -> Result<Vec<SyncRow>> {
+    let table = if incoming {
+        "incoming_sync"
+    } else {
+        "outgoing_sync"
+    };
+    let sql = format!("SELECT remote_id, sync_point, updated_at FROM {table}");
+    let mut query = broker.conn.prepare(&sql)?;
+    let rows = query.query_map([], |row| {
+        let updated_at = row.get_ref(2)?;
+        Ok(SyncRow {
+            remote_id: row.get(0)?,
+            sync_point: row.get(1)?,
+            updated_at: match updated_at.as_str() {
+                Ok(text) => text.to_owned(),
+                Err(_) => updated_at.as_i64().unwrap_or(0).to_string(),
+            },
+        })
+    })?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// The ranges of others than the container itself, in the order of names.
+pub fn shard_ranges(broker: &ContainerBroker<'_>) -> Result<Vec<ShardRange>> {
+    let info = broker.info()?;
+    let own = format!("{}/{}", info.account, info.container);
+    let mut ranges = broker.shard_ranges()?;
+    ranges.retain(|range| range.deleted == 0 && range.name != own);
+    // The last range has no upper bound.
+    ranges.sort_by_key(|range| (range.upper.is_empty(), range.upper.clone(), range.state));
+    Ok(ranges)
+}

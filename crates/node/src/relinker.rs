@@ -1,0 +1,255 @@
+//! `swift-object-relinker relink|cleanup CONF`: gives objects their names in the partitions of a
+//! ring that gets twice as many, before it changes, and takes the old names away after.
+//!
+//! How far each device is stands in `<device>/relink.objects[-N].json`, so that a run that was
+//! interrupted, or met errors, goes on where it has to; `.relink.objects[-N].lock` there keeps two
+//! runs apart. Both are Swift's.
+
+mod device;
+mod progress;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, Result, bail};
+use cairn_daemons::recon_cache::{DEFAULT_RECON_CACHE_PATH, ReconCache};
+use cairn_disk::relink::Collision;
+use cairn_disk::{Devices, DevicesConfig, DiskFileEngine};
+use cairn_formats::ini::Section;
+use cairn_types::PolicyIndex;
+use tracing::{info, warn};
+
+use crate::backends;
+use crate::cluster::Clusters;
+use crate::conf::read_conf;
+use crate::logging::{self, LogOptions};
+use crate::privileges;
+use crate::settings::{self, Place};
+use crate::syslog::SyslogOptions;
+use device::{Task, Totals};
+use progress::Recon;
+
+const SECTION: &str = "object-relinker";
+/// Nothing to do: no ring is on its way to more partitions.
+const NO_POLICY: u8 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Before the ring has more partitions.
+    Relink,
+    /// After it has.
+    Cleanup,
+}
+
+impl Step {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Step::Relink => "relink",
+            Step::Cleanup => "cleanup",
+        }
+    }
+}
+
+/// How the program was called; what is not given comes from the conf.
+#[derive(Clone, Debug)]
+pub struct Called {
+    pub step: Step,
+    pub conf: Option<PathBuf>,
+    pub swift_dir: Option<PathBuf>,
+    /// Names or indexes; none: all.
+    pub policies: Vec<String>,
+    /// The folder of devices.
+    pub devices: Option<PathBuf>,
+    pub user: Option<String>,
+    /// Only these; none: all.
+    pub device_list: Vec<String>,
+    pub partitions: Vec<u32>,
+    pub skip_mount_check: bool,
+    /// Objects a second, on each device; 0: no limit.
+    pub files_per_second: Option<f64>,
+    pub stats_interval: Option<f64>,
+    /// Devices worked on at once; none: all.
+    pub workers: Option<usize>,
+    pub debug: bool,
+    pub clobber_hardlink_collisions: bool,
+}
+
+/// 0: done; 1: with errors; 2: there was nothing to do.
+pub fn run(called: &Called) -> Result<u8> {
+    let section = section(called)?;
+    start_log(called, &section)?;
+    if let Some(user) = called.user.clone().or_else(|| settings::user(&section)) {
+        privileges::become_user(&user)?;
+    }
+    let mut place = Place::read(&section);
+    place.swift_dir = called.swift_dir.clone().unwrap_or(place.swift_dir);
+    place.devices = called.devices.clone().unwrap_or(place.devices);
+    place.mount_check &= !called.skip_mount_check;
+    let cluster = Clusters::default().get(&place.swift_dir)?;
+    let devices = Devices::new(DevicesConfig {
+        mount_check: place.mount_check,
+        ..DevicesConfig::new(&place.devices)
+    });
+    let config = backends::diskfile(&section)?;
+    let files_per_second = match called.files_per_second {
+        Some(rate) => rate,
+        None => section.f64_or("files_per_second", 0.0)?,
+    };
+    if files_per_second < 0.0 {
+        return Err(section
+            .bad("files_per_second", "expected 0 (no limit) or more")
+            .into());
+    }
+    let clobbers =
+        called.clobber_hardlink_collisions || section.bool_or("clobber_hardlink_collisions", false);
+    let interval = match called.stats_interval {
+        Some(seconds) => seconds,
+        None => section.f64_or("stats_interval", 300.0)?,
+    };
+    let cache = ReconCache::new(
+        section.str_or("recon_cache_path", DEFAULT_RECON_CACHE_PATH),
+        "relinker.recon",
+    );
+    let mut names = devices.names();
+    if !called.device_list.is_empty() {
+        names.retain(|name| called.device_list.contains(name));
+    }
+    names.sort();
+    let recon = Arc::new(Recon::begin(cache, &names, interval));
+    let rings = cluster.rings()?;
+    let mut tasks = Vec::new();
+    for policy in cluster.policies.iter() {
+        let is_named = |named: &String| {
+            named.parse() == Ok(policy.index.0)
+                || policy.name.eq_ignore_ascii_case(named)
+                || policy.aliases.contains(named)
+        };
+        if !called.policies.is_empty() && !called.policies.iter().any(is_named) {
+            continue;
+        }
+        let ring = rings
+            .object(policy.index)
+            .context("a policy without ring")?;
+        let (power, next) = (ring.ring().part_power(), ring.ring().next_part_power());
+        let Some(next) = next else { continue };
+        if (next == power) != (called.step == Step::Cleanup) {
+            continue;
+        }
+        tasks.push(Task {
+            step: called.step,
+            policy: policy.index,
+            policy_name: policy.name.clone(),
+            part_power: power,
+            next_part_power: next,
+            partitions: called.partitions.clone(),
+            files_per_second,
+            collision: match (clobbers, called.step) {
+                (false, _) => Collision::Refuse,
+                (true, Step::Relink) => Collision::Quarantine,
+                (true, Step::Cleanup) => Collision::KeepNew,
+            },
+            engine: DiskFileEngine::new(cluster.hash_path.clone(), config.clone()),
+            recon: recon.clone(),
+        });
+    }
+    if tasks.is_empty() {
+        warn!("No policy found to increase the partition power.");
+        recon.end(NO_POLICY);
+        return Ok(NO_POLICY);
+    }
+    let workers = called.workers.filter(|workers| *workers > 0);
+    let workers = workers.unwrap_or(names.len()).clamp(1, 256);
+    let totals = work(&tasks, &devices, &names, workers)?;
+    let code = u8::from(totals.errors > 0);
+    let Totals {
+        hash_dirs,
+        files,
+        linked,
+        removed,
+        errors,
+    } = totals;
+    let step = called.step.name();
+    let said = format!(
+        "[step={step}] {hash_dirs} hash dirs processed ({files} files, {linked} linked, {removed} \
+         removed, {errors} errors)"
+    );
+    match code {
+        0 => info!("{said}"),
+        _ => warn!("{said}"),
+    }
+    recon.end(code);
+    Ok(code)
+}
+
+/// Without a conf, Swift's defaults.
+fn section(called: &Called) -> Result<Section> {
+    let Some(path) = &called.conf else {
+        return Ok(Section::from_pairs(SECTION, &[]));
+    };
+    let path = std::path::absolute(path)?;
+    let conf = read_conf(&path)?;
+    if !conf.has_section(SECTION) {
+        let path = path.display();
+        bail!("{path}: there is no section [{SECTION}]: add it, it may be empty");
+    }
+    Ok(conf.section(SECTION)?)
+}
+
+fn start_log(called: &Called, section: &Section) -> Result<()> {
+    let syslog = match called.conf {
+        Some(_) => Some(SyslogOptions::read(section, SECTION)?),
+        None => None,
+    };
+    let log = LogOptions {
+        syslog,
+        level: called.debug.then(|| "debug".to_owned()),
+        ..LogOptions::default()
+    };
+    logging::start(&log, settings::log_level(section)?)
+}
+
+/// The devices side by side, so many at once; the policies of each one after the other.
+fn work(
+    tasks: &[Task],
+    devices: &Arc<Devices>,
+    names: &[String],
+    workers: usize,
+) -> Result<Totals> {
+    let (send, receive) = std::sync::mpsc::channel::<String>();
+    let queue = Arc::new(std::sync::Mutex::new(receive));
+    for name in names {
+        let _ = send.send(name.clone());
+    }
+    drop(send);
+    let mut threads = Vec::new();
+    for _ in 0..workers {
+        let (queue, tasks, devices) = (queue.clone(), tasks.to_vec(), devices.clone());
+        threads.push(thread::spawn(move || {
+            let mut totals = Totals::default();
+            loop {
+                let name = {
+                    let queue = queue.lock().unwrap_or_else(|e| e.into_inner());
+                    queue.recv()
+                };
+                let Ok(name) = name else { return totals };
+                for task in &tasks {
+                    totals.add(&task.run(&devices, &name));
+                }
+            }
+        }));
+    }
+    let mut totals = Totals::default();
+    for thread in threads {
+        match thread.join() {
+            Ok(of_thread) => totals.add(&of_thread),
+            Err(_) => bail!("a relinker's thread ended"),
+        }
+    }
+    Ok(totals)
+}
+
+/// `objects`, `objects-1`.
+fn datadir(policy: PolicyIndex) -> String {
+    policy.dir("objects")
+}

@@ -1,0 +1,213 @@
+//! One device's objects of one policy, partition after partition.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use cairn_disk::relink::{self, Collision, Move};
+use cairn_disk::replication::{list_hashes, list_partitions, list_suffixes};
+use cairn_disk::{Devices, Disk, DiskError, DiskFileEngine, suffix_hashes};
+use cairn_types::PolicyIndex;
+use rustix::fs::{FlockOperation, flock};
+use serde_json::{Value, json};
+use tracing::{error, info, warn};
+
+use super::progress::{Recon, State, now};
+use super::{Step, datadir};
+
+/// What is to be done to each device, for one policy.
+#[derive(Clone)]
+pub(super) struct Task {
+    pub(super) step: Step,
+    pub(super) policy: PolicyIndex,
+    pub(super) policy_name: String,
+    pub(super) part_power: u32,
+    pub(super) next_part_power: u32,
+    /// Only these; none: all.
+    pub(super) partitions: Vec<u32>,
+    pub(super) files_per_second: f64,
+    pub(super) collision: Collision,
+    pub(super) engine: DiskFileEngine,
+    pub(super) recon: Arc<Recon>,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    pub(super) hash_dirs: usize,
+    pub(super) files: usize,
+    pub(super) linked: usize,
+    pub(super) removed: usize,
+    pub(super) errors: usize,
+}
+
+impl Totals {
+    pub(super) fn add(&mut self, other: &Totals) {
+        self.hash_dirs += other.hash_dirs;
+        self.files += other.files;
+        self.linked += other.linked;
+        self.removed += other.removed;
+        self.errors += other.errors;
+    }
+
+    pub(super) fn to_json(self) -> Value {
+        json!({
+            "hash_dirs": self.hash_dirs, "files": self.files, "linked": self.linked,
+            "removed": self.removed, "errors": self.errors,
+        })
+    }
+}
+
+impl Task {
+    pub(super) fn run(&self, devices: &Devices, name: &str) -> Totals {
+        let mut totals = Totals::default();
+        let disk = devices.get(name).and_then(|device| device.disk());
+        let done = match disk {
+            Ok(disk) => self.run_on(&disk, &mut totals),
+            Err(error) => Err(error.into()),
+        };
+        if let Err(error) = done {
+            let error = format!("{error:#}");
+            error!(
+                device = name,
+                policy = self.policy_name,
+                error,
+                "not relinked"
+            );
+            totals.errors += 1;
+        }
+        totals
+    }
+
+    fn run_on(&self, disk: &Disk, totals: &mut Totals) -> Result<()> {
+        let root = disk.path().to_owned();
+        let _lock = self.lock(&root)?;
+        let began = now();
+        let mut state = State::read(&root, self).context("the state file")?;
+        let partitions = list_partitions(disk, self.policy)?;
+        let mut pace = Pace::new(self.files_per_second);
+        for partition in state.partitions(partitions, self) {
+            let before = totals.errors;
+            if let Err(error) = self.partition(disk, partition, &mut pace, totals) {
+                totals.errors += 1;
+                error!(device = disk.name(), partition, %error, "a partition is not relinked");
+            }
+            if totals.errors == before {
+                state.finish(partition).context("the state file")?;
+            }
+            let (done, all) = state.counts();
+            info!(
+                "Device: {} Policy: {} Partitions: {done}/{all}",
+                disk.name(),
+                self.policy_name
+            );
+            self.recon
+                .tell(self, disk.name(), &state, began, totals, false);
+        }
+        self.recon
+            .tell(self, disk.name(), &state, began, totals, true);
+        Ok(())
+    }
+
+    /// Waits for another run to end.
+    fn lock(&self, root: &Path) -> Result<File> {
+        let path = root.join(format!(".relink.{}.lock", datadir(self.policy)));
+        let options = &mut File::options();
+        let options = options.create(true).truncate(false).write(true);
+        let file = options
+            .open(&path)
+            .with_context(|| path.display().to_string())?;
+        flock(&file, FlockOperation::LockExclusive)?;
+        Ok(file)
+    }
+
+    fn partition(
+        &self,
+        disk: &Disk,
+        partition: u32,
+        pace: &mut Pace,
+        totals: &mut Totals,
+    ) -> Result<(), DiskError> {
+        let mut linked_into = BTreeSet::new();
+        let mut superfluous = Vec::new();
+        for suffix in list_suffixes(disk, self.policy, partition)? {
+            for hash in list_hashes(disk, self.policy, partition, &suffix)? {
+                let power = self.next_part_power;
+                let Some(object) = Move::to_power(self.policy, hash, partition, power) else {
+                    continue;
+                };
+                pace.step();
+                let done = relink::link(disk, &self.engine, &object, self.collision)?;
+                totals.hash_dirs += 1;
+                totals.files += done.files;
+                totals.linked += done.linked;
+                totals.errors += done.errors;
+                if done.linked > 0 {
+                    linked_into.insert(object.to);
+                }
+                if self.step == Step::Cleanup && !done.superfluous.is_empty() {
+                    superfluous.push((object, done.superfluous));
+                }
+            }
+        }
+        if !superfluous.is_empty() {
+            relink::sync(disk)?;
+        }
+        for (object, names) in superfluous {
+            match relink::unlink(disk, &object, &names) {
+                Ok(removed) => totals.removed += removed,
+                Err(error) => {
+                    totals.errors += 1;
+                    warn!(device = disk.name(), %error, "old names stay");
+                }
+            }
+        }
+        // The upper half has nothing to be cleaned up: it is hashed while relinking.
+        let cleanup = self.step == Step::Cleanup;
+        for to in linked_into {
+            if cleanup || u64::from(to) >= 1 << self.part_power {
+                suffix_hashes::get_hashes(disk, &self.engine, self.policy, to, &[], false)?;
+            }
+        }
+        if cleanup {
+            let engine = &self.engine;
+            let hashed =
+                suffix_hashes::get_hashes(disk, engine, self.policy, partition, &[], false)?;
+            if hashed.hashes.is_empty() {
+                relink::remove_empty(disk, self.policy, partition)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// So many objects a second.
+struct Pace {
+    gap: Duration,
+    next: Instant,
+}
+
+impl Pace {
+    fn new(per_second: f64) -> Pace {
+        let gap = match per_second > 0.0 {
+            true => Duration::try_from_secs_f64(1.0 / per_second).unwrap_or_default(),
+            false => Duration::ZERO,
+        };
+        Pace {
+            gap,
+            next: Instant::now(),
+        }
+    }
+
+    fn step(&mut self) {
+        if self.gap.is_zero() {
+            return;
+        }
+        thread::sleep(self.next.saturating_duration_since(Instant::now()));
+        self.next = Instant::now() + self.gap;
+    }
+}

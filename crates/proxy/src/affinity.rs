@@ -1,0 +1,328 @@
+//! Which of a partition's servers are near: in what order they are read from, and which are
+//! written to first. Options for all policies, and for one in `[proxy-server:policy:N]`.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use cairn_formats::ini::{ConfError, Section};
+use cairn_peer::Node;
+use cairn_types::PolicyIndex;
+
+use crate::settings::NodeCount;
+
+/// How servers of one kind are ordered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sorting {
+    Shuffle,
+    /// Those that answered quickest first.
+    Timing,
+    Affinity,
+}
+
+/// `r1` or `r1z2`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    region: u32,
+    zone: Option<u32>,
+}
+
+impl Place {
+    fn parse(text: &str) -> Option<Place> {
+        let rest = text.trim().strip_prefix('r')?;
+        let (region, zone) = match rest.split_once('z') {
+            Some((region, zone)) => (region, Some(zone.parse().ok()?)),
+            None => (rest, None),
+        };
+        Some(Place {
+            region: region.parse().ok()?,
+            zone,
+        })
+    }
+
+    fn has(self, node: &Node) -> bool {
+        let device = &node.device;
+        self.region == device.region && self.zone.is_none_or(|zone| zone == device.zone)
+    }
+}
+
+/// The options of a policy, or of all that have none of their own.
+#[derive(Clone, Debug)]
+pub(crate) struct Affinity {
+    pub(crate) sorting: Sorting,
+    /// Smaller numbers are nearer; what has none is farthest.
+    read: Vec<(Place, u32)>,
+    write: Vec<Place>,
+    write_node_count: NodeCount,
+    /// None: as many as there are primaries elsewhere.
+    write_handoff_delete_count: Option<usize>,
+    pub(crate) concurrent_gets: bool,
+    pub(crate) concurrency_timeout: Duration,
+}
+
+impl Affinity {
+    /// `own`: the policy's section, above `[app:proxy-server]`.
+    fn read(app: &Section, own: Option<&Section>) -> Result<Affinity, ConfError> {
+        let of = |option: &str| own.filter(|s| s.get(option).is_some()).unwrap_or(app);
+        let section = of("sorting_method");
+        let sorting = match section.str_or("sorting_method", "shuffle") {
+            "shuffle" => Sorting::Shuffle,
+            "timing" => Sorting::Timing,
+            "affinity" => Sorting::Affinity,
+            _ => {
+                return Err(section.bad("sorting_method", "expected shuffle, timing or affinity"));
+            }
+        };
+        let section = of("read_affinity");
+        let read = words(section, "read_affinity").map(|word| {
+            let (place, priority) = word.split_once('=')?;
+            Some((Place::parse(place)?, priority.trim().parse().ok()?))
+        });
+        let read: Option<Vec<_>> = read.collect();
+        let read = read.ok_or_else(|| {
+            section.bad(
+                "read_affinity",
+                "expected places with priorities: r1z1=100, r2=200",
+            )
+        })?;
+        let section = of("write_affinity");
+        let write: Option<Vec<_>> = words(section, "write_affinity").map(Place::parse).collect();
+        let write =
+            write.ok_or_else(|| section.bad("write_affinity", "expected places: r1, r2z2"))?;
+        let count = "write_affinity_node_count";
+        let deletes = "write_affinity_handoff_delete_count";
+        let section = of(deletes);
+        Ok(Affinity {
+            sorting,
+            read,
+            write,
+            write_node_count: NodeCount::read(of(count), count)?,
+            write_handoff_delete_count: match section.str_or(deletes, "auto").trim() {
+                "auto" => None,
+                number => Some(
+                    number
+                        .parse()
+                        .map_err(|_| section.bad(deletes, "expected a number or auto"))?,
+                ),
+            },
+            concurrent_gets: of("concurrent_gets").bool_or("concurrent_gets", false),
+            concurrency_timeout: of("concurrency_timeout")
+                .seconds_or("concurrency_timeout", 0.5)?,
+        })
+    }
+
+    pub(crate) fn writes_near(&self) -> bool {
+        !self.write.is_empty()
+    }
+
+    fn is_near(&self, node: &Node) -> bool {
+        self.write.iter().any(|place| place.has(node))
+    }
+
+    /// How far a node is to read from.
+    pub(crate) fn distance(&self, node: &Node) -> u32 {
+        let matching = self.read.iter().filter(|(place, _)| place.has(node));
+        matching
+            .map(|(_, priority)| *priority)
+            .min()
+            .unwrap_or(u32::MAX)
+    }
+
+    /// The order for an upload: so many near ones, primary or handoff, then the others.
+    pub(crate) fn for_upload(&self, primaries: Vec<Node>, handoffs: Vec<Node>) -> Vec<Node> {
+        let wanted = self.write_node_count.for_replicas(primaries.len());
+        let all = primaries.into_iter().chain(handoffs);
+        let (mut near, mut others) = (Vec::new(), Vec::new());
+        for node in all {
+            match near.len() < wanted && self.is_near(&node) {
+                true => near.push(node),
+                false => others.push(node),
+            }
+        }
+        near.extend(others);
+        near
+    }
+
+    /// Near handoffs where an upload may have put what is to be removed.
+    pub(crate) fn to_delete_from(&self, primaries: &[Node], handoffs: Vec<Node>) -> Vec<Node> {
+        let far = primaries.iter().filter(|node| !self.is_near(node)).count();
+        let most = self.write_handoff_delete_count.unwrap_or(far);
+        let near = handoffs.into_iter().filter(|node| self.is_near(node));
+        near.take(most).collect()
+    }
+}
+
+fn words<'a>(section: &'a Section, option: &str) -> impl Iterator<Item = &'a str> {
+    let text = section.get(option).unwrap_or("");
+    text.split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+}
+
+/// The options of a proxy.
+#[derive(Clone, Debug)]
+pub(crate) struct Affinities {
+    default: Affinity,
+    by_policy: BTreeMap<PolicyIndex, Affinity>,
+}
+
+impl Affinities {
+    pub(crate) fn read(
+        app: &Section,
+        of_policies: &BTreeMap<PolicyIndex, Section>,
+    ) -> Result<Affinities, ConfError> {
+        let mut by_policy = BTreeMap::new();
+        for (policy, section) in of_policies {
+            by_policy.insert(*policy, Affinity::read(app, Some(section))?);
+        }
+        Ok(Affinities {
+            default: Affinity::read(app, None)?,
+            by_policy,
+        })
+    }
+
+    /// None: of accounts and containers.
+    pub(crate) fn of(&self, policy: Option<PolicyIndex>) -> &Affinity {
+        policy
+            .and_then(|policy| self.by_policy.get(&policy))
+            .unwrap_or(&self.default)
+    }
+}
+
+/// How quickly servers answered of late.
+#[derive(Debug)]
+pub(crate) struct Timings {
+    /// What is older counts no more.
+    expiry: Duration,
+    known: Mutex<HashMap<SocketAddr, (Duration, Instant)>>,
+}
+
+impl Timings {
+    pub(crate) fn new(expiry: Duration) -> Timings {
+        Timings {
+            expiry,
+            known: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn note(&self, address: SocketAddr, took: Duration, now: Instant) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // A cluster's servers: their number is bounded by its rings.
+        known.insert(address, (took, now));
+    }
+
+    /// In milliseconds; those not asked of late come first, and are known then.
+    pub(crate) fn of(&self, address: SocketAddr, now: Instant) -> u128 {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        match known.get(&address) {
+            Some((took, at)) if now.duration_since(*at) < self.expiry => took.as_millis() + 1,
+            _ => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Arc;
+
+    use cairn_ring::Device;
+
+    use super::*;
+
+    fn node(region: u32, zone: u32, handoff: bool) -> Node {
+        let device = Device {
+            id: region * 10 + zone,
+            region,
+            zone,
+            weight: 1.0,
+            ip: "127.0.0.1".into(),
+            port: 6200,
+            device: "d".into(),
+            replication_ip: "127.0.0.1".into(),
+            replication_port: 6200,
+            meta: String::new(),
+        };
+        Node {
+            device: Arc::new(device),
+            address: ([127, 0, 0, 1], 6200).into(),
+            index: 0,
+            handoff,
+        }
+    }
+
+    fn ids(nodes: &[Node]) -> Vec<u32> {
+        nodes.iter().map(|node| node.device.id).collect()
+    }
+
+    fn affinity(pairs: &[(&str, &str)], own: &[(&str, &str)]) -> Result<Affinity, ConfError> {
+        let app = Section::from_pairs("app:proxy-server", pairs);
+        let own = Section::from_pairs("proxy-server:policy:1", own);
+        Affinity::read(&app, Some(&own))
+    }
+
+    #[test]
+    fn near_ones_are_read_first() {
+        let options = [
+            ("sorting_method", "affinity"),
+            ("read_affinity", "r1z1=100, r1=200"),
+        ];
+        let near = affinity(&options, &[]).unwrap();
+        let distances: Vec<u32> = [node(1, 1, false), node(1, 2, false), node(2, 1, false)]
+            .iter()
+            .map(|node| near.distance(node))
+            .collect();
+        assert_eq!(distances, [100, 200, u32::MAX]);
+        let own = affinity(&options, &[("read_affinity", "r2=1")]).unwrap();
+        assert_eq!(own.distance(&node(2, 1, false)), 1);
+        assert_eq!(own.sorting, Sorting::Affinity);
+    }
+
+    #[test]
+    fn near_ones_are_written_first() {
+        let near = affinity(&[("write_affinity", "r1")], &[]).unwrap();
+        let primaries = vec![node(2, 1, false), node(1, 1, false), node(2, 2, false)];
+        let handoffs = vec![node(2, 3, true), node(1, 2, true), node(1, 3, true)];
+        let order = near.for_upload(primaries.clone(), handoffs.clone());
+        assert_eq!(ids(&order), [11, 12, 13, 21, 22, 23]);
+        assert_eq!(
+            ids(&near.to_delete_from(&primaries, handoffs.clone())),
+            [12, 13]
+        );
+        let one = [
+            ("write_affinity", "r1"),
+            ("write_affinity_node_count", "2"),
+            ("write_affinity_handoff_delete_count", "1"),
+        ];
+        let near = affinity(&one, &[]).unwrap();
+        let order = near.for_upload(primaries.clone(), handoffs.clone());
+        assert_eq!(ids(&order), [11, 12, 21, 22, 23, 13]);
+        assert_eq!(ids(&near.to_delete_from(&primaries, handoffs)), [12]);
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        for (option, value) in [
+            ("sorting_method", "random"),
+            ("read_affinity", "r1z1"),
+            ("read_affinity", "z1=1"),
+            ("write_affinity", "r1=100"),
+            ("write_affinity_node_count", "some"),
+            ("write_affinity_handoff_delete_count", "few"),
+        ] {
+            let error = affinity(&[(option, value)], &[]).unwrap_err().to_string();
+            assert!(error.contains(option), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_quickest_first_and_those_not_known() {
+        let timings = Timings::new(Duration::from_secs(300));
+        let (now, address) = (Instant::now(), ([127, 0, 0, 1], 1).into());
+        assert_eq!(timings.of(address, now), 0);
+        timings.note(address, Duration::from_millis(7), now);
+        assert_eq!(timings.of(address, now), 8);
+        assert_eq!(timings.of(address, now + Duration::from_secs(301)), 0);
+    }
+}

@@ -1,0 +1,103 @@
+//! Operators' tools under OpenStack Swift's names: what they are asked and what they print are
+//! Swift's, so that scripts and habits keep working. Each module is a program; none of them
+//! serves anything. They read rings, databases and object files directly, and ask servers over
+//! HTTP.
+//!
+//! | program | what it tells or does |
+//! | --- | --- |
+//! | `swift-get-nodes` | which servers hold a name or a partition |
+//! | `swift-object-info`, `-container-info`, `-account-info` | what is in a file of a device |
+//! | `swift-recon` | facts of all servers of the rings, gathered |
+//! | `swift-dispersion-populate`, `-report` | whether samples are on all the devices they belong on |
+
+mod db_info;
+mod dispersion;
+mod get_nodes;
+mod locations;
+mod object_info;
+mod recon;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use cairn_index::DbKind;
+use clap::Parser;
+use clap::error::ErrorKind;
+
+/// The names of the programs, behind `swift-`.
+pub const PROGRAMS: [&str; 7] = [
+    "account-info",
+    "container-info",
+    "dispersion-populate",
+    "dispersion-report",
+    "get-nodes",
+    "object-info",
+    "recon",
+];
+
+/// What a program ends with that found something wrong.
+const FAILURE: u8 = 1;
+
+/// Runs the program of that name; `arguments` begin with its name. `None`: there is none.
+pub fn run(program: &str, arguments: &[OsString]) -> Option<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    let code = run_to(program, arguments, &mut out);
+    // Nobody may be listening; the exit code still tells.
+    let _ = out.flush();
+    code.map(ExitCode::from)
+}
+
+/// As [`run`], writing to `out`.
+pub fn run_to(program: &str, arguments: &[OsString], out: &mut dyn Write) -> Option<u8> {
+    Some(match program {
+        "account-info" => with(arguments, out, |options, out| {
+            db_info::run(DbKind::Account, &options, out)
+        }),
+        "container-info" => with(arguments, out, |options, out| {
+            db_info::run(DbKind::Container, &options, out)
+        }),
+        "dispersion-populate" => with(arguments, out, dispersion::populate),
+        "dispersion-report" => with(arguments, out, dispersion::report),
+        "get-nodes" => with(arguments, out, get_nodes::run),
+        "object-info" => with(arguments, out, object_info::run),
+        "recon" => with(arguments, out, recon::run),
+        _ => return None,
+    })
+}
+
+/// Reads the arguments and runs what is to be done with them.
+fn with<P: Parser>(
+    arguments: &[OsString],
+    out: &mut dyn Write,
+    run: impl FnOnce(P, &mut dyn Write) -> Result<u8>,
+) -> u8 {
+    let options = match P::try_parse_from(arguments) {
+        Ok(options) => options,
+        Err(error) => {
+            // As above.
+            let _ = error.print();
+            let help = matches!(
+                error.kind(),
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+            );
+            return if help { 0 } else { 2 };
+        }
+    };
+    match run(options, out) {
+        Ok(code) => code,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "ERROR: {error:#}");
+            FAILURE
+        }
+    }
+}
+
+/// The runtime of programs that ask servers.
+fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(work)
+}
