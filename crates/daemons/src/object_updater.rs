@@ -17,7 +17,6 @@ use cairn_http::params::{is_true, unquote};
 use cairn_http::{Body, Clock, Request, own_thread};
 use cairn_peer::fan_out::backend_uri;
 use cairn_peer::{Backends, Node, Rings};
-use cairn_types::plant::Plant;
 use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use serde_json::{Map, json};
@@ -336,10 +335,6 @@ impl ObjectUpdater {
                     break;
                 }
             }
-        }
-        if Plant::UpdateForgotten.is_on() {
-            let _ = device.write(move |disk| file.remove(disk)).await;
-            return;
         }
         if changed && let Err(error) = device.write(move |disk| file.rewrite(disk, &update)).await {
             self.count_error(device, "note who has an update", &error);

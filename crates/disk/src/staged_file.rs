@@ -3,8 +3,8 @@
 //!
 //! A new file is written under no name (`O_TMPFILE`) or under one in `<device>/tmp[-N]`, fsynced
 //! with its extended attributes, linked into its hash directory, and that directory is fsynced,
-//! and so is the parent of every directory that had to be made for it, up to the first that
-//! existed. Only then may anyone be told. A crash before the link leaves nothing but space to
+//! and, where a directory had to be made for it, so is every directory above it, up to the
+//! device's. Only then may anyone be told. A crash before the link leaves nothing but space to
 //! reclaim; after the link it leaves a whole file, as its content was on disk before its name.
 //! Tombstones have no content but their name, and are synced once, after the link.
 //!
@@ -453,24 +453,26 @@ fn make_missing(disk: &Disk, dir: &str) -> Result<usize, DiskError> {
     }
 }
 
-/// Makes the names in `dir` durable, and those of the `made` directories above it.
+/// Makes the names in `dir` durable; where some of the directories on the way to it were `made`,
+/// the names of all of them.
 fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, made: usize) -> std::io::Result<()> {
     if Plant::UnsyncedName.is_on() {
         return Ok(());
     }
     fsync(disk, dir_fd)?;
-    // Where something had to be made, another writer may just have made, and not yet synced,
-    // what is above it.
-    let levels = if made == 0 { 0 } else { made.max(3) };
+    if made == 0 {
+        return Ok(());
+    }
+    // Where something had to be made, somebody else may have made, and not synced, what is above
+    // it: another writer just now, or a replicator or a lock long ago.
     let mut parent = dir;
-    for _ in 0..levels {
+    loop {
         parent = parent.rsplit_once('/').map_or("", |(parent, _)| parent);
         if parent.is_empty() {
             return fsync(disk, disk.fd());
         }
         fsync(disk, open_dir(disk, parent)?.as_fd())?;
     }
-    Ok(())
 }
 
 /// A file that has another name now; not durable before [`Renamed::sync`].

@@ -22,8 +22,6 @@ pub enum Plant {
     RowsAsTheyCome,
     /// A handed-over partition is removed whether or not anybody took it.
     HandoffGone,
-    /// An object updater removes what it could not deliver.
-    UpdateForgotten,
     /// A container update that fails is not kept.
     NoAsyncPending,
     /// The object auditor leaves damaged objects where they are.
@@ -33,7 +31,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Plant; 12] = [
+    pub const ALL: [Plant; 11] = [
         Plant::UnsyncedContent,
         Plant::UnsyncedName,
         Plant::UnsyncedCommit,
@@ -42,7 +40,6 @@ impl Plant {
         Plant::NoTombstone,
         Plant::RowsAsTheyCome,
         Plant::HandoffGone,
-        Plant::UpdateForgotten,
         Plant::NoAsyncPending,
         Plant::NoQuarantine,
         Plant::TombstonesUnsent,
@@ -59,7 +56,6 @@ impl Plant {
             Plant::NoTombstone => "no-tombstone",
             Plant::RowsAsTheyCome => "rows-as-they-come",
             Plant::HandoffGone => "handoff-gone",
-            Plant::UpdateForgotten => "update-forgotten",
             Plant::NoAsyncPending => "no-async-pending",
             Plant::NoQuarantine => "no-quarantine",
             Plant::TombstonesUnsent => "tombstones-unsent",
