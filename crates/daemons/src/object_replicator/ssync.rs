@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use cairn_disk::object_file::Content;
 use cairn_disk::replication::{self, Sendable};
 use cairn_disk::{DiskError, Metadata, ObjectEngine, ObjectInfo, ObjectKey, ObjectReader};
@@ -32,7 +32,11 @@ use crate::calls;
 /// Objects up to this size are read whole before they are sent.
 const INLINE: u64 = 64 << 10;
 /// Objects opened ahead of the one that is sent.
-const AHEAD: usize = 8;
+const AHEAD: usize = 32;
+/// Small objects go out together, in pieces of about this many bytes.
+const TOGETHER: usize = 128 << 10;
+/// Suffixes whose objects are listed in one operation of the device.
+const SUFFIXES: usize = 64;
 /// Bytes of one piece of a larger object.
 const CHUNK: usize = 128 << 10;
 /// Offers are sent in pieces of about this many bytes.
@@ -78,6 +82,8 @@ struct Talk<'a> {
     job: &'a Job,
     sender: BodySender,
     answer: BodyLines,
+    /// Not sent yet.
+    pending: BytesMut,
 }
 
 impl Pass {
@@ -139,6 +145,7 @@ impl<'a> Talk<'a> {
             job,
             sender,
             answer: BodyLines::new(body, LINE_MAX, config.http_timeout),
+            pending: BytesMut::new(),
         })
     }
 
@@ -150,12 +157,18 @@ impl<'a> Talk<'a> {
     ) -> Result<HashSet<ObjectHash>, SsyncError> {
         let mut offered = HashSet::new();
         let mut lines = format!("{MISSING_CHECK_START}\r\n");
-        for suffix in suffixes {
+        for suffixes in suffixes.chunks(SUFFIXES) {
             let engine = self.pass.replicator.parts.engine.clone();
             let (policy, partition) = (self.job.policy, self.job.partition);
-            let suffix = suffix.clone();
+            let suffixes = suffixes.to_vec();
             let offers = self.job.device.write(move |disk| {
-                replication::list_offers(disk, &engine, policy, partition, &suffix)
+                let mut offers = Vec::new();
+                for suffix in &suffixes {
+                    offers.extend(replication::list_offers(
+                        disk, &engine, policy, partition, suffix,
+                    )?);
+                }
+                Ok(offers)
             });
             for offer in offers.await? {
                 if only.is_some_and(|only| !only.contains(&offer.hash)) {
@@ -246,7 +259,7 @@ impl<'a> Talk<'a> {
             }
             self.pass.hear();
         }
-        Ok(())
+        self.flush().await
     }
 
     async fn send_object(
@@ -290,11 +303,10 @@ impl<'a> Talk<'a> {
             Content::None => {}
             Content::Inline(bytes) => {
                 sent = bytes.len() as u64;
-                if sent > 0 {
-                    self.send(bytes).await?;
-                }
+                self.gather(&bytes).await?;
             }
             Content::File(file) => {
+                self.flush().await?;
                 let engine: Arc<dyn ObjectEngine> =
                     Arc::new(self.pass.replicator.parts.engine.clone());
                 let mut reader = ObjectReader::new(
@@ -341,8 +353,27 @@ impl<'a> Talk<'a> {
             head.extend_from_slice(b"\r\n");
         }
         head.extend_from_slice(b"\r\n");
-        self.send(head.into()).await?;
+        self.gather(&head).await?;
         Ok(true)
+    }
+
+    /// Sends these bytes, with others.
+    async fn gather(&mut self, bytes: &[u8]) -> Result<(), SsyncError> {
+        self.pending.extend_from_slice(bytes);
+        match self.pending.len() >= TOGETHER {
+            true => self.flush().await,
+            false => Ok(()),
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), SsyncError> {
+        match self.pending.is_empty() {
+            true => Ok(()),
+            false => {
+                let bytes = self.pending.split().freeze();
+                self.send(bytes).await
+            }
+        }
     }
 
     async fn say(&mut self, line: &str) -> Result<(), SsyncError> {
