@@ -9,6 +9,7 @@ from swift.common import utils
 from swift.common.daemon import run_daemon
 
 DAEMONS = {
+    'object-replicator': ('swift.obj.replicator', 'ObjectReplicator'),
     'object-updater': ('swift.obj.updater', 'ObjectUpdater'),
     'container-updater': ('swift.container.updater', 'ContainerUpdater'),
 }

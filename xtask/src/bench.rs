@@ -5,10 +5,12 @@
 //! The load comes from `bench-load`, a process of its own whose processor time is counted apart
 //! from the servers'; what it can do at most is measured against a server that does nothing.
 
+mod container;
 mod disk;
 mod lab;
 pub(crate) mod load;
 pub(crate) mod null;
+mod repair;
 mod table;
 mod usage;
 
@@ -40,8 +42,12 @@ pub(crate) enum Name {
     Large,
     /// The lab's generator: no-op, beside wrk against nginx, memory
     Lab,
+    /// One container at 1 K to 10 M rows: updates, listings, both at once, PUTs
+    Container,
     /// What each filter of the default pipeline adds to a request
     Middleware,
+    /// A device is wiped: how long until its objects are back, and clients meanwhile
+    Repair,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -68,6 +74,15 @@ pub(crate) struct Options {
     /// Measure one of the two alone
     #[arg(long)]
     only: Option<Only>,
+    /// Of `repair`: objects in the cluster; the first of --sizes, or 10 KB, is their size
+    #[arg(long, default_value_t = 100_000)]
+    objects: u64,
+    /// Of `container`: numbers of rows instead of 1 K, 100 K, 1 M and 10 M
+    #[arg(long, value_delimiter = ',', value_parser = parse_size)]
+    rows: Vec<u64>,
+    /// Of `container`: also a page after the page cache was dropped (needs root)
+    #[arg(long)]
+    cold: bool,
     /// What the stores' devices are on
     #[arg(long, value_enum, default_value_t = FileSystem::Workspace)]
     file_system: FileSystem,
@@ -128,6 +143,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.name == Name::Middleware {
         let cost = ["bench", "--package", "cairn-middleware", "--bench", "cost"];
         return workspace::run(workspace::cargo().args(cost));
+    }
+    if options.name == Name::Container {
+        return container::run(options);
+    }
+    if options.name == Name::Repair {
+        return repair::run(options);
     }
     let binary = workspace::build_release("xtask")?;
     let dir = workspace::scratch("bench")?;
@@ -207,7 +228,9 @@ impl Options {
             (Name::All, true) => vec![4_000, 1_000_000],
             (Name::All, false) => vec![4_000, 128_000, 1_000_000, 10_000_000],
             (Name::Small, _) => vec![4_000, 128_000],
-            (Name::Large | Name::Lab | Name::Middleware, _) => vec![1_000_000, 10_000_000],
+            (_, _) => {
+                vec![1_000_000, 10_000_000]
+            }
         };
         let mut connections = if self.quick {
             vec![1, 64]
@@ -279,6 +302,7 @@ impl Subject {
             seconds,
             first,
             count: affordable(&self.disk, size, connections)?,
+            headers: String::new(),
         };
         let put = self.cell(binary, &job)?;
         self.next = first + put.outcome.started;
@@ -374,6 +398,7 @@ fn ceilings(binary: &Path, dir: &Path, sizes: &[u64]) -> Result<Vec<(u64, Outcom
             seconds: 2,
             first: 0,
             count: 1000,
+            headers: String::new(),
         };
         all.push((size, load_process(binary, &job)?));
     }

@@ -93,11 +93,12 @@ impl Swift {
         Ok(swift)
     }
 
-    fn etc(&self) -> PathBuf {
+    pub(crate) fn etc(&self) -> PathBuf {
         self.dir.join("etc")
     }
 
-    fn node(&self, device: usize) -> PathBuf {
+    /// The `devices` folder of a node.
+    pub(crate) fn node(&self, device: usize) -> PathBuf {
         self.dir.join(format!("dev/node{device}"))
     }
 
@@ -105,8 +106,13 @@ impl Swift {
         self.etc().join("proxy-server.conf")
     }
 
-    fn server_conf(&self, kind: &str, device: usize) -> PathBuf {
+    pub(crate) fn server_conf(&self, kind: &str, device: usize) -> PathBuf {
         self.etc().join(format!("{kind}-server/{device}.conf"))
+    }
+
+    pub(crate) fn port_of(&self, kind: &str, device: usize) -> u16 {
+        let index = KINDS.iter().position(|k| *k == kind).unwrap_or(0);
+        self.ports[device - 1][index]
     }
 
     /// Every conf: the proxy's, then the servers'.

@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use cairn_disk::object_file::Content;
 use cairn_disk::replication::{self, Sendable};
 use cairn_disk::{
@@ -37,7 +37,11 @@ use crate::object_replicator::yield_to_clients;
 /// Objects up to this size are read whole before they are sent.
 const INLINE: u64 = 64 << 10;
 /// Objects opened ahead of the one that is sent.
-const AHEAD: usize = 8;
+const AHEAD: usize = 32;
+/// Small objects go out together, in pieces of about this many bytes.
+const TOGETHER: usize = 128 << 10;
+/// Suffixes whose objects are listed in one operation of the device.
+const SUFFIXES: usize = 64;
 /// Bytes of one piece of a larger object.
 const CHUNK: usize = 128 << 10;
 /// Offers are sent in pieces of about this many bytes.
@@ -130,6 +134,8 @@ struct Talk<'a> {
     choice: FragmentChoice,
     sender: BodySender,
     answer: BodyLines,
+    /// Not sent yet.
+    pending: BytesMut,
 }
 
 impl Sender<'_> {
@@ -208,6 +214,7 @@ impl<'a> Talk<'a> {
             choice,
             sender,
             answer: BodyLines::new(body, LINE_MAX, ground.http_timeout),
+            pending: BytesMut::new(),
         })
     }
 
@@ -218,12 +225,18 @@ impl<'a> Talk<'a> {
         let mut offered = HashMap::new();
         let mut is_limited = false;
         let mut lines = format!("{MISSING_CHECK_START}\r\n");
-        'suffixes: for suffix in order.suffixes {
+        'suffixes: for suffixes in order.suffixes.chunks(SUFFIXES) {
             let engine = self.ground.engine.clone();
             let (policy, partition) = (order.policy, order.partition);
-            let (suffix, choice) = (suffix.clone(), self.choice.clone());
+            let (suffixes, choice) = (suffixes.to_vec(), self.choice.clone());
             let offers = order.device.write(move |disk| {
-                replication::list_offers(disk, &engine, policy, partition, &suffix, &choice)
+                let mut offers = Vec::new();
+                for suffix in &suffixes {
+                    offers.extend(replication::list_offers(
+                        disk, &engine, policy, partition, suffix, &choice,
+                    )?);
+                }
+                Ok(offers)
             });
             for offer in offers.await? {
                 if order.only.is_some_and(|only| !only.contains(&offer.hash)) {
@@ -332,7 +345,7 @@ impl<'a> Talk<'a> {
             }
             (self.ground.hear)();
         }
-        Ok(())
+        self.flush().await
     }
 
     async fn send_object(
@@ -428,11 +441,10 @@ impl<'a> Talk<'a> {
             Content::None => {}
             Content::Inline(bytes) => {
                 sent = bytes.len() as u64;
-                if sent > 0 {
-                    self.send(bytes).await?;
-                }
+                self.gather(&bytes).await?;
             }
             Content::File(file) => {
+                self.flush().await?;
                 let engine: Arc<dyn ObjectEngine> = Arc::new(self.ground.engine.clone());
                 let mut reader = ObjectReader::new(
                     self.order.device.clone(),
@@ -478,8 +490,27 @@ impl<'a> Talk<'a> {
             head.extend_from_slice(b"\r\n");
         }
         head.extend_from_slice(b"\r\n");
-        self.send(head.into()).await?;
+        self.gather(&head).await?;
         Ok(true)
+    }
+
+    /// Sends these bytes, with others.
+    async fn gather(&mut self, bytes: &[u8]) -> Result<(), SsyncError> {
+        self.pending.extend_from_slice(bytes);
+        match self.pending.len() >= TOGETHER {
+            true => self.flush().await,
+            false => Ok(()),
+        }
+    }
+
+    async fn flush(&mut self) -> Result<(), SsyncError> {
+        match self.pending.is_empty() {
+            true => Ok(()),
+            false => {
+                let bytes = self.pending.split().freeze();
+                self.send(bytes).await
+            }
+        }
     }
 
     async fn say(&mut self, line: &str) -> Result<(), SsyncError> {

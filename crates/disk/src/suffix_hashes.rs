@@ -216,34 +216,6 @@ fn write_hashes(
     Ok(())
 }
 
-/// Moves the suffixes of `hashes.invalid` into `hashes.pkl` as to be hashed.
-pub fn consolidate_hashes(disk: &Disk, partition_dir: &str) -> Result<SuffixHashes, DiskError> {
-    let _lock = PartitionLock::acquire(disk, partition_dir)?;
-    let mut hashes = read_hashes(disk, partition_dir);
-    let path = format!("{partition_dir}/{INVALID}");
-    let invalid = read_small_file(disk, &path).unwrap_or_default();
-    if invalid.is_empty() {
-        return Ok(hashes);
-    }
-    let text = String::from_utf8_lossy(&invalid);
-    let suffixes: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|s| is_suffix(s))
-        .collect();
-    for suffix in &suffixes {
-        hashes.suffixes.insert((*suffix).to_owned(), None);
-    }
-    if !suffixes.is_empty() {
-        write_hashes(disk, partition_dir, &mut hashes)?;
-    }
-    // What it said is in hashes.pkl, durably: now it may be emptied.
-    let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
-    rustix::fs::openat(disk.fd(), &*path, flags, Mode::empty())
-        .map_err(|errno| DiskError::from_errno("truncate", path, errno))?;
-    Ok(hashes)
-}
-
 /// A partition's suffix hashes, and how many of them had to be made anew.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hashed {
@@ -268,21 +240,21 @@ pub fn get_hashes(
     }
     let mut hashed = 0;
     loop {
-        let original = consolidate_hashes(disk, &dir)?;
+        let (original, invalid) = read_both(disk, &dir)?;
         let mut hashes = original.clone();
-        let mut is_modified = look || !original.valid;
         if !original.valid {
             hashes = SuffixHashes {
                 valid: true,
                 ..SuffixHashes::default()
             };
         }
-        if is_modified {
+        if look || !original.valid {
             for name in list(disk, &dir)?.into_iter().filter(|n| is_suffix(n)) {
                 hashes.suffixes.entry(name).or_insert(None);
             }
         }
-        for suffix in recalculate.iter().filter(|s| is_suffix(s)) {
+        let changed = suffixes_of(&invalid);
+        for suffix in recalculate.iter().filter(|s| is_suffix(s)).chain(&changed) {
             hashes.suffixes.insert(suffix.clone(), None);
         }
         let pending: Vec<String> = hashes
@@ -292,7 +264,6 @@ pub fn get_hashes(
             .map(|(suffix, _)| suffix.clone())
             .collect();
         for suffix in pending {
-            is_modified = true;
             hashed += 1;
             match hash_suffix(disk, engine, policy, partition, &suffix) {
                 Ok(Some(hash)) => hashes.suffixes.insert(suffix, Some(hash)),
@@ -303,12 +274,9 @@ pub fn get_hashes(
                 }
             };
         }
-        if is_modified {
-            let _lock = PartitionLock::acquire(disk, &dir)?;
-            if read_hashes(disk, &dir) != original {
-                continue;
-            }
-            write_hashes(disk, &dir, &mut hashes)?;
+        let is_new = hashes.valid != original.valid || hashes.suffixes != original.suffixes;
+        if (is_new || !invalid.is_empty()) && !keep(disk, &dir, &original, &invalid, &hashes)? {
+            continue;
         }
         let known = hashes.suffixes.into_iter();
         return Ok(Hashed {
@@ -316,6 +284,59 @@ pub fn get_hashes(
             hashed,
         });
     }
+}
+
+/// `hashes.pkl`, and what `hashes.invalid` says beside it.
+fn read_both(disk: &Disk, dir: &str) -> Result<(SuffixHashes, Vec<u8>), DiskError> {
+    let _lock = PartitionLock::acquire(disk, dir)?;
+    let invalid = read_small_file(disk, &format!("{dir}/{INVALID}"));
+    Ok((read_hashes(disk, dir), invalid.unwrap_or_default()))
+}
+
+/// Writes what was hashed since `original` and `invalid` were read; false where somebody else has
+/// written meanwhile. What has changed meanwhile is to be hashed again.
+fn keep(
+    disk: &Disk,
+    dir: &str,
+    original: &SuffixHashes,
+    invalid: &[u8],
+    hashes: &SuffixHashes,
+) -> Result<bool, DiskError> {
+    let _lock = PartitionLock::acquire(disk, dir)?;
+    let path = format!("{dir}/{INVALID}");
+    let now_invalid = read_small_file(disk, &path).unwrap_or_default();
+    let since = now_invalid.strip_prefix(invalid);
+    let Some(since) = since.filter(|_| read_hashes(disk, dir) == *original) else {
+        return Ok(false);
+    };
+    let mut kept = hashes.clone();
+    for suffix in suffixes_of(since) {
+        kept.suffixes.insert(suffix, None);
+    }
+    if kept.valid != original.valid || kept.suffixes != original.suffixes {
+        write_hashes(disk, dir, &mut kept)?;
+    }
+    if !now_invalid.is_empty() {
+        empty_invalid(disk, path)?;
+    }
+    Ok(true)
+}
+
+fn suffixes_of(invalid: &[u8]) -> Vec<String> {
+    let text = String::from_utf8_lossy(invalid);
+    let lines = text.lines().map(str::trim);
+    lines
+        .filter(|line| is_suffix(line))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// What it said is in `hashes.pkl`, durably.
+fn empty_invalid(disk: &Disk, path: String) -> Result<(), DiskError> {
+    let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
+    rustix::fs::openat(disk.fd(), &*path, flags, Mode::empty())
+        .map_err(|errno| DiskError::from_errno("truncate", path, errno))?;
+    Ok(())
 }
 
 /// The hash of one suffix directory; `None` where there is nothing in it.

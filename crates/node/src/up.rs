@@ -173,6 +173,10 @@ fn create(layout: Layout, lock: FolderLock, options: &UpOptions) -> Result<Store
         ("swift", files::swift_conf(&random(), &random())),
         (Role::Proxy.server_name(), files::proxy_conf(&proxy)),
         ("identity", files::IDENTITY_CONF.to_owned()),
+        (
+            files::INTERNAL_CLIENT,
+            files::internal_client_conf(&layout.etc),
+        ),
     ];
     for (role, port) in [
         (Role::Account, ports.account),

@@ -49,6 +49,9 @@ pub(crate) struct Job {
     /// PUT and DELETE take the objects from `first` on, `count` at most; GET any of them.
     pub(crate) first: u64,
     pub(crate) count: u64,
+    /// Lines that each request has besides, with their ends.
+    #[serde(default)]
+    pub(crate) headers: String,
 }
 
 /// Counts of requests that started within the measurement, unless said otherwise.
@@ -229,6 +232,7 @@ impl Head {
             "{start}0/o{:0DIGITS$} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nX-Auth-Token: {}\r\n",
             0, job.port, job.token
         );
+        text.push_str(&job.headers);
         if job.verb == Verb::Put {
             text.push_str(&format!("Content-Length: {}\r\n", job.size));
         }
@@ -399,6 +403,7 @@ mod tests {
             seconds: 1,
             first: 0,
             count: 1,
+            headers: String::new(),
         };
         let mut head = Head::new(&job);
         head.set(1234, 4);

@@ -7,6 +7,10 @@ use cairn_formats::ini::{ConfError, Section};
 
 use crate::recon_cache::DEFAULT_RECON_CACHE_PATH;
 
+/// Partitions at work at once on one device where the conf does not say. Swift's default is 1; most
+/// of a partition's time is spent waiting for others, and clients come first with any number.
+const CONCURRENCY: usize = 8;
+
 /// How partitions reach other servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMethod {
@@ -128,7 +132,7 @@ fn port(section: &Section) -> Result<Option<u16>, ConfError> {
 }
 
 fn concurrency(section: &Section) -> Result<usize, ConfError> {
-    match section.usize_or("concurrency", 1)? {
+    match section.usize_or("concurrency", CONCURRENCY)? {
         number @ 1..=256 => Ok(number),
         _ => Err(section.bad("concurrency", "expected 1 to 256")),
     }
@@ -167,7 +171,7 @@ mod tests {
         let config = read(&[]).unwrap();
         assert_eq!(config.sync_method, SyncMethod::Rsync);
         assert_eq!(config.interval, Duration::from_secs(30));
-        assert_eq!(config.concurrency, 1);
+        assert_eq!(config.concurrency, CONCURRENCY);
         assert_eq!(config.port, Some(6200));
         assert_eq!(config.ring_ip, "0.0.0.0");
         assert_eq!(config.rsync_module, "{replication_ip}::object");

@@ -184,6 +184,7 @@ pub(crate) fn backend_conf(role: Role, port: u16, layout: &Layout) -> String {
          mount_check = false\n\
          # One process has all databases open: remove this before others work on them.\n\
          exclusive_databases = yes\n\
+         recon_cache_path = {cache}\n\
          log_level = WARNING\n\
          \n\
          [pipeline:main]\n\
@@ -196,19 +197,71 @@ pub(crate) fn backend_conf(role: Role, port: u16, layout: &Layout) -> String {
          use = egg:swift#healthcheck\n\
          \n\
          [filter:recon]\n\
-         use = egg:swift#recon\n\
-         recon_cache_path = {cache}\n",
+         use = egg:swift#recon\n",
         etc = layout.etc.display(),
         devices = layout.devices.display(),
         cache = layout.cache.display(),
         server = role.server_name(),
         role = role.as_str(),
     );
-    let updater = match role {
-        Role::Container => "container-updater",
-        Role::Object => "object-updater",
-        Role::Proxy | Role::Account => return text,
-    };
-    text.push_str(&format!("\n[{updater}]\ninterval = 5\n"));
+    text.push_str(match role {
+        Role::Proxy => "",
+        Role::Account => ACCOUNT_DAEMONS,
+        Role::Container => CONTAINER_DAEMONS,
+        Role::Object => OBJECT_DAEMONS,
+    });
+    if role == Role::Object {
+        let client = layout.conf(INTERNAL_CLIENT);
+        text.push_str(&format!(
+            "internal_client_conf_path = {}\n",
+            client.display()
+        ));
+    }
     text
+}
+
+// Passes are further apart and auditors slower than by default: all of a small store is on one
+// machine, beside its clients, and a pass costs as much whether anything is amiss or not.
+const ACCOUNT_DAEMONS: &str = "\
+\n[account-replicator]\ninterval = 300\nwhole_databases = rows\n\
+\n[account-auditor]\n\
+\n[account-reaper]\n";
+const CONTAINER_DAEMONS: &str = "\
+\n[container-replicator]\ninterval = 300\nwhole_databases = rows\n\
+\n[container-auditor]\n\
+\n[container-updater]\ninterval = 5\n";
+const OBJECT_DAEMONS: &str = "\
+\n[object-replicator]\ninterval = 300\nsync_method = ssync\n\
+\n[object-auditor]\nfiles_per_second = 5\nbytes_per_second = 2000000\n\
+zero_byte_files_per_second = 10\n\
+\n[object-updater]\ninterval = 5\n\
+\n[object-expirer]\ndequeue_from_legacy = true\n";
+
+/// The name of the conf through which the expirer asks for what it does.
+pub(crate) const INTERNAL_CLIENT: &str = "internal-client";
+
+/// A pipeline for requests of the store's own: nothing in it that is for clients.
+pub(crate) fn internal_client_conf(etc: &Path) -> String {
+    format!(
+        "# Written by cairn up: the way of the store's own requests.\n\
+         [DEFAULT]\n\
+         swift_dir = {}\n\
+         \n\
+         [pipeline:main]\n\
+         pipeline = catch_errors cache symlink proxy-server\n\
+         \n\
+         [app:proxy-server]\n\
+         use = egg:swift#proxy\n\
+         account_autocreate = true\n\
+         \n\
+         [filter:catch_errors]\n\
+         use = egg:swift#catch_errors\n\
+         \n\
+         [filter:cache]\n\
+         use = egg:swift#memcache\n\
+         \n\
+         [filter:symlink]\n\
+         use = egg:swift#symlink\n",
+        etc.display()
+    )
 }

@@ -95,7 +95,7 @@ fn refusals_name_option_value_and_remedy() {
 }
 
 #[tokio::test]
-async fn both_updaters_run_and_only_once() {
+async fn all_daemons_run_and_only_once() {
     use crate::daemons::DaemonKind;
     use crate::services::Services;
 
@@ -117,7 +117,7 @@ async fn both_updaters_run_and_only_once() {
     let services = Services::build(&servers, false, true).unwrap();
     assert_eq!(services.handlers().len(), 5);
     let kinds: Vec<DaemonKind> = services.daemons().iter().map(|d| d.kind).collect();
-    for kind in [DaemonKind::ContainerUpdater, DaemonKind::ObjectUpdater] {
+    for kind in DaemonKind::ALL {
         assert_eq!(kinds.iter().filter(|k| **k == kind).count(), 1, "{kinds:?}");
     }
     services.close();

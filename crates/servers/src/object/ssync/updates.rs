@@ -20,8 +20,8 @@ use crate::object::ObjectServer;
 
 /// Content up to this size is read first and then written, beside others.
 const SMALL: u64 = 64 << 10;
-/// Small updates under way at once.
-const AT_ONCE: usize = 16;
+/// Small updates under way at once: as many as a disk takes for one sync.
+const AT_ONCE: usize = 64;
 const HEADERS_MAX: usize = 512;
 
 /// One request of the sender's, without its content.

@@ -1,0 +1,341 @@
+//! One container with more and more rows: how many updates a second its server takes, how long
+//! listings of it take, and both at once; and how many PUTs a second go through the proxy into it.
+//! Cairn and OpenStack Swift in turn, on the same database: Cairn fills it once for both.
+//!
+//! One device, one copy, 16 connections. Updates are what an object server tells: rows of new
+//! objects, in ten folders. Listings are JSON pages of 10,000 rows from the container server.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::disk::Disk;
+use super::load::{Job, Outcome, Verb};
+use super::{Only, Options, load_process};
+use crate::cairn::{Cairn, Spread};
+use crate::swift::{CORE_PIPELINE, Layout, Swift};
+use crate::venv::Venv;
+use crate::wire::{Account, Connection};
+use crate::workspace;
+
+const ROWS: [u64; 4] = [1000, 100_000, 1_000_000, 10_000_000];
+const CONNECTIONS: usize = 16;
+/// Names are `dir-N/oNNNNNNNNNN`.
+const FOLDERS: u64 = 10;
+/// Each listing is made so often; the median is told.
+const LISTINGS: usize = 5;
+const LISTING_CLIENTS: usize = 2;
+/// Of objects put through the proxy.
+const SIZE: u64 = 1000;
+
+/// What one store gave at one number of rows. Latencies are milliseconds.
+#[derive(serde::Serialize)]
+struct Measured {
+    store: &'static str,
+    rows: u64,
+    first_page_ms: f64,
+    deep_page_ms: f64,
+    delimiter_ms: f64,
+    /// After the page cache was dropped (`--cold`).
+    cold_page_ms: Option<f64>,
+    updates: Outcome,
+    updates_while_listing: Outcome,
+    /// How many pages the two clients got meanwhile, and the median.
+    pages_meanwhile: usize,
+    page_meanwhile_ms: f64,
+    puts: Outcome,
+}
+
+struct Ground {
+    swift: Swift,
+    dir: PathBuf,
+    load: PathBuf,
+    binary: PathBuf,
+    seconds: u64,
+    cold: bool,
+    /// Of the container; known once it has been made.
+    partition: String,
+    account: String,
+}
+
+pub(super) fn run(options: &Options) -> Result<()> {
+    // In place of a release build of its own: the generator that runs this.
+    let load = std::env::current_exe()?;
+    let binary = workspace::build_cairn()?;
+    let dir = workspace::scratch("container")?;
+    let disk = Disk::fresh(dir.path(), "store", options.file_system)?;
+    let layout = Layout {
+        devices: 1,
+        replicas: 1,
+        pipeline: CORE_PIPELINE,
+        ..Layout::default()
+    };
+    let swift = Swift::create(&Venv::prepare()?, &disk.path().join("swift"), layout)?;
+    for kind in ["object", "container", "account"] {
+        without_daemons(&swift.server_conf(kind, 1), kind)?;
+    }
+    let mut ground = Ground {
+        swift,
+        dir: disk.path().to_owned(),
+        load,
+        binary,
+        seconds: options.seconds.unwrap_or(8),
+        cold: options.cold,
+        partition: String::new(),
+        account: String::new(),
+    };
+    let mut rows = options.rows.clone();
+    if rows.is_empty() {
+        rows = ROWS.to_vec();
+    }
+    rows.sort_unstable();
+    let (mut all, mut filled) = (Vec::new(), 0);
+    for rows in rows {
+        ground.fill(filled, rows)?;
+        filled = rows;
+        if options.only != Some(Only::Cairn) {
+            ground.restore()?;
+            ground.swift.start()?;
+            all.push(ground.measured("OpenStack Swift", rows)?);
+            ground.swift.stop();
+        }
+        if options.only != Some(Only::Swift) {
+            ground.restore()?;
+            let mut store = ground.start_cairn()?;
+            all.push(ground.measured("Cairn", rows)?);
+            store.stop()?;
+            ground.swift.stop();
+        }
+    }
+    let results = workspace::results("bench")?;
+    fs::write(
+        results.join("container.json"),
+        serde_json::to_vec_pretty(&all)?,
+    )?;
+    println!("kept in {}", results.display());
+    Ok(())
+}
+
+/// Upkeep would be measured along in one store and not in the other.
+fn without_daemons(conf: &Path, kind: &str) -> Result<()> {
+    let text = fs::read_to_string(conf)?;
+    let cut = text.find(&format!("[{kind}-replicator]"));
+    fs::write(conf, &text[..cut.context("no daemons")?])?;
+    Ok(())
+}
+
+impl Ground {
+    fn start_cairn(&mut self) -> Result<Cairn> {
+        self.swift.start_memcached()?;
+        let (dir, port) = (self.dir.join("cairn"), self.swift.port);
+        let mut store = Cairn::of_confs(&self.binary, &dir, port, self.swift.confs());
+        store.start(Spread::OneProcess)?;
+        Ok(store)
+    }
+
+    fn containers(&self) -> PathBuf {
+        self.swift.node(1).join("d1/containers")
+    }
+
+    fn saved(&self) -> PathBuf {
+        self.dir.join("saved")
+    }
+
+    /// Brings the saved database from `from` rows to `to`, and saves it.
+    fn fill(&mut self, from: u64, to: u64) -> Result<()> {
+        if from > 0 {
+            self.restore()?;
+        }
+        let mut store = self.start_cairn()?;
+        let mut account = Account::login(self.swift.port)?;
+        account.must("PUT", "/c", "", &[], b"")?;
+        self.account = account.path.trim_start_matches("/v1/").to_owned();
+        self.partition = only_entry(&self.containers())?;
+        let start = Instant::now();
+        let done = self.updates(from, to - from, 7200)?;
+        println!("{to} rows after {:.0} s", start.elapsed().as_secs_f64());
+        ensure!(done.done == to - from, "{} rows were made", done.done);
+        store.stop()?;
+        self.swift.stop();
+        copy(&self.containers(), &self.saved())
+    }
+
+    fn restore(&self) -> Result<()> {
+        copy(&self.saved(), &self.containers())
+    }
+
+    fn updates(&self, first: u64, count: u64, seconds: u64) -> Result<Outcome> {
+        let (partition, account) = (&self.partition, &self.account);
+        let job = Job {
+            port: self.swift.port_of("container", 1),
+            token: "none".into(),
+            prefix: format!("/d1/{partition}/{account}/c/dir-"),
+            containers: FOLDERS,
+            verb: Verb::Put,
+            size: 0,
+            connections: CONNECTIONS,
+            warm_up_seconds: 0,
+            seconds,
+            first,
+            count,
+            headers: "X-Timestamp: 1700000000.00000\r\nX-Size: 1000\r\n\
+                      X-Content-Type: application/octet-stream\r\n\
+                      X-Etag: d41d8cd98f00b204e9800998ecf8427e\r\n"
+                .into(),
+        };
+        let outcome = load_process(&self.load, &job)?;
+        ensure!(outcome.errors == 0, "updates: {:?}", outcome.error);
+        Ok(outcome)
+    }
+
+    fn measured(&self, store: &'static str, rows: u64) -> Result<Measured> {
+        let middle = format!("&marker=dir-5/o{:010}", rows / 2);
+        let cold_page_ms = match self.cold {
+            true => {
+                fs::write("/proc/sys/vm/drop_caches", "3").context("--cold needs root")?;
+                Some(self.listing(&middle, None)?)
+            }
+            false => None,
+        };
+        let median = |query: &str, least: usize| -> Result<f64> {
+            let times = (0..LISTINGS).map(|_| self.listing(query, Some(least)));
+            Ok(middle_of(times.collect::<Result<_>>()?))
+        };
+        let page = rows.min(10_000) as usize;
+        let first_page_ms = median("", page)?;
+        let deep_page_ms = median(&middle, 1)?;
+        let delimiter_ms = median("&delimiter=/", FOLDERS as usize)?;
+        let new = 1_000_000_000;
+        let updates = self.updates(new, u64::MAX / 4, self.seconds)?;
+        let (updates_while_listing, mut pages) = self.while_listing(2 * new)?;
+        let puts = self.puts()?;
+        let measured = Measured {
+            store,
+            rows,
+            first_page_ms,
+            deep_page_ms,
+            delimiter_ms,
+            cold_page_ms,
+            updates,
+            updates_while_listing,
+            pages_meanwhile: pages.len(),
+            page_meanwhile_ms: middle_of(std::mem::take(&mut pages)),
+            puts,
+        };
+        println!("{}", measured.line());
+        Ok(measured)
+    }
+
+    /// A page as JSON, in milliseconds; it must have so many entries.
+    fn listing(&self, query: &str, entries: Option<usize>) -> Result<f64> {
+        let mut connection = Connection::new(self.swift.port_of("container", 1));
+        let (partition, account) = (&self.partition, &self.account);
+        let target = format!("/d1/{partition}/{account}/c?format=json&limit=10000{query}");
+        let start = Instant::now();
+        let answer = connection.call("GET", &target, &[], b"")?;
+        let ms = start.elapsed().as_secs_f64() * 1000.0;
+        ensure!(answer.status == 200, "{target}: {}", answer.status);
+        if let Some(entries) = entries {
+            let page: Vec<serde_json::Value> = serde_json::from_slice(&answer.body)?;
+            ensure!(page.len() >= entries, "{target}: {} entries", page.len());
+        }
+        Ok(ms)
+    }
+
+    /// Updates while two clients list without a pause.
+    fn while_listing(&self, first: u64) -> Result<(Outcome, Vec<f64>)> {
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let list = || -> Result<Vec<f64>> {
+                let mut times = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    times.push(self.listing("", None)?);
+                }
+                Ok(times)
+            };
+            let clients: Vec<_> = (0..LISTING_CLIENTS).map(|_| scope.spawn(list)).collect();
+            let outcome = self.updates(first, u64::MAX / 4, self.seconds);
+            over.store(true, Ordering::Relaxed);
+            let mut pages = Vec::new();
+            for client in clients {
+                let times = client.join();
+                pages.extend(times.map_err(|_| anyhow::anyhow!("a client panicked"))??);
+            }
+            Ok((outcome?, pages))
+        })
+    }
+
+    fn puts(&self) -> Result<Outcome> {
+        let account = Account::login(self.swift.port)?;
+        let job = Job {
+            port: self.swift.port,
+            token: account.token.clone(),
+            prefix: format!("{}/c/dir-", account.path),
+            containers: FOLDERS,
+            verb: Verb::Put,
+            size: SIZE,
+            connections: CONNECTIONS,
+            warm_up_seconds: 1,
+            seconds: self.seconds,
+            first: 3_000_000_000,
+            count: u64::MAX / 4,
+            headers: String::new(),
+        };
+        load_process(&self.load, &job)
+    }
+}
+
+impl Measured {
+    fn line(&self) -> String {
+        let cold = self.cold_page_ms;
+        let cold = cold.map_or(String::new(), |ms| format!(", {ms:.1} with cold caches"));
+        let (updates, busy) = (&self.updates, &self.updates_while_listing);
+        format!(
+            "{:>9} rows  {:<15} {:>6.0} updates/s, p99 {:.1} ms; while listing {:.0}/s, p99 {:.1} ms \
+             ({} pages of {:.1} ms); page {:.1} ms, deep {:.1}{cold}, delimiter {:.1}; \
+             {:.0} PUT/s, {} errors",
+            self.rows,
+            self.store,
+            updates.per_second(),
+            updates.p99_ms,
+            busy.per_second(),
+            busy.p99_ms,
+            self.pages_meanwhile,
+            self.page_meanwhile_ms,
+            self.first_page_ms,
+            self.deep_page_ms,
+            self.delimiter_ms,
+            self.puts.per_second(),
+            self.puts.errors,
+        )
+    }
+}
+
+fn middle_of(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The name of the one folder in a folder.
+fn only_entry(folder: &Path) -> Result<String> {
+    let mut entries = fs::read_dir(folder)?;
+    let entry = entries.next().context("no container was made")??;
+    ensure!(entries.next().is_none(), "more than one container");
+    Ok(entry.file_name().to_string_lossy().into_owned())
+}
+
+/// `to` becomes what `from` is; nobody has either open.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to)?;
+    }
+    workspace::run(Command::new("cp").arg("-a").arg(from).arg(to))?;
+    // What is still to be written of it is not to be measured.
+    rustix::fs::sync();
+    std::thread::sleep(Duration::from_millis(200));
+    Ok(())
+}

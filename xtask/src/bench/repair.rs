@@ -1,0 +1,424 @@
+//! One device of four is wiped: how long until its objects are back, and what clients notice
+//! meanwhile. Cairn's replicators (SSYNC) and OpenStack Swift's (rsync) in turn, each beside its
+//! own servers, over the same confs, rings and device folders, so that both mend the same loss.
+//!
+//! A pass of each node's replicator (`once`) begins with the loss; when all have ended and every
+//! file is back, the device is whole. The hashes of the partitions are up to date before, as they
+//! are in a cluster in service.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use hdrhistogram::Histogram;
+
+use super::disk::Disk;
+use super::load::{Job, Verb};
+use super::{CONTAINERS, Only, Options, load_process};
+use crate::cairn::{Cairn, Spread};
+use crate::process::{Process, free_ports, wait_for_port};
+use crate::random::Random;
+use crate::swift::{CORE_PIPELINE, Layout, Swift};
+use crate::venv::Venv;
+use crate::wire::Account;
+use crate::workspace;
+
+const DEVICES: usize = 4;
+/// Passes that bring the device back, at most.
+const PASSES: usize = 5;
+/// Clients: so many connections, and so many requests a second on each; every fifth is a PUT.
+const CLIENTS: u64 = 4;
+const RATE: f64 = 10.0;
+
+/// What one store gave.
+#[derive(serde::Serialize)]
+struct Repaired {
+    store: &'static str,
+    files: usize,
+    seconds: f64,
+    passes: usize,
+    before: Foreground,
+    meanwhile: Foreground,
+}
+
+#[derive(serde::Serialize)]
+struct Foreground {
+    requests: u64,
+    errors: u64,
+    p50_ms: f64,
+    p99_ms: f64,
+    max_ms: f64,
+}
+
+/// The cluster's files, whoever serves them.
+struct Ground {
+    swift: Swift,
+    dir: PathBuf,
+    /// Of each node: the conf of Cairn's replicator, and that of Swift's.
+    confs: Vec<(PathBuf, PathBuf)>,
+    objects: u64,
+    size: u64,
+}
+
+pub(super) fn run(options: &Options) -> Result<()> {
+    let load = std::env::current_exe()?;
+    let cairn = fs::canonicalize(workspace::build_cairn()?)?;
+    let dir = workspace::scratch("repair")?;
+    let disk = Disk::fresh(dir.path(), "cluster", options.file_system)?;
+    let venv = Venv::prepare()?;
+    let mut ground = Ground::create(&venv, disk.path(), options)?;
+    let mut all = Vec::new();
+    // Cairn fills the cluster: it is quicker at that.
+    let mut store = ground.start_cairn(&cairn)?;
+    ground.fill(&load)?;
+    let program = disk.path().join("swift-object-replicator");
+    symlink(&cairn, &program)?;
+    let passes = ground.pass(&program, |confs| &confs.0)?;
+    println!("the cluster is in step after {passes:.1} s");
+    if options.only != Some(Only::Swift) {
+        all.push(ground.repaired("Cairn", &program, |confs| &confs.0)?);
+    }
+    store.stop()?;
+    ground.swift.stop();
+    if options.only != Some(Only::Cairn) {
+        ground.swift.start()?;
+        let _rsync = ground.start_rsync()?;
+        let program = ground.upstreams_program(&venv)?;
+        all.push(ground.repaired("OpenStack Swift", &program, |confs| &confs.1)?);
+        ground.swift.stop();
+    }
+    if let [cairn, swift] = all.as_slice() {
+        println!("Cairn is {:.1} × as fast", swift.seconds / cairn.seconds);
+    }
+    let results = workspace::results("bench")?;
+    fs::write(
+        results.join("repair.json"),
+        serde_json::to_vec_pretty(&all)?,
+    )?;
+    Ok(())
+}
+
+impl Ground {
+    fn create(venv: &Venv, dir: &Path, options: &Options) -> Result<Ground> {
+        let layout = Layout {
+            devices: DEVICES,
+            pipeline: CORE_PIPELINE,
+            ..Layout::default()
+        };
+        let swift = Swift::create(venv, &dir.join("swift"), layout)?;
+        let mut confs = Vec::new();
+        let rsync_port = free_ports(1)?[0];
+        for device in 1..=DEVICES {
+            confs.push(replicator_confs(&swift, device, rsync_port)?);
+        }
+        let ground = Ground {
+            swift,
+            dir: dir.to_owned(),
+            confs,
+            objects: options.objects,
+            size: options.sizes.first().copied().unwrap_or(10_000),
+        };
+        ground.write_rsyncd(rsync_port)?;
+        Ok(ground)
+    }
+
+    fn start_cairn(&mut self, binary: &Path) -> Result<Cairn> {
+        self.swift.start_memcached()?;
+        let (dir, port) = (self.dir.join("cairn"), self.swift.port);
+        let mut store = Cairn::of_confs(binary, &dir, port, self.swift.confs());
+        store.start(Spread::OneProcess)?;
+        Ok(store)
+    }
+
+    fn fill(&self, load: &Path) -> Result<()> {
+        let mut account = Account::login(self.swift.port)?;
+        for number in 0..CONTAINERS {
+            account.must("PUT", &format!("/bench-{number}"), "", &[], b"")?;
+        }
+        account.must("PUT", "/clients", "", &[], b"")?;
+        let job = Job {
+            port: self.swift.port,
+            token: account.token.clone(),
+            prefix: format!("{}/bench-", account.path),
+            containers: CONTAINERS,
+            verb: Verb::Put,
+            size: self.size,
+            connections: 32,
+            warm_up_seconds: 0,
+            seconds: 7200,
+            first: 0,
+            count: self.objects,
+            headers: String::new(),
+        };
+        let outcome = load_process(load, &job)?;
+        ensure!(outcome.errors == 0, "{:?}", outcome.error);
+        println!(
+            "{} objects of {} bytes, 3 replicas each, in {:.0} s",
+            outcome.done, self.size, outcome.seconds
+        );
+        Ok(())
+    }
+
+    fn write_rsyncd(&self, port: u16) -> Result<()> {
+        let dir = self.dir.display();
+        let mut text = format!(
+            "use chroot = no\nuid = root\ngid = root\naddress = 127.0.0.1\nport = {port}\n\
+             log file = {dir}/rsyncd.log\n"
+        );
+        for device in 1..=DEVICES {
+            let node = self.swift.node(device);
+            text.push_str(&format!(
+                "[object{}]\nmax connections = 25\npath = {}\nread only = false\n\
+                 lock file = {dir}/rsyncd-{device}.lock\n",
+                self.swift.port_of("object", device),
+                node.display()
+            ));
+        }
+        fs::write(self.dir.join("rsyncd.conf"), text)?;
+        Ok(())
+    }
+
+    fn start_rsync(&self) -> Result<[Process; 1]> {
+        ensure!(workspace::install("rsync", "rsync"), "rsync is missing");
+        let conf = format!("--config={}", self.dir.join("rsyncd.conf").display());
+        let arguments = ["--daemon", "--no-detach", &conf];
+        let log = self.dir.join("log");
+        let mut rsync = [Process::start(
+            "rsync",
+            Path::new("rsync"),
+            &arguments,
+            &log,
+        )?];
+        let text = fs::read_to_string(self.dir.join("rsyncd.conf"))?;
+        let port = text.lines().find_map(|line| line.strip_prefix("port = "));
+        wait_for_port(port.context("no port")?.parse()?, &mut rsync)?;
+        Ok(rsync)
+    }
+
+    /// `PROGRAM CONF once`, as Cairn's is called. Its own reads swift.conf from /etc/swift only.
+    fn upstreams_program(&self, venv: &Venv) -> Result<PathBuf> {
+        let path = self.dir.join("upstreams-object-replicator");
+        let text = format!(
+            "#!/bin/sh\nexec {} {} {} object-replicator \"$1\"\n",
+            venv.bin.join("python").display(),
+            workspace::root().join("tests/swift_once.py").display(),
+            self.swift.etc().display()
+        );
+        fs::write(&path, text)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+        Ok(path)
+    }
+
+    /// One pass of every node's replicator, all at once; how long the last took.
+    fn pass<'a>(
+        &'a self,
+        program: &Path,
+        conf: impl Fn(&'a (PathBuf, PathBuf)) -> &'a PathBuf,
+    ) -> Result<f64> {
+        let start = Instant::now();
+        let log = self.dir.join("log");
+        let mut under_way = Vec::new();
+        for (confs, device) in self.confs.iter().zip(1usize..) {
+            let conf = conf(confs).to_str().context("a path that is not UTF-8")?;
+            let name = format!("replicator-{device}");
+            under_way.push(Process::start(&name, program, &[conf, "once"], &log)?);
+        }
+        while !under_way.is_empty() {
+            under_way.retain_mut(|process| process.ended().is_none());
+            std::thread::sleep(Duration::from_millis(20));
+            ensure!(
+                start.elapsed() < Duration::from_secs(4 * 3600),
+                "the replicators do not end"
+            );
+        }
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    fn repaired<'a>(
+        &'a self,
+        store: &'static str,
+        program: &Path,
+        conf: impl Fn(&'a (PathBuf, PathBuf)) -> &'a PathBuf + Copy,
+    ) -> Result<Repaired> {
+        let (before, meanwhile) = match store {
+            "Cairn" => ("a", "b"),
+            _ => ("c", "d"),
+        };
+        let wiped = self.swift.node(1).join("d1/objects");
+        let clients = Clients::start(self, before)?;
+        std::thread::sleep(Duration::from_secs(5));
+        let before = clients.stop()?;
+        let lost = files(&wiped)?;
+        ensure!(!lost.is_empty(), "nothing lies in {}", wiped.display());
+        fs::remove_dir_all(&wiped)?;
+        let clients = Clients::start(self, meanwhile)?;
+        let (mut seconds, mut passes) = (0.0, 0);
+        let left = loop {
+            seconds += self.pass(program, conf)?;
+            passes += 1;
+            let back = files(&wiped)?;
+            let left = lost.difference(&back).count();
+            if left == 0 || passes == PASSES {
+                break left;
+            }
+        };
+        let meanwhile = clients.stop()?;
+        if left > 0 {
+            bail!(
+                "{store}: {left} of {} files not back after {passes} passes",
+                lost.len()
+            );
+        }
+        let repaired = Repaired {
+            store,
+            files: lost.len(),
+            seconds,
+            passes,
+            before,
+            meanwhile,
+        };
+        println!(
+            "{store}: {} objects back in {seconds:.1} s ({:.0}/s), {passes} pass(es); clients' p99 \
+             {:.1} ms ({:.1} before), {} errors of {}",
+            repaired.files,
+            repaired.files as f64 / seconds,
+            repaired.meanwhile.p99_ms,
+            repaired.before.p99_ms,
+            repaired.meanwhile.errors,
+            repaired.meanwhile.requests,
+        );
+        Ok(repaired)
+    }
+}
+
+/// Takes the replicator's section out of a node's conf, as `cairn serve` would run it, and writes
+/// it to confs of its own: one for SSYNC, one for rsync.
+fn replicator_confs(swift: &Swift, device: usize, rsync_port: u16) -> Result<(PathBuf, PathBuf)> {
+    let path = swift.server_conf("object", device);
+    let text = fs::read_to_string(&path)?;
+    let cut = text.find("[object-replicator]").context("no replicator")?;
+    fs::write(&path, &text[..cut])?;
+    let head = &text[..text.find("[pipeline:main]").context("no pipeline")?];
+    let write = |name: &str, options: &str| -> Result<PathBuf> {
+        let conf = path.with_file_name(format!("replicator-{name}-{device}.conf"));
+        fs::write(&conf, format!("{head}[object-replicator]\n{options}"))?;
+        Ok(conf)
+    };
+    let rsync = format!(
+        "rsync_module = rsync://{{replication_ip}}:{rsync_port}/object{{replication_port}}\n"
+    );
+    Ok((
+        write("ssync", "sync_method = ssync\n")?,
+        write("rsync", &rsync)?,
+    ))
+}
+
+/// The content files below a folder, by their paths in it.
+fn files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
+    fn below(folder: &Path, root: &Path, found: &mut BTreeSet<PathBuf>) -> Result<()> {
+        let Ok(entries) = fs::read_dir(folder) else {
+            return Ok(());
+        };
+        for entry in entries {
+            let path = entry?.path();
+            match path.extension() {
+                Some(extension) if extension == "data" => {
+                    found.insert(path.strip_prefix(root)?.to_owned());
+                }
+                None => below(&path, root, found)?,
+                Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+    let mut found = BTreeSet::new();
+    below(folder, folder, &mut found)?;
+    Ok(found)
+}
+
+/// Microseconds of each request, and how many failed.
+type Seen = (Histogram<u64>, u64);
+
+/// Clients that go on at their own pace whatever happens to the store.
+struct Clients {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Result<Seen>>>,
+}
+
+impl Clients {
+    /// `name`: what they write is called, which must be new.
+    fn start(ground: &Ground, name: &'static str) -> Result<Clients> {
+        let account = Account::login(ground.swift.port)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let (objects, size) = (ground.objects, ground.size);
+        let threads = (0..CLIENTS).map(|client| {
+            let (account, stop) = (account.another(), stop.clone());
+            let name = format!("{name}-{client}");
+            std::thread::spawn(move || client_loop(account, &name, client, objects, size, &stop))
+        });
+        let threads = threads.collect();
+        Ok(Clients { stop, threads })
+    }
+
+    fn stop(self) -> Result<Foreground> {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut latency = Histogram::new_with_bounds(1, 600_000_000, 3)?;
+        let mut errors = 0;
+        for thread in self.threads {
+            let Ok(done) = thread.join() else {
+                bail!("a client panicked");
+            };
+            let (of_thread, failed) = done?;
+            latency.add(of_thread)?;
+            errors += failed;
+        }
+        let ms = |us: u64| us as f64 / 1000.0;
+        Ok(Foreground {
+            requests: latency.len(),
+            errors,
+            p50_ms: ms(latency.value_at_quantile(0.5)),
+            p99_ms: ms(latency.value_at_quantile(0.99)),
+            max_ms: ms(latency.max()),
+        })
+    }
+}
+
+/// Latency counts from when a request was due, so that a store that stands still is seen.
+fn client_loop(
+    mut account: Account,
+    name: &str,
+    client: u64,
+    objects: u64,
+    size: u64,
+    stop: &AtomicBool,
+) -> Result<Seen> {
+    let mut latency = Histogram::new_with_bounds(1, 600_000_000, 3)?;
+    let mut random = Random::new(client + 1);
+    let body = random.bytes(size as usize);
+    let (mut errors, start) = (0, Instant::now());
+    for number in 0u64.. {
+        let due = start + Duration::from_secs_f64(number as f64 / RATE);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let answer = if number % 5 == 0 {
+            let path = format!("/clients/{name}-{number}");
+            account.call("PUT", &path, "", &[], &body)
+        } else {
+            let object = random.below(objects);
+            let path = format!("/bench-{}/o{object:010}", object % CONTAINERS);
+            account.call("GET", &path, "", &[], b"")
+        };
+        let us = u64::try_from(due.elapsed().as_micros())?;
+        latency.saturating_record(us.max(1));
+        errors += u64::from(!answer.is_ok_and(|answer| answer.is_success()));
+    }
+    Ok((latency, errors))
+}
