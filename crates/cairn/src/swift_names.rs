@@ -223,7 +223,12 @@ fn known() -> Vec<String> {
     let tools = cairn_tools::PROGRAMS.into_iter();
     let all = servers
         .chain(daemons)
-        .chain(["init", "manage-shard-ranges", "object-relinker", "ring-builder"])
+        .chain([
+            "init",
+            "manage-shard-ranges",
+            "object-relinker",
+            "ring-builder",
+        ])
         .chain(tools);
     all.map(|name| format!("swift-{name}")).collect()
 }

@@ -38,13 +38,13 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use bytes::Bytes;
-    use cairn_types::{HashPath, PolicyIndex, Timestamp};
+    use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 
     use super::*;
     use crate::device_pool::{Devices, DevicesConfig};
     use crate::diskfile::{DiskFileConfig, DiskFileEngine};
     use crate::metadata::Metadata;
-    use crate::object_file::{ObjectEngine, ObjectKey};
+    use crate::object_file::{Durability, ObjectEngine, ObjectKey};
     use crate::reader::block_on;
 
     /// Works at once, and notes what is synced.
@@ -95,11 +95,14 @@ mod tests {
             hash,
             name: "/a/c/o".into(),
         };
-        let engine = DiskFileEngine::new(hash_path, DiskFileConfig::default());
+        let engine =
+            DiskFileEngine::new(hash_path, &PolicySet::single(), DiskFileConfig::default());
         let time = Timestamp::from_secs(2_000_000_000);
         let metadata: Metadata = [("X-Timestamp", time.internal())].into_iter().collect();
         let body = Bytes::from_static(b"x");
-        block_on(device.commit(move |disk| engine.put_small(disk, &key, body, metadata))).unwrap();
+        let put = device
+            .commit(move |disk| engine.put_small(disk, &key, body, metadata, Durability::AtOnce));
+        block_on(put).unwrap();
         let synced = noting.0.lock().unwrap().clone();
         let suffix = hash.suffix();
         let names = ["hashes.invalid", &hash.hex(), &suffix, "7", "objects", "d"];

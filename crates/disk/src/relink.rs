@@ -199,7 +199,7 @@ mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
 
-    use cairn_types::HashPath;
+    use cairn_types::{HashPath, PolicySet};
 
     use super::*;
     use crate::device_pool::{Devices, DevicesConfig};
@@ -213,7 +213,11 @@ mod tests {
         let mut config = DevicesConfig::new(root.path());
         config.mount_check = false;
         let disk = Devices::new(config).get("d").unwrap().disk().unwrap();
-        let engine = DiskFileEngine::new(HashPath::new("", "x"), DiskFileConfig::default());
+        let engine = DiskFileEngine::new(
+            HashPath::new("", "x"),
+            &PolicySet::single(),
+            DiskFileConfig::default(),
+        );
         (root, disk, engine)
     }
 

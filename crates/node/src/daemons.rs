@@ -12,7 +12,12 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use cairn_daemons::{
     AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts,
-    ContainerReconciler, ContainerReconcilerConfig, ContainerSharder, ContainerSharderConfig, ContainerSync, ContainerSyncConfig, ContainerUpdater, ContainerUpdaterConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReconcilerParts, ReconstructorConfig, ReplicatorConfig, ReplicatorParts, SharderParts, SyncParts, UpdaterConfig, Written,
+    ContainerReconciler, ContainerReconcilerConfig, ContainerSharder, ContainerSharderConfig,
+    ContainerSync, ContainerSyncConfig, ContainerUpdater, ContainerUpdaterConfig, DbAuditor,
+    DbAuditorConfig, DbReplicator, DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor,
+    ObjectExpirer, ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, Only,
+    OnlyThese, ReconcilerParts, ReconstructorConfig, ReplicatorConfig, ReplicatorParts,
+    SharderParts, SyncParts, UpdaterConfig, Written,
 };
 use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;

@@ -149,7 +149,11 @@ pub fn run(called: &Called) -> Result<u8> {
                 (true, Step::Relink) => Collision::Quarantine,
                 (true, Step::Cleanup) => Collision::KeepNew,
             },
-            engine: DiskFileEngine::new(cluster.hash_path.clone(), config.clone()),
+            engine: DiskFileEngine::new(
+                cluster.hash_path.clone(),
+                &cluster.policies,
+                config.clone(),
+            ),
             recon: recon.clone(),
         });
     }

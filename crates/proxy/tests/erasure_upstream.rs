@@ -143,6 +143,7 @@ impl Cluster {
         let policies = Arc::new(policies());
         let settings = ProxySettings {
             section: Section::from_pairs("app:proxy-server", &[("node_timeout", "5")]),
+            policy_sections: Default::default(),
             constraints: Arc::new(Constraints::default()),
             policies: policies.clone(),
             hash_path: HashPath::new("", "test"),

@@ -210,6 +210,7 @@ impl Cluster {
         ];
         let settings = ProxySettings {
             section: Section::from_pairs("app:proxy-server", &options),
+            policy_sections: Default::default(),
             constraints: Arc::new(Constraints::default()),
             policies: Arc::new(PolicySet::single()),
             hash_path: hash_path(),
@@ -305,7 +306,7 @@ impl Cluster {
                 backends.clone(),
             ))
         };
-        let engine = DiskFileEngine::new(hash_path.clone(), DiskFileConfig::default());
+        let engine = DiskFileEngine::new(hash_path.clone(), &policies, DiskFileConfig::default());
         let objects = |name: &str, more: &[(&str, &str)]| section(name, Kind::Object, more);
         let fast = [("files_per_second", "0"), ("bytes_per_second", "0")];
         let patience = [

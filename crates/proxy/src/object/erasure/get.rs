@@ -21,6 +21,7 @@ use super::buckets::{Bucket, Buckets, Counts, refusal_timestamp};
 use super::content::{multipart_body, range_body};
 use super::layout::{Layout, archive_range};
 use super::{EC_ETAG, EC_LENGTH, Erasure, strip};
+use crate::affinity::Affinity;
 use crate::app::Proxy;
 use crate::headers;
 use crate::object::Place;
@@ -75,14 +76,15 @@ impl Proxy {
         base.remove(RANGE);
         let fetch = Fetch {
             backends: self.backends.clone(),
-            nodes: self.nodes(place.ring, place.partition),
+            nodes: self.nodes_of(place.ring, place.partition, Some(place.policy)),
             partition: place.partition,
             path: incoming.target.entity_path(),
             query: incoming.parts.uri.query().map(str::to_owned),
             headers: base,
             timeout: self.options.recoverable_node_timeout,
         };
-        let found = self.search(&fetch, &erasure, primaries, range).await;
+        let affinity = self.affinities.of(Some(place.policy));
+        let found = search(&fetch, &erasure, affinity, primaries, range).await;
         if !found.buckets.is_enough() {
             return refusal(found, primaries, &fetch.path);
         }
@@ -93,73 +95,73 @@ impl Proxy {
         self.name_policy(&mut response);
         response
     }
+}
 
-    /// Asks servers until one version can be served, or it is clear that none can.
-    async fn search(
-        &self,
-        fetch: &Fetch,
-        erasure: &Erasure,
-        primaries: usize,
-        range: Option<String>,
-    ) -> Found {
-        let scheme = &erasure.scheme;
-        let counts = Counts {
-            data: scheme.data(),
-            parity: scheme.parity(),
-            replicas: primaries,
-        };
-        let mut found = Found {
-            buckets: Buckets::new(counts),
-            refusals: Vec::new(),
-        };
-        let ask = |node: Node, buckets: &Buckets<Archive>| {
-            let (asked, preferences) = (node.clone(), buckets.preferences());
-            let range = range.clone();
-            async move { (asked, fetch.ask(node, preferences, range).await) }
-        };
-        let mut pending = FuturesUnordered::new();
-        let mut asked = 0;
-        while asked < scheme.data()
-            && let Some(node) = fetch.nodes.next()
-        {
-            pending.push(ask(node, &found.buckets));
-            asked += 1;
-        }
-        let most = (2 * primaries).max(asked);
-        loop {
-            let next = pending.next();
-            let answer = if self.options.concurrent_gets && asked < primaries {
-                match tokio::time::timeout(self.options.concurrency_timeout, next).await {
-                    Ok(answer) => answer,
-                    Err(_) => {
-                        if let Some(node) = fetch.nodes.next() {
-                            pending.push(ask(node, &found.buckets));
-                        }
-                        asked += 1;
-                        continue;
-                    }
-                }
-            } else {
-                next.await
-            };
-            let Some((node, answer)) = answer else { break };
-            let is_good = found.note(&node, answer);
-            if found.buckets.is_enough() {
-                break;
-            }
-            let is_short = found.buckets.shortfall() > pending.len();
-            if asked < most && (is_short || !is_good) {
-                let alternate = (asked >= scheme.data())
-                    .then(|| found.buckets.take_alternate())
-                    .flatten();
-                if let Some(node) = alternate.or_else(|| fetch.nodes.next()) {
-                    pending.push(ask(node, &found.buckets));
-                    asked += 1;
-                }
-            }
-        }
-        found
+/// Asks servers until one version can be served, or it is clear that none can.
+async fn search(
+    fetch: &Fetch,
+    erasure: &Erasure,
+    affinity: &Affinity,
+    primaries: usize,
+    range: Option<String>,
+) -> Found {
+    let scheme = &erasure.scheme;
+    let counts = Counts {
+        data: scheme.data(),
+        parity: scheme.parity(),
+        replicas: primaries,
+    };
+    let mut found = Found {
+        buckets: Buckets::new(counts),
+        refusals: Vec::new(),
+    };
+    let ask = |node: Node, buckets: &Buckets<Archive>| {
+        let (asked, preferences) = (node.clone(), buckets.preferences());
+        let range = range.clone();
+        async move { (asked, fetch.ask(node, preferences, range).await) }
+    };
+    let mut pending = FuturesUnordered::new();
+    let mut asked = 0;
+    while asked < scheme.data()
+        && let Some(node) = fetch.nodes.next()
+    {
+        pending.push(ask(node, &found.buckets));
+        asked += 1;
     }
+    let most = (2 * primaries).max(asked);
+    loop {
+        let next = pending.next();
+        let answer = if affinity.concurrent_gets && asked < primaries {
+            match tokio::time::timeout(affinity.concurrency_timeout, next).await {
+                Ok(answer) => answer,
+                Err(_) => {
+                    if let Some(node) = fetch.nodes.next() {
+                        pending.push(ask(node, &found.buckets));
+                    }
+                    asked += 1;
+                    continue;
+                }
+            }
+        } else {
+            next.await
+        };
+        let Some((node, answer)) = answer else { break };
+        let is_good = found.note(&node, answer);
+        if found.buckets.is_enough() {
+            break;
+        }
+        let is_short = found.buckets.shortfall() > pending.len();
+        if asked < most && (is_short || !is_good) {
+            let alternate = (asked >= scheme.data())
+                .then(|| found.buckets.take_alternate())
+                .flatten();
+            if let Some(node) = alternate.or_else(|| fetch.nodes.next()) {
+                pending.push(ask(node, &found.buckets));
+                asked += 1;
+            }
+        }
+    }
+    found
 }
 
 impl Found {

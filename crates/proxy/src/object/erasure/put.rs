@@ -63,7 +63,7 @@ impl Proxy {
                 respond::set(headers, name, archive.to_string());
             }
         }
-        let nodes = self.nodes(place.ring.clone(), place.partition);
+        let nodes = self.upload_nodes(&place);
         let puts = self
             .open_uploads(incoming, &nodes, place.partition, headers)
             .await;
