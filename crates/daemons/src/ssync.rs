@@ -444,7 +444,6 @@ impl<'a> Talk<'a> {
                 self.gather(&bytes).await?;
             }
             Content::File(file) => {
-                self.flush().await?;
                 let engine: Arc<dyn ObjectEngine> = Arc::new(self.ground.engine.clone());
                 let mut reader = ObjectReader::new(
                     self.order.device.clone(),
@@ -508,7 +507,7 @@ impl<'a> Talk<'a> {
             true => Ok(()),
             false => {
                 let bytes = self.pending.split().freeze();
-                self.send(bytes).await
+                self.hand_over(bytes).await
             }
         }
     }
@@ -517,7 +516,13 @@ impl<'a> Talk<'a> {
         self.send(format!("{line}\r\n").into()).await
     }
 
+    /// Sends these bytes, after those that wait.
     async fn send(&mut self, bytes: Bytes) -> Result<(), SsyncError> {
+        self.flush().await?;
+        self.hand_over(bytes).await
+    }
+
+    async fn hand_over(&mut self, bytes: Bytes) -> Result<(), SsyncError> {
         let patience = self.ground.node_timeout;
         match timeout(patience, self.sender.send(bytes)).await {
             Ok(true) => Ok(()),

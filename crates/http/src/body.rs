@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
 use thiserror::Error;
@@ -67,7 +67,8 @@ impl Body {
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + 'static,
     {
-        let inner: BoxBody = Box::pin(StreamBody(Box::pin(stream)));
+        // Readers may ask again after the end.
+        let inner: BoxBody = Box::pin(StreamBody(Box::pin(stream.fuse())));
         Body(Kind::Stream {
             inner: Mutex::new(inner),
             remaining: length,

@@ -22,6 +22,18 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
+    /// The same cluster, for a pipeline of which no client's `/info` tells.
+    pub(crate) fn apart(&self) -> Cluster {
+        Cluster {
+            swift_dir: self.swift_dir.clone(),
+            hash_path: self.hash_path.clone(),
+            policies: self.policies.clone(),
+            constraints: self.constraints.clone(),
+            swift_info: Arc::default(),
+            rings: self.rings.clone(),
+        }
+    }
+
     fn load(swift_dir: &Path) -> Result<Cluster> {
         let path = swift_dir.join("swift.conf");
         let name = path.display().to_string();

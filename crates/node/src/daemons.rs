@@ -499,6 +499,7 @@ fn read_pipeline(
     if conf.filters.iter().any(|f| f.entry_point == "gatekeeper") {
         bail!("gatekeeper is for clients: remove it from the pipeline");
     }
+    let cluster = &cluster.apart();
     let proxy = services::proxy(&conf, cluster, backends, clock)?;
     let env = pipeline::filter_env(cluster, Some(proxy.clone()), clock.clone());
     pipeline::around(&conf.filters, proxy, &env)

@@ -412,11 +412,14 @@ async fn a_damaged_archive_is_replaced_on_the_way() {
     };
     let content = content(1_000_000);
     assert_eq!(cluster.put("o", &content).await, 201);
-    // The header of a fragment: the server breaks off when it comes to it.
+    // The header of a later fragment, where its magic number is: the server breaks off when it
+    // comes to it. (Content alone that is damaged is found too late, here as upstream.)
     for files in &cluster.fragments("o")[..2] {
         let bytes = std::fs::read(&files[0]).unwrap();
         let mut damaged = bytes.clone();
-        damaged[198_600..199_000].fill(0xaa);
+        let magic = 0x0b0c_5ecc_u32.to_le_bytes();
+        let header = (131_072..damaged.len()).find(|at| damaged[*at..].starts_with(&magic));
+        damaged[header.unwrap() - 59..][..63].fill(0xaa);
         let file = std::fs::OpenOptions::new()
             .write(true)
             .open(&files[0])
