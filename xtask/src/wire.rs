@@ -3,7 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -203,13 +203,18 @@ impl Account {
     }
 
     pub(crate) fn login_as(port: u16, user: &str, key: &str) -> Result<Account> {
-        let mut connection = Connection::new(port);
-        let response = connection.call(
-            "GET",
-            "/auth/v1.0",
-            &[("X-Auth-User", user), ("X-Auth-Key", key)],
-            b"",
-        )?;
+        // A store that a benchmark has just overrun answers 503 for a while.
+        let deadline = Instant::now() + Duration::from_secs(90);
+        let (connection, response) = loop {
+            let mut connection = Connection::new(port);
+            let user = ("X-Auth-User", user);
+            let response =
+                connection.call("GET", "/auth/v1.0", &[user, ("X-Auth-Key", key)], b"")?;
+            if response.status < 500 || Instant::now() >= deadline {
+                break (connection, response);
+            }
+            std::thread::sleep(Duration::from_secs(2));
+        };
         ensure!(
             response.is_success(),
             "login: {} {}",
