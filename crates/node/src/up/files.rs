@@ -231,7 +231,7 @@ const CONTAINER_DAEMONS: &str = "\
 \n[container-auditor]\n\
 \n[container-updater]\ninterval = 5\n";
 const OBJECT_DAEMONS: &str = "\
-\n[object-replicator]\ninterval = 300\nsync_method = ssync\n\
+\n[object-replicator]\ninterval = 300\nconcurrency = 1\nsync_method = ssync\n\
 \n[object-auditor]\nfiles_per_second = 5\nbytes_per_second = 2000000\n\
 zero_byte_files_per_second = 10\n\
 \n[object-updater]\ninterval = 5\n\
