@@ -4,9 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_http::Request;
+use cairn_http::{Body, Request};
 use cairn_peer::{Backends, CallError, Node};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use cairn_types::PolicyIndex;
+use http::header::{CONTENT_LENGTH, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tokio::time::timeout;
 
 /// The largest answer that is read to its end.
@@ -45,6 +47,28 @@ pub(crate) async fn call_for_body(
         .into_parts();
     let body = timeout(patience, body.collect(limit)).await;
     Ok((head.status, body.ok().and_then(Result::ok)))
+}
+
+/// A question for a partition's suffix hashes; `suffixes`: those to be hashed anew, in a path of
+/// their own (`abc-def`), or nothing for all there are.
+pub(crate) fn hashes_of(
+    node: &Node,
+    partition: u32,
+    suffixes: &str,
+    policy: PolicyIndex,
+    daemon: &'static str,
+) -> Request {
+    let mut request = Request::new(Body::empty());
+    *request.method_mut() = Method::from_bytes(b"REPLICATE").unwrap_or_default();
+    *request.uri_mut() = cairn_peer::fan_out::backend_uri(node, partition, suffixes, None);
+    let headers = request.headers_mut();
+    headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    headers.insert(USER_AGENT, user_agent(daemon));
+    headers.insert(
+        "x-backend-storage-policy-index",
+        HeaderValue::from(policy.0),
+    );
+    request
 }
 
 /// Daemons talk over the replication network, where there is one.

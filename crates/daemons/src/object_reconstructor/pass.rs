@@ -3,20 +3,21 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use cairn_disk::replication::remove_partition;
 use cairn_erasure::Codec;
+use cairn_http::own_thread;
 use cairn_peer::Node;
 use cairn_types::PolicyIndex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval_at, sleep};
+use tokio::time::Instant;
 use tracing::{error, info, warn};
 
 use super::jobs::{Job, Kind, Part};
 use super::{ObjectReconstructor, ReconstructionStats};
 use crate::object_replicator::{Only, ReplicatorParts, yield_to_clients};
+use crate::rounds::Watch;
 use crate::ssync::Sender;
 
 /// A pass under way.
@@ -59,27 +60,17 @@ impl Pass {
 
     pub(super) async fn run(self: Arc<Self>) -> ReconstructionStats {
         let config = &self.reconstructor.config;
-        let every = config.stats_interval.max(Duration::from_secs(1));
-        let mut ticks = interval_at(self.started + every, every);
-        let lockup = config.lockup_timeout.max(Duration::from_secs(1));
-        let mut work = std::pin::pin!(self.clone().work());
-        let (mut heard, mut silent_since) = (0, Instant::now());
-        loop {
-            tokio::select! {
-                () = &mut work => break,
-                _ = ticks.tick() => self.report(),
-                () = sleep(lockup.min(Duration::from_secs(10))) => {}
-            }
-            let now_heard = self.heard.load(Ordering::Relaxed);
-            if now_heard != heard {
-                (heard, silent_since) = (now_heard, Instant::now());
-            } else if silent_since.elapsed() >= lockup {
-                error!(
-                    ?lockup,
-                    "nothing was reconstructed for too long: pass given up"
-                );
-                break;
-            }
+        let watch = Watch {
+            heard: &self.heard,
+            lockup: config.lockup_timeout,
+            report_every: config.stats_interval,
+        };
+        if !watch.over(self.clone().work(), || self.report()).await {
+            let lockup = config.lockup_timeout;
+            error!(
+                ?lockup,
+                "nothing was reconstructed for too long: pass given up"
+            );
         }
         self.lock_stats().clone()
     }
@@ -163,7 +154,7 @@ impl Pass {
     async fn refresh_rings(&self) {
         let rings = self.parts().rings.clone();
         // Blocks on the disk.
-        let _ = tokio::task::spawn_blocking(move || rings.refresh()).await;
+        let _ = own_thread::blocking(move || rings.refresh()).await;
     }
 
     /// A partition of a ring that is not in use any more may belong elsewhere.

@@ -11,6 +11,7 @@ use cairn_disk::{
 };
 use cairn_erasure::{Codec, CodecError};
 use cairn_http::lines::{BodyLines, LineError};
+use cairn_http::own_thread;
 use cairn_http::respond::{header, header_timestamp};
 use cairn_http::{Body, Clock, Request, Response};
 use cairn_peer::{Backends, LoadedRing, Node};
@@ -354,11 +355,11 @@ impl Rebuilt {
             return Ok(None);
         }
         let (codec, index) = (self.codec.clone(), self.index as usize);
-        let made = tokio::task::spawn_blocking(move || {
+        let made = own_thread::blocking(move || {
             let pieces: Vec<&[u8]> = pieces.iter().map(|piece| &piece[..]).collect();
             codec.reconstruct(&pieces, index)
         });
-        let made = made.await.map_err(|_| RebuildError::Ended)??;
+        let made = made.await.ok_or(RebuildError::Ended)??;
         Ok(Some(made.into()))
     }
 }

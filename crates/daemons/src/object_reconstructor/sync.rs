@@ -4,10 +4,8 @@ use cairn_disk::suffix_hashes::{FragmentHashes, SuffixHash};
 use cairn_disk::{DiskError, DiskFileEngine};
 use cairn_formats::pickle;
 use cairn_http::client::CallError;
-use cairn_http::{Body, Request};
 use cairn_peer::Node;
-use http::header::{CONTENT_LENGTH, HeaderValue, USER_AGENT};
-use http::{Method, StatusCode};
+use http::StatusCode;
 use thiserror::Error;
 use tracing::{error, warn};
 
@@ -135,16 +133,8 @@ impl Pass {
 
     /// `None`: the device is not mounted.
     async fn replicate(&self, part: &Part, node: &Node) -> Result<Option<Hashes>, SyncError> {
-        let mut request = Request::new(Body::empty());
-        *request.method_mut() = Method::from_bytes(b"REPLICATE").unwrap_or_default();
-        *request.uri_mut() = cairn_peer::fan_out::backend_uri(node, part.partition, "", None);
-        let headers = request.headers_mut();
-        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        headers.insert(USER_AGENT, calls::user_agent("obj-reconstructor"));
-        headers.insert(
-            "x-backend-storage-policy-index",
-            HeaderValue::from(part.policy.0),
-        );
+        let daemon = "obj-reconstructor";
+        let request = calls::hashes_of(node, part.partition, "", part.policy, daemon);
         let patience = self.reconstructor.config.http_timeout;
         let backends = &self.parts().backends;
         let called = calls::call_for_body(backends, node, request, patience, HASHES_MAX);

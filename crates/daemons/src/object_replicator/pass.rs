@@ -10,11 +10,12 @@ use cairn_http::own_thread;
 use cairn_peer::Node;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval_at, sleep};
+use tokio::time::{Instant, sleep};
 use tracing::{error, info, warn};
 
 use super::jobs::Job;
 use super::{ObjectReplicator, Only, ReplicationStats};
+use crate::rounds::Watch;
 
 /// How long a partition waits for clients, at most, before it goes on all the same.
 const YIELD: Duration = Duration::from_millis(100);
@@ -57,36 +58,18 @@ impl Pass {
     }
 
     pub(super) async fn run(self: Arc<Self>) -> ReplicationStats {
-        let every = self
-            .replicator
-            .config
-            .stats_interval
-            .max(Duration::from_secs(1));
-        let mut ticks = interval_at(self.started + every, every);
-        let lockup = self
-            .replicator
-            .config
-            .lockup_timeout
-            .max(Duration::from_secs(1));
-        let mut work = std::pin::pin!(self.clone().work());
-        let (mut heard, mut silent_since) = (0, Instant::now());
-        loop {
-            tokio::select! {
-                biased;
-                () = &mut work => break,
-                _ = ticks.tick() => self.report(),
-                () = sleep(lockup.min(Duration::from_secs(10))) => {}
-            }
-            let now_heard = self.heard.load(Ordering::Relaxed);
-            if now_heard != heard {
-                (heard, silent_since) = (now_heard, Instant::now());
-            } else if silent_since.elapsed() >= lockup {
-                error!(
-                    ?lockup,
-                    "nothing was replicated for too long: pass given up"
-                );
-                break;
-            }
+        let config = &self.replicator.config;
+        let watch = Watch {
+            heard: &self.heard,
+            lockup: config.lockup_timeout,
+            report_every: config.stats_interval,
+        };
+        if !watch.over(self.clone().work(), || self.report()).await {
+            let lockup = config.lockup_timeout;
+            error!(
+                ?lockup,
+                "nothing was replicated for too long: pass given up"
+            );
         }
         self.total()
     }

@@ -6,10 +6,9 @@ use cairn_disk::DiskError;
 use cairn_disk::suffix_hashes::{Hashed, SuffixHash, get_hashes};
 use cairn_formats::pickle;
 use cairn_http::client::CallError;
-use cairn_http::{Body, Request, own_thread};
+use cairn_http::own_thread;
 use cairn_peer::Node;
-use http::header::{CONTENT_LENGTH, HeaderValue, USER_AGENT};
-use http::{Method, StatusCode};
+use http::StatusCode;
 use thiserror::Error;
 use tracing::{error, warn};
 
@@ -291,16 +290,8 @@ impl Pass {
         node: &Node,
         suffixes: &str,
     ) -> Result<bytes::Bytes, SyncError> {
-        let mut request = Request::new(Body::empty());
-        *request.method_mut() = Method::from_bytes(b"REPLICATE").unwrap_or_default();
-        *request.uri_mut() = cairn_peer::fan_out::backend_uri(node, job.partition, suffixes, None);
-        let headers = request.headers_mut();
-        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
-        headers.insert(USER_AGENT, calls::user_agent("object-replicator"));
-        headers.insert(
-            "x-backend-storage-policy-index",
-            HeaderValue::from(job.policy.0),
-        );
+        let daemon = "object-replicator";
+        let request = calls::hashes_of(node, job.partition, suffixes, job.policy, daemon);
         let patience = self.replicator.config.http_timeout;
         let backends = &self.replicator.parts.backends;
         let (status, body) =
