@@ -55,6 +55,10 @@ impl Beside {
         }
     }
 
+    fn weight(&self) -> usize {
+        usize::from(self.0.get().is_some())
+    }
+
     fn fsync(&self, disk: &Disk) -> std::io::Result<()> {
         match self.0.get() {
             Some(file) => fsync(disk, file.as_fd()),
@@ -211,6 +215,7 @@ impl StagedFile {
         let (dir, name) = (dir.to_owned(), name.to_owned());
         let (fd, own_disk) = (self.fd.clone(), self.disk.clone());
         Ok(Step::sync(
+            1,
             move || match Plant::UnsyncedContent.is_on() {
                 true => Ok(()),
                 false => fsync(&own_disk, fd.as_fd()),
@@ -224,6 +229,7 @@ impl StagedFile {
                 let dir_fd = published.dir.clone();
                 let own_disk = disk.clone();
                 Ok(Step::sync(
+                    beside.weight() + dirs_to_sync(&dir, made),
                     move || {
                         beside.fsync(&own_disk)?;
                         sync_dirs(&own_disk, dir_fd.as_fd(), &dir, made)
@@ -244,16 +250,18 @@ impl StagedFile {
     ) -> Result<Step<Published>, DiskError> {
         let finished = self.content.finish();
         finished.map_err(|errno| self.error("write", errno))?;
-        let (fd, disk, dir) = (self.fd.clone(), self.disk.clone(), dir.to_owned());
+        let (fd, disk) = (self.fd.clone(), self.disk.clone());
         let beside = self.beside();
-        let (published, made) = self.link_into(&disk, &dir, name, around)?;
+        let (published, made) = self.link_into(&disk, dir, name, around)?;
         let dir_fd = published.dir.clone();
+        let weight = 1 + beside.weight() + dirs_to_sync(dir, made);
+        let dir = dir.to_owned();
         let own = move || {
             fsync(&disk, fd.as_fd())?;
             beside.fsync(&disk)?;
             sync_dirs(&disk, dir_fd.as_fd(), &dir, made)
         };
-        Ok(Step::sync(own, move |_| Ok(Step::Done(published))))
+        Ok(Step::sync(weight, own, move |_| Ok(Step::Done(published))))
     }
 
     /// Links into the directory, made if it is missing. Tells how many had to be made.
@@ -475,6 +483,14 @@ fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, made: usize) -> std
     }
 }
 
+/// How many [`sync_dirs`] syncs.
+fn dirs_to_sync(dir: &str, made: usize) -> usize {
+    match made {
+        0 => 1,
+        _ => dir.split('/').count() + 1,
+    }
+}
+
 /// A file that has another name now; not durable before [`Renamed::sync`].
 pub(crate) struct Renamed {
     disk: Disk,
@@ -485,6 +501,11 @@ pub(crate) struct Renamed {
 impl Renamed {
     pub(crate) fn dir(&self) -> Arc<OwnedFd> {
         self.dir.clone()
+    }
+
+    /// How many [`Renamed::sync`] syncs.
+    pub(crate) fn weight(&self) -> usize {
+        1 + usize::from(self.noted.is_some())
     }
 
     pub(crate) fn sync(&self) -> std::io::Result<()> {

@@ -22,17 +22,22 @@ pub enum Step<T> {
     Sync {
         /// Syncs what this operation wrote, where nothing else does it.
         own: Own,
+        /// How many files and directories that is.
+        weight: usize,
         next: Next<T>,
     },
 }
 
 impl<T: Send + 'static> Step<T> {
+    /// `weight`: how many files and directories `own` syncs one after the other.
     pub fn sync(
+        weight: usize,
         own: impl FnMut() -> io::Result<()> + Send + 'static,
         next: impl FnOnce(&Disk) -> Result<Step<T>, DiskError> + Send + 'static,
     ) -> Self {
         Step::Sync {
             own: Box::new(own),
+            weight,
             next: Box::new(next),
         }
     }
@@ -41,8 +46,9 @@ impl<T: Send + 'static> Step<T> {
     pub fn map<U: Send + 'static>(self, f: impl FnOnce(T) -> U + Send + 'static) -> Step<U> {
         match self {
             Step::Done(value) => Step::Done(f(value)),
-            Step::Sync { own, next } => Step::Sync {
+            Step::Sync { own, weight, next } => Step::Sync {
                 own,
+                weight,
                 next: Box::new(move |disk| Ok(next(disk)?.map(f))),
             },
         }
@@ -53,8 +59,8 @@ impl<T: Send + 'static> Step<T> {
         loop {
             match self {
                 Step::Done(value) => return Ok(value),
-                Step::Sync { own, next } => {
-                    durable(disk, 1, own)?;
+                Step::Sync { own, weight, next } => {
+                    durable(disk, weight, own)?;
                     self = next(disk)?;
                 }
             }
@@ -62,8 +68,8 @@ impl<T: Send + 'static> Step<T> {
     }
 }
 
-/// Syncs with whoever else syncs on the file system, or as `own` says. `weight`: operations that
-/// `own` would sync one after the other. A failure poisons the device: nobody knows then what is
+/// Syncs with whoever else syncs on the file system, or as `own` says. `weight`: how many
+/// files and directories `own` would sync one after the other. A failure poisons the device: nobody knows then what is
 /// on it.
 pub(crate) fn durable(
     disk: &Disk,
@@ -92,13 +98,15 @@ pub(crate) trait Operation: Send {
     /// Runs it up to its next sync; false when it has ended.
     fn advance(&mut self, disk: &Disk) -> bool;
     fn sync_own(&mut self) -> io::Result<()>;
+    /// How many files and directories `sync_own` syncs.
+    fn weight(&self) -> usize;
     /// Ends it without success.
     fn fail(&mut self, error: DiskError);
 }
 
 pub(crate) struct Run<T> {
     next: Option<Next<T>>,
-    own: Option<Own>,
+    own: Option<(Own, usize)>,
     sender: Option<oneshot::Sender<Result<T, DiskError>>>,
 }
 
@@ -125,8 +133,8 @@ impl<T: Send + 'static> Operation for Run<T> {
         };
         // A panic ends its operation, not the device: whoever waits sees the channel closed.
         match std::panic::catch_unwind(AssertUnwindSafe(|| next(disk))) {
-            Ok(Ok(Step::Sync { own, next })) => {
-                self.own = Some(own);
+            Ok(Ok(Step::Sync { own, weight, next })) => {
+                self.own = Some((own, weight));
                 self.next = Some(next);
                 true
             }
@@ -147,9 +155,13 @@ impl<T: Send + 'static> Operation for Run<T> {
 
     fn sync_own(&mut self) -> io::Result<()> {
         match &mut self.own {
-            Some(own) => own(),
+            Some((own, _)) => own(),
             None => Ok(()),
         }
+    }
+
+    fn weight(&self) -> usize {
+        self.own.as_ref().map_or(0, |(_, weight)| *weight)
     }
 
     fn fail(&mut self, error: DiskError) {
@@ -164,7 +176,7 @@ pub(crate) fn run_all(disk: &Disk, mut operations: Vec<Box<dyn Operation>>) {
         if operations.is_empty() {
             return;
         }
-        let weight = operations.len();
+        let weight = operations.iter().map(|o| o.weight()).sum();
         let own = || operations.iter_mut().try_for_each(|o| o.sync_own());
         if let Err(error) = durable(disk, weight, own) {
             let kind = io_kind(&error);

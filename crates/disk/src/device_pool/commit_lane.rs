@@ -146,7 +146,7 @@ fn next_step(
     machine.run(Box::new(move || match device.writable_disk() {
         Ok(disk) => {
             if operation.advance(&disk) {
-                match steps::durable(&disk, 1, || operation.sync_own()) {
+                match steps::durable(&disk, operation.weight(), || operation.sync_own()) {
                     Ok(()) => next_step(&own, &device, operation),
                     Err(error) => operation.fail(error),
                 }

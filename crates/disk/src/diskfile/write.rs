@@ -126,7 +126,7 @@ impl DiskFileEngine {
             engine.clean_up_after(disk, &key, dir.as_fd());
             Ok(Step::Done(()))
         };
-        Ok(Step::sync(move || renamed.sync(), after))
+        Ok(Step::sync(renamed.weight(), move || renamed.sync(), after))
     }
 
     /// Whether something as new counts already: somebody else was faster, and cleaned up.
