@@ -25,6 +25,9 @@ use crate::args::{Arguments, Command, LabCommand, ServeArguments, UpArguments};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    // In huge pages a hundred threads' small allocations hold twice the memory they need. Where
+    // the kernel has no such switch there is nothing to turn off.
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let Some(code) = swift_names::run(&arguments) {
         return code;
