@@ -20,6 +20,7 @@ use crate::broker::Broker;
 use crate::config::IndexConfig;
 use crate::container::batch;
 use crate::files::{self, Identity};
+use crate::gate::Gate;
 use crate::migrate::{Schema, migrate};
 use crate::schema::{self, NewDb};
 use crate::{DbKey, DriveCheck, IndexError, ObjectRow, Result, connection, deferred, pending};
@@ -51,6 +52,8 @@ pub(crate) struct Db {
     /// Held while a batch is written, and while the database is opened.
     writer: Mutex<Option<Connection>>,
     shared: Mutex<Shared>,
+    /// Where readers and commits keep each other out: in databases that are not exclusive.
+    gate: Gate,
 }
 
 #[derive(Default)]
@@ -95,6 +98,7 @@ impl Db {
             queue: Mutex::default(),
             writer: Mutex::default(),
             shared: Mutex::default(),
+            gate: Gate::default(),
         }
     }
 
@@ -137,7 +141,9 @@ impl Db {
             None => connection::open_reader(&opened.file, config)
                 .map_err(|error| self.failed(config, &opened.file, error))?,
         };
+        let reading = (!config.exclusive).then(|| self.gate.read());
         let result = f(self.broker(config, &conn, opened.schema, false));
+        drop(reading);
         match result {
             Err(error) => {
                 let error = error.at(&opened.file);
@@ -235,6 +241,7 @@ impl Db {
         let mut updates = updates;
         let result = run(conn, "BEGIN IMMEDIATE").and_then(|()| {
             apply_all(broker, &mut updates, &mut outcomes)?;
+            let _committing = (!config.exclusive).then(|| self.gate.commit());
             run(conn, "COMMIT")
         });
         let error = result.err().map(|error| {

@@ -22,6 +22,7 @@ mod device;
 mod drive;
 mod error;
 mod files;
+mod gate;
 mod handle;
 pub mod inspect;
 pub mod json_text;
