@@ -1,6 +1,8 @@
 //! One container with more and more rows: how many updates a second its server takes, how long
 //! listings of it take, and both at once; and how many PUTs a second go through the proxy into it.
-//! Cairn and OpenStack Swift in turn, on the same database: Cairn fills it once for both.
+//! Cairn and OpenStack Swift in turn, on the same database: Cairn fills it once for both. Cairn is
+//! measured with databases of its own, as `cairn up` has them, and with such as Swift's programs may
+//! open meanwhile.
 //!
 //! One device, one copy, 16 connections. Updates are what an object server tells: rows of new
 //! objects, in ten folders. Listings are JSON pages of 10,000 rows from the container server.
@@ -48,6 +50,33 @@ struct Measured {
     pages_meanwhile: usize,
     page_meanwhile_ms: f64,
     puts: Outcome,
+}
+
+/// Who may open Cairn's databases.
+#[derive(Clone, Copy, PartialEq)]
+enum Databases {
+    /// This process alone, as in `cairn up`.
+    Exclusive,
+    /// Swift's programs too, at any time.
+    Shared,
+}
+
+impl Databases {
+    fn label(self) -> &'static str {
+        match self {
+            Databases::Exclusive => "Cairn",
+            Databases::Shared => "Cairn, shared",
+        }
+    }
+
+    fn say_in(self, conf: &Path) -> Result<()> {
+        const EXCLUSIVE: &str = "exclusive_databases = yes\n";
+        let mut text = fs::read_to_string(conf)?.replace(EXCLUSIVE, "");
+        if self == Databases::Exclusive {
+            text = text.replacen("[DEFAULT]\n", &format!("[DEFAULT]\n{EXCLUSIVE}"), 1);
+        }
+        Ok(fs::write(conf, text)?)
+    }
 }
 
 struct Ground {
@@ -104,11 +133,13 @@ pub(super) fn run(options: &Options) -> Result<()> {
             ground.swift.stop();
         }
         if options.only != Some(Only::Swift) {
-            ground.restore()?;
-            let mut store = ground.start_cairn()?;
-            all.push(ground.measured("Cairn", rows)?);
-            store.stop()?;
-            ground.swift.stop();
+            for databases in [Databases::Exclusive, Databases::Shared] {
+                ground.restore()?;
+                let mut store = ground.start_cairn(databases)?;
+                all.push(ground.measured(databases.label(), rows)?);
+                store.stop()?;
+                ground.swift.stop();
+            }
         }
     }
     let results = workspace::results("bench")?;
@@ -129,7 +160,10 @@ fn without_daemons(conf: &Path, kind: &str) -> Result<()> {
 }
 
 impl Ground {
-    fn start_cairn(&mut self) -> Result<Cairn> {
+    fn start_cairn(&mut self, databases: Databases) -> Result<Cairn> {
+        for kind in ["container", "account"] {
+            databases.say_in(&self.swift.server_conf(kind, 1))?;
+        }
         self.swift.start_memcached()?;
         let (dir, port) = (self.dir.join("cairn"), self.swift.port);
         let mut store = Cairn::of_confs(&self.binary, &dir, port, self.swift.confs());
@@ -150,7 +184,7 @@ impl Ground {
         if from > 0 {
             self.restore()?;
         }
-        let mut store = self.start_cairn()?;
+        let mut store = self.start_cairn(Databases::Exclusive)?;
         let mut account = Account::login(self.swift.port)?;
         account.must("PUT", "/c", "", &[], b"")?;
         self.account = account.path.trim_start_matches("/v1/").to_owned();
