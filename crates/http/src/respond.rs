@@ -9,6 +9,9 @@ use http::{HeaderMap, StatusCode};
 use crate::body::Body;
 use crate::service::Response;
 
+/// Headers that are looked through one by one.
+const FEW: usize = 24;
+
 /// Swift's own codes beyond the standard ones.
 pub const CLIENT_DISCONNECT: u16 = 499;
 pub const RATE_LIMITED: u16 = 498;
@@ -179,9 +182,17 @@ fn explanation(code: u16) -> Option<(&'static str, &'static str)> {
 
 /// A header's value as text, where it is UTF-8.
 pub fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers
-        .get(name)
-        .and_then(|v| std::str::from_utf8(v.as_bytes()).ok())
+    find(headers, name).and_then(|v| std::str::from_utf8(v.as_bytes()).ok())
+}
+
+/// The first of that name. Among few headers looking at each is several times quicker than
+/// making a name of the text and hashing it, and a request is asked for dozens.
+fn find<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a HeaderValue> {
+    if headers.len() > FEW || name.bytes().any(|b| b.is_ascii_uppercase()) {
+        return headers.get(name);
+    }
+    let mut all = headers.iter();
+    all.find_map(|(n, value)| (n.as_str() == name).then_some(value))
 }
 
 /// A timestamp in a header, where there is one and it reads.

@@ -296,7 +296,7 @@ impl Values for Line<'_> {
             Field::BytesRecvd => write_nonzero(e.received.bytes(), to),
             Field::BytesSent => write_nonzero(self.sent, to),
             Field::TransactionId => to.text(&e.context.trans_id),
-            Field::RequestTime => drop(write!(to, "{:.4}", elapsed(e.started, self.ended))),
+            Field::RequestTime => write_elapsed(e.started, self.ended, to),
             Field::Source => to.text(e.context.source.unwrap_or("")),
             Field::LogInfo => to.text(&e.context.notes.log_info()),
             Field::PolicyIndex => to.text(text(&e.headers.policy_index)),
@@ -325,6 +325,15 @@ fn write_nonzero(number: u64, to: &mut Encoder<'_>) {
     if number > 0 {
         to.number(number);
     }
+}
+
+/// Seconds, to four places.
+fn write_elapsed(from: Timestamp, until: Timestamp, to: &mut Encoder<'_>) {
+    let ticks = until.ticks().saturating_sub(from.ticks());
+    let places = (ticks + 5) / 10;
+    to.number(places / 10_000);
+    to.text(".");
+    to.padded(places % 10_000, 4);
 }
 
 fn elapsed(from: Timestamp, to: Timestamp) -> f64 {

@@ -37,7 +37,12 @@ pub(super) fn write(time: Timestamp, form: Option<&str>, to: &mut Encoder<'_>) {
     let nanos = time.ticks() % TICKS_PER_SECOND * 10_000;
     // Writing to a line cannot fail.
     let _ = match form {
-        None => write!(to, "{seconds}.{nanos:09}"),
+        None => {
+            to.number(seconds);
+            to.text(".");
+            to.padded(nanos, 9);
+            Ok(())
+        }
         Some("ms") => write!(to, "{:03}", nanos / 1_000_000),
         Some("us") => write!(to, "{:06}", nanos / 1_000),
         Some("ns") => write!(to, "{nanos:09}"),
@@ -57,10 +62,14 @@ fn write_of_calendar(seconds: u64, form: &str, to: &mut Encoder<'_>) -> std::fmt
     let hour12 = if hour % 12 == 0 { 12 } else { hour % 12 };
     match form {
         "datetime" => {
-            write!(
-                to,
-                "{day:02}/{short_month}/{year}/{hour:02}/{minute:02}/{second:02}"
-            )
+            to.padded(day, 2);
+            to.text("/");
+            to.text(short_month);
+            for (number, digits) in [(year, 1), (hour, 2), (minute, 2), (second, 2)] {
+                to.text("/");
+                to.padded(number, digits);
+            }
+            Ok(())
         }
         "iso8601" => write!(to, "{year}-{month:02}-{day:02}T{clock}"),
         "asctime" | "c" => write!(to, "{short_day} {short_month} {day:2} {clock} {year}"),

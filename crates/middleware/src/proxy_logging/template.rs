@@ -153,8 +153,23 @@ impl<'l> Encoder<'l> {
     }
 
     pub(super) fn number(&mut self, number: impl Into<u64>) {
-        // Writing to a String cannot fail, and digits stay as they are.
-        let _ = write!(self.line, "{}", number.into());
+        self.padded(number, 1);
+    }
+
+    /// A number of at least so many digits. Every line has a dozen of them: they do not go
+    /// through the formatting of any type whatever.
+    pub(super) fn padded(&mut self, number: impl Into<u64>, digits: usize) {
+        let mut text = [b'0'; 20];
+        let (mut rest, mut at) = (number.into(), text.len());
+        while rest > 0 {
+            at -= 1;
+            text[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+        }
+        let from = at.min(text.len() - digits.min(text.len()));
+        // Digits stay as they are.
+        self.line
+            .extend(text[from..].iter().map(|&digit| char::from(digit)));
     }
 }
 

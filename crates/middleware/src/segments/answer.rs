@@ -12,31 +12,34 @@ use http::header::{
     IF_UNMODIFIED_SINCE, LAST_MODIFIED, RANGE,
 };
 use http::request::Parts;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::Reading;
 
+const WANT_WHOLE: HeaderName =
+    HeaderName::from_static("x-backend-ignore-range-if-metadata-present");
+const ETAG_IS_AT: HeaderName = HeaderName::from_static("x-backend-etag-is-at");
+
 /// Tells object servers that objects with this metadata are wanted whole, whatever the `Range`.
 pub(crate) fn want_whole(headers: &mut HeaderMap, metadata: &str) {
-    append(
-        headers,
-        "x-backend-ignore-range-if-metadata-present",
-        metadata,
-    );
+    append(headers, &WANT_WHOLE, metadata);
 }
 
 /// Tells object servers that this metadata, where there is some, is the ETag that conditions are
 /// about.
 pub(crate) fn etag_is_at(headers: &mut HeaderMap, metadata: &str) {
-    append(headers, "x-backend-etag-is-at", metadata);
+    append(headers, &ETAG_IS_AT, metadata);
 }
 
-fn append(headers: &mut HeaderMap, name: &str, item: &str) {
-    let list = match respond::header(headers, name).filter(|v| !v.is_empty()) {
-        Some(before) => format!("{before},{item}"),
-        None => item.to_owned(),
+fn append(headers: &mut HeaderMap, name: &HeaderName, item: &str) {
+    let before = headers.get(name).map_or(&b""[..], |v| v.as_bytes());
+    let list = match before {
+        b"" => HeaderValue::from_str(item),
+        before => HeaderValue::from_bytes(&[before, b",", item.as_bytes()].concat()),
     };
-    respond::set(headers, name, list);
+    if let Ok(list) = list {
+        headers.insert(name, list);
+    }
 }
 
 /// The status the request's conditions ask for instead: 304 or 412. `answer`: the headers of what
