@@ -32,7 +32,14 @@ pub fn partition_dir(policy: PolicyIndex, partition: u32) -> String {
 /// `objects[-N]/<partition>/<suffix>/<hash>`.
 pub fn hash_dir(policy: PolicyIndex, partition: u32, hash: ObjectHash) -> String {
     let hex = hash.hex();
-    format!("{}/{partition}/{}/{hex}", policy.dir("objects"), &hex[29..])
+    [
+        &partition_dir(policy, partition),
+        "/",
+        &hex[29..],
+        "/",
+        &hex,
+    ]
+    .concat()
 }
 
 /// What a file in a hash directory is, by its extension.

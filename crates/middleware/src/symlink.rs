@@ -322,7 +322,7 @@ fn show_link(headers: &mut HeaderMap) {
 
 fn ignore_range_of_links(headers: &mut HeaderMap) {
     let names = match respond::header(headers, IGNORE_RANGE.as_str()) {
-        Some(names) if !names.is_empty() => format!("{names},{}", STORED_TARGET.as_str()),
+        Some(names) if !names.is_empty() => [names, ",", STORED_TARGET.as_str()].concat(),
         _ => STORED_TARGET.as_str().to_owned(),
     };
     set(headers, IGNORE_RANGE, &names);

@@ -36,11 +36,8 @@ pub(crate) fn base(incoming: &Incoming) -> HeaderMap {
     insert(&mut headers, "x-timestamp", &incoming.timestamp.internal());
     insert(&mut headers, "x-trans-id", &incoming.context.trans_id);
     headers.insert(USER_AGENT, HeaderValue::from_static("proxy-server"));
-    let referer = format!(
-        "{} {}",
-        incoming.method(),
-        without_signature(&incoming.parts.uri)
-    );
+    let target = without_signature(&incoming.parts.uri);
+    let referer = [incoming.method().as_str(), " ", target].concat();
     if let Ok(value) = HeaderValue::from_str(&referer) {
         headers.insert(REFERER, value);
     }

@@ -243,7 +243,7 @@ impl InfoSource for Proxy {
 }
 
 fn cache_key(account: &str, container: &str) -> String {
-    format!("{account}/{container}")
+    [account, "/", container].concat()
 }
 
 /// What exists is kept as the option says, what does not for a tenth of that, errors not at all.

@@ -53,9 +53,7 @@ impl Target {
                 account,
                 container,
                 object,
-            } => {
-                format!("/{account}/{container}/{object}")
-            }
+            } => ["/", account, "/", container, "/", object].concat(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! and the URI are shared, not copied), written once.
 
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use cairn_http::context::Context;
@@ -224,11 +225,19 @@ impl Entry {
     }
 
     fn write_remote_addr(&self, to: &mut Encoder<'_>) {
-        // Writing to a line cannot fail.
-        let _ = match self.context.remote.map(|remote| remote.ip().to_canonical()) {
-            Some(address) => write!(to, "{address}"),
-            None => Ok(()),
-        };
+        match self.context.remote.map(|remote| remote.ip().to_canonical()) {
+            Some(IpAddr::V4(address)) => {
+                for (at, octet) in address.octets().into_iter().enumerate() {
+                    if at > 0 {
+                        to.text(".");
+                    }
+                    to.number(octet);
+                }
+            }
+            // Writing to a line cannot fail.
+            Some(IpAddr::V6(address)) => drop(write!(to, "{address}")),
+            None => {}
+        }
     }
 
     fn write_client_ip(&self, to: &mut Encoder<'_>) {

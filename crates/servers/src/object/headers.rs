@@ -174,7 +174,7 @@ pub(super) fn show(
     }
     let timestamp = info.timestamp();
     let texts = [
-        (ETAG, format!("\"{}\"", info.etag())),
+        (ETAG, ["\"", info.etag(), "\""].concat()),
         (LAST_MODIFIED, http_date(timestamp)),
         (HeaderName::from_static("x-timestamp"), timestamp.normal()),
     ];

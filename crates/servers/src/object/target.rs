@@ -54,7 +54,7 @@ impl Inner {
                 policy,
                 partition,
                 hash,
-                name: format!("/{account}/{container}/{object}").into(),
+                name: ["/", account, "/", container, "/", object].concat().into(),
             },
             account: account.to_owned(),
             container: container.to_owned(),
