@@ -16,6 +16,21 @@ use crate::load::{ACCOUNT, CONTAINERS, Trouble, look};
 use crate::model::{Change, Model, Name, Seen, Write, allowed, is_certain};
 use crate::shared::{NODES, lock};
 
+/// What one replica lists, and the objects and bytes it says it has.
+struct Listing {
+    entries: Vec<Value>,
+    counted: [Option<u64>; 2],
+}
+
+impl Listing {
+    /// The sums of what is listed.
+    fn sums(&self, count: impl Fn(&Value) -> u64) -> [Option<u64>; 2] {
+        let bytes = |e: &Value| e["bytes"].as_u64().unwrap_or(0);
+        let objects = self.entries.iter().map(count).sum();
+        [Some(objects), Some(self.entries.iter().map(bytes).sum())]
+    }
+}
+
 /// A row of a listing: name, ETag, size.
 type Row = (String, String, u64);
 
@@ -162,7 +177,7 @@ async fn list(
     kind: Kind,
     ring: &LoadedRing,
     container: Option<&str>,
-) -> Vec<(usize, Result<Vec<Value>, String>)> {
+) -> Vec<(usize, Result<Listing, String>)> {
     let partition = ring.partition(&hash_path(), ACCOUNT, container, None);
     let path = match container {
         Some(container) => format!("/{ACCOUNT}/{container}"),
@@ -178,13 +193,18 @@ async fn list(
         };
         let answer = running.handlers[kind as usize].call(request).await;
         let status = answer.status().as_u16();
+        let headers = answer.headers();
+        let counted = ["object-count", "bytes-used"].map(|what| {
+            let value = headers.get(format!("x-{}-{what}", kind.name()));
+            value.and_then(|v| v.to_str().ok()?.parse().ok())
+        });
         let body = answer.into_body().collect(1 << 20).await;
-        let listed = match (status, body) {
+        let entries = match (status, body) {
             (200, Ok(body)) => serde_json::from_slice(&body).map_err(|e| e.to_string()),
             (204, _) => Ok(Vec::new()),
             (status, _) => Err(format!("status {status}")),
         };
-        listings.push((number, listed));
+        listings.push((number, entries.map(|entries| Listing { entries, counted })));
     }
     listings
 }
@@ -205,16 +225,15 @@ async fn check_listing(
     let mut first: Option<(usize, Vec<Row>)> = None;
     for (node, listed) in list(cluster, Kind::Container, &ring, Some(container)).await {
         let rows: Vec<Row> = match listed {
-            Ok(entries) => entries
-                .iter()
-                .map(|e| {
-                    (
-                        text(e, "name"),
-                        text(e, "hash"),
-                        e["bytes"].as_u64().unwrap_or(0),
-                    )
-                })
-                .collect(),
+            Ok(listing) => {
+                let (listed, counted) = (listing.sums(|_| 1), listing.counted);
+                if counted != listed {
+                    wrong.push(format!(
+                        "{container} on n{node} counts {counted:?} and lists {listed:?}"
+                    ));
+                }
+                rows_of(&listing.entries)
+            }
             Err(why) => {
                 wrong.push(format!("{container} on n{node}: {why}"));
                 continue;
@@ -241,6 +260,14 @@ async fn check_listing(
         }
     }
     rows
+}
+
+fn rows_of(entries: &[Value]) -> Vec<Row> {
+    let row = |e: &Value| {
+        let bytes = e["bytes"].as_u64().unwrap_or(0);
+        (text(e, "name"), text(e, "hash"), bytes)
+    };
+    entries.iter().map(row).collect()
 }
 
 /// Object servers tell container servers one each: all that is known of a row may be on one disk,
@@ -270,8 +297,16 @@ async fn check_account(cluster: &Cluster, counts: &BTreeMap<String, u64>, wrong:
     let ring = cluster.rings.account();
     for (node, listed) in list(cluster, Kind::Account, &ring, None).await {
         match listed {
-            Ok(entries) => {
-                let listed: BTreeMap<String, u64> = entries
+            Ok(listing) => {
+                let sums = listing.sums(|e| e["count"].as_u64().unwrap_or(0));
+                if listing.counted != sums {
+                    let counted = listing.counted;
+                    wrong.push(format!(
+                        "the account on n{node} counts {counted:?} and lists {sums:?}"
+                    ));
+                }
+                let listed: BTreeMap<String, u64> = listing
+                    .entries
                     .iter()
                     .map(|e| (text(e, "name"), e["count"].as_u64().unwrap_or(u64::MAX)))
                     .collect();

@@ -46,6 +46,14 @@ pub(crate) enum Kind {
 
 impl Kind {
     pub(crate) const ALL: [Kind; 3] = [Kind::Object, Kind::Container, Kind::Account];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Object => "object",
+            Kind::Container => "container",
+            Kind::Account => "account",
+        }
+    }
 }
 
 /// Where a node's server of a kind is.
@@ -60,10 +68,7 @@ pub(crate) fn hash_path() -> HashPath {
 
 /// Writes the rings that all seeds share into `folder`, and loads them.
 pub(crate) fn make_rings(folder: &Path) -> Result<Arc<Rings>> {
-    for (kind, name) in Kind::ALL
-        .into_iter()
-        .zip(["object", "container", "account"])
-    {
+    for kind in Kind::ALL {
         let mut builder = RingBuilder::new(PART_POWER, REPLICAS, 0)?;
         for node in 0..NODES {
             builder.add_dev(NewDevice {
@@ -84,7 +89,7 @@ pub(crate) fn make_rings(folder: &Path) -> Result<Arc<Rings>> {
             now: 0,
             log: None,
         })?;
-        let path = folder.join(format!("{name}.ring.gz"));
+        let path = folder.join(format!("{}.ring.gz", kind.name()));
         builder.ring_data().save(path, FormatVersion::V1)?;
     }
     Ok(Rings::open(folder, &PolicySet::single())?)
