@@ -28,10 +28,12 @@ pub enum Plant {
     NoQuarantine,
     /// Replicators do not send tombstones.
     TombstonesUnsent,
+    /// A folder that another writer has made and not synced yet is taken for durable.
+    OthersFolders,
 }
 
 impl Plant {
-    pub const ALL: [Plant; 11] = [
+    pub const ALL: [Plant; 12] = [
         Plant::UnsyncedContent,
         Plant::UnsyncedName,
         Plant::UnsyncedCommit,
@@ -43,6 +45,7 @@ impl Plant {
         Plant::NoAsyncPending,
         Plant::NoQuarantine,
         Plant::TombstonesUnsent,
+        Plant::OthersFolders,
     ];
 
     /// What it is called on a command line.
@@ -59,6 +62,7 @@ impl Plant {
             Plant::NoAsyncPending => "no-async-pending",
             Plant::NoQuarantine => "no-quarantine",
             Plant::TombstonesUnsent => "tombstones-unsent",
+            Plant::OthersFolders => "others-folders",
         }
     }
 
