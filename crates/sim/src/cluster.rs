@@ -252,6 +252,7 @@ impl Cluster {
             drop(node.life.bury());
             node.pool.close_all();
         }
+        self.wires.end();
     }
 
     pub(crate) fn start_node(&self, node: usize) -> Result<()> {
@@ -363,7 +364,10 @@ impl Cluster {
                 },
             ),
             expirer: ObjectExpirer::new(
-                ObjectExpirerConfig::read(&objects("object-expirer", &[]), false)?,
+                ObjectExpirerConfig::read(
+                    &objects("object-expirer", &[("dequeue_from_legacy", "yes")]),
+                    false,
+                )?,
                 ExpirerParts {
                     client: InternalClient::new(self.proxy(&clock, &backends)?, "expirer", 1),
                     auto_create_account_prefix: ".".into(),

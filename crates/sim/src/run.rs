@@ -10,7 +10,7 @@ use cairn_peer::Rings;
 use http::Method;
 use tokio::time::sleep;
 
-use crate::check;
+use crate::check::{self, Objects};
 use crate::cluster::{Cluster, Pass};
 use crate::faults::Misfortune;
 use crate::load::{self, CONTAINERS};
@@ -71,13 +71,14 @@ async fn live(seed: u64, rings: &Arc<Rings>, root: &Path, verbose: bool) -> Resu
     misfortune.end()?;
     // What is under way comes to its end, and proxies try all nodes again.
     sleep(Duration::from_secs(120)).await;
+    let mut objects = None;
     if wrong.is_empty() {
-        wrong = converge(&cluster, &model).await;
+        (wrong, objects) = converge(&cluster, &model, None).await;
     }
     if wrong.is_empty() {
         shared.log(|| "eight days pass".into());
         sleep(EIGHT_DAYS).await;
-        wrong = converge(&cluster, &model).await;
+        (wrong, _) = converge(&cluster, &model, objects.as_ref()).await;
         let after = wrong.iter_mut();
         after.for_each(|w| *w = format!("after the reclaim age: {w}"));
     }
@@ -107,9 +108,13 @@ async fn make_containers(cluster: &Cluster) -> Result<()> {
 }
 
 /// Lets the daemons work until everything is in order; tells what is not when they have had their
-/// time.
-async fn converge(cluster: &Cluster, model: &Model) -> Vec<String> {
-    let mut wrong = Vec::new();
+/// time. `before`: what there was when all was in order before.
+async fn converge(
+    cluster: &Cluster,
+    model: &Model,
+    before: Option<&Objects>,
+) -> (Vec<String>, Option<Objects>) {
+    let (mut wrong, mut objects) = (Vec::new(), None);
     for round in 0..ROUNDS {
         for node in 0..NODES {
             let Some(running) = cluster.node(node) else {
@@ -120,7 +125,8 @@ async fn converge(cluster: &Cluster, model: &Model) -> Vec<String> {
             }
         }
         sleep(Duration::from_secs(60)).await;
-        wrong = check::all(cluster, model).await;
+        let (found, seen) = check::all(cluster, model, before).await;
+        (wrong, objects) = (found, Some(seen));
         cluster
             .shared
             .log(|| format!("round {round}: {} not in order", wrong.len()));
@@ -128,5 +134,5 @@ async fn converge(cluster: &Cluster, model: &Model) -> Vec<String> {
             break;
         }
     }
-    wrong
+    (wrong, objects)
 }

@@ -30,10 +30,14 @@ pub enum Plant {
     TombstonesUnsent,
     /// A folder that another writer has made and not synced yet is taken for durable.
     OthersFolders,
+    /// A container takes the times of another replica as they are, newer or not.
+    TimesAsTheyCome,
+    /// The expirer deletes as of now, and so what was written since the object expired.
+    ExpiredNow,
 }
 
 impl Plant {
-    pub const ALL: [Plant; 12] = [
+    pub const ALL: [Plant; 14] = [
         Plant::UnsyncedContent,
         Plant::UnsyncedName,
         Plant::UnsyncedCommit,
@@ -46,6 +50,8 @@ impl Plant {
         Plant::NoQuarantine,
         Plant::TombstonesUnsent,
         Plant::OthersFolders,
+        Plant::TimesAsTheyCome,
+        Plant::ExpiredNow,
     ];
 
     /// What it is called on a command line.
@@ -63,6 +69,8 @@ impl Plant {
             Plant::NoQuarantine => "no-quarantine",
             Plant::TombstonesUnsent => "tombstones-unsent",
             Plant::OthersFolders => "others-folders",
+            Plant::TimesAsTheyCome => "times-as-they-come",
+            Plant::ExpiredNow => "expired-now",
         }
     }
 
