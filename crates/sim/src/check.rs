@@ -148,7 +148,7 @@ fn that_count(mut files: BTreeMap<String, String>) -> BTreeMap<String, String> {
 /// All primaries have the same files of each object, and nobody else has any.
 fn check_replicas(cluster: &Cluster, model: &Model, objects: &Objects, wrong: &mut Vec<String>) {
     let nodes: Vec<_> = (0..NODES).map(|n| files_of(&cluster.device(n))).collect();
-    let Some(ring) = cluster.rings.object(PolicyIndex(0)) else {
+    let Some(ring) = cluster.rings().object(PolicyIndex(0)) else {
         return;
     };
     for (name, seen) in objects {
@@ -258,7 +258,7 @@ async fn check_listing(
     objects: &Objects,
     wrong: &mut Vec<String>,
 ) -> Vec<Row> {
-    let ring = cluster.rings.container();
+    let ring = cluster.rings().container();
     let mut first: Option<(usize, Vec<Row>)> = None;
     for (node, listed) in list(cluster, Kind::Container, &ring, Some(container)).await {
         let rows: Vec<Row> = match listed {
@@ -312,7 +312,7 @@ async fn check_container(cluster: &Cluster, model: &Model, wrong: &mut Vec<Strin
     let name = (COMES_AND_GOES.to_owned(), String::new());
     let now = cluster.proxy_clocks[0].now();
     let states = allowed(&model.container.writes(&name), now);
-    let ring = cluster.rings.container();
+    let ring = cluster.rings().container();
     let mut first: Option<(usize, Option<String>)> = None;
     for (node, listed) in list(cluster, Kind::Container, &ring, Some(&name.0)).await {
         let mark = match listed {
@@ -357,8 +357,8 @@ fn check_databases(
     let containers = containers.map(|name| (Kind::Container, Some(*name)));
     for (kind, container) in containers.chain([(Kind::Account, None)]) {
         let ring = match kind {
-            Kind::Account => cluster.rings.account(),
-            _ => cluster.rings.container(),
+            Kind::Account => cluster.rings().account(),
+            _ => cluster.rings().container(),
         };
         let is_there = container.is_none_or(|name| there.contains_key(name));
         let hash = hash_path().hash(ACCOUNT, container, None);
@@ -411,7 +411,7 @@ fn size_fits(model: &Model, name: &Name, row: Option<&Row>) -> bool {
 
 /// All replicas of the account list its containers, with the counts that those have.
 async fn check_account(cluster: &Cluster, counts: &BTreeMap<String, u64>, wrong: &mut Vec<String>) {
-    let ring = cluster.rings.account();
+    let ring = cluster.rings().account();
     for (node, listed) in list(cluster, Kind::Account, &ring, None).await {
         match listed {
             Ok(listing) => {
