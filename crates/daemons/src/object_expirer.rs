@@ -14,6 +14,7 @@ use std::time::Duration;
 use cairn_http::{Body, Clock, Request};
 use cairn_peer::fan_out::backend_uri;
 use cairn_peer::{Backends, Node, Rings};
+use cairn_types::plant::Plant;
 use cairn_types::{HashPath, Timestamp};
 use http::header::{HeaderName, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};
@@ -279,7 +280,11 @@ impl ObjectExpirer {
     async fn delete(&self, task: &Task) -> Result<(), InternalClientError> {
         let path = format!("/v1/{}/{}/{}", task.account, task.container, task.object);
         let time = task.delete_at.normal();
-        let mut headers = vec![("x-timestamp", time.clone())];
+        let deleted_at = match Plant::ExpiredNow.is_on() {
+            true => self.parts.clock.now().normal(),
+            false => time.clone(),
+        };
+        let mut headers = vec![("x-timestamp", deleted_at)];
         let mut fine = vec![StatusCode::CONFLICT];
         if task.is_async {
             fine.push(StatusCode::NOT_FOUND);

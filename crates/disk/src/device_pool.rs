@@ -27,6 +27,7 @@ use rustix::fs::{Mode, OFlags, Stat};
 use crate::error::{DeviceError, DiskError};
 use crate::group_sync::GroupSync;
 use crate::machine::{self, Machine};
+use crate::made_dirs::MadeDirs;
 use crate::steps::{self, Step};
 use crate::verified::VerifiedCache;
 use commit_lane::CommitLane;
@@ -194,6 +195,7 @@ pub(crate) struct DeviceState {
     partition_locks: [Mutex<()>; 32],
     pub(crate) verified: VerifiedCache,
     pub(crate) touched: Touched,
+    pub(crate) made_dirs: MadeDirs,
 }
 
 struct Root {
@@ -231,6 +233,7 @@ impl Device {
                 partition_locks: std::array::from_fn(|_| Mutex::new(())),
                 verified: VerifiedCache::new(),
                 touched: Touched::new(),
+                made_dirs: MadeDirs::default(),
             }),
         }
     }

@@ -16,6 +16,7 @@ pub mod group_sync;
 pub mod inspect;
 pub mod layout;
 pub mod machine;
+mod made_dirs;
 pub mod metadata;
 pub mod object_file;
 mod overflow;

@@ -3,8 +3,8 @@
 //!
 //! A new file is written under no name (`O_TMPFILE`) or under one in `<device>/tmp[-N]`, fsynced
 //! with its extended attributes, linked into its hash directory, and that directory is fsynced,
-//! and, where a directory had to be made for it, so is every directory above it, up to the
-//! device's. Only then may anyone be told. A crash before the link leaves nothing but space to
+//! and, where a directory had to be made for it, by whomever (`made_dirs.rs`), so is every directory
+//! above it, up to the device's. Only then may anyone be told. A crash before the link leaves nothing but space to
 //! reclaim; after the link it leaves a whole file, as its content was on disk before its name.
 //! Tombstones have no content but their name, and are synced once, after the link.
 //!
@@ -23,6 +23,7 @@ use rustix::io::Errno;
 use crate::device_pool::{Disk, FallocateReserve};
 use crate::error::DiskError;
 use crate::file_content::FileContent;
+use crate::made_dirs::Making;
 use crate::steps::{Step, durable};
 use crate::verified::FileIdentity;
 
@@ -236,6 +237,8 @@ impl StagedFile {
                     },
                     move |_| Ok(Step::Done(published)),
                 ))
+                let linked = self.link_into(disk, &dir, &name, around)?;
+                Ok(linked.synced(disk, move |disk| beside.fsync(disk)))
             },
         ))
     }
@@ -262,30 +265,38 @@ impl StagedFile {
             sync_dirs(&disk, dir_fd.as_fd(), &dir, made)
         };
         Ok(Step::sync(weight, own, move |_| Ok(Step::Done(published))))
+        let linked = self.link_into(&disk, dir, name, around)?;
+        Ok(linked.synced(&disk, move |disk| {
+            fsync(disk, fd.as_fd())?;
+            beside.fsync(disk)
+        }))
     }
 
-    /// Links into the directory, made if it is missing. Tells how many had to be made.
+    /// Links into the directory, made if it is missing.
     fn link_into(
         mut self,
         disk: &Disk,
         dir: &str,
         name: &str,
         around: impl Around,
-    ) -> Result<(Published, usize), DiskError> {
-        let mut made = 0;
+    ) -> Result<Linking, DiskError> {
+        let mut is_new_dir = false;
         for attempt in 1.. {
-            let (dir_fd, made_now) = make_dirs(disk, dir)?;
-            made = made_now.max(made);
+            let (dir_fd, made_now) = make_noted(disk, dir)?;
+            is_new_dir |= made_now;
             match around(disk, &mut || self.link(dir_fd.as_fd(), name))? {
                 Ok(()) => {
-                    let published = Published {
-                        dir: Arc::new(dir_fd),
-                        is_new_dir: made > 0,
-                        identity: rustix::fs::fstat(&self.fd)
-                            .ok()
-                            .map(|s| FileIdentity::of(&s)),
-                    };
-                    return Ok((published, made));
+                    let making = disk.state.made_dirs.not_durable(dir);
+                    let identity = rustix::fs::fstat(&self.fd).ok();
+                    return Ok(Linking {
+                        published: Published {
+                            dir: Arc::new(dir_fd),
+                            is_new_dir,
+                            identity: identity.map(|s| FileIdentity::of(&s)),
+                        },
+                        dir: dir.into(),
+                        making: making.filter(|_| is_new_dir || !Plant::OthersFolders.is_on()),
+                    });
                 }
                 // Somebody removed the directory, empty as it was.
                 Err(Errno::NOENT) if attempt < PUBLISH_ATTEMPTS => {}
@@ -353,6 +364,36 @@ pub struct Published {
     pub(crate) identity: Option<FileIdentity>,
 }
 
+/// A file that has its name, which is not on disk.
+struct Linking {
+    published: Published,
+    dir: Arc<str>,
+    /// Of the directory, where its own name is perhaps not on disk.
+    making: Option<Making>,
+}
+
+impl Linking {
+    /// The sync after which it is published. `beside`: syncs what else has to be on disk.
+    fn synced(
+        self,
+        disk: &Disk,
+        beside: impl Fn(&Disk) -> std::io::Result<()> + Send + 'static,
+    ) -> Step<Published> {
+        let (disk, dir, making) = (disk.clone(), self.dir.clone(), self.making);
+        let dir_fd = self.published.dir.clone();
+        let own = move || {
+            beside(&disk)?;
+            sync_dirs(&disk, dir_fd.as_fd(), &dir, making.is_some())
+        };
+        Step::sync(own, move |disk| {
+            if let Some(making) = making {
+                disk.state.made_dirs.is_durable(&self.dir, making);
+            }
+            Ok(Step::Done(self.published))
+        })
+    }
+}
+
 /// Gives an open file without a name one: straight away where we may (`CAP_DAC_READ_SEARCH`, or a
 /// kernel from 6.10 on), or else by the way through `/proc`.
 fn link_open(fd: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &str) -> Result<(), Errno> {
@@ -417,14 +458,28 @@ pub(crate) fn unique() -> String {
     format!("{:x}{nanos:016x}{count:x}", std::process::id())
 }
 
-/// Opens a directory under the device, making it and its parents where they are missing. Tells
-/// how many had to be made.
-pub(crate) fn make_dirs(disk: &Disk, dir: &str) -> Result<(OwnedFd, usize), DiskError> {
-    let mut made = 0;
+/// Opens a directory under the device, making it and its parents where they are missing.
+pub(crate) fn make_dirs(disk: &Disk, dir: &str) -> Result<OwnedFd, DiskError> {
+    loop {
+        match open_dir(disk, dir) {
+            Ok(fd) => return Ok(fd),
+            Err(Errno::NOENT) => make_missing(disk, dir)?,
+            Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
+        }
+    }
+}
+
+/// As [`make_dirs`], for files whose names are to be durable. Tells whether it made the directory.
+fn make_noted(disk: &Disk, dir: &str) -> Result<(OwnedFd, bool), DiskError> {
+    let mut made = false;
     loop {
         match open_dir(disk, dir) {
             Ok(fd) => return Ok((fd, made)),
-            Err(Errno::NOENT) => made += make_missing(disk, dir)?,
+            Err(Errno::NOENT) => {
+                disk.state.made_dirs.note(dir);
+                make_missing(disk, dir)?;
+                made = true;
+            }
             Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
         }
     }
@@ -448,27 +503,29 @@ pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NOATIME);
 
-fn make_missing(disk: &Disk, dir: &str) -> Result<usize, DiskError> {
+fn make_missing(disk: &Disk, dir: &str) -> Result<(), DiskError> {
     let mode = Mode::from_raw_mode(0o755);
     match rustix::fs::mkdirat(disk.fd(), dir, mode) {
-        Ok(()) => Ok(1),
-        Err(Errno::EXIST) => Ok(0),
+        Ok(()) | Err(Errno::EXIST) => Ok(()),
         Err(Errno::NOENT) => match dir.rsplit_once('/') {
-            Some((parent, _)) => Ok(make_missing(disk, parent)? + make_missing(disk, dir)?),
+            Some((parent, _)) => {
+                make_missing(disk, parent)?;
+                make_missing(disk, dir)
+            }
             None => Err(DiskError::from_errno("mkdir", dir, Errno::NOENT)),
         },
         Err(errno) => Err(DiskError::from_errno("mkdir", dir, errno)),
     }
 }
 
-/// Makes the names in `dir` durable; where some of the directories on the way to it were `made`,
-/// the names of all of them.
-fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, made: usize) -> std::io::Result<()> {
+/// Makes the names in `dir` durable; where that of `dir` itself perhaps `is_new`, so all names on the
+/// way to it.
+fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, is_new: bool) -> std::io::Result<()> {
     if Plant::UnsyncedName.is_on() {
         return Ok(());
     }
     fsync(disk, dir_fd)?;
-    if made == 0 {
+    if !is_new {
         return Ok(());
     }
     // Where something had to be made, somebody else may have made, and not synced, what is above
@@ -628,6 +685,7 @@ mod tests {
 
     use super::*;
     use crate::device_pool::{Devices, DevicesConfig};
+    use crate::machine::{Job, Machine};
 
     fn disk(change: impl FnOnce(&mut DevicesConfig)) -> (tempfile::TempDir, Disk) {
         let root = tempfile::tempdir().unwrap();
@@ -695,6 +753,58 @@ mod tests {
         };
         staged.publish("objects/1", "f", around).unwrap();
         assert!(dir.join("f").exists());
+    }
+
+    /// Notes the names of what is synced.
+    #[derive(Debug, Default)]
+    struct Noting(std::sync::Mutex<Vec<String>>);
+
+    impl Machine for Noting {
+        fn run(&self, job: Job) {
+            job();
+        }
+
+        fn sync(&self, file: BorrowedFd<'_>) -> std::io::Result<()> {
+            let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            self.0.lock().unwrap().push(name.into_owned());
+            Ok(())
+        }
+
+        fn write(&self, _bytes: u64) -> std::io::Result<()> {
+            Ok(())
+        }
+
+        fn now(&self) -> i64 {
+            0
+        }
+    }
+
+    #[test]
+    fn whoever_finds_a_directory_that_is_not_durable_syncs_its_name() {
+        let noting = Arc::new(Noting::default());
+        let machine = noting.clone();
+        let (_root, disk) = disk(|c| c.machine = Some(machine));
+        let begin = |name: &str| {
+            let staged = StagedFile::create(&disk, "tmp", keep()).unwrap();
+            let step = staged.publish_steps("async_pending/abc", name, just_link);
+            let Step::Sync { mut own, next } = step.unwrap() else {
+                panic!("nothing to sync")
+            };
+            own().unwrap();
+            next(&disk).unwrap()
+        };
+        let end = |step: Step<Published>| {
+            noting.0.lock().unwrap().clear();
+            step.finish(&disk).unwrap();
+            noting.0.lock().unwrap().clone()
+        };
+        let all = ["abc", "async_pending", "d"];
+        let first = begin("1");
+        // The first has made the directory, and not synced it yet.
+        assert_eq!(end(begin("2")), all);
+        assert_eq!(end(first), all);
+        assert_eq!(end(begin("3")), ["abc"]);
     }
 
     #[test]

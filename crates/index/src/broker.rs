@@ -5,6 +5,7 @@
 //! everything the closure does is one transaction, kept when it returns `Ok`.
 
 use cairn_types::Timestamp;
+use cairn_types::plant::Plant;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::config::IndexConfig;
@@ -153,12 +154,15 @@ impl<'c> Broker<'c> {
         is_deleted: impl Fn() -> Result<bool>,
     ) -> Result<()> {
         let before = is_deleted()?;
-        self.execute(
-            "UPDATE {stat} SET created_at = MIN(?1, created_at),
-                 put_timestamp = MAX(?2, put_timestamp),
-                 delete_timestamp = MAX(?3, delete_timestamp)",
-            times,
-        )?;
+        let merge = match Plant::TimesAsTheyCome.is_on() {
+            true => "UPDATE {stat} SET created_at = ?1, put_timestamp = ?2, delete_timestamp = ?3",
+            false => {
+                "UPDATE {stat} SET created_at = MIN(?1, created_at),
+                     put_timestamp = MAX(?2, put_timestamp),
+                     delete_timestamp = MAX(?3, delete_timestamp)"
+            }
+        };
+        self.execute(merge, times)?;
         if before != is_deleted()? {
             self.update_status_changed_at(&self.config.now().internal())?;
         }

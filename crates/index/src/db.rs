@@ -494,16 +494,18 @@ fn apply_all(
             continue;
         }
         merge_rows(broker, std::mem::take(&mut rows))?;
+        // It may add and remove rows itself.
+        batch::set_triggers(broker.conn, true)?;
         outcomes.push(apply_alone(broker.conn, broker, update.as_mut())?);
     }
     merge_rows(broker, rows)
 }
 
 fn merge_rows(broker: Broker<'_>, rows: Vec<ObjectRow>) -> Result<()> {
-    batch::set_triggers(broker.conn, rows.is_empty())?;
     if rows.is_empty() {
         return Ok(());
     }
+    batch::set_triggers(broker.conn, false)?;
     batch::merge(broker, rows)
 }
 

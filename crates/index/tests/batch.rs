@@ -4,6 +4,9 @@
 
 mod support;
 
+use std::pin::Pin;
+use std::task::{Context, Waker};
+
 use cairn_index::{ContainerDb, ListCursor, ListQuery, ObjectRow};
 use cairn_types::Timestamp;
 use support::{block_on, index, new_container};
@@ -53,23 +56,50 @@ fn state(db: &ContainerDb) -> impl PartialEq + std::fmt::Debug + use<> {
     (info.hash, info.object_count, info.bytes_used, stats, lists)
 }
 
+/// Rows as servers and as replicators bring them, in one transaction.
+fn by_turns(db: &ContainerDb, rows: Vec<ObjectRow>) {
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let mut all: Vec<Pin<Box<dyn Future<Output = _> + '_>>> = Vec::new();
+    // The rest gathers while this one waits.
+    all.push(Box::pin(db.write(None, move |_| {
+        wait.recv().unwrap();
+        Ok(())
+    })));
+    for some in rows.chunks(5) {
+        let (served, replicated) = some.split_at(2);
+        all.push(Box::pin(db.merge_items(None, served.to_vec())));
+        let replicated = replicated.to_vec();
+        all.push(Box::pin(
+            db.write(None, move |broker| broker.merge_items(replicated)),
+        ));
+    }
+    // Asked for the first time, each queues its rows.
+    let mut context = Context::from_waker(Waker::noop());
+    for one in &mut all {
+        assert!(one.as_mut().poll(&mut context).is_pending());
+    }
+    go.send(()).unwrap();
+    all.into_iter().for_each(|one| block_on(one).unwrap());
+}
+
 #[test]
 fn together_as_one_by_one() {
-    for seed in 0..6 {
+    for seed in 0..4 {
         let index = index();
         let (together, alone) = (index.container("together"), index.container("alone"));
         for db in [&together, &alone] {
             block_on(db.merge_items(new_container("c"), Vec::new())).unwrap();
         }
-        for step in 0..6 {
-            let rows = updates(seed * 6 + step, 45);
+        for step in 0..8 {
+            let rows = updates(seed * 8 + step, 45);
             for row in &rows {
                 let row = row.clone();
                 block_on(alone.write(None, move |broker| broker.merge_items(vec![row]))).unwrap();
             }
-            match step % 3 {
+            match step % 4 {
                 0 => block_on(together.merge_items(None, rows)).unwrap(),
                 1 => block_on(together.write(None, move |b| b.merge_items(rows))).unwrap(),
+                2 => by_turns(&together, rows),
                 _ => {
                     let each = rows.into_iter().map(|row| vec![row]);
                     let each = each.map(|row| together.merge_items(None, row));

@@ -7,45 +7,88 @@ use std::path::Path;
 use cairn_http::{Body, Request};
 use cairn_peer::LoadedRing;
 use cairn_peer::fan_out::backend_uri;
-use cairn_types::PolicyIndex;
+use cairn_types::{PolicyIndex, Timestamp};
 use md5::{Digest, Md5};
 use serde_json::Value;
 
 use crate::cluster::{Cluster, Kind, hash_path};
-use crate::load::{ACCOUNT, CONTAINERS, Trouble, look};
-use crate::model::{Change, Model, Name, Seen, Write, allowed, is_certain};
+use crate::load::{ACCOUNT, COMES_AND_GOES, CONTAINER_MARK, CONTAINERS, Trouble, look};
+use crate::model::{Change, Model, Name, Seen, Write, allowed, by, is_certain};
 use crate::shared::{NODES, lock};
+
+/// What one replica lists, and the objects and bytes it says it has.
+struct Listing {
+    entries: Vec<Value>,
+    counted: [Option<u64>; 2],
+    /// Of a container.
+    mark: Option<String>,
+}
+
+const NOT_FOUND: &str = "status 404";
+
+impl Listing {
+    /// The sums of what is listed.
+    fn sums(&self, count: impl Fn(&Value) -> u64) -> [Option<u64>; 2] {
+        let bytes = |e: &Value| e["bytes"].as_u64().unwrap_or(0);
+        let objects = self.entries.iter().map(count).sum();
+        [Some(objects), Some(self.entries.iter().map(bytes).sum())]
+    }
+}
 
 /// A row of a listing: name, ETag, size.
 type Row = (String, String, u64);
 
-/// Everything that is not as it should be.
-pub(crate) async fn all(cluster: &Cluster, model: &Model) -> Vec<String> {
+/// What each object is.
+pub(crate) type Objects = BTreeMap<Name, Option<Seen>>;
+
+/// Everything that is not as it should be, and what there is. `before`: what there was when all was
+/// in order before; nothing but time has passed since.
+pub(crate) async fn all(
+    cluster: &Cluster,
+    model: &Model,
+    before: Option<&Objects>,
+) -> (Vec<String>, Objects) {
     let mut wrong = Vec::new();
     let mut objects = BTreeMap::new();
-    for name in model.names() {
+    let now = cluster.proxy_clocks[0].now();
+    for name in model.objects.names() {
         match look(cluster, model, 0, &name).await {
             Ok(seen) => {
-                check_object(model, &name, &seen, &mut wrong);
+                check_object(model, &name, &seen, now, &mut wrong);
+                if let Some(was) = before.and_then(|before| before.get(&name))
+                    && by(now, was.clone()) != seen
+                {
+                    wrong.push(format!("{name:?} was {was:?} and is {seen:?}"));
+                }
                 objects.insert(name, seen);
             }
             Err(Trouble::Unanswered(why)) => wrong.push(format!("{name:?}: {why}")),
             Err(Trouble::Wrong(why)) => wrong.push(why),
         }
     }
-    check_replicas(cluster, &objects, &mut wrong);
+    check_replicas(cluster, model, &objects, &mut wrong);
     let mut counts = BTreeMap::new();
     for container in CONTAINERS {
         let rows = check_listing(cluster, container, model, &objects, &mut wrong).await;
         counts.insert(container.to_owned(), rows.len() as u64);
     }
+    if check_container(cluster, model, &mut wrong).await {
+        counts.insert(COMES_AND_GOES.to_owned(), 0);
+    }
     check_account(cluster, &counts, &mut wrong).await;
-    wrong
+    check_databases(cluster, &counts, before.is_some(), &mut wrong);
+    (wrong, objects)
 }
 
-fn check_object(model: &Model, name: &Name, seen: &Option<Seen>, wrong: &mut Vec<String>) {
-    let writes = model.writes(name);
-    let states = allowed(&writes);
+fn check_object(
+    model: &Model,
+    name: &Name,
+    seen: &Option<Seen>,
+    now: Timestamp,
+    wrong: &mut Vec<String>,
+) {
+    let writes = model.objects.writes(name);
+    let states = allowed(&writes, now);
     if !states.contains(seen) {
         wrong.push(format!(
             "{name:?} is {seen:?}; acknowledged or possible is {states:?}, after {writes:#?}"
@@ -103,16 +146,13 @@ fn that_count(mut files: BTreeMap<String, String>) -> BTreeMap<String, String> {
 }
 
 /// All primaries have the same files of each object, and nobody else has any.
-fn check_replicas(
-    cluster: &Cluster,
-    objects: &BTreeMap<Name, Option<Seen>>,
-    wrong: &mut Vec<String>,
-) {
+fn check_replicas(cluster: &Cluster, model: &Model, objects: &Objects, wrong: &mut Vec<String>) {
     let nodes: Vec<_> = (0..NODES).map(|n| files_of(&cluster.device(n))).collect();
-    let Some(ring) = cluster.rings.object(PolicyIndex(0)) else {
+    let Some(ring) = cluster.rings().object(PolicyIndex(0)) else {
         return;
     };
-    for ((container, object), seen) in objects {
+    for (name, seen) in objects {
+        let (container, object) = name;
         let hash = hash_path()
             .hash(ACCOUNT, Some(container), Some(object))
             .hex();
@@ -139,7 +179,12 @@ fn check_replicas(
         }
         let content = first.and_then(|f| f.iter().find(|(name, _)| name.ends_with(".data")));
         let content = content.map(|(_, md5)| md5);
-        if content != seen.as_ref().map(|seen| &seen.etag) {
+        let writes = model.objects.writes(name);
+        // It has expired, and the expirer may never hear of it, as listings may not.
+        let is_left = seen.is_none()
+            && writes.iter().any(|w| w.change.delete_at().is_some())
+            && !must_be_listed(cluster, &writes);
+        if content != seen.as_ref().map(|seen| &seen.etag) && !is_left {
             wrong.push(format!(
                 "{container}/{object}: on disk {first:?}, read {seen:?}"
             ));
@@ -162,7 +207,7 @@ async fn list(
     kind: Kind,
     ring: &LoadedRing,
     container: Option<&str>,
-) -> Vec<(usize, Result<Vec<Value>, String>)> {
+) -> Vec<(usize, Result<Listing, String>)> {
     let partition = ring.partition(&hash_path(), ACCOUNT, container, None);
     let path = match container {
         Some(container) => format!("/{ACCOUNT}/{container}"),
@@ -178,13 +223,25 @@ async fn list(
         };
         let answer = running.handlers[kind as usize].call(request).await;
         let status = answer.status().as_u16();
+        let headers = answer.headers();
+        let counted = ["object-count", "bytes-used"].map(|what| {
+            let value = headers.get(format!("x-{}-{what}", kind.name()));
+            value.and_then(|v| v.to_str().ok()?.parse().ok())
+        });
+        let mark = headers.get(CONTAINER_MARK).and_then(|v| v.to_str().ok());
+        let mark = mark.map(str::to_owned);
         let body = answer.into_body().collect(1 << 20).await;
-        let listed = match (status, body) {
+        let entries = match (status, body) {
             (200, Ok(body)) => serde_json::from_slice(&body).map_err(|e| e.to_string()),
             (204, _) => Ok(Vec::new()),
             (status, _) => Err(format!("status {status}")),
         };
-        listings.push((number, listed));
+        let listing = entries.map(|entries| Listing {
+            entries,
+            counted,
+            mark,
+        });
+        listings.push((number, listing));
     }
     listings
 }
@@ -198,23 +255,22 @@ async fn check_listing(
     cluster: &Cluster,
     container: &str,
     model: &Model,
-    objects: &BTreeMap<Name, Option<Seen>>,
+    objects: &Objects,
     wrong: &mut Vec<String>,
 ) -> Vec<Row> {
-    let ring = cluster.rings.container();
+    let ring = cluster.rings().container();
     let mut first: Option<(usize, Vec<Row>)> = None;
     for (node, listed) in list(cluster, Kind::Container, &ring, Some(container)).await {
         let rows: Vec<Row> = match listed {
-            Ok(entries) => entries
-                .iter()
-                .map(|e| {
-                    (
-                        text(e, "name"),
-                        text(e, "hash"),
-                        e["bytes"].as_u64().unwrap_or(0),
-                    )
-                })
-                .collect(),
+            Ok(listing) => {
+                let (listed, counted) = (listing.sums(|_| 1), listing.counted);
+                if counted != listed {
+                    wrong.push(format!(
+                        "{container} on n{node} counts {counted:?} and lists {listed:?}"
+                    ));
+                }
+                rows_of(&listing.entries)
+            }
             Err(why) => {
                 wrong.push(format!("{container} on n{node}: {why}"));
                 continue;
@@ -235,12 +291,100 @@ async fn check_listing(
         if etag == seen.as_ref().map(|seen| &seen.etag) && size_fits(model, name, listed) {
             continue;
         }
-        let writes = model.writes(name);
-        if is_certain(&writes) && !may_have_been_replaced(cluster, &writes) {
+        let writes = model.objects.writes(name);
+        if must_be_listed(cluster, &writes) {
             wrong.push(format!("{name:?} is listed as {listed:?}, and is {seen:?}"));
         }
     }
     rows
+}
+
+fn rows_of(entries: &[Value]) -> Vec<Row> {
+    let row = |e: &Value| {
+        let bytes = e["bytes"].as_u64().unwrap_or(0);
+        (text(e, "name"), text(e, "hash"), bytes)
+    };
+    entries.iter().map(row).collect()
+}
+
+/// The container that comes and goes: is it there?
+async fn check_container(cluster: &Cluster, model: &Model, wrong: &mut Vec<String>) -> bool {
+    let name = (COMES_AND_GOES.to_owned(), String::new());
+    let now = cluster.proxy_clocks[0].now();
+    let states = allowed(&model.container.writes(&name), now);
+    let ring = cluster.rings().container();
+    let mut first: Option<(usize, Option<String>)> = None;
+    for (node, listed) in list(cluster, Kind::Container, &ring, Some(&name.0)).await {
+        let mark = match listed {
+            Ok(listing) => Some(listing.mark.unwrap_or_default()),
+            Err(why) if why == NOT_FOUND => None,
+            Err(why) => {
+                wrong.push(format!("{} on n{node}: {why}", name.0));
+                continue;
+            }
+        };
+        let is_allowed = states
+            .iter()
+            .any(|state| state.as_ref().map(|seen| &seen.etag) == mark.as_ref());
+        if !is_allowed {
+            let writes = model.container.writes(&name);
+            wrong.push(format!(
+                "{} on n{node} is {mark:?}; acknowledged or possible is {states:?}, after \
+                 {writes:#?}",
+                name.0
+            ));
+        }
+        match &first {
+            None => first = Some((node, mark)),
+            Some((other, of_other)) if *of_other != mark => wrong.push(format!(
+                "{}: n{other} has {of_other:?}, n{node} has {mark:?}",
+                name.0
+            )),
+            Some(_) => {}
+        }
+    }
+    first.is_some_and(|(_, mark)| mark.is_some())
+}
+
+/// Databases are on their primaries and nowhere else; deleted ones, after the reclaim age, nowhere.
+fn check_databases(
+    cluster: &Cluster,
+    there: &BTreeMap<String, u64>,
+    is_reclaimed: bool,
+    wrong: &mut Vec<String>,
+) {
+    let containers = CONTAINERS.iter().chain([&COMES_AND_GOES]);
+    let containers = containers.map(|name| (Kind::Container, Some(*name)));
+    for (kind, container) in containers.chain([(Kind::Account, None)]) {
+        let ring = match kind {
+            Kind::Account => cluster.rings().account(),
+            _ => cluster.rings().container(),
+        };
+        let is_there = container.is_none_or(|name| there.contains_key(name));
+        let hash = hash_path().hash(ACCOUNT, container, None);
+        let partition = ring.partition(&hash_path(), ACCOUNT, container, None);
+        let folder = format!(
+            "{}s/{partition}/{}/{}",
+            kind.name(),
+            hash.suffix(),
+            hash.hex()
+        );
+        let primaries = ring.primaries(partition);
+        for node in 0..NODES {
+            let has = cluster.device(node).join(&folder).is_dir();
+            let is_primary = primaries.iter().any(|n| n.device.id as usize == node);
+            let may_have = is_primary && (is_there || !is_reclaimed);
+            if has && !may_have {
+                let name = container.unwrap_or(ACCOUNT);
+                wrong.push(format!("n{node} has a database of {name}"));
+            }
+        }
+    }
+}
+
+/// Are listings, and the expirer's queue, sure to know?
+fn must_be_listed(cluster: &Cluster, writes: &[Write]) -> bool {
+    is_certain(writes) && !may_have_been_replaced(cluster, writes)
 }
 
 /// Object servers tell container servers one each: all that is known of a row may be on one disk,
@@ -260,18 +404,26 @@ fn size_fits(model: &Model, name: &Name, row: Option<&Row>) -> bool {
     let Some((_, hash, bytes)) = row else {
         return true;
     };
-    model.writes(name).iter().any(|write| {
-        matches!(&write.change, Change::Put { etag, size } if etag == hash && *size as u64 == *bytes)
+    model.objects.writes(name).iter().any(|write| {
+        matches!(&write.change, Change::Put { etag, size, .. } if etag == hash && *size as u64 == *bytes)
     })
 }
 
 /// All replicas of the account list its containers, with the counts that those have.
 async fn check_account(cluster: &Cluster, counts: &BTreeMap<String, u64>, wrong: &mut Vec<String>) {
-    let ring = cluster.rings.account();
+    let ring = cluster.rings().account();
     for (node, listed) in list(cluster, Kind::Account, &ring, None).await {
         match listed {
-            Ok(entries) => {
-                let listed: BTreeMap<String, u64> = entries
+            Ok(listing) => {
+                let sums = listing.sums(|e| e["count"].as_u64().unwrap_or(0));
+                if listing.counted != sums {
+                    let counted = listing.counted;
+                    wrong.push(format!(
+                        "the account on n{node} counts {counted:?} and lists {sums:?}"
+                    ));
+                }
+                let listed: BTreeMap<String, u64> = listing
+                    .entries
                     .iter()
                     .map(|e| (text(e, "name"), e["count"].as_u64().unwrap_or(u64::MAX)))
                     .collect();

@@ -20,8 +20,8 @@ use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler, SwiftInfo};
 use cairn_index::{DbKind, IndexConfig, IndexPool};
 use cairn_peer::{Backends, Rings};
+
 use cairn_proxy::{Proxy, ProxySettings};
-use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder};
 use cairn_servers::account::{AccountServer, AccountServerConfig};
 use cairn_servers::container::{ContainerServer, ContainerServerConfig};
 use cairn_servers::object::{ObjectServer, ObjectServerConfig};
@@ -30,10 +30,9 @@ use cairn_types::{Constraints, HashPath, PolicySet};
 use crate::disk::Image;
 use crate::life::{Life, OfLife};
 use crate::network::{Port, Wires};
+use crate::rings::ClusterRings;
 use crate::shared::{NODES, PROXIES, Shared, lock};
 
-const PART_POWER: u32 = 2;
-const REPLICAS: f64 = 3.0;
 /// Bodies beyond this are streamed to the replicas.
 const BUFFERED: &str = "2048";
 
@@ -46,6 +45,14 @@ pub(crate) enum Kind {
 
 impl Kind {
     pub(crate) const ALL: [Kind; 3] = [Kind::Object, Kind::Container, Kind::Account];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Object => "object",
+            Kind::Container => "container",
+            Kind::Account => "account",
+        }
+    }
 }
 
 /// Where a node's server of a kind is.
@@ -56,38 +63,6 @@ pub(crate) fn address(node: usize, kind: Kind) -> SocketAddr {
 
 pub(crate) fn hash_path() -> HashPath {
     HashPath::new("", "simulated")
-}
-
-/// Writes the rings that all seeds share into `folder`, and loads them.
-pub(crate) fn make_rings(folder: &Path) -> Result<Arc<Rings>> {
-    for (kind, name) in Kind::ALL
-        .into_iter()
-        .zip(["object", "container", "account"])
-    {
-        let mut builder = RingBuilder::new(PART_POWER, REPLICAS, 0)?;
-        for node in 0..NODES {
-            builder.add_dev(NewDevice {
-                id: None,
-                region: 1,
-                zone: node as u32 + 1,
-                weight: 1.0,
-                ip: "127.0.0.1".into(),
-                port: address(node, kind).port(),
-                device: format!("d{node}"),
-                replication_ip: None,
-                replication_port: None,
-                meta: String::new(),
-            })?;
-        }
-        builder.rebalance(RebalanceOptions {
-            seed: Some(cairn_ring::Seed::Number(1)),
-            now: 0,
-            log: None,
-        })?;
-        let path = folder.join(format!("{name}.ring.gz"));
-        builder.ring_data().save(path, FormatVersion::V1)?;
-    }
-    Ok(Rings::open(folder, &PolicySet::single())?)
 }
 
 /// A background pass on a node.
@@ -145,7 +120,7 @@ impl Node {
 
 pub(crate) struct Cluster {
     pub(crate) shared: Arc<Shared>,
-    pub(crate) rings: Arc<Rings>,
+    pub(crate) rings: ClusterRings,
     wires: Arc<Wires>,
     root: PathBuf,
     nodes: Mutex<Vec<Option<Arc<Node>>>>,
@@ -154,7 +129,11 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    pub(crate) fn start(shared: Arc<Shared>, rings: Arc<Rings>, root: &Path) -> Result<Arc<Self>> {
+    pub(crate) fn start(
+        shared: Arc<Shared>,
+        rings: ClusterRings,
+        root: &Path,
+    ) -> Result<Arc<Self>> {
         let wires = Wires::new(shared.clone());
         let mut cluster = Cluster {
             shared,
@@ -168,7 +147,9 @@ impl Cluster {
         for proxy in 0..PROXIES {
             let clock = cluster.clock(NODES + proxy);
             let backends = cluster.backends(NODES + proxy, Arc::new(AtomicBool::new(true)));
-            cluster.proxies.push(cluster.proxy(&clock, &backends)?);
+            cluster
+                .proxies
+                .push(cluster.proxy(NODES + proxy, &clock, &backends)?);
             cluster.proxy_clocks.push(clock);
         }
         for node in 0..NODES {
@@ -196,7 +177,7 @@ impl Cluster {
         }))
     }
 
-    fn proxy(&self, clock: &Clock, backends: &Arc<Backends>) -> Result<Handler> {
+    fn proxy(&self, machine: usize, clock: &Clock, backends: &Arc<Backends>) -> Result<Handler> {
         let options = [
             ("account_autocreate", "true"),
             ("allow_account_management", "true"),
@@ -214,11 +195,16 @@ impl Cluster {
             constraints: Arc::new(Constraints::default()),
             policies: Arc::new(PolicySet::single()),
             hash_path: hash_path(),
-            rings: self.rings.clone(),
+            rings: self.rings.of(machine).clone(),
             swift_info: Arc::new(SwiftInfo::default()),
             clock: clock.clone(),
         };
         Ok(Proxy::new(settings, backends.clone())?)
+    }
+
+    /// The rings of a proxy, to look at the whole cluster by.
+    pub(crate) fn rings(&self) -> &Rings {
+        self.rings.of(NODES)
     }
 
     pub(crate) fn node(&self, node: usize) -> Option<Arc<Node>> {
@@ -247,6 +233,7 @@ impl Cluster {
             drop(node.life.bury());
             node.pool.close_all();
         }
+        self.wires.end();
     }
 
     pub(crate) fn start_node(&self, node: usize) -> Result<()> {
@@ -268,6 +255,7 @@ impl Cluster {
         let clock = self.clock(node);
         let (policies, hash_path) = (Arc::new(PolicySet::single()), hash_path());
         let backends = self.backends(node, life.alive.clone());
+        let rings = self.rings.of(node);
         let devices = Devices::new(DevicesConfig {
             mount_check: false,
             fallocate_reserve: FallocateReserve::Bytes(0),
@@ -301,7 +289,7 @@ impl Cluster {
                 config,
                 hash_path.clone(),
                 &policies,
-                self.rings.clone(),
+                rings.clone(),
                 pool.clone(),
                 backends.clone(),
             ))
@@ -319,7 +307,7 @@ impl Cluster {
                 UpdaterConfig::read(&objects("object-updater", &[("node_timeout", "3")]))?,
                 hash_path.clone(),
                 policies.clone(),
-                self.rings.clone(),
+                rings.clone(),
                 devices.clone(),
                 backends.clone(),
             ),
@@ -332,7 +320,7 @@ impl Cluster {
                     &[("account_suppression_time", "1")],
                 ))?,
                 hash_path.clone(),
-                self.rings.clone(),
+                rings.clone(),
                 pool.clone(),
                 backends.clone(),
                 Arc::new(Written::default()),
@@ -351,19 +339,22 @@ impl Cluster {
                 ReplicatorParts {
                     engine,
                     policies: policies.clone(),
-                    rings: self.rings.clone(),
+                    rings: rings.clone(),
                     devices: devices.clone(),
                     backends: backends.clone(),
                     clock: clock.clone(),
                 },
             ),
             expirer: ObjectExpirer::new(
-                ObjectExpirerConfig::read(&objects("object-expirer", &[]), false)?,
+                ObjectExpirerConfig::read(
+                    &objects("object-expirer", &[("dequeue_from_legacy", "yes")]),
+                    false,
+                )?,
                 ExpirerParts {
-                    client: InternalClient::new(self.proxy(&clock, &backends)?, "expirer", 1),
+                    client: InternalClient::new(self.proxy(node, &clock, &backends)?, "expirer", 1),
                     auto_create_account_prefix: ".".into(),
                     hash_path: hash_path.clone(),
-                    rings: self.rings.clone(),
+                    rings: rings.clone(),
                     backends: backends.clone(),
                     clock,
                 },

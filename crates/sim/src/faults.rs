@@ -39,11 +39,17 @@ pub(crate) struct Misfortune {
     victim: usize,
     may_rot: bool,
     may_be_replaced: bool,
+    /// Machines that have the rings the cluster began with, where they are to change.
+    old_rings: Vec<usize>,
 }
 
 impl Misfortune {
     pub(crate) fn new(cluster: Arc<Cluster>) -> Self {
         let dice = &cluster.shared.fault_dice;
+        let old_rings = match cluster.rings.may_change() {
+            true => (0..MACHINES).collect(),
+            false => Vec::new(),
+        };
         let (victim, may_rot, may_be_replaced) = (dice.index(NODES), dice.coin(), dice.coin());
         Misfortune {
             down: Vec::new(),
@@ -51,6 +57,7 @@ impl Misfortune {
             victim,
             may_rot,
             may_be_replaced,
+            old_rings,
             cluster,
         }
     }
@@ -101,6 +108,10 @@ impl Misfortune {
         let cluster = self.cluster.clone();
         let shared = &cluster.shared;
         let dice = &shared.fault_dice;
+        if !self.old_rings.is_empty() && dice.below(10) == 0 {
+            let machine = self.old_rings.swap_remove(dice.index(self.old_rings.len()));
+            return change_rings(&cluster, machine);
+        }
         let node = dice.index(NODES);
         match dice.below(100) {
             0..12 => self.weather(),
@@ -231,8 +242,11 @@ impl Misfortune {
         Ok(())
     }
 
-    /// Everything works again.
+    /// Everything works again, by the same rings.
     pub(crate) fn end(&mut self) -> Result<()> {
+        for machine in self.old_rings.drain(..) {
+            change_rings(&self.cluster, machine)?;
+        }
         let shared = &self.cluster.shared;
         shared.log(|| "all faults end".into());
         *lock(&shared.network) = NetworkFaults::default();
@@ -256,6 +270,11 @@ impl Misfortune {
         self.down.clear();
         Ok(())
     }
+}
+
+fn change_rings(cluster: &Cluster, machine: usize) -> Result<()> {
+    cluster.shared.log(|| format!("m{machine} gets new rings"));
+    cluster.rings.change(machine)
 }
 
 fn data_files(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -17,7 +17,17 @@ use crate::shared::PROXIES;
 
 pub(crate) const ACCOUNT: &str = "AUTH_sim";
 pub(crate) const CONTAINERS: [&str; 2] = ["c0", "c1"];
+/// One that is made and deleted, and has no objects.
+pub(crate) const COMES_AND_GOES: &str = "d0";
+/// Longer than clocks differ.
+const PAUSE: Duration = Duration::from_secs(3);
+pub(crate) const CONTAINER_MARK: &str = "x-container-meta-mark";
 const OBJECTS: u64 = 4;
+/// So many more of each container, some of which expire.
+const EXPIRING: u64 = 2;
+/// Those that do, do so within so many seconds, or in this many.
+const SOON: u64 = 30;
+const DAYS: u64 = 3 * 24 * 3600;
 pub(crate) const MARK: &str = "x-object-meta-mark";
 /// How long a client waits.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -106,6 +116,7 @@ pub(crate) async fn look(
     Ok(Some(Seen {
         etag,
         mark: text(MARK),
+        delete_at: text("x-delete-at").and_then(|at| at.parse().ok()),
     }))
 }
 
@@ -144,14 +155,25 @@ struct Operation {
     proxy: usize,
     name: Name,
     kind: u64,
+    of_container: bool,
     size: usize,
+    /// From when it is asked for, in seconds.
+    expires_in: Option<u64>,
 }
 
 impl Operation {
     fn draw(cluster: &Cluster, number: u64) -> Self {
         let dice = &cluster.shared.load_dice;
         let container = CONTAINERS[dice.index(CONTAINERS.len())].to_owned();
-        let object = format!("o{}", dice.below(OBJECTS));
+        let may_expire = dice.below(5) == 0;
+        let object = match may_expire {
+            true => format!("x{}", dice.below(EXPIRING)),
+            false => format!("o{}", dice.below(OBJECTS)),
+        };
+        let expires_in = match may_expire {
+            true => [None, Some(2 + dice.below(SOON)), Some(DAYS)][dice.index(3)],
+            false => None,
+        };
         let size = match dice.below(10) {
             0 => 30_000 + dice.index(40_000),
             1 | 2 => 2_000 + dice.index(4_000),
@@ -162,18 +184,23 @@ impl Operation {
             proxy: dice.index(PROXIES),
             name: (container, object),
             kind: dice.below(100),
+            of_container: dice.below(10) == 0,
             size,
+            expires_in,
         }
     }
 
     /// Something that must not be, where there was.
     async fn run(self, cluster: Arc<Cluster>, model: Arc<Model>) -> Option<String> {
         match self.kind {
+            _ if self.of_container => self.make_or_delete(&cluster, &model).await,
             0..45 => self.put(&cluster, &model).await,
             45..65 => self.change(&cluster, &model, Change::Delete).await,
             65..75 => {
                 let mark = format!("m{}", self.number);
-                self.change(&cluster, &model, Change::Post { mark }).await;
+                let delete_at = self.delete_at(&cluster);
+                let change = Change::Post { mark, delete_at };
+                self.change(&cluster, &model, change).await;
             }
             _ => {
                 let seen = look(&cluster, &model, self.proxy, &self.name).await;
@@ -196,6 +223,11 @@ impl Operation {
         Timestamp::from_ticks(now / 1000 * 1000 + self.number)
     }
 
+    fn delete_at(&self, cluster: &Cluster) -> Option<u64> {
+        let now = cluster.proxy_clocks[self.proxy].now().secs();
+        self.expires_in.map(|seconds| now + seconds)
+    }
+
     async fn put(&self, cluster: &Cluster, model: &Model) {
         let line = format!("{}/{} {} ", self.name.0, self.name.1, self.number);
         let text: Vec<u8> = line.bytes().cycle().take(self.size).collect();
@@ -204,6 +236,7 @@ impl Operation {
         let change = Change::Put {
             etag: etag.clone(),
             size: body.len(),
+            delete_at: self.delete_at(cluster),
         };
         let mut headers = vec![("content-type", "text/plain".to_owned())];
         if self.number.is_multiple_of(2) {
@@ -221,11 +254,48 @@ impl Operation {
 
     async fn change(&self, cluster: &Cluster, model: &Model, change: Change) {
         let mut headers = Vec::new();
-        if let Change::Post { mark } = &change {
+        if let Change::Post { mark, .. } = &change {
             headers.push((MARK, mark.clone()));
         }
         self.write(cluster, model, change, headers, Body::empty())
             .await;
+    }
+
+    async fn make_or_delete(&self, cluster: &Cluster, model: &Model) {
+        let _alone = model.one_by_one.lock().await;
+        let name = (COMES_AND_GOES.to_owned(), String::new());
+        let at = cluster.proxy_clocks[0].now();
+        let mark = format!("m{}", self.number);
+        let (method, good, change) = match self.kind {
+            0..60 => {
+                let change = Change::Put {
+                    etag: mark.clone(),
+                    size: 0,
+                    delete_at: None,
+                };
+                (Method::PUT, [201, 202], change)
+            }
+            _ => (Method::DELETE, [204; 2], Change::Delete),
+        };
+        let headers = match method {
+            Method::PUT => vec![(CONTAINER_MARK, mark)],
+            _ => Vec::new(),
+        };
+        let number = self.number;
+        cluster
+            .shared
+            .log(|| format!("op{number} {method} {}: {change:?}", name.0));
+        model.container.begin(&name, at, change);
+        let path = path(&name.0, None);
+        let answer = ask(cluster, self.proxy, method, &path, &headers, Body::empty()).await;
+        let status = answer.map(|answer| answer.status);
+        cluster
+            .shared
+            .log(|| format!("op{number} answered {status:?}"));
+        if status.is_some_and(|status| good.contains(&status)) {
+            model.container.acknowledge(&name, at);
+        }
+        sleep(PAUSE).await;
     }
 
     async fn write(
@@ -238,6 +308,9 @@ impl Operation {
     ) {
         let at = self.time(cluster);
         headers.push(("x-timestamp", at.normal()));
+        if let Some(end) = change.delete_at() {
+            headers.push(("x-delete-at", end.to_string()));
+        }
         let (method, good) = match change {
             Change::Put { .. } => (Method::PUT, 201),
             Change::Post { .. } => (Method::POST, 202),
@@ -250,7 +323,7 @@ impl Operation {
                 at.normal()
             )
         });
-        model.begin(name, at, change);
+        model.objects.begin(name, at, change);
         let path = path(&name.0, Some(&name.1));
         let answer = ask(cluster, self.proxy, method, &path, &headers, body).await;
         let status = answer.map(|answer| answer.status);
@@ -258,7 +331,7 @@ impl Operation {
             .shared
             .log(|| format!("op{number} answered {status:?}"));
         if status == Some(good) {
-            model.acknowledge(name, at);
+            model.objects.acknowledge(name, at);
         }
     }
 }

@@ -13,17 +13,20 @@ mod life;
 mod load;
 mod model;
 mod network;
+mod rings;
 mod run;
 mod shared;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Parser;
+
+use crate::rings::RingSets;
 
 /// Runs seeds of the cluster simulator.
 #[derive(Parser)]
@@ -83,7 +86,7 @@ fn simulate(options: &Options) -> Result<bool> {
         None => {}
     }
     let scratch = scratch()?;
-    let rings = cluster::make_rings(scratch.path())?;
+    let rings = RingSets::make(scratch.path())?;
     if let Some(seed) = options.seed {
         let outcome = run::seed(seed, &rings, scratch.path(), true)?;
         for line in &outcome.lines {
@@ -146,12 +149,7 @@ fn simulate(options: &Options) -> Result<bool> {
 }
 
 /// Runs a seed; some of them twice.
-fn one(
-    seed: u64,
-    options: &Options,
-    rings: &Arc<cairn_peer::Rings>,
-    scratch: &Path,
-) -> Result<run::Outcome> {
+fn one(seed: u64, options: &Options, rings: &RingSets, scratch: &Path) -> Result<run::Outcome> {
     let mut outcome = run::seed(seed, rings, scratch, false)?;
     if options.replay > 0 && seed.is_multiple_of(options.replay) {
         let again = run::seed(seed, rings, scratch, false)?;
@@ -182,7 +180,7 @@ fn every_bug(options: &Options) -> Result<bool> {
     for bug in cairn_types::plant::Plant::ALL {
         plant(bug.name())?;
         let scratch = scratch()?;
-        let rings = cluster::make_rings(scratch.path())?;
+        let rings = RingSets::make(scratch.path())?;
         let mut found = None;
         for seed in options.first..options.first + options.seeds {
             let outcome = run::seed(seed, &rings, scratch.path(), false)?;

@@ -12,9 +12,26 @@ use crate::shared::lock;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
-    Put { etag: String, size: usize },
-    Post { mark: String },
+    Put {
+        etag: String,
+        size: usize,
+        delete_at: Option<u64>,
+    },
+    Post {
+        mark: String,
+        delete_at: Option<u64>,
+    },
     Delete,
+}
+
+impl Change {
+    /// When the object is to be deleted, in seconds.
+    pub(crate) fn delete_at(&self) -> Option<u64> {
+        match self {
+            Change::Put { delete_at, .. } | Change::Post { delete_at, .. } => *delete_at,
+            Change::Delete => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -32,14 +49,20 @@ pub(crate) type Name = (String, String);
 pub(crate) struct Seen {
     pub(crate) etag: String,
     pub(crate) mark: Option<String>,
+    /// When it is to be deleted, in seconds.
+    pub(crate) delete_at: Option<u64>,
 }
 
+/// What a state is once it is `now`.
+pub(crate) fn by(now: Timestamp, seen: Option<Seen>) -> Option<Seen> {
+    seen.filter(|seen| seen.delete_at.is_none_or(|at| at > now.secs()))
+}
+
+/// What was asked for, by name.
 #[derive(Default)]
-pub(crate) struct Model {
-    objects: Mutex<BTreeMap<Name, Vec<Write>>>,
-}
+pub(crate) struct Histories(Mutex<BTreeMap<Name, Vec<Write>>>);
 
-impl Model {
+impl Histories {
     /// Notes a write that is about to be asked for.
     pub(crate) fn begin(&self, name: &Name, at: Timestamp, change: Change) {
         let write = Write {
@@ -47,39 +70,52 @@ impl Model {
             change,
             is_acknowledged: false,
         };
-        let mut objects = lock(&self.objects);
-        let writes = objects.entry(name.clone()).or_default();
+        let mut all = lock(&self.0);
+        let writes = all.entry(name.clone()).or_default();
         let place = writes.partition_point(|w| w.at < at);
         writes.insert(place, write);
     }
 
     /// It was answered with success.
     pub(crate) fn acknowledge(&self, name: &Name, at: Timestamp) {
-        let mut objects = lock(&self.objects);
-        let writes = objects.entry(name.clone()).or_default();
+        let mut all = lock(&self.0);
+        let writes = all.entry(name.clone()).or_default();
         if let Some(write) = writes.iter_mut().find(|w| w.at == at) {
             write.is_acknowledged = true;
         }
     }
 
     pub(crate) fn names(&self) -> Vec<Name> {
-        lock(&self.objects).keys().cloned().collect()
+        lock(&self.0).keys().cloned().collect()
     }
 
     pub(crate) fn writes(&self, name: &Name) -> Vec<Write> {
-        lock(&self.objects).get(name).cloned().unwrap_or_default()
+        lock(&self.0).get(name).cloned().unwrap_or_default()
     }
+}
 
+#[derive(Default)]
+pub(crate) struct Model {
+    pub(crate) objects: Histories,
+    /// The container that comes and goes; its ETag is the mark it was made with.
+    pub(crate) container: Histories,
+    /// It is made and removed one after the other: its times are the proxies' own.
+    pub(crate) one_by_one: tokio::sync::Mutex<()>,
+}
+
+impl Model {
     /// Was there ever such content?
     pub(crate) fn knows(&self, name: &Name, etag: &str) -> bool {
-        self.writes(name)
+        self.objects
+            .writes(name)
             .iter()
             .any(|w| matches!(&w.change, Change::Put { etag: own, .. } if own == etag))
     }
 }
 
-/// The states that these writes, in the order of their times, allow.
-pub(crate) fn allowed(writes: &[Write]) -> Vec<Option<Seen>> {
+/// The states that these writes, in the order of their times, allow when it is `now`. No object
+/// expires just then: clocks differ.
+pub(crate) fn allowed(writes: &[Write], now: Timestamp) -> Vec<Option<Seen>> {
     let is_whole = |w: &&Write| !matches!(w.change, Change::Post { .. });
     let certain = writes
         .iter()
@@ -87,7 +123,7 @@ pub(crate) fn allowed(writes: &[Write]) -> Vec<Option<Seen>> {
     let mut states = Vec::new();
     match certain {
         None => states.push(None),
-        Some(place) => states.extend(states_from(writes, place)),
+        Some(place) => states.extend(states_from(writes, place, now)),
     }
     for (place, _) in writes
         .iter()
@@ -95,47 +131,56 @@ pub(crate) fn allowed(writes: &[Write]) -> Vec<Option<Seen>> {
         .skip(certain.map_or(0, |c| c + 1))
         .filter(|(_, w)| is_whole(w))
     {
-        states.extend(states_from(writes, place));
+        states.extend(states_from(writes, place, now));
     }
     states
 }
 
 /// Those where the write at `place` is the newest that counts.
-fn states_from(writes: &[Write], place: usize) -> Vec<Option<Seen>> {
+fn states_from(writes: &[Write], place: usize, now: Timestamp) -> Vec<Option<Seen>> {
     let Change::Put { etag, .. } = &writes[place].change else {
         return vec![None];
     };
-    let posts: Vec<(&str, bool)> = writes[place + 1..]
-        .iter()
-        .filter_map(|w| match &w.change {
-            Change::Post { mark } => Some((mark.as_str(), w.is_acknowledged)),
-            _ => None,
-        })
-        .collect();
-    let certain = posts.iter().rposition(|(_, acknowledged)| *acknowledged);
+    // Metadata as of the upload, and as of each POST.
+    let mut versions = vec![(place, None, writes[place].change.delete_at())];
+    let mut first = 0;
     // What was posted to an object that was replaced since may be known of the new one or not.
     let is_last = !writes[place + 1..]
         .iter()
         .any(|w| matches!(w.change, Change::Put { .. } | Change::Delete));
-    let first = certain.filter(|_| is_last);
-    let mut marks: Vec<Option<&str>> = Vec::new();
-    if first.is_none() {
-        marks.push(None);
+    for (number, write) in writes.iter().enumerate().skip(place + 1) {
+        if let Change::Post { mark, delete_at } = &write.change {
+            if write.is_acknowledged && is_last {
+                first = versions.len();
+            }
+            versions.push((number, Some(mark.clone()), *delete_at));
+        }
     }
-    marks.extend(
-        posts[first.unwrap_or(0)..]
-            .iter()
-            .map(|(mark, _)| Some(*mark)),
-    );
-    marks
-        .into_iter()
-        .map(|mark| {
-            Some(Seen {
+    let mut states: Vec<_> = versions
+        .drain(first..)
+        .map(|(_, mark, delete_at)| {
+            let seen = Seen {
                 etag: etag.clone(),
-                mark: mark.map(str::to_owned),
-            })
+                mark,
+                delete_at,
+            };
+            by(now, Some(seen))
         })
-        .collect()
+        .collect();
+    if may_be_expired(writes, place, now) {
+        states.push(None);
+    }
+    states
+}
+
+/// May the expirer have deleted what was written at `place`, on account of another write? It
+/// deletes as of the time at which that was to expire, and asks each server whether the object
+/// there still is to; one that has not got what was written since says yes.
+fn may_be_expired(writes: &[Write], place: usize, now: Timestamp) -> bool {
+    let ends = writes.iter().filter_map(|w| w.change.delete_at());
+    let at = writes[place].at;
+    ends.into_iter()
+        .any(|end| end <= now.secs() && Timestamp::from_secs(end) > at)
 }
 
 /// Does the listing have to show just what the object is? Only where nothing is uncertain.
@@ -164,6 +209,7 @@ mod tests {
         Change::Put {
             etag: etag.into(),
             size: 1,
+            delete_at: None,
         }
     }
 
@@ -171,28 +217,55 @@ mod tests {
         Some(Seen {
             etag: etag.into(),
             mark: mark.map(str::to_owned),
+            delete_at: None,
         })
     }
+
+    const LATER: Timestamp = Timestamp::from_secs(100);
 
     #[test]
     fn what_was_acknowledged_stays() {
         let mut writes = vec![write(1, put("a"), true)];
-        assert_eq!(allowed(&writes), [seen("a", None)]);
+        assert_eq!(allowed(&writes, LATER), [seen("a", None)]);
         writes.push(write(2, put("b"), false));
-        assert_eq!(allowed(&writes), [seen("a", None), seen("b", None)]);
+        assert_eq!(allowed(&writes, LATER), [seen("a", None), seen("b", None)]);
         assert!(!is_certain(&writes));
         writes.push(write(3, Change::Delete, true));
-        assert_eq!(allowed(&writes), [None]);
+        assert_eq!(allowed(&writes, LATER), [None]);
         writes.push(write(4, Change::Delete, false));
-        assert_eq!(allowed(&writes), [None, None]);
+        assert_eq!(allowed(&writes, LATER), [None, None]);
     }
 
     #[test]
     fn posts_are_of_the_newest_content() {
-        let post = |mark: &str| Change::Post { mark: mark.into() };
+        let post = |mark: &str| Change::Post {
+            mark: mark.into(),
+            delete_at: None,
+        };
         let mut writes = vec![write(1, put("a"), true), write(2, post("x"), false)];
-        assert_eq!(allowed(&writes), [seen("a", None), seen("a", Some("x"))]);
+        assert_eq!(
+            allowed(&writes, LATER),
+            [seen("a", None), seen("a", Some("x"))]
+        );
         writes.push(write(3, post("y"), true));
-        assert_eq!(allowed(&writes), [seen("a", Some("y"))]);
+        assert_eq!(allowed(&writes, LATER), [seen("a", Some("y"))]);
+    }
+
+    #[test]
+    fn objects_expire() {
+        let until = |etag: &str, end| Change::Put {
+            etag: etag.into(),
+            size: 1,
+            delete_at: Some(end),
+        };
+        let mut writes = vec![write(1, until("a", 50), true)];
+        assert_eq!(allowed(&writes, LATER), [None, None]);
+        let before = Timestamp::from_secs(40);
+        assert!(allowed(&writes, before)[0].is_some());
+        // Written before the other was to expire, and after.
+        writes.push(write(2, put("b"), true));
+        assert_eq!(allowed(&writes, LATER), [seen("b", None), None]);
+        writes.push(write(60, put("c"), true));
+        assert_eq!(allowed(&writes, LATER), [seen("c", None)]);
     }
 }

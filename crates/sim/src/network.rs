@@ -80,6 +80,12 @@ impl Wires {
         lock(&self.servers).insert(address, server);
     }
 
+    /// Takes all servers off: they hold the network, as it holds them.
+    pub(crate) fn end(&self) {
+        let servers = std::mem::take(&mut *lock(&self.servers));
+        drop(servers);
+    }
+
     fn is_cut(&self, from: usize, to: usize) -> bool {
         lock(&self.shared.cut)[from][to]
     }

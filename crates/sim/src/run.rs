@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use cairn_http::{Body, own_thread};
-use cairn_peer::Rings;
 use http::Method;
 use tokio::time::sleep;
 
-use crate::check;
+use crate::check::{self, Objects};
 use crate::cluster::{Cluster, Pass};
 use crate::faults::Misfortune;
-use crate::load::{self, CONTAINERS};
-use crate::model::Model;
+use crate::load::{self, COMES_AND_GOES, CONTAINER_MARK, CONTAINERS};
+use crate::model::{Change, Model};
+use crate::rings::{ClusterRings, RingSets};
 use crate::shared::{NODES, Shared};
 
 /// The daemons go round so often before the cluster must be in order.
@@ -33,12 +33,7 @@ pub(crate) struct Outcome {
 }
 
 /// Runs one seed on this thread.
-pub(crate) fn seed(
-    seed: u64,
-    rings: &Arc<Rings>,
-    scratch: &Path,
-    verbose: bool,
-) -> Result<Outcome> {
+pub(crate) fn seed(seed: u64, rings: &RingSets, scratch: &Path, verbose: bool) -> Result<Outcome> {
     let folder = tempfile::Builder::new()
         .prefix("seed")
         .tempdir_in(scratch)?;
@@ -53,11 +48,12 @@ pub(crate) fn seed(
     outcome
 }
 
-async fn live(seed: u64, rings: &Arc<Rings>, root: &Path, verbose: bool) -> Result<Outcome> {
+async fn live(seed: u64, rings: &RingSets, root: &Path, verbose: bool) -> Result<Outcome> {
     let shared = Arc::new(Shared::new(seed, verbose));
-    let cluster = Cluster::start(shared.clone(), rings.clone(), root)?;
+    let rings = ClusterRings::begin(rings, root, shared.fault_dice.below(3) == 0)?;
+    let cluster = Cluster::start(shared.clone(), rings, root)?;
     let model = Arc::new(Model::default());
-    make_containers(&cluster).await?;
+    make_containers(&cluster, &model).await?;
     let count = 25 + shared.load_dice.below(35);
     let mut misfortune = Misfortune::new(cluster.clone());
     let mut wrong = tokio::select! {
@@ -71,13 +67,14 @@ async fn live(seed: u64, rings: &Arc<Rings>, root: &Path, verbose: bool) -> Resu
     misfortune.end()?;
     // What is under way comes to its end, and proxies try all nodes again.
     sleep(Duration::from_secs(120)).await;
+    let mut objects = None;
     if wrong.is_empty() {
-        wrong = converge(&cluster, &model).await;
+        (wrong, objects) = converge(&cluster, &model, None).await;
     }
     if wrong.is_empty() {
         shared.log(|| "eight days pass".into());
         sleep(EIGHT_DAYS).await;
-        wrong = converge(&cluster, &model).await;
+        (wrong, _) = converge(&cluster, &model, objects.as_ref()).await;
         let after = wrong.iter_mut();
         after.for_each(|w| *w = format!("after the reclaim age: {w}"));
     }
@@ -94,22 +91,38 @@ async fn live(seed: u64, rings: &Arc<Rings>, root: &Path, verbose: bool) -> Resu
     })
 }
 
-async fn make_containers(cluster: &Cluster) -> Result<()> {
-    for container in CONTAINERS {
+async fn make_containers(cluster: &Cluster, model: &Model) -> Result<()> {
+    let (name, mark) = ((COMES_AND_GOES.to_owned(), String::new()), "first");
+    let change = Change::Put {
+        etag: mark.to_owned(),
+        size: 0,
+        delete_at: None,
+    };
+    let at = cluster.proxy_clocks[0].now();
+    model.container.begin(&name, at, change);
+    for container in CONTAINERS.iter().chain([&COMES_AND_GOES]) {
         let path = load::path(container, None);
-        let made = load::ask(cluster, 0, Method::PUT, &path, &[], Body::empty()).await;
+        let headers = [(CONTAINER_MARK, mark.to_owned())];
+        let made = load::ask(cluster, 0, Method::PUT, &path, &headers, Body::empty()).await;
         match made.map(|answer| answer.status) {
             Some(201 | 202) => {}
             other => bail!("{container} was not made in a cluster that works: {other:?}"),
         }
     }
+    model.container.acknowledge(&name, at);
+    // Clocks differ by less.
+    sleep(Duration::from_secs(3)).await;
     Ok(())
 }
 
 /// Lets the daemons work until everything is in order; tells what is not when they have had their
-/// time.
-async fn converge(cluster: &Cluster, model: &Model) -> Vec<String> {
-    let mut wrong = Vec::new();
+/// time. `before`: what there was when all was in order before.
+async fn converge(
+    cluster: &Cluster,
+    model: &Model,
+    before: Option<&Objects>,
+) -> (Vec<String>, Option<Objects>) {
+    let (mut wrong, mut objects) = (Vec::new(), None);
     for round in 0..ROUNDS {
         for node in 0..NODES {
             let Some(running) = cluster.node(node) else {
@@ -120,7 +133,8 @@ async fn converge(cluster: &Cluster, model: &Model) -> Vec<String> {
             }
         }
         sleep(Duration::from_secs(60)).await;
-        wrong = check::all(cluster, model).await;
+        let (found, seen) = check::all(cluster, model, before).await;
+        (wrong, objects) = (found, Some(seen));
         cluster
             .shared
             .log(|| format!("round {round}: {} not in order", wrong.len()));
@@ -128,5 +142,5 @@ async fn converge(cluster: &Cluster, model: &Model) -> Vec<String> {
             break;
         }
     }
-    wrong
+    (wrong, objects)
 }

@@ -28,10 +28,16 @@ pub enum Plant {
     NoQuarantine,
     /// Replicators do not send tombstones.
     TombstonesUnsent,
+    /// A folder that another writer has made and not synced yet is taken for durable.
+    OthersFolders,
+    /// A container takes the times of another replica as they are, newer or not.
+    TimesAsTheyCome,
+    /// The expirer deletes as of now, and so what was written since the object expired.
+    ExpiredNow,
 }
 
 impl Plant {
-    pub const ALL: [Plant; 11] = [
+    pub const ALL: [Plant; 14] = [
         Plant::UnsyncedContent,
         Plant::UnsyncedName,
         Plant::UnsyncedCommit,
@@ -43,6 +49,9 @@ impl Plant {
         Plant::NoAsyncPending,
         Plant::NoQuarantine,
         Plant::TombstonesUnsent,
+        Plant::OthersFolders,
+        Plant::TimesAsTheyCome,
+        Plant::ExpiredNow,
     ];
 
     /// What it is called on a command line.
@@ -59,6 +68,9 @@ impl Plant {
             Plant::NoAsyncPending => "no-async-pending",
             Plant::NoQuarantine => "no-quarantine",
             Plant::TombstonesUnsent => "tombstones-unsent",
+            Plant::OthersFolders => "others-folders",
+            Plant::TimesAsTheyCome => "times-as-they-come",
+            Plant::ExpiredNow => "expired-now",
         }
     }
 
