@@ -1,0 +1,105 @@
+//! Passes of the background daemons, each node's by the implementation that has its daemons.
+
+use std::fs::File;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::cluster::Cluster;
+use super::confs::{NODES, SUPPRESSION_SECONDS};
+
+/// What brings a cluster into step.
+const MENDING: [&str; 6] = [
+    "object-updater",
+    "object-replicator",
+    "object-reconstructor",
+    "container-replicator",
+    "account-replicator",
+    "container-updater",
+];
+/// What must find nothing wrong.
+const LOOKING: [&str; 5] = [
+    "object-auditor",
+    "container-auditor",
+    "account-auditor",
+    "container-sharder",
+    "account-reaper",
+];
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What a server missed while it was away is brought to it, so that the next may go.
+pub(super) fn settle(cluster: &Cluster) -> Result<()> {
+    std::thread::sleep(Duration::from_secs(SUPPRESSION_SECONDS));
+    mend(cluster)
+}
+
+pub(super) fn mend(cluster: &Cluster) -> Result<()> {
+    MENDING.iter().try_for_each(|daemon| pass(cluster, daemon))
+}
+
+pub(super) fn audit(cluster: &Cluster) -> Result<()> {
+    LOOKING.iter().try_for_each(|daemon| pass(cluster, daemon))
+}
+
+/// One pass on every node, all at once.
+fn pass(cluster: &Cluster, daemon: &str) -> Result<()> {
+    let nodes = 1..=NODES;
+    let begun = nodes.map(|node| Once::start(cluster, daemon, node));
+    let mut under_way = begun.collect::<Result<Vec<Once>>>()?;
+    let deadline = Instant::now() + PATIENCE;
+    while !under_way.is_empty() {
+        let mut left = Vec::new();
+        for mut once in under_way {
+            if !once.has_ended()? {
+                left.push(once);
+            }
+        }
+        under_way = left;
+        ensure!(Instant::now() < deadline, "{daemon} does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// One daemon's one pass; killed when dropped.
+struct Once {
+    name: String,
+    child: Child,
+}
+
+impl Once {
+    fn start(cluster: &Cluster, daemon: &str, node: usize) -> Result<Once> {
+        let kind = cluster.daemons[node - 1];
+        let (role, _) = daemon.split_once('-').context("a daemon of no server")?;
+        let log = cluster.dir.join("log");
+        let name = format!("{}-{daemon}-{node}", kind.folder());
+        let mut files = File::options();
+        let out = files.create(true).append(true);
+        let out = out.open(log.join(format!("{name}.log")))?;
+        let child = Command::new(cluster.program(kind, &format!("swift-{daemon}")))
+            .arg(cluster.swift.server_conf(role, node))
+            .args(["once", "verbose"])
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        Ok(Once { name, child })
+    }
+
+    fn has_ended(&mut self) -> Result<bool> {
+        let Some(status) = self.child.try_wait()? else {
+            return Ok(false);
+        };
+        ensure!(status.success(), "{} ended with {status}", self.name);
+        Ok(true)
+    }
+}
+
+impl Drop for Once {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
