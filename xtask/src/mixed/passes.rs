@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Part};
 use super::confs::{NODES, SUPPRESSION_SECONDS};
 
 /// What brings a cluster into step.
@@ -28,10 +28,21 @@ const LOOKING: [&str; 5] = [
 ];
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What a server missed while it was away is brought to it, so that the next may go.
-pub(super) fn settle(cluster: &Cluster) -> Result<()> {
+/// What these servers missed while they were away is brought to them, so that the next may go.
+pub(super) fn settle(cluster: &Cluster, parts: &[Part]) -> Result<()> {
     std::thread::sleep(Duration::from_secs(SUPPRESSION_SECONDS));
-    mend(cluster)
+    for part in parts {
+        let daemons: &[&str] = match part {
+            Part::Object(_) => &["object-replicator", "object-reconstructor"],
+            Part::Container(_) => &["object-updater", "container-replicator"],
+            Part::Account(_) => &["container-updater", "account-replicator"],
+            Part::Proxy(_) => &[],
+        };
+        for daemon in daemons {
+            pass(cluster, daemon)?;
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn mend(cluster: &Cluster) -> Result<()> {

@@ -15,6 +15,16 @@ use crate::workspace::{root, run_quiet};
 /// Passes after which everything must be in its place.
 const PASSES: usize = 3;
 
+/// The device of a node is found empty, as a new disk is; its folder stays.
+pub(super) fn lose_device(cluster: &Cluster, node: usize) -> Result<()> {
+    let device = cluster.swift.node(node).join(format!("d{node}"));
+    let entries = std::fs::read_dir(&device)?;
+    for entry in entries {
+        std::fs::remove_dir_all(entry?.path())?;
+    }
+    Ok(())
+}
+
 /// Everything in its place, after passes of the daemons of `kind`; in words.
 pub(super) fn in_place(cluster: &mut Cluster, venv: &Venv, kind: Kind) -> Result<String> {
     cluster.daemons = [kind; NODES];
