@@ -25,9 +25,14 @@ use cluster::{Cluster, Kind, Part};
 use confs::NODES;
 
 const CLIENTS: usize = 4;
-const KEYS_PER_CLIENT: usize = 24;
-/// Of the clients: two in each policy.
-const CONTAINERS: [&str; 4] = ["/plain-0", "/coded-0", "/plain-1", "/coded-1"];
+const KEYS_PER_CLIENT: usize = 60;
+/// Two in each policy; the sharders take the larger ones apart.
+const CONTAINERS: [&str; 4] = [
+    "/plain-small",
+    "/coded-small",
+    "/plain-large",
+    "/coded-large",
+];
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -57,25 +62,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 fn in_cluster(options: &Options, cluster: &mut Cluster, venv: &Venv) -> Result<()> {
     cluster.start(Kind::Swift)?;
-    let login = Account::login(cluster.swift.port)?;
-    let mut account = login.balanced(cluster.balancer.clone());
-    for container in CONTAINERS {
-        let coded = ("X-Storage-Policy", "coded");
-        let headers = if container.starts_with("/coded") {
-            &[coded][..]
-        } else {
-            &[]
-        };
-        account.must("PUT", container, "", headers, b"")?;
-    }
+    make_containers(cluster)?;
     proof::populate(cluster, Kind::Swift)?;
     let mut keys: Vec<Vec<Key>> = (0..CLIENTS)
         .map(|client| {
-            let key = |k| {
-                Key::new(
-                    CONTAINERS[k % CONTAINERS.len()],
-                    format!("c{client}/k{k:02}"),
-                )
+            let key = |k: usize| {
+                // Four of five in a large one.
+                let container = CONTAINERS[k % 2 + if k % 10 < 2 { 0 } else { 2 }];
+                Key::new(container, format!("c{client}/k{k:02}"))
             };
             (0..KEYS_PER_CLIENT).map(key).collect()
         })
@@ -104,6 +98,24 @@ fn in_cluster(options: &Options, cluster: &mut Cluster, venv: &Venv) -> Result<(
         seen.errors()
     );
     ensure!(seen.errors() == 0, "clients saw wrong answers");
+    Ok(())
+}
+
+fn make_containers(cluster: &Cluster) -> Result<()> {
+    let owner = Account::login(cluster.swift.port)?;
+    // Who may say that a container is to be sharded.
+    let mut admin = Account::login_as(cluster.swift.port, "admin:admin", "admin")?;
+    admin.path.clone_from(&owner.path);
+    for container in CONTAINERS {
+        let mut headers = Vec::new();
+        if container.starts_with("/coded") {
+            headers.push(("X-Storage-Policy", "coded"));
+        }
+        if container.ends_with("large") {
+            headers.push(("X-Container-Sharding", "on"));
+        }
+        admin.must("PUT", container, "", &headers, b"")?;
+    }
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use crate::random::Random;
 use crate::wire::{Account, Response};
 
 /// Between a client's requests: the servers are to be busy, not the machine overrun.
-const PAUSE: Duration = Duration::from_millis(60);
+const PAUSE: Duration = Duration::from_millis(150);
 /// Wrong answers after which a client has said enough.
 const MOST_WORDS: usize = 20;
 

@@ -55,13 +55,13 @@ pub(super) fn layout() -> Layout {
 /// both proxies.
 pub(super) fn complete(swift: &Swift, dir: &Path, ports: [u16; 2]) -> Result<[PathBuf; 2]> {
     let [second_proxy, rsync] = ports;
+    let client = swift.etc().join("internal-client.conf");
+    fs::write(&client, internal_client(swift))?;
     for node in 1..=NODES {
         for kind in KINDS {
             let path = swift.server_conf(kind, node);
-            fs::write(
-                &path,
-                server(&fs::read_to_string(&path)?, kind, node, rsync),
-            )?;
+            let text = server(&fs::read_to_string(&path)?, kind, node, rsync, &client);
+            fs::write(&path, text)?;
         }
     }
     fs::write(dir.join("rsyncd.conf"), rsyncd(swift, dir, rsync))?;
@@ -83,7 +83,7 @@ fn with_options(text: &str, options: &[(&str, &str, &str)]) -> String {
 }
 
 /// Two nodes replicate by rsync and two by SSYNC.
-fn server(text: &str, kind: &str, node: usize, rsync: u16) -> String {
+fn server(text: &str, kind: &str, node: usize, rsync: u16, internal_client: &Path) -> String {
     let replicator = format!("{kind}-replicator");
     let module = format!("rsync://{{replication_ip}}:{rsync}/{kind}{{replication_port}}");
     let mut text = with_option(text, &replicator, "rsync_module", &module);
@@ -92,13 +92,40 @@ fn server(text: &str, kind: &str, node: usize, rsync: u16) -> String {
     }
     text.push_str(match kind {
         "account" => "[account-reaper]\n",
-        "container" => "[container-sharder]\n",
+        "container" => SHARDER,
         _ => "[object-reconstructor]\n",
     });
+    if kind == "container" {
+        let client = internal_client.display().to_string();
+        let sharder = "container-sharder";
+        text = with_options(
+            &text,
+            &[
+                (sharder, "rsync_module", &module),
+                (sharder, "internal_client_conf_path", &client),
+            ],
+        );
+    }
     text
 }
 
-/// Patient, as the machine is busy with Python; and with tokens that either kind of proxy opens.
+/// Containers of a hundred names are large here.
+const SHARDER: &str = "[container-sharder]\nauto_shard = true\nshard_container_threshold = 40\n\
+     shard_scanner_batch_size = 10\ncleave_batch_size = 4\nminimum_shard_size = 10\n";
+
+/// Of the sharders.
+fn internal_client(swift: &Swift) -> String {
+    format!(
+        "[DEFAULT]\nswift_dir = {}\n\
+         [pipeline:main]\npipeline = catch_errors proxy-logging proxy-server\n\
+         [app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = true\n\
+         [filter:proxy-logging]\nuse = egg:swift#proxy_logging\n\
+         [filter:catch_errors]\nuse = egg:swift#catch_errors\n",
+        swift.etc().display()
+    )
+}
+
+/// Patient, as the machine is busy with Python.
 fn proxy(text: &str) -> String {
     let suppression = SUPPRESSION_SECONDS.to_string();
     with_options(
@@ -112,12 +139,6 @@ fn proxy(text: &str) -> String {
                 "error_suppression_interval",
                 &suppression,
             ),
-            (
-                "filter:tempauth",
-                "fernet_key_mixed",
-                "bWl4ZWQgY2x1c3RlciBvZiBjYWlybiBhbmQgc3dpZnQ=",
-            ),
-            ("filter:tempauth", "active_fernet_key_id", "mixed"),
         ],
     )
 }

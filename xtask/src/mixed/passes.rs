@@ -10,20 +10,20 @@ use super::cluster::{Cluster, Part};
 use super::confs::{NODES, SUPPRESSION_SECONDS};
 
 /// What brings a cluster into step.
-const MENDING: [&str; 6] = [
+const MENDING: [&str; 7] = [
     "object-updater",
     "object-replicator",
     "object-reconstructor",
     "container-replicator",
+    "container-sharder",
     "account-replicator",
     "container-updater",
 ];
 /// What must find nothing wrong.
-const LOOKING: [&str; 5] = [
+const LOOKING: [&str; 4] = [
     "object-auditor",
     "container-auditor",
     "account-auditor",
-    "container-sharder",
     "account-reaper",
 ];
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -34,7 +34,11 @@ pub(super) fn settle(cluster: &Cluster, parts: &[Part]) -> Result<()> {
     for part in parts {
         let daemons: &[&str] = match part {
             Part::Object(_) => &["object-replicator", "object-reconstructor"],
-            Part::Container(_) => &["object-updater", "container-replicator"],
+            Part::Container(_) => &[
+                "object-updater",
+                "container-replicator",
+                "container-sharder",
+            ],
             Part::Account(_) => &["container-updater", "account-replicator"],
             Part::Proxy(_) => &[],
         };

@@ -20,7 +20,11 @@ pub(super) fn lose_device(cluster: &Cluster, node: usize) -> Result<()> {
     let device = cluster.swift.node(node).join(format!("d{node}"));
     let entries = std::fs::read_dir(&device)?;
     for entry in entries {
-        std::fs::remove_dir_all(entry?.path())?;
+        let path = entry?.path();
+        match path.is_dir() {
+            true => std::fs::remove_dir_all(path)?,
+            false => std::fs::remove_file(path)?,
+        }
     }
     Ok(())
 }
