@@ -76,6 +76,8 @@ fn in_cluster(options: &Options, cluster: &mut Cluster, venv: &Venv) -> Result<(
         .collect();
     let seen = Seen::default();
     for to in [Kind::Cairn, Kind::Swift] {
+        // Their token is of the kind that is there, and goes on to be good at the other.
+        let login = Account::login(cluster.swift.port)?;
         under_load(
             options,
             &login,
