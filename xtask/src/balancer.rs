@@ -111,3 +111,46 @@ fn refused(error: &anyhow::Error) -> bool {
         .downcast_ref::<std::io::Error>()
         .is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::process::free_ports;
+
+    /// Answers 204 to everything.
+    fn server() -> Result<u16> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let port = listener.local_addr()?.port();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut lines = BufReader::new(&stream).lines();
+                while let Some(Ok(line)) = lines.next() {
+                    if line.is_empty() {
+                        let _ = (&stream).write_all(b"HTTP/1.1 204 No Content\r\n\r\n");
+                    }
+                }
+            }
+        });
+        Ok(port)
+    }
+
+    #[test]
+    fn goes_to_who_listens_and_is_in_service() -> Result<()> {
+        let balancer = Arc::new(Balancer::new(&[free_ports(1)?[0], server()?]));
+        let mut client = Balanced::new(balancer.clone());
+        for _ in 0..4 {
+            assert_eq!(client.call("GET", "/", &[], b"")?.status, 204);
+        }
+        balancer.drain(1)?;
+        let error = client
+            .call("GET", "/", &[], b"")
+            .map(|answer| answer.status);
+        assert!(error.is_err_and(|error| error.to_string().contains("no proxy is in service")));
+        balancer.restore(1);
+        assert_eq!(client.call("GET", "/", &[], b"")?.status, 204);
+        Ok(())
+    }
+}

@@ -9,30 +9,34 @@ use anyhow::{Context, Result, ensure};
 use super::cluster::{Cluster, Part};
 use super::confs::{NODES, SUPPRESSION_SECONDS};
 
-/// What brings a cluster into step.
-const MENDING: [&str; 7] = [
-    "object-updater",
-    "object-replicator",
-    "object-reconstructor",
-    "container-replicator",
-    "container-sharder",
-    "account-replicator",
-    "container-updater",
+/// What brings a cluster into step: first what moves objects and rows, then what depends on them.
+const MENDING: [&[&str]; 2] = [
+    &[
+        "object-updater",
+        "object-replicator",
+        "object-reconstructor",
+        "container-replicator",
+    ],
+    &[
+        "container-sharder",
+        "container-updater",
+        "account-replicator",
+    ],
 ];
 /// What must find nothing wrong.
-const LOOKING: [&str; 4] = [
+const LOOKING: &[&str] = &[
     "object-auditor",
     "container-auditor",
     "account-auditor",
     "account-reaper",
 ];
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What these servers missed while they were away is brought to them, so that the next may go.
 pub(super) fn settle(cluster: &Cluster, parts: &[Part]) -> Result<()> {
     std::thread::sleep(Duration::from_secs(SUPPRESSION_SECONDS));
-    for part in parts {
-        let daemons: &[&str] = match part {
+    let of_part = |part: &Part| -> &[&str] {
+        match part {
             Part::Object(_) => &["object-replicator", "object-reconstructor"],
             Part::Container(_) => &[
                 "object-updater",
@@ -41,26 +45,28 @@ pub(super) fn settle(cluster: &Cluster, parts: &[Part]) -> Result<()> {
             ],
             Part::Account(_) => &["container-updater", "account-replicator"],
             Part::Proxy(_) => &[],
-        };
-        for daemon in daemons {
-            pass(cluster, daemon)?;
         }
-    }
-    Ok(())
+    };
+    let daemons: Vec<&str> = parts.iter().flat_map(of_part).copied().collect();
+    pass(cluster, &daemons)
 }
 
 pub(super) fn mend(cluster: &Cluster) -> Result<()> {
-    MENDING.iter().try_for_each(|daemon| pass(cluster, daemon))
+    MENDING
+        .iter()
+        .try_for_each(|daemons| pass(cluster, daemons))
 }
 
 pub(super) fn audit(cluster: &Cluster) -> Result<()> {
-    LOOKING.iter().try_for_each(|daemon| pass(cluster, daemon))
+    pass(cluster, LOOKING)
 }
 
-/// One pass on every node, all at once.
-fn pass(cluster: &Cluster, daemon: &str) -> Result<()> {
-    let nodes = 1..=NODES;
-    let begun = nodes.map(|node| Once::start(cluster, daemon, node));
+/// One pass of each on every node, all at once, as they run in any cluster.
+fn pass(cluster: &Cluster, daemons: &[&str]) -> Result<()> {
+    let everywhere = daemons
+        .iter()
+        .flat_map(|d| (1..=NODES).map(move |node| (d, node)));
+    let begun = everywhere.map(|(daemon, node)| Once::start(cluster, daemon, node));
     let mut under_way = begun.collect::<Result<Vec<Once>>>()?;
     let deadline = Instant::now() + PATIENCE;
     while !under_way.is_empty() {
@@ -71,7 +77,7 @@ fn pass(cluster: &Cluster, daemon: &str) -> Result<()> {
             }
         }
         under_way = left;
-        ensure!(Instant::now() < deadline, "{daemon} does not end");
+        ensure!(Instant::now() < deadline, "{daemons:?} do not end");
         std::thread::sleep(Duration::from_millis(20));
     }
     Ok(())
