@@ -134,11 +134,9 @@ impl Cluster {
             if let Some(words) = old.ended() {
                 bail!("{part} had ended by itself: {words}");
             }
-            ensure!(
-                old.stop(),
-                "{part} did not end on SIGTERM:\n{}",
-                old.log_tail()
-            );
+            if !old.stop() {
+                println!("{part} was killed: it did not end within ten seconds of SIGTERM");
+            }
         }
         let process = self.spawn(part, kind)?;
         self.running.insert(part, process);
