@@ -90,6 +90,11 @@ fn server(text: &str, kind: &str, node: usize, rsync: u16, internal_client: &Pat
     if kind == "object" && node > 2 {
         text = with_option(&text, &replicator, "sync_method", "ssync");
     }
+    if kind == "object" {
+        for option in ["files_per_second", "zero_byte_files_per_second"] {
+            text = with_option(&text, "object-auditor", option, "1000");
+        }
+    }
     text.push_str(match kind {
         "account" => "[account-reaper]\n",
         "container" => SHARDER,
