@@ -307,7 +307,7 @@ fn find_confs(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
 }
 
 /// The conf with one option of one section set; as it was when the section is not there.
-fn with_option(text: &str, section: &str, option: &str, value: &str) -> String {
+pub(crate) fn with_option(text: &str, section: &str, option: &str, value: &str) -> String {
     let header = format!("[{section}]");
     let (mut lines, mut inside) = (Vec::new(), false);
     for line in text.lines() {

@@ -6,10 +6,7 @@
 //! version after a crash, as in any Swift cluster whose replicas differ for a moment, but never
 //! anything but a whole version. Listings may lag behind and must catch up in time.
 
-mod check;
 mod device;
-mod keys;
-mod load;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,10 +15,11 @@ use anyhow::{Result, bail, ensure};
 use clap::Args;
 
 use crate::cairn::{Cairn, Spread};
+use crate::model::keys::Key;
+use crate::model::{check, load};
 use crate::random::Random;
 use crate::wire::Account;
 use crate::workspace;
-use keys::Key;
 
 pub(crate) const CONTAINERS: usize = 4;
 const WORKERS: usize = 8;
@@ -66,7 +64,7 @@ fn rounds(options: &Options, dir: &std::path::Path) -> Result<()> {
     let mut keys: Vec<Vec<Key>> = (0..WORKERS)
         .map(|w| {
             (0..KEYS_PER_WORKER)
-                .map(|k| Key::new(k % CONTAINERS, format!("w{w}/k{k:02}")))
+                .map(|k| Key::new(&container(k % CONTAINERS), format!("w{w}/k{k:02}")))
                 .collect()
         })
         .collect();

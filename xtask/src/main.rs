@@ -5,6 +5,7 @@
 //! the workspace: everything here meets Cairn as its users do, over HTTP and the command line.
 
 mod backup;
+mod balancer;
 mod bench;
 mod cairn;
 mod clients;
@@ -18,6 +19,8 @@ mod interop;
 mod keystone;
 mod lab_drivers;
 mod lab_live;
+mod mixed;
+mod model;
 mod probe;
 mod process;
 mod random;
@@ -67,6 +70,8 @@ enum Command {
     Console(console::Options),
     /// Kill the store at random moments, find everything it acknowledged; lose a device
     Crash(crash::Options),
+    /// OpenStack Swift and Cairn in one cluster, nodes swapped from one to the other under load
+    Mixed(mixed::Options),
     /// Two load drivers in two network namespaces, one killed mid-run (needs root)
     LabDrivers,
     /// The lab against live stores of every kind, and against stores that are not there
@@ -109,6 +114,7 @@ fn run(command: Command) -> Result<()> {
         Command::Interop => interop::run()?.finish(),
         Command::Console(options) => console::run(&options)?.finish(),
         Command::Crash(options) => crash::run(&options),
+        Command::Mixed(options) => mixed::run(&options),
         Command::LabDrivers => lab_drivers::run()?.finish(),
         Command::Lab(options) => lab_live::run(&options)?.finish(),
         Command::Bench(options) => bench::run(&options),

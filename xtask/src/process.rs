@@ -7,10 +7,12 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
+use tokio::net::TcpSocket;
 
 pub(crate) struct Process {
     name: String,
@@ -115,13 +117,21 @@ impl Drop for Process {
     }
 }
 
-/// As many free ports of 127.0.0.1, all different.
+/// As many free ports of 127.0.0.1, all different, and nobody else's until this process ends: a
+/// socket that only has the address keeps the kernel from giving it to a client's connection or to
+/// who asks for any port, and lets servers listen there (which set `SO_REUSEADDR`, all of them).
 pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>> {
-    let mut held = Vec::new();
+    static HELD: Mutex<Vec<TcpSocket>> = Mutex::new(Vec::new());
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ports = Vec::new();
     for _ in 0..count {
-        held.push(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?);
+        let socket = TcpSocket::new_v4()?;
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into())?;
+        socket.set_reuseaddr(true)?;
+        ports.push(socket.local_addr()?.port());
+        held.push(socket);
     }
-    held.iter().map(|l| Ok(l.local_addr()?.port())).collect()
+    Ok(ports)
 }
 
 /// `count` ports one after the other, all free: for programs that count up from their first.

@@ -29,6 +29,9 @@ pub(crate) struct Layout {
     pub(crate) workers: usize,
     pub(crate) proxy_workers: usize,
     pub(crate) pipeline: &'static str,
+    pub(crate) part_power: u32,
+    /// Data and parity fragments of a second policy, `coded`, which is erasure-coded.
+    pub(crate) coded: Option<(usize, usize)>,
 }
 
 impl Default for Layout {
@@ -39,6 +42,8 @@ impl Default for Layout {
             workers: 1,
             proxy_workers: 2,
             pipeline: FULL_PIPELINE,
+            part_power: 10,
+            coded: None,
         }
     }
 }
@@ -77,7 +82,7 @@ impl Swift {
         };
         std::fs::create_dir_all(swift.etc())?;
         std::fs::create_dir_all(dir.join("cache"))?;
-        std::fs::write(swift.etc().join("swift.conf"), SWIFT_CONF)?;
+        std::fs::write(swift.etc().join("swift.conf"), swift.policies())?;
         std::fs::write(swift.proxy_conf(), swift.proxy_conf_text()?)?;
         for (index, kind) in KINDS.iter().enumerate() {
             std::fs::create_dir_all(swift.etc().join(format!("{kind}-server")))?;
@@ -88,7 +93,10 @@ impl Swift {
                     swift.server_conf_text(index, device),
                 )?;
             }
-            swift.build_ring(index)?;
+            swift.build_ring(kind, index, swift.layout.replicas)?;
+        }
+        if let Some((data, parity)) = swift.layout.coded {
+            swift.build_ring("object-1", 0, data + parity)?;
         }
         Ok(swift)
     }
@@ -102,7 +110,7 @@ impl Swift {
         self.dir.join(format!("dev/node{device}"))
     }
 
-    fn proxy_conf(&self) -> PathBuf {
+    pub(crate) fn proxy_conf(&self) -> PathBuf {
         self.etc().join("proxy-server.conf")
     }
 
@@ -178,8 +186,20 @@ impl Swift {
         text
     }
 
-    fn build_ring(&self, kind: usize) -> Result<()> {
-        let builder = self.etc().join(format!("{}.builder", KINDS[kind]));
+    fn policies(&self) -> String {
+        let mut text = SWIFT_CONF.to_owned();
+        if let Some((data, parity)) = self.layout.coded {
+            text.push_str(&format!(
+                "[storage-policy:1]\nname = coded\npolicy_type = erasure_coding\n\
+                 ec_type = isa_l_rs_vand\nec_num_data_fragments = {data}\n\
+                 ec_num_parity_fragments = {parity}\nec_object_segment_size = 65536\n"
+            ));
+        }
+        text
+    }
+
+    fn build_ring(&self, name: &str, kind: usize, replicas: usize) -> Result<()> {
+        let builder = self.etc().join(format!("{name}.builder"));
         let run = |args: &[String]| {
             let mut command = std::process::Command::new(self.bin.join("swift-ring-builder"));
             // It ends with 1 for a mere warning; the ring's file tells whether it was built.
@@ -187,8 +207,8 @@ impl Swift {
         };
         run(&[
             "create".into(),
-            "10".into(),
-            self.layout.replicas.to_string(),
+            self.layout.part_power.to_string(),
+            replicas.to_string(),
             "0".into(),
         ])?;
         let mut add = vec!["add".to_owned()];
@@ -201,7 +221,7 @@ impl Swift {
         }
         run(&add)?;
         run(&["rebalance".into()])?;
-        let ring = self.etc().join(format!("{}.ring.gz", KINDS[kind]));
+        let ring = self.etc().join(format!("{name}.ring.gz"));
         ensure!(
             ring.exists(),
             "swift-ring-builder wrote no {}",

@@ -8,7 +8,8 @@ use crate::report::Report;
 use crate::venv::Venv;
 use crate::workspace::{build_cairn, cargo, install, run as run_program};
 use crate::{
-    clients, conformance, console, crash, docs, fuzz, identity, interop, lab_drivers, lab_live, sim,
+    clients, conformance, console, crash, docs, fuzz, identity, interop, lab_drivers, lab_live,
+    mixed, sim,
 };
 
 #[derive(Args)]
@@ -86,6 +87,16 @@ fn against_the_store(report: &mut Report, options: &Options) {
         crash(options.crash_rounds, false)
     });
     report.check("one device gone", || crash(0, true));
+    report.check(
+        "nodes of OpenStack Swift and of Cairn in one cluster",
+        || {
+            mixed::run(&mixed::Options {
+                short: true,
+                seed: 1,
+                keep: false,
+            })
+        },
+    );
 }
 
 fn functional(split: bool, files: &[&str]) -> Result<()> {

@@ -3,10 +3,13 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use crate::balancer::{Balanced, Balancer};
 
 const NAME: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
@@ -194,6 +197,8 @@ pub(crate) struct Account {
     /// `/v1/AUTH_…`
     pub(crate) path: String,
     connection: Connection,
+    /// Goes to one of several proxies instead, each request for itself.
+    balanced: Option<Balanced>,
 }
 
 impl Account {
@@ -235,6 +240,7 @@ impl Account {
             token,
             path: format!("/{path}"),
             connection,
+            balanced: None,
         })
     }
 
@@ -245,7 +251,15 @@ impl Account {
             token: self.token.clone(),
             path: self.path.clone(),
             connection: Connection::new(self.port),
+            balanced: None,
         }
+    }
+
+    /// The same login at whichever proxy is in service.
+    pub(crate) fn balanced(&self, balancer: Arc<Balancer>) -> Account {
+        let mut account = self.another();
+        account.balanced = Some(Balanced::new(balancer));
+        account
     }
 
     /// `path` below the account, encoded here (`""`, `/c`, `/c/o`); `query` with its `?`.
@@ -260,7 +274,10 @@ impl Account {
         let target = format!("{}{}{query}", self.path, quote(path));
         let mut all = vec![("X-Auth-Token", self.token.as_str())];
         all.extend_from_slice(headers);
-        self.connection.call(method, &target, &all, body)
+        match &mut self.balanced {
+            Some(balanced) => balanced.call(method, &target, &all, body),
+            None => self.connection.call(method, &target, &all, body),
+        }
     }
 
     /// As `call`; any status but success is an error.

@@ -6,6 +6,7 @@
 //! these tests say so and pass.
 #![allow(clippy::unwrap_used)]
 
+mod ports;
 mod swift_nodes;
 
 use std::sync::LazyLock;

@@ -1,12 +1,83 @@
-//! The cache filter (`egg:swift#memcache`): accepted, and empty. In Swift it hands a memcached
-//! client to the others; here the process caches for itself (accounts, containers, validated
-//! tokens), so the section's options have no effect.
+//! The cache filter (`egg:swift#memcache`): what proxies of one cluster tell each other by
+//! memcached, Swift's among them. In Swift everything that a proxy remembers is there; this process
+//! remembers accounts, containers and tokens itself. What goes through memcached are TempAuth's
+//! tokens, so that one kind of proxy opens those of the other, and the end of what Swift's proxies
+//! remember of an account or container when it is changed here.
+//!
+//! Only where `memcache_servers` names servers: nobody else is trusted with tokens by default.
+
+pub(crate) mod client;
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_formats::ini::Section;
-use cairn_http::Handler;
+use cairn_http::{Handler, Request, Service, ServiceFuture};
+use http::Method;
 
+use crate::api_path::ApiPath;
 use crate::{FilterEnv, FilterError};
+use client::{Memcached, Timeouts};
 
-pub(crate) fn make(_: &Section, next: Handler, _: &FilterEnv) -> Result<Handler, FilterError> {
-    Ok(next)
+/// In a request's extensions: the memcached servers, for filters behind this one.
+#[derive(Clone)]
+pub(crate) struct Shared(pub(crate) Arc<Memcached>);
+
+struct Memcache {
+    next: Handler,
+    shared: Shared,
+}
+
+pub(crate) fn make(
+    section: &Section,
+    next: Handler,
+    _: &FilterEnv,
+) -> Result<Handler, FilterError> {
+    let servers = section.list_or("memcache_servers", "");
+    if servers.is_empty() {
+        return Ok(next);
+    }
+    let seconds = |option, default| -> Result<Duration, FilterError> {
+        Ok(section.seconds_or(option, default)?)
+    };
+    let timeouts = Timeouts {
+        connect: seconds("connect_timeout", 0.3)?,
+        io: seconds("io_timeout", 2.0)?,
+    };
+    let tries = section.usize_or("tries", 3)?;
+    let connections = section.usize_or("memcache_max_connections", 2)?;
+    let memcached = Memcached::new(&servers, tries, connections, timeouts);
+    Ok(Arc::new(Memcache {
+        next,
+        shared: Shared(Arc::new(memcached)),
+    }))
+}
+
+impl Service for Memcache {
+    fn call<'a>(&'a self, mut request: Request) -> ServiceFuture<'a> {
+        request.extensions_mut().insert(self.shared.clone());
+        let Some(key) = key_of_changed(request.method(), request.uri().path()) else {
+            return self.next.call(request);
+        };
+        Box::pin(async move {
+            let response = self.next.call(request).await;
+            if response.status().is_success() {
+                self.shared.0.delete(&key).await;
+            }
+            response
+        })
+    }
+}
+
+/// Under what Swift's proxies remember the account or container that this request changes.
+fn key_of_changed(method: &Method, path: &str) -> Option<String> {
+    if ![Method::PUT, Method::POST, Method::DELETE].contains(method) {
+        return None;
+    }
+    let path = ApiPath::of(path)?;
+    match (path.container, path.object) {
+        (None, _) => Some(format!("account/{}", path.account)),
+        (Some(container), None) => Some(format!("container/{}/{container}", path.account)),
+        (Some(_), Some(_)) => None,
+    }
 }

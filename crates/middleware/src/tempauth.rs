@@ -5,9 +5,14 @@
 //! included, and none is stored. With `active_fernet_key_id` they are OpenStack Swift's own
 //! (`AUTH_ftk…`, `AUTH_zftk…`), valid on its proxies too; without, they are of this program
 //! (`AUTH_tk…`, see `tokens.rs`). Validated tokens are remembered until they expire.
+//!
+//! Where the filter `cache` names memcached servers, tokens of this program are put there, so that
+//! Swift's proxies accept them, and tokens that Swift's proxies made are looked for there
+//! (`shared_tokens.rs`).
 
 mod authorize;
 mod get_token;
+mod shared_tokens;
 mod tokens;
 mod users;
 
@@ -121,7 +126,7 @@ impl Core {
 }
 
 impl Service for TempAuth {
-    fn call<'a>(&'a self, mut request: Request) -> ServiceFuture<'a> {
+    fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
         let authorized = request
             .extensions()
             .get::<Context>()
@@ -130,9 +135,20 @@ impl Service for TempAuth {
             return self.next.call(request);
         }
         if let Some(rest) = self.auth_path(&request) {
-            let response = get_token::answer(&self.core, &request, &rest);
-            return Box::pin(std::future::ready(response));
+            return Box::pin(get_token::answer(&self.core, request, rest));
         }
+        match self.to_look_up(&request) {
+            None => self.go_on(request),
+            Some((shared, token)) => Box::pin(async move {
+                self.look_up(&shared, &token).await;
+                self.go_on(request).await
+            }),
+        }
+    }
+}
+
+impl TempAuth {
+    fn go_on<'a>(&'a self, mut request: Request) -> ServiceFuture<'a> {
         if !decided_by_identity(&request)
             && let Err(response) = self.authenticate(&mut request)
         {
@@ -141,9 +157,7 @@ impl Service for TempAuth {
         self.account_acl_to_sysmeta(&mut request);
         self.next.call(request)
     }
-}
 
-impl TempAuth {
     /// The decoded path after the auth prefix, slash included.
     fn auth_path(&self, request: &Request) -> Option<String> {
         let raw = request.uri().path();
@@ -199,9 +213,19 @@ impl TempAuth {
             return Some(known);
         }
         let (groups, expires) = core.tokens.open(token, &core.users, &core.prefixes, now)?;
+        self.remember(token, groups, expires, now)
+    }
+
+    fn remember(
+        &self,
+        token: &str,
+        groups: Vec<String>,
+        until: u64,
+        now: u64,
+    ) -> Option<Arc<Authorizer>> {
         let identity = Identity::new(groups)?;
-        let authorizer = Arc::new(Authorizer::new(core.clone(), Some(identity)));
-        self.remembered.add(token, expires, now, authorizer.clone());
+        let authorizer = Arc::new(Authorizer::new(self.core.clone(), Some(identity)));
+        self.remembered.add(token, until, now, authorizer.clone());
         Some(authorizer)
     }
 

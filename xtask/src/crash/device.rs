@@ -8,9 +8,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::keys::{Key, Write, next_version};
-use super::{CONTAINERS, check, container, load};
+use super::{CONTAINERS, container};
 use crate::cairn::{Cairn, Spread};
+use crate::model::keys::{Key, State, Write, next_version};
+use crate::model::{check, load};
 use crate::random::Random;
 use crate::wire::Account;
 use crate::workspace;
@@ -43,7 +44,7 @@ fn with_fault(store: &mut Cairn, fault: Fault) -> Result<()> {
     }
     let mut keys = vec![
         (0..KEYS)
-            .map(|k| Key::new(k % CONTAINERS, format!("o{k:03}")))
+            .map(|k| Key::new(&container(k % CONTAINERS), format!("o{k:03}")))
             .collect::<Vec<_>>(),
     ];
     write_all(&mut account, &mut keys[0], &mut random)?;
@@ -76,7 +77,7 @@ fn with_fault(store: &mut Cairn, fault: Fault) -> Result<()> {
     let mut account = Account::login(store.port())?;
     for key in keys.iter().flatten() {
         let response = account.call("GET", &key.path(), "", &[("X-Newest", "true")], b"")?;
-        let present = key.settled() != Some(super::keys::State::Absent);
+        let present = key.settled() != Some(State::Absent);
         let expected = if present { 200 } else { 404 };
         ensure!(
             response.status == expected,

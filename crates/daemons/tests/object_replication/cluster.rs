@@ -1,7 +1,7 @@
 //! Four object servers on loopback, each with a device of its own, Cairn's or OpenStack Swift's;
 //! three replicas, so that every partition has one device that is none of its own.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -24,6 +24,8 @@ use cairn_servers::object::{ObjectServer, ObjectServerConfig};
 use cairn_types::{HashPath, ObjectHash, PolicyIndex, PolicySet};
 use http::HeaderMap;
 use tokio::sync::watch;
+
+use crate::ports::Reserved;
 
 pub(crate) const NODES: usize = 4;
 const PART_POWER: u32 = 3;
@@ -57,6 +59,7 @@ pub(crate) struct Cluster {
     servers: Vec<(SocketAddr, Arc<ObjectServer>)>,
     /// Replicators call Cairn's servers without a socket.
     pub(crate) in_process: bool,
+    _reserved: Vec<Reserved>,
 }
 
 pub(crate) fn python() -> Option<PathBuf> {
@@ -65,16 +68,6 @@ pub(crate) fn python() -> Option<PathBuf> {
         println!("skipped: CAIRN_SWIFT_PYTHON names no Python with OpenStack Swift");
     }
     python
-}
-
-fn free_ports(count: usize) -> Vec<u16> {
-    let bound: Vec<TcpListener> = (0..count)
-        .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-        .collect();
-    bound
-        .iter()
-        .map(|l| l.local_addr().unwrap().port())
-        .collect()
 }
 
 pub(crate) fn hash_path() -> HashPath {
@@ -94,7 +87,8 @@ impl Cluster {
             return None;
         }
         let folder = tempfile::tempdir().unwrap();
-        let mut ports = free_ports(NODES + 1);
+        let reserved: Vec<Reserved> = (0..=NODES).map(|_| Reserved::new()).collect();
+        let mut ports: Vec<u16> = reserved.iter().map(Reserved::port).collect();
         let rsync_port = ports.pop().unwrap();
         let mut cluster = Cluster {
             folder,
@@ -108,6 +102,7 @@ impl Cluster {
             programs: Vec::new(),
             servers: Vec::new(),
             in_process: false,
+            _reserved: reserved,
         };
         cluster.write_rings();
         std::fs::write(

@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
+#[path = "../ports/mod.rs"]
+mod ports;
 mod tree;
 
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -23,6 +23,8 @@ use cairn_types::{HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::watch;
+
+use crate::ports::Reserved;
 
 pub const ACCOUNT: &str = "AUTH_é";
 pub const CONTAINER: &str = "c";
@@ -50,10 +52,16 @@ enum Server {
 
 struct Node {
     side: Side,
-    port: u16,
+    reserved: Reserved,
     /// Of ours.
     pool: Arc<IndexPool>,
     server: Mutex<Option<Server>>,
+}
+
+impl Node {
+    fn port(&self) -> u16 {
+        self.reserved.port()
+    }
 }
 
 pub struct Cluster {
@@ -62,15 +70,10 @@ pub struct Cluster {
     dir: TempDir,
     nodes: Vec<Node>,
     rings: Arc<Rings>,
-    rsync_port: u16,
+    rsync_port: Reserved,
     _rsync: Process,
     /// Does with Swift's brokers what it is told.
     brokers: Mutex<(Process, BufReader<ChildStdout>)>,
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 fn policies() -> Arc<PolicySet> {
@@ -175,21 +178,21 @@ impl Cluster {
         let mut brokers = Process(do_as_told.spawn().unwrap());
         let stdout = BufReader::new(brokers.0.stdout.take().unwrap());
         let dir = tempfile::tempdir().unwrap();
-        let rsync_port = free_port();
-        let rsync = start_rsync(dir.path(), rsync_port)?;
-        let ports: Vec<u16> = sides.iter().map(|_| free_port()).collect();
-        write_rings(dir.path(), &ports);
+        let rsync_port = Reserved::new();
+        let rsync = start_rsync(dir.path(), rsync_port.port())?;
         let nodes = sides.iter().enumerate().map(|(number, side)| {
             let root = dir.path().join(format!("node{number}"));
             std::fs::create_dir_all(root.join(format!("d{number}"))).unwrap();
             Node {
                 side: *side,
-                port: ports[number],
+                reserved: Reserved::new(),
                 pool: IndexPool::new(IndexConfig::new(root)),
                 server: Mutex::default(),
             }
         });
-        let nodes = nodes.collect();
+        let nodes: Vec<Node> = nodes.collect();
+        let ports: Vec<u16> = nodes.iter().map(Node::port).collect();
+        write_rings(dir.path(), &ports);
         let rings = Rings::open(dir.path(), &policies()).unwrap();
         let cluster = Cluster {
             kind,
@@ -240,7 +243,7 @@ impl Cluster {
             }
         };
         let (stop, stopped) = watch::channel(false);
-        let address = SocketAddr::from(([127, 0, 0, 1], self.nodes[node].port));
+        let address = SocketAddr::from(([127, 0, 0, 1], self.nodes[node].port()));
         let mut listener = bind(address, 64);
         while listener.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -257,7 +260,7 @@ impl Cluster {
             .script()
             .args(["serve", self.kind.as_str()])
             .arg(self.root(node))
-            .arg(self.nodes[node].port.to_string())
+            .arg(self.nodes[node].port().to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -273,7 +276,7 @@ impl Cluster {
         let server = self.nodes[node].server.lock().unwrap().take();
         if let Some(Server::Ours(stop)) = &server {
             stop.send_replace(true);
-            let address = SocketAddr::from(([127, 0, 0, 1], self.nodes[node].port));
+            let address = SocketAddr::from(([127, 0, 0, 1], self.nodes[node].port()));
             while tokio::net::TcpStream::connect(address).await.is_ok() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -361,9 +364,9 @@ impl Cluster {
     pub async fn replicate(&self, node: usize, options: &[(&str, &str)]) -> Value {
         let mut conf = json!({
             "devices": self.root(node), "swift_dir": self.dir.path(), "mount_check": "false",
-            "bind_ip": "127.0.0.1", "bind_port": self.nodes[node].port.to_string(),
+            "bind_ip": "127.0.0.1", "bind_port": self.nodes[node].port().to_string(),
             "recon_cache_path": self.root(node), "databases_per_second": "10000",
-            "rsync_module": format!("rsync://127.0.0.1:{}/{{device}}", self.rsync_port),
+            "rsync_module": format!("rsync://127.0.0.1:{}/{{device}}", self.rsync_port.port()),
         });
         for (name, value) in options {
             conf[*name] = (*value).into();

@@ -10,6 +10,8 @@ use http::{HeaderMap, Method, StatusCode};
 use tracing::info;
 
 use super::Core;
+use super::shared_tokens::{self, Granted};
+use crate::memcache::Shared;
 use crate::resellers::{host_url, unauthorized};
 
 /// Who says they ask, with what key.
@@ -20,24 +22,34 @@ struct Claim {
 }
 
 /// Answers a request below the auth prefix; `path` is what follows the prefix.
-pub(super) fn answer(core: &Arc<Core>, request: &Request, path: &str) -> Response {
+pub(super) async fn answer(core: &Arc<Core>, request: Request, path: String) -> Response {
+    let claim = match read_claim(&request, &path) {
+        Ok(claim) => claim,
+        Err(response) => return response,
+    };
+    let (response, granted) = grant(core, &request, &claim);
+    let shared = request.extensions().get::<Shared>();
+    if let (Some(granted), Some(shared)) = (granted, shared) {
+        shared_tokens::share(core, shared, &granted).await;
+    }
+    response
+}
+
+fn read_claim(request: &Request, path: &str) -> Result<Claim, Response> {
     if request.method() != Method::GET {
-        return respond::standard(StatusCode::METHOD_NOT_ALLOWED);
+        return Err(respond::standard(StatusCode::METHOD_NOT_ALLOWED));
     }
     let Some(parts) = split_path(path, 1, 4, true) else {
-        return respond::standard(StatusCode::NOT_FOUND);
+        return Err(respond::standard(StatusCode::NOT_FOUND));
     };
     let claim = match (parts[0], split_path(path, 1, 3, true).as_deref()) {
         (Some("v1"), Some([_, Some(account), Some("auth")])) => {
             claim_of_account(request.headers(), account)
         }
         (Some("auth" | "v1.0"), _) => claim(request.headers()),
-        _ => return respond::standard(StatusCode::BAD_REQUEST),
+        _ => return Err(respond::standard(StatusCode::BAD_REQUEST)),
     };
-    match claim {
-        Ok(claim) => grant(core, request, &claim),
-        Err(realm) => unauthorized(&realm),
-    }
+    claim.map_err(|realm| unauthorized(&realm))
 }
 
 /// The first of two headers that is there and not empty.
@@ -78,14 +90,15 @@ fn claim_of_account(headers: &HeaderMap, account: &str) -> Result<Claim, String>
     })
 }
 
-fn grant(core: &Arc<Core>, request: &Request, claim: &Claim) -> Response {
+/// The answer, and what it granted.
+fn grant(core: &Core, request: &Request, claim: &Claim) -> (Response, Option<Granted>) {
     let realm = if claim.account.is_empty() {
         "unknown"
     } else {
         &claim.account
     };
     if claim.account.is_empty() || claim.user.is_empty() || claim.key.is_empty() {
-        return unauthorized(realm);
+        return (unauthorized(realm), None);
     }
     let account_user = format!("{}:{}", claim.account, claim.user);
     if let Some(context) = request.extensions().get::<Context>() {
@@ -93,7 +106,7 @@ fn grant(core: &Arc<Core>, request: &Request, claim: &Claim) -> Response {
     }
     let Some(user) = core.users.check(&account_user, &claim.key) else {
         info!(user = account_user, "a token was denied");
-        return unauthorized(realm);
+        return (unauthorized(realm), None);
     };
     let now = core.clock.now().secs();
     let token = core.tokens.make(&account_user, user, &core.prefixes, now);
@@ -112,5 +125,12 @@ fn grant(core: &Arc<Core>, request: &Request, claim: &Claim) -> Response {
     ] {
         respond::set(response.headers_mut(), name, value);
     }
-    response
+    let groups = user.groups(&account_user, &core.prefixes);
+    let granted = Granted {
+        token,
+        account_user,
+        groups,
+        now,
+    };
+    (response, Some(granted))
 }

@@ -9,6 +9,7 @@ use cairn_http::{AccountInfo, ContainerInfo, SwiftInfo, handler_fn};
 use http::StatusCode;
 
 use super::*;
+use crate::memcache::client::{md5_text, tests::fake};
 use crate::testing::{OneOfEach, env, filter_in, header, request, text};
 
 const SAMPLE: [(&str, &str); 9] = [
@@ -87,6 +88,48 @@ async fn ask(app: &Handler, method: &str, path: &str, headers: &[(&str, &str)]) 
 async fn ask_as(app: &Handler, user: &str, key: &str, method: &str, path: &str) -> (u16, bool) {
     let token = token(app, user, key).await;
     ask(app, method, path, &[("x-auth-token", &token)]).await
+}
+
+#[tokio::test]
+async fn tokens_are_shared_with_swifts_proxies() {
+    let (name, values) = fake().await;
+    let env = env();
+    let servers = [("memcache_servers", name.as_str())];
+    let app = filter_in(&env, "memcache", &servers, app_in(&env, &[], None));
+    let now = env.clock.now().secs();
+    let own = token(&app, "test:tester", "testing").await;
+    let value = values.lock().unwrap()[&md5_text(&format!("AUTH_/token/{own}"))].clone();
+    let value: serde_json::Value = serde_json::from_slice(&value).unwrap();
+    assert_eq!(value[1], "test,test:tester,AUTH_test");
+    assert!(value[0].as_u64().unwrap() >= now + 86_400);
+    let value = values.lock().unwrap()[&md5_text("AUTH_/user/test:tester")].clone();
+    assert_eq!(value, serde_json::to_vec(&own).unwrap());
+
+    let put = |token: &str, expires: u64| {
+        let value = format!("[{expires}.5, \"test,test:tester,AUTH_test\"]");
+        let key = md5_text(&format!("AUTH_/token/{token}"));
+        values.lock().unwrap().insert(key, value.into_bytes());
+    };
+    put("AUTH_tkswifts", now + 1000);
+    put("AUTH_tkexpired", now - 1);
+    for (token, status) in [
+        ("AUTH_tkswifts", 200),
+        ("AUTH_tkexpired", 401),
+        ("AUTH_tkother", 401),
+    ] {
+        let headers = [("x-auth-token", token)];
+        let (answer, _) = ask(&app, "GET", "/v1/AUTH_test/c", &headers).await;
+        assert_eq!(answer, status, "{token}");
+    }
+
+    // Swift's proxies forget what they know of a container that is changed here.
+    let key = md5_text("container/AUTH_test/c");
+    for (method, stays) in [("GET", true), ("POST", false)] {
+        values.lock().unwrap().insert(key.clone(), b"{}".to_vec());
+        let headers = [("x-auth-token", own.as_str())];
+        assert_eq!(ask(&app, method, "/v1/AUTH_test/c", &headers).await.0, 200);
+        assert_eq!(values.lock().unwrap().contains_key(&key), stays, "{method}");
+    }
 }
 
 #[tokio::test]

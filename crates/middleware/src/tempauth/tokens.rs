@@ -149,6 +149,13 @@ impl Tokens {
         Some((groups.split(',').map(str::to_owned).collect(), expires))
     }
 
+    /// Does OpenStack Swift look for such a token in memcached? The others are opened with keys.
+    pub(super) fn is_looked_up(&self, token: &str) -> bool {
+        token
+            .strip_prefix(self.prefix.as_str())
+            .is_some_and(|token| token.starts_with("tk"))
+    }
+
     fn proof(&self, account_user: &str, user: &User, prefixes: &[String]) -> [u8; 32] {
         let groups = user.groups(account_user, prefixes).join(",");
         let parts = [account_user, user.key(), &user.url, &groups];

@@ -1,14 +1,14 @@
-//! After a restart: every object in a state it may be in, every listing in step with the
-//! objects. Both may take a while (replicas differ after a crash, container updates are made up
+//! After what happened: every object in a state it may be in, every listing in step with the
+//! objects. Both may take a while (replicas may differ, container updates are made up
 //! for in the background), so both are asked until they are right or time is up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use super::keys::{Key, State, Write, version_of};
-use super::{CONTAINERS, container, load};
+use super::load;
 use crate::wire::Account;
 
 const OBJECT_DEADLINE: Duration = Duration::from_secs(10);
@@ -20,24 +20,25 @@ type Row = (u64, String);
 /// All that is not as it must be, in words.
 pub(crate) fn all(account: &mut Account, keys: &[Vec<Key>]) -> Result<Vec<String>> {
     let mut lost = Vec::new();
-    let mut rows: Vec<BTreeMap<&str, Option<Row>>> = vec![BTreeMap::new(); CONTAINERS];
+    let mut rows: BTreeMap<&str, BTreeMap<&str, Option<Row>>> = BTreeMap::new();
     for key in keys.iter().flatten() {
+        let rows = rows.entry(&key.container).or_default();
         match object(account, key)? {
             Ok(row) => {
                 // In doubt, the listing may say either.
                 let certain =
                     key.possible.iter().all(|s| *s == State::Absent) || key.settled().is_some();
                 if certain {
-                    rows[key.container].insert(&key.name, row);
+                    rows.insert(&key.name, row);
                 }
             }
             Err(words) => lost.push(words),
         }
     }
     if lost.is_empty() {
-        for (number, rows) in rows.iter().enumerate() {
-            let known: Vec<&str> = keys.iter().flatten().map(|k| k.name.as_str()).collect();
-            if let Some(words) = listing(account, number, rows, &known)? {
+        let known: Vec<&str> = keys.iter().flatten().map(|k| k.name.as_str()).collect();
+        for (container, rows) in &rows {
+            if let Some(words) = listing(account, container, rows, &known)? {
                 lost.push(words);
             }
         }
@@ -90,14 +91,14 @@ fn object(account: &mut Account, key: &Key) -> Result<Result<Option<Row>, String
 /// answered by another replica); else the last difference.
 fn listing(
     account: &mut Account,
-    number: usize,
+    container: &str,
     rows: &BTreeMap<&str, Option<Row>>,
     known: &[&str],
 ) -> Result<Option<String>> {
     let deadline = Instant::now() + LISTING_DEADLINE;
     let mut right = 0;
     while right < 4 {
-        match difference(account, number, rows, known)? {
+        match difference(account, container, rows, known)? {
             None => right += 1,
             Some(words) if Instant::now() > deadline => return Ok(Some(words)),
             Some(_) => {
@@ -111,13 +112,12 @@ fn listing(
 
 fn difference(
     account: &mut Account,
-    number: usize,
+    container: &str,
     rows: &BTreeMap<&str, Option<Row>>,
     known: &[&str],
 ) -> Result<Option<String>> {
-    let path = container(number);
     let mut listed = BTreeMap::new();
-    for entry in account.listing(&path)? {
+    for entry in account.listing(container)? {
         let name = entry["name"].as_str().unwrap_or_default().to_owned();
         let row = (
             entry["bytes"].as_u64().unwrap_or(0),
@@ -125,7 +125,7 @@ fn difference(
         );
         if !known.contains(&name.as_str()) {
             return Ok(Some(format!(
-                "{path} lists {name}, which was never written"
+                "{container} lists {name}, which was never written"
             )));
         }
         listed.insert(name, row);
@@ -133,7 +133,7 @@ fn difference(
     for (name, row) in rows {
         if listed.get(*name) != row.as_ref() {
             return Ok(Some(format!(
-                "{path} lists {name} as {:?}, the object is {row:?}",
+                "{container} lists {name} as {:?}, the object is {row:?}",
                 listed.get(*name)
             )));
         }
@@ -146,7 +146,7 @@ pub(crate) fn empty(account: &mut Account, keys: &[Vec<Key>]) -> Result<()> {
     let mut counts = load::Counts::default();
     for key in keys.iter().flatten() {
         let mut key = Key {
-            container: key.container,
+            container: key.container.clone(),
             name: key.name.clone(),
             possible: key.possible.clone(),
         };
@@ -157,10 +157,14 @@ pub(crate) fn empty(account: &mut Account, keys: &[Vec<Key>]) -> Result<()> {
         "emptying:\n{}",
         counts.wrong.join("\n")
     );
-    for number in 0..CONTAINERS {
-        let path = container(number);
+    let containers: BTreeSet<&str> = keys
+        .iter()
+        .flatten()
+        .map(|k| k.container.as_str())
+        .collect();
+    for path in containers {
         crate::process::wait_for(&format!("{path} empty"), 60, || {
-            Ok(account.call("DELETE", &path, "", &[], b"")?.status == 204)
+            Ok(account.call("DELETE", path, "", &[], b"")?.status == 204)
         })?;
     }
     Ok(())

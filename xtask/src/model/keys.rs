@@ -41,23 +41,24 @@ impl Write {
 }
 
 pub(crate) struct Key {
-    pub(crate) container: usize,
+    /// Its path below the account: `/c`.
+    pub(crate) container: String,
     pub(crate) name: String,
     /// One state when the last write was acknowledged; more after writes that were cut off.
     pub(crate) possible: Vec<State>,
 }
 
 impl Key {
-    pub(crate) fn new(container: usize, name: String) -> Self {
+    pub(crate) fn new(container: &str, name: String) -> Self {
         Key {
-            container,
+            container: container.to_owned(),
             name,
             possible: vec![State::Absent],
         }
     }
 
     pub(crate) fn path(&self) -> String {
-        format!("{}/{}", super::container(self.container), self.name)
+        format!("{}/{}", self.container, self.name)
     }
 
     /// A write is about to be sent: from now on it may have happened.
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn cut_off_writes_leave_doubt() {
-        let mut key = Key::new(0, "o".into());
+        let mut key = Key::new("/c", "o".into());
         let put = Write::Put { version: 1 };
         let before = key.sent(put);
         assert_eq!(key.possible.len(), 2);

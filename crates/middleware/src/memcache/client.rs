@@ -1,0 +1,427 @@
+//! A client of the memcached servers that all proxies of a cluster share: values of JSON under the
+//! MD5 of their keys, each on the server that OpenStack Swift's proxies look for it on.
+//!
+//! Every server has fifty places on a circle of MD5 sums; a key belongs to the second place after
+//! its own sum, then to the next ones of other servers. What cannot be reached is not there.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use md5::{Digest, Md5};
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tracing::warn;
+
+const PLACES: usize = 50;
+/// A value's flag: it is JSON.
+const JSON: &str = "2";
+/// Longer life times are taken for points in time.
+const LONGEST_RELATIVE: u64 = 30 * 24 * 3600;
+/// Bytes of a value, and of a line, of a server.
+const VALUE_LIMIT: usize = 1 << 20;
+const LINE_LIMIT: u64 = 1024;
+/// A server that failed is not asked for so long.
+const SUSPENSION: Duration = Duration::from_secs(5);
+
+pub(super) struct Timeouts {
+    pub(super) connect: Duration,
+    pub(super) io: Duration,
+}
+
+pub(crate) struct Memcached {
+    servers: Vec<Server>,
+    /// Index of the server at each place.
+    circle: BTreeMap<String, usize>,
+    timeouts: Timeouts,
+    /// Servers that are asked for one key, at most.
+    tries: usize,
+    /// Idle connections kept to each server.
+    connections: usize,
+}
+
+struct Server {
+    /// `host:port`.
+    address: String,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    idle: Vec<BufStream<TcpStream>>,
+    suspended_until: Option<Instant>,
+}
+
+enum Command<'a> {
+    Get,
+    Set { value: &'a [u8], life: u64 },
+    Delete,
+}
+
+impl Memcached {
+    /// `names`: as the conf has them, the port may be missing.
+    pub(super) fn new(
+        names: &[String],
+        tries: usize,
+        connections: usize,
+        timeouts: Timeouts,
+    ) -> Memcached {
+        let mut names = names.to_vec();
+        names.sort();
+        let mut circle = BTreeMap::new();
+        for (index, name) in names.iter().enumerate() {
+            for place in 0..PLACES {
+                circle.insert(md5_text(&format!("{name}-{place}")), index);
+            }
+        }
+        let servers = names.iter().map(|name| Server {
+            address: with_port(name),
+            state: Mutex::default(),
+        });
+        Memcached {
+            servers: servers.collect(),
+            circle,
+            timeouts,
+            tries,
+            connections,
+        }
+    }
+
+    pub(crate) async fn get(&self, key: &str) -> Option<Value> {
+        let value = self.ask(key, &Command::Get).await??;
+        serde_json::from_slice(&value).ok()
+    }
+
+    /// Keeps a value for `life` seconds, from `now`.
+    pub(crate) async fn set(&self, key: &str, value: &Value, life: u64, now: u64) {
+        let value = value.to_string().into_bytes();
+        let life = match life {
+            long if long > LONGEST_RELATIVE => now.saturating_add(long),
+            life => life,
+        };
+        let value = &value;
+        self.ask(key, &Command::Set { value, life }).await;
+    }
+
+    pub(crate) async fn delete(&self, key: &str) {
+        self.ask(key, &Command::Delete).await;
+    }
+
+    /// `None` where no server answers; else what it has, for a command that asks for it.
+    async fn ask(&self, key: &str, command: &Command<'_>) -> Option<Option<Vec<u8>>> {
+        let key = md5_text(key);
+        for server in self.servers_of(&key) {
+            let server = &self.servers[server];
+            if server.is_suspended() {
+                continue;
+            }
+            match self.ask_one(server, &key, command).await {
+                Ok(answer) => return Some(answer),
+                Err(error) => {
+                    warn!(server = server.address, %error, "memcached does not answer");
+                    server.suspend();
+                }
+            }
+        }
+        None
+    }
+
+    fn servers_of(&self, key: &str) -> Vec<usize> {
+        let after = self
+            .circle
+            .range::<str, _>((std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded));
+        let mut found = Vec::new();
+        for (_, server) in after.chain(&self.circle).skip(1) {
+            if !found.contains(server) {
+                found.push(*server);
+            }
+            if found.len() >= self.tries {
+                break;
+            }
+        }
+        found
+    }
+
+    async fn ask_one(
+        &self,
+        server: &Server,
+        key: &str,
+        command: &Command<'_>,
+    ) -> io::Result<Option<Vec<u8>>> {
+        if let Some(mut idle) = server.idle()
+            && let Ok(answer) = self.exchange(&mut idle, key, command).await
+        {
+            server.put_back(idle, self.connections);
+            return Ok(answer);
+        }
+        let connecting = TcpStream::connect(&server.address);
+        let stream = timeout(self.timeouts.connect, connecting).await??;
+        stream.set_nodelay(true)?;
+        let mut stream = BufStream::new(stream);
+        let answer = self.exchange(&mut stream, key, command).await?;
+        server.put_back(stream, self.connections);
+        Ok(answer)
+    }
+
+    async fn exchange(
+        &self,
+        stream: &mut BufStream<TcpStream>,
+        key: &str,
+        command: &Command<'_>,
+    ) -> io::Result<Option<Vec<u8>>> {
+        timeout(self.timeouts.io, exchange(stream, key, command)).await?
+    }
+}
+
+impl Server {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn is_suspended(&self) -> bool {
+        let until = self.state().suspended_until;
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Connections from before are of no use either.
+    fn suspend(&self) {
+        let mut state = self.state();
+        state.idle.clear();
+        state.suspended_until = Some(Instant::now() + SUSPENSION);
+    }
+
+    /// One that the server has not closed meanwhile.
+    fn idle(&self) -> Option<BufStream<TcpStream>> {
+        let mut state = self.state();
+        while let Some(stream) = state.idle.pop() {
+            let nothing_yet = stream.get_ref().try_read(&mut [0]);
+            if matches!(nothing_yet, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {
+                return Some(stream);
+            }
+        }
+        None
+    }
+
+    fn put_back(&self, stream: BufStream<TcpStream>, most: usize) {
+        let mut state = self.state();
+        if state.idle.len() < most {
+            state.idle.push(stream);
+        }
+    }
+}
+
+async fn exchange(
+    stream: &mut BufStream<TcpStream>,
+    key: &str,
+    command: &Command<'_>,
+) -> io::Result<Option<Vec<u8>>> {
+    match command {
+        Command::Get => {
+            stream
+                .write_all(format!("get {key}\r\n").as_bytes())
+                .await?;
+            stream.flush().await?;
+            read_value(stream).await
+        }
+        Command::Set { value, life } => {
+            let head = format!("set {key} {JSON} {life} {}\r\n", value.len());
+            stream.write_all(head.as_bytes()).await?;
+            stream.write_all(value).await?;
+            stream.write_all(b"\r\n").await?;
+            expect(stream, &["STORED"]).await
+        }
+        Command::Delete => {
+            let line = format!("delete {key}\r\n");
+            stream.write_all(line.as_bytes()).await?;
+            expect(stream, &["DELETED", "NOT_FOUND"]).await
+        }
+    }
+}
+
+async fn expect(
+    stream: &mut BufStream<TcpStream>,
+    expected: &[&str],
+) -> io::Result<Option<Vec<u8>>> {
+    stream.flush().await?;
+    let line = read_line(stream).await?;
+    match expected.contains(&line.as_str()) {
+        true => Ok(None),
+        false => Err(unexpected(&line)),
+    }
+}
+
+/// `VALUE key flags length`, the value, `END`; or `END` alone. A value that is not JSON is passed
+/// over.
+async fn read_value(stream: &mut BufStream<TcpStream>) -> io::Result<Option<Vec<u8>>> {
+    let mut found = None;
+    loop {
+        let line = read_line(stream).await?;
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["END"] => return Ok(found),
+            ["VALUE", _, flags, length, ..] => {
+                let length: usize = length.parse().map_err(|_| unexpected(&line))?;
+                if length > VALUE_LIMIT {
+                    return Err(unexpected(&line));
+                }
+                let mut value = vec![0; length + 2];
+                stream.read_exact(&mut value).await?;
+                value.truncate(length);
+                found = (flags == JSON).then_some(value);
+            }
+            _ => return Err(unexpected(&line)),
+        }
+    }
+}
+
+async fn read_line(stream: &mut BufStream<TcpStream>) -> io::Result<String> {
+    let mut line = Vec::new();
+    stream.take(LINE_LIMIT).read_until(b'\n', &mut line).await?;
+    match line.strip_suffix(b"\r\n") {
+        Some(line) => Ok(String::from_utf8_lossy(line).into_owned()),
+        None => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}
+
+fn unexpected(line: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("it says {line:?}"))
+}
+
+pub(crate) fn md5_text(text: &str) -> String {
+    let sum = Md5::digest(text.as_bytes());
+    sum.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn with_port(name: &str) -> String {
+    let has_port = match name.rsplit_once(']') {
+        Some((_, rest)) => rest.starts_with(':'),
+        None => name.contains(':'),
+    };
+    match has_port {
+        true => name.to_owned(),
+        false => format!("{name}:11211"),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(crate) mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
+
+    use serde_json::json;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    fn timeouts() -> Timeouts {
+        let second = Duration::from_secs(1);
+        Timeouts {
+            connect: second,
+            io: second,
+        }
+    }
+
+    /// Values by the MD5 of their keys, as a server has them.
+    type Values = Arc<Mutex<HashMap<String, Vec<u8>>>>;
+
+    /// A memcached server that knows what is needed here; its name.
+    pub(crate) async fn fake() -> (String, Values) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let name = listener.local_addr().unwrap().to_string();
+        let values = Values::default();
+        let of_server = values.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                tokio::spawn(serve(BufStream::new(stream), of_server.clone()));
+            }
+        });
+        (name, values)
+    }
+
+    async fn serve(mut stream: BufStream<TcpStream>, values: Values) {
+        while let Ok(line) = read_line(&mut stream).await {
+            let words: Vec<&str> = line.split(' ').collect();
+            let answer = match words[..] {
+                ["get", key] => match values.lock().unwrap().get(key) {
+                    Some(value) => {
+                        let text = String::from_utf8(value.clone()).unwrap();
+                        format!("VALUE {key} 2 {}\r\n{text}\r\nEND\r\n", text.len())
+                    }
+                    None => "END\r\n".to_owned(),
+                },
+                ["set", key, "2", _, length] => {
+                    let mut value = vec![0; length.parse::<usize>().unwrap() + 2];
+                    stream.read_exact(&mut value).await.unwrap();
+                    value.truncate(value.len() - 2);
+                    values.lock().unwrap().insert(key.to_owned(), value);
+                    "STORED\r\n".to_owned()
+                }
+                ["delete", key] => match values.lock().unwrap().remove(key) {
+                    Some(_) => "DELETED\r\n".to_owned(),
+                    None => "NOT_FOUND\r\n".to_owned(),
+                },
+                _ => "ERROR\r\n".to_owned(),
+            };
+            stream.write_all(answer.as_bytes()).await.unwrap();
+            stream.flush().await.unwrap();
+        }
+    }
+
+    /// Told by swift.common.memcached.
+    #[test]
+    fn keys_are_where_swift_looks_for_them() {
+        let names = ["10.0.0.1:11211", "cache-b", "10.0.0.3:11212", "[::1]:11211"];
+        let ring = Memcached::new(&names.map(str::to_owned), 3, 2, timeouts());
+        for (key, servers) in [
+            ("AUTH_/token/AUTH_tk0", [2, 1, 0]),
+            ("container/AUTH_a/c", [3, 1, 0]),
+            ("a", [3, 1, 2]),
+            ("b", [0, 2, 1]),
+            ("e", [0, 2, 3]),
+            // Just before the circle's end, and after its last place.
+            ("k11", [0, 3, 2]),
+            ("k51", [3, 2, 0]),
+        ] {
+            let found = ring.servers_of(&md5_text(key));
+            let found: Vec<&str> = found
+                .iter()
+                .map(|server| ring.servers[*server].address.as_str())
+                .collect();
+            let expected = servers.map(|server| with_port(names[server]));
+            assert_eq!(found, expected, "{key}");
+        }
+    }
+
+    #[tokio::test]
+    async fn values_come_back() {
+        let (name, values) = fake().await;
+        let memcached = Memcached::new(&[name], 3, 2, timeouts());
+        assert_eq!(memcached.get("a").await, None);
+        memcached.set("a", &json!([1, "é"]), 60, 0).await;
+        assert_eq!(memcached.get("a").await, Some(json!([1, "é"])));
+        memcached.delete("a").await;
+        memcached.delete("a").await;
+        assert_eq!(memcached.get("a").await, None);
+        values.lock().unwrap().insert(md5_text("b"), b"{".to_vec());
+        assert_eq!(memcached.get("b").await, None);
+    }
+
+    #[tokio::test]
+    async fn another_server_takes_the_place_of_one_that_is_gone() {
+        let (name, _) = fake().await;
+        let gone = "127.0.0.1:1".to_owned();
+        let memcached = Memcached::new(&[gone, name], 3, 2, timeouts());
+        for number in 0..20 {
+            let key = format!("k{number}");
+            memcached.set(&key, &json!(number), 60, 0).await;
+            assert_eq!(memcached.get(&key).await, Some(json!(number)));
+        }
+        let memcached = Memcached::new(&["127.0.0.1:1".to_owned()], 3, 2, timeouts());
+        memcached.set("a", &json!(1), 60, 0).await;
+        assert_eq!(memcached.get("a").await, None);
+    }
+}

@@ -1,0 +1,204 @@
+//! Four nodes, each with an account, a container and an object server and a device, and two proxies
+//! behind a balancer. Any of them is OpenStack Swift's or Cairn's, over the same confs, rings and
+//! folders, and may be swapped for the other while the rest goes on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::confs::{self, NODES};
+use crate::balancer::Balancer;
+use crate::process::{Process, free_ports, wait_for, wait_for_port};
+use crate::swift::{KINDS, Swift};
+use crate::venv::Venv;
+use crate::wire::Connection;
+use crate::workspace;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Swift,
+    Cairn,
+}
+
+impl Kind {
+    pub(super) const BOTH: [Kind; 2] = [Kind::Swift, Kind::Cairn];
+
+    /// Of its programs.
+    pub(super) fn folder(self) -> &'static str {
+        match self {
+            Kind::Swift => "bin-swift",
+            Kind::Cairn => "bin-cairn",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Swift => "OpenStack Swift",
+            Kind::Cairn => "Cairn",
+        })
+    }
+}
+
+/// Nodes and proxies are counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    Account(usize),
+    Container(usize),
+    Object(usize),
+    Proxy(usize),
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::Account(n) => write!(f, "account server {n}"),
+            Part::Container(n) => write!(f, "container server {n}"),
+            Part::Object(n) => write!(f, "object server {n}"),
+            Part::Proxy(n) => write!(f, "proxy {n}"),
+        }
+    }
+}
+
+pub(super) struct Cluster {
+    pub(super) swift: Swift,
+    pub(super) dir: PathBuf,
+    proxies: [(PathBuf, u16); 2],
+    pub(super) balancer: Arc<Balancer>,
+    running: BTreeMap<Part, Process>,
+    /// Whose background daemons each node has.
+    pub(super) daemons: [Kind; NODES],
+    rsync: Option<Process>,
+}
+
+impl Cluster {
+    /// Writes everything below `dir`; starts nothing.
+    pub(super) fn create(venv: &Venv, dir: &Path) -> Result<Cluster> {
+        ensure!(workspace::install("rsync", "rsync"), "rsync is missing");
+        let swift = Swift::create(venv, &dir.join("swift"), confs::layout())?;
+        let ports = free_ports(2)?;
+        let [first, second] = confs::complete(&swift, dir, [ports[0], ports[1]])?;
+        confs::programs(venv, &swift, dir)?;
+        let proxies = [(first, swift.port), (second, ports[0])];
+        let mut rsync = Process::start(
+            "rsync",
+            Path::new("rsync"),
+            &[
+                "--daemon",
+                "--no-detach",
+                &format!("--config={}", dir.join("rsyncd.conf").display()),
+            ],
+            &dir.join("log"),
+        )?;
+        wait_for_port(ports[1], std::slice::from_mut(&mut rsync))?;
+        let ports = proxies.clone().map(|(_, port)| port);
+        Ok(Cluster {
+            swift,
+            dir: dir.to_owned(),
+            proxies,
+            balancer: Arc::new(Balancer::new(&ports)),
+            running: BTreeMap::new(),
+            daemons: [Kind::Swift; NODES],
+            rsync: Some(rsync),
+        })
+    }
+
+    pub(super) fn ports(&self) -> [u16; 2] {
+        [self.proxies[0].1, self.proxies[1].1]
+    }
+
+    pub(super) fn program(&self, kind: Kind, name: &str) -> PathBuf {
+        self.dir.join(kind.folder()).join(name)
+    }
+
+    /// All servers, of one kind.
+    pub(super) fn start(&mut self, kind: Kind) -> Result<()> {
+        self.swift.start_memcached()?;
+        for part in all_parts() {
+            let process = self.spawn(part, kind)?;
+            self.running.insert(part, process);
+        }
+        all_parts().try_for_each(|part| self.wait(part))
+    }
+
+    /// One server stops, the other kind's starts in its place, on the same conf.
+    pub(super) fn swap(&mut self, part: Part, kind: Kind) -> Result<()> {
+        if let Part::Proxy(number) = part {
+            self.balancer.drain(number - 1)?;
+        }
+        if let Some(mut old) = self.running.remove(&part) {
+            if let Some(words) = old.ended() {
+                bail!("{part} had ended by itself: {words}");
+            }
+            if !old.stop() {
+                println!("{part} was killed: it did not end within ten seconds of SIGTERM");
+            }
+        }
+        let process = self.spawn(part, kind)?;
+        self.running.insert(part, process);
+        self.wait(part)?;
+        if let Part::Proxy(number) = part {
+            self.balancer.restore(number - 1);
+        }
+        Ok(())
+    }
+
+    fn spawn(&self, part: Part, kind: Kind) -> Result<Process> {
+        let (role, conf, number) = match part {
+            Part::Proxy(n) => ("proxy", self.proxies[n - 1].0.clone(), n),
+            Part::Account(n) => ("account", self.swift.server_conf("account", n), n),
+            Part::Container(n) => ("container", self.swift.server_conf("container", n), n),
+            Part::Object(n) => ("object", self.swift.server_conf("object", n), n),
+        };
+        let conf = conf.to_str().context("a path that is not UTF-8")?;
+        let name = format!("{}-{role}-{number}", kind.folder());
+        let program = self.program(kind, &format!("swift-{role}-server"));
+        Process::start(&name, &program, &[conf, "verbose"], &self.dir.join("log"))
+    }
+
+    /// Until it answers.
+    fn wait(&mut self, part: Part) -> Result<()> {
+        let port = match part {
+            Part::Proxy(n) => self.proxies[n - 1].1,
+            Part::Account(n) => self.swift.port_of("account", n),
+            Part::Container(n) => self.swift.port_of("container", n),
+            Part::Object(n) => self.swift.port_of("object", n),
+        };
+        let Some(process) = self.running.get_mut(&part) else {
+            bail!("{part} was not started");
+        };
+        wait_for(&part.to_string(), 60, || {
+            if let Some(words) = process.ended() {
+                bail!("{words}");
+            }
+            let answer = Connection::new(port).call("GET", "/healthcheck", &[], b"");
+            Ok(answer.is_ok_and(|answer| answer.status == 200))
+        })
+    }
+
+    pub(super) fn stop(&mut self) {
+        // The proxies first, so that no request is cut off at a server.
+        while let Some((_, mut process)) = self.running.pop_last() {
+            process.stop();
+        }
+        self.swift.stop();
+        if let Some(mut rsync) = self.rsync.take() {
+            rsync.stop();
+        }
+    }
+}
+
+fn all_parts() -> impl Iterator<Item = Part> {
+    let nodes = KINDS.into_iter().flat_map(|kind| {
+        (1..=NODES).map(move |node| match kind {
+            "account" => Part::Account(node),
+            "container" => Part::Container(node),
+            _ => Part::Object(node),
+        })
+    });
+    nodes.chain([Part::Proxy(1), Part::Proxy(2)])
+}

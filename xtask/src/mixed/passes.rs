@@ -1,0 +1,126 @@
+//! Passes of the background daemons, each node's by the implementation that has its daemons.
+
+use std::fs::File;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::cluster::{Cluster, Part};
+use super::confs::{NODES, SUPPRESSION_SECONDS};
+
+/// What brings a cluster into step: first what moves objects and rows, then what depends on them.
+const MENDING: [&[&str]; 2] = [
+    &[
+        "object-updater",
+        "object-replicator",
+        "object-reconstructor",
+        "container-replicator",
+    ],
+    &[
+        "container-sharder",
+        "container-updater",
+        "account-replicator",
+    ],
+];
+/// What must find nothing wrong.
+const LOOKING: &[&str] = &[
+    "object-auditor",
+    "container-auditor",
+    "account-auditor",
+    "account-reaper",
+];
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What these servers missed while they were away is brought to them, so that the next may go.
+pub(super) fn settle(cluster: &Cluster, parts: &[Part]) -> Result<()> {
+    std::thread::sleep(Duration::from_secs(SUPPRESSION_SECONDS));
+    let of_part = |part: &Part| -> &[&str] {
+        match part {
+            Part::Object(_) => &["object-replicator", "object-reconstructor"],
+            Part::Container(_) => &[
+                "object-updater",
+                "container-replicator",
+                "container-sharder",
+            ],
+            Part::Account(_) => &["container-updater", "account-replicator"],
+            Part::Proxy(_) => &[],
+        }
+    };
+    let daemons: Vec<&str> = parts.iter().flat_map(of_part).copied().collect();
+    pass(cluster, &daemons)
+}
+
+pub(super) fn mend(cluster: &Cluster) -> Result<()> {
+    MENDING
+        .iter()
+        .try_for_each(|daemons| pass(cluster, daemons))
+}
+
+pub(super) fn audit(cluster: &Cluster) -> Result<()> {
+    pass(cluster, LOOKING)
+}
+
+/// One pass of each on every node, all at once, as they run in any cluster.
+fn pass(cluster: &Cluster, daemons: &[&str]) -> Result<()> {
+    let everywhere = daemons
+        .iter()
+        .flat_map(|d| (1..=NODES).map(move |node| (d, node)));
+    let begun = everywhere.map(|(daemon, node)| Once::start(cluster, daemon, node));
+    let mut under_way = begun.collect::<Result<Vec<Once>>>()?;
+    let deadline = Instant::now() + PATIENCE;
+    while !under_way.is_empty() {
+        let mut left = Vec::new();
+        for mut once in under_way {
+            if !once.has_ended()? {
+                left.push(once);
+            }
+        }
+        under_way = left;
+        ensure!(Instant::now() < deadline, "{daemons:?} do not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// One daemon's one pass; killed when dropped.
+struct Once {
+    name: String,
+    child: Child,
+}
+
+impl Once {
+    fn start(cluster: &Cluster, daemon: &str, node: usize) -> Result<Once> {
+        let kind = cluster.daemons[node - 1];
+        let (role, _) = daemon.split_once('-').context("a daemon of no server")?;
+        let log = cluster.dir.join("log");
+        let name = format!("{}-{daemon}-{node}", kind.folder());
+        let mut files = File::options();
+        let out = files.create(true).append(true);
+        let out = out.open(log.join(format!("{name}.log")))?;
+        let child = Command::new(cluster.program(kind, &format!("swift-{daemon}")))
+            .arg(cluster.swift.server_conf(role, node))
+            .args(["once", "verbose"])
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        Ok(Once { name, child })
+    }
+
+    fn has_ended(&mut self) -> Result<bool> {
+        let Some(status) = self.child.try_wait()? else {
+            return Ok(false);
+        };
+        ensure!(status.success(), "{} ended with {status}", self.name);
+        Ok(true)
+    }
+}
+
+impl Drop for Once {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
