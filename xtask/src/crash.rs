@@ -6,10 +6,10 @@
 //! version after a crash, as in any Swift cluster whose replicas differ for a moment, but never
 //! anything but a whole version. Listings may lag behind and must catch up in time.
 
-mod check;
+pub(crate) mod check;
 mod device;
-mod keys;
-mod load;
+pub(crate) mod keys;
+pub(crate) mod load;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -13,6 +13,7 @@ mod console;
 mod crash;
 mod docs;
 mod fuzz;
+mod hosts;
 mod identity;
 mod interop;
 mod keystone;
@@ -67,6 +68,8 @@ enum Command {
     Console(console::Options),
     /// Kill the store at random moments, find everything it acknowledged; lose a device
     Crash(crash::Options),
+    /// A cluster over network namespaces: disks pulled, hosts killed, regions cut (needs root)
+    Hosts(hosts::Options),
     /// Two load drivers in two network namespaces, one killed mid-run (needs root)
     LabDrivers,
     /// The lab against live stores of every kind, and against stores that are not there
@@ -109,6 +112,7 @@ fn run(command: Command) -> Result<()> {
         Command::Interop => interop::run()?.finish(),
         Command::Console(options) => console::run(&options)?.finish(),
         Command::Crash(options) => crash::run(&options),
+        Command::Hosts(options) => hosts::run(&options)?.finish(),
         Command::LabDrivers => lab_drivers::run()?.finish(),
         Command::Lab(options) => lab_live::run(&options)?.finish(),
         Command::Bench(options) => bench::run(&options),

@@ -203,10 +203,15 @@ impl Account {
     }
 
     pub(crate) fn login_as(port: u16, user: &str, key: &str) -> Result<Account> {
+        Account::login_to((Ipv4Addr::LOCALHOST, port).into(), user, key)
+    }
+
+    /// The same at any address.
+    pub(crate) fn login_to(address: SocketAddr, user: &str, key: &str) -> Result<Account> {
         // A store that a benchmark has just overrun answers 503 for a while.
         let deadline = Instant::now() + Duration::from_secs(90);
         let (connection, response) = loop {
-            let mut connection = Connection::new(port);
+            let mut connection = Connection::to(address);
             let user = ("X-Auth-User", user);
             let response =
                 connection.call("GET", "/auth/v1.0", &[user, ("X-Auth-Key", key)], b"")?;
@@ -231,7 +236,7 @@ impl Account {
             .nth(3)
             .context("a storage URL without a path")?;
         Ok(Account {
-            port,
+            port: address.port(),
             token,
             path: format!("/{path}"),
             connection,
@@ -244,7 +249,7 @@ impl Account {
             port: self.port,
             token: self.token.clone(),
             path: self.path.clone(),
-            connection: Connection::new(self.port),
+            connection: Connection::to(self.connection.address),
         }
     }
 
