@@ -13,6 +13,7 @@ mod layout;
 mod network;
 mod settled;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
@@ -151,10 +152,16 @@ fn events(options: &Options, cluster: &mut Cluster, report: &mut Report) -> Resu
     let mut keys = clients::prepare(&mut proxies, options.objects, policy)?;
     let settled = Settled::of(cluster)?;
     settled.wait(cluster, Duration::from_secs(300))?;
+    let mut sides = clients::Sides::new();
+    for path in clients::changing(&keys) {
+        let of_path = cluster.layout.sides(&cluster.storage, &path)?;
+        sides.insert(path, of_path);
+    }
+    let sides = Arc::new(sides);
     let mut all = Vec::new();
     for event in events {
         if event == Event::Affinity {
-            affinity::run(cluster, report)?;
+            affinity::run(cluster, &settled, report)?;
             continue;
         }
         if options.coded && matches!(event, Event::CutRefused | Event::CutSilent) {
@@ -162,7 +169,9 @@ fn events(options: &Options, cluster: &mut Cluster, report: &mut Report) -> Resu
             continue;
         }
         let seed = options.seed.wrapping_add(all.len() as u64);
-        let clients = Clients::start(&proxies, std::mem::take(&mut keys), options.rate, seed);
+        let apart = matches!(event, Event::CutRefused | Event::CutSilent).then_some(&sides);
+        let keys_now = std::mem::take(&mut keys);
+        let clients = Clients::start(&proxies, keys_now, options.rate, seed, apart);
         let happened = happen(event, options, cluster, &settled);
         let (after, seen) = clients.stop()?;
         keys = after;

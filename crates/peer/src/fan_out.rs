@@ -157,8 +157,9 @@ async fn one_replica(
             continue;
         }
         let (parts, body) = answer.into_parts();
-        let body = match tokio::time::timeout(timeout, body.collect(MAX_ANSWER)).await {
-            Ok(Ok(body)) => body,
+        let collected = tokio::time::timeout(timeout, body.collect(MAX_ANSWER));
+        let body = match backends.unless_lost(node.address, collected).await {
+            Some(Ok(Ok(body))) => body,
             _ => {
                 nodes.limiter().increment(&node, "answer broken off");
                 continue;

@@ -29,7 +29,13 @@ pub(super) struct Seen {
     pub(super) took: Duration,
     pub(super) verb: &'static str,
     pub(super) error: Option<String>,
+    /// The error is a 503 to a POST while most primaries of the object were out of its proxy's
+    /// reach: there is no other server that could take it.
+    pub(super) without_quorum: bool,
 }
+
+/// How many primaries an object has in each region, by its path.
+pub(super) type Sides = BTreeMap<String, [usize; 2]>;
 
 /// A client's two ways into the cluster.
 pub(super) struct Proxies {
@@ -122,7 +128,14 @@ pub(super) fn prepare(
 
 impl Clients {
     /// `rate`: requests of each client in a second.
-    pub(super) fn start(proxies: &Proxies, keys: Vec<Vec<Key>>, rate: f64, seed: u64) -> Clients {
+    /// `cut`: while the regions may be apart, what lies where.
+    pub(super) fn start(
+        proxies: &Proxies,
+        keys: Vec<Vec<Key>>,
+        rate: f64,
+        seed: u64,
+        cut: Option<&Arc<Sides>>,
+    ) -> Clients {
         let stop = Arc::new(AtomicBool::new(false));
         let start = |(number, keys): (usize, Vec<Key>)| {
             let client = Client {
@@ -130,6 +143,8 @@ impl Clients {
                 keys,
                 random: Random::new(seed ^ (number as u64) << 32),
                 seen: Vec::new(),
+                cut: cut.cloned(),
+                tried: None,
             };
             let stop = stop.clone();
             std::thread::spawn(move || client.run(rate, &stop))
@@ -157,6 +172,9 @@ struct Client {
     keys: Vec<Key>,
     random: Random,
     seen: Vec<Seen>,
+    cut: Option<Arc<Sides>>,
+    /// The object of the last POST.
+    tried: Option<String>,
 }
 
 impl Client {
@@ -169,15 +187,27 @@ impl Client {
             // A request that took long delays the next ones: they are not made up for.
             due = (due + pace).max(Instant::now());
             let began = Instant::now();
+            self.tried = None;
             let (verb, result) = self.one();
+            let took = began.elapsed();
+            let error = result.err().map(|error| format!("{verb} {error:#}"));
             self.seen.push(Seen {
                 began,
-                took: began.elapsed(),
+                took,
                 verb,
-                error: result.err().map(|error| format!("{verb} {error:#}")),
+                without_quorum: error.as_ref().is_some_and(|e| self.is_without_quorum(e)),
+                error,
             });
         }
         (self.keys, self.seen)
+    }
+
+    fn is_without_quorum(&self, error: &str) -> bool {
+        let (Some(sides), Some(path)) = (&self.cut, &self.tried) else {
+            return false;
+        };
+        let there = sides.get(path).map_or(3, |sides| sides[self.proxies.first]);
+        there < 2 && error.contains(": 503")
     }
 
     fn one(&mut self) -> (&'static str, Result<()>) {
@@ -221,6 +251,7 @@ impl Client {
                 (self.proxies.call("PUT", &path, &[], &body), 201)
             }
             Write::Post { number } => {
+                self.tried = Some(path.clone());
                 let number = number.to_string();
                 let headers = [("X-Object-Meta-Posted", number.as_str())];
                 (self.proxies.call("POST", &path, &headers, b""), 202)
@@ -281,10 +312,16 @@ impl Client {
     }
 }
 
+/// Paths of all objects that clients change.
+pub(super) fn changing(keys: &[Vec<Key>]) -> impl Iterator<Item = String> {
+    keys.iter().flat_map(|keys| &keys[..CHANGING]).map(Key::path)
+}
+
 /// Errors by what they say, numbers aside.
 pub(super) fn kinds_of_errors<'a>(seen: impl Iterator<Item = &'a Seen>) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
-    for error in seen.filter_map(|seen| seen.error.as_ref()) {
+    let counted = seen.filter(|seen| !seen.without_quorum);
+    for error in counted.filter_map(|seen| seen.error.as_ref()) {
         let words = error.splitn(3, ' ').collect::<Vec<_>>();
         let kind = match words[..] {
             [verb, path, rest] if path.ends_with(':') => {

@@ -14,6 +14,8 @@ pub(super) struct Figures {
     /// All requests of the clients.
     pub(super) requests: usize,
     pub(super) errors: usize,
+    /// POSTs refused while most primaries of their object were in the other region: not errors.
+    pub(super) without_quorum: usize,
     /// The errors by what they say.
     pub(super) error_kinds: BTreeMap<String, usize>,
     pub(super) before: Latency,
@@ -75,7 +77,11 @@ impl Figures {
             event,
             fault_seconds: (end - fault).as_secs_f64(),
             requests: seen.len(),
-            errors: seen.iter().filter(|s| s.error.is_some()).count(),
+            errors: seen
+                .iter()
+                .filter(|s| s.error.is_some() && !s.without_quorum)
+                .count(),
+            without_quorum: seen.iter().filter(|s| s.without_quorum).count(),
             error_kinds: kinds_of_errors(seen.iter()),
             before: of(&|s| s.began < fault),
             during: of(&|s| s.began >= fault && s.began < end),
@@ -101,17 +107,18 @@ impl Figures {
 /// A Markdown table.
 pub(super) fn table(all: &[Figures]) -> String {
     let mut text = String::from(
-        "| event | requests | errors | p50 ms before / during / after | p99 ms before / during / \
-         after | slowest ms | whole again s | lost |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n",
+        "| event | requests | errors | no quorum there | p50 ms before / during / after | p99 ms before / during / \
+         after | slowest ms | whole again s | lost |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for of in all {
         let (before, during, after) = (&of.before, &of.during, &of.after);
         let slowest = during.max_ms.max(after.max_ms);
         text.push_str(&format!(
-            "| {} | {} | {} | {:.0} / {:.0} / {:.0} | {:.0} / {:.0} / {:.0} | {slowest:.0} | {:.1} | {} |\n",
+            "| {} | {} | {} | {} | {:.0} / {:.0} / {:.0} | {:.0} / {:.0} / {:.0} | {slowest:.0} | {:.1} | {} |\n",
             of.event,
             of.requests,
             of.errors,
+            of.without_quorum,
             before.p50_ms,
             during.p50_ms,
             after.p50_ms,

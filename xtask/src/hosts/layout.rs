@@ -16,6 +16,9 @@ use crate::workspace::run_quiet;
 pub(super) const PROXY_PORT: u16 = 8080;
 pub(super) const KINDS: [(&str, u16); 3] =
     [("account", 6202), ("container", 6201), ("object", 6200)];
+/// The rings of the second policy, and of the one that is erasure-coded.
+pub(super) const SECOND: &str = "object-1";
+pub(super) const FRAGMENTS: &str = "object-2";
 const PARTITION_POWER: &str = "7";
 /// Of the erasure-coded policy: data and parity, as many as there are devices less two.
 const CODED: (usize, usize) = (4, 2);
@@ -28,6 +31,9 @@ swift_hash_path_suffix = hosts
 [storage-policy:0]
 name = replicated
 default = yes
+
+[storage-policy:1]
+name = second
 ";
 
 const PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache tempauth copy \
@@ -40,7 +46,8 @@ pub(super) struct Storage {
     pub(super) disks: Vec<Disk>,
 }
 
-/// Options of proxies beyond the defaults: sections of the conf.
+/// Options of a proxy beyond the defaults.
+#[derive(Clone, Copy, Default)]
 pub(super) struct ProxyOptions<'a> {
     /// Lines of `[app:proxy-server]`.
     pub(super) app: &'a str,
@@ -64,7 +71,7 @@ impl Layout {
             let (data, parity) = CODED;
             let _ = write!(
                 text,
-                "\n[storage-policy:1]\nname = coded\npolicy_type = erasure_coding\n\
+                "\n[storage-policy:2]\nname = coded\npolicy_type = erasure_coding\n\
                  ec_type = isa_l_rs_vand\nec_num_data_fragments = {data}\n\
                  ec_num_parity_fragments = {parity}\nec_object_segment_size = 65536\n"
             );
@@ -80,8 +87,9 @@ impl Layout {
     /// Each ring's name, the server it is of, its replicas.
     pub(super) fn rings(&self) -> Vec<(&'static str, u16, usize)> {
         let mut rings: Vec<_> = KINDS.iter().map(|(kind, port)| (*kind, *port, 3)).collect();
+        rings.push((SECOND, 6200, 3));
         if self.coded {
-            rings.push(("object-1", 6200, CODED.0 + CODED.1));
+            rings.push((FRAGMENTS, 6200, CODED.0 + CODED.1));
         }
         rings
     }
@@ -132,6 +140,29 @@ impl Layout {
         Ok(all)
     }
 
+    /// How many primaries of an object of the first policy lie in each region.
+    pub(super) fn sides(&self, storage: &[Storage], path: &str) -> Result<[usize; 2]> {
+        let program = self.etc.join("swift-get-nodes");
+        if !program.exists() {
+            std::os::unix::fs::symlink(&self.binary, &program)?;
+        }
+        let mut command = Command::new(program);
+        command.arg("-d").arg(&self.etc).arg(self.etc.join("object.ring.gz"));
+        let text = run_quiet(command.args(["AUTH_test"]).args(path[1..].splitn(2, '/')))?;
+        let primaries = text
+            .lines()
+            .filter(|line| line.starts_with("Server:Port Device") && !line.contains("[Handoff]"));
+        let mut sides = [0; 2];
+        for line in primaries {
+            let of_line = |node: &&Storage| line.contains(&format!("\t{}:", node.host.address));
+            let node = storage.iter().find(of_line);
+            let node = node.with_context(|| format!("whose address is this: {line}"))?;
+            sides[usize::from(node.host.region) - 1] += 1;
+        }
+        ensure!(sides[0] + sides[1] == 3, "{path} is on {sides:?} servers");
+        Ok(sides)
+    }
+
     pub(super) fn proxy_conf(&self, host: &Host, options: &ProxyOptions<'_>) -> Result<PathBuf> {
         let text = format!(
             "[DEFAULT]\nbind_ip = {ip}\nbind_port = {PROXY_PORT}\nswift_dir = {etc}\n\
@@ -162,7 +193,7 @@ impl Layout {
         for (kind, port) in KINDS {
             let mut text = format!(
                 "[DEFAULT]\nbind_ip = {ip}\nbind_port = {port}\nswift_dir = {etc}\n\
-                 devices = {devices}\nmount_check = true\nworkers = 2\n\
+                 devices = {devices}\nmount_check = true\nworkers = 2\nmetrics = on\n\
                  recon_cache_path = {cache}\n\n\
                  [pipeline:main]\npipeline = healthcheck recon {kind}-server\n\n\
                  [app:{kind}-server]\nuse = egg:swift#{kind}\n\n\

@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Result, bail};
 
 use super::cluster::Cluster;
+use super::layout::{FRAGMENTS, SECOND};
 
 /// What is younger may be on its way: an upload's last replica is not waited for.
 const YOUNG: Duration = Duration::from_secs(3);
@@ -35,7 +36,23 @@ impl Amiss {
 }
 
 /// Everything of one ring: hash to device to file names.
-type Found = BTreeMap<(u32, String), BTreeMap<String, BTreeSet<String>>>;
+pub(super) type Found = BTreeMap<(u32, String), BTreeMap<String, BTreeSet<String>>>;
+
+/// What there is of a ring's.
+pub(super) fn found(cluster: &Cluster, ring: &str) -> Found {
+    let folder = match ring {
+        "object" => "objects",
+        SECOND => "objects-1",
+        FRAGMENTS => "objects-2",
+        "container" => "containers",
+        _ => "accounts",
+    };
+    let mut found = Found::new();
+    for disk in cluster.storage.iter().flat_map(|node| &node.disks) {
+        collect(&disk.path.join(folder), &disk.name, &mut found);
+    }
+    found
+}
 
 impl Settled {
     pub(super) fn of(cluster: &Cluster) -> Result<Settled> {
@@ -49,17 +66,7 @@ impl Settled {
         let old = (now - YOUNG).as_secs_f64();
         let mut amiss = Amiss::default();
         for (ring, _, _) in cluster.layout.rings() {
-            let folder = match ring {
-                "object" => "objects",
-                "object-1" => "objects-1",
-                "container" => "containers",
-                _ => "accounts",
-            };
-            let mut found = Found::new();
-            for disk in cluster.storage.iter().flat_map(|node| &node.disks) {
-                collect(&disk.path.join(folder), &disk.name, &mut found);
-            }
-            for ((partition, _), holders) in &found {
+            for ((partition, _), holders) in &found(cluster, ring) {
                 self.judge(ring, *partition, holders, old, &mut amiss);
             }
         }
@@ -78,7 +85,7 @@ impl Settled {
         if files.iter().any(|file| stamp(file) > old) {
             return;
         }
-        let fragments = ring == "object-1";
+        let fragments = ring == FRAGMENTS;
         let primaries = self
             .assigned
             .iter()
