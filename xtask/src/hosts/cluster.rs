@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::process::Signal;
 
 use super::disks::Disk;
 use super::layout::{KINDS, Layout, PROXY_PORT, ProxyOptions, Storage};
@@ -161,13 +160,6 @@ impl Cluster {
         self.stop_proxy(number);
         self.layout.proxy_conf(&self.proxies[number], options)?;
         self.start_proxy(number)
-    }
-
-    /// Stops a storage host's processes where they are, or lets them go on.
-    pub(super) fn freeze_storage(&self, number: usize, frozen: bool) {
-        if let Some(process) = &self.processes[number] {
-            process.signal(if frozen { Signal::STOP } else { Signal::CONT });
-        }
     }
 
     /// Everything's last words, for an error.
