@@ -1,8 +1,8 @@
 //! Nodes that fail too often are left alone for a while (`error_suppression_*`).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;

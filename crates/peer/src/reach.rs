@@ -202,8 +202,7 @@ mod tests {
         socket.listen(0).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap();
         let mut held = Vec::new();
-        while let Ok(Ok(stream)) =
-            tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await
+        while let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await
         {
             held.push(stream);
         }
@@ -220,7 +219,7 @@ mod tests {
             .unless_lost(address, std::future::pending::<()>())
             .await;
         assert!(waited.is_none());
-        assert!(start.elapsed() < INTERVAL, "{:?}", start.elapsed());
+        assert!(start.elapsed() < INTERVAL * 10, "{:?}", start.elapsed());
         assert!(reach.is_lost(address));
         // Its queue has room again.
         drop(held);

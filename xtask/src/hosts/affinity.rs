@@ -37,7 +37,11 @@ pub(super) fn run(cluster: &mut Cluster, settled: &Settled, report: &mut Report)
         let address = cluster.proxy_address(proxy);
         let mut account = Account::login_to(address, "test:tester", "testing")?;
         let container = format!("/affinity-{number}");
-        let policy = if ring == SECOND { "second" } else { "replicated" };
+        let policy = if ring == SECOND {
+            "second"
+        } else {
+            "replicated"
+        };
         let headers = [("X-Storage-Policy", policy)];
         account.must("PUT", &container, "", &headers, b"")?;
         report.tell(&format!("write affinity {words}"), || {
@@ -97,12 +101,7 @@ fn region_of(cluster: &Cluster, device: &str) -> Option<u8> {
 }
 
 /// No read leaves the region: of three replicas over two, each has at least one.
-fn reads(
-    cluster: &Cluster,
-    account: &mut Account,
-    container: &str,
-    region: u8,
-) -> Result<String> {
+fn reads(cluster: &Cluster, account: &mut Account, container: &str, region: u8) -> Result<String> {
     let before = served(cluster)?;
     for number in 0..OBJECTS {
         let path = format!("{container}/{number}");

@@ -29,8 +29,9 @@ pub(super) struct Seen {
     pub(super) took: Duration,
     pub(super) verb: &'static str,
     pub(super) error: Option<String>,
-    /// The error is a 503 to a POST while most primaries of the object were out of its proxy's
-    /// reach: there is no other server that could take it.
+    /// The error is a 503 where no quorum lived: a POST while most primaries of the object were out
+    /// of its proxy's reach (no other server could take it), or an erasure-coded upload that lost
+    /// two of its six servers half way.
     pub(super) without_quorum: bool,
 }
 
@@ -312,9 +313,22 @@ impl Client {
     }
 }
 
+/// Uploads of fragments that were under way when a host, and with it two of their servers, died.
+pub(super) fn excuse_fragments(seen: &mut [Seen], died: Instant) {
+    for seen in seen {
+        let under_way = seen.began < died + Duration::from_secs(1) && seen.began + seen.took > died;
+        let error = seen.error.as_deref().unwrap_or("");
+        if under_way && error.starts_with("PUT") && error.contains(": 503") {
+            seen.without_quorum = true;
+        }
+    }
+}
+
 /// Paths of all objects that clients change.
 pub(super) fn changing(keys: &[Vec<Key>]) -> impl Iterator<Item = String> {
-    keys.iter().flat_map(|keys| &keys[..CHANGING]).map(Key::path)
+    keys.iter()
+        .flat_map(|keys| &keys[..CHANGING])
+        .map(Key::path)
 }
 
 /// Errors by what they say, numbers aside.

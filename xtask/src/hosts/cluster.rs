@@ -96,7 +96,10 @@ impl Cluster {
 
     fn start_proxy(&mut self, number: usize) -> Result<()> {
         let host = self.proxies[number].clone();
-        let conf = self.layout.etc.join(format!("proxy-server/{}.conf", host.name));
+        let conf = self
+            .layout
+            .etc
+            .join(format!("proxy-server/{}.conf", host.name));
         let index = self.storage.len() + number;
         self.serve(index, &host, &[conf])?;
         self.wait_for(index, self.proxy_address(number))

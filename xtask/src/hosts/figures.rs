@@ -14,7 +14,7 @@ pub(super) struct Figures {
     /// All requests of the clients.
     pub(super) requests: usize,
     pub(super) errors: usize,
-    /// POSTs refused while most primaries of their object were in the other region: not errors.
+    /// Refused where no quorum lived, which is no error: see [`Seen::without_quorum`].
     pub(super) without_quorum: usize,
     /// The errors by what they say.
     pub(super) error_kinds: BTreeMap<String, usize>,

@@ -97,7 +97,10 @@ impl Layout {
     /// Weights are equal: the regions have the same share of every ring.
     pub(super) fn build_rings(&self, storage: &[Storage]) -> Result<()> {
         for (name, port, replicas) in self.rings() {
-            self.ring(name, &["create", PARTITION_POWER, &replicas.to_string(), "0"])?;
+            self.ring(
+                name,
+                &["create", PARTITION_POWER, &replicas.to_string(), "0"],
+            )?;
             for node in storage {
                 let (region, zone, ip) = (node.host.region, node.zone, node.host.address);
                 for disk in &node.disks {
@@ -120,9 +123,15 @@ impl Layout {
     /// Which partitions belong on each device.
     pub(super) fn assigned(&self, name: &str, disk: &Disk) -> Result<BTreeSet<u32>> {
         let text = self.ring(name, &["list_parts", &format!("/{}", disk.name)])?;
-        let first = text.lines().filter_map(|line| line.split_whitespace().next());
+        let first = text
+            .lines()
+            .filter_map(|line| line.split_whitespace().next());
         let parts: BTreeSet<u32> = first.filter_map(|word| word.parse().ok()).collect();
-        ensure!(!parts.is_empty(), "{} has no partitions of {name}", disk.name);
+        ensure!(
+            !parts.is_empty(),
+            "{} has no partitions of {name}",
+            disk.name
+        );
         Ok(parts)
     }
 
@@ -147,7 +156,10 @@ impl Layout {
             std::os::unix::fs::symlink(&self.binary, &program)?;
         }
         let mut command = Command::new(program);
-        command.arg("-d").arg(&self.etc).arg(self.etc.join("object.ring.gz"));
+        command
+            .arg("-d")
+            .arg(&self.etc)
+            .arg(self.etc.join("object.ring.gz"));
         let text = run_quiet(command.args(["AUTH_test"]).args(path[1..].splitn(2, '/')))?;
         let primaries = text
             .lines()

@@ -282,9 +282,9 @@ pub(super) fn ensure_reached(hosts: &[Host]) -> Result<()> {
     for host in hosts {
         // A port nobody listens on: refused by the host itself, if it is there.
         let address = (host.address, 9).into();
-        let tried = std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(3));
-        let refused =
-            matches!(&tried, Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused);
+        let tried =
+            std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(3));
+        let refused = matches!(&tried, Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused);
         ensure!(
             refused,
             "{} at {} is not reached: {tried:?}",
