@@ -209,7 +209,7 @@ fn happen(
     std::thread::sleep(CALM);
     println!("{}", event.words());
     let fault = Instant::now();
-    // Of the second host: the first of region 2 is another time's.
+    // A disk of region 1, a host of region 2.
     let (host, last) = (1, cluster.storage.len() - 1);
     match event {
         Event::PullDisk => cluster.storage[host].disks[0].pull()?,

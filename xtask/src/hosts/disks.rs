@@ -34,6 +34,27 @@ impl Disk {
     }
 }
 
+/// Why there can be no disks here: objects have extended attributes, which file systems in memory
+/// have since Linux 6.6.
+pub(super) fn missing() -> Option<String> {
+    let folder = tempfile::tempdir().ok()?;
+    let trial = Disk {
+        name: "trial".to_owned(),
+        path: folder.path().join("trial"),
+    };
+    if let Err(error) = trial.plug_in() {
+        let words = format!("{error:#}").replace('\n', " ");
+        return Some(format!("no file systems can be mounted here: {words}"));
+    }
+    let none = rustix::fs::XattrFlags::empty();
+    let set = rustix::fs::setxattr(&trial.path, "user.trial", b"1", none);
+    unmount_below(folder.path());
+    let error = set.err()?;
+    Some(format!(
+        "tmpfs has no extended attributes here (Linux 6.6 has): {error}"
+    ))
+}
+
 /// Unmounts all that is mounted below a folder.
 pub(super) fn unmount_below(dir: &Path) {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();

@@ -89,7 +89,9 @@ pub(super) fn missing() -> Option<String> {
     let made = ip(&format!("netns add {trial}"))
         .and_then(|()| ip(&format!("-n {trial} link add trial type bridge")));
     let _ = ip(&format!("netns del {trial}"));
-    let error = made.err()?;
+    let Err(error) = made else {
+        return super::disks::missing();
+    };
     let words = format!("{error:#}").replace('\n', " ");
     Some(format!("no network namespaces here: {words}"))
 }
