@@ -14,6 +14,7 @@ mod console;
 mod crash;
 mod docs;
 mod fuzz;
+mod hosts;
 mod identity;
 mod interop;
 mod keystone;
@@ -72,6 +73,8 @@ enum Command {
     Crash(crash::Options),
     /// OpenStack Swift and Cairn in one cluster, nodes swapped from one to the other under load
     Mixed(mixed::Options),
+    /// A cluster over network namespaces: disks pulled, hosts killed, regions cut (needs root)
+    Hosts(hosts::Options),
     /// Two load drivers in two network namespaces, one killed mid-run (needs root)
     LabDrivers,
     /// The lab against live stores of every kind, and against stores that are not there
@@ -115,6 +118,7 @@ fn run(command: Command) -> Result<()> {
         Command::Console(options) => console::run(&options)?.finish(),
         Command::Crash(options) => crash::run(&options),
         Command::Mixed(options) => mixed::run(&options),
+        Command::Hosts(options) => hosts::run(&options)?.finish(),
         Command::LabDrivers => lab_drivers::run()?.finish(),
         Command::Lab(options) => lab_live::run(&options)?.finish(),
         Command::Bench(options) => bench::run(&options),

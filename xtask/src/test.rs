@@ -8,8 +8,7 @@ use crate::report::Report;
 use crate::venv::Venv;
 use crate::workspace::{build_cairn, cargo, install, run as run_program};
 use crate::{
-    clients, conformance, console, crash, docs, fuzz, identity, interop, lab_drivers, lab_live,
-    mixed, sim,
+    clients, conformance, console, crash, docs, fuzz, hosts, identity, interop, lab_drivers, lab_live, mixed, sim,
 };
 
 #[derive(Args)]
@@ -69,6 +68,7 @@ fn against_the_store(report: &mut Report, options: &Options) {
         ("interop", interop::run),
         ("lab", || lab_live::run(&lab_live::Options::default())),
         ("lab drivers", lab_drivers::run),
+        ("hosts", || hosts::run(&hosts::Options::short())),
     ] {
         match part() {
             Ok(of_part) => report.add(&of_part),

@@ -208,10 +208,15 @@ impl Account {
     }
 
     pub(crate) fn login_as(port: u16, user: &str, key: &str) -> Result<Account> {
+        Account::login_to((Ipv4Addr::LOCALHOST, port).into(), user, key)
+    }
+
+    /// The same at any address.
+    pub(crate) fn login_to(address: SocketAddr, user: &str, key: &str) -> Result<Account> {
         // A store that a benchmark has just overrun answers 503 for a while.
         let deadline = Instant::now() + Duration::from_secs(90);
         let (connection, response) = loop {
-            let mut connection = Connection::new(port);
+            let mut connection = Connection::to(address);
             let user = ("X-Auth-User", user);
             let response =
                 connection.call("GET", "/auth/v1.0", &[user, ("X-Auth-Key", key)], b"")?;
@@ -236,7 +241,7 @@ impl Account {
             .nth(3)
             .context("a storage URL without a path")?;
         Ok(Account {
-            port,
+            port: address.port(),
             token,
             path: format!("/{path}"),
             connection,
@@ -252,6 +257,7 @@ impl Account {
             path: self.path.clone(),
             connection: Connection::new(self.port),
             balanced: None,
+            connection: Connection::to(self.connection.address),
         }
     }
 

@@ -61,6 +61,12 @@ pub(crate) fn build_release(package: &str) -> Result<PathBuf> {
     Ok(target().join("release").join(package))
 }
 
+/// Builds one package without optimisation and says where its program is.
+pub(crate) fn build_debug(package: &str) -> Result<PathBuf> {
+    run(cargo().args(["build", "--package", package]))?;
+    Ok(target().join("debug").join(package))
+}
+
 /// Cairn's program: built here, or the one that `$CAIRN_BINARY` names.
 pub(crate) fn build_cairn() -> Result<PathBuf> {
     if let Some(binary) = std::env::var_os("CAIRN_BINARY") {

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cairn_http::client::{CallError, Client};
 use cairn_http::{Handler, Request, Response, Service};
+
+use crate::reach::Reach;
 
 /// A network of a simulator's: carries every call, to servers of this process.
 pub trait Network: Send + Sync {
@@ -25,6 +27,7 @@ pub struct Backends {
     local: RwLock<HashMap<SocketAddr, Handler>>,
     client: Client,
     connect_timeout: Duration,
+    reach: Arc<Reach>,
 }
 
 impl Backends {
@@ -36,6 +39,7 @@ impl Backends {
             local: RwLock::default(),
             client,
             connect_timeout,
+            reach: Reach::new(connect_timeout),
         })
     }
 
@@ -46,6 +50,7 @@ impl Backends {
             local: RwLock::default(),
             client: Client::new(Duration::from_secs(1), 1, Duration::from_secs(1)),
             connect_timeout: Duration::from_secs(1),
+            reach: Reach::new(Duration::from_secs(1)),
         })
     }
 
@@ -74,6 +79,24 @@ impl Backends {
             .cloned()
     }
 
+    /// Which hosts are lost.
+    pub fn reach(&self) -> &Arc<Reach> {
+        &self.reach
+    }
+
+    /// The future's outcome, which comes of the server at `address`; `None` when its host is lost
+    /// before that.
+    pub async fn unless_lost<T>(
+        &self,
+        address: SocketAddr,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
+        match self.is_in_process(address) {
+            true => Some(future.await),
+            false => self.reach.unless_lost(address, future).await,
+        }
+    }
+
     /// Calls the server at `address`; the request's URI is a path and query. `timeout` bounds the
     /// wait for the response's head, from now. Dropping the future cancels the request.
     pub async fn call(
@@ -96,7 +119,28 @@ impl Backends {
                     address,
                     after: timeout,
                 }),
-            None => self.client.call(address, request, timeout).await,
+            None => self.call_over_network(address, request, timeout).await,
         }
+    }
+
+    async fn call_over_network(
+        &self,
+        address: SocketAddr,
+        request: Request,
+        timeout: Duration,
+    ) -> Result<Response, CallError> {
+        if self.reach.is_lost(address) {
+            let reason = "the host does not answer".to_owned();
+            return Err(CallError::Connect { address, reason });
+        }
+        let start = Instant::now();
+        let call = self.client.call(address, request, timeout);
+        let answer = self.reach.unless_lost(address, call).await;
+        answer.unwrap_or_else(|| {
+            Err(CallError::Timeout {
+                address,
+                after: start.elapsed(),
+            })
+        })
     }
 }

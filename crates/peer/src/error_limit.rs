@@ -1,19 +1,22 @@
 //! Nodes that fail too often are left alone for a while (`error_suppression_*`).
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::warn;
 
 use crate::nodes::Node;
+use crate::reach::Reach;
 
 /// Counts errors per device; more than `limit` of them suppress it for `interval` after the last.
+/// A device on a host that is lost is left alone as long as that is so, and no errors are counted.
 pub struct ErrorLimiter {
     interval: Duration,
     limit: u32,
+    reach: Option<Arc<Reach>>,
     /// How many devices have errors noted: zero lets the common path skip the lock.
     noted: AtomicUsize,
     errors: Mutex<HashMap<(std::net::SocketAddr, String), Errors>>,
@@ -29,13 +32,28 @@ impl ErrorLimiter {
         ErrorLimiter {
             interval,
             limit,
+            reach: None,
             noted: AtomicUsize::new(0),
             errors: Mutex::default(),
         }
     }
 
+    /// Knows which hosts are lost, too.
+    pub fn with_reach(mut self, reach: Arc<Reach>) -> Self {
+        self.reach = Some(reach);
+        self
+    }
+
+    fn is_lost(&self, node: &Node) -> bool {
+        let reach = self.reach.as_ref();
+        reach.is_some_and(|reach| reach.is_lost(node.address))
+    }
+
     /// Is this device to be left alone now?
     pub fn is_limited(&self, node: &Node) -> bool {
+        if self.is_lost(node) {
+            return true;
+        }
         if self.noted.load(Ordering::Relaxed) == 0 {
             return false;
         }
@@ -54,6 +72,9 @@ impl ErrorLimiter {
 
     /// One more error.
     pub fn increment(&self, node: &Node, what: &str) {
+        if self.is_lost(node) {
+            return;
+        }
         let count = self.note(node, 1);
         if count == self.limit + 1 {
             warn!(node = %node.name(), what, "node failed too often; left alone for a while");

@@ -85,6 +85,7 @@ pub async fn fan_out(
     node_count: usize,
     patience: Patience,
 ) -> Vec<Answer> {
+    let is_post = request.method == Method::POST;
     let request = Arc::new(request);
     let (tx, mut rx) = mpsc::channel(headers.len().max(1));
     for head in headers {
@@ -112,12 +113,17 @@ pub async fn fan_out(
             break;
         }
     }
+    // Replicas that missed an object say 404 to its POST. Who has it may be the slowest.
+    let post_quorum = match is_post && quorum::have_quorum_of(&statuses, 404, quorum) {
+        true => patience.node,
+        false => patience.post_quorum,
+    };
     let rest = async {
         while let Some(answer) = rx.recv().await {
             take(answer, &mut answers, &mut statuses);
         }
     };
-    let _ = tokio::time::timeout(patience.post_quorum, rest).await;
+    let _ = tokio::time::timeout(post_quorum, rest).await;
     while answers.len() < node_count {
         answers.push(Answer::none());
     }
@@ -157,8 +163,9 @@ async fn one_replica(
             continue;
         }
         let (parts, body) = answer.into_parts();
-        let body = match tokio::time::timeout(timeout, body.collect(MAX_ANSWER)).await {
-            Ok(Ok(body)) => body,
+        let collected = tokio::time::timeout(timeout, body.collect(MAX_ANSWER));
+        let body = match backends.unless_lost(node.address, collected).await {
+            Some(Ok(Ok(body))) => body,
             _ => {
                 nodes.limiter().increment(&node, "answer broken off");
                 continue;

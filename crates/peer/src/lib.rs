@@ -10,6 +10,7 @@ pub mod fan_out;
 pub mod nodes;
 pub mod put;
 pub mod quorum;
+pub mod reach;
 pub mod rings;
 pub mod two_phase;
 
@@ -17,4 +18,5 @@ pub use backends::{Answered, Backends, Network};
 pub use cairn_http::client::CallError;
 pub use error_limit::ErrorLimiter;
 pub use nodes::{Node, Nodes};
+pub use reach::Reach;
 pub use rings::{LoadedRing, Rings, RingsError};

@@ -27,6 +27,11 @@ pub fn have_quorum(statuses: &[u16], quorum: usize) -> bool {
     })
 }
 
+/// Do `quorum` of these agree on this very status?
+pub fn have_quorum_of(statuses: &[u16], status: u16, quorum: usize) -> bool {
+    statuses.iter().filter(|s| **s == status).count() >= quorum
+}
+
 /// The index of the answer to give: the highest status of the class that a quorum agrees on.
 /// `avoid`: answers that count but may not be chosen. `None`: no quorum, the answer is 503.
 pub fn best_index(statuses: &[u16], quorum: usize, avoid: &[bool]) -> Option<usize> {

@@ -56,7 +56,8 @@ impl Proxy {
         let limiter = ErrorLimiter::new(
             options.error_suppression_interval,
             options.error_suppression_limit,
-        );
+        )
+        .with_reach(Arc::clone(backends.reach()));
         let proxy = Proxy {
             timings: Arc::new(Timings::new(options.timing_expiry)),
             affinities,

@@ -495,13 +495,16 @@ impl Streaming {
             return None;
         }
         loop {
-            let broken = match self.body.next_chunk_within(self.read.timeout).await {
-                Some(Ok(chunk)) => {
+            let next = self.body.next_chunk_within(self.read.timeout);
+            let backends = &self.read.backends;
+            let broken = match backends.unless_lost(self.node.address, next).await {
+                Some(Some(Ok(chunk))) => {
                     self.resume.next += chunk.len() as u64;
                     return Some(Ok(chunk));
                 }
-                Some(Err(error)) => error.to_string(),
-                None => "ended early".into(),
+                Some(Some(Err(error))) => error.to_string(),
+                Some(None) => "ended early".into(),
+                None => "the host does not answer".into(),
             };
             warn!(
                 node = %self.node.name(), path = %self.read.path, reason = broken,

@@ -36,6 +36,8 @@ enum Mood {
     Silent,
     /// Has a newer tombstone.
     Deleted,
+    /// Does what it is told after the others have answered.
+    Late,
 }
 
 struct Fake {
@@ -93,6 +95,9 @@ impl Fake {
             }
             (_, "GET") => self.get(mood, &parts),
             (_, method) => {
+                if mood == Mood::Late {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
                 let all = match body.collect(1 << 24).await {
                     Ok(all) => all,
                     Err(_) => return respond::standard(respond::status(499)),
@@ -439,6 +444,21 @@ async fn a_delete_needs_a_quorum_and_a_404_counts_for_it() {
     }
     let response = cluster.send("DELETE", &[], Body::empty()).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+}
+
+#[tokio::test]
+async fn a_post_that_most_replicas_missed_waits_for_who_has_the_object() {
+    let cluster = Cluster::new(b"");
+    // The other copies are on handoffs, as after an upload in a part of the cluster.
+    cluster.set_primaries([Mood::Empty, Mood::Empty, Mood::Late]);
+    let response = cluster.send("POST", &[], Body::empty()).await;
+    assert_eq!(response.status(), StatusCode::ACCEPTED);
+    for id in handoffs() {
+        cluster.set(id, Mood::Empty);
+    }
+    cluster.set_primaries([Mood::Empty; 3]);
+    let response = cluster.send("POST", &[], Body::empty()).await;
+    assert_eq!(response.status(), StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]

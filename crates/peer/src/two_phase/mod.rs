@@ -112,8 +112,12 @@ impl TwoPhasePut {
         } else {
             let (feed, pieces) = mpsc::channel(DEPTH);
             let head = wire::head(node.address, &uri, &headers);
-            let conversation =
-                wire::converse(node.address, backends.connect_timeout(), head, pieces, told);
+            let (backends, address) = (backends.clone(), node.address);
+            let conversation = async move {
+                let spoken =
+                    wire::converse(address, backends.connect_timeout(), head, pieces, told);
+                backends.unless_lost(address, spoken).await;
+            };
             (Feed::Wire(feed), tokio::spawn(conversation))
         };
         let mut put = TwoPhasePut {

@@ -23,7 +23,7 @@ use cairn_types::PolicyIndex;
 use http::StatusCode;
 use http::request::Parts;
 use thiserror::Error;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::Inner;
@@ -157,13 +157,23 @@ impl Receiver {
     async fn receive(&self, input: &mut Input) -> Result<(), Broken> {
         // The answer begins now: the sender waits for it.
         self.say("").await?;
-        let _turn = match &self.inner.replication_turns {
-            Some(turns) => Some(turns.try_acquire().map_err(|_| Broken::Busy)?),
-            None => None,
-        };
+        let _turn = self.turn().await?;
         let _locks = self.lock().await?;
         self.missing_check(input).await?;
         self.updates(input).await
+    }
+
+    /// A turn among all conversations of the server. Senders wait for theirs: who was sent away would
+    /// come back with its next pass only, and many come at once when a host or a region is back.
+    async fn turn(&self) -> Result<Option<SemaphorePermit<'_>>, Broken> {
+        let Some(turns) = &self.inner.replication_turns else {
+            return Ok(None);
+        };
+        let after = self.inner.config.replication_lock_timeout;
+        match tokio::time::timeout(after, turns.acquire()).await {
+            Ok(Ok(turn)) => Ok(Some(turn)),
+            _ => Err(Broken::Busy),
+        }
     }
 
     /// The partition, so that it is not handed over meanwhile, and a turn on the device: among

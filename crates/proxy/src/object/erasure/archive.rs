@@ -253,8 +253,13 @@ impl Archives {
     ) -> Result<Vec<Bytes>, String> {
         let timeout = self.fetch.timeout;
         loop {
-            let reads = self.archives.iter_mut();
-            let reads = join_all(reads.map(|archive| archive.read(range, codec, timeout)));
+            let (reads, backends) = (self.archives.iter_mut(), &self.fetch.backends);
+            let reads = join_all(reads.map(|archive| async move {
+                let address = archive.node.address;
+                let read = archive.read(range, codec, timeout);
+                let outcome = backends.unless_lost(address, read).await;
+                outcome.unwrap_or_else(|| Err("the host does not answer".into()))
+            }));
             let failures: Vec<(usize, String)> = reads
                 .await
                 .into_iter()

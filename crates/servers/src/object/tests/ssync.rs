@@ -178,13 +178,38 @@ async fn only_so_many_at_once() {
         let answer = String::from_utf8_lossy(&answer).into_owned();
         assert!(answer.contains(&format!("{what} is locked")), "{answer}");
     }
+}
+
+#[tokio::test]
+async fn a_sender_waits_for_its_turn() {
+    let world = world_with(|config| {
+        config.replication_concurrency = 1;
+        config.replication_lock_timeout = Duration::from_millis(500);
+    });
+    let begin = |partition: u32| {
+        let (sender, body) = Body::channel(None, 4);
+        let request = http::Request::builder()
+            .method("SSYNC")
+            .uri(format!("/sda1/{partition}"));
+        (sender, request.body(body).unwrap())
+    };
+    let (first, request) = begin(7);
+    let mut holding = world.server.call(request).await.into_body();
+    assert_eq!(holding.next_chunk().await.unwrap().unwrap(), "\r\n");
+    tokio::time::sleep(Duration::from_millis(50)).await;
     let (_second, request) = begin(8);
-    let mut waiting = world.server.call(request).await.into_body();
-    waiting.next_chunk().await.unwrap().unwrap();
-    let (_third, request) = begin(9);
     let answer = world.server.call(request).await.into_body();
     let answer = answer.collect(1 << 10).await.unwrap();
     assert!(answer.starts_with(b"\r\n:ERROR: 503"), "{answer:?}");
+    // The next one gets the turn of the first, which ends meanwhile.
+    let (third, request) = begin(9);
+    let answer = world.server.call(request).await.into_body();
+    drop((first, holding));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    drop(third);
+    let answer = answer.collect(1 << 10).await;
+    let refused = |answer: &[u8]| String::from_utf8_lossy(answer).contains("503");
+    assert!(!answer.is_ok_and(|answer| refused(&answer)));
 }
 
 #[tokio::test]

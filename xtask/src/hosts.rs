@@ -1,0 +1,245 @@
+//! A cluster over hosts that are network namespaces: four storage hosts in two regions and three
+//! zones, a proxy in either region, real servers and daemons in each. Under a load that knows what
+//! was acknowledged a disk is pulled, a host is killed, the regions are cut off from each other, and
+//! all come back. Counted: what clients notice, how long until every replica is in its place again,
+//! what is lost.
+
+mod affinity;
+mod clients;
+mod cluster;
+mod disks;
+mod figures;
+mod layout;
+mod network;
+mod settled;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail, ensure};
+use clap::{Args, ValueEnum};
+
+use crate::crash::check;
+use crate::crash::keys::Key;
+use crate::report::Report;
+use crate::workspace;
+use clients::{Clients, Proxies};
+use cluster::Cluster;
+use figures::{Figures, Moments};
+use layout::ProxyOptions;
+use network::Cut;
+use settled::Settled;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// What happens, in this order; everything where none is named
+    #[arg(value_enum)]
+    pub(crate) events: Vec<Event>,
+    /// How long each fault lasts, in seconds
+    #[arg(long, default_value_t = 25)]
+    pub(crate) seconds: u64,
+    /// Requests of each of the eight clients in a second
+    #[arg(long, default_value_t = 5.0)]
+    pub(crate) rate: f64,
+    /// Objects there are before the first event
+    #[arg(long, default_value_t = 400)]
+    pub(crate) objects: usize,
+    /// Those objects are erasure-coded (4+2); the regions are not cut then, as half the fragments
+    /// of an object are not enough
+    #[arg(long)]
+    pub(crate) coded: bool,
+    /// The load follows from it
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// A build without optimisation: made sooner, slower after
+    #[arg(long)]
+    pub(crate) debug: bool,
+    /// Keep logs and confs for a look
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+impl Options {
+    /// What fits in two minutes.
+    pub(crate) fn short() -> Self {
+        Options {
+            events: vec![Event::PullDisk, Event::KillHost, Event::CutSilent],
+            seconds: 8,
+            rate: 4.0,
+            objects: 96,
+            coded: false,
+            seed: 1,
+            debug: false,
+            keep: false,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Event {
+    /// A disk is pulled, and an empty one put in its place
+    PullDisk,
+    /// A storage host loses its power
+    KillHost,
+    /// The regions are cut off from each other; who connects is told that there is no way
+    CutRefused,
+    /// The regions are cut off from each other; nothing answers
+    CutSilent,
+    /// A proxy ends, and its clients go to the other
+    StopProxy,
+    /// Read and write affinity, of all policies and of one
+    Affinity,
+}
+
+impl Event {
+    fn words(self) -> &'static str {
+        match self {
+            Event::PullDisk => "a disk is pulled, an empty one put in",
+            Event::KillHost => "a host is killed",
+            Event::CutRefused => "the regions are cut, refused",
+            Event::CutSilent => "the regions are cut, silent",
+            Event::StopProxy => "a proxy ends",
+            Event::Affinity => "affinity",
+        }
+    }
+}
+
+const CALM: Duration = Duration::from_secs(8);
+const DEFAULTS: ProxyOptions<'_> = ProxyOptions {
+    app: "",
+    sections: "",
+};
+
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let mut report = Report::default();
+    if let Some(why) = network::missing() {
+        report.skip("hosts", &why);
+        return Ok(report);
+    }
+    let binary = match options.debug {
+        true => workspace::build_debug("cairn")?,
+        false => workspace::build_cairn()?,
+    };
+    let binary = std::fs::canonicalize(binary)?;
+    let mut dir = workspace::scratch("hosts")?;
+    dir.disable_cleanup(options.keep);
+    if options.keep {
+        println!("the cluster's folder is {}", dir.path().display());
+    }
+    let mut cluster = Cluster::create(dir.path(), &binary, options.coded)?;
+    let done = events(options, &mut cluster, &mut report);
+    let tails = cluster.log_tails();
+    cluster.stop();
+    drop(cluster);
+    match done {
+        Ok(()) => Ok(report),
+        Err(error) => Err(error.context(tails)),
+    }
+}
+
+fn events(options: &Options, cluster: &mut Cluster, report: &mut Report) -> Result<()> {
+    let events: Vec<Event> = match options.events[..] {
+        [] => Event::value_variants().to_vec(),
+        _ => options.events.clone(),
+    };
+    cluster.start(&[DEFAULTS, DEFAULTS])?;
+    let addresses = [cluster.proxy_address(0), cluster.proxy_address(1)];
+    let mut proxies = Proxies::login(&addresses)?;
+    let policy: &[_] = match options.coded {
+        true => &[("X-Storage-Policy", "coded")],
+        false => &[],
+    };
+    let mut keys = clients::prepare(&mut proxies, options.objects, policy)?;
+    let settled = Settled::of(cluster)?;
+    settled.wait(cluster, Duration::from_secs(300))?;
+    let mut sides = clients::Sides::new();
+    for path in clients::changing(&keys) {
+        let of_path = cluster.layout.sides(&cluster.storage, &path)?;
+        sides.insert(path, of_path);
+    }
+    let sides = Arc::new(sides);
+    let mut all = Vec::new();
+    for event in events {
+        if event == Event::Affinity {
+            affinity::run(cluster, &settled, report)?;
+            continue;
+        }
+        if options.coded && matches!(event, Event::CutRefused | Event::CutSilent) {
+            report.skip(event.words(), "half the fragments are not enough to read");
+            continue;
+        }
+        let seed = options.seed.wrapping_add(all.len() as u64);
+        let apart = matches!(event, Event::CutRefused | Event::CutSilent).then_some(&sides);
+        let keys_now = std::mem::take(&mut keys);
+        let clients = Clients::start(&proxies, keys_now, options.rate, seed, apart);
+        let happened = happen(event, options, cluster, &settled);
+        let (after, mut seen) = clients.stop()?;
+        keys = after;
+        let (moments, whole_again) = happened?;
+        if options.coded && event == Event::KillHost {
+            clients::excuse_fragments(&mut seen, moments.fault);
+        }
+        let lost = lost(&mut proxies, &keys)?;
+        let figures = Figures::of(event.words(), &seen, &moments, whole_again, lost);
+        println!("{}", figures::table(std::slice::from_ref(&figures)));
+        report.tell(event.words(), || {
+            ensure!(figures.is_good(), "{}", figures.wrong());
+            Ok(format!(
+                " {} requests, no error, nothing lost",
+                figures.requests
+            ))
+        });
+        all.push(figures);
+    }
+    println!("{}", figures::table(&all));
+    let results = workspace::results("hosts")?;
+    std::fs::write(results.join("hosts.json"), serde_json::to_vec_pretty(&all)?)?;
+    std::fs::write(results.join("hosts.md"), figures::table(&all))?;
+    Ok(())
+}
+
+/// One event, calm before and after it; when the fault was, and how long until all was in place.
+fn happen(
+    event: Event,
+    options: &Options,
+    cluster: &mut Cluster,
+    settled: &Settled,
+) -> Result<(Moments, Duration)> {
+    let lasting = Duration::from_secs(options.seconds);
+    std::thread::sleep(CALM);
+    println!("{}", event.words());
+    let fault = Instant::now();
+    // A disk of region 1, a host of region 2.
+    let (host, last) = (1, cluster.storage.len() - 1);
+    match event {
+        Event::PullDisk => cluster.storage[host].disks[0].pull()?,
+        Event::KillHost => cluster.kill_storage(last)?,
+        Event::CutRefused => cluster.network.cut(Cut::Refused)?,
+        Event::CutSilent => cluster.network.cut(Cut::Silent)?,
+        Event::StopProxy => cluster.stop_proxy(1),
+        Event::Affinity => bail!("affinity is no fault"),
+    }
+    std::thread::sleep(lasting);
+    let end = Instant::now();
+    match event {
+        Event::PullDisk => cluster.storage[host].disks[0].plug_in()?,
+        Event::KillHost => cluster.revive_storage(last)?,
+        Event::CutRefused => cluster.network.mend(Cut::Refused)?,
+        Event::CutSilent => cluster.network.mend(Cut::Silent)?,
+        Event::StopProxy => cluster.restart_proxy(1, &DEFAULTS)?,
+        Event::Affinity => {}
+    }
+    settled.wait(cluster, Duration::from_secs(300))?;
+    let whole_again = end.elapsed();
+    std::thread::sleep(CALM);
+    Ok((Moments { fault, end }, whole_again))
+}
+
+/// What is not found as it was acknowledged, through either proxy.
+fn lost(proxies: &mut Proxies, keys: &[Vec<Key>]) -> Result<Vec<String>> {
+    let mut lost = Vec::new();
+    for proxy in 0..2 {
+        lost.extend(check::all(proxies.through(proxy), keys)?);
+    }
+    Ok(lost)
+}

@@ -1,0 +1,139 @@
+//! Read and write affinity, with real hosts in two regions: each proxy prefers its own, and one of
+//! them the other region for the objects of the second policy. Where reads go is what the object
+//! servers have counted; where writes land is on their disks.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+
+use super::cluster::Cluster;
+use super::layout::{ProxyOptions, SECOND};
+use super::settled::{Settled, found};
+use crate::report::Report;
+use crate::wire::{Account, Connection};
+
+const OBJECTS: usize = 24;
+const FIRST: ProxyOptions<'_> = ProxyOptions {
+    app: "sorting_method = affinity\nread_affinity = r1=100\nwrite_affinity = r1\n",
+    sections: "[proxy-server:policy:1]\nsorting_method = affinity\nread_affinity = r2=100\n\
+               write_affinity = r2\n",
+};
+const OTHER: ProxyOptions<'_> = ProxyOptions {
+    app: "sorting_method = affinity\nread_affinity = r2=100\nwrite_affinity = r2\n",
+    sections: "",
+};
+
+/// A proxy, a container's policy, and the region it is to prefer.
+const CASES: [(&str, usize, &str, u8); 3] = [
+    ("of the proxy in region 1", 0, "object", 1),
+    ("of the proxy in region 2", 1, "object", 2),
+    ("of a policy, against the proxy's own", 0, SECOND, 2),
+];
+
+pub(super) fn run(cluster: &mut Cluster, settled: &Settled, report: &mut Report) -> Result<()> {
+    cluster.restart_proxy(0, &FIRST)?;
+    cluster.restart_proxy(1, &OTHER)?;
+    for (number, (words, proxy, ring, region)) in CASES.into_iter().enumerate() {
+        let address = cluster.proxy_address(proxy);
+        let mut account = Account::login_to(address, "test:tester", "testing")?;
+        let container = format!("/affinity-{number}");
+        let policy = if ring == SECOND {
+            "second"
+        } else {
+            "replicated"
+        };
+        let headers = [("X-Storage-Policy", policy)];
+        account.must("PUT", &container, "", &headers, b"")?;
+        report.tell(&format!("write affinity {words}"), || {
+            writes(cluster, settled, &mut account, &container, ring, region)
+        });
+        report.tell(&format!("read affinity {words}"), || {
+            reads(cluster, &mut account, &container, region)
+        });
+    }
+    for number in 0..cluster.proxies.len() {
+        cluster.restart_proxy(number, &ProxyOptions::default())?;
+    }
+    Ok(())
+}
+
+/// Every replica lands in the region first; the replicators bring them where they belong.
+fn writes(
+    cluster: &Cluster,
+    settled: &Settled,
+    account: &mut Account,
+    container: &str,
+    ring: &'static str,
+    region: u8,
+) -> Result<String> {
+    let mut near = 0;
+    let mut before = found(cluster, ring);
+    for number in 0..OBJECTS {
+        let path = format!("{container}/{number}");
+        account.must("PUT", &path, "", &[], b"near")?;
+        let after = found(cluster, ring);
+        let new = after.iter().filter(|(hash, _)| !before.contains_key(hash));
+        let devices: Vec<&String> = new.flat_map(|(_, holders)| holders.keys()).collect();
+        ensure!(devices.len() >= 2, "{path} is on {devices:?} only");
+        let all_near = devices
+            .iter()
+            .all(|device| region_of(cluster, device) == Some(region));
+        near += usize::from(all_near);
+        before = after;
+    }
+    // A replicator may just have come by.
+    ensure!(
+        near * 10 >= OBJECTS * 9,
+        "only {near} of {OBJECTS} objects were in region {region} alone at first"
+    );
+    let start = Instant::now();
+    settled.wait(cluster, Duration::from_secs(120))?;
+    Ok(format!(
+        " {near} of {OBJECTS} objects in region {region} alone at first, all in place after {:.1} s",
+        start.elapsed().as_secs_f64()
+    ))
+}
+
+fn region_of(cluster: &Cluster, device: &str) -> Option<u8> {
+    let mut nodes = cluster.storage.iter();
+    let node = nodes.find(|node| node.disks.iter().any(|disk| disk.name == device))?;
+    Some(node.host.region)
+}
+
+/// No read leaves the region: of three replicas over two, each has at least one.
+fn reads(cluster: &Cluster, account: &mut Account, container: &str, region: u8) -> Result<String> {
+    let before = served(cluster)?;
+    for number in 0..OBJECTS {
+        let path = format!("{container}/{number}");
+        let answer = account.must("GET", &path, "", &[], b"")?;
+        ensure!(answer.body == b"near", "{path} has other content");
+    }
+    let after = served(cluster)?;
+    let (mut near, mut far) = (0, 0);
+    for (node, (after, before)) in cluster.storage.iter().zip(after.iter().zip(before)) {
+        match node.host.region == region {
+            true => near += after - before,
+            false => far += after - before,
+        }
+    }
+    ensure!(
+        near == OBJECTS as u64 && far == 0,
+        "{near} reads in region {region}, {far} elsewhere"
+    );
+    Ok(format!(" {near} reads in region {region}, none elsewhere"))
+}
+
+/// How many GETs each host's object server has answered well.
+fn served(cluster: &Cluster) -> Result<Vec<u64>> {
+    let count = |address| -> Result<u64> {
+        let answer = Connection::to(address).call("GET", "/metrics", &[], b"")?;
+        let text = answer.text();
+        let label = r#"cairn_requests_total{server="object",method="GET",status="200"} "#;
+        let line = text.lines().find_map(|line| line.strip_prefix(label));
+        Ok(line.unwrap_or("0").parse()?)
+    };
+    let hosts = cluster.storage.iter();
+    hosts
+        .map(|node| count((node.host.address, 6200).into()).context("counting requests"))
+        .collect()
+}

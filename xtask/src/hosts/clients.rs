@@ -1,0 +1,350 @@
+//! The load: clients that each write and read objects of their own at an even pace, and know what
+//! was acknowledged. A client talks to the proxy of its region; one that refuses it is left for the
+//! other. Every other failure, and every status that the store must not give, is an error.
+
+use std::collections::BTreeMap;
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::crash::keys::{Key, State, Write, next_version, payload, version_of};
+use crate::crash::{CONTAINERS, container, load};
+use crate::random::Random;
+use crate::wire::{Account, Response};
+
+/// So many clients, every other one with the other proxy first.
+pub(super) const CLIENTS: usize = 8;
+/// Of these keys a client makes and changes what it likes; the rest it wrote once and only reads.
+const CHANGING: usize = 12;
+
+/// One request that has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) began: Instant,
+    pub(super) took: Duration,
+    pub(super) verb: &'static str,
+    pub(super) error: Option<String>,
+    /// The error is a 503 where no quorum lived: a POST while most primaries of the object were out
+    /// of its proxy's reach (no other server could take it), or an erasure-coded upload that lost
+    /// two of its six servers half way.
+    pub(super) without_quorum: bool,
+}
+
+/// How many primaries an object has in each region, by its path.
+pub(super) type Sides = BTreeMap<String, [usize; 2]>;
+
+/// A client's two ways into the cluster.
+pub(super) struct Proxies {
+    accounts: Vec<Account>,
+    first: usize,
+}
+
+impl Proxies {
+    pub(super) fn login(addresses: &[SocketAddr]) -> Result<Proxies> {
+        let login = |address: &SocketAddr| Account::login_to(*address, "test:tester", "testing");
+        let accounts: Result<Vec<Account>> = addresses.iter().map(login).collect();
+        let accounts = accounts.context("logging in")?;
+        Ok(Proxies { accounts, first: 0 })
+    }
+
+    fn another(&self, first: usize) -> Proxies {
+        Proxies {
+            accounts: self.accounts.iter().map(Account::another).collect(),
+            first,
+        }
+    }
+
+    pub(super) fn through(&mut self, number: usize) -> &mut Account {
+        &mut self.accounts[number]
+    }
+
+    fn call(
+        &mut self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Result<Response> {
+        let answer = self.accounts[self.first].call(method, path, "", headers, body);
+        let refused = |error: &anyhow::Error| {
+            let cause = error.downcast_ref::<std::io::Error>();
+            cause.is_some_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+        };
+        match answer {
+            Err(error) if refused(&error) => {
+                self.first = (self.first + 1) % self.accounts.len();
+                self.accounts[self.first].call(method, path, "", headers, body)
+            }
+            answer => answer,
+        }
+    }
+}
+
+/// A running load.
+pub(super) struct Clients {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<(Vec<Key>, Vec<Seen>)>>,
+}
+
+/// Containers and the objects that do not change.
+pub(super) fn prepare(
+    proxies: &mut Proxies,
+    objects: usize,
+    headers: &[(&str, &str)],
+) -> Result<Vec<Vec<Key>>> {
+    for number in 0..CONTAINERS {
+        let account = proxies.through(0);
+        account.must("PUT", &container(number), "", headers, b"")?;
+    }
+    let mut random = Random::new(1);
+    let mut all = Vec::new();
+    for client in 0..CLIENTS {
+        let mut keys = Vec::new();
+        for number in 0..CHANGING + objects / CLIENTS {
+            let mut key = Key::new(number % CONTAINERS, format!("w{client}/k{number:04}"));
+            if number >= CHANGING {
+                let write = Write::Put {
+                    version: next_version(),
+                };
+                let before = key.sent(write);
+                let Write::Put { version } = write else {
+                    bail!("a PUT was made")
+                };
+                let body = payload(&key.path(), version, load::size(&mut random));
+                let account = proxies.through(number % 2);
+                account.must("PUT", &key.path(), "", &[], &body)?;
+                key.acknowledged(write, &before);
+            }
+            keys.push(key);
+        }
+        all.push(keys);
+    }
+    Ok(all)
+}
+
+impl Clients {
+    /// `rate`: requests of each client in a second.
+    /// `cut`: while the regions may be apart, what lies where.
+    pub(super) fn start(
+        proxies: &Proxies,
+        keys: Vec<Vec<Key>>,
+        rate: f64,
+        seed: u64,
+        cut: Option<&Arc<Sides>>,
+    ) -> Clients {
+        let stop = Arc::new(AtomicBool::new(false));
+        let start = |(number, keys): (usize, Vec<Key>)| {
+            let client = Client {
+                proxies: proxies.another(number % 2),
+                keys,
+                random: Random::new(seed ^ (number as u64) << 32),
+                seen: Vec::new(),
+                cut: cut.cloned(),
+                tried: None,
+            };
+            let stop = stop.clone();
+            std::thread::spawn(move || client.run(rate, &stop))
+        };
+        let threads = keys.into_iter().enumerate().map(start).collect();
+        Clients { stop, threads }
+    }
+
+    pub(super) fn stop(self) -> Result<(Vec<Vec<Key>>, Vec<Seen>)> {
+        self.stop.store(true, Ordering::Relaxed);
+        let (mut all, mut seen) = (Vec::new(), Vec::new());
+        for thread in self.threads {
+            let Ok((keys, of_client)) = thread.join() else {
+                bail!("a client panicked");
+            };
+            all.push(keys);
+            seen.extend(of_client);
+        }
+        Ok((all, seen))
+    }
+}
+
+struct Client {
+    proxies: Proxies,
+    keys: Vec<Key>,
+    random: Random,
+    seen: Vec<Seen>,
+    cut: Option<Arc<Sides>>,
+    /// The object of the last POST.
+    tried: Option<String>,
+}
+
+impl Client {
+    fn run(mut self, rate: f64, stop: &AtomicBool) -> (Vec<Key>, Vec<Seen>) {
+        let pace = Duration::from_secs_f64(1.0 / rate);
+        // Not all clients at once.
+        let mut due = Instant::now() + pace.mul_f64(self.random.below(100) as f64 / 100.0);
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            // A request that took long delays the next ones: they are not made up for.
+            due = (due + pace).max(Instant::now());
+            let began = Instant::now();
+            self.tried = None;
+            let (verb, result) = self.one();
+            let took = began.elapsed();
+            let error = result.err().map(|error| format!("{verb} {error:#}"));
+            self.seen.push(Seen {
+                began,
+                took,
+                verb,
+                without_quorum: error.as_ref().is_some_and(|e| self.is_without_quorum(e)),
+                error,
+            });
+        }
+        (self.keys, self.seen)
+    }
+
+    fn is_without_quorum(&self, error: &str) -> bool {
+        let (Some(sides), Some(path)) = (&self.cut, &self.tried) else {
+            return false;
+        };
+        let there = sides.get(path).map_or(3, |sides| sides[self.proxies.first]);
+        there < 2 && error.contains(": 503")
+    }
+
+    fn one(&mut self) -> (&'static str, Result<()>) {
+        let stable = (self.keys.len() - CHANGING) as u64;
+        match self.random.below(20) {
+            0..=8 if stable > 0 => {
+                let index = CHANGING + self.random.below(stable) as usize;
+                ("GET", self.read_stable(index))
+            }
+            9 => ("list", self.list()),
+            choice => {
+                let index = self.random.below(CHANGING as u64) as usize;
+                self.change(index, choice)
+            }
+        }
+    }
+
+    fn change(&mut self, index: usize, choice: u64) -> (&'static str, Result<()>) {
+        let present = matches!(self.keys[index].settled(), Some(State::Present { .. }));
+        match choice {
+            10..=11 => ("GET", self.read_changing(index)),
+            12..=13 => ("DELETE", self.write(index, Write::Delete)),
+            14..=15 if present => {
+                let number = next_version();
+                ("POST", self.write(index, Write::Post { number }))
+            }
+            _ => {
+                let version = next_version();
+                ("PUT", self.write(index, Write::Put { version }))
+            }
+        }
+    }
+
+    fn write(&mut self, index: usize, write: Write) -> Result<()> {
+        let size = load::size(&mut self.random);
+        let key = &mut self.keys[index];
+        let (path, before) = (key.path(), key.sent(write));
+        let (answer, expected) = match write {
+            Write::Put { version } => {
+                let body = payload(&path, version, size);
+                (self.proxies.call("PUT", &path, &[], &body), 201)
+            }
+            Write::Post { number } => {
+                self.tried = Some(path.clone());
+                let number = number.to_string();
+                let headers = [("X-Object-Meta-Posted", number.as_str())];
+                (self.proxies.call("POST", &path, &headers, b""), 202)
+            }
+            Write::Delete => (self.proxies.call("DELETE", &path, &[], b""), 204),
+        };
+        let status = answer?.status;
+        // As in Swift: when most of those asked never had it, and now have its tombstone.
+        let nothing_there = matches!(write, Write::Delete) && status == 404;
+        ensure!(
+            status == expected || nothing_there,
+            "{path}: {status}; it was {before:?}"
+        );
+        key.acknowledged(write, &before);
+        Ok(())
+    }
+
+    /// What was there before all faults must be read at any time.
+    fn read_stable(&mut self, index: usize) -> Result<()> {
+        let key = &self.keys[index];
+        let path = key.path();
+        let answer = self.proxies.call("GET", &path, &[], b"")?;
+        ensure!(answer.status == 200, "{path}: {}", answer.status);
+        let version = version_of(&path, &answer.body);
+        let found = version.map(|version| State::Present {
+            version,
+            posted: None,
+        });
+        ensure!(found == key.settled(), "{path}: found {found:?}");
+        Ok(())
+    }
+
+    /// A replica that was away may give what was there before, but nothing that is not whole.
+    fn read_changing(&mut self, index: usize) -> Result<()> {
+        let path = self.keys[index].path();
+        let answer = self.proxies.call("GET", &path, &[], b"")?;
+        match answer.status {
+            200 => ensure!(
+                version_of(&path, &answer.body).is_some(),
+                "{path}: {} bytes that are no whole version",
+                answer.body.len()
+            ),
+            404 => {}
+            status => bail!("{path}: {status}"),
+        }
+        Ok(())
+    }
+
+    fn list(&mut self) -> Result<()> {
+        let path = container(self.random.below(CONTAINERS as u64) as usize);
+        let answer = self.proxies.call("GET", &path, &[], b"")?;
+        ensure!(
+            matches!(answer.status, 200 | 204),
+            "{path}: {}",
+            answer.status
+        );
+        Ok(())
+    }
+}
+
+/// Uploads of fragments that were under way when a host, and with it two of their servers, died.
+pub(super) fn excuse_fragments(seen: &mut [Seen], died: Instant) {
+    for seen in seen {
+        let under_way = seen.began < died + Duration::from_secs(1) && seen.began + seen.took > died;
+        let error = seen.error.as_deref().unwrap_or("");
+        if under_way && error.starts_with("PUT") && error.contains(": 503") {
+            seen.without_quorum = true;
+        }
+    }
+}
+
+/// Paths of all objects that clients change.
+pub(super) fn changing(keys: &[Vec<Key>]) -> impl Iterator<Item = String> {
+    keys.iter()
+        .flat_map(|keys| &keys[..CHANGING])
+        .map(Key::path)
+}
+
+/// Errors by what they say, numbers aside.
+pub(super) fn kinds_of_errors<'a>(seen: impl Iterator<Item = &'a Seen>) -> BTreeMap<String, usize> {
+    let mut kinds = BTreeMap::new();
+    let counted = seen.filter(|seen| !seen.without_quorum);
+    for error in counted.filter_map(|seen| seen.error.as_ref()) {
+        let words = error.splitn(3, ' ').collect::<Vec<_>>();
+        let kind = match words[..] {
+            [verb, path, rest] if path.ends_with(':') => {
+                let status = rest.split(';').next().unwrap_or(rest);
+                format!("{verb}: {status}")
+            }
+            _ => error.clone(),
+        };
+        *kinds.entry(kind).or_default() += 1;
+    }
+    kinds
+}
