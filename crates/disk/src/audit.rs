@@ -12,12 +12,12 @@ use rustix::io::Errno;
 use std::os::fd::AsFd;
 
 use crate::device_pool::Disk;
-use crate::diskfile::DiskFileEngine;
+use crate::diskfile::{DiskFileEngine, quarantine_dir};
 use crate::error::DiskError;
 use crate::layout::{hash_dir, partition_dir};
 use crate::object_file::{ObjectKey, OpenObject, OpenOptions};
 use crate::overflow::is_older_than;
-use crate::replication::{list_hashes, list_suffixes};
+use crate::replication::{list_hashes, list_suffixes, names_of, remove_unchanged};
 use crate::staged_file::{Reserve, StagedFile, just_link, open_dir, remove_file};
 use crate::suffix_hashes::{invalidate, list, read_small_file};
 
@@ -127,6 +127,43 @@ pub fn audit(
         }
         Err(error) => Err(error),
     }
+}
+
+/// The names of an object's files.
+pub fn files(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+) -> Result<Vec<String>, DiskError> {
+    names_of(disk, &hash_dir(policy, partition, hash))
+}
+
+/// Removes an object that has these files and no others; false where it has changed.
+pub fn remove_object(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+    files: &[String],
+) -> Result<bool, DiskError> {
+    remove_unchanged(disk, policy, partition, hash, files)
+}
+
+/// Moves an object away that has these files and no others; false where it has changed.
+pub fn quarantine_object(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+    names: &[String],
+    reason: &str,
+) -> Result<bool, DiskError> {
+    if files(disk, policy, partition, hash)? != names {
+        return Ok(false);
+    }
+    quarantine_dir(disk, policy, partition, hash, reason)?;
+    Ok(true)
 }
 
 /// Removes what runs of rsync that were cut off have left beside an object:

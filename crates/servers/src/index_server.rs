@@ -11,7 +11,7 @@ use cairn_http::params::{is_true, quote, quote_path, split_path, unquote};
 use cairn_http::{Response, respond};
 use cairn_index::{DriveCheck, Metadata, Reserve};
 use cairn_types::metadata::{is_sys_or_user_meta, title_case};
-use cairn_types::{Constraints, PolicyIndex, PolicySet, ServerKind, Timestamp};
+use cairn_types::{Constraints, PolicyIndex, PolicySet, ServerKind, Timestamp, header_name};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use status::Refused;
@@ -155,9 +155,11 @@ pub(crate) fn metadata_of(
         if !saved_headers.contains(&name) && !is_sys_or_user_meta(kind, name) {
             continue;
         }
-        let value = std::str::from_utf8(value.as_bytes())
-            .map_err(|_| Refused::BadRequest("Metadata must be valid UTF-8".into()))?;
-        metadata.push((title_case(name), value.to_owned()));
+        let no_text = || Refused::BadRequest("Metadata must be valid UTF-8".into());
+        let value = std::str::from_utf8(value.as_bytes()).map_err(|_| no_text())?;
+        let name = header_name::unescape(&title_case(name)).into_owned();
+        let name = String::from_utf8(name).map_err(|_| no_text())?;
+        metadata.push((name, value.to_owned()));
     }
     Ok(metadata)
 }
@@ -170,7 +172,7 @@ pub(crate) fn add_metadata(
 ) {
     for (name, value, _) in metadata.iter() {
         if !value.is_empty() && is_shown(&name.to_ascii_lowercase()) {
-            respond::set(headers, name, value);
+            respond::set(headers, &header_name::escape_text(name), value);
         }
     }
 }

@@ -150,6 +150,15 @@ pub(super) fn write(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
     Ok(())
 }
 
+/// Changes the proxy's conf.
+pub(super) fn allow_open_expired(dir: &Path) -> Result<()> {
+    let path = dir.join("swift/proxy-server.conf");
+    let section = "[app:proxy-server]\n";
+    let changed = format!("{section}allow_open_expired = true\n");
+    let text = fs::read_to_string(&path)?.replace(section, &changed);
+    Ok(fs::write(path, text)?)
+}
+
 fn programs(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
     let bin = dir.join("bin");
     let cairn = if upstream {

@@ -63,12 +63,13 @@ impl Db {
         }
         self.with_received(config, &received, |broker| broker.become_own(name))?;
         files::make_folders(&config.devices.join(&*self.key.device), &dir)?;
-        let _lock = files::lock_folder(&dir, config.lock_timeout)?;
-        if to.exists() {
+        self.forget(&mut writer);
+        // No lock, and no file of one: as Swift's programs leave such a folder.
+        sync_file(&received)?;
+        if !files::rename_to_free(&received, &to)? {
             return Ok(Received::NotNow);
         }
-        self.forget(&mut writer);
-        put_in_place(&received, &to)?;
+        files::sync_folder(&dir)?;
         Ok(Received::Done)
     }
 
