@@ -228,6 +228,39 @@ mod tests {
     }
 
     #[test]
+    fn what_has_changed_is_neither_removed_nor_moved() {
+        let root = tempfile::tempdir().unwrap();
+        let mut config = DevicesConfig::new(root.path());
+        config.mount_check = false;
+        std::fs::create_dir_all(root.path().join("d")).unwrap();
+        let disk = Devices::new(config).get("d").unwrap().disk().unwrap();
+        let (policy, partition) = (PolicyIndex(0), 7);
+        let put = |hash: ObjectHash, name: &str| {
+            let dir = root
+                .path()
+                .join("d")
+                .join(hash_dir(policy, partition, hash));
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join(name), "x").unwrap();
+        };
+        let of = |hash| files(&disk, policy, partition, hash).unwrap();
+        let (one, other) = (ObjectHash([1; 16]), ObjectHash([2; 16]));
+        for hash in [one, other] {
+            put(hash, "0000000001.00000.data");
+        }
+        let seen = of(one);
+        put(one, "0000000002.00000.meta");
+        assert!(!remove_object(&disk, policy, partition, one, &seen).unwrap());
+        assert!(!quarantine_object(&disk, policy, partition, one, &seen, "test").unwrap());
+        assert_eq!(of(one).len(), 2);
+        assert!(remove_object(&disk, policy, partition, one, &of(one)).unwrap());
+        assert!(quarantine_object(&disk, policy, partition, other, &seen, "test").unwrap());
+        assert!(of(one).is_empty() && of(other).is_empty());
+        let aside = root.path().join("d/quarantined/objects");
+        assert_eq!(std::fs::read_dir(aside).unwrap().count(), 1);
+    }
+
+    #[test]
     fn a_walk_goes_on_where_the_last_one_ended() {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("d/objects/3")).unwrap();

@@ -198,6 +198,28 @@ mod tests {
         assert_eq!(metadata.get_str("name"), Some("/a/c/o"));
     }
 
+    /// As OpenStack Swift writes `X-Object-Meta-\u{e8}`.
+    #[test]
+    fn names_of_any_bytes() {
+        let name = "X-Object-Meta-^195^168^094";
+        let metadata: Metadata = [("name", "/a/c/o"), (name, "v")].into_iter().collect();
+        let pickle = metadata.to_pickle();
+        let latin_1_in_utf_8 = "X-Object-Meta-\u{c3}\u{a8}^".as_bytes();
+        let written = pickle::loads(&pickle).unwrap();
+        let Value::Dict(pairs) = &written else {
+            unreachable!("a dictionary was written");
+        };
+        assert_eq!(pairs[1].0.as_bytes(), Some(latin_1_in_utf_8));
+        assert_eq!(Metadata::from_pickle(&pickle).unwrap(), metadata);
+        // ASCII, and still not as it is held.
+        let caret: Metadata = [("name", "/a/c/o"), ("X-Object-Meta-^094", "v")]
+            .into_iter()
+            .collect();
+        let pickle = caret.to_pickle();
+        assert!(contains(&pickle, b"X-Object-Meta-^") && !contains(&pickle, b"^094"));
+        assert_eq!(Metadata::from_pickle(&pickle).unwrap(), caret);
+    }
+
     #[test]
     fn set_replaces() {
         let mut metadata = Metadata::new();

@@ -88,5 +88,7 @@ mod tests {
         assert_eq!(refusal(34, 92), None);
         assert_eq!(refusal(35, 92), Some(414));
         assert_eq!(refusal(34, 93), Some(400));
+        let refused = refuse(StatusCode::URI_TOO_LONG);
+        assert_eq!(refused.headers()[CONNECTION], "close");
     }
 }

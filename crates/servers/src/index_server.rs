@@ -238,6 +238,29 @@ mod tests {
     }
 
     #[test]
+    fn metadata_is_named_in_utf_8() {
+        let header = |name: &str| -> HeaderMap {
+            let name = http::HeaderName::from_bytes(name.as_bytes()).unwrap();
+            [(name, HeaderValue::from_static("v"))]
+                .into_iter()
+                .collect()
+        };
+        let kind = ServerKind::Container;
+        let saved = metadata_of(&header("x-container-meta-fr^195^169d"), kind, &[]).unwrap();
+        assert_eq!(
+            saved,
+            [("X-Container-Meta-Fr\u{e9}D".to_owned(), "v".to_owned())]
+        );
+        let column = r#"{"X-Container-Meta-Fr\u00e9D": ["v", "0000000001.00000"]}"#;
+        let metadata = Metadata::parse(column).unwrap();
+        let mut shown = HeaderMap::new();
+        add_metadata(&mut shown, &metadata, |_| true);
+        assert_eq!(shown["x-container-meta-fr^195^169d"], "v");
+        let refused = metadata_of(&header("x-container-meta-^255"), kind, &[]).unwrap_err();
+        assert_eq!(refused.into_response().status(), 400);
+    }
+
+    #[test]
     fn reserved_names() {
         let check = |path: &str| Place::of(path, (3, 5)).unwrap().check_reserved(".").is_ok();
         assert!(check("/d/p/%00a/%00c/%00o"));

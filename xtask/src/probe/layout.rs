@@ -231,6 +231,11 @@ fn reconciler(log: &str) -> String {
 }
 
 fn backend(kind: &str, node: u32, port: u32, log: &str) -> String {
+    // Small ones too, as OpenStack Swift: tests look at the folders that this leaves.
+    let whole_databases = match kind {
+        "container" => "whole_databases = rsync\n",
+        _ => "",
+    };
     let mut text = format!(
         "[DEFAULT]\ndevices = /srv/{node}/node\nmount_check = false\ndisable_fallocate = true\n\
          bind_ip = 127.0.0.{node}\nbind_port = {port}\nworkers = 1\n\
@@ -239,8 +244,8 @@ fn backend(kind: &str, node: u32, port: u32, log: &str) -> String {
          [app:{kind}-server]\nuse = egg:swift#{kind}\n\n\
          [filter:recon]\nuse = egg:swift#recon\n\n\
          [filter:healthcheck]\nuse = egg:swift#healthcheck\n\n\
-         [{kind}-replicator]\nrsync_module = {{replication_ip}}::{kind}{{replication_port}}\n\n\
-         [{kind}-auditor]\n\n"
+         [{kind}-replicator]\nrsync_module = {{replication_ip}}::{kind}{{replication_port}}\n\
+         {whole_databases}\n[{kind}-auditor]\n\n"
     );
     text.push_str(match kind {
         "account" => "[account-reaper]\n",

@@ -62,9 +62,15 @@ impl Db {
             return Ok(Received::NotNow);
         }
         self.with_received(config, &received, |broker| broker.become_own(name))?;
+        // A folder that is new nobody is about to remove: no lock, and as with Swift's programs no
+        // file of one.
+        let is_new = !dir.exists();
         files::make_folders(&config.devices.join(&*self.key.device), &dir)?;
+        let _lock = match is_new {
+            true => None,
+            false => Some(files::lock_folder(&dir, config.lock_timeout)?),
+        };
         self.forget(&mut writer);
-        // No lock, and no file of one: as Swift's programs leave such a folder.
         sync_file(&received)?;
         if !files::rename_to_free(&received, &to)? {
             return Ok(Received::NotNow);
