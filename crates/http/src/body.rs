@@ -92,11 +92,11 @@ impl Body {
     }
 
     /// A request's body, which tells `due` when it has been read to its end or given up.
-    pub(crate) fn of_request(incoming: hyper::body::Incoming, due: HeadDue) -> Self {
-        if http_body::Body::is_end_stream(&incoming) {
-            due.set();
-        }
-        Body(Kind::Incoming(incoming, Some(DueAtEnd(due))))
+    pub(crate) fn of_request(incoming: hyper::body::Incoming, due: &HeadDue) -> Self {
+        let due = due.begin();
+        // One without content has been read.
+        let due = (!http_body::Body::is_end_stream(&incoming)).then_some(due);
+        Body(Kind::Incoming(incoming, due))
     }
 
     /// Bytes still to come, where known.
@@ -243,10 +243,8 @@ impl http_body::Body for Body {
             Kind::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
             Kind::Incoming(incoming, due) => {
                 let frame = std::task::ready!(Pin::new(&mut *incoming).poll_frame(cx));
-                if let Some(due) = due
-                    && (frame.is_none() || http_body::Body::is_end_stream(incoming))
-                {
-                    due.0.set();
+                if frame.is_none() || http_body::Body::is_end_stream(incoming) {
+                    *due = None;
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(|e| incoming_error(&e))))
             }

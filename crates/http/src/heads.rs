@@ -15,7 +15,7 @@ mod scanner;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -23,23 +23,31 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(crate) use names::{Names, has_escapes};
 use scanner::Scanner;
 
-/// Set when the next bytes of a connection begin a message; shared with the body before it.
-#[derive(Clone, Default)]
-pub(crate) struct HeadDue(Arc<AtomicBool>);
+/// Whether the next bytes of a connection begin a message: twice the number of requests so far,
+/// and one more where they do. Who is late with the end of a request's body, after the next
+/// request has come, says nothing.
+#[derive(Clone)]
+pub(crate) struct HeadDue(Arc<AtomicU64>);
 
 impl HeadDue {
-    pub(crate) fn set(&self) {
-        self.0.store(true, Ordering::Release);
+    /// For a request whose head has been read. The next one is due when the answer is dropped.
+    pub(crate) fn begin(&self) -> DueAtEnd {
+        let next = (self.0.load(Ordering::Acquire) | 1) + 1;
+        self.0.store(next, Ordering::Release);
+        DueAtEnd(self.0.clone(), next)
     }
 }
 
-/// Held by a body. Of one that nobody reads to its end hyper takes what has come, or ends the
-/// connection.
-pub(crate) struct DueAtEnd(pub(crate) HeadDue);
+/// Held by a body until it has been read to its end, or given up: of one that nobody reads hyper
+/// takes what has come, or ends the connection.
+pub(crate) struct DueAtEnd(Arc<AtomicU64>, u64);
 
 impl Drop for DueAtEnd {
     fn drop(&mut self) {
-        self.0.set();
+        let (now, due) = (self.1, self.1 | 1);
+        let order = Ordering::AcqRel;
+        // Otherwise the next request has come already.
+        let _ = self.0.compare_exchange(now, due, order, Ordering::Relaxed);
     }
 }
 
@@ -48,6 +56,8 @@ pub(crate) struct Heads<S> {
     socket: S,
     due: HeadDue,
     scanner: Scanner,
+    /// For which value of `due` the scanner is under way.
+    scanned: u64,
     names: Names,
     /// Changed bytes that did not fit where they were read to.
     read: Vec<u8>,
@@ -68,12 +78,12 @@ impl<S> Heads<S> {
     }
 
     fn new(socket: S, scanner: Scanner) -> (Self, HeadDue, Names) {
-        let (due, names) = (HeadDue::default(), Names::default());
-        due.set();
+        let (due, names) = (HeadDue(Arc::new(AtomicU64::new(1))), Names::default());
         let heads = Heads {
             socket,
             due: due.clone(),
             scanner,
+            scanned: 1,
             names: names.clone(),
             read: Vec::new(),
             unwritten: Vec::new(),
@@ -96,12 +106,17 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
         }
         let before = buf.filled().len();
         std::task::ready!(Pin::new(&mut self.socket).poll_read(cx, buf))?;
-        if !self.due.0.load(Ordering::Acquire) {
+        let due = self.due.0.load(Ordering::Acquire);
+        if due & 1 == 0 {
             return Poll::Ready(Ok(()));
         }
+        if self.scanned != due {
+            self.scanned = due;
+            self.scanner.begin();
+        }
         let changed = self.scanner.scan(&buf.filled()[before..]);
-        if self.scanner.take_ended() {
-            self.due.0.store(false, Ordering::Release);
+        if self.scanner.has_ended() {
+            self.due.0.fetch_and(!1, Ordering::AcqRel);
         }
         if let Some(changed) = changed {
             buf.set_filled(before);

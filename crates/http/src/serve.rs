@@ -178,7 +178,7 @@ async fn connection(
             activity.under_way = true;
         });
         let (shared, due, names) = (shared.clone(), due.clone(), names.clone());
-        let mut request = request.map(|body| Body::of_request(body, due));
+        let mut request = request.map(|body| Body::of_request(body, &due));
         let waits = request.headers().contains_key(EXPECT);
         let interims = waits.then(|| interims.clone());
         if let Some(interims) = &interims {

@@ -51,13 +51,13 @@ impl Scanner {
         }
     }
 
-    /// Whether the head has ended; the next bytes scanned begin another one.
-    pub(super) fn take_ended(&mut self) -> bool {
-        let ended = self.place == Place::Ended;
-        if ended {
-            self.place = Place::Before;
-        }
-        ended
+    /// The next bytes begin a head.
+    pub(super) fn begin(&mut self) {
+        self.place = Place::Before;
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.place == Place::Ended
     }
 
     /// The bytes as the parser takes them; `None` where they are such.

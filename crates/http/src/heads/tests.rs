@@ -23,7 +23,7 @@ async fn a_request_is_made_parseable_and_its_body_left_alone() {
     for size in [1, 2, 7, 1000] {
         let (mut heads, due, _) = Heads::of_requests(wire);
         assert_eq!(read_in_pieces(&mut heads, size).await, expected);
-        assert!(!due.0.load(Ordering::Acquire));
+        assert_eq!(due.0.load(Ordering::Acquire), 0);
     }
 }
 
@@ -81,4 +81,28 @@ async fn names_are_put_back_once() {
         lines,
         ["X-Meta-^: 3", "X-Meta-^: 4", "X-Meta-\u{e9}T: 1", "x-b: 2"]
     );
+}
+
+#[tokio::test]
+async fn a_late_end_says_nothing() {
+    let (mut client, socket) = tokio::io::duplex(1000);
+    let (mut heads, due, _) = Heads::of_requests(socket);
+    let mut exchange = async |bytes: &[u8], expected: &[u8]| {
+        client.write_all(bytes).await.unwrap();
+        let mut read = vec![0; 1000];
+        let n = heads.read(&mut read).await.unwrap();
+        assert_eq!(&read[..n], expected);
+    };
+    exchange(
+        b"PUT / HTTP/1.1\r\n^: 1\r\n\r\n",
+        b"PUT / HTTP/1.1\r\n^094: 1\r\n\r\n",
+    )
+    .await;
+    let first = due.begin();
+    exchange(b"^: 1", b"^: 1").await;
+    let second = due.begin();
+    drop(first);
+    exchange(b"^: 2", b"^: 2").await;
+    drop(second);
+    exchange(b"PUT / HTTP/1.1\n^: 1\n\n", b"PUT / HTTP/1.1\n^094: 1\n\n").await;
 }
