@@ -6,7 +6,7 @@ home=$1
 shift
 ip link set lo up
 # The machine's own /etc stays as it is.
-cp -a /etc "$home/etc"
+[ -d "$home/etc" ] || cp -a /etc "$home/etc"
 mount --bind "$home/etc" /etc
 rm -rf /etc/swift
 cp -r "$home/swift" /etc/swift

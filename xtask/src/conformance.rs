@@ -354,7 +354,7 @@ pub(crate) fn judge(
 }
 
 /// Is the test `package.module.Class::name` among those that `file.py[::Class[::name]]` selects?
-fn is_of(test: &str, file: &str, package: &str) -> bool {
+pub(crate) fn is_of(test: &str, file: &str, package: &str) -> bool {
     if file == ALL {
         return true;
     }

@@ -58,7 +58,10 @@ pub use db_auditor::{DbAuditor, DbAuditorConfig};
 pub use db_replicator::{DbReplicator, DbReplicatorConfig, OnlyThese, WholeDatabases};
 pub use internal_client::{InternalClient, InternalClientError};
 pub use local::OwnAddress;
-pub use object_auditor::{AuditOnly, AuditStats, AuditorConfig, AuditorParts, ObjectAuditor};
+pub use object_auditor::{
+    AuditOnly, AuditStats, AuditorConfig, AuditorParts, DarkData, DarkDataAction, DarkDataConfig,
+    ObjectAuditor,
+};
 pub use object_expirer::{ExpirerParts, ExpirerStats, ObjectExpirer, ObjectExpirerConfig};
 pub use object_reconstructor::{ObjectReconstructor, ReconstructionStats, ReconstructorConfig};
 pub use object_replicator::{

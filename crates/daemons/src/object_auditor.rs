@@ -7,8 +7,11 @@
 //!
 //! How far a walk is on a device is kept in `objects[-N]/auditor_status_<ALL|ZBF>.json`: a list
 //! of the partitions still to do, with which the next program goes on.
+//!
+//! A watcher (`watchers` in the conf) sees every object whose content was found sound.
 
 mod config;
+mod dark_data;
 mod stats;
 mod walk;
 
@@ -25,6 +28,7 @@ use tokio::time::sleep;
 
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 pub use config::AuditorConfig;
+pub use dark_data::{DarkData, DarkDataAction, DarkDataConfig};
 pub use stats::AuditStats;
 use walk::{Kind, Walk};
 
@@ -51,15 +55,26 @@ pub struct ObjectAuditor {
     config: AuditorConfig,
     parts: AuditorParts,
     recon: ReconCache,
+    watcher: Option<DarkData>,
 }
 
 impl ObjectAuditor {
-    pub fn new(config: AuditorConfig, mut parts: AuditorParts) -> Arc<Self> {
+    pub fn new(config: AuditorConfig, parts: AuditorParts) -> Arc<Self> {
+        ObjectAuditor::watched(config, parts, None)
+    }
+
+    /// With somebody who sees all that is sound.
+    pub fn watched(
+        config: AuditorConfig,
+        mut parts: AuditorParts,
+        watcher: Option<DarkData>,
+    ) -> Arc<Self> {
         parts.engine = parts.engine.for_audit();
         Arc::new(ObjectAuditor {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
             config,
             parts,
+            watcher,
         })
     }
 

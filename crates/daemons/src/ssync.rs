@@ -22,7 +22,7 @@ use cairn_http::params::{is_true, quote_path};
 use cairn_http::respond::header;
 use cairn_http::{Body, BodySender, Request};
 use cairn_peer::{Backends, Node};
-use cairn_types::{ObjectHash, PolicyIndex};
+use cairn_types::{ObjectHash, PolicyIndex, header_name};
 use futures_util::StreamExt;
 use http::header::{HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};
@@ -483,7 +483,7 @@ impl<'a> Talk<'a> {
                 warn!(object = name, "metadata with line ends is not sent");
                 return Ok(false);
             }
-            head.extend_from_slice(name.as_bytes());
+            head.extend_from_slice(&header_name::unescape(name));
             head.extend_from_slice(b": ");
             head.extend_from_slice(value);
             head.extend_from_slice(b"\r\n");

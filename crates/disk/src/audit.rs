@@ -12,12 +12,12 @@ use rustix::io::Errno;
 use std::os::fd::AsFd;
 
 use crate::device_pool::Disk;
-use crate::diskfile::DiskFileEngine;
+use crate::diskfile::{DiskFileEngine, quarantine_dir};
 use crate::error::DiskError;
 use crate::layout::{hash_dir, partition_dir};
 use crate::object_file::{ObjectKey, OpenObject, OpenOptions};
 use crate::overflow::is_older_than;
-use crate::replication::{list_hashes, list_suffixes};
+use crate::replication::{list_hashes, list_suffixes, names_of, remove_unchanged};
 use crate::staged_file::{Reserve, StagedFile, just_link, open_dir, remove_file};
 use crate::suffix_hashes::{invalidate, list, read_small_file};
 
@@ -129,6 +129,43 @@ pub fn audit(
     }
 }
 
+/// The names of an object's files.
+pub fn files(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+) -> Result<Vec<String>, DiskError> {
+    names_of(disk, &hash_dir(policy, partition, hash))
+}
+
+/// Removes an object that has these files and no others; false where it has changed.
+pub fn remove_object(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+    files: &[String],
+) -> Result<bool, DiskError> {
+    remove_unchanged(disk, policy, partition, hash, files)
+}
+
+/// Moves an object away that has these files and no others; false where it has changed.
+pub fn quarantine_object(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+    names: &[String],
+    reason: &str,
+) -> Result<bool, DiskError> {
+    if files(disk, policy, partition, hash)? != names {
+        return Ok(false);
+    }
+    quarantine_dir(disk, policy, partition, hash, reason)?;
+    Ok(true)
+}
+
 /// Removes what runs of rsync that were cut off have left beside an object:
 /// `.<name>.<six letters or digits>`.
 pub fn remove_rsync_temporary(
@@ -188,6 +225,39 @@ mod tests {
         ] {
             assert_eq!(is_rsync_temporary(name), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn what_has_changed_is_neither_removed_nor_moved() {
+        let root = tempfile::tempdir().unwrap();
+        let mut config = DevicesConfig::new(root.path());
+        config.mount_check = false;
+        std::fs::create_dir_all(root.path().join("d")).unwrap();
+        let disk = Devices::new(config).get("d").unwrap().disk().unwrap();
+        let (policy, partition) = (PolicyIndex(0), 7);
+        let put = |hash: ObjectHash, name: &str| {
+            let dir = root
+                .path()
+                .join("d")
+                .join(hash_dir(policy, partition, hash));
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join(name), "x").unwrap();
+        };
+        let of = |hash| files(&disk, policy, partition, hash).unwrap();
+        let (one, other) = (ObjectHash([1; 16]), ObjectHash([2; 16]));
+        for hash in [one, other] {
+            put(hash, "0000000001.00000.data");
+        }
+        let seen = of(one);
+        put(one, "0000000002.00000.meta");
+        assert!(!remove_object(&disk, policy, partition, one, &seen).unwrap());
+        assert!(!quarantine_object(&disk, policy, partition, one, &seen, "test").unwrap());
+        assert_eq!(of(one).len(), 2);
+        assert!(remove_object(&disk, policy, partition, one, &of(one)).unwrap());
+        assert!(quarantine_object(&disk, policy, partition, other, &seen, "test").unwrap());
+        assert!(of(one).is_empty() && of(other).is_empty());
+        let aside = root.path().join("d/quarantined/objects");
+        assert_eq!(std::fs::read_dir(aside).unwrap().count(), 1);
     }
 
     #[test]

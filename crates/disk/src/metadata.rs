@@ -5,10 +5,11 @@
 //! there as latin-1 text encoded in UTF-8, so that a value of the two bytes of `é` takes four;
 //! `name`, the path `/account/container/object`, is plain UTF-8. Dictionaries that Python 2
 //! wrote hold values as they were; their pickles lack `_codecs.encode` near the start, which is
-//! how Swift tells them apart, and so is it here.
+//! how Swift tells them apart, and so is it here. Names are latin-1 text in UTF-8 as well; here
+//! they are as `cairn_types::header_name` writes them.
 
 use cairn_formats::pickle::{self, PickleError, Value};
-use cairn_types::Timestamp;
+use cairn_types::{Timestamp, header_name};
 
 /// The object's path.
 pub const NAME: &str = "name";
@@ -82,7 +83,8 @@ impl Metadata {
             } else {
                 to_disk(value)
             };
-            (Value::bytes(name.as_bytes()), Value::Bytes(value))
+            let name = to_disk(&header_name::unescape(name));
+            (Value::Bytes(name), Value::Bytes(value))
         });
         pickle::dumps(&Value::Dict(pairs.collect()))
     }
@@ -90,7 +92,10 @@ impl Metadata {
     /// Reads what Swift or `to_pickle` wrote.
     pub fn from_pickle(bytes: &[u8]) -> Result<Self, PickleError> {
         if let Some(pairs) = pickle::byte_strings(bytes) {
-            let owned = |(name, value): (&str, &str)| (name.to_owned(), value.as_bytes().to_vec());
+            let owned = |(name, value): (&str, &str)| {
+                let name = header_name::escape_text(name).into_owned();
+                (name, value.as_bytes().to_vec())
+            };
             let items = pairs.into_iter().map(owned).collect();
             return Ok(Metadata { items });
         }
@@ -100,9 +105,7 @@ impl Metadata {
         };
         let mut items = Vec::with_capacity(pairs.len());
         for (name, value) in pairs {
-            let name = name
-                .as_str()
-                .ok_or(PickleError::Malformed("a name is no text"))?;
+            let name = name_from_disk(name, by_python_3)?;
             let value = match value {
                 Value::Bytes(value) if by_python_3 && name != NAME => from_disk(value),
                 Value::Bytes(value) => value,
@@ -111,7 +114,7 @@ impl Metadata {
                 Value::Int(number) => number.to_string().into_bytes(),
                 _ => return Err(PickleError::Malformed("a value is no text")),
             };
-            items.push((name.to_owned(), value));
+            items.push((name, value));
         }
         Ok(Metadata { items })
     }
@@ -125,6 +128,18 @@ impl<N: Into<String>, V: Into<Vec<u8>>> FromIterator<(N, V)> for Metadata {
         }
         metadata
     }
+}
+
+/// A name as it is held here.
+fn name_from_disk(name: Value, by_python_3: bool) -> Result<String, PickleError> {
+    let bytes = match name {
+        Value::Bytes(bytes) if by_python_3 => from_disk(bytes),
+        Value::Bytes(bytes) => bytes,
+        Value::Str(text) => from_disk(text.into_bytes()),
+        _ => return Err(PickleError::Malformed("a name is no text")),
+    };
+    let escaped = header_name::escape(&bytes);
+    Ok(escaped.iter().copied().map(char::from).collect())
 }
 
 /// Each byte as the UTF-8 of the character of that number.
@@ -181,6 +196,28 @@ mod tests {
         let metadata = Metadata::from_pickle(pickle).unwrap();
         assert_eq!(metadata.get("x"), Some("\u{e9}".as_bytes()));
         assert_eq!(metadata.get_str("name"), Some("/a/c/o"));
+    }
+
+    /// As OpenStack Swift writes `X-Object-Meta-\u{e8}`.
+    #[test]
+    fn names_of_any_bytes() {
+        let name = "X-Object-Meta-^195^168^094";
+        let metadata: Metadata = [("name", "/a/c/o"), (name, "v")].into_iter().collect();
+        let pickle = metadata.to_pickle();
+        let latin_1_in_utf_8 = "X-Object-Meta-\u{c3}\u{a8}^".as_bytes();
+        let written = pickle::loads(&pickle).unwrap();
+        let Value::Dict(pairs) = &written else {
+            unreachable!("a dictionary was written");
+        };
+        assert_eq!(pairs[1].0.as_bytes(), Some(latin_1_in_utf_8));
+        assert_eq!(Metadata::from_pickle(&pickle).unwrap(), metadata);
+        // ASCII, and still not as it is held.
+        let caret: Metadata = [("name", "/a/c/o"), ("X-Object-Meta-^094", "v")]
+            .into_iter()
+            .collect();
+        let pickle = caret.to_pickle();
+        assert!(contains(&pickle, b"X-Object-Meta-^") && !contains(&pickle, b"^094"));
+        assert_eq!(Metadata::from_pickle(&pickle).unwrap(), caret);
     }
 
     #[test]

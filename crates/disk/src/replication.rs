@@ -394,7 +394,7 @@ pub fn purge(
     Ok(())
 }
 
-fn names_of(disk: &Disk, dir: &str) -> Result<Vec<String>, DiskError> {
+pub(crate) fn names_of(disk: &Disk, dir: &str) -> Result<Vec<String>, DiskError> {
     let mut names = match list(disk, dir) {
         Err(DiskError::NotExist) => Vec::new(),
         other => other?,
@@ -406,7 +406,7 @@ fn names_of(disk: &Disk, dir: &str) -> Result<Vec<String>, DiskError> {
 /// Removes an object's directory if it has these files and no others. Files get their names
 /// under the partition's lock: none can come between the look and the removal. What is left of
 /// the suffix is to be hashed again: others must not take us to have this object.
-fn remove_unchanged(
+pub(crate) fn remove_unchanged(
     disk: &Disk,
     policy: PolicyIndex,
     partition: u32,

@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use thiserror::Error;
 use tokio::sync::mpsc;
 
-use crate::request_line::HeadDue;
+use crate::heads::{DueAtEnd, HeadDue};
 
 /// Why a body ended before its end.
 #[derive(Debug, Error)]
@@ -35,7 +35,7 @@ type BoxBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Se
 enum Kind {
     Full(Option<Bytes>),
     /// From a socket; tells at its end that the next message is due.
-    Incoming(hyper::body::Incoming, Option<HeadDue>),
+    Incoming(hyper::body::Incoming, Option<DueAtEnd>),
     /// The mutex is never locked: it makes a body `Sync`, so that requests can be borrowed across
     /// waits.
     Stream {
@@ -91,12 +91,12 @@ impl Body {
         Body(Kind::Incoming(incoming, None))
     }
 
-    /// A request's body, which tells `due` when it has been read to its end.
-    pub(crate) fn of_request(incoming: hyper::body::Incoming, due: HeadDue) -> Self {
-        if http_body::Body::is_end_stream(&incoming) {
-            due.set();
-        }
-        Body(Kind::Incoming(incoming, Some(due)))
+    /// A request's body, which tells `due` when it has been read to its end or given up.
+    pub(crate) fn of_request(incoming: hyper::body::Incoming, due: &HeadDue) -> Self {
+        let due = due.begin();
+        // One without content has been read.
+        let due = (!http_body::Body::is_end_stream(&incoming)).then_some(due);
+        Body(Kind::Incoming(incoming, due))
     }
 
     /// Bytes still to come, where known.
@@ -242,9 +242,9 @@ impl http_body::Body for Body {
         match &mut self.0 {
             Kind::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
             Kind::Incoming(incoming, due) => {
-                let frame = std::task::ready!(Pin::new(incoming).poll_frame(cx));
-                if let (None, Some(due)) = (&frame, due) {
-                    due.set();
+                let frame = std::task::ready!(Pin::new(&mut *incoming).poll_frame(cx));
+                if frame.is_none() || http_body::Body::is_end_stream(incoming) {
+                    *due = None;
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(|e| incoming_error(&e))))
             }

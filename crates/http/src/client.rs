@@ -1,5 +1,7 @@
 //! The pooled client to other servers: one per process, connections kept per address.
 
+mod own_connection;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -10,6 +12,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use thiserror::Error;
 
 use crate::body::Body;
+use crate::heads;
 use crate::interim::Interim;
 use crate::service::{Request, Response};
 
@@ -35,7 +38,13 @@ pub enum CallError {
 
 /// A client with a pool of connections. Cheap to clone.
 #[derive(Clone)]
-pub struct Client(HyperClient<HttpConnector, Body>);
+pub struct Client {
+    pool: HyperClient<HttpConnector, Body>,
+    connect_timeout: Duration,
+}
+
+/// Lines in an answer's head.
+const MAX_HEADERS: usize = 256;
 
 impl Client {
     /// `idle_per_host`: kept open without use, for `idle_timeout`.
@@ -43,15 +52,18 @@ impl Client {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         connector.set_connect_timeout(Some(connect_timeout));
-        let client = HyperClient::builder(TokioExecutor::new())
+        let pool = HyperClient::builder(TokioExecutor::new())
             .pool_max_idle_per_host(idle_per_host)
             .pool_idle_timeout(idle_timeout)
             .pool_timer(TokioTimer::new())
             .http1_title_case_headers(true)
-            .http1_max_headers(256)
+            .http1_max_headers(MAX_HEADERS)
             .set_host(true)
             .build(connector);
-        Client(client)
+        Client {
+            pool,
+            connect_timeout,
+        }
     }
 
     /// Sends a request whose URI is a path (and query) to `address`; answers with the response's
@@ -63,6 +75,11 @@ impl Client {
         mut request: Request,
         timeout: Duration,
     ) -> Result<Response, CallError> {
+        if heads::has_escapes(request.headers()) {
+            let connect = self.connect_timeout;
+            return own_connection::call(address, request, connect, timeout).await;
+        }
+        let again = own_connection::copy(&request);
         let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
         let uri: Uri = format!("http://{address}{path}")
             .parse()
@@ -76,16 +93,21 @@ impl Client {
                 }
             });
         }
-        match tokio::time::timeout(timeout, self.0.request(request)).await {
+        match tokio::time::timeout(timeout, self.pool.request(request)).await {
             Ok(Ok(response)) => Ok(response.map(Body::incoming)),
             Ok(Err(error)) if error.is_connect() => Err(CallError::Connect {
                 address,
                 reason: reason(&error),
             }),
-            Ok(Err(error)) => Err(CallError::Broken {
-                address,
-                reason: reason(&error),
-            }),
+            Ok(Err(error)) => match again.filter(|_| own_connection::is_parse(&error)) {
+                Some(again) => {
+                    own_connection::call(address, again, self.connect_timeout, timeout).await
+                }
+                None => Err(CallError::Broken {
+                    address,
+                    reason: reason(&error),
+                }),
+            },
             Err(_) => Err(CallError::Timeout {
                 address,
                 after: timeout,

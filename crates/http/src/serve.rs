@@ -18,9 +18,9 @@ use tracing::{debug, warn};
 
 use crate::body::Body;
 use crate::context::Context;
+use crate::heads::Heads;
 use crate::interim::InterimSocket;
 use crate::metrics::Metrics;
-use crate::request_line::RequestLines;
 use crate::respond;
 use crate::service::{Handler, Request, Response};
 
@@ -169,7 +169,7 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let open = GaugeGuard::new(shared.metrics.connections(shared.options.server));
     let (socket, interims) = InterimSocket::new(stream);
-    let (socket, due) = RequestLines::new(socket);
+    let (socket, due, names) = Heads::of_requests(socket);
     let activity = watch::Sender::new(Activity::default());
     let activity = &activity;
     let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
@@ -177,15 +177,16 @@ async fn connection(
             activity.requests += 1;
             activity.under_way = true;
         });
-        let (shared, due) = (shared.clone(), due.clone());
-        let mut request = request.map(|body| Body::of_request(body, due));
+        let (shared, due, names) = (shared.clone(), due.clone(), names.clone());
+        let mut request = request.map(|body| Body::of_request(body, &due));
         let waits = request.headers().contains_key(EXPECT);
         let interims = waits.then(|| interims.clone());
         if let Some(interims) = &interims {
             request.extensions_mut().insert(interims.begin());
         }
         async move {
-            let response = answer(request, peer, &shared).await;
+            let mut response = answer(request, peer, &shared).await;
+            names.stand_in(response.headers_mut());
             if let Some(interims) = interims {
                 interims.end();
             }
@@ -267,7 +268,8 @@ async fn answer(mut request: Request, peer: SocketAddr, shared: &Shared) -> Resp
         // Said to those who asked, as Swift's server does.
         response
             .headers_mut()
-            .insert(CONNECTION, HeaderValue::from_static("keep-alive"));
+            .entry(CONNECTION)
+            .or_insert(HeaderValue::from_static("keep-alive"));
     }
     finish_head(&method, &mut response);
     shared.metrics.answered(

@@ -414,13 +414,12 @@ impl Db {
             .build(config, new, first, &temporary)
             .and_then(|outcome| {
                 sync_file(&temporary)?;
-                if path.exists() {
-                    // A Swift process was quicker, in spite of its own lock.
+                if !files::rename_to_free(&temporary, &path)? {
+                    // Another process was quicker; one that receives a database takes no lock.
                     return Err(IndexError::Busy {
                         what: path.display().to_string(),
                     });
                 }
-                fs::rename(&temporary, &path).map_err(|error| IndexError::io(&path, error))?;
                 name_file(config, &dir)?;
                 outcome
             });

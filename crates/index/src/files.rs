@@ -12,7 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
+use rustix::io::Errno;
 
 use crate::{DbKey, IndexError, Result};
 
@@ -99,6 +100,23 @@ pub(crate) fn sync_folder(dir: &Path) -> Result<()> {
         .map_err(|error| IndexError::io(dir, error))
 }
 
+/// Renames to a name that no file has, at once; false where one has it.
+pub(crate) fn rename_to_free(from: &Path, to: &Path) -> Result<bool> {
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) => Ok(false),
+        // Not every file system can: then in two steps.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+            if to.exists() {
+                return Ok(false);
+            }
+            fs::rename(from, to).map_err(|error| IndexError::io(to, error))?;
+            Ok(true)
+        }
+        Err(error) => Err(IndexError::io(to, error.into())),
+    }
+}
+
 /// Swift's lock on a folder: an exclusive `flock` of its `.lock` file, freed on drop.
 pub(crate) struct FolderLock {
     _file: File,
@@ -118,7 +136,7 @@ pub(crate) fn lock_folder(dir: &Path, timeout: Duration) -> Result<FolderLock> {
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(FolderLock { _file: file }),
-            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(error) => return Err(IndexError::io(&path, error.into())),
         }
         if Instant::now() >= deadline {

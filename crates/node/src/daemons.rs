@@ -13,11 +13,11 @@ use anyhow::{Context, Result, bail};
 use cairn_daemons::{
     AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts,
     ContainerReconciler, ContainerReconcilerConfig, ContainerSharder, ContainerSharderConfig,
-    ContainerSync, ContainerSyncConfig, ContainerUpdater, ContainerUpdaterConfig, DbAuditor,
-    DbAuditorConfig, DbReplicator, DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor,
-    ObjectExpirer, ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, Only,
-    OnlyThese, ReconcilerParts, ReconstructorConfig, ReplicatorConfig, ReplicatorParts,
-    SharderParts, SyncParts, UpdaterConfig, Written,
+    ContainerSync, ContainerSyncConfig, ContainerUpdater, ContainerUpdaterConfig, DarkData,
+    DarkDataConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig, ExpirerParts,
+    InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig, ObjectReconstructor,
+    ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReconcilerParts, ReconstructorConfig,
+    ReplicatorConfig, ReplicatorParts, SharderParts, SyncParts, UpdaterConfig, Written,
 };
 use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;
@@ -29,7 +29,7 @@ use tokio::task::JoinSet;
 
 use crate::backends;
 use crate::cluster::{Cluster, Clusters};
-use crate::conf::{Role, ServerConf};
+use crate::conf::{Role, ServerConf, read_conf};
 use crate::pipeline;
 use crate::services;
 use crate::settings::Place;
@@ -196,6 +196,11 @@ pub(crate) struct Ground<'a> {
     pub(crate) conf: &'a Path,
 }
 
+/// The section of an auditor's watcher, which need not be there.
+fn watcher_section(conf: &Path, name: &str) -> Result<Section> {
+    Ok(read_conf(conf)?.section_or_defaults(name))
+}
+
 /// Makes a daemon from its section.
 pub(crate) fn make(
     kind: DaemonKind,
@@ -357,15 +362,25 @@ fn make_at(
         ),
         DaemonKind::ObjectAuditor => Daemon::new(
             kind,
-            ObjectAuditor::new(
-                AuditorConfig::read(section)?,
-                AuditorParts {
+            {
+                let config = AuditorConfig::read(section)?;
+                let watcher = match &config.watcher_section {
+                    Some(name) => Some(DarkData {
+                        config: DarkDataConfig::read(&watcher_section(ground.conf, name)?)?,
+                        hash_path: cluster.hash_path.clone(),
+                        rings: cluster.rings()?,
+                        backends,
+                    }),
+                    None => None,
+                };
+                let parts = AuditorParts {
                     engine: engine(section, &cluster)?,
                     policies: cluster.policies.clone(),
                     devices: storage.devices(place, section)?,
                     clock,
-                },
-            ),
+                };
+                ObjectAuditor::watched(config, parts, watcher)
+            },
             move |auditor| {
                 let only = AuditOnly {
                     devices: narrowed.devices.clone(),

@@ -4,9 +4,10 @@
 
 use std::sync::Arc;
 
-use cairn_http::{Handler, Request, Service, ServiceFuture, respond};
+use cairn_http::{Handler, Request, Response, Service, ServiceFuture, respond};
 use cairn_types::Constraints;
 use http::StatusCode;
+use http::header::{CONNECTION, HeaderValue};
 
 /// `: ` and the end of a line.
 const OF_A_HEADER: usize = 4;
@@ -44,11 +45,19 @@ impl HeadLimits {
     }
 }
 
+/// The connection ends, as with Swift: what comes after such a head is not to be trusted.
+fn refuse(status: StatusCode) -> Response {
+    let mut response = respond::standard(status);
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    response
+}
+
 impl Service for HeadLimits {
     fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
         match self.refusal(&request) {
             None => self.next.call(request),
-            Some(status) => Box::pin(async move { respond::standard(status) }),
+            Some(status) => Box::pin(async move { refuse(status) }),
         }
     }
 }
@@ -79,5 +88,7 @@ mod tests {
         assert_eq!(refusal(34, 92), None);
         assert_eq!(refusal(35, 92), Some(414));
         assert_eq!(refusal(34, 93), Some(400));
+        let refused = refuse(StatusCode::URI_TOO_LONG);
+        assert_eq!(refused.headers()[CONNECTION], "close");
     }
 }

@@ -3,7 +3,7 @@
 
 use cairn_http::params;
 use cairn_http::{Response, respond};
-use cairn_types::{Constraints, ServerKind, Timestamp};
+use cairn_types::{Constraints, ServerKind, Timestamp, header_name};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode};
 
@@ -36,12 +36,14 @@ pub(crate) fn check_metadata(headers: &HeaderMap, kind: ServerKind, limits: &Con
         if key.is_empty() {
             return Err(bad_request("Metadata name cannot be empty"));
         }
-        if kind != ServerKind::Object && std::str::from_utf8(value.as_bytes()).is_err() {
+        let wire_key = header_name::unescape(key);
+        let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
+        if kind != ServerKind::Object && !(is_text(&wire_key) && is_text(value.as_bytes())) {
             return Err(bad_request("Metadata must be valid UTF-8"));
         }
         count += 1;
-        size += key.len() + value.len();
-        if key.len() > limits.max_meta_name_length {
+        size += wire_key.len() + value.len();
+        if wire_key.len() > limits.max_meta_name_length {
             return Err(bad_request(format!(
                 "Metadata name too long: {prefix}{key}"
             )));

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use cairn_http::{ContainerInfo, Cors, Response, respond};
+use cairn_types::header_name;
 use http::StatusCode;
 use http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
@@ -110,7 +111,7 @@ fn expose(options: &ProxyOptions, cors: &Cors, origin: &str, headers: &mut Heade
         let meta = headers.keys().map(|name| name.as_str());
         exposed.extend(
             meta.filter(|n| headers::is_exposed_meta(n))
-                .map(str::to_owned),
+                .map(|n| String::from_utf8_lossy(&header_name::unescape(n)).into_owned()),
         );
         let own = cors.expose_headers.as_deref().unwrap_or("").split(' ');
         exposed.extend(

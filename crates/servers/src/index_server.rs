@@ -11,7 +11,7 @@ use cairn_http::params::{is_true, quote, quote_path, split_path, unquote};
 use cairn_http::{Response, respond};
 use cairn_index::{DriveCheck, Metadata, Reserve};
 use cairn_types::metadata::{is_sys_or_user_meta, title_case};
-use cairn_types::{Constraints, PolicyIndex, PolicySet, ServerKind, Timestamp};
+use cairn_types::{Constraints, PolicyIndex, PolicySet, ServerKind, Timestamp, header_name};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use status::Refused;
@@ -155,9 +155,11 @@ pub(crate) fn metadata_of(
         if !saved_headers.contains(&name) && !is_sys_or_user_meta(kind, name) {
             continue;
         }
-        let value = std::str::from_utf8(value.as_bytes())
-            .map_err(|_| Refused::BadRequest("Metadata must be valid UTF-8".into()))?;
-        metadata.push((title_case(name), value.to_owned()));
+        let no_text = || Refused::BadRequest("Metadata must be valid UTF-8".into());
+        let value = std::str::from_utf8(value.as_bytes()).map_err(|_| no_text())?;
+        let name = header_name::unescape(&title_case(name)).into_owned();
+        let name = String::from_utf8(name).map_err(|_| no_text())?;
+        metadata.push((name, value.to_owned()));
     }
     Ok(metadata)
 }
@@ -170,7 +172,7 @@ pub(crate) fn add_metadata(
 ) {
     for (name, value, _) in metadata.iter() {
         if !value.is_empty() && is_shown(&name.to_ascii_lowercase()) {
-            respond::set(headers, name, value);
+            respond::set(headers, &header_name::escape_text(name), value);
         }
     }
 }
@@ -233,6 +235,29 @@ mod tests {
             let refused = Place::of(path, (3, 4)).unwrap_err();
             assert_eq!(refused.into_response().status(), status, "{path}");
         }
+    }
+
+    #[test]
+    fn metadata_is_named_in_utf_8() {
+        let header = |name: &str| -> HeaderMap {
+            let name = http::HeaderName::from_bytes(name.as_bytes()).unwrap();
+            [(name, HeaderValue::from_static("v"))]
+                .into_iter()
+                .collect()
+        };
+        let kind = ServerKind::Container;
+        let saved = metadata_of(&header("x-container-meta-fr^195^169d"), kind, &[]).unwrap();
+        assert_eq!(
+            saved,
+            [("X-Container-Meta-Fr\u{e9}D".to_owned(), "v".to_owned())]
+        );
+        let column = r#"{"X-Container-Meta-Fr\u00e9D": ["v", "0000000001.00000"]}"#;
+        let metadata = Metadata::parse(column).unwrap();
+        let mut shown = HeaderMap::new();
+        add_metadata(&mut shown, &metadata, |_| true);
+        assert_eq!(shown["x-container-meta-fr^195^169d"], "v");
+        let refused = metadata_of(&header("x-container-meta-^255"), kind, &[]).unwrap_err();
+        assert_eq!(refused.into_response().status(), 400);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use cairn_disk::{Metadata, inspect};
 use cairn_http::params::unquote;
-use cairn_types::{PolicyIndex, Timestamp};
+use cairn_types::{PolicyIndex, Timestamp, header_name};
 use clap::Parser;
 use md5::{Digest, Md5};
 use serde_json::Value;
@@ -167,6 +167,8 @@ fn print_metadata(
             own.insert(name, value);
             continue;
         }
+        let name = header_name::unescape(name);
+        let name = &*String::from_utf8_lossy(&name);
         let lower = name.to_ascii_lowercase();
         let prefixes = [SYSTEM, TRANSIENT, USER];
         let group = prefixes.iter().position(|prefix| lower.starts_with(prefix));

@@ -8,6 +8,7 @@ pub mod blocks;
 pub mod erasure_scheme;
 pub mod expirer;
 pub mod hash_path;
+pub mod header_name;
 pub mod limits;
 pub mod metadata;
 pub mod plant;

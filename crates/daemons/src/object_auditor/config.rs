@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cairn_formats::ini::{ConfError, Section};
 
+use super::DarkDataConfig;
 use crate::recon_cache::DEFAULT_RECON_CACHE_PATH;
 
 /// What the auditor reads from its conf section, with those of `[DEFAULT]` behind it.
@@ -27,6 +28,8 @@ pub struct AuditorConfig {
     /// Sizes by which objects are counted, ascending.
     pub object_size_stats: Vec<u64>,
     pub recon_cache_path: PathBuf,
+    /// The section of the watcher, where there is one.
+    pub watcher_section: Option<String>,
 }
 
 /// The replicator's longest run of rsync, and a quarter of an hour more.
@@ -55,6 +58,17 @@ impl AuditorConfig {
             }
             _ => section.seconds_or("rsync_tempfile_timeout", RSYNC_TEMPFILE_TIMEOUT)?,
         };
+        let mut watcher_section = None;
+        for name in section.list_or("watchers", "") {
+            if !DarkDataConfig::is_its_name(&name) {
+                let remedy = format!(
+                    "{name:?} is a plug-in in Python, which Cairn does not run; \
+                     swift#dark_data is built in"
+                );
+                return Err(section.bad("watchers", remedy));
+            }
+            watcher_section = Some(format!("object-auditor:watcher:{name}"));
+        }
         Ok(AuditorConfig {
             files_per_second: rate("files_per_second", 20.0)?,
             bytes_per_second: rate("bytes_per_second", 10_000_000.0)?,
@@ -67,6 +81,7 @@ impl AuditorConfig {
             recon_cache_path: section
                 .str_or("recon_cache_path", DEFAULT_RECON_CACHE_PATH)
                 .into(),
+            watcher_section,
         })
     }
 }
@@ -88,6 +103,10 @@ mod tests {
         assert_eq!(config.zero_byte_files_per_second, 50.0);
         assert_eq!(config.rsync_tempfile_timeout, Duration::from_secs(1800));
         assert!(config.object_size_stats.is_empty());
+        assert_eq!(config.watcher_section, None);
+        let watched = read(&[("watchers", "swift#dark_data")]).unwrap();
+        let section = watched.watcher_section.unwrap();
+        assert_eq!(section, "object-auditor:watcher:swift#dark_data");
     }
 
     #[test]
@@ -103,6 +122,7 @@ mod tests {
             ("files_per_second", "-1"),
             ("concurrency", "0"),
             ("object_size_stats", "big"),
+            ("watchers", "mine#watcher"),
         ] {
             let error = read(&[(option, value)]).unwrap_err().to_string();
             assert!(error.contains(option), "{error}");

@@ -6,15 +6,17 @@ use std::time::Duration;
 use cairn_disk::audit::{self, Audited};
 use cairn_disk::object_file::Content;
 use cairn_disk::{
-    Device, DiskError, FragmentChoice, ObjectEngine, ObjectReader, OpenObject, OpenOptions,
+    Device, DiskError, FragmentChoice, ObjectEngine, ObjectKey, ObjectReader, OpenObject,
+    OpenOptions,
 };
 use cairn_http::own_thread;
-use cairn_types::{ObjectHash, PolicyIndex};
+use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 use serde_json::{Map, Value};
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
-use super::{AuditStats, ObjectAuditor};
+use super::dark_data::Found;
+use super::{AuditStats, DarkDataAction, ObjectAuditor};
 use crate::pace::{BytePace, Pace};
 
 /// Content up to this size is read in one operation.
@@ -22,6 +24,9 @@ const INLINE: u64 = 64 << 10;
 const CHUNK: usize = 64 << 10;
 /// How far a walk is gets written no more often than this.
 const STATUS_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Why an object that no container lists is quarantined.
+const DARK: &str = "dark data: no container lists it";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
@@ -55,6 +60,8 @@ pub(super) struct Walk {
     recent: AuditStats,
     reported: AuditStats,
     report: Report,
+    /// By what the watcher found: listed, unknown, dark.
+    watched: [u64; 3],
 }
 
 struct Report {
@@ -89,6 +96,7 @@ impl Walk {
                 since: auditor.parts.clock.now().as_f64(),
                 busy: Duration::ZERO,
             },
+            watched: [0; 3],
             auditor,
         }
     }
@@ -130,6 +138,10 @@ impl Walk {
         );
         if !stats.sizes.is_empty() {
             info!(sizes = ?stats.sizes, "object audit: objects by size");
+        }
+        if self.auditor.watcher.is_some() && self.kind == Kind::All {
+            let [ok, unknown, dark] = self.watched;
+            info!(unknown, ok, dark, "dark data");
         }
         self.reported
     }
@@ -201,7 +213,13 @@ impl Walk {
             audit::audit(disk, &engine, policy, partition, hash, &options)
         });
         let result = match audited.await {
-            Ok(Audited::Object(key, open)) => self.read(device, key, *open).await,
+            Ok(Audited::Object(key, open)) => {
+                let written = open.info.timestamp();
+                match self.read(device, key.clone(), *open).await {
+                    Ok(()) => self.watch(device, key, written).await,
+                    broken => broken,
+                }
+            }
             Ok(Audited::Quarantined(reason)) => Err(DiskError::Quarantined(reason)),
             Ok(Audited::Nothing) => Ok(()),
             Err(error) => Err(error),
@@ -225,11 +243,65 @@ impl Walk {
         }
     }
 
+    /// Shows the watcher an object that is as it should be, and does what it asks for.
+    async fn watch(
+        &mut self,
+        device: &Arc<Device>,
+        key: ObjectKey,
+        written: Timestamp,
+    ) -> Result<(), DiskError> {
+        let auditor = self.auditor.clone();
+        let Some(watcher) = auditor.watcher.as_ref().filter(|_| self.kind == Kind::All) else {
+            return Ok(());
+        };
+        if watcher.is_in_grace(written, auditor.parts.clock.now()) {
+            self.watched[0] += 1;
+            return Ok(());
+        }
+        let ObjectKey {
+            policy,
+            partition,
+            hash,
+            name,
+        } = key;
+        let files = device
+            .read(move |disk| audit::files(disk, policy, partition, hash))
+            .await?;
+        match watcher.look_for(&name).await {
+            Found::Listed => self.watched[0] += 1,
+            Found::Unknown => self.watched[1] += 1,
+            Found::Dark => {
+                self.watched[2] += 1;
+                let (device_name, object, action) = (device.name(), &*name, watcher.config.action);
+                info!(device = device_name, object, ?action, "dark data");
+                // Of what was written meanwhile nobody was asked.
+                match action {
+                    DarkDataAction::Log => {}
+                    DarkDataAction::Delete => {
+                        let remove = move |disk: &_| {
+                            audit::remove_object(disk, policy, partition, hash, &files)
+                        };
+                        device.write(remove).await?;
+                    }
+                    DarkDataAction::Quarantine => {
+                        let quarantine = move |disk: &_| {
+                            audit::quarantine_object(disk, policy, partition, hash, &files, DARK)
+                        };
+                        if device.write(quarantine).await? {
+                            return Err(DiskError::Quarantined(DARK.into()));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the content, at its pace; the reader checks it.
     async fn read(
         &mut self,
         device: &Arc<Device>,
-        key: cairn_disk::ObjectKey,
+        key: ObjectKey,
         open: OpenObject,
     ) -> Result<(), DiskError> {
         let size = open.info.size;

@@ -62,13 +62,20 @@ impl Db {
             return Ok(Received::NotNow);
         }
         self.with_received(config, &received, |broker| broker.become_own(name))?;
+        // A folder that is new nobody is about to remove: no lock, and as with Swift's programs no
+        // file of one.
+        let is_new = !dir.exists();
         files::make_folders(&config.devices.join(&*self.key.device), &dir)?;
-        let _lock = files::lock_folder(&dir, config.lock_timeout)?;
-        if to.exists() {
+        let _lock = match is_new {
+            true => None,
+            false => Some(files::lock_folder(&dir, config.lock_timeout)?),
+        };
+        self.forget(&mut writer);
+        sync_file(&received)?;
+        if !files::rename_to_free(&received, &to)? {
             return Ok(Received::NotNow);
         }
-        self.forget(&mut writer);
-        put_in_place(&received, &to)?;
+        files::sync_folder(&dir)?;
         Ok(Received::Done)
     }
 

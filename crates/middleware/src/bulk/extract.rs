@@ -12,6 +12,7 @@ use bytes::{Bytes, BytesMut};
 use cairn_http::params::quote_path;
 use cairn_http::{Body, BodyError, Request, Response, respond};
 use cairn_types::ServerKind;
+use cairn_types::header_name;
 use cairn_types::metadata::is_user_meta;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
@@ -322,7 +323,10 @@ fn add_attributes(headers: &mut HeaderMap, entry: &Entry) -> bool {
         let name = match attribute {
             Some("mime_type") => Ok(CONTENT_TYPE),
             Some(name) => match name.strip_prefix("meta.") {
-                Some(meta) => HeaderName::from_bytes(format!("x-object-meta-{meta}").as_bytes()),
+                Some(meta) => {
+                    let name = format!("x-object-meta-{meta}");
+                    HeaderName::from_bytes(&header_name::escape(name.as_bytes()))
+                }
                 None => continue,
             },
             None => continue,

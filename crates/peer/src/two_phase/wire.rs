@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use cairn_http::{Body, Response, respond};
+use cairn_types::header_name;
 use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
 use http::{HeaderMap, Uri};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -34,7 +35,7 @@ pub(super) fn head(address: SocketAddr, uri: &Uri, headers: &HeaderMap) -> Bytes
     let path = uri.path_and_query().map_or("/", |p| p.as_str());
     let mut head = format!("PUT {path} HTTP/1.1\r\nHost: {address}\r\n").into_bytes();
     for (name, value) in headers.iter().filter(|(name, _)| **name != HOST) {
-        head.extend_from_slice(name.as_str().as_bytes());
+        head.extend_from_slice(&header_name::unescape(name.as_str()));
         head.extend_from_slice(b": ");
         head.extend_from_slice(value.as_bytes());
         head.extend_from_slice(b"\r\n");

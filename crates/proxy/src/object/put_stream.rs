@@ -81,8 +81,10 @@ impl Proxy {
         digest: &SharedDigest,
     ) -> Vec<Putter> {
         let path = incoming.target.entity_path();
+        // What has no content is not asked for: nothing is sent as chunks are, so that all have
+        // agreed before any has the object.
         let known = match length {
-            MessageLength::Known(n) => Some(n),
+            MessageLength::Known(n) if n > 0 => Some(n),
             _ => None,
         };
         let opening = headers.into_iter().map(|mut headers| {

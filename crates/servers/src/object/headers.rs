@@ -4,7 +4,7 @@ use cairn_disk::{Metadata, ObjectInfo};
 use cairn_http::params::is_true;
 use cairn_http::respond::{header, http_date, set};
 use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_or_user_meta, title_case};
-use cairn_types::{ServerKind, Timestamp};
+use cairn_types::{ServerKind, Timestamp, header_name};
 use http::header::{
     CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, LAST_MODIFIED,
 };
@@ -90,8 +90,9 @@ pub(super) fn check_metadata(
             return bad("Metadata name cannot be empty".into());
         }
         count += 1;
-        size += short.len() + value.len();
-        if short.len() > limits.max_meta_name_length {
+        let length = header_name::wire_len(short);
+        size += length + value.len();
+        if length > limits.max_meta_name_length {
             return bad(format!("Metadata name too long: {name}"));
         }
         if value.len() > limits.max_meta_value_length {

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use bytes::{Bytes, BytesMut};
 use cairn_formats::ssync::{UPDATES_END, UPDATES_START};
 use cairn_http::{Body, Request, Service};
+use cairn_types::header_name;
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri};
 use tokio::task::JoinSet;
@@ -268,7 +269,7 @@ impl Receiver {
 
 fn header(line: &[u8]) -> Option<(HeaderName, HeaderValue)> {
     let at = line.iter().position(|b| *b == b':')?;
-    let name = HeaderName::from_bytes(line[..at].trim_ascii()).ok()?;
+    let name = HeaderName::from_bytes(&header_name::escape(line[..at].trim_ascii())).ok()?;
     let value = HeaderValue::from_bytes(line[at + 1..].trim_ascii()).ok()?;
     Some((name, value))
 }

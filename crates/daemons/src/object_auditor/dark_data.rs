@@ -1,0 +1,337 @@
+//! Dark data: objects that no container lists, say of a server that was away for longer than
+//! tombstones are kept. A watcher of the auditor, as Swift's `swift#dark_data`: for each object
+//! whose content is sound it asks all servers of the container, and where none of them lists it,
+//! does what `action` says. Where one of them does not answer nothing is known, and nothing done.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_formats::ini::{ConfError, Section};
+use cairn_http::params::{quote, split_path};
+use cairn_http::{Body, Request, respond};
+use cairn_peer::fan_out::backend_uri;
+use cairn_peer::{Backends, Node, Rings};
+use cairn_types::{HashPath, Timestamp};
+use futures_util::future::join_all;
+use http::HeaderValue;
+use http::header::USER_AGENT;
+use serde_json::Value;
+use tracing::{debug, warn};
+
+use crate::calls;
+
+/// How long a container server may take for an answer's head, and again for its body.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The largest listing of one object or one range.
+const LISTING_MAX: u64 = 1 << 20;
+/// So many containers are asked about one object: a root, and shards as far as shards lead on.
+const CONTAINERS_MAX: usize = 32;
+
+/// What is done with dark data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DarkDataAction {
+    Log,
+    Delete,
+    Quarantine,
+}
+
+/// `[object-auditor:watcher:NAME]`; names, units and defaults are Swift's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DarkDataConfig {
+    pub action: DarkDataAction,
+    /// Younger objects are left alone: their rows may still be on the way.
+    pub grace_age: Duration,
+}
+
+impl DarkDataConfig {
+    /// Whether a name in `watchers` is this watcher's.
+    pub fn is_its_name(name: &str) -> bool {
+        let name = name.strip_prefix("egg:").unwrap_or(name);
+        matches!(name, "dark_data" | "swift#dark_data")
+    }
+
+    pub fn read(section: &Section) -> Result<Self, ConfError> {
+        let action = match section.get("action").map(str::trim) {
+            None | Some("log") => DarkDataAction::Log,
+            Some("delete") => DarkDataAction::Delete,
+            Some("quarantine") => DarkDataAction::Quarantine,
+            Some(other) => {
+                warn!(action = other, "unknown action for dark data: log is taken");
+                DarkDataAction::Log
+            }
+        };
+        let grace_age = section.seconds_or("grace_age", 604_800.0)?;
+        Ok(DarkDataConfig { action, grace_age })
+    }
+}
+
+/// The watcher.
+pub struct DarkData {
+    pub config: DarkDataConfig,
+    pub hash_path: HashPath,
+    pub rings: Arc<Rings>,
+    pub backends: Arc<Backends>,
+}
+
+/// What containers say of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    Listed,
+    Dark,
+    /// Not all servers told.
+    Unknown,
+}
+
+/// What one server told.
+enum Told {
+    Listed,
+    Nothing,
+    /// The shard in which the object would be.
+    Shard(String, String),
+}
+
+impl DarkData {
+    pub(super) fn is_in_grace(&self, written: Timestamp, now: Timestamp) -> bool {
+        written.as_f64() + self.config.grace_age.as_secs_f64() >= now.as_f64()
+    }
+
+    /// `name`: `/account/container/object`.
+    pub(super) async fn look_for(&self, name: &str) -> Found {
+        let Some([Some(account), Some(container), Some(object)]) = split_path(name, 3, 3, true)
+            .and_then(|parts| <[Option<&str>; 3]>::try_from(parts).ok())
+        else {
+            return Found::Unknown;
+        };
+        let mut to_ask = vec![(account.to_owned(), container.to_owned())];
+        let (mut asked, mut count) = (BTreeSet::new(), 0);
+        let mut is_known = true;
+        while let Some(place) = to_ask.pop() {
+            count += 1;
+            if count > CONTAINERS_MAX {
+                return Found::Unknown;
+            }
+            // Shards may lead back to the root: then its own rows are what counts.
+            let records = if asked.contains(&place) {
+                "object"
+            } else {
+                "auto"
+            };
+            let mut shards = BTreeSet::new();
+            for told in self.ask(&place.0, &place.1, object, records).await {
+                match told {
+                    Some(Told::Listed) => return Found::Listed,
+                    Some(Told::Shard(account, container)) => {
+                        _ = shards.insert((account, container))
+                    }
+                    Some(Told::Nothing) => {}
+                    None => is_known = false,
+                }
+            }
+            asked.insert(place);
+            to_ask.extend(shards);
+        }
+        if is_known {
+            Found::Dark
+        } else {
+            Found::Unknown
+        }
+    }
+
+    /// Each server's answer; `None` where there was none.
+    async fn ask(
+        &self,
+        account: &str,
+        container: &str,
+        object: &str,
+        records: &'static str,
+    ) -> Vec<Option<Told>> {
+        let ring = self.rings.container();
+        let partition = ring.partition(&self.hash_path, account, Some(container), None);
+        let path = format!("/{account}/{container}");
+        let name = quote(object);
+        // With a prefix for rows, and `includes` for ranges: the server tells which it lists.
+        let query = format!("format=json&limit=1&prefix={name}&includes={name}&states=listing");
+        let nodes = ring.primaries(partition);
+        if nodes.is_empty() {
+            return vec![None];
+        }
+        let asking = nodes.iter().map(|node| {
+            let mut request = Request::new(Body::empty());
+            *request.uri_mut() = backend_uri(node, partition, &path, Some(&query));
+            let headers = request.headers_mut();
+            headers.insert(USER_AGENT, calls::user_agent("object-auditor"));
+            headers.insert("x-backend-record-type", HeaderValue::from_static(records));
+            self.ask_one(node, request, object)
+        });
+        join_all(asking).await
+    }
+
+    async fn ask_one(&self, node: &Node, request: Request, object: &str) -> Option<Told> {
+        let answer = self.backends.call(node.address, request, PATIENCE).await;
+        let answer = answer
+            .inspect_err(|error| debug!(node = node.name(), %error, "a container server is silent"))
+            .ok()?;
+        let (head, body) = answer.into_parts();
+        let body = tokio::time::timeout(PATIENCE, body.collect(LISTING_MAX)).await;
+        let body = body.ok()?.ok()?;
+        if !head.status.is_success() {
+            return None;
+        }
+        let is_shard = respond::header(&head.headers, "x-backend-record-type") == Some("shard");
+        told(&body, is_shard, object)
+    }
+}
+
+/// `None`: no listing.
+fn told(body: &[u8], is_shard: bool, object: &str) -> Option<Told> {
+    let rows: Vec<Value> = match body {
+        [] => Vec::new(),
+        body => serde_json::from_slice(body).ok()?,
+    };
+    let Some(first) = rows.first() else {
+        return Some(Told::Nothing);
+    };
+    let name = first.get("name").and_then(Value::as_str);
+    if is_shard {
+        let (account, container) = name?.split_once('/')?;
+        return Some(Told::Shard(account.to_owned(), container.to_owned()));
+    }
+    match name == Some(object) {
+        true => Some(Told::Listed),
+        false => Some(Told::Nothing),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::Mutex;
+
+    use cairn_http::handler_fn;
+    use cairn_types::PolicySet;
+    use http::StatusCode;
+
+    use super::*;
+    use crate::testing::write_rings;
+
+    #[test]
+    fn options() {
+        let read = |pairs: &[(&str, &str)]| {
+            DarkDataConfig::read(&Section::from_pairs("object-auditor:watcher:x", pairs))
+        };
+        let config = read(&[]).unwrap();
+        assert_eq!(config.action, DarkDataAction::Log);
+        assert_eq!(config.grace_age, Duration::from_secs(7 * 86_400));
+        let config = read(&[("action", "quarantine"), ("grace_age", "0")]).unwrap();
+        assert_eq!(config.action, DarkDataAction::Quarantine);
+        assert_eq!(config.grace_age, Duration::ZERO);
+        assert_eq!(
+            read(&[("action", "burn")]).unwrap().action,
+            DarkDataAction::Log
+        );
+        assert!(read(&[("grace_age", "long")]).is_err());
+        assert!(DarkDataConfig::is_its_name("egg:swift#dark_data"));
+        assert!(!DarkDataConfig::is_its_name("mine#dark_data"));
+    }
+
+    /// A watcher over three servers that answer by the name of what is asked for.
+    fn watcher(answers: [&'static [(&'static str, &'static str, &'static str)]; 3]) -> DarkData {
+        let folder = tempfile::tempdir().unwrap();
+        write_rings(folder.path());
+        let backends = Backends::new(Duration::from_secs(1));
+        for (at, answers) in answers.into_iter().enumerate() {
+            let address = ([127, 0, 0, 1], 6201 + at as u16).into();
+            let seen = Mutex::new(BTreeSet::new());
+            let handler = handler_fn(move |request: Request| {
+                let path = request.uri().path().to_owned();
+                let is_auto = request.headers()["x-backend-record-type"] == "auto";
+                assert!(is_auto || seen.lock().unwrap().contains(&path));
+                seen.lock().unwrap().insert(path.clone());
+                let (_, container) = path.rsplit_once('/').unwrap();
+                let answer = answers
+                    .iter()
+                    .find(|(name, ..)| *name == container)
+                    .copied();
+                async move {
+                    let Some((_, records, body)) = answer else {
+                        return respond::empty(StatusCode::SERVICE_UNAVAILABLE);
+                    };
+                    let mut response = respond::text(StatusCode::OK, body);
+                    let kind = if is_auto { records } else { "object" };
+                    respond::set(response.headers_mut(), "x-backend-record-type", kind);
+                    response
+                }
+            });
+            backends.register_local(address, handler);
+        }
+        DarkData {
+            config: DarkDataConfig {
+                action: DarkDataAction::Log,
+                grace_age: Duration::from_secs(10),
+            },
+            hash_path: HashPath::new("", "x"),
+            rings: Rings::open(folder.path(), &PolicySet::single()).unwrap(),
+            backends,
+        }
+    }
+
+    #[tokio::test]
+    async fn dark_is_what_all_servers_deny() {
+        const NONE: (&str, &str, &str) = ("c", "object", "[]");
+        const LONGER: (&str, &str, &str) = ("c", "object", r#"[{"name": "o/p and more"}]"#);
+        const ITSELF: (&str, &str, &str) = ("c", "object", r#"[{"name": "o/p"}]"#);
+        const BAD: (&str, &str, &str) = ("c", "object", "[");
+        const IN_SHARD: (&str, &str, &str) = (
+            "c",
+            "shard",
+            r#"[{"name": ".shards_a/s", "lower": "", "upper": ""}]"#,
+        );
+        const SHARD_NONE: (&str, &str, &str) = ("s", "object", "[]");
+        const SHARD_ITSELF: (&str, &str, &str) = ("s", "object", r#"[{"name": "o/p"}]"#);
+        const BACK: (&str, &str, &str) = ("s", "shard", r#"[{"name": "a/c"}]"#);
+        for (answers, found) in [
+            ([&[NONE][..], &[LONGER], &[NONE]], Found::Dark),
+            ([&[NONE], &[NONE], &[ITSELF]], Found::Listed),
+            ([&[], &[NONE], &[ITSELF]], Found::Listed),
+            ([&[], &[NONE], &[NONE]], Found::Unknown),
+            ([&[BAD], &[NONE], &[NONE]], Found::Unknown),
+            (
+                [
+                    &[IN_SHARD, SHARD_NONE],
+                    &[NONE, SHARD_NONE],
+                    &[NONE, SHARD_NONE],
+                ],
+                Found::Dark,
+            ),
+            (
+                [
+                    &[IN_SHARD, SHARD_NONE],
+                    &[NONE, SHARD_ITSELF],
+                    &[NONE, SHARD_NONE],
+                ],
+                Found::Listed,
+            ),
+            (
+                [&[IN_SHARD, SHARD_NONE], &[NONE], &[NONE, SHARD_NONE]],
+                Found::Unknown,
+            ),
+        ] {
+            assert_eq!(
+                watcher(answers).look_for("/a/c/o/p").await,
+                found,
+                "{answers:?}"
+            );
+        }
+        let lost = [&[IN_SHARD, BACK][..], &[IN_SHARD, BACK], &[IN_SHARD, BACK]];
+        assert_eq!(watcher(lost).look_for("/a/c/o/p").await, Found::Dark);
+    }
+
+    #[tokio::test]
+    async fn the_young_are_left_alone() {
+        let watcher = watcher([&[], &[], &[]]);
+        let at = Timestamp::from_secs;
+        assert!(watcher.is_in_grace(at(100), at(110)));
+        assert!(!watcher.is_in_grace(at(100), at(111)));
+    }
+}

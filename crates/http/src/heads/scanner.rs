@@ -1,0 +1,214 @@
+//! Follows a head as it comes in, in pieces that end anywhere, and changes what the parser would
+//! not take.
+
+use cairn_types::header_name;
+
+/// Headers whose values are percent-encoded paths: there a NUL, which begins a reserved name, can
+/// be written so as well.
+const PATHS: [&str; 3] = ["x-symlink-target", "x-copy-from", "destination"];
+/// Longer than any of these.
+const NAME_KEPT: usize = 20;
+/// Where the status begins in `HTTP/1.1 200 OK`.
+const STATUS_AT: usize = "HTTP/1.1 ".len();
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Empty lines may come before a request.
+    Before,
+    First,
+    LineStart,
+    Name,
+    Value,
+    Ended,
+}
+
+pub(super) struct Scanner {
+    of_requests: bool,
+    place: Place,
+    /// Of the first line: bytes so far.
+    first: usize,
+    /// The head is that of an interim answer, and another one follows it.
+    is_interim: bool,
+    /// The beginning of the name that was read last.
+    name: Vec<u8>,
+}
+
+impl Scanner {
+    pub(super) fn of_requests() -> Self {
+        Scanner {
+            of_requests: true,
+            place: Place::Before,
+            first: 0,
+            is_interim: false,
+            name: Vec::new(),
+        }
+    }
+
+    pub(super) fn of_responses() -> Self {
+        Scanner {
+            of_requests: false,
+            ..Scanner::of_requests()
+        }
+    }
+
+    /// The next bytes begin a head.
+    pub(super) fn begin(&mut self) {
+        self.place = Place::Before;
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.place == Place::Ended
+    }
+
+    /// The bytes as the parser takes them; `None` where they are such.
+    pub(super) fn scan(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+        let mut changed = Changed { bytes, out: None };
+        let mut at = 0;
+        while at < bytes.len() {
+            at = self.step(&mut changed, at);
+        }
+        changed.out
+    }
+
+    /// Takes a run of bytes from `at`; returns where the next one begins.
+    fn step(&mut self, changed: &mut Changed<'_>, at: usize) -> usize {
+        let rest = &changed.bytes[at..];
+        match self.place {
+            Place::Ended => {
+                changed.keep(at, rest.len());
+                at + rest.len()
+            }
+            Place::Before | Place::LineStart => self.begin_line(changed, at, rest[0]),
+            Place::First => {
+                let length = until(rest, |b| b == b'\n');
+                self.note_status(&rest[..length]);
+                match self.of_requests {
+                    true => changed.each(at, length, is_illegal, percent),
+                    false => changed.keep(at, length),
+                }
+                self.end_line(changed, at + length)
+            }
+            Place::Name => {
+                let length = until(rest, |b| b == b':' || b == b'\n');
+                let room = NAME_KEPT.saturating_sub(self.name.len()).min(length);
+                self.name.extend_from_slice(&rest[..room]);
+                let push = header_name::push_escaped;
+                changed.each(at, length, header_name::is_escaped, push);
+                if rest.get(length) == Some(&b':') {
+                    self.place = Place::Value;
+                    changed.keep(at + length, 1);
+                    return at + length + 1;
+                }
+                self.end_line(changed, at + length)
+            }
+            Place::Value => {
+                let length = until(rest, |b| b == b'\n');
+                match self.is_path() {
+                    true => changed.each(at, length, |b| b == 0, percent),
+                    false => changed.keep(at, length),
+                }
+                self.end_line(changed, at + length)
+            }
+        }
+    }
+
+    /// Keeps the line's end, if it has come.
+    fn end_line(&mut self, changed: &mut Changed<'_>, at: usize) -> usize {
+        if at == changed.bytes.len() {
+            return at;
+        }
+        self.place = Place::LineStart;
+        changed.keep(at, 1);
+        at + 1
+    }
+
+    fn begin_line(&mut self, changed: &mut Changed<'_>, at: usize, byte: u8) -> usize {
+        match (self.place, byte) {
+            (Place::Before, b'\r' | b'\n') | (_, b'\r') => {}
+            (Place::Before, _) => {
+                self.place = Place::First;
+                (self.first, self.is_interim) = (0, false);
+                return at;
+            }
+            (_, b'\n') if self.is_interim => self.place = Place::Before,
+            (_, b'\n') => self.place = Place::Ended,
+            _ => {
+                self.place = Place::Name;
+                self.name.clear();
+                return at;
+            }
+        }
+        changed.keep(at, 1);
+        at + 1
+    }
+
+    fn note_status(&mut self, run: &[u8]) {
+        let class = STATUS_AT.checked_sub(self.first).and_then(|i| run.get(i));
+        self.is_interim |= !self.of_requests && class == Some(&b'1');
+        self.first += run.len();
+    }
+
+    fn is_path(&self) -> bool {
+        let name = |path: &&str| path.as_bytes().eq_ignore_ascii_case(&self.name);
+        PATHS.iter().any(|path| name(&path))
+    }
+}
+
+/// The length of the run that ends before such a byte.
+fn until(bytes: &[u8], is_end: impl Fn(u8) -> bool) -> usize {
+    let end = bytes.iter().position(|b| is_end(*b));
+    end.unwrap_or(bytes.len())
+}
+
+/// Not to stand in a request's target.
+fn is_illegal(byte: u8) -> bool {
+    byte >= 0x7f
+        || matches!(
+            byte,
+            b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}'
+        )
+}
+
+fn percent(out: &mut Vec<u8>, byte: u8) {
+    if byte != 0 && !is_illegal(byte) {
+        return out.push(byte);
+    }
+    out.extend_from_slice(format!("%{byte:02X}").as_bytes());
+}
+
+/// Bytes and what becomes of them, copied from the first that changes.
+struct Changed<'a> {
+    bytes: &'a [u8],
+    out: Option<Vec<u8>>,
+}
+
+impl Changed<'_> {
+    fn keep(&mut self, at: usize, length: usize) {
+        if let Some(out) = &mut self.out {
+            out.extend_from_slice(&self.bytes[at..at + length]);
+        }
+    }
+
+    /// Where one of the run is such, `push` writes each.
+    fn each(
+        &mut self,
+        at: usize,
+        length: usize,
+        changes: impl Fn(u8) -> bool,
+        push: impl Fn(&mut Vec<u8>, u8),
+    ) {
+        let run = &self.bytes[at..at + length];
+        if !run.iter().any(|b| changes(*b)) {
+            return self.keep(at, length);
+        }
+        let (bytes, room) = (self.bytes, self.bytes.len() + 64);
+        let out = self.out.get_or_insert_with(|| {
+            let mut out = Vec::with_capacity(room);
+            out.extend_from_slice(&bytes[..at]);
+            out
+        });
+        for byte in run {
+            push(out, *byte);
+        }
+    }
+}
