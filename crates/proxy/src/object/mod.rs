@@ -139,11 +139,13 @@ impl Proxy {
         if !affinity.writes_near() {
             return self.nodes_of(ring, partition, Some(place.policy));
         }
-        let primaries = self.primaries(&ring, partition, Some(place.policy));
-        let count = self.options.request_node_count;
-        let most = count.for_replicas(primaries.len());
+        let primaries = ring.primaries(partition);
+        let replicas = primaries.len();
+        let most = self.options.request_node_count.for_replicas(replicas);
         let handoffs = ring.handoffs(partition, ring.ring().device_count());
-        let order = affinity.for_upload(primaries, handoffs);
+        let mut order = affinity.for_upload(primaries, handoffs);
+        let at_once = replicas.min(order.len());
+        self.sort(&mut order[..at_once], Some(place.policy));
         let limiter = self.limiter.clone();
         Arc::new(Nodes::in_order(ring, partition, order, most, limiter))
     }
