@@ -71,10 +71,10 @@ enum Tried {
 impl Proxy {
     /// GET or HEAD of an account or a container.
     pub(crate) async fn read_index(&self, incoming: &Incoming, kind: ServerKind) -> Response {
-        let ring = match kind {
+        let ring = incoming.network_of(match kind {
             ServerKind::Account => self.rings.account(),
             _ => self.rings.container(),
-        };
+        });
         let target = &incoming.target;
         let partition = ring.partition(&self.hash_path, target.account(), target.container(), None);
         let query = incoming.params.encode();

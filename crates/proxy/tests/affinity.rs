@@ -1,4 +1,4 @@
-//! In which order servers are asked, seen by the servers: by `read_affinity`, `write_affinity`,
+//! In which order servers are asked, and over which network, seen by the servers: by `read_affinity`, `write_affinity`,
 //! `sorting_method` and `concurrent_gets`, for all policies and for one.
 //!
 //! The orders are compared with OpenStack Swift's where `CAIRN_SWIFT_PYTHON=/path/to/python` names
@@ -45,10 +45,14 @@ struct Shared {
     others: Mood,
     /// Who was asked for an object, in order.
     asked: Vec<u32>,
+    /// Of each of them: was it over the replication network, and which container server it is to
+    /// tell.
+    asked_how: Vec<(bool, String)>,
 }
 
 struct Fake {
     device: u32,
+    over_replication: bool,
     shared: Arc<Mutex<Shared>>,
 }
 
@@ -71,6 +75,9 @@ impl Fake {
         let mood = {
             let mut shared = self.shared.lock().unwrap();
             shared.asked.push(self.device);
+            let told = respond::header(request.headers(), "x-container-host").unwrap_or("");
+            let how = (self.over_replication, told.to_owned());
+            shared.asked_how.push(how);
             let mood = shared.moods.get(&self.device);
             *mood.unwrap_or(&shared.others)
         };
@@ -99,11 +106,11 @@ fn ring() -> Ring {
             region: 1 + id % 2,
             zone: 1 + id / 2 % 2,
             weight: 1.0,
-            ip: ip.clone(),
+            ip,
             port: 6200,
             device: format!("d{id}"),
-            replication_ip: ip,
-            replication_port: 6200,
+            replication_ip: format!("127.1.{}.{}", 1 + id % 2, 1 + id),
+            replication_port: 6300,
             meta: String::new(),
         }))
     };
@@ -167,12 +174,17 @@ impl Cluster {
         let shared = Arc::new(Mutex::new(Shared::default()));
         let rings = Rings::open(dir.path(), &policies).unwrap();
         for device in ring().devices() {
-            let address = format!("{}:{}", device.ip, device.port).parse().unwrap();
-            let fake = Fake {
-                device: device.id,
-                shared: Arc::clone(&shared),
+            let of = |ip: &str, port: u16, over_replication| {
+                let fake = Fake {
+                    device: device.id,
+                    over_replication,
+                    shared: Arc::clone(&shared),
+                };
+                let address = format!("{ip}:{port}").parse().unwrap();
+                backends.register_local(address, Arc::new(fake));
             };
-            backends.register_local(address, Arc::new(fake));
+            of(&device.ip, device.port, false);
+            of(&device.replication_ip, device.replication_port, true);
         }
         let basic = [("node_timeout", "1"), ("error_suppression_limit", "1000")];
         let all: Vec<_> = basic.iter().chain(options).copied().collect();
@@ -200,13 +212,20 @@ impl Cluster {
 
     /// The answer's status, and whom the proxy asked for it.
     async fn send(&self, method: &str, path: &str) -> (u16, Vec<u32>) {
+        self.send_with(method, path, ("x-none", "")).await
+    }
+
+    async fn send_with(&self, method: &str, path: &str, header: (&str, &str)) -> (u16, Vec<u32>) {
+        self.shared.lock().unwrap().asked_how.clear();
         self.shared.lock().unwrap().asked.clear();
         let (body, length) = match method {
             "PUT" => (Body::full("x"), "1"),
             _ => (Body::empty(), "0"),
         };
         let request = http::Request::builder().method(method).uri(path);
-        let request = request.header("content-length", length);
+        let request = request
+            .header("content-length", length)
+            .header(header.0, header.1);
         let response = self.proxy.call(request.body(body).unwrap()).await;
         let asked = std::mem::take(&mut self.shared.lock().unwrap().asked);
         (response.status().as_u16(), asked)
@@ -346,6 +365,42 @@ async fn one_primary_that_has_never_heard_of_it_says_nothing() {
     let cluster = Cluster::new(&[("request_node_count", "1")], &none);
     assert_eq!(cluster.send("GET", &object("zero")).await.0, 503);
     assert_eq!(cluster.send("GET", &object("one")).await.0, 404);
+}
+
+#[tokio::test]
+async fn what_daemons_ask_goes_over_the_replication_network() {
+    let cluster = Cluster::new(&[], &[]);
+    let path = object("zero");
+    for (value, over) in [("true", true), ("no", false)] {
+        let header = ("x-backend-use-replication-network", value);
+        for method in ["GET", "PUT", "DELETE"] {
+            let (_, asked) = cluster.send_with(method, &path, header).await;
+            let how = std::mem::take(&mut cluster.shared.lock().unwrap().asked_how);
+            assert_eq!(how.len(), asked.len());
+            assert!(
+                how.iter()
+                    .all(|(over_replication, _)| *over_replication == over)
+            );
+            let told = how
+                .iter()
+                .map(|(_, told)| told)
+                .filter(|told| !told.is_empty());
+            let port = if over { ":6300" } else { ":6200" };
+            let told: Vec<&String> = told.collect();
+            assert!(told.iter().all(|told| told.ends_with(port)), "{told:?}");
+            assert_eq!(told.is_empty(), method == "GET");
+        }
+    }
+    // The same servers, in the same order.
+    let plain = ring();
+    let other = plain.over_replication().unwrap();
+    for partition in 0..PARTITIONS {
+        let order = |ring: &Ring| {
+            let handoffs = ring.handoffs(partition).map(|h| h.device.id);
+            handoffs.collect::<Vec<_>>()
+        };
+        assert_eq!(order(&plain), order(&other));
+    }
 }
 
 /// OpenStack Swift's proxy, ended when dropped.
