@@ -187,6 +187,13 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
             .collect();
         return Some(ring_builder(&texts, program.ends_with("-safe")));
     }
+    if program == "ring-composer" {
+        let texts: Vec<String> = arguments[1..]
+            .iter()
+            .map(|a| a.to_string_lossy().into_owned())
+            .collect();
+        return Some(ring_composer(&texts));
+    }
     if program == "init" {
         return Some(crate::init::run(
             InitProgram::parse_from(arguments).arguments,
@@ -228,6 +235,7 @@ fn known() -> Vec<String> {
             "manage-shard-ranges",
             "object-relinker",
             "ring-builder",
+            "ring-composer",
         ])
         .chain(tools);
     all.map(|name| format!("swift-{name}")).collect()
@@ -298,6 +306,13 @@ pub(crate) fn ring_builder(arguments: &[String], locked: bool) -> ExitCode {
     let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
     let run = if locked { cli::run_locked } else { cli::run };
     let code = run(arguments, &mut out, &mut err);
+    u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)
+}
+
+/// swift-ring-composer; exit codes as above.
+fn ring_composer(arguments: &[String]) -> ExitCode {
+    let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr().lock());
+    let code = cli::run_composer(arguments, &mut out, &mut err);
     u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from)
 }
 

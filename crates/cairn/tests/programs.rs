@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -24,13 +24,24 @@ struct Program {
 }
 
 impl Program {
-    /// Starts the proxy of a store, and waits until it closes its output, as swift-init does.
+    /// Starts the proxy of a store.
     fn proxy(data: &Path) -> Program {
         let conf = data.join("etc/proxy-server.conf");
+        let option = |name: &str| {
+            let conf = std::fs::read_to_string(&conf).unwrap();
+            let mut lines = conf.lines().filter_map(|line| line.split_once(" = "));
+            lines.find(|(n, _)| *n == name).unwrap().1.to_owned()
+        };
+        let address = format!("{}:{}", option("bind_ip"), option("bind_port"));
+        Program::start("swift-proxy-server", &conf, address.parse().unwrap())
+    }
+
+    /// Waits until it closes its output, as swift-init does.
+    fn start(name: &str, conf: &Path, address: SocketAddr) -> Program {
         let (mut said, writer) = std::io::pipe().unwrap();
         let child = cairn()
-            .arg0("swift-proxy-server")
-            .arg(&conf)
+            .arg0(name)
+            .arg(conf)
             .stdin(Stdio::null())
             .stdout(writer.try_clone().unwrap())
             .stderr(writer)
@@ -39,16 +50,7 @@ impl Program {
         let mut text = String::new();
         said.read_to_string(&mut text).unwrap();
         assert_eq!(text, "");
-        let option = |name: &str| {
-            let conf = std::fs::read_to_string(&conf).unwrap();
-            let mut lines = conf.lines().filter_map(|line| line.split_once(" = "));
-            lines.find(|(n, _)| *n == name).unwrap().1.to_owned()
-        };
-        let address = format!("{}:{}", option("bind_ip"), option("bind_port"));
-        Program {
-            child,
-            address: address.parse().unwrap(),
-        }
+        Program { child, address }
     }
 
     fn signal(&self, signal: Signal) {
@@ -66,13 +68,17 @@ impl Program {
     }
 
     fn is_healthy(&self) -> bool {
-        let mut stream = TcpStream::connect(self.address).unwrap();
-        let request = b"GET /healthcheck HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
-        stream.write_all(request).unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer.starts_with("HTTP/1.1 200 ")
+        is_healthy(self.address)
     }
+}
+
+fn is_healthy(address: impl ToSocketAddrs) -> bool {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = b"GET /healthcheck HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.starts_with("HTTP/1.1 200 ")
 }
 
 impl Drop for Program {
@@ -175,4 +181,103 @@ fn what_keeps_it_from_starting_is_told() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("no_such_filter"), "{said}");
+}
+
+/// A ring whose devices are at these ports of this host.
+fn write_ring(path: &Path, ports: &[u16]) {
+    let mut builder = cairn_ring::RingBuilder::new(4, 1.0, 0).unwrap();
+    for port in ports {
+        let device = cairn_ring::NewDevice {
+            id: None,
+            region: 1,
+            zone: 1,
+            weight: 1.0,
+            ip: "127.0.0.1".into(),
+            port: *port,
+            device: format!("d{port}"),
+            replication_ip: None,
+            replication_port: None,
+            meta: String::new(),
+        };
+        builder.add_dev(device).unwrap();
+    }
+    let options = cairn_ring::RebalanceOptions {
+        seed: None,
+        now: 0,
+        log: None,
+    };
+    builder.rebalance(options).unwrap();
+    let version = cairn_ring::FormatVersion::V1;
+    builder.ring_data().save(path, version).unwrap();
+}
+
+/// An object server's conf with `servers_per_port`, its ring with the first two of three ports that
+/// are free.
+fn per_port(folder: &Path) -> (std::path::PathBuf, [u16; 3]) {
+    let taken = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let ports = taken
+        .each_ref()
+        .map(|taken| taken.local_addr().unwrap().port());
+    let conf = folder.join("object-server.conf");
+    let text = format!(
+        "[DEFAULT]\nbind_ip = 127.0.0.1\nservers_per_port = 2\nring_check_interval = 0.2\n\
+         swift_dir = {0}/etc\ndevices = {0}/dev\nmount_check = no\n\
+         [pipeline:main]\npipeline = healthcheck object-server\n\
+         [filter:healthcheck]\nuse = egg:swift#healthcheck\n\
+         [app:object-server]\nuse = egg:swift#object\n",
+        folder.display()
+    );
+    std::fs::write(&conf, text).unwrap();
+    write_ring(&folder.join("etc/object.ring.gz"), &ports[..2]);
+    (conf, ports)
+}
+
+/// The second port stays, the first goes, the third comes.
+fn follows_the_ring(folder: &Path, [gone, stays, comes]: [u16; 3]) {
+    let is_open = |port: u16| TcpStream::connect(("127.0.0.1", port)).is_ok();
+    for port in [gone, stays] {
+        assert!(is_healthy(("127.0.0.1", port)));
+    }
+    assert!(!is_open(comes));
+    write_ring(&folder.join("etc/object.ring.gz"), &[stays, comes]);
+    wait_for("the ring's ports", || {
+        assert!(is_healthy(("127.0.0.1", stays)));
+        is_open(comes) && !is_open(gone)
+    });
+    assert!(is_healthy(("127.0.0.1", comes)));
+    assert!(is_healthy(("127.0.0.1", stays)));
+}
+
+#[test]
+fn an_object_server_listens_where_the_ring_says() {
+    let folder = store();
+    let (conf, ports) = per_port(folder.path());
+    let address = SocketAddr::from(([127, 0, 0, 1], ports[0]));
+    let program = Program::start("swift-object-server", &conf, address);
+    follows_the_ring(folder.path(), ports);
+    let worker = program.workers();
+    program.signal(Signal::USR1);
+    wait_for("another worker", || {
+        assert!(is_healthy(("127.0.0.1", ports[1])) && is_healthy(("127.0.0.1", ports[2])));
+        let now = program.workers();
+        now.len() == 1 && now != worker
+    });
+}
+
+#[test]
+fn so_does_cairn_serve() {
+    let folder = store();
+    let (conf, ports) = per_port(folder.path());
+    let mut serve = cairn();
+    serve.arg("serve").arg(&conf).stdout(Stdio::piped());
+    let mut serve = Program {
+        child: serve.spawn().unwrap(),
+        address: SocketAddr::from(([127, 0, 0, 1], ports[0])),
+    };
+    let mut said = serve.child.stdout.take().unwrap();
+    let mut lines = [0; 4096];
+    assert_ne!(said.read(&mut lines).unwrap(), 0);
+    follows_the_ring(folder.path(), ports);
+    serve.signal(Signal::TERM);
+    assert_eq!(serve.child.wait().unwrap().code(), Some(0));
 }

@@ -1,5 +1,6 @@
 //! A proxy's pipeline in this process, asked on the cluster's own behalf: no authentication, and
-//! names that clients may not use. What fails on a server's side is tried again.
+//! names that clients may not use; servers are reached over the replication network. What fails on
+//! a server's side is tried again.
 
 use std::time::Duration;
 
@@ -245,8 +246,15 @@ impl InternalClient {
             );
         }
         map.insert(USER_AGENT, HeaderValue::from_static(self.agent));
-        let allow = HeaderName::from_static("x-backend-allow-reserved-names");
-        map.insert(allow, HeaderValue::from_static("true"));
+        for name in [
+            "x-backend-allow-reserved-names",
+            "x-backend-use-replication-network",
+        ] {
+            map.insert(
+                HeaderName::from_static(name),
+                HeaderValue::from_static("true"),
+            );
+        }
         request.extensions_mut().insert(Context {
             allow_reserved: true,
             ..Context::default()

@@ -40,6 +40,7 @@ pub mod object_reconstructor;
 pub mod object_replicator;
 pub mod object_updater;
 mod pace;
+mod progress;
 pub mod recon_cache;
 mod rounds;
 mod ssync;
@@ -68,4 +69,5 @@ pub use object_replicator::{
     ObjectReplicator, Only, ReplicationStats, ReplicatorConfig, ReplicatorParts,
 };
 pub use object_updater::{ObjectUpdater, SweepStats, UpdaterConfig};
+pub use progress::Progress;
 pub use recon_cache::ReconCache;

@@ -24,6 +24,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 
 use crate::object_replicator::{Only, ReplicatorParts};
+use crate::progress::Progress;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 pub use config::ReconstructorConfig;
 use pass::Pass;
@@ -51,15 +52,22 @@ pub struct ObjectReconstructor {
     config: ReconstructorConfig,
     parts: ReplicatorParts,
     recon: ReconCache,
+    progress: Arc<Progress>,
 }
 
 impl ObjectReconstructor {
     pub fn new(config: ReconstructorConfig, parts: ReplicatorParts) -> Arc<Self> {
         Arc::new(ObjectReconstructor {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
+            progress: Arc::default(),
             config,
             parts,
         })
+    }
+
+    /// Of the pass that is under way.
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
     }
 
     fn clock(&self) -> &Clock {

@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::info;
 
+use crate::progress::Progress;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 pub use config::{HandoffDelete, ReplicatorConfig, SyncMethod};
 use pass::Pass;
@@ -70,6 +71,7 @@ pub struct ObjectReplicator {
     parts: ReplicatorParts,
     recon: ReconCache,
     cycle: AtomicU32,
+    progress: Arc<Progress>,
 }
 
 impl ObjectReplicator {
@@ -77,9 +79,15 @@ impl ObjectReplicator {
         Arc::new(ObjectReplicator {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
             cycle: AtomicU32::new(own_thread::random() as u32 % LOOK_CYCLE),
+            progress: Arc::default(),
             config,
             parts,
         })
+    }
+
+    /// Of the pass that is under way.
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
     }
 
     /// Passes, with `interval` between them, until `stop` turns true.

@@ -87,6 +87,26 @@ pub trait InfoSource: Send + Sync {
         account: &'a str,
         container: &'a str,
     ) -> InfoFuture<'a, ContainerInfo>;
+
+    /// The devices that hold an account, a container, or an object of this policy; `None` where
+    /// that is not known.
+    fn places(
+        &self,
+        _account: &str,
+        _container: Option<&str>,
+        _object: Option<(&str, PolicyIndex)>,
+    ) -> Option<Vec<DevicePlace>> {
+        None
+    }
+}
+
+/// Where one replica is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DevicePlace {
+    /// `ip:port` of its server.
+    pub host: String,
+    pub device: String,
+    pub partition: u32,
 }
 
 /// What `/info` tells: every middleware registers itself here when it is built.

@@ -31,6 +31,8 @@ pub use clock::Clock;
 pub use context::{Authorize, AuthorizeFuture, Context, Granted};
 pub use digest::SharedDigest;
 pub use followed::Followed;
-pub use info::{AccountInfo, ContainerInfo, Cors, InfoFuture, InfoSource, PolicyUsage, SwiftInfo};
+pub use info::{
+    AccountInfo, ContainerInfo, Cors, DevicePlace, InfoFuture, InfoSource, PolicyUsage, SwiftInfo,
+};
 pub use interim::Interim;
 pub use service::{Handler, Request, Response, Service, ServiceFuture, handler_fn};

@@ -38,6 +38,7 @@ mod html;
 mod identity;
 mod keystone;
 mod keystoneauth;
+mod list_endpoints;
 mod listing_formats;
 mod location;
 mod logins;

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use cairn_formats::ini::Section;
@@ -21,6 +21,7 @@ use crate::limits;
 use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
 use crate::privileges;
+use crate::progress_bar;
 use crate::settings::{self, Place};
 use crate::signals::StopSignals;
 use crate::stdio;
@@ -120,6 +121,11 @@ fn section(path: &Path, kind: DaemonKind) -> Result<Section> {
 
 async fn work(daemon: &Daemon, once: bool, verbose: bool, clusters: &Clusters) -> Result<()> {
     let mut signals = StopSignals::new(true).context("cannot listen for signals")?;
+    // The log of a verbose pass says how far it is.
+    let shown = match once && !verbose {
+        true => daemon.progress.clone().zip(progress_bar::terminal()),
+        false => None,
+    };
     stdio::close(verbose);
     info!(daemon = daemon.kind.name(), once, "started");
     let (stop_sender, stop) = watch::channel(false);
@@ -130,6 +136,16 @@ async fn work(daemon: &Daemon, once: bool, verbose: bool, clusters: &Clusters) -
         daemon.start(&mut tasks, stop);
     }
     let rings = tokio::spawn(follow_rings(clusters.iter().cloned().collect()));
+    let began = Instant::now();
+    let what = daemon.kind.name();
+    let bar = shown.as_ref().and_then(|(progress, terminal)| {
+        let terminal = terminal.try_clone().ok()?;
+        Some(tokio::spawn(progress_bar::show(
+            terminal,
+            what,
+            progress.clone(),
+        )))
+    });
     tokio::select! {
         _ = tasks.join_next() => {}
         (signal, _) = signals.next() => {
@@ -139,6 +155,13 @@ async fn work(daemon: &Daemon, once: bool, verbose: bool, clusters: &Clusters) -
                 tasks.join_next().await;
             }
         }
+    }
+    if let Some(bar) = bar {
+        bar.abort();
+        let _ = bar.await;
+    }
+    if let Some((progress, terminal)) = shown {
+        progress_bar::end(terminal, what, &progress, began.elapsed());
     }
     tasks.abort_all();
     rings.abort();

@@ -13,11 +13,7 @@ use anyhow::{Context, Result, bail};
 use cairn_daemons::{
     AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts,
     ContainerReconciler, ContainerReconcilerConfig, ContainerSharder, ContainerSharderConfig,
-    ContainerSync, ContainerSyncConfig, ContainerUpdater, ContainerUpdaterConfig, DarkData,
-    DarkDataConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig, ExpirerParts,
-    InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig, ObjectReconstructor,
-    ObjectReplicator, ObjectUpdater, Only, OnlyThese, ReconcilerParts, ReconstructorConfig,
-    ReplicatorConfig, ReplicatorParts, SharderParts, SyncParts, UpdaterConfig, Written,
+    ContainerSync, ContainerSyncConfig, ContainerUpdater, ContainerUpdaterConfig, DarkData, DarkDataConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, Only, OnlyThese, Progress, ReconcilerParts, ReconstructorConfig, ReplicatorConfig, ReplicatorParts, SharderParts, SyncParts, UpdaterConfig, Written,
 };
 use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;
@@ -151,6 +147,8 @@ pub(crate) struct Daemon {
     pub(crate) kind: DaemonKind,
     once: Box<dyn Fn() -> Work + Send + Sync>,
     run: Box<dyn Fn(watch::Receiver<bool>) -> Work + Send + Sync>,
+    /// Of those that count what they do.
+    pub(crate) progress: Option<Arc<Progress>>,
 }
 
 impl Daemon {
@@ -170,6 +168,14 @@ impl Daemon {
             kind,
             once: Box::new(move || Box::pin(once(daemon.clone()))),
             run: Box::new(move |stop| Box::pin(run(other.clone(), stop))),
+            progress: None,
+        }
+    }
+
+    fn showing(self, progress: Arc<Progress>) -> Daemon {
+        Daemon {
+            progress: Some(progress),
+            ..self
         }
     }
 
@@ -412,30 +418,36 @@ fn make_at(
                 |expirer, stop| expirer.run(stop),
             )
         }
-        DaemonKind::ObjectReconstructor => Daemon::new(
-            kind,
-            ObjectReconstructor::new(
+        DaemonKind::ObjectReconstructor => {
+            let reconstructor = ObjectReconstructor::new(
                 ReconstructorConfig::read(section)?,
                 replicator_parts(section, place, &cluster, storage, backends, clock)?,
-            ),
-            move |reconstructor| {
+            );
+            let progress = reconstructor.progress();
+            let once = move |reconstructor: Arc<ObjectReconstructor>| {
                 let only = narrowed.only();
                 async move { _ = reconstructor.once(&only).await }
-            },
-            |reconstructor, stop| reconstructor.run(stop),
-        ),
-        DaemonKind::ObjectReplicator => Daemon::new(
-            kind,
-            ObjectReplicator::new(
+            };
+            Daemon::new(kind, reconstructor, once, |reconstructor, stop| {
+                reconstructor.run(stop)
+            })
+            .showing(progress)
+        }
+        DaemonKind::ObjectReplicator => {
+            let replicator = ObjectReplicator::new(
                 ReplicatorConfig::read(section)?,
                 replicator_parts(section, place, &cluster, storage, backends, clock)?,
-            ),
-            move |replicator| {
+            );
+            let progress = replicator.progress();
+            let once = move |replicator: Arc<ObjectReplicator>| {
                 let only = narrowed.only();
                 async move { _ = replicator.once(&only).await }
-            },
-            |replicator, stop| replicator.run(stop),
-        ),
+            };
+            Daemon::new(kind, replicator, once, |replicator, stop| {
+                replicator.run(stop)
+            })
+            .showing(progress)
+        }
     })
 }
 

@@ -15,7 +15,7 @@ use crate::settings::ServerSettings;
 /// Refuses two confs with one address: the second could only fail later, and less clearly.
 pub(crate) fn check_addresses(servers: &[(ServerConf, ServerSettings)]) -> Result<()> {
     let mut seen: BTreeMap<SocketAddr, &ServerConf> = BTreeMap::new();
-    for (conf, settings) in servers {
+    for (conf, settings) in servers.iter().filter(|(_, s)| s.per_port.is_none()) {
         if let Some(other) = seen.insert(settings.bind, conf) {
             bail!(
                 "{} and {} both listen on {}: give one another bind_port",
@@ -28,11 +28,15 @@ pub(crate) fn check_addresses(servers: &[(ServerConf, ServerSettings)]) -> Resul
     Ok(())
 }
 
-/// Binds one server's port. A port in use is tried again for `bind_timeout`.
-pub(crate) fn listen(conf: &ServerConf, settings: &ServerSettings) -> Result<TcpListener> {
+/// Binds a port for a server. A port in use is tried again for `bind_timeout`.
+pub(crate) fn listen_at(
+    conf: &ServerConf,
+    settings: &ServerSettings,
+    address: SocketAddr,
+) -> Result<TcpListener> {
     let deadline = Instant::now() + settings.bind_timeout;
     loop {
-        let error = match bind(settings.bind, settings.backlog) {
+        let error = match bind(address, settings.backlog) {
             Ok(listener) => return Ok(listener),
             Err(error) => error,
         };
@@ -96,7 +100,7 @@ fn ring_ips(ring: &LoadedRing, port: u16) -> Vec<IpAddr> {
 }
 
 /// An address is this machine's where a socket can be bound to it.
-fn is_own(ip: IpAddr) -> bool {
+pub(crate) fn is_own(ip: IpAddr) -> bool {
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 

@@ -5,7 +5,7 @@
 //! backends of this process are called, not dialled; then clients are let in. The end runs
 //! backwards: listeners close, requests finish, daemons stop, databases and disks are closed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use cairn_console::StoreView;
 use cairn_http::metrics::Metrics;
-use cairn_http::serve::serve as serve_listener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -29,7 +28,9 @@ use crate::listen;
 use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
 use crate::options;
+use crate::ports::Ports;
 use crate::privileges;
+use crate::ring_ports::{self, RingPorts};
 use crate::services::Services;
 use crate::settings::{LogLevel, ServerSettings};
 use crate::signals::StopSignals;
@@ -63,7 +64,7 @@ pub struct RunOptions {
 /// What a worker has from its supervisor.
 #[derive(Debug)]
 pub struct Worker {
-    pub listener: TcpListener,
+    pub listeners: Vec<TcpListener>,
     /// The log stays on standard error.
     pub verbose: bool,
 }
@@ -115,7 +116,7 @@ pub fn run(confs: Vec<ServerConf>, options: RunOptions) -> Result<()> {
     warn_of_confs(&servers);
     limits::raise_open_files();
     let (locks, listeners, kept) = match options.worker {
-        Some(Worker { listener, verbose }) => (Vec::new(), vec![listener], Some(verbose)),
+        Some(Worker { listeners, verbose }) => (Vec::new(), vec![listeners], Some(verbose)),
         None => (lock_folders(&servers)?, listen_all(&servers)?, None),
     };
     let pid_file = options
@@ -159,10 +160,11 @@ fn warn_of_confs(servers: &[Server]) {
     }
 }
 
-fn listen_all(servers: &[Server]) -> Result<Vec<TcpListener>> {
+/// Each server's, in order.
+fn listen_all(servers: &[Server]) -> Result<Vec<Vec<TcpListener>>> {
     servers
         .iter()
-        .map(|(conf, settings)| listen::listen(conf, settings))
+        .map(|(conf, settings)| ring_ports::listen_on_all(conf, settings, Vec::new()))
         .collect()
 }
 
@@ -252,7 +254,7 @@ pub(crate) fn become_user(servers: &[Server]) -> Result<()> {
 
 async fn serve_all(
     servers: &[Server],
-    listeners: Vec<TcpListener>,
+    listeners: Vec<Vec<TcpListener>>,
     services: &Services,
     extras: Extras,
 ) -> Result<Ended> {
@@ -262,19 +264,28 @@ async fn serve_all(
     let metrics = Metrics::new();
     let threads = threads(servers);
     let mut serving = JoinSet::new();
-    for (((_, settings), listener), handler) in
-        servers.iter().zip(listeners).zip(services.handlers())
+    for (((conf, settings), listeners), handler) in
+        servers.iter().zip(&listeners).zip(services.handlers())
     {
-        let listener = tokio::net::TcpListener::from_std(listener)
-            .with_context(|| format!("cannot serve on {}", settings.bind))?;
-        let options = settings.serve_options(threads);
-        serving.spawn(serve_listener(
-            listener,
-            handler.clone(),
-            options,
-            metrics.clone(),
-            stop.clone(),
-        ));
+        let ports = Ports {
+            handler: handler.clone(),
+            options: settings.serve_options(threads),
+            metrics: metrics.clone(),
+            stop: stop.clone(),
+            open: BTreeMap::new(),
+            serving: JoinSet::new(),
+        };
+        // A worker's supervisor opens and closes its ports.
+        let followed = match extras.worker {
+            Some(_) => None,
+            None => RingPorts::of(settings)?,
+        };
+        let listeners: Vec<TcpListener> = listeners
+            .iter()
+            .map(TcpListener::try_clone)
+            .collect::<Result<_, _>>()
+            .with_context(|| format!("cannot serve {}", conf.path.display()))?;
+        serving.spawn(ports.serve(conf.clone(), settings.clone(), listeners, followed));
     }
     let watching = tokio::spawn(signals.watch(stop_sender, hurry_sender));
     let rings = tokio::spawn(follow_rings(services.registrar(servers)));
@@ -289,8 +300,9 @@ async fn serve_all(
     }
     match extras.worker {
         Some(verbose) => stdio::worker_is_ready(verbose),
-        None => announce(servers, extras.greeting),
+        None => announce(servers, &listeners, extras.greeting),
     }
+    drop(listeners);
     let ended = tokio::select! {
         () = join_all(&mut serving) => Ended::InTime,
         () = cut_short(&mut hurry) => Ended::CutShort,
@@ -355,16 +367,17 @@ async fn follow_rings(refresh: Arc<dyn Fn() + Send + Sync>) {
 
 /// One line per server, on standard output: whoever started this may wait for them. A closed
 /// standard output is nobody's fault.
-fn announce(servers: &[Server], greeting: Option<String>) {
+fn announce(servers: &[Server], listeners: &[Vec<TcpListener>], greeting: Option<String>) {
     let mut out = std::io::stdout().lock();
-    for (conf, settings) in servers {
-        let _ = writeln!(
-            out,
-            "{} ready on {} ({})",
-            conf.role,
-            settings.bind,
-            conf.path.display()
-        );
+    for ((conf, settings), listeners) in servers.iter().zip(listeners) {
+        for listener in listeners {
+            let address = match settings.per_port {
+                Some(_) => listener.local_addr().unwrap_or(settings.bind),
+                None => settings.bind,
+            };
+            let path = conf.path.display();
+            let _ = writeln!(out, "{} ready on {address} ({path})", conf.role);
+        }
     }
     if let Some(greeting) = greeting {
         let _ = out.write_all(greeting.as_bytes());

@@ -21,6 +21,7 @@ use crate::backends;
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::{Role, ServerConf};
 use crate::daemons::{self, Daemon, DaemonKind, Ground, Narrowed};
+use crate::for_clients::ForClients;
 use crate::head_limits;
 use crate::listen;
 use crate::pipeline;
@@ -104,11 +105,11 @@ impl Services {
     /// What loads rings that changed, and makes the storage servers of this process local under
     /// every address the rings have for them. Blocks.
     pub(crate) fn registrar(&self, servers: &[Server]) -> Arc<dyn Fn() + Send + Sync> {
-        let local: Vec<(SocketAddr, Handler)> = servers
+        let local: Vec<(ServerSettings, Handler)> = servers
             .iter()
             .zip(&self.handlers)
             .filter(|((conf, _), _)| conf.role != Role::Proxy)
-            .map(|((_, settings), handler)| (settings.bind, handler.clone()))
+            .map(|((_, settings), handler)| (settings.clone(), handler.clone()))
             .collect();
         let clusters: Vec<Arc<Cluster>> = self.clusters.iter().cloned().collect();
         let backends = self.backends.clone();
@@ -120,14 +121,29 @@ impl Services {
             for (rings, _) in &rings {
                 rings.refresh();
             }
-            for (bind, handler) in &local {
-                let mut addresses = listen::known_as(*bind, None, []);
-                for (rings, cluster) in &rings {
-                    let policies: Vec<_> = cluster.policies.iter().map(|p| p.index).collect();
-                    addresses.extend(listen::known_as(*bind, [&**rings], policies));
+            for (settings, handler) in &local {
+                let mut binds = BTreeSet::from([settings.bind]);
+                if let Some(per_port) = &settings.per_port {
+                    binds = rings
+                        .iter()
+                        .flat_map(|(rings, cluster)| {
+                            let rings = cluster.policies.iter().map(|p| rings.object(p.index));
+                            rings
+                                .flatten()
+                                .flat_map(|ring| per_port.ports_of(ring.ring()))
+                        })
+                        .map(|port| SocketAddr::new(settings.bind.ip(), port))
+                        .collect();
                 }
-                for address in addresses {
-                    backends.register_local(address, handler.clone());
+                for bind in binds {
+                    let mut addresses = listen::known_as(bind, None, []);
+                    for (rings, cluster) in &rings {
+                        let policies: Vec<_> = cluster.policies.iter().map(|p| p.index).collect();
+                        addresses.extend(listen::known_as(bind, [&**rings], policies));
+                    }
+                    for address in addresses {
+                        backends.register_local(address, handler.clone());
+                    }
                 }
             }
         })
@@ -217,6 +233,10 @@ impl Maker {
             Role::Proxy => self.proxy(conf, &cluster),
             _ => {
                 let app = self.backend(conf, settings, &cluster)?;
+                let app = match conf.app.bool_or("replication_server", true) {
+                    true => app,
+                    false => ForClients::around(app),
+                };
                 let env = pipeline::filter_env(&cluster, None, self.clock.clone());
                 pipeline::build(conf, app, &env)
             }

@@ -9,7 +9,9 @@
 //! `exclusive_databases` (false: other processes read and write account and container databases,
 //! too), `user` (none: Swift would become `swift`; here a program started as root stays root unless
 //! told), `log_level` (INFO), `metrics` (loopback: who may read `/metrics`; off, loopback or on),
-//! `shutdown_grace` (60: seconds for requests under way when the server is told to end).
+//! `shutdown_grace` (60: seconds for requests under way when the server is told to end),
+//! `servers_per_port` (0; of object servers: listen on the ports that the rings name, see
+//! [`crate::ring_ports`]), `ring_ip` (`bind_ip`), `ring_check_interval` (15).
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -20,6 +22,7 @@ use cairn_formats::ini::{ConfError, Section};
 use cairn_http::serve::{MetricsAccess, ServeOptions};
 
 use crate::conf::{Role, ServerConf};
+use crate::ring_ports::PerPort;
 
 /// How one server is served.
 #[derive(Clone, Debug)]
@@ -42,6 +45,8 @@ pub struct ServerSettings {
     pub grace: Duration,
     /// Serves replication only: a server of its own beside the one for clients.
     pub replication_only: bool,
+    /// Listens on the rings' ports of this node, not on `bind`'s.
+    pub per_port: Option<PerPort>,
 }
 
 /// Where a server or a daemon finds what it works on.
@@ -99,10 +104,12 @@ impl ServerSettings {
             }
         }
         let client_timeout = positive(section, "client_timeout", 60.0)?;
+        let per_port = PerPort::read(conf.role, section)?;
         let backlog = section.u64_or("backlog", 4096)?;
         Ok(ServerSettings {
             role: conf.role,
-            bind: bind_address(section)?,
+            bind: bind_address(section, per_port.is_some())?,
+            per_port,
             bind_timeout: section.seconds_or("bind_timeout", 0.0)?,
             backlog: i32::try_from(backlog)
                 .map_err(|_| section.bad("backlog", "expected at most 2147483647"))?,
@@ -153,8 +160,11 @@ fn positive(section: &Section, option: &str, default: f64) -> Result<Duration, C
     Ok(value)
 }
 
-fn bind_address(section: &Section) -> Result<SocketAddr> {
-    section.required("bind_port", "give the port to listen on")?;
+/// `per_port`: the port does not matter.
+fn bind_address(section: &Section, per_port: bool) -> Result<SocketAddr> {
+    if !per_port {
+        section.required("bind_port", "give the port to listen on")?;
+    }
     let port = section.u64_or("bind_port", 0)?;
     let port = u16::try_from(port).map_err(|_| section.bad("bind_port", "expected 1 to 65535"))?;
     let host = section.str_or("bind_ip", "0.0.0.0").trim();

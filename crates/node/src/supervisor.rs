@@ -6,14 +6,14 @@
 //! the same process, a new worker takes over the socket, which stays open all the while, and the
 //! old worker finishes what it has. A worker that dies is replaced.
 //!
-//! Between the two: the worker's standard input is the socket, its standard output a pipe
-//! (`stdio.rs`). A parent that starts itself anew finds the socket on its standard input and the
-//! old workers' ids in the environment.
+//! Between the two: the worker's sockets come through its standard input, and its standard output is
+//! a pipe (`stdio.rs`). A parent that starts itself anew finds the sockets on its standard input and
+//! the old workers' ids in the environment. With `servers_per_port` it does so by itself when the
+//! rings name other ports.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -26,9 +26,9 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 use crate::conf::{Role, ServerConf};
-use crate::listen;
 use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
+use crate::ring_ports::{self, RingPorts};
 use crate::serve::{self, RunOptions, Server, Worker};
 use crate::settings::ServerSettings;
 use crate::signals::StopSignals;
@@ -72,10 +72,11 @@ pub fn run(called: Called) -> Result<()> {
         .map(|(folder, role)| FolderLock::devices(&folder, &role))
         .transpose()?;
     let inherited = match old_workers {
-        Some(_) => Some(stdio::take_listener()?),
-        None => None,
+        Some(_) => stdio::take_listeners()?,
+        None => Vec::new(),
     };
-    let listener = listener(&server, inherited)?;
+    let listeners = listeners(&server, inherited)?;
+    let ring_ports = RingPorts::of(settings)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -84,7 +85,8 @@ pub fn run(called: Called) -> Result<()> {
     let mut parent = Parent {
         called,
         program,
-        listener,
+        listeners,
+        ring_ports,
         old_workers: old_workers.unwrap_or_default(),
         current: None,
         respawn_at: Instant::now(),
@@ -113,7 +115,7 @@ fn log_options(called: &Called, conf: &ServerConf) -> Result<LogOptions> {
 }
 
 fn work(called: &Called) -> Result<()> {
-    let listener = stdio::take_listener()?;
+    let listeners = stdio::take_listeners()?;
     let confs = serve::load(std::slice::from_ref(&called.conf), Some(called.role))?;
     let [conf] = &confs[..] else {
         bail!("a worker serves one conf");
@@ -122,7 +124,7 @@ fn work(called: &Called) -> Result<()> {
     let options = RunOptions {
         log,
         worker: Some(Worker {
-            listener,
+            listeners,
             verbose: called.verbose,
         }),
         ..RunOptions::default()
@@ -130,18 +132,13 @@ fn work(called: &Called) -> Result<()> {
     serve::run(confs, options)
 }
 
-/// The socket that was handed down, where it is still the conf's, or a new one.
-fn listener((conf, settings): &Server, inherited: Option<TcpListener>) -> Result<TcpListener> {
-    if let Some(inherited) = inherited
-        && inherited.local_addr().is_ok_and(|at| at == settings.bind)
-    {
-        return Ok(inherited);
-    }
+/// The sockets that were handed down, where they are still the conf's, or new ones.
+fn listeners((conf, settings): &Server, inherited: Vec<TcpListener>) -> Result<Vec<TcpListener>> {
     let patient = ServerSettings {
         bind_timeout: settings.bind_timeout.max(BIND_PATIENCE),
         ..settings.clone()
     };
-    listen::listen(conf, &patient)
+    ring_ports::listen_on_all(conf, &patient, inherited)
 }
 
 fn pids(text: &str) -> Vec<Pid> {
@@ -156,13 +153,23 @@ type Word = (Pid, String);
 struct Parent {
     called: Called,
     program: PathBuf,
-    listener: TcpListener,
+    listeners: Vec<TcpListener>,
+    /// Where they follow the rings.
+    ring_ports: Option<RingPorts>,
     /// They finish what they have; ended ones are taken off.
     old_workers: Vec<Pid>,
     current: Option<Current>,
     /// When a missing worker may be replaced.
     respawn_at: Instant,
     told: Option<mpsc::UnboundedSender<Word>>,
+}
+
+/// Comes back when the rings are to be looked at again.
+async fn until_look(ring_ports: Option<&RingPorts>) {
+    match ring_ports {
+        Some(ports) => tokio::time::sleep(ports.check_interval()).await,
+        None => std::future::pending().await,
+    }
 }
 
 struct Current {
@@ -199,7 +206,21 @@ impl Parent {
                 }
                 _ = children.recv() => self.reap(is_first)?,
                 () = self.until_respawn() => self.replace_worker(),
+                () = until_look(self.ring_ports.as_ref()) => self.follow_rings(),
             }
+        }
+    }
+
+    /// Other ports in the rings: a new start opens and closes them, and refuses nobody on others.
+    fn follow_rings(&mut self) {
+        let Some(ring_ports) = &mut self.ring_ports else {
+            return;
+        };
+        let wanted = ring_ports.wanted();
+        let open = self.listeners.iter().filter_map(|l| l.local_addr().ok());
+        if !wanted.is_empty() && wanted != open.collect() {
+            info!(ports = ?wanted, "the rings name other ports of this node");
+            self.start_anew();
         }
     }
 
@@ -218,12 +239,12 @@ impl Parent {
     }
 
     fn start_worker(&mut self) -> Result<()> {
-        let socket = self.listener.try_clone().context("cannot share the port")?;
+        let sockets = stdio::hand_down(&self.listeners).context("cannot share the port")?;
         let child = self
             .command()
             .env(WORKER, "1")
             .env_remove(OLD_WORKERS)
-            .stdin(Stdio::from(OwnedFd::from(socket)))
+            .stdin(Stdio::from(sockets))
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.display()))?;
@@ -361,7 +382,7 @@ impl Parent {
 
     fn try_start_anew(&mut self) -> Result<()> {
         load(&self.called)?;
-        let socket = self.listener.try_clone().context("cannot share the port")?;
+        let sockets = stdio::hand_down(&self.listeners).context("cannot share the port")?;
         let old: Vec<String> = self
             .workers()
             .iter()
@@ -370,7 +391,7 @@ impl Parent {
         let error = self
             .command()
             .env(OLD_WORKERS, old.join(","))
-            .stdin(Stdio::from(OwnedFd::from(socket)))
+            .stdin(Stdio::from(sockets))
             .exec();
         Err(error).with_context(|| format!("cannot start {}", self.program.display()))
     }

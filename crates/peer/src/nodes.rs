@@ -36,20 +36,47 @@ impl Node {
     }
 }
 
-/// The nodes to try for one request, shared by its concurrent parts: each is given out once.
+/// The nodes to try for one request, shared by its concurrent parts: each is given out once. One
+/// that fails so badly that it is left alone from then on does not count, so that a request gets
+/// past any number of devices that are not mounted.
 pub struct Nodes {
     ring: Arc<LoadedRing>,
     partition: u32,
     limiter: Arc<ErrorLimiter>,
+    /// How many may be given out.
+    most: usize,
     state: Mutex<State>,
 }
 
 struct State {
-    primaries: std::vec::IntoIter<Node>,
-    handoffs: Option<std::vec::IntoIter<Node>>,
+    primaries: Given,
+    handoffs: Option<Given>,
     /// Passed over because of their errors, in the order they would have had.
     limited: std::collections::VecDeque<Node>,
-    left: usize,
+    /// Given out although they had been passed over.
+    last_resorts: usize,
+}
+
+/// Nodes in order, and how many have been looked at.
+struct Given {
+    nodes: Vec<Node>,
+    at: usize,
+}
+
+impl Given {
+    fn new(nodes: Vec<Node>) -> Given {
+        Given { nodes, at: 0 }
+    }
+
+    fn next(&mut self) -> Option<Node> {
+        let node = self.nodes.get(self.at)?.clone();
+        self.at += 1;
+        Some(node)
+    }
+
+    fn seen(&self) -> &[Node] {
+        &self.nodes[..self.at]
+    }
 }
 
 impl Nodes {
@@ -63,15 +90,16 @@ impl Nodes {
         limiter: Arc<ErrorLimiter>,
     ) -> Self {
         let state = Mutex::new(State {
-            primaries: primaries.into_iter(),
+            primaries: Given::new(primaries),
             handoffs: None,
             limited: std::collections::VecDeque::new(),
-            left: most,
+            last_resorts: 0,
         });
         Nodes {
             ring,
             partition,
             limiter,
+            most,
             state,
         }
     }
@@ -89,38 +117,53 @@ impl Nodes {
             .state
             .lock()
             .unwrap_or_else(|e| e.into_inner())
-            .handoffs = Some(Vec::new().into_iter());
+            .handoffs = Some(Given::new(Vec::new()));
         nodes
     }
 
     /// The next node; `None` when as many as allowed, or all, have been given out.
     pub fn next(&self) -> Option<Node> {
         let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
-        if state.left == 0 {
+        if self.is_enough(&state) {
             return None;
         }
-        let node = self
-            .next_unlimited(&mut state)
-            .or_else(|| state.limited.pop_front())?;
-        state.left -= 1;
+        if let Some(node) = self.next_unlimited(&mut state) {
+            return Some(node);
+        }
+        let node = state.limited.pop_front()?;
+        state.last_resorts += 1;
         Some(node)
     }
 
+    fn is_enough(&self, state: &State) -> bool {
+        let seen = [Some(&state.primaries), state.handoffs.as_ref()];
+        let seen = || seen.into_iter().flatten().flat_map(Given::seen);
+        // Errors are looked up only where it matters.
+        if seen().count() + state.last_resorts < self.most {
+            return false;
+        }
+        let well = seen().filter(|node| !self.limiter.is_limited(node));
+        well.count() + state.last_resorts >= self.most
+    }
+
     fn next_unlimited(&self, state: &mut State) -> Option<Node> {
-        for node in state.primaries.by_ref() {
+        let State {
+            primaries,
+            handoffs,
+            limited,
+            ..
+        } = state;
+        while let Some(node) = primaries.next() {
             if !self.limiter.is_limited(&node) {
                 return Some(node);
             }
-            state.limited.push_back(node);
+            limited.push_back(node);
         }
-        let State {
-            handoffs, limited, ..
-        } = state;
         let handoffs = handoffs.get_or_insert_with(|| {
             let most = self.ring.ring().device_count();
-            self.ring.handoffs(self.partition, most).into_iter()
+            Given::new(self.ring.handoffs(self.partition, most))
         });
-        for node in handoffs.by_ref() {
+        while let Some(node) = handoffs.next() {
             if !self.limiter.is_limited(&node) {
                 return Some(node);
             }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -27,6 +27,8 @@ pub struct RingsError {
 pub struct LoadedRing {
     ring: Arc<Ring>,
     addresses: BTreeMap<u32, SocketAddr>,
+    /// Made when first asked for; `None` where it is no other network.
+    over_replication: OnceLock<Option<Arc<LoadedRing>>>,
 }
 
 impl LoadedRing {
@@ -43,7 +45,20 @@ impl LoadedRing {
                 ),
             }
         }
-        LoadedRing { ring, addresses }
+        LoadedRing {
+            ring,
+            addresses,
+            over_replication: OnceLock::new(),
+        }
+    }
+
+    /// This ring with nodes as the replication network reaches them.
+    pub fn over_replication(self: &Arc<Self>) -> Arc<LoadedRing> {
+        let made = self.over_replication.get_or_init(|| {
+            let ring = self.ring.over_replication()?;
+            Some(Arc::new(LoadedRing::new(Arc::new(ring))))
+        });
+        made.as_ref().unwrap_or(self).clone()
     }
 
     pub fn ring(&self) -> &Ring {

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use crate::app::Proxy;
 use crate::checks;
 use crate::headers;
-use crate::request::Incoming;
+use crate::request::{Incoming, network_of};
 use crate::write::Write;
 
 const ACL: &str = "x-account-access-control";
@@ -135,7 +135,7 @@ impl Proxy {
         account: &str,
         method: Method,
     ) -> Response {
-        let ring = self.rings.account();
+        let ring = incoming.network_of(self.rings.account());
         let partition = ring.partition(&self.hash_path, account, None, None);
         let headers = if method == Method::DELETE {
             headers::base(incoming)
@@ -167,7 +167,7 @@ impl Proxy {
                 headers.insert(name, value.clone());
             }
         }
-        let ring = self.rings.account();
+        let ring = network_of(self.rings.account(), cause);
         let partition = ring.partition(&self.hash_path, account, None, None);
         let replicas = ring.primaries(partition).len();
         let path = format!("/{account}");

@@ -9,8 +9,12 @@ use std::time::{Duration, Instant};
 use cairn_formats::ini::{ConfError, Section};
 use cairn_peer::Node;
 use cairn_types::PolicyIndex;
+use tracing::warn;
 
 use crate::settings::NodeCount;
+
+const EXTRA_FRAGMENTS: &str = "concurrent_ec_extra_requests";
+const UNHEARD_OF: &str = "rebalance_missing_suppression_count";
 
 /// How servers of one kind are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +63,11 @@ pub(crate) struct Affinity {
     write_handoff_delete_count: Option<usize>,
     pub(crate) concurrent_gets: bool,
     pub(crate) concurrency_timeout: Duration,
+    /// With `concurrent_gets`, fragments asked for at once beyond those it takes.
+    pub(crate) extra_fragments: usize,
+    /// So many primaries that have never heard of what is read don't count: a rebalance may have
+    /// made them primaries just now (`rebalance_missing_suppression_count`).
+    pub(crate) unheard_of: usize,
 }
 
 impl Affinity {
@@ -66,7 +75,8 @@ impl Affinity {
     fn read(app: &Section, own: Option<&Section>) -> Result<Affinity, ConfError> {
         let of = |option: &str| own.filter(|s| s.get(option).is_some()).unwrap_or(app);
         let section = of("sorting_method");
-        let sorting = match section.str_or("sorting_method", "shuffle") {
+        let method = section.str_or("sorting_method", "shuffle");
+        let sorting = match method.to_ascii_lowercase().as_str() {
             "shuffle" => Sorting::Shuffle,
             "timing" => Sorting::Timing,
             "affinity" => Sorting::Affinity,
@@ -86,6 +96,12 @@ impl Affinity {
                 "expected places with priorities: r1z1=100, r2=200",
             )
         })?;
+        if !read.is_empty() && sorting != Sorting::Affinity {
+            warn!(
+                section = section.name(),
+                "read_affinity changes nothing unless sorting_method is affinity"
+            );
+        }
         let section = of("write_affinity");
         let write: Option<Vec<_>> = words(section, "write_affinity").map(Place::parse).collect();
         let write =
@@ -109,6 +125,8 @@ impl Affinity {
             concurrent_gets: of("concurrent_gets").bool_or("concurrent_gets", false),
             concurrency_timeout: of("concurrency_timeout")
                 .seconds_or("concurrency_timeout", 0.5)?,
+            extra_fragments: of(EXTRA_FRAGMENTS).usize_or(EXTRA_FRAGMENTS, 0)?,
+            unheard_of: of(UNHEARD_OF).usize_or(UNHEARD_OF, 1)?,
         })
     }
 

@@ -212,7 +212,7 @@ impl Proxy {
             Ok(rows) => rows,
             Err(error) => return respond::text(StatusCode::BAD_REQUEST, error.to_string()),
         };
-        let ring = self.rings.container();
+        let ring = incoming.network_of(self.rings.container());
         let partition = ring.partition(&self.hash_path, account, Some(container), None);
         let mut base = headers::base(incoming);
         base.insert(CONTENT_LENGTH, rows.len().into());
@@ -279,12 +279,12 @@ impl Proxy {
         base: HeaderMap,
         tell_account: bool,
     ) -> Response {
-        let ring = self.rings.container();
+        let ring = incoming.network_of(self.rings.container());
         let partition = ring.partition(&self.hash_path, account, Some(container), None);
         let replicas = ring.primaries(partition).len();
         let mut headers = vec![base; replicas];
         if tell_account && replicas > 0 {
-            let accounts = self.rings.account();
+            let accounts = incoming.network_of(self.rings.account());
             let partition = accounts.partition(&self.hash_path, account, None, None);
             for (i, node) in accounts.primaries(partition).iter().enumerate() {
                 let headers = &mut headers[i % replicas];

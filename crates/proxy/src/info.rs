@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use cairn_http::params::Params;
 use cairn_http::{
-    AccountInfo, Body, ContainerInfo, Context, Cors, InfoFuture, InfoSource, PolicyUsage, Response,
-    respond,
+    AccountInfo, Body, ContainerInfo, Context, Cors, DevicePlace, InfoFuture, InfoSource,
+    PolicyUsage, Response, respond,
 };
 use cairn_types::{PolicyIndex, PolicySet, ServerKind, StoragePolicy, Timestamp};
 use hmac::{Hmac, KeyInit, Mac};
@@ -239,6 +239,27 @@ impl InfoSource for Proxy {
         container: &'a str,
     ) -> InfoFuture<'a, ContainerInfo> {
         self.container_info(context, account, container)
+    }
+
+    fn places(
+        &self,
+        account: &str,
+        container: Option<&str>,
+        object: Option<(&str, PolicyIndex)>,
+    ) -> Option<Vec<DevicePlace>> {
+        let ring = match (container, object) {
+            (_, Some((_, policy))) => self.rings.object(policy)?,
+            (Some(_), None) => self.rings.container(),
+            (None, None) => self.rings.account(),
+        };
+        let object = object.map(|(name, _)| name);
+        let partition = ring.partition(&self.hash_path, account, container, object);
+        let place = |node: cairn_peer::Node| DevicePlace {
+            host: node.host(),
+            device: node.device.device.clone(),
+            partition,
+        };
+        Some(ring.primaries(partition).into_iter().map(place).collect())
     }
 }
 

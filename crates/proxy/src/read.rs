@@ -14,7 +14,7 @@ use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, E
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tracing::{debug, warn};
 
-use crate::affinity::{Sorting, Timings};
+use crate::affinity::{Affinity, Sorting, Timings};
 use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
@@ -47,6 +47,9 @@ struct Source {
 /// What replicas that had nothing to give said.
 #[derive(Default)]
 struct Refusals {
+    /// So many more primaries that have never heard of it don't count
+    /// (`rebalance_missing_suppression_count`).
+    unheard_of_left: usize,
     statuses: Vec<u16>,
     answers: Vec<(HeaderMap, Bytes)>,
     newest_tombstone: Timestamp,
@@ -59,6 +62,8 @@ enum Tried {
         headers: HeaderMap,
         body: Bytes,
         tombstone: Timestamp,
+        /// A primary's, which has never heard of what is wanted.
+        is_unheard_of: bool,
     },
     Nothing,
 }
@@ -66,10 +71,10 @@ enum Tried {
 impl Proxy {
     /// GET or HEAD of an account or a container.
     pub(crate) async fn read_index(&self, incoming: &Incoming, kind: ServerKind) -> Response {
-        let ring = match kind {
+        let ring = incoming.network_of(match kind {
             ServerKind::Account => self.rings.account(),
             _ => self.rings.container(),
-        };
+        });
         let target = &incoming.target;
         let partition = ring.partition(&self.hash_path, target.account(), target.container(), None);
         let query = incoming.params.encode();
@@ -94,7 +99,7 @@ impl Proxy {
         let read = Read {
             backends: self.backends.clone(),
             nodes: self.nodes_of(ring.clone(), partition, policy),
-            timings: (affinity.sorting == Sorting::Timing).then(|| self.timings.clone()),
+            timings: self.timings_of(affinity),
             kind,
             partition,
             method: incoming.method().clone(),
@@ -108,13 +113,16 @@ impl Proxy {
             },
             timeout: self.options.recoverable_node_timeout,
         };
-        let mut refusals = Refusals::default();
+        let primaries = ring.ring().replica_count().ceil() as usize;
+        let mut refusals = Refusals {
+            unheard_of_left: affinity.unheard_of.min(primaries.saturating_sub(1)),
+            ..Refusals::default()
+        };
         let source = if headers::wants_newest(incoming) {
             Box::pin(read.newest(&mut refusals)).await
         } else if affinity.concurrent_gets {
-            let concurrency = ring.ring().replica_count().ceil() as usize;
             let stagger = affinity.concurrency_timeout;
-            Box::pin(read.staggered(&mut refusals, concurrency, stagger)).await
+            Box::pin(read.staggered(&mut refusals, primaries, stagger)).await
         } else {
             read.first(&mut refusals).await
         };
@@ -124,6 +132,11 @@ impl Proxy {
         };
         self.name_policy(&mut response);
         response
+    }
+
+    /// Where answers' times are to be noted.
+    pub(crate) fn timings_of(&self, affinity: &Affinity) -> Option<Arc<Timings>> {
+        (affinity.sorting == Sorting::Timing).then(|| self.timings.clone())
     }
 
     /// The nodes for an account, a container, or an object where its policy does not matter.
@@ -141,21 +154,26 @@ impl Proxy {
         policy: Option<PolicyIndex>,
     ) -> Vec<Node> {
         let mut primaries = ring.primaries(partition);
-        own_thread::shuffle(&mut primaries);
-        primaries.sort_by_key(|node| match self.backends.local(node.address) {
+        self.sort(&mut primaries, policy);
+        primaries
+    }
+
+    /// As [`Proxy::primaries`], for any nodes.
+    pub(crate) fn sort(&self, nodes: &mut [Node], policy: Option<PolicyIndex>) {
+        own_thread::shuffle(nodes);
+        nodes.sort_by_key(|node| match self.backends.local(node.address) {
             Some(_) => node.index,
             None => usize::MAX,
         });
         let affinity = self.affinities.of(policy);
         match affinity.sorting {
             Sorting::Shuffle => {}
-            Sorting::Affinity => primaries.sort_by_key(|node| affinity.distance(node)),
+            Sorting::Affinity => nodes.sort_by_key(|node| affinity.distance(node)),
             Sorting::Timing => {
                 let now = Instant::now();
-                primaries.sort_by_key(|node| self.timings.of(node.address, now));
+                nodes.sort_by_key(|node| self.timings.of(node.address, now));
             }
         }
-        primaries
     }
 
     /// Primaries, then handoffs.
@@ -306,6 +324,7 @@ impl Read {
                 headers: HeaderMap::new(),
                 body: Bytes::new(),
                 tombstone: Timestamp::ZERO,
+                is_unheard_of: false,
             };
         }
         let timestamp = headers::source_timestamp(response.headers());
@@ -337,6 +356,7 @@ impl Read {
             headers: parts.headers,
             body,
             tombstone,
+            is_unheard_of: status == 404 && stamp.is_zero(),
         }
     }
 }
@@ -352,7 +372,12 @@ impl Refusals {
                 headers,
                 body,
                 tombstone,
+                is_unheard_of,
             } => {
+                if is_unheard_of && self.unheard_of_left > 0 {
+                    self.unheard_of_left -= 1;
+                    return None;
+                }
                 self.newest_tombstone = self.newest_tombstone.max(tombstone);
                 self.statuses.push(status);
                 self.answers.push((headers, body));

@@ -1,7 +1,10 @@
 //! A request as the controllers see it: path decoded and split, parameters read, context taken out.
 
+use std::sync::Arc;
+
 use cairn_http::params::{self, Params};
 use cairn_http::{Body, Context, Response, respond};
+use cairn_peer::LoadedRing;
 use cairn_types::{Constraints, Timestamp};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
@@ -84,6 +87,20 @@ impl Incoming {
 
     pub(crate) fn flag(&self, name: &str) -> bool {
         self.header(name).is_some_and(params::is_true)
+    }
+
+    /// The ring to ask the servers of: a daemon's requests go over the replication network.
+    pub(crate) fn network_of(&self, ring: Arc<LoadedRing>) -> Arc<LoadedRing> {
+        network_of(ring, &self.parts.headers)
+    }
+}
+
+/// As [`Incoming::network_of`], for a request that has these headers.
+pub(crate) fn network_of(ring: Arc<LoadedRing>, headers: &HeaderMap) -> Arc<LoadedRing> {
+    let asked = respond::header(headers, "x-backend-use-replication-network");
+    match asked.is_some_and(params::is_true) {
+        true => ring.over_replication(),
+        false => ring,
     }
 }
 

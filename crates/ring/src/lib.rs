@@ -1,17 +1,19 @@
 //! The ring: which devices hold which partition.
 //!
 //! [`Ring`] answers look-ups (primaries and handoffs, in OpenStack Swift's order) from a
-//! `.ring.gz` file; [`RingBuilder`] places partitions on devices and writes such files; [`cli`] is
-//! `cairn ring` (`swift-ring-builder`).
+//! `.ring.gz` file; [`RingBuilder`] places partitions on devices and writes such files;
+//! [`CompositeBuilder`] makes one ring of several builders'; [`cli`] is `cairn ring`
+//! (`swift-ring-builder`) and `swift-ring-composer`.
 //!
-//! Pure: values in, values out, no tokio. Depends on `cairn-types` only. Files are touched in two
-//! places, `files.rs` (load, save, reload) and `cli`; the clock is read in `cli` alone.
+//! Pure: values in, values out, no tokio. Depends on `cairn-types` only. Files are touched in three
+//! places, `files.rs` (load, save, reload), `composite.rs` and `cli`; the clock is read in `cli` alone.
 
 pub mod builder;
 pub mod cli;
 
 mod address;
 mod bitset;
+mod composite;
 mod data;
 mod device;
 mod error;
@@ -29,6 +31,7 @@ pub use builder::{
     BuilderDevice, BuilderError, DeviceChange, DispersionReport, NewDevice, RebalanceOptions,
     RebalanceOutcome, RingBuilder, TierDispersion,
 };
+pub use composite::{Component, CompositeBuilder, CompositeError};
 pub use data::{FormatVersion, RingData, Row};
 pub use device::Device;
 pub use error::RingError;

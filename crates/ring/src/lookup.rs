@@ -14,7 +14,7 @@ use crate::handoffs::Handoffs;
 use crate::{read, write};
 
 /// A loaded ring. Cheap to share (`Arc<Ring>`), never changes; see [`crate::RingFile`] for reload.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Ring {
     pub(crate) data: RingData,
     /// For each device id, where it stands.
@@ -48,6 +48,25 @@ impl Ring {
     pub fn from_data(data: RingData) -> Result<Ring, RingError> {
         data.check()?;
         Ok(Ring::index(data))
+    }
+
+    /// The same devices at their replication addresses, in the same order for every partition;
+    /// `None` where all addresses are the same.
+    pub fn over_replication(&self) -> Option<Ring> {
+        let has_own = |device: &Arc<Device>| {
+            device.replication_ip != device.ip || device.replication_port != device.port
+        };
+        if !self.data.devices().any(has_own) {
+            return None;
+        }
+        // Handoffs are looked for by where devices stand, which this leaves alone.
+        let mut ring = self.clone();
+        for device in ring.data.devs.iter_mut().flatten() {
+            let device = Arc::make_mut(device);
+            device.ip.clone_from(&device.replication_ip);
+            device.port = device.replication_port;
+        }
+        Some(ring)
     }
 
     /// The bytes of a `.ring.gz` file.

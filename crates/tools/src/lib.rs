@@ -7,15 +7,21 @@
 //! | --- | --- |
 //! | `swift-get-nodes` | which servers hold a name or a partition |
 //! | `swift-object-info`, `-container-info`, `-account-info` | what is in a file of a device |
+//! | `swift-recon-cron` | counts updates that wait, for recon |
+//! | `swift-oldies`, `-orphans` | processes that run for long, or without anybody's knowing |
+//! | `swift-form-signature` | signs a form for formpost |
 //! | `swift-recon` | facts of all servers of the rings, gathered |
 //! | `swift-dispersion-populate`, `-report` | whether samples are on all the devices they belong on |
 
 mod db_info;
 mod dispersion;
+mod form_signature;
 mod get_nodes;
 mod locations;
 mod object_info;
+mod processes;
 mod recon;
+mod recon_cron;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -27,14 +33,18 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 /// The names of the programs, behind `swift-`.
-pub const PROGRAMS: [&str; 7] = [
+pub const PROGRAMS: [&str; 11] = [
     "account-info",
     "container-info",
     "dispersion-populate",
     "dispersion-report",
+    "form-signature",
     "get-nodes",
     "object-info",
+    "oldies",
+    "orphans",
     "recon",
+    "recon-cron",
 ];
 
 /// What a program ends with that found something wrong.
@@ -60,9 +70,13 @@ pub fn run_to(program: &str, arguments: &[OsString], out: &mut dyn Write) -> Opt
         }),
         "dispersion-populate" => with(arguments, out, dispersion::populate),
         "dispersion-report" => with(arguments, out, dispersion::report),
+        "form-signature" => with(arguments, out, form_signature::run),
         "get-nodes" => with(arguments, out, get_nodes::run),
         "object-info" => with(arguments, out, object_info::run),
+        "oldies" => with(arguments, out, processes::oldies),
+        "orphans" => with(arguments, out, processes::orphans),
         "recon" => with(arguments, out, recon::run),
+        "recon-cron" => with(arguments, out, recon_cron::run),
         _ => return None,
     })
 }

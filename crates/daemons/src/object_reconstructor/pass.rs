@@ -79,6 +79,7 @@ impl Pass {
         self.refresh_rings().await;
         let parts = self.collect_parts().await;
         self.part_count.store(parts.len() as u64, Ordering::Relaxed);
+        self.reconstructor.progress.begin(parts.len());
         let mut by_device: BTreeMap<String, Vec<Arc<Part>>> = BTreeMap::new();
         for part in parts {
             let device = by_device.entry(part.local.device.clone());
@@ -105,6 +106,7 @@ impl Pass {
             let pass = self.clone();
             under_way.spawn(async move {
                 pass.work_part(&part).await;
+                pass.reconstructor.progress.step();
                 pass.hear();
             });
         }

@@ -78,6 +78,7 @@ impl Pass {
         self.refresh_rings().await;
         let jobs = self.collect_jobs().await;
         self.job_count.store(jobs.len() as u64, Ordering::Relaxed);
+        self.replicator.progress.begin(jobs.len());
         if !self.replicator.config.handoffs_first {
             return self.clone().work_through(jobs).await;
         }
@@ -127,6 +128,7 @@ impl Pass {
                 } else {
                     pass.update(&job).await;
                 }
+                pass.replicator.progress.step();
                 pass.hear();
             });
         }

@@ -19,7 +19,7 @@ use tracing::error;
 use self::erasure::Erasure;
 use crate::app::Proxy;
 use crate::headers;
-use crate::request::Incoming;
+use crate::request::{Incoming, network_of};
 
 /// An object's full name.
 #[derive(Clone, Copy)]
@@ -104,6 +104,7 @@ impl Proxy {
             .and_then(|text| text.parse().ok())
             .map_or(info.policy, PolicyIndex);
         let ring = self.rings.object(policy).ok_or_else(unavailable)?;
+        let ring = incoming.network_of(ring);
         let partition = ring.partition(
             &self.hash_path,
             name.account,
@@ -139,11 +140,13 @@ impl Proxy {
         if !affinity.writes_near() {
             return self.nodes_of(ring, partition, Some(place.policy));
         }
-        let primaries = self.primaries(&ring, partition, Some(place.policy));
-        let count = self.options.request_node_count;
-        let most = count.for_replicas(primaries.len());
+        let primaries = ring.primaries(partition);
+        let replicas = primaries.len();
+        let most = self.options.request_node_count.for_replicas(replicas);
         let handoffs = ring.handoffs(partition, ring.ring().device_count());
-        let order = affinity.for_upload(primaries, handoffs);
+        let mut order = affinity.for_upload(primaries, handoffs);
+        let at_once = replicas.min(order.len());
+        self.sort(&mut order[..at_once], Some(place.policy));
         let limiter = self.limiter.clone();
         Arc::new(Nodes::in_order(ring, partition, order, most, limiter))
     }
@@ -168,7 +171,7 @@ impl Proxy {
         if replicas == 0 {
             return all;
         }
-        let containers = self.rings.container();
+        let containers = incoming.network_of(self.rings.container());
         let told = match &place.shard {
             Some(shard) => shard.place(),
             None => (account, container),
@@ -225,6 +228,7 @@ impl Proxy {
             object,
         );
         let ring = self.rings.container();
+        let ring = all.first().map_or(ring.clone(), |h| network_of(ring, h));
         let owner = &self.options.expiring_objects_account;
         let partition = ring.partition(&self.hash_path, owner, Some(&queue), None);
         let replicas = all.len();

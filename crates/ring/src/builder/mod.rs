@@ -270,6 +270,6 @@ fn check_replicas(replicas: f64) -> Result<(), BuilderError> {
 }
 
 /// The highest value of a width means "none", so it is no id.
-fn id_bytes_for(id_max: u32) -> u8 {
+pub(crate) fn id_bytes_for(id_max: u32) -> u8 {
     if id_max < u32::from(u16::MAX) { 2 } else { 4 }
 }

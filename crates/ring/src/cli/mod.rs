@@ -4,6 +4,7 @@
 //! Beside `NAME.builder` lie `NAME.ring.gz` and `backups/`, where each written version is kept
 //! under the second it was written.
 
+mod composer;
 mod edit;
 mod lock;
 mod options;
@@ -23,6 +24,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::builder::{BuilderError, RingBuilder};
 use crate::error::RingError;
+
+pub use composer::run as run_composer;
 
 pub const EXIT_SUCCESS: i32 = 0;
 pub const EXIT_WARNING: i32 = 1;

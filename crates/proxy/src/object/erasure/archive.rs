@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use cairn_erasure::Codec;
@@ -18,6 +18,7 @@ use serde_json::json;
 use tracing::{debug, warn};
 
 use super::{EC_ETAG, EC_INDEX};
+use crate::affinity::Timings;
 use crate::headers::source_timestamp;
 
 /// The largest error body taken over from a server.
@@ -33,6 +34,8 @@ pub(super) struct Fetch {
     /// Without a range.
     pub(super) headers: HeaderMap,
     pub(super) timeout: Duration,
+    /// Where nodes are asked in the order of their times.
+    pub(super) timings: Option<Arc<Timings>>,
 }
 
 /// What a server said.
@@ -78,6 +81,7 @@ impl Fetch {
             headers.insert(RANGE, range);
         }
         *request.headers_mut() = headers;
+        let sent = Instant::now();
         let call = self.backends.call(node.address, request, self.timeout);
         let response = match call.await {
             Ok(response) => response,
@@ -87,6 +91,9 @@ impl Fetch {
                 return Asked::Refused(Refusal::void());
             }
         };
+        if let Some(timings) = &self.timings {
+            timings.note(node.address, sent.elapsed(), Instant::now());
+        }
         if response.status().is_success() {
             let headers = response.headers().clone();
             return match Archive::of(node, response) {

@@ -28,10 +28,6 @@ use crate::object::Place;
 use crate::request::Incoming;
 use crate::write::answer_from;
 
-/// So many servers that have never heard of the object don't count: a rebalance may have made
-/// them its primaries just now (Swift's `rebalance_missing_suppression_count`).
-const UNHEARD_OF: usize = 1;
-
 /// All that came of asking.
 struct Found {
     buckets: Buckets<Archive>,
@@ -74,6 +70,7 @@ impl Proxy {
         });
         let mut base = headers::with_all(incoming);
         base.remove(RANGE);
+        let affinity = self.affinities.of(Some(place.policy));
         let fetch = Fetch {
             backends: self.backends.clone(),
             nodes: self.nodes_of(place.ring, place.partition, Some(place.policy)),
@@ -82,11 +79,12 @@ impl Proxy {
             query: incoming.parts.uri.query().map(str::to_owned),
             headers: base,
             timeout: self.options.recoverable_node_timeout,
+            timings: self.timings_of(affinity),
         };
-        let affinity = self.affinities.of(Some(place.policy));
         let found = search(&fetch, &erasure, affinity, primaries, range).await;
         if !found.buckets.is_enough() {
-            return refusal(found, primaries, &fetch.path);
+            let unheard_of = affinity.unheard_of.min(primaries.saturating_sub(1));
+            return refusal(found, unheard_of, &fetch.path);
         }
         let Some(best) = found.buckets.into_best() else {
             return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
@@ -122,7 +120,11 @@ async fn search(
     };
     let mut pending = FuturesUnordered::new();
     let mut asked = 0;
-    while asked < scheme.data()
+    let at_once = match affinity.concurrent_gets {
+        true => scheme.data() + affinity.extra_fragments,
+        false => scheme.data(),
+    };
+    while asked < at_once
         && let Some(node) = fetch.nodes.next()
     {
         pending.push(ask(node, &found.buckets));
@@ -186,11 +188,11 @@ impl Found {
 }
 
 /// What most servers said that count.
-fn refusal(found: Found, primaries: usize, path: &str) -> Response {
+/// `unheard_of`: so many that have never heard of the object do not.
+fn refusal(found: Found, mut unheard_of: usize, path: &str) -> Response {
     let best = found.buckets.best();
     let served = best.filter(|best| best.durable).map(|best| best.timestamp);
     let is_uncommitted = best.is_some_and(|best| !best.durable && !best.archives.is_empty());
-    let mut unheard_of = UNHEARD_OF.min(primaries.saturating_sub(1));
     let counts = |refusal: &Refusal| {
         let stamp = refusal_timestamp(&refusal.headers);
         let data = respond::header_timestamp(&refusal.headers, "x-backend-data-timestamp");
@@ -353,7 +355,7 @@ mod tests {
             buckets.refuse(refusal.status, &refusal.headers);
         }
         let found = Found { buckets, refusals };
-        refusal(found, 3, "/a/c/o").status().as_u16()
+        refusal(found, 1, "/a/c/o").status().as_u16()
     }
 
     #[test]

@@ -1,0 +1,223 @@
+//! `servers_per_port`: an object server that listens on every port that a ring of objects names with
+//! an address of this node, so that a device can have a port of its own.
+//!
+//! Swift runs so many processes for each port. Here all ports are served by one process whose devices
+//! have threads of their own; what such a ring is made for holds all the same: a client that waits
+//! for a slow device waits on that device's port alone, and each port has its own `max_clients`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use cairn_formats::ini::{ConfError, Section};
+use cairn_formats::swift_conf::SwiftConf;
+use cairn_ring::Ring;
+
+use crate::conf::{Role, ServerConf};
+use crate::listen;
+use crate::settings::ServerSettings;
+
+/// What a conf says about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PerPort {
+    /// `ring_ip`, else `bind_ip`: the rings' devices with this address are this node's, with any
+    /// address of this machine where it is unspecified.
+    pub ring_ip: IpAddr,
+    /// How often the rings are looked at.
+    pub check_interval: Duration,
+}
+
+impl PerPort {
+    /// `None` unless the conf asks for it; only object servers do so.
+    pub(crate) fn read(role: Role, section: &Section) -> Result<Option<PerPort>, ConfError> {
+        if role != Role::Object || section.u64_or("servers_per_port", 0)? == 0 {
+            return Ok(None);
+        }
+        let (option, host) = match section.get("ring_ip") {
+            Some(host) => ("ring_ip", host),
+            None => ("bind_ip", section.str_or("bind_ip", "0.0.0.0")),
+        };
+        let host = host.trim().trim_matches(['[', ']']);
+        let resolved = || Some((host, 0).to_socket_addrs().ok()?.next()?.ip());
+        let ring_ip = host.parse().ok().or_else(resolved);
+        Ok(Some(PerPort {
+            ring_ip: ring_ip.ok_or_else(|| section.bad(option, "expected an address"))?,
+            check_interval: section.seconds_or("ring_check_interval", 15.0)?,
+        }))
+    }
+
+    pub(crate) fn ports_of(&self, ring: &Ring) -> BTreeSet<u16> {
+        let devices = ring.devices();
+        let own = devices.filter(|device| match device.ip.parse::<IpAddr>() {
+            Ok(ip) if self.ring_ip.is_unspecified() => listen::is_own(ip),
+            Ok(ip) => ip == self.ring_ip,
+            Err(_) => false,
+        });
+        own.map(|device| device.port).collect()
+    }
+}
+
+/// What tells one version of a file from the next.
+type Stamp = (SystemTime, u64);
+
+/// The ports of one server, by the ring files; each is read again when it has changed.
+pub(crate) struct RingPorts {
+    per_port: PerPort,
+    bind_ip: IpAddr,
+    rings: Vec<PathBuf>,
+    known: BTreeMap<PathBuf, (Stamp, BTreeSet<u16>)>,
+}
+
+impl RingPorts {
+    /// `None` for a server with one port.
+    pub(crate) fn of(settings: &ServerSettings) -> Result<Option<RingPorts>> {
+        let Some(per_port) = settings.per_port.clone() else {
+            return Ok(None);
+        };
+        let file = settings.place.swift_dir.join("swift.conf");
+        let name = file.display().to_string();
+        let bytes = std::fs::read(&file).with_context(|| format!("cannot read {name}"))?;
+        let policies = SwiftConf::parse(&name, &bytes)?.policies;
+        let ring = |name: String| settings.place.swift_dir.join(format!("{name}.ring.gz"));
+        Ok(Some(RingPorts {
+            per_port,
+            bind_ip: settings.bind.ip(),
+            rings: policies.iter().map(|p| ring(p.index.ring_name())).collect(),
+            known: BTreeMap::new(),
+        }))
+    }
+
+    pub(crate) fn check_interval(&self) -> Duration {
+        self.per_port.check_interval
+    }
+
+    /// The addresses to listen on now. A ring that cannot be read counts as it was. Blocks.
+    pub(crate) fn wanted(&mut self) -> BTreeSet<SocketAddr> {
+        for path in &self.rings {
+            let stamp = std::fs::metadata(path).and_then(|m| Ok((m.modified()?, m.len())));
+            let Ok(stamp) = stamp else { continue };
+            if self
+                .known
+                .get(path)
+                .is_some_and(|(known, _)| *known == stamp)
+            {
+                continue;
+            }
+            match Ring::load(path) {
+                Ok(ring) => {
+                    let ports = self.per_port.ports_of(&ring);
+                    self.known.insert(path.clone(), (stamp, ports));
+                }
+                Err(error) => tracing::warn!(%error, "its ports stay as they are"),
+            }
+        }
+        let ports = self.known.values().flat_map(|(_, ports)| ports);
+        ports
+            .map(|port| SocketAddr::new(self.bind_ip, *port))
+            .collect()
+    }
+}
+
+/// The sockets of a server: those of `inherited` that it still wants, and new ones.
+pub(crate) fn listen_on_all(
+    conf: &ServerConf,
+    settings: &ServerSettings,
+    inherited: Vec<TcpListener>,
+) -> Result<Vec<TcpListener>> {
+    let wanted = match RingPorts::of(settings)? {
+        None => BTreeSet::from([settings.bind]),
+        Some(mut ports) => ports.wanted(),
+    };
+    if wanted.is_empty() {
+        bail!(
+            "{}: servers_per_port: no ring of {} names a device with an address of this node; \
+             set ring_ip to the address that the rings have for it",
+            conf.path.display(),
+            settings.place.swift_dir.display()
+        );
+    }
+    let mut listeners: BTreeMap<SocketAddr, TcpListener> = inherited
+        .into_iter()
+        .filter_map(|listener| Some((listener.local_addr().ok()?, listener)))
+        .collect();
+    let take = |address: SocketAddr| match listeners.remove(&address) {
+        Some(listener) => Ok(listener),
+        None => listen::listen_at(conf, settings, address),
+    };
+    wanted.into_iter().map(take).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use cairn_ring::{NewDevice, RebalanceOptions, RingBuilder};
+
+    use super::*;
+
+    #[test]
+    fn what_a_conf_says() {
+        let read = |pairs: &[(&str, &str)]| {
+            PerPort::read(Role::Object, &Section::from_pairs("app", pairs)).unwrap()
+        };
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&[("servers_per_port", "0")]), None);
+        let two = read(&[("servers_per_port", "2"), ("bind_ip", "10.0.0.1")]).unwrap();
+        assert_eq!(two.ring_ip, "10.0.0.1".parse::<IpAddr>().unwrap());
+        assert_eq!(two.check_interval, Duration::from_secs(15));
+        let one = [
+            ("servers_per_port", "1"),
+            ("ring_ip", "::1"),
+            ("bind_ip", "::"),
+        ];
+        assert_eq!(
+            read(&one).unwrap().ring_ip,
+            "::1".parse::<IpAddr>().unwrap()
+        );
+        let section = Section::from_pairs("app", &[("servers_per_port", "4")]);
+        assert_eq!(PerPort::read(Role::Container, &section).unwrap(), None);
+    }
+
+    #[test]
+    fn ports_of_this_node() {
+        let mut builder = RingBuilder::new(4, 1.0, 0).unwrap();
+        for (ip, port) in [("10.0.0.1", 6201), ("10.0.0.1", 6202), ("10.0.0.2", 6203)] {
+            builder
+                .add_dev(NewDevice {
+                    id: None,
+                    region: 1,
+                    zone: 1,
+                    weight: 1.0,
+                    ip: ip.into(),
+                    port,
+                    device: "sda".into(),
+                    replication_ip: None,
+                    replication_port: Some(7000),
+                    meta: String::new(),
+                })
+                .unwrap();
+        }
+        builder
+            .rebalance(RebalanceOptions {
+                seed: None,
+                now: 0,
+                log: None,
+            })
+            .unwrap();
+        let ring = builder.ring().unwrap();
+        let of = |ip: &str| {
+            let ring_ip = ip.parse().unwrap();
+            let check_interval = Duration::ZERO;
+            let ports = PerPort {
+                ring_ip,
+                check_interval,
+            }
+            .ports_of(&ring);
+            ports.into_iter().collect::<Vec<_>>()
+        };
+        assert_eq!(of("10.0.0.1"), [6201, 6202]);
+        assert_eq!(of("10.0.0.2"), [6203]);
+        assert!(of("10.0.0.3").is_empty());
+    }
+}
