@@ -7,10 +7,6 @@
 //! anything but a whole version. Listings may lag behind and must catch up in time.
 
 mod device;
-pub(crate) mod check;
-mod device;
-pub(crate) mod keys;
-pub(crate) mod load;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::crash::check;
-use crate::crash::keys::Key;
+use crate::model::check;
+use crate::model::keys::Key;
 use crate::report::Report;
 use crate::workspace;
 use clients::{Clients, Proxies};

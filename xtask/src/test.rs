@@ -8,7 +8,8 @@ use crate::report::Report;
 use crate::venv::Venv;
 use crate::workspace::{build_cairn, cargo, install, run as run_program};
 use crate::{
-    clients, conformance, console, crash, docs, fuzz, hosts, identity, interop, lab_drivers, lab_live, mixed, sim,
+    clients, conformance, console, crash, docs, fuzz, hosts, identity, interop, lab_drivers,
+    lab_live, mixed, sim,
 };
 
 #[derive(Args)]

@@ -226,19 +226,9 @@ impl StagedFile {
                     self.drop_cache();
                 }
                 let beside = self.beside();
-                let (published, made) = self.link_into(disk, &dir, &name, around)?;
-                let dir_fd = published.dir.clone();
-                let own_disk = disk.clone();
-                Ok(Step::sync(
-                    beside.weight() + dirs_to_sync(&dir, made),
-                    move || {
-                        beside.fsync(&own_disk)?;
-                        sync_dirs(&own_disk, dir_fd.as_fd(), &dir, made)
-                    },
-                    move |_| Ok(Step::Done(published)),
-                ))
                 let linked = self.link_into(disk, &dir, &name, around)?;
-                Ok(linked.synced(disk, move |disk| beside.fsync(disk)))
+                let weight = beside.weight();
+                Ok(linked.synced(disk, weight, move |disk| beside.fsync(disk)))
             },
         ))
     }
@@ -255,18 +245,9 @@ impl StagedFile {
         finished.map_err(|errno| self.error("write", errno))?;
         let (fd, disk) = (self.fd.clone(), self.disk.clone());
         let beside = self.beside();
-        let (published, made) = self.link_into(&disk, dir, name, around)?;
-        let dir_fd = published.dir.clone();
-        let weight = 1 + beside.weight() + dirs_to_sync(dir, made);
-        let dir = dir.to_owned();
-        let own = move || {
-            fsync(&disk, fd.as_fd())?;
-            beside.fsync(&disk)?;
-            sync_dirs(&disk, dir_fd.as_fd(), &dir, made)
-        };
-        Ok(Step::sync(weight, own, move |_| Ok(Step::Done(published))))
         let linked = self.link_into(&disk, dir, name, around)?;
-        Ok(linked.synced(&disk, move |disk| {
+        let weight = 1 + beside.weight();
+        Ok(linked.synced(&disk, weight, move |disk| {
             fsync(disk, fd.as_fd())?;
             beside.fsync(disk)
         }))
@@ -373,19 +354,22 @@ struct Linking {
 }
 
 impl Linking {
-    /// The sync after which it is published. `beside`: syncs what else has to be on disk.
+    /// The sync after which it is published. `beside`: syncs what else has to be on disk, `weight`
+    /// files.
     fn synced(
         self,
         disk: &Disk,
+        weight: usize,
         beside: impl Fn(&Disk) -> std::io::Result<()> + Send + 'static,
     ) -> Step<Published> {
         let (disk, dir, making) = (disk.clone(), self.dir.clone(), self.making);
         let dir_fd = self.published.dir.clone();
+        let weight = weight + dirs_to_sync(&dir, making.is_some());
         let own = move || {
             beside(&disk)?;
             sync_dirs(&disk, dir_fd.as_fd(), &dir, making.is_some())
         };
-        Step::sync(own, move |disk| {
+        Step::sync(weight, own, move |disk| {
             if let Some(making) = making {
                 disk.state.made_dirs.is_durable(&self.dir, making);
             }
@@ -541,10 +525,10 @@ fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, is_new: bool) -> st
 }
 
 /// How many [`sync_dirs`] syncs.
-fn dirs_to_sync(dir: &str, made: usize) -> usize {
-    match made {
-        0 => 1,
-        _ => dir.split('/').count() + 1,
+fn dirs_to_sync(dir: &str, is_new: bool) -> usize {
+    match is_new {
+        false => 1,
+        true => dir.split('/').count() + 1,
     }
 }
 

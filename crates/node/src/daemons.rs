@@ -13,7 +13,12 @@ use anyhow::{Context, Result, bail};
 use cairn_daemons::{
     AccountReaper, AccountReaperConfig, AuditOnly, AuditorConfig, AuditorParts,
     ContainerReconciler, ContainerReconcilerConfig, ContainerSharder, ContainerSharderConfig,
-    ContainerSync, ContainerSyncConfig, ContainerUpdater, ContainerUpdaterConfig, DarkData, DarkDataConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, Only, OnlyThese, Progress, ReconcilerParts, ReconstructorConfig, ReplicatorConfig, ReplicatorParts, SharderParts, SyncParts, UpdaterConfig, Written,
+    ContainerSync, ContainerSyncConfig, ContainerUpdater, ContainerUpdaterConfig, DarkData,
+    DarkDataConfig, DbAuditor, DbAuditorConfig, DbReplicator, DbReplicatorConfig, ExpirerParts,
+    InternalClient, ObjectAuditor, ObjectExpirer, ObjectExpirerConfig, ObjectReconstructor,
+    ObjectReplicator, ObjectUpdater, Only, OnlyThese, Progress, ReconcilerParts,
+    ReconstructorConfig, ReplicatorConfig, ReplicatorParts, SharderParts, SyncParts, UpdaterConfig,
+    Written,
 };
 use cairn_disk::DiskFileEngine;
 use cairn_formats::ini::Section;

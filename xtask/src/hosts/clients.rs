@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::crash::keys::{Key, State, Write, next_version, payload, version_of};
-use crate::crash::{CONTAINERS, container, load};
+use crate::crash::{CONTAINERS, container};
+use crate::model::keys::{Key, State, Write, next_version, payload, version_of};
+use crate::model::load;
 use crate::random::Random;
 use crate::wire::{Account, Response};
 
@@ -106,7 +107,7 @@ pub(super) fn prepare(
     for client in 0..CLIENTS {
         let mut keys = Vec::new();
         for number in 0..CHANGING + objects / CLIENTS {
-            let mut key = Key::new(number % CONTAINERS, format!("w{client}/k{number:04}"));
+            let mut key = Key::new(&container(number % CONTAINERS), format!("w{client}/k{number:04}"));
             if number >= CHANGING {
                 let write = Write::Put {
                     version: next_version(),
