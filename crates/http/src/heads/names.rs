@@ -96,11 +96,8 @@ fn stand_in(name: HeaderName, names: &mut Vec<StandIn>) -> HeaderName {
 /// Every occurrence; `None` where there is none.
 fn replaced(bytes: &[u8], what: &[u8], by: &[u8]) -> Option<Vec<u8>> {
     let find = |from: usize| {
-        let windows = bytes[from..].windows(what.len());
-        windows
-            .into_iter()
-            .position(|w| w == what)
-            .map(|at| from + at)
+        let mut windows = bytes[from..].windows(what.len());
+        windows.position(|w| w == what).map(|at| from + at)
     };
     let mut next = find(0);
     next?;

@@ -149,8 +149,8 @@ impl Scanner {
     }
 
     fn is_path(&self) -> bool {
-        let name = |path: &&str| path.as_bytes().eq_ignore_ascii_case(&self.name);
-        PATHS.iter().any(|path| name(&path))
+        let is_it = |path: &&str| path.as_bytes().eq_ignore_ascii_case(&self.name);
+        PATHS.iter().any(is_it)
     }
 }
 
