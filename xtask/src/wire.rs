@@ -255,9 +255,8 @@ impl Account {
             port: self.port,
             token: self.token.clone(),
             path: self.path.clone(),
-            connection: Connection::new(self.port),
-            balanced: None,
             connection: Connection::to(self.connection.address),
+            balanced: None,
         }
     }
 
