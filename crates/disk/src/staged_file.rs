@@ -772,7 +772,7 @@ mod tests {
         let begin = |name: &str| {
             let staged = StagedFile::create(&disk, "tmp", keep()).unwrap();
             let step = staged.publish_steps("async_pending/abc", name, just_link);
-            let Step::Sync { mut own, next } = step.unwrap() else {
+            let Step::Sync { mut own, next, .. } = step.unwrap() else {
                 panic!("nothing to sync")
             };
             own().unwrap();

@@ -107,7 +107,10 @@ pub(super) fn prepare(
     for client in 0..CLIENTS {
         let mut keys = Vec::new();
         for number in 0..CHANGING + objects / CLIENTS {
-            let mut key = Key::new(&container(number % CONTAINERS), format!("w{client}/k{number:04}"));
+            let mut key = Key::new(
+                &container(number % CONTAINERS),
+                format!("w{client}/k{number:04}"),
+            );
             if number >= CHANGING {
                 let write = Write::Put {
                     version: next_version(),
