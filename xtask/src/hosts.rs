@@ -176,9 +176,8 @@ fn events(options: &Options, cluster: &mut Cluster, report: &mut Report) -> Resu
         let (after, mut seen) = clients.stop()?;
         keys = after;
         let (moments, whole_again) = happened?;
-        if options.coded && event == Event::KillHost {
-            clients::excuse_fragments(&mut seen, moments.fault);
-        }
+        let fragments = options.coded && event == Event::KillHost;
+        clients::excuse_uploads(&mut seen, moments.fault, fragments);
         let lost = lost(&mut proxies, &keys)?;
         let figures = Figures::of(event.words(), &seen, &moments, whole_again, lost);
         println!("{}", figures::table(std::slice::from_ref(&figures)));

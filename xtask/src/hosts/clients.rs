@@ -30,9 +30,10 @@ pub(super) struct Seen {
     pub(super) took: Duration,
     pub(super) verb: &'static str,
     pub(super) error: Option<String>,
-    /// The error is a 503 where no quorum lived: a POST while most primaries of the object were out
-    /// of its proxy's reach (no other server could take it), or an erasure-coded upload that lost
-    /// two of its six servers half way.
+    /// Fewer than two primaries of the object it writes are on its proxy's side of the cut.
+    pub(super) few_there: bool,
+    /// The error is a 503 where no quorum lived: a POST where few primaries are (no other server could
+    /// take it), or an upload that lost most of its servers half way.
     pub(super) without_quorum: bool,
 }
 
@@ -178,7 +179,7 @@ struct Client {
     random: Random,
     seen: Vec<Seen>,
     cut: Option<Arc<Sides>>,
-    /// The object of the last POST.
+    /// The object of the last write.
     tried: Option<String>,
 }
 
@@ -200,19 +201,21 @@ impl Client {
                 began,
                 took,
                 verb,
-                without_quorum: error.as_ref().is_some_and(|e| self.is_without_quorum(e)),
+                few_there: self.few_there(),
+                without_quorum: error.as_ref().is_some_and(|error| {
+                    verb == "POST" && error.contains(": 503") && self.few_there()
+                }),
                 error,
             });
         }
         (self.keys, self.seen)
     }
 
-    fn is_without_quorum(&self, error: &str) -> bool {
+    fn few_there(&self) -> bool {
         let (Some(sides), Some(path)) = (&self.cut, &self.tried) else {
             return false;
         };
-        let there = sides.get(path).map_or(3, |sides| sides[self.proxies.first]);
-        there < 2 && error.contains(": 503")
+        sides.get(path).map_or(3, |sides| sides[self.proxies.first]) < 2
     }
 
     fn one(&mut self) -> (&'static str, Result<()>) {
@@ -250,13 +253,13 @@ impl Client {
         let size = load::size(&mut self.random);
         let key = &mut self.keys[index];
         let (path, before) = (key.path(), key.sent(write));
+        self.tried = Some(path.clone());
         let (answer, expected) = match write {
             Write::Put { version } => {
                 let body = payload(&path, version, size);
                 (self.proxies.call("PUT", &path, &[], &body), 201)
             }
             Write::Post { number } => {
-                self.tried = Some(path.clone());
                 let number = number.to_string();
                 let headers = [("X-Object-Meta-Posted", number.as_str())];
                 (self.proxies.call("POST", &path, &headers, b""), 202)
@@ -317,12 +320,15 @@ impl Client {
     }
 }
 
-/// Uploads of fragments that were under way when a host, and with it two of their servers, died.
-pub(super) fn excuse_fragments(seen: &mut [Seen], died: Instant) {
+/// Uploads that were under way when the fault came and lost most of their servers by it: on the side
+/// of a cut where few are, or, of fragments, those of a host. What was sent cannot be sent again.
+pub(super) fn excuse_uploads(seen: &mut [Seen], fault: Instant, fragments: bool) {
     for seen in seen {
-        let under_way = seen.began < died + Duration::from_secs(1) && seen.began + seen.took > died;
+        let under_way =
+            seen.began < fault + Duration::from_secs(1) && seen.began + seen.took > fault;
         let error = seen.error.as_deref().unwrap_or("");
-        if under_way && error.starts_with("PUT") && error.contains(": 503") {
+        let refused = error.starts_with("PUT") && error.contains(": 503");
+        if under_way && refused && (fragments || seen.few_there) {
             seen.without_quorum = true;
         }
     }
