@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cairn_formats::ini::{ConfError, Section};
 use cairn_peer::Node;
 use cairn_types::PolicyIndex;
+use tokio::time::Instant;
 use tracing::warn;
 
 use crate::settings::NodeCount;

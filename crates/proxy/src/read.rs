@@ -2,7 +2,7 @@
 //! newest of all), and when a body breaks off go on with another replica where it stopped.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::{Body, BodyError, Request, Response, own_thread, respond};
@@ -12,6 +12,7 @@ use cairn_types::{PolicyIndex, ServerKind, Timestamp};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, RANGE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use crate::affinity::{Affinity, Sorting, Timings};

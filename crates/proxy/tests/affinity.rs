@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cairn_formats::ini::Section;
 use cairn_http::{Body, Clock, Request, Response, Service, ServiceFuture, SwiftInfo, respond};
@@ -19,6 +19,7 @@ use cairn_proxy::{Proxy, ProxySettings};
 use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
 use cairn_types::{Constraints, HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
 use http::StatusCode;
+use tokio::time::Instant;
 
 const DEVICES: u32 = 12;
 const REPLICAS: u32 = 3;
@@ -292,7 +293,7 @@ async fn what_an_upload_left_near_is_deleted() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_quickest_is_asked_first() {
     let cluster = Cluster::new(&[("sorting_method", "timing")], &[]);
     let (path, primaries) = (object("zero"), primaries_of_0());
@@ -316,7 +317,7 @@ async fn the_quickest_is_asked_first() {
     assert_eq!(cluster.send("GET", &path).await.1, [primaries[2]]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_silent_server_is_not_waited_for_where_gets_are_concurrent() {
     let at_once = [("concurrent_gets", "on"), ("concurrency_timeout", "0.05")];
     let near = [("sorting_method", "affinity"), ("read_affinity", "r2=1")];

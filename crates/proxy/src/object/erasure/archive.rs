@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use cairn_erasure::Codec;
@@ -15,6 +15,7 @@ use futures_util::future::join_all;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::json;
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::{EC_ETAG, EC_INDEX};
