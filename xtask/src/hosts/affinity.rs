@@ -89,7 +89,7 @@ fn writes(
     let start = Instant::now();
     settled.wait(cluster, Duration::from_secs(120))?;
     Ok(format!(
-        " {near} of {OBJECTS} objects in region {region} alone at first, all in place after {:.1} s",
+        "{near} of {OBJECTS} objects in region {region} alone at first, all in place after {:.1} s",
         start.elapsed().as_secs_f64()
     ))
 }
@@ -120,7 +120,7 @@ fn reads(cluster: &Cluster, account: &mut Account, container: &str, region: u8) 
         near == OBJECTS as u64 && far == 0,
         "{near} reads in region {region}, {far} elsewhere"
     );
-    Ok(format!(" {near} reads in region {region}, none elsewhere"))
+    Ok(format!("{near} reads in region {region}, none elsewhere"))
 }
 
 /// How many GETs each host's object server has answered well.
