@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::params::quote_path;
-use cairn_http::{Body, Request};
-use http::{HeaderMap, Method};
+use cairn_http::{Body, Request, Response};
+use http::{HeaderMap, Method, StatusCode};
 use tokio::sync::mpsc;
 use tracing::debug;
 
@@ -102,7 +102,7 @@ pub async fn fan_out(
     let mut answers = Vec::with_capacity(node_count);
     let mut statuses = Vec::with_capacity(node_count);
     let take = |answer: Option<Answer>, answers: &mut Vec<Answer>, statuses: &mut Vec<u16>| {
-        if let Some(answer) = answer.filter(is_useful) {
+        if let Some(answer) = answer {
             statuses.push(answer.status);
             answers.push(answer);
         }
@@ -131,9 +131,10 @@ pub async fn fan_out(
 }
 
 /// A handoff's 404 says nothing unless there is a tombstone behind it.
-fn is_useful(answer: &Answer) -> bool {
-    let from_handoff = answer.node.as_ref().is_some_and(|n| n.handoff);
-    !(from_handoff && answer.status == 404 && !answer.headers.contains_key("x-backend-timestamp"))
+fn is_useless(node: &Node, answer: &Response) -> bool {
+    node.handoff
+        && answer.status() == StatusCode::NOT_FOUND
+        && !answer.headers().contains_key("x-backend-timestamp")
 }
 
 async fn one_replica(
@@ -144,7 +145,12 @@ async fn one_replica(
     headers: HeaderMap,
     timeout: Duration,
 ) -> Option<Answer> {
-    while let Some(node) = nodes.next() {
+    let mut was_useless = false;
+    let next = |was_useless: bool| match was_useless {
+        true => nodes.next_primary(),
+        false => nodes.next(),
+    };
+    while let Some(node) = next(was_useless) {
         let uri = backend_uri(&node, partition, &request.path, request.query.as_deref());
         let mut message = Request::new(Body::full(request.body.clone()));
         *message.method_mut() = request.method.clone();
@@ -160,6 +166,10 @@ async fn one_replica(
             }
         };
         if !check(&node, answer.status().as_u16(), nodes) {
+            continue;
+        }
+        if is_useless(&node, &answer) {
+            was_useless = true;
             continue;
         }
         let (parts, body) = answer.into_parts();

@@ -135,6 +135,19 @@ impl Nodes {
         Some(node)
     }
 
+    /// As [`Nodes::next`], but a primary that was passed over for its errors comes first, beyond
+    /// what is allowed: for what only those know who have the object.
+    pub fn next_primary(&self) -> Option<Node> {
+        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let passed_over = state.limited.iter().position(|node| !node.handoff);
+        if let Some(at) = passed_over {
+            state.last_resorts += 1;
+            return state.limited.remove(at);
+        }
+        drop(state);
+        self.next()
+    }
+
     fn is_enough(&self, state: &State) -> bool {
         let seen = [Some(&state.primaries), state.handoffs.as_ref()];
         let seen = || seen.into_iter().flatten().flat_map(Given::seen);

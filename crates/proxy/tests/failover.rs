@@ -462,6 +462,23 @@ async fn a_post_that_most_replicas_missed_waits_for_who_has_the_object() {
 }
 
 #[tokio::test]
+async fn a_post_reaches_primaries_that_had_errors_where_handoffs_know_nothing() {
+    let cluster = Cluster::new(&object());
+    for id in handoffs() {
+        cluster.set(id, Mood::Empty);
+    }
+    // One was seen without its disk, which is back; another is dead.
+    cluster.set_primaries([Mood::Unmounted, Mood::Well, Mood::Well]);
+    let response = cluster
+        .send("PUT", &[("content-length", "3")], Body::from("new"))
+        .await;
+    assert_eq!(response.status(), StatusCode::CREATED);
+    cluster.set_primaries([Mood::Well, Mood::Unmounted, Mood::Well]);
+    let response = cluster.send("POST", &[], Body::empty()).await;
+    assert_eq!(response.status(), StatusCode::ACCEPTED);
+}
+
+#[tokio::test]
 async fn requests_that_are_refused_before_any_backend_is_asked() {
     let cluster = Cluster::new(b"");
     let long = "x".repeat(300);
