@@ -574,7 +574,7 @@ pub(crate) fn rename_in(
     })
 }
 
-fn fsync(disk: &Disk, fd: BorrowedFd<'_>) -> std::io::Result<()> {
+pub(crate) fn fsync(disk: &Disk, fd: BorrowedFd<'_>) -> std::io::Result<()> {
     if let Some(machine) = disk.machine() {
         return machine.sync(fd);
     }

@@ -29,7 +29,8 @@ use crate::diskfile::DiskFileEngine;
 use crate::error::DiskError;
 use crate::layout::{OnDiskFiles, partition_dir};
 use crate::partition_lock::PartitionLock;
-use crate::staged_file::{Reserve, StagedFile, just_link, open_dir, remove_dir};
+use crate::staged_file::{Reserve, StagedFile, fsync, just_link, open_dir, remove_dir};
+use crate::steps::durable;
 use crate::xattr;
 
 const HASHES: &str = "hashes.pkl";
@@ -132,6 +133,19 @@ pub(crate) fn invalidating<'a>(
     let lock = PartitionLock::acquire(disk, partition_dir)?;
     let noted = append_invalid(disk, partition_dir, suffix)?;
     Ok((lock, noted))
+}
+
+/// As [`invalidating`], with the note on disk.
+pub(crate) fn invalidating_durably<'a>(
+    disk: &'a Disk,
+    partition_dir: &str,
+    suffix: &str,
+) -> Result<PartitionLock<'a>, DiskError> {
+    let (lock, noted) = invalidating(disk, partition_dir, suffix)?;
+    if let Some(noted) = noted {
+        durable(disk, 1, || fsync(disk, noted.as_fd()))?;
+    }
+    Ok(lock)
 }
 
 /// Notes that a suffix has to be hashed again.
