@@ -58,6 +58,7 @@ impl Watch<'_> {
             if now_heard != heard {
                 (heard, silent_since) = (now_heard, Instant::now());
             } else if silent_since.elapsed() >= lockup {
+                tracing::error!(?lockup, "nothing was done for too long: pass given up");
                 return false;
             }
         }

@@ -12,7 +12,7 @@ use cairn_types::PolicyIndex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use super::jobs::{Job, Kind, Part};
 use super::{ObjectReconstructor, ReconstructionStats};
@@ -65,13 +65,7 @@ impl Pass {
             lockup: config.lockup_timeout,
             report_every: config.stats_interval,
         };
-        if !watch.over(self.clone().work(), || self.report()).await {
-            let lockup = config.lockup_timeout;
-            error!(
-                ?lockup,
-                "nothing was reconstructed for too long: pass given up"
-            );
-        }
+        watch.over(self.clone().work(), || self.report()).await;
         self.lock_stats().clone()
     }
 
