@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 use crate::device_pool::Disk;
 use crate::error::DiskError;
+use crate::known::KnownObjects;
 use crate::layout::{
     FileEntry, FragmentChoice, OnDiskFiles, choose_files, choose_fragments, hash_dir, partition_dir,
 };
@@ -71,6 +72,7 @@ pub struct DiskFileEngine {
     config: Arc<DiskFileConfig>,
     /// The erasure-coded policies, each with how many different fragments it has.
     fragments: Arc<BTreeMap<PolicyIndex, u32>>,
+    known: Arc<KnownObjects>,
 }
 
 impl DiskFileEngine {
@@ -83,6 +85,7 @@ impl DiskFileEngine {
             hash_path: Arc::new(hash_path),
             config: Arc::new(config),
             fragments: Arc::new(fragments.collect()),
+            known: Arc::new(KnownObjects::new()),
         }
     }
 
@@ -121,6 +124,7 @@ impl DiskFileEngine {
             hash_path: self.hash_path.clone(),
             config: Arc::new(config),
             fragments: self.fragments.clone(),
+            known: self.known.clone(),
         }
     }
 

@@ -14,6 +14,7 @@ pub mod error;
 mod file_content;
 pub mod group_sync;
 pub mod inspect;
+mod known;
 pub mod layout;
 pub mod machine;
 mod made_dirs;

@@ -20,14 +20,24 @@ pub(crate) struct MadeDirs(Mutex<Noted>);
 
 #[derive(Default)]
 struct Noted {
-    by_dir: HashMap<String, u64>,
+    by_dir: HashMap<String, Made>,
     last: u64,
     is_full: bool,
 }
 
-/// A directory as it was when somebody asked whether its name is durable.
+struct Made {
+    number: u64,
+    /// Files that got a name in it since.
+    named: u64,
+}
+
+/// A directory as it was when a file got a name in it that is not on disk yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Making(u64);
+pub(crate) struct Making {
+    number: u64,
+    /// No other file got a name in it before.
+    pub(crate) is_first: bool,
+}
 
 impl MadeDirs {
     /// To be called before the directory is made: nobody finds it, and does not find it here.
@@ -39,22 +49,42 @@ impl MadeDirs {
         }
         noted.last += 1;
         let number = noted.last;
-        noted.by_dir.insert(dir.to_owned(), number);
+        let made = Made { number, named: 0 };
+        noted.by_dir.insert(dir.to_owned(), made);
     }
 
-    /// Some: its name, and those above it, have to be synced.
-    pub(crate) fn not_durable(&self, dir: &str) -> Option<Making> {
-        let noted = self.lock();
-        match noted.is_full {
-            true => Some(Making(0)),
-            false => noted.by_dir.get(dir).map(|number| Making(*number)),
+    /// A file has got a name in the directory. Some: the directory's own name, and those above it,
+    /// have to be synced.
+    pub(crate) fn named_in(&self, dir: &str) -> Option<Making> {
+        let mut noted = self.lock();
+        if noted.is_full {
+            let (number, is_first) = (0, false);
+            return Some(Making { number, is_first });
+        }
+        let made = noted.by_dir.get_mut(dir)?;
+        made.named += 1;
+        Some(Making {
+            number: made.number,
+            is_first: made.named == 1,
+        })
+    }
+
+    /// Takes back a directory in which no file got a name. `remove` tells whether it is gone.
+    pub(crate) fn take_back(&self, dir: &str, remove: impl FnOnce() -> bool) {
+        let number = |noted: &Noted| noted.by_dir.get(dir).map(|made| made.number);
+        let before = number(&self.lock());
+        if remove() {
+            let mut noted = self.lock();
+            if number(&noted) == before {
+                noted.by_dir.remove(dir);
+            }
         }
     }
 
     /// All names up to the directory's are on disk, unless it was made again meanwhile.
     pub(crate) fn is_durable(&self, dir: &str, making: Making) {
         let mut noted = self.lock();
-        if noted.by_dir.get(dir) == Some(&making.0) {
+        if noted.by_dir.get(dir).map(|made| made.number) == Some(making.number) {
             noted.by_dir.remove(dir);
         }
     }
@@ -72,14 +102,40 @@ mod tests {
     #[test]
     fn made_again_it_is_not_durable() {
         let made = MadeDirs::default();
-        assert_eq!(made.not_durable("a/b"), None);
+        assert_eq!(made.named_in("a/b"), None);
         made.note("a/b");
-        let first = made.not_durable("a/b").unwrap();
+        let first = made.named_in("a/b").unwrap();
         made.note("a/b");
         made.is_durable("a/b", first);
-        let second = made.not_durable("a/b").unwrap();
+        let second = made.named_in("a/b").unwrap();
         made.is_durable("a/b", second);
-        assert_eq!(made.not_durable("a/b"), None);
+        assert_eq!(made.named_in("a/b"), None);
+    }
+
+    #[test]
+    fn only_the_first_name_is_alone() {
+        let made = MadeDirs::default();
+        made.note("a");
+        assert!(made.named_in("a").unwrap().is_first);
+        assert!(!made.named_in("a").unwrap().is_first);
+        // By somebody who did not find it, just before.
+        made.note("a");
+        assert!(made.named_in("a").unwrap().is_first);
+    }
+
+    #[test]
+    fn taken_back_unless_made_again() {
+        let made = MadeDirs::default();
+        made.note("a");
+        made.take_back("a", || false);
+        assert!(made.named_in("a").is_some());
+        made.take_back("a", || {
+            made.note("a");
+            true
+        });
+        assert!(made.named_in("a").is_some());
+        made.take_back("a", || true);
+        assert_eq!(made.named_in("a"), None);
     }
 
     #[test]
@@ -88,6 +144,6 @@ mod tests {
         for number in 0..=NOTED_MAX {
             made.note(&number.to_string());
         }
-        assert!(made.not_durable("never made").is_some());
+        assert!(made.named_in("never made").is_some());
     }
 }

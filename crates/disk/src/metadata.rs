@@ -8,6 +8,8 @@
 //! how Swift tells them apart, and so is it here. Names are latin-1 text in UTF-8 as well; here
 //! they are as `cairn_types::header_name` writes them.
 
+use std::sync::Arc;
+
 use cairn_formats::pickle::{self, PickleError, Value};
 use cairn_types::{Timestamp, header_name};
 
@@ -22,7 +24,8 @@ pub(crate) const OVERFLOW: &str = "X-Backend-Cairn-Overflow";
 /// in the order they were set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    items: Vec<(String, Vec<u8>)>,
+    /// Shared until one of the holders changes it.
+    items: Arc<Vec<(String, Vec<u8>)>>,
 }
 
 impl Metadata {
@@ -56,15 +59,16 @@ impl Metadata {
     /// Sets or replaces.
     pub fn set(&mut self, name: impl Into<String>, value: impl Into<Vec<u8>>) {
         let (name, value) = (name.into(), value.into());
-        match self.items.iter_mut().find(|(n, _)| *n == name) {
+        let items = Arc::make_mut(&mut self.items);
+        match items.iter_mut().find(|(n, _)| *n == name) {
             Some(item) => item.1 = value,
-            None => self.items.push((name, value)),
+            None => items.push((name, value)),
         }
     }
 
     pub fn remove(&mut self, name: &str) -> Option<Vec<u8>> {
         let at = self.items.iter().position(|(n, _)| n == name)?;
-        Some(self.items.remove(at).1)
+        Some(Arc::make_mut(&mut self.items).remove(at).1)
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
@@ -96,7 +100,8 @@ impl Metadata {
                 let name = header_name::escape_text(name).into_owned();
                 (name, value.as_bytes().to_vec())
             };
-            let items = pairs.into_iter().map(owned).collect();
+            let items: Vec<_> = pairs.into_iter().map(owned).collect();
+            let items = Arc::new(items);
             return Ok(Metadata { items });
         }
         let by_python_3 = contains(&bytes[..bytes.len().min(32)], b"_codecs\nencode");
@@ -116,6 +121,7 @@ impl Metadata {
             };
             items.push((name, value));
         }
+        let items = Arc::new(items);
         Ok(Metadata { items })
     }
 }

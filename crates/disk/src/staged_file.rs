@@ -1,8 +1,8 @@
 //! Durability, once: the only file of the workspace that syncs, links and renames objects
 //! (`group_sync.rs` makes many syncs one).
 //!
-//! A new file is written under no name (`O_TMPFILE`) or under one in `<device>/tmp[-N]`, fsynced
-//! with its extended attributes, linked into its hash directory, and that directory is fsynced,
+//! A new file is written under no name (`O_TMPFILE`), as a rule in the directory it is for, or under
+//! one in `<device>/tmp[-N]`, fsynced with its extended attributes, linked into its hash directory, and that directory is fsynced,
 //! and, where a directory had to be made for it, by whomever (`made_dirs.rs`), so is every directory
 //! above it, up to the device's. Only then may anyone be told. A crash before the link leaves nothing but space to
 //! reclaim; after the link it leaves a whole file, as its content was on disk before its name.
@@ -38,6 +38,8 @@ pub struct StagedFile {
     fd: Arc<OwnedFd>,
     /// Its name under the device, where it has one.
     temporary: Option<String>,
+    /// The directory that was made for it.
+    made_dir: Option<String>,
     content: FileContent,
     drop_cache: bool,
     beside: Beside,
@@ -104,13 +106,40 @@ pub enum Reserve {
 impl StagedFile {
     /// `tmp_dir`: under the device, made if it is missing.
     pub fn create(disk: &Disk, tmp_dir: &str, reserve: Reserve) -> Result<Self, DiskError> {
-        let (fd, temporary) = open_staged(disk, tmp_dir)?;
-        let fd = Arc::new(fd);
+        Self::create_for(disk, tmp_dir, None, reserve)
+    }
+
+    /// For a file that is to get its name in `dir`, which is made if it is missing.
+    ///
+    /// File systems put a new file near the directory it is opened in. All in one directory they
+    /// would pile up in one part of the disk: ext4 without a journal looks at every inode there
+    /// that was freed in the last minutes, one by one, for each file.
+    pub(crate) fn create_in(
+        disk: &Disk,
+        tmp_dir: &str,
+        dir: &str,
+        reserve: Reserve,
+    ) -> Result<Self, DiskError> {
+        Self::create_for(disk, tmp_dir, Some(dir), reserve)
+    }
+
+    fn create_for(
+        disk: &Disk,
+        tmp_dir: &str,
+        dir: Option<&str>,
+        reserve: Reserve,
+    ) -> Result<Self, DiskError> {
+        let opened = match open_unnamed(disk, tmp_dir, dir)? {
+            Some(opened) => opened,
+            None => open_named(disk, tmp_dir)?,
+        };
+        let fd = Arc::new(opened.fd);
         let staged = StagedFile {
             disk: disk.clone(),
             content: FileContent::new(fd.clone()),
             fd,
-            temporary,
+            temporary: opened.temporary,
+            made_dir: opened.made_dir,
             drop_cache: false,
             beside: Beside::default(),
         };
@@ -261,13 +290,15 @@ impl StagedFile {
         name: &str,
         around: impl Around,
     ) -> Result<Linking, DiskError> {
-        let mut is_new_dir = false;
+        let mut made_dir = self.made_dir.is_some();
         for attempt in 1.. {
             let (dir_fd, made_now) = make_noted(disk, dir)?;
-            is_new_dir |= made_now;
+            made_dir |= made_now;
             match around(disk, &mut || self.link(dir_fd.as_fd(), name))? {
                 Ok(()) => {
-                    let making = disk.state.made_dirs.not_durable(dir);
+                    self.made_dir = None;
+                    let making = disk.state.made_dirs.named_in(dir);
+                    let is_new_dir = made_dir && making.is_some_and(|making| making.is_first);
                     let identity = rustix::fs::fstat(&self.fd).ok();
                     return Ok(Linking {
                         published: Published {
@@ -276,7 +307,7 @@ impl StagedFile {
                             identity: identity.map(|s| FileIdentity::of(&s)),
                         },
                         dir: dir.into(),
-                        making: making.filter(|_| is_new_dir || !Plant::OthersFolders.is_on()),
+                        making: making.filter(|_| made_dir || !Plant::OthersFolders.is_on()),
                     });
                 }
                 // Somebody removed the directory, empty as it was.
@@ -333,13 +364,17 @@ impl Drop for StagedFile {
         if let Some(temporary) = &self.temporary {
             let _ = rustix::fs::unlinkat(self.disk.fd(), temporary, AtFlags::empty());
         }
+        if let Some(dir) = &self.made_dir {
+            let made_dirs = &self.disk.state.made_dirs;
+            made_dirs.take_back(dir, || remove_dir(&self.disk, dir));
+        }
     }
 }
 
 /// Where a file was published.
 pub struct Published {
     pub dir: Arc<OwnedFd>,
-    /// The directory did not exist before: nothing in it can be obsolete.
+    /// The directory was made for it, and no other file is in it: nothing there can be obsolete.
     pub is_new_dir: bool,
     /// The file as it was when it had its name.
     pub(crate) identity: Option<FileIdentity>,
@@ -397,36 +432,66 @@ fn link_open(fd: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &str) -> Result<(), 
     linked
 }
 
-fn open_staged(disk: &Disk, tmp_dir: &str) -> Result<(OwnedFd, Option<String>), DiskError> {
-    let mode = Mode::from_raw_mode(0o600);
-    if disk.state.use_tmpfile.load(Ordering::Relaxed) {
+struct Opened {
+    fd: OwnedFd,
+    temporary: Option<String>,
+    made_dir: Option<String>,
+}
+
+/// None: not on this file system.
+fn open_unnamed(
+    disk: &Disk,
+    tmp_dir: &str,
+    dir: Option<&str>,
+) -> Result<Option<Opened>, DiskError> {
+    if !disk.state.use_tmpfile.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
+    let place = dir.unwrap_or(tmp_dir);
+    let mut made_dir = None;
+    for attempt in 1.. {
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-        let open = || rustix::fs::openat(disk.fd(), tmp_dir, flags, mode);
-        let opened = match open() {
-            Err(Errno::NOENT) => {
-                make_dirs(disk, tmp_dir)?;
-                open()
+        match rustix::fs::openat(disk.fd(), place, flags, Mode::from_raw_mode(0o600)) {
+            Ok(fd) => {
+                return Ok(Some(Opened {
+                    fd,
+                    temporary: None,
+                    made_dir,
+                }));
             }
-            other => other,
-        };
-        match opened {
-            Ok(fd) => return Ok((fd, None)),
+            // Somebody may remove it, empty as it is.
+            Err(Errno::NOENT) if attempt < PUBLISH_ATTEMPTS => match dir {
+                Some(dir) if make_noted(disk, dir)?.1 => made_dir = Some(dir.to_owned()),
+                Some(_) => {}
+                None => drop(make_dirs(disk, tmp_dir)?),
+            },
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
                 tracing::debug!(
                     device = disk.name(),
                     "no O_TMPFILE here; named files instead"
                 );
                 disk.state.use_tmpfile.store(false, Ordering::Relaxed);
+                break;
             }
-            Err(errno) => return Err(DiskError::from_errno("open", tmp_dir, errno)),
+            Err(errno) => return Err(DiskError::from_errno("open", place, errno)),
         }
     }
+    Ok(None)
+}
+
+fn open_named(disk: &Disk, tmp_dir: &str) -> Result<Opened, DiskError> {
     make_dirs(disk, tmp_dir)?;
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
     loop {
         let name = format!("{tmp_dir}/tmp{}", unique());
-        match rustix::fs::openat(disk.fd(), &*name, flags, mode) {
-            Ok(fd) => return Ok((fd, Some(name))),
+        match rustix::fs::openat(disk.fd(), &*name, flags, Mode::from_raw_mode(0o600)) {
+            Ok(fd) => {
+                return Ok(Opened {
+                    fd,
+                    temporary: Some(name),
+                    made_dir: None,
+                });
+            }
             Err(Errno::EXIST) => {}
             Err(errno) => return Err(DiskError::from_errno("create", name, errno)),
         }
@@ -721,6 +786,33 @@ mod tests {
         assert_eq!(std::fs::read_dir(&tmp).unwrap().count(), 1);
         drop(staged);
         assert_eq!(std::fs::read_dir(&tmp).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_directory_made_for_a_file_goes_with_it() {
+        let (root, disk) = disk(|_| {});
+        let dir = "objects/1/abc/x";
+        let create = || StagedFile::create_in(&disk, "tmp", dir, keep()).unwrap();
+        let publish = |staged: StagedFile, name: &str| {
+            let published = staged.publish(dir, name, just_link).unwrap();
+            published.is_new_dir
+        };
+        let (first, second) = (create(), create());
+        assert!(root.path().join("d").join(dir).exists());
+        drop(first);
+        assert!(!root.path().join("d").join(dir).exists());
+        // Made again.
+        assert!(publish(second, "1.data"));
+
+        let dir = "objects/1/abc/y";
+        let create = || StagedFile::create_in(&disk, "tmp", dir, keep()).unwrap();
+        let publish = |staged: StagedFile, name: &str| {
+            let published = staged.publish(dir, name, just_link).unwrap();
+            published.is_new_dir
+        };
+        let (first, second) = (create(), create());
+        assert!(!publish(second, "2.data"), "made for another");
+        assert!(!publish(first, "1.data"), "another was faster");
     }
 
     #[test]

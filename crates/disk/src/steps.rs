@@ -13,11 +13,15 @@ use crate::device_pool::Disk;
 use crate::error::DiskError;
 
 type Own = Box<dyn FnMut() -> io::Result<()> + Send>;
+/// What is to be done when everybody has been told: it may be left undone by a crash.
+pub(crate) type Afterwards = Box<dyn FnOnce() + Send>;
 type Next<T> = Box<dyn FnOnce(&Disk) -> Result<Step<T>, DiskError> + Send>;
 
 /// How far an operation has come.
 pub enum Step<T> {
     Done(T),
+    /// Done, with something to tidy up.
+    DoneThen(T, Afterwards),
     /// What was written has to be on disk before `next` runs.
     Sync {
         /// Syncs what this operation wrote, where nothing else does it.
@@ -46,10 +50,26 @@ impl<T: Send + 'static> Step<T> {
     pub fn map<U: Send + 'static>(self, f: impl FnOnce(T) -> U + Send + 'static) -> Step<U> {
         match self {
             Step::Done(value) => Step::Done(f(value)),
+            Step::DoneThen(value, afterwards) => Step::DoneThen(f(value), afterwards),
             Step::Sync { own, weight, next } => Step::Sync {
                 own,
                 weight,
                 next: Box::new(move |disk| Ok(next(disk)?.map(f))),
+            },
+        }
+    }
+
+    /// The same operation with another end, in place of its own.
+    pub(crate) fn end<U: Send + 'static>(
+        self,
+        f: impl FnOnce(T) -> Step<U> + Send + 'static,
+    ) -> Step<U> {
+        match self {
+            Step::Done(value) | Step::DoneThen(value, _) => f(value),
+            Step::Sync { own, weight, next } => Step::Sync {
+                own,
+                weight,
+                next: Box::new(move |disk| Ok(next(disk)?.end(f))),
             },
         }
     }
@@ -59,6 +79,10 @@ impl<T: Send + 'static> Step<T> {
         loop {
             match self {
                 Step::Done(value) => return Ok(value),
+                Step::DoneThen(value, afterwards) => {
+                    afterwards();
+                    return Ok(value);
+                }
                 Step::Sync { own, weight, next } => {
                     durable(disk, weight, own)?;
                     self = next(disk)?;
@@ -97,6 +121,8 @@ pub(crate) fn durable(
 pub(crate) trait Operation: Send {
     /// Runs it up to its next sync; false when it has ended.
     fn advance(&mut self, disk: &Disk) -> bool;
+    /// Of one that has ended.
+    fn afterwards(&mut self) -> Option<Afterwards>;
     fn sync_own(&mut self) -> io::Result<()>;
     /// How many files and directories `sync_own` syncs.
     fn weight(&self) -> usize;
@@ -107,6 +133,7 @@ pub(crate) trait Operation: Send {
 pub(crate) struct Run<T> {
     next: Option<Next<T>>,
     own: Option<(Own, usize)>,
+    afterwards: Option<Afterwards>,
     sender: Option<oneshot::Sender<Result<T, DiskError>>>,
 }
 
@@ -115,6 +142,7 @@ impl<T: Send + 'static> Run<T> {
         Run {
             next: Some(first),
             own: None,
+            afterwards: None,
             sender: Some(sender),
         }
     }
@@ -142,6 +170,11 @@ impl<T: Send + 'static> Operation for Run<T> {
                 self.end(Ok(value));
                 false
             }
+            Ok(Ok(Step::DoneThen(value, afterwards))) => {
+                self.afterwards = Some(afterwards);
+                self.end(Ok(value));
+                false
+            }
             Ok(Err(error)) => {
                 self.end(Err(error));
                 false
@@ -151,6 +184,10 @@ impl<T: Send + 'static> Operation for Run<T> {
                 false
             }
         }
+    }
+
+    fn afterwards(&mut self) -> Option<Afterwards> {
+        self.afterwards.take()
     }
 
     fn sync_own(&mut self) -> io::Result<()> {
@@ -169,10 +206,33 @@ impl<T: Send + 'static> Operation for Run<T> {
     }
 }
 
-/// Runs operations to their ends, together.
-pub(crate) fn run_all(disk: &Disk, mut operations: Vec<Box<dyn Operation>>) {
+/// Runs operations to their ends, together; then what they leave to be tidied up.
+pub(crate) fn run_all(disk: &Disk, operations: Vec<Box<dyn Operation>>) {
+    let mut afterwards = Vec::new();
+    run_to_end(disk, operations, &mut afterwards);
+    for tidy_up in afterwards {
+        run_afterwards(tidy_up);
+    }
+}
+
+/// A panic in it ends it, not the device.
+pub(crate) fn run_afterwards(tidy_up: Afterwards) {
+    let _ = std::panic::catch_unwind(AssertUnwindSafe(tidy_up));
+}
+
+fn run_to_end(
+    disk: &Disk,
+    mut operations: Vec<Box<dyn Operation>>,
+    afterwards: &mut Vec<Afterwards>,
+) {
     loop {
-        operations.retain_mut(|operation| operation.advance(disk));
+        operations.retain_mut(|operation| {
+            let goes_on = operation.advance(disk);
+            if !goes_on {
+                afterwards.extend(operation.afterwards());
+            }
+            goes_on
+        });
         if operations.is_empty() {
             return;
         }

@@ -35,6 +35,15 @@ impl FileIdentity {
             changed: (stat.st_ctime, stat.st_ctime_nsec as i64),
         }
     }
+
+    pub(crate) fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// Seconds since 1970.
+    pub(crate) fn last_change(&self) -> i64 {
+        self.changed.0.max(self.modified.0)
+    }
 }
 
 pub(crate) struct VerifiedCache {

@@ -150,6 +150,8 @@ fn next_step(
                     Ok(()) => next_step(&own, &device, operation),
                     Err(error) => operation.fail(error),
                 }
+            } else if let Some(tidy_up) = operation.afterwards() {
+                steps::run_afterwards(tidy_up);
             }
         }
         Err(error) => operation.fail(error.into()),

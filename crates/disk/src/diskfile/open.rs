@@ -13,6 +13,7 @@ use super::look::{Look, open_file};
 use super::{DiskFileEngine, is_broken_dir, quarantine_dir};
 use crate::device_pool::Disk;
 use crate::error::DiskError;
+use crate::known::KnownObject;
 use crate::layout::{FileEntry, FragmentChoice, OnDiskFiles, hash_dir};
 use crate::machine::wall_clock;
 use crate::metadata::{Metadata, NAME};
@@ -227,6 +228,14 @@ impl DiskFileEngine {
             }
             Err(errno) => return Err(DiskError::from_errno("open", dir, errno).into()),
         };
+        let known = self.known_in(dir_fd.as_fd(), place, look);
+        if let Some((dir, Some(object))) = &known {
+            let open = self.open_known(disk, place, dir_fd.as_fd(), object, options);
+            if matches!(open, Err(Failed::Changed)) {
+                self.known.forget(dir);
+            }
+            return open;
+        }
         let listing = list_entries(dir_fd.as_fd()).map_err(|errno| match errno {
             errno if is_broken_dir(errno) => Failed::Broken(format!("not listable: {errno}")),
             errno => DiskError::from_errno("list", dir, errno).into(),
@@ -248,6 +257,60 @@ impl DiskFileEngine {
             .map_err(|errno| Failed::Broken(format!("not stat-able: {errno}")))?;
         let info = check_metadata(info, stat.st_size as u64, options)?;
         let identity = FileIdentity::of(&stat);
+        if let Some((dir, None)) = known {
+            let object = KnownObject {
+                data: data.clone(),
+                file: identity,
+                metadata: info.metadata.clone(),
+                data_timestamp,
+            };
+            self.known.insert(dir, object, wall_clock());
+        }
+        let content = self.read_content(disk, fd, &info, identity, options, look)?;
+        Ok((name, OpenObject { info, content }))
+    }
+
+    /// The directory as it is now, and what is known of the object in it. None: it is not to be
+    /// known, as there may be more to it than one file.
+    fn known_in(
+        &self,
+        dir: BorrowedFd<'_>,
+        place: &Place<'_>,
+        look: Look,
+    ) -> Option<(FileIdentity, Option<Arc<KnownObject>>)> {
+        if look != Look::InMemory || self.unique_fragments(place.policy).is_some() {
+            return None;
+        }
+        let dir = FileIdentity::of(&rustix::fs::fstat(dir).ok()?);
+        let object = self.known.get(&dir);
+        Some((dir, object))
+    }
+
+    fn open_known(
+        &self,
+        disk: &Disk,
+        place: &Place<'_>,
+        dir: BorrowedFd<'_>,
+        object: &KnownObject,
+        options: &OpenOptions,
+    ) -> Result<(Arc<str>, OpenObject), Failed> {
+        let look = Look::InMemory;
+        let fd = look.open_file(disk, dir, &object.data)?;
+        let stat = rustix::fs::fstat(&fd).map_err(|_| Failed::Changed)?;
+        let identity = FileIdentity::of(&stat);
+        if identity != object.file {
+            return Err(Failed::Changed);
+        }
+        let info = ObjectInfo {
+            metadata: object.metadata.clone(),
+            datafile_metadata: None,
+            metafile_metadata: None,
+            data_timestamp: object.data_timestamp,
+            size: 0,
+            fragments: None,
+        };
+        let name = self.check_name(place, &info.metadata)?;
+        let info = check_metadata(info, stat.st_size as u64, options)?;
         let content = self.read_content(disk, fd, &info, identity, options, look)?;
         Ok((name, OpenObject { info, content }))
     }

@@ -2,6 +2,7 @@
 //! passes where the file system has none.
 #![allow(clippy::unwrap_used)]
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use crate::device_pool::{Device, Devices, DevicesConfig};
 use crate::object_file::Content;
 use crate::reader::{ObjectReader, block_on};
 use crate::suffix_hashes::{get_hashes, read_hashes};
+use crate::verified::FileIdentity;
 
 struct World {
     root: tempfile::TempDir,
@@ -358,6 +360,45 @@ fn what_lies_in_memory_is_read_in_place() {
     world.delete(ts(4));
     let gone = cached().unwrap();
     assert!(matches!(gone, Err(DiskError::Deleted { timestamp }) if timestamp == ts(4)));
+}
+
+#[test]
+fn a_hot_object_is_known_until_something_changes() {
+    let Some(world) = world() else { return };
+    let options = OpenOptions {
+        inline_limit: 64 << 10,
+        ..OpenOptions::metadata(ts(100))
+    };
+    let cached = || {
+        let (engine, key) = (&world.engine, &world.key);
+        let open = |disk: &Disk| engine.open_cached(disk, key, &options);
+        world.device.read_cached(&key.hash, open)
+    };
+    let stat = || FileIdentity::of(&rustix::fs::stat(&world.dir()).unwrap());
+    let is_known = || world.engine.known.get(&stat()).is_some();
+    // Twice, so that what was known of the first is in the way of the second.
+    for time in [1, 2] {
+        world.put(ts(time), "content");
+        if cached().is_none() {
+            // The file system cannot tell what is in memory.
+            return;
+        }
+        assert!(!is_known(), "it may change in the same moment");
+        std::thread::sleep(Duration::from_millis(3100));
+        for _ in 0..2 {
+            let open = cached().unwrap().unwrap();
+            assert!(is_known());
+            assert_eq!(open.info, world.open().unwrap().info);
+            assert!(matches!(open.content, Content::Inline(bytes) if bytes == "content"));
+        }
+    }
+    let data = world.dir().join(&world.files()[0]);
+    let data = std::fs::File::open(&data).unwrap();
+    crate::xattr::write_metadata(data.as_fd(), &metadata(ts(2), b"another")).unwrap();
+    assert!(cached().is_none(), "its attributes have changed");
+    assert!(!is_known());
+    world.delete(ts(3));
+    assert!(matches!(cached().unwrap(), Err(DiskError::Deleted { .. })));
 }
 
 #[test]

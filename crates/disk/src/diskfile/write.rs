@@ -33,7 +33,7 @@ impl DiskFileEngine {
         hash: bool,
     ) -> Result<Box<dyn ObjectWriter>, DiskError> {
         let reserve = Reserve::Keep { size };
-        let mut staged = StagedFile::create(disk, &key.policy.dir("tmp"), reserve)?;
+        let mut staged = stage(disk, key, reserve)?;
         let from = self.config.direct_io_from;
         if from > 0 && size.is_none_or(|size| size >= from) {
             staged.write_directly();
@@ -58,7 +58,7 @@ impl DiskFileEngine {
     ) -> Result<Step<()>, DiskError> {
         let name = self.content_name(key, &metadata, durability)?;
         let size = Some(body.len() as u64);
-        let mut staged = StagedFile::create(disk, &key.policy.dir("tmp"), Reserve::Keep { size })?;
+        let mut staged = stage(disk, key, Reserve::Keep { size })?;
         staged.write(&[body])?;
         self.finish(disk, key, staged, &name, metadata)
     }
@@ -123,8 +123,9 @@ impl DiskFileEngine {
         let (engine, key) = (self.clone(), key.clone());
         let dir = renamed.dir();
         let after = move |disk: &Disk| {
-            engine.clean_up_after(disk, &key, dir.as_fd());
-            Ok(Step::Done(()))
+            let disk = disk.clone();
+            let clean_up = move || engine.clean_up_after(&disk, &key, dir.as_fd());
+            Ok(Step::DoneThen((), Box::new(clean_up)))
         };
         Ok(Step::sync(renamed.weight(), move || renamed.sync(), after))
     }
@@ -151,7 +152,7 @@ impl DiskFileEngine {
         let timestamp = timestamp_of(&metadata)?;
         let content_type = metadata.timestamp("Content-Type-Timestamp");
         let reserve = Reserve::Keep { size: None };
-        let staged = StagedFile::create(disk, &key.policy.dir("tmp"), reserve)?;
+        let staged = stage(disk, key, reserve)?;
         let name = meta_name(timestamp, content_type);
         self.finish(disk, key, staged, &name, metadata)
     }
@@ -165,7 +166,7 @@ impl DiskFileEngine {
         let metadata = [("X-Timestamp", timestamp.internal())]
             .into_iter()
             .collect();
-        let staged = StagedFile::create(disk, &key.policy.dir("tmp"), Reserve::Ignore)?;
+        let staged = stage(disk, key, Reserve::Ignore)?;
         let name = tombstone_name(timestamp);
         self.finish(disk, key, staged, &name, metadata)
     }
@@ -204,19 +205,24 @@ impl DiskFileEngine {
         // What a fragment takes the place of goes when it counts.
         let counts = FileEntry::parse(file_name).is_none_or(|entry| entry.is_durable());
         let file_name = file_name.to_owned();
-        Ok(published.map(move |published| {
+        Ok(published.end(move |published| {
             // Hashed on its way in: as good as a check.
             if let Some(identity) = published.identity.filter(|_| is_data) {
                 disk.state.verified.insert(identity);
             }
-            if planted(&disk, &key, &file_name, &published) {
-                return;
+            if planted(&disk, &key, &file_name, &published) || !counts || published.is_new_dir {
+                return Step::Done(());
             }
-            if counts && !published.is_new_dir {
-                engine.clean_up_after(&disk, &key, published.dir.as_fd());
-            }
+            // Obsolete it is found to be by everybody who looks: nobody needs to wait for it to go.
+            let clean_up = move || engine.clean_up_after(&disk, &key, published.dir.as_fd());
+            Step::DoneThen((), Box::new(clean_up))
         }))
     }
+}
+
+fn stage(disk: &Disk, key: &ObjectKey, reserve: Reserve) -> Result<StagedFile, DiskError> {
+    let dir = hash_dir(key.policy, key.partition, key.hash);
+    StagedFile::create_in(disk, &key.policy.dir("tmp"), &dir, reserve)
 }
 
 /// Two of the simulator's bugs.
