@@ -4,7 +4,9 @@
 //! and flush the disk's cache, one after the other. Writers who need a sync at the same time
 //! share one `syncfs` instead: whatever they had written when it began is on disk when it ends.
 //! While it runs the next group gathers, so groups grow with the load. A writer with little
-//! company syncs for itself: a lone fsync is quicker than a `syncfs`.
+//! company does what is quicker here, as far as both were tried: a lone fsync may take less time
+//! than a `syncfs`, but ten of them, of a file, its directories and what else belongs to it, more;
+//! unless the first of them writes all that the file system's log has, as XFS's does.
 //!
 //! `syncfs` also writes what others left dirty on the file system. Where that is much (a disk
 //! shared with other programs) groups would wait for strangers: after a slow `syncfs` everyone
@@ -18,9 +20,10 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-/// This many may sync for themselves at once; one more begins a group, and so does whoever has as
-/// many things to sync.
+/// This many may sync for themselves at once; one more begins a group.
 const ALONE_MAX: usize = 2;
+/// Every so often a writer with little company does what was slower.
+const TRY_OTHER_EVERY: u32 = 64;
 /// A `syncfs` that takes longer has strangers' data to write.
 const SLOW: Duration = Duration::from_secs(1);
 /// How long everyone then syncs for themselves.
@@ -47,8 +50,22 @@ struct State {
     /// How the groups ended that not all members have heard of yet.
     failures: HashMap<u64, Errno>,
     alone: usize,
+    costs: Costs,
     avoid_until: Option<Instant>,
 }
+
+/// How long syncs took lately for those with little company.
+#[derive(Default)]
+struct Costs {
+    /// By the number of things synced one by one: 1, 2 and 3, 4 to 7, and so on.
+    own: [Cost; 8],
+    group: Cost,
+    asked: u32,
+}
+
+/// An average in which the last one counts an eighth.
+#[derive(Clone, Copy, Default)]
+struct Cost(Option<Duration>);
 
 impl GroupSync {
     /// The one for the file system that `fd` is on, shared by all devices on it.
@@ -72,13 +89,16 @@ impl GroupSync {
         own: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         let mut state = self.lock();
-        let has_company =
-            weight >= ALONE_MAX || state.running || state.gathered > 0 || state.alone >= ALONE_MAX;
-        if !has_company || state.is_avoided() {
+        let has_company = state.running || state.gathered > 0 || state.alone >= ALONE_MAX;
+        if state.is_avoided() || (!has_company && state.costs.own_is_quicker(weight)) {
             state.alone += 1;
             drop(state);
+            let started = Instant::now();
             let result = own();
-            self.lock().alone -= 1;
+            let took = started.elapsed();
+            state = self.lock();
+            state.alone -= 1;
+            state.costs.own_of(weight).add(took);
             return result;
         }
         let group = state.gathering;
@@ -93,18 +113,22 @@ impl GroupSync {
             }
             state.running = true;
             state.gathering += 1;
-            state.gathered = 0;
+            let members = std::mem::take(&mut state.gathered);
             drop(state);
             let started = Instant::now();
             let result = sync_all(fd);
+            let took = started.elapsed();
             state = self.lock();
+            if members <= ALONE_MAX {
+                state.costs.group.add(took);
+            }
             state.running = false;
             state.ended = group + 1;
             if let Err(errno) = result {
                 // Few, and each ends the life of its device: they may stay.
                 state.failures.insert(group, errno);
             }
-            if started.elapsed() > SLOW {
+            if took > SLOW {
                 state.avoid_until = Some(Instant::now() + AVOID);
             }
             self.waits(group).notify_all();
@@ -135,6 +159,37 @@ impl State {
             }
             None => false,
         }
+    }
+}
+
+impl Costs {
+    fn own_is_quicker(&mut self, weight: usize) -> bool {
+        let quicker = match (self.own_of(weight).0, self.group.0) {
+            (None, _) => true,
+            (_, None) => false,
+            (Some(own), Some(group)) => own <= group,
+        };
+        self.asked = self.asked.wrapping_add(1);
+        // Disks change, and what runs beside us.
+        match self.asked.is_multiple_of(TRY_OTHER_EVERY) {
+            true => !quicker,
+            false => quicker,
+        }
+    }
+
+    fn own_of(&mut self, weight: usize) -> &mut Cost {
+        let bucket = weight.max(1).ilog2() as usize;
+        let last = self.own.len() - 1;
+        &mut self.own[bucket.min(last)]
+    }
+}
+
+impl Cost {
+    fn add(&mut self, took: Duration) {
+        self.0 = Some(match self.0 {
+            Some(average) => (average * 7 + took) / 8,
+            None => took,
+        });
     }
 }
 
@@ -185,6 +240,27 @@ mod tests {
         });
         assert!(own.load(Ordering::Relaxed) < 320, "nobody shared a sync");
         assert_eq!(group.lock().alone, 0);
+    }
+
+    #[test]
+    fn what_was_quicker_is_done_and_the_other_tried_again() {
+        let mut costs = Costs::default();
+        let ms = Duration::from_millis;
+        assert!(costs.own_is_quicker(1), "tried first");
+        costs.own_of(1).add(ms(4));
+        assert!(!costs.own_is_quicker(1), "tried then");
+        costs.group.add(ms(6));
+        assert!(costs.own_is_quicker(1));
+        assert!(costs.own_is_quicker(9), "not tried with so many");
+        costs.own_of(9).add(ms(30));
+        assert!(!costs.own_is_quicker(15));
+        assert!(costs.own_is_quicker(1));
+        let others = (0..TRY_OTHER_EVERY).filter(|_| !costs.own_is_quicker(1));
+        assert_eq!(others.count(), 1);
+        for _ in 0..20 {
+            costs.own_of(1).add(ms(8));
+        }
+        assert!(!costs.own_is_quicker(1));
     }
 
     #[test]
