@@ -33,6 +33,8 @@ pub(super) struct Program {
     conf: Option<String>,
     file: PathBuf,
     folders: Folders,
+    /// Say which files of process ids are removed, and why.
+    pub(super) verbose: bool,
 }
 
 impl Program {
@@ -45,6 +47,7 @@ impl Program {
             name,
             conf,
             folders: folders.clone(),
+            verbose: false,
         })
     }
 
@@ -161,14 +164,21 @@ impl Program {
     pub(super) fn running(&self, number: Option<usize>) -> Vec<(Pid, PathBuf)> {
         let mut running = Vec::new();
         for file in self.pid_files(number) {
-            match read_pid(&file) {
-                Some(pid) if self.is_alive(pid) => running.push((pid, self.conf_of(&file))),
-                _ => {
-                    tell(format_args!("Removing stale pid file {}", file.display()));
-                    // Somebody else may have been quicker.
-                    let _ = fs::remove_file(&file);
+            let pid = read_pid(&file);
+            match pid {
+                Some(pid) if self.is_alive(pid) => {
+                    running.push((pid, self.conf_of(&file)));
+                    continue;
                 }
+                Some(_) if !self.verbose => {}
+                Some(_) => tell(format_args!("Removing stale pid file {}", file.display())),
+                None => tell(format_args!(
+                    "Removing pid file {} with invalid pid",
+                    file.display()
+                )),
             }
+            // Somebody else may have been quicker.
+            let _ = fs::remove_file(&file);
         }
         running
     }
