@@ -5,6 +5,7 @@
 //! A program is looked for on PATH first; one that is not there and that this binary is, is this
 //! binary under that name.
 
+mod anew;
 mod find;
 mod program;
 
@@ -18,6 +19,7 @@ use anyhow::{Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::similar::did_you_mean;
+use anew::NewStarts;
 pub use find::Folders;
 use program::{Program, Started};
 
@@ -410,15 +412,21 @@ impl Manager {
         }
     }
 
+    /// Comes back when the servers have started anew: a signal before that would end them.
     fn reload_seamless(&self) -> bool {
         let mut good = true;
+        let mut starts = NewStarts::default();
         for program in &self.programs {
             let signal = Way::Seamless.signal(program);
+            if program.is_server() {
+                starts.expect(program.running(self.options.number));
+            }
             if program.signal(signal, self.options.number).is_empty() {
                 tell(format_args!("No {} running", program.name()));
                 good = false;
             }
         }
+        starts.wait();
         good
     }
 }
