@@ -75,6 +75,8 @@ fn in_cluster(options: &Options, cluster: &mut Cluster, venv: &Venv) -> Result<(
         })
         .collect();
     let seen = Seen::default();
+    seen.has_swift_proxy.store(true, Ordering::Relaxed);
+    let start = Instant::now();
     for to in [Kind::Cairn, Kind::Swift] {
         // Their token is of the kind that is there, and goes on to be good at the other.
         let login = Account::login(cluster.swift.port)?;
@@ -99,9 +101,10 @@ fn in_cluster(options: &Options, cluster: &mut Cluster, venv: &Venv) -> Result<(
         all_is_well(cluster, venv, &keys, &by)?;
     }
     println!(
-        "{} requests, {} wrong answers",
+        "{} requests, {} wrong answers, {:.0} minutes",
         seen.requests.load(Ordering::Relaxed),
-        seen.errors()
+        seen.errors(),
+        start.elapsed().as_secs_f64() / 60.0
     );
     ensure!(seen.errors() == 0, "clients saw wrong answers");
     Ok(())
@@ -189,10 +192,14 @@ fn by_role(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
 }
 
 fn proxies(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
+    seen.has_swift_proxy.store(true, Ordering::Relaxed);
     for number in [1, 2] {
         let part = Part::Proxy(number);
         step(&format!("{part} to {to}"), seen, || cluster.swap(part, to))?;
     }
+    let has_swift_proxy = to == Kind::Swift;
+    seen.has_swift_proxy
+        .store(has_swift_proxy, Ordering::Relaxed);
     Ok(())
 }
 

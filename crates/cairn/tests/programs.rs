@@ -144,6 +144,35 @@ fn a_new_start_refuses_nobody_and_keeps_its_process() {
     assert_eq!(program.workers(), before);
 }
 
+/// By `swift-init`, which finds the program by its file of process ids.
+#[test]
+fn signals_during_a_new_start_wait_for_it() {
+    let folder = store();
+    let mut program = Program::proxy(folder.path());
+    let run = folder.path().join("run");
+    std::fs::create_dir(&run).unwrap();
+    std::fs::write(run.join("proxy-server.pid"), program.child.id().to_string()).unwrap();
+    let init = |command: &str| {
+        let mut init = cairn();
+        init.args(["init", "proxy", command, "--swift-dir"]);
+        init.arg(folder.path().join("etc"));
+        init.arg("--run-dir").arg(&run).stdout(Stdio::null());
+        init.spawn().unwrap()
+    };
+    for _ in 0..5 {
+        assert!(init("reload-seamless").wait().unwrap().success());
+        assert!(init("reload-seamless").wait().unwrap().success());
+        assert_eq!(program.child.try_wait().unwrap(), None);
+        assert!(program.is_healthy());
+    }
+    assert!(init("reload-seamless").wait().unwrap().success());
+    let begun = Instant::now();
+    let mut stopping = init("shutdown");
+    assert_eq!(program.child.wait().unwrap().code(), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(4));
+    assert!(stopping.wait().unwrap().success());
+}
+
 #[test]
 fn a_worker_that_dies_is_replaced_and_the_end_is_quick() {
     let folder = store();

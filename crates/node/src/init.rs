@@ -5,18 +5,21 @@
 //! A program is looked for on PATH first; one that is not there and that this binary is, is this
 //! binary under that name.
 
+mod anew;
 mod find;
 mod program;
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
+use std::slice;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::similar::did_you_mean;
+use anew::NewStarts;
 pub use find::Folders;
 use program::{Program, Started};
 
@@ -73,7 +76,7 @@ pub const COMMANDS: [(&str, &str); 12] = [
 #[derive(Clone, Debug)]
 pub struct InitOptions {
     pub folders: Folders,
-    /// Where a conf is missing, show those there are.
+    /// Where a conf is missing, show those there are; say which files of process ids were removed.
     pub verbose: bool,
     /// Do not wait until servers are ready.
     pub no_wait: bool,
@@ -105,7 +108,10 @@ pub fn run(words: &[String], command: &str, options: &InitOptions) -> Result<boo
             did_you_mean(&command, COMMANDS.iter().map(|(name, _)| *name))
         );
     };
-    let (programs, all_named) = programs(words, &options.folders)?;
+    let (mut programs, all_named) = programs(words, &options.folders)?;
+    for program in &mut programs {
+        program.verbose = options.verbose;
+    }
     let manager = Manager {
         programs,
         strict: options.strict.unwrap_or(all_named),
@@ -193,31 +199,38 @@ impl Manager {
             false => Way::AtOnce,
         };
         let mut options = self.options.clone();
+        let all = &self.programs[..];
+        let start = |options: &InitOptions| self.start(all, options);
         match command {
             "status" => self.status(),
-            "start" => self.start(&options),
+            "start" => start(&options),
             "no-wait" => {
                 options.no_wait = true;
-                self.start(&options)
+                start(&options)
             }
             "no-daemon" => {
                 options.no_daemon = true;
-                self.start(&options)
+                start(&options)
             }
             "once" => {
                 options.once = true;
-                self.start(&options)
+                start(&options)
             }
-            "stop" => self.stop(way),
-            "kill" => self.stop(way) || !self.is_any_running(),
-            "shutdown" => self.stop(Way::Graceful),
+            "stop" => self.stop(all, way),
+            "kill" => self.stop(all, way) || !self.is_any_running(),
+            "shutdown" => self.stop(all, Way::Graceful),
             "restart" => {
-                let stopped = self.stop(way);
-                self.start(&options) && stopped
+                let stopped = self.stop(all, way);
+                start(&options) && stopped
             }
             "reload" | "force-reload" => {
-                let stopped = self.stop(Way::Graceful);
-                self.start(&options) && stopped
+                // One after the other: the rest goes on meanwhile.
+                let reload = |program| {
+                    let stopped = self.stop(program, Way::Graceful);
+                    self.start(program, &options) && stopped
+                };
+                let done = all.iter().map(|p| reload(slice::from_ref(p)));
+                done.fold(true, |good, done| good && done)
             }
             _ => self.reload_seamless(),
         }
@@ -229,7 +242,7 @@ impl Manager {
             let running = program.running(self.options.number);
             if running.is_empty() {
                 all_run = false;
-                tell(format_args!("No {} running", program.name()));
+                self.tell_none_running(program);
             }
             for (pid, conf) in running {
                 tell_running(program, pid, &conf);
@@ -238,15 +251,46 @@ impl Manager {
         all_run
     }
 
+    fn tell_none_running(&self, program: &Program) {
+        let name = program.name();
+        let Some(number) = self.options.number else {
+            return tell(format_args!("No {name} running"));
+        };
+        match program.confs(Some(number)).first() {
+            Some(conf) => tell(format_args!(
+                "{name} #{number} not running ({})",
+                conf.display()
+            )),
+            None => self.tell_no_conf(program),
+        }
+    }
+
+    fn tell_no_conf(&self, program: &Program) {
+        let name = program.name();
+        match self.options.number {
+            Some(n) => tell(format_args!(
+                "Unable to locate config number {n} for {name}"
+            )),
+            None => tell(format_args!("Unable to locate config for {name}")),
+        }
+        let found = program.confs(None);
+        if self.options.verbose && !found.is_empty() {
+            tell(format_args!("Found configs:"));
+            for (number, conf) in (1..).zip(found) {
+                tell(format_args!("  {number}) {}", conf.display()));
+            }
+        }
+    }
+
     fn is_any_running(&self) -> bool {
         let number = self.options.number;
         self.programs.iter().any(|p| !p.running(number).is_empty())
     }
 
-    fn start(&self, options: &InitOptions) -> bool {
+    fn start(&self, programs: &[Program], options: &InitOptions) -> bool {
         let mut good = true;
         let mut started: Vec<Started> = Vec::new();
-        for program in &self.programs {
+        for program in programs {
             let of_program = self.launch(program, options);
             if of_program.is_empty() && self.strict {
                 good = false;
@@ -267,18 +311,7 @@ impl Manager {
     fn launch(&self, program: &Program, options: &InitOptions) -> Vec<Started> {
         let confs = program.confs(options.number);
         if confs.is_empty() {
-            let name = program.name();
-            match options.number {
-                Some(n) => tell(format_args!(
-                    "Unable to locate config number {n} for {name}"
-                )),
-                None => tell(format_args!("Unable to locate config for {name}")),
-            }
-            if options.verbose {
-                for (number, conf) in (1..).zip(program.confs(None)) {
-                    tell(format_args!("  {number}) {}", conf.display()));
-                }
-            }
+            self.tell_no_conf(program);
             return Vec::new();
         }
         let running = program.running(options.number);
@@ -326,9 +359,9 @@ impl Manager {
         true
     }
 
-    fn stop(&self, way: Way) -> bool {
+    fn stop(&self, programs: &[Program], way: Way) -> bool {
         let mut waiting: Vec<(&Program, Pid)> = Vec::new();
-        for program in &self.programs {
+        for program in programs {
             let signalled = program.signal(way.signal(program), self.options.number);
             if signalled.is_empty() {
                 tell(format_args!("No {} running", program.name()));
@@ -379,15 +412,21 @@ impl Manager {
         }
     }
 
+    /// Comes back when the servers have started anew: a signal before that would end them.
     fn reload_seamless(&self) -> bool {
         let mut good = true;
+        let mut starts = NewStarts::default();
         for program in &self.programs {
             let signal = Way::Seamless.signal(program);
+            if program.is_server() {
+                starts.expect(program.running(self.options.number));
+            }
             if program.signal(signal, self.options.number).is_empty() {
                 tell(format_args!("No {} running", program.name()));
                 good = false;
             }
         }
+        starts.wait();
         good
     }
 }

@@ -104,7 +104,7 @@ pub fn check(confs: Vec<ServerConf>, run: &RunOptions) -> Result<()> {
         Services::build(&servers, run.unsafe_no_fsync, with_daemons)?
     };
     runtime.shutdown_timeout(LOOSE_ENDS);
-    services.close();
+    services.into_storage().close();
     Ok(())
 }
 
@@ -137,11 +137,13 @@ pub fn run(confs: Vec<ServerConf>, options: RunOptions) -> Result<()> {
         worker: kept,
     };
     let served = runtime.block_on(serve_all(&servers, listeners, &services, extras));
+    // Idle connections to other servers are no loose ends.
+    let storage = services.into_storage();
     if matches!(served, Ok(Ended::InTime)) {
         wait_for_loose_ends(&runtime);
     }
     runtime.shutdown_timeout(LOOSE_ENDS);
-    services.close();
+    storage.close();
     drop(pid_file);
     drop(locks);
     info!("ended");

@@ -149,16 +149,9 @@ impl Services {
         })
     }
 
-    /// Finishes what disks and databases have begun, and joins their threads. Blocks.
-    pub(crate) fn close(self) {
-        let Services {
-            handlers,
-            daemons,
-            storage,
-            ..
-        } = self;
-        drop((handlers, daemons));
-        storage.close();
+    /// Lets go of all but what the services stand on: pools of connections end with them.
+    pub(crate) fn into_storage(self) -> Storage {
+        self.storage
     }
 }
 

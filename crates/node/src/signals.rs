@@ -35,6 +35,8 @@ impl StopSignals {
     pub(crate) async fn next(&mut self) -> (&'static str, bool) {
         let [(term, a), (int, b), (hup, c), (usr1, d)] = &mut self.signals;
         tokio::select! {
+            // A new start would forget those that end.
+            biased;
             _ = a.recv() => (term, true),
             _ = b.recv() => (int, true),
             _ = c.recv() => (hup, false),

@@ -63,6 +63,16 @@ pub fn run(called: Called) -> Result<()> {
         return work(&called);
     }
     let old_workers = std::env::var(OLD_WORKERS).ok().map(|text| pids(&text));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot listen for signals")?;
+    // First of all: after a new start, a signal that nobody listens for would end this process and
+    // leave its workers to themselves. swift-init waits for the listeners.
+    let signals = {
+        let _inside = runtime.enter();
+        StopSignals::new(true).context("cannot listen for signals")?
+    };
     let server = load(&called)?;
     let (conf, settings) = &server;
     logging::start(&log_options(&called, conf)?, settings.log_level)?;
@@ -77,10 +87,6 @@ pub fn run(called: Called) -> Result<()> {
     };
     let listeners = listeners(&server, inherited)?;
     let ring_ports = RingPorts::of(settings)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot listen for signals")?;
     let program = std::env::current_exe().context("where is this program")?;
     let mut parent = Parent {
         called,
@@ -92,7 +98,7 @@ pub fn run(called: Called) -> Result<()> {
         respawn_at: Instant::now(),
         told: None,
     };
-    let ended = runtime.block_on(parent.supervise());
+    let ended = runtime.block_on(parent.supervise(signals));
     drop(lock);
     ended
 }
@@ -178,8 +184,7 @@ struct Current {
 }
 
 impl Parent {
-    async fn supervise(&mut self) -> Result<()> {
-        let mut signals = StopSignals::new(true).context("cannot listen for signals")?;
+    async fn supervise(&mut self, mut signals: StopSignals) -> Result<()> {
         let mut children = signal(SignalKind::child()).context("cannot listen for signals")?;
         let (told, mut words) = mpsc::unbounded_channel();
         self.told = Some(told);
@@ -192,7 +197,7 @@ impl Parent {
                     match name {
                         "SIGUSR1" => self.start_anew(),
                         _ if in_a_hurry => return self.end_at_once(&mut children).await,
-                        _ => return self.let_go(&mut words).await,
+                        _ => return self.let_go(&mut words, &mut children).await,
                     }
                 }
                 Some((pid, word)) = words.recv() => {
@@ -328,10 +333,7 @@ impl Parent {
         }
         let deadline = Instant::now() + END_PATIENCE;
         loop {
-            while let Ok(Some((pid, _))) = waitpid(None, WaitOptions::NOHANG) {
-                self.old_workers.retain(|old| *old != pid);
-                self.current.take_if(|current| current.pid == pid);
-            }
+            self.forget_ended();
             let left = deadline.saturating_duration_since(Instant::now());
             if self.workers().is_empty() {
                 return Ok(());
@@ -353,20 +355,37 @@ impl Parent {
         Ok(())
     }
 
-    /// Lets workers finish on their own, once the port is free.
-    async fn let_go(&mut self, words: &mut mpsc::UnboundedReceiver<Word>) -> Result<()> {
+    /// Takes workers that ended off the list.
+    fn forget_ended(&mut self) {
+        while let Ok(Some((pid, _))) = waitpid(None, WaitOptions::NOHANG) {
+            self.old_workers.retain(|old| *old != pid);
+            self.current.take_if(|current| current.pid == pid);
+        }
+    }
+
+    /// Lets workers finish on their own, once the port is free: the worker says so, or has ended
+    /// before it could.
+    async fn let_go(
+        &mut self,
+        words: &mut mpsc::UnboundedReceiver<Word>,
+        children: &mut tokio::signal::unix::Signal,
+    ) -> Result<()> {
         for pid in self.workers() {
             let _ = kill_process(pid, Signal::HUP);
         }
-        let current = self.current.as_ref().map(|c| c.pid);
-        let drains = async {
-            while let Some((pid, word)) = words.recv().await {
-                if Some(pid) == current && word == stdio::DRAINS {
-                    break;
+        let deadline = tokio::time::sleep(END_PATIENCE);
+        let mut deadline = std::pin::pin!(deadline);
+        while let Some(current) = self.current.as_ref().map(|c| c.pid) {
+            tokio::select! {
+                Some((pid, word)) = words.recv() => {
+                    if pid == current && word == stdio::DRAINS {
+                        break;
+                    }
                 }
+                _ = children.recv() => self.forget_ended(),
+                () = &mut deadline => break,
             }
-        };
-        let _ = tokio::time::timeout(END_PATIENCE, drains).await;
+        }
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use std::io::{PipeReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -16,6 +17,8 @@ use crate::daemons::DaemonKind;
 
 /// What an output may hold before its program is ready.
 const OUTPUT_MAX: u64 = 1 << 20;
+/// For a server to listen for signals; after that it is signalled all the same.
+const LISTENER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Servers may be named by their kind.
 pub(super) fn full_name(name: &str) -> String {
@@ -33,6 +36,8 @@ pub(super) struct Program {
     conf: Option<String>,
     file: PathBuf,
     folders: Folders,
+    /// Say which files of process ids are removed, and why.
+    pub(super) verbose: bool,
 }
 
 impl Program {
@@ -45,6 +50,7 @@ impl Program {
             name,
             conf,
             folders: folders.clone(),
+            verbose: false,
         })
     }
 
@@ -161,14 +167,21 @@ impl Program {
     pub(super) fn running(&self, number: Option<usize>) -> Vec<(Pid, PathBuf)> {
         let mut running = Vec::new();
         for file in self.pid_files(number) {
-            match read_pid(&file) {
-                Some(pid) if self.is_alive(pid) => running.push((pid, self.conf_of(&file))),
-                _ => {
-                    tell(format_args!("Removing stale pid file {}", file.display()));
-                    // Somebody else may have been quicker.
-                    let _ = fs::remove_file(&file);
+            let pid = read_pid(&file);
+            match pid {
+                Some(pid) if self.is_alive(pid) => {
+                    running.push((pid, self.conf_of(&file)));
+                    continue;
                 }
+                Some(_) if !self.verbose => {}
+                Some(_) => tell(format_args!("Removing stale pid file {}", file.display())),
+                None => tell(format_args!(
+                    "Removing pid file {} with invalid pid",
+                    file.display()
+                )),
             }
+            // Somebody else may have been quicker.
+            let _ = fs::remove_file(&file);
         }
         running
     }
@@ -190,6 +203,7 @@ impl Program {
     pub(super) fn signal(&self, signal: Signal, number: Option<usize>) -> Vec<Pid> {
         let mut told = Vec::new();
         for (pid, _) in self.running(number) {
+            self.await_listener(pid, signal);
             let (name, raw) = (&self.name, pid.as_raw_nonzero());
             tell(format_args!(
                 "Signal {name}  pid: {raw}  signal: {}",
@@ -201,6 +215,15 @@ impl Program {
             }
         }
         told
+    }
+
+    /// A server that has just been started, or starts anew, does not listen yet: the signal would
+    /// end it, and not its workers.
+    fn await_listener(&self, pid: Pid, signal: Signal) {
+        let deadline = Instant::now() + LISTENER_PATIENCE;
+        while self.is_server() && !listens_for(pid, signal) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Removes the file of a process that ended.
@@ -239,6 +262,16 @@ impl Program {
             .with_context(|| format!("cannot write {}", file.display()))?;
         Ok(Started { child, output })
     }
+}
+
+/// By the kernel's word (`SigCgt`: a bit for each signal that is caught, the first for number 1).
+/// Where it says nothing, true.
+fn listens_for(pid: Pid, signal: Signal) -> bool {
+    let path = format!("/proc/{}/status", pid.as_raw_nonzero());
+    let status = fs::read_to_string(path).unwrap_or_default();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    caught.is_none_or(|mask| (mask >> (signal.as_raw() - 1)) & 1 == 1)
 }
 
 fn read_pid(file: &Path) -> Option<Pid> {

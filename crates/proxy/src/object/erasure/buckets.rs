@@ -32,7 +32,7 @@ pub(super) struct Bucket<T> {
     pub(super) timestamp: Timestamp,
     /// Some server has committed this version.
     pub(super) durable: bool,
-    /// The first answer's.
+    /// Of the answer with the newest metadata: a server may have missed a POST.
     pub(super) headers: HeaderMap,
     /// By fragment; further ones of one fragment are not kept.
     pub(super) archives: BTreeMap<usize, T>,
@@ -134,10 +134,13 @@ impl<T> Buckets<T> {
             self.bucket(durable).durable = true;
         }
         let bucket = self.bucket(timestamp);
-        if bucket.headers.is_empty() {
-            bucket.headers = headers.clone();
-        } else if bucket.headers.get(EC_ETAG) != headers.get(EC_ETAG) {
+        let is_first = bucket.headers.is_empty();
+        if !is_first && bucket.headers.get(EC_ETAG) != headers.get(EC_ETAG) {
             return Err(Unusable::OtherEtag);
+        }
+        let posted = |headers| respond::header_timestamp(headers, "x-timestamp");
+        if is_first || posted(headers) > posted(&bucket.headers) {
+            bucket.headers = headers.clone();
         }
         bucket.archives.entry(index).or_insert(archive);
         Ok(())
@@ -391,6 +394,19 @@ mod tests {
             .add(&node(1), &headers(5, 0, Some(5), "{}"), ())
             .unwrap();
         assert_eq!(buckets.best().unwrap().archives.len(), 1);
+    }
+
+    #[test]
+    fn metadata_is_the_newest_that_anybody_has() {
+        let mut buckets = Buckets::new(COUNTS);
+        for (id, posted) in [(0, 7), (1, 9), (2, 5)] {
+            let mut headers = headers(5, id as usize, Some(5), "{}");
+            respond::set(&mut headers, "x-timestamp", format!("{posted}.00000"));
+            respond::set(&mut headers, "x-object-meta-posted", posted.to_string());
+            buckets.add(&node(id), &headers, ()).unwrap();
+        }
+        let best = buckets.into_best().unwrap();
+        assert_eq!(best.headers["x-object-meta-posted"], "9");
     }
 
     #[test]
