@@ -32,7 +32,6 @@ use tracing::warn;
 
 use crate::calls;
 use crate::object_reconstructor::{RebuildError, Rebuilder};
-use crate::object_replicator::yield_to_clients;
 
 /// Objects up to this size are read whole before they are sent.
 const INLINE: u64 = 64 << 10;
@@ -303,7 +302,6 @@ impl<'a> Talk<'a> {
         let opened = futures_util::stream::iter(wanted).map(move |(hash, parts)| {
             let (device, engine, choice) = (device.clone(), engine.clone(), choice.clone());
             async move {
-                yield_to_clients(&device).await;
                 let opened = device.read(move |disk| {
                     replication::open_to_send(
                         disk, &engine, policy, partition, hash, inline, choice,
@@ -458,7 +456,6 @@ impl<'a> Talk<'a> {
                     sent += bytes.len() as u64;
                     self.send(bytes).await?;
                     (self.ground.hear)();
-                    yield_to_clients(self.order.device).await;
                 }
             }
         }

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::jobs::{Job, Kind, Part};
 use super::{ObjectReconstructor, ReconstructionStats};
-use crate::object_replicator::{Only, ReplicatorParts, yield_to_clients};
+use crate::object_replicator::{Only, ReplicatorParts};
 use crate::rounds::Watch;
 use crate::ssync::Sender;
 
@@ -96,7 +96,6 @@ impl Pass {
             if self.is_ring_old(&part).await {
                 continue;
             }
-            yield_to_clients(&part.device).await;
             let pass = self.clone();
             under_way.spawn(async move {
                 pass.work_part(&part).await;

@@ -3,23 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use cairn_disk::Device;
 use cairn_http::own_thread;
 use cairn_peer::Node;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::jobs::Job;
 use super::{ObjectReplicator, Only, ReplicationStats};
 use crate::rounds::Watch;
-
-/// How long a partition waits for clients, at most, before it goes on all the same.
-const YIELD: Duration = Duration::from_millis(100);
-const YIELD_STEP: Duration = Duration::from_millis(2);
 
 /// A pass under way.
 pub(super) struct Pass {
@@ -114,7 +108,6 @@ impl Pass {
             if self.is_ring_old(&job).await {
                 break;
             }
-            yield_to_clients(&job.device).await;
             let pass = self.clone();
             under_way.spawn(async move {
                 if job.is_handoff {
@@ -208,13 +201,5 @@ impl Pass {
             suffixes_synced = stats.suffix_sync,
             "object replication under way"
         );
-    }
-}
-
-/// Waits while clients' operations queue for the device.
-pub(crate) async fn yield_to_clients(device: &Device) {
-    let until = Instant::now() + YIELD;
-    while device.is_busy() && Instant::now() < until {
-        sleep(YIELD_STEP).await;
     }
 }

@@ -109,7 +109,7 @@ impl Inner {
         };
         let partition = parse_partition(partition)?;
         let frag_index = ssync_index(&parts.headers)?;
-        let device = self.device(device)?;
+        let device = self.background_device(device)?;
         // Told at once where the device is not mounted.
         device.read(|_| Ok(())).await?;
         let (output, answer) = Body::channel(None, 16);
