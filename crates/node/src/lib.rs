@@ -5,6 +5,7 @@
 //! the binary depends on it. Decisions about requests are made elsewhere; here are files, ports,
 //! locks, signals, threads, and their order.
 
+mod background;
 mod backends;
 mod cluster;
 pub mod conf;
@@ -21,6 +22,7 @@ pub mod logging;
 mod options;
 mod pipeline;
 mod ports;
+mod priority;
 mod privileges;
 mod progress_bar;
 pub mod relinker;

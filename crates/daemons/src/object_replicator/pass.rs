@@ -5,8 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use cairn_http::own_thread;
-use cairn_peer::Node;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -14,6 +12,7 @@ use tracing::{info, warn};
 use super::jobs::Job;
 use super::{ObjectReplicator, Only, ReplicationStats};
 use crate::rounds::Watch;
+use crate::turns::Turns;
 
 /// A pass under way.
 pub(super) struct Pass {
@@ -28,8 +27,7 @@ pub(super) struct Pass {
     handoffs_remaining: AtomicU64,
     ring_changed: AtomicBool,
     ring_looked_at: Mutex<Instant>,
-    /// A device takes one SSYNC at a time from us: by default it would not take two.
-    turns: Mutex<BTreeMap<String, Arc<Semaphore>>>,
+    pub(super) turns: Turns,
     job_count: AtomicU64,
     started: Instant,
 }
@@ -45,7 +43,7 @@ impl Pass {
             handoffs_remaining: AtomicU64::new(0),
             ring_changed: AtomicBool::new(false),
             ring_looked_at: Mutex::new(Instant::now()),
-            turns: Mutex::default(),
+            turns: Turns::default(),
             job_count: AtomicU64::new(0),
             started: Instant::now(),
         }
@@ -173,16 +171,6 @@ impl Pass {
         let mut total = ReplicationStats::default();
         stats.values().for_each(|of_device| total.add(of_device));
         total
-    }
-
-    /// Waits for a turn to send to a node's device.
-    pub(super) async fn turn(&self, node: &Node) -> Option<OwnedSemaphorePermit> {
-        let turns = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            let turn = turns.entry(node.name());
-            turn.or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
-        };
-        turns.acquire_owned().await.ok()
     }
 
     fn report(&self) {
