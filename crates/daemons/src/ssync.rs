@@ -203,7 +203,8 @@ impl<'a> Talk<'a> {
             let _ = timeout(ground.node_timeout, body.collect(REFUSAL_MAX)).await;
             return Err(SsyncError::Status(head.status));
         }
-        let at_once = header(&head.headers, "x-backend-ssync-at-once").and_then(|text| text.parse().ok());
+        let at_once =
+            header(&head.headers, "x-backend-ssync-at-once").and_then(|text| text.parse().ok());
         ground.turns.allow(&node.name(), at_once.unwrap_or(1));
         let takes_any = header(&head.headers, "x-backend-accept-no-commit").is_some_and(is_true);
         let choice = match order.fragments {

@@ -66,7 +66,10 @@ mod tests {
         for _ in 0..2 {
             turns.allow("a", 3);
         }
-        let more = (turns.wait("a").now_or_never(), turns.wait("a").now_or_never());
+        let more = (
+            turns.wait("a").now_or_never(),
+            turns.wait("a").now_or_never(),
+        );
         assert!(more.0.is_some() && more.1.is_some());
         assert!(turns.wait("a").now_or_never().is_none());
         drop(first);

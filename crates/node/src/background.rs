@@ -14,7 +14,10 @@ pub(crate) fn shown(
     passes: Vec<(&'static str, Arc<Progress>)>,
 ) -> Arc<dyn Fn() -> Background + Send + Sync> {
     Arc::new(move || Background {
-        devices: devices.iter().flat_map(|devices| of_devices(devices)).collect(),
+        devices: devices
+            .iter()
+            .flat_map(|devices| of_devices(devices))
+            .collect(),
         passes: of_passes(&passes),
     })
 }

@@ -5,8 +5,8 @@
 //! the binary depends on it. Decisions about requests are made elsewhere; here are files, ports,
 //! locks, signals, threads, and their order.
 
-mod background;
 mod backends;
+mod background;
 mod cluster;
 pub mod conf;
 pub mod console;

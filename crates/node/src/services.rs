@@ -18,8 +18,8 @@ use cairn_servers::container::ContainerServer;
 use cairn_servers::object::ObjectServer;
 use cairn_types::PolicyIndex;
 
-use crate::background;
 use crate::backends;
+use crate::background;
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::{Role, ServerConf};
 use crate::daemons::{self, Daemon, DaemonKind, Ground, Narrowed};

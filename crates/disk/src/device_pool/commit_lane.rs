@@ -16,7 +16,7 @@ use crate::steps::{self, Operation};
 /// Operations taken at once: enough to make a sync cheap, not so many that the first waits long.
 const BATCH_MAX: usize = 64;
 /// Background operations that share a sync, at least: fewer would cost the disk as much.
-const BACKGROUND_BATCH: usize = 4;
+const BACKGROUND_BATCH: usize = 16;
 /// Between two looks at background work that may not run yet.
 const LOOK: Duration = Duration::from_millis(5);
 
