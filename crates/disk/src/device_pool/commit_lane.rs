@@ -207,9 +207,8 @@ impl CommitLane {
             true => self.threads_max.saturating_sub(1).max(1),
             false => self.threads_max,
         };
-        let must_wait = rests
-            || state.running >= threads
-            || (!state.waiting.is_empty() && !(is_old && state.running == 0));
+        let has_turn = state.waiting.is_empty() || (is_old && state.running == 0);
+        let must_wait = rests || state.running >= threads || !has_turn;
         if must_wait && !is_last {
             return None;
         }

@@ -189,7 +189,8 @@ impl Lane {
         }
         let now = Instant::now();
         let is_old = now.saturating_duration_since(oldest.since) >= share::WAIT_MAX;
-        if !state.jobs.is_empty() && !(is_old && state.running == 0) {
+        let has_turn = state.jobs.is_empty() || (is_old && state.running == 0);
+        if !has_turn {
             return None;
         }
         let share = self.share.now(now).max(1.0) as usize;
