@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use crate::local::{self, blocking};
-use crate::pace::Pace;
+use crate::pace::{Pace, yield_to_clients};
 use crate::recon_cache::{
     ACCOUNT_RECON_FILE, CONTAINER_RECON_FILE, DEFAULT_RECON_CACHE_PATH, ReconCache,
 };
@@ -167,6 +167,7 @@ impl DbAuditor {
             let (root, name) = (root.clone(), device.to_owned());
             for key in blocking(move || local::databases(&root, &name, kind, partition)).await? {
                 pace.step().await;
+                yield_to_clients(&self.pool, device).await;
                 self.audit(key, stats).await;
                 self.tell_hourly().await;
             }

@@ -46,6 +46,7 @@ mod rounds;
 mod ssync;
 #[cfg(test)]
 mod testing;
+mod turns;
 
 pub use account_reaper::{AccountReaper, AccountReaperConfig, ReaperStats};
 pub use container_reconciler::{ContainerReconciler, ContainerReconcilerConfig, ReconcilerParts};

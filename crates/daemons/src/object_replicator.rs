@@ -3,8 +3,7 @@
 //! that lie on a device that is not theirs, which then go from it.
 //!
 //! All devices of the ring that are this server's are worked on side by side, `concurrency`
-//! partitions at a time on each. Clients come first: a partition waits while operations queue
-//! for its device.
+//! partitions at a time on each. Clients come first: a device does background work behind theirs.
 
 mod config;
 pub(crate) mod jobs;
@@ -30,7 +29,6 @@ use crate::progress::Progress;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 pub use config::{HandoffDelete, ReplicatorConfig, SyncMethod};
 use pass::Pass;
-pub(crate) use pass::yield_to_clients;
 pub(crate) use revert::lock_partition;
 pub use stats::ReplicationStats;
 

@@ -165,7 +165,7 @@ impl ObjectUpdater {
             .unwrap_or_default();
         for name in names {
             match self.devices.get(&name) {
-                Ok(device) => self.sweep_device(&device).await,
+                Ok(device) => self.sweep_device(&device.background()).await,
                 Err(error) => debug!(device = name, %error, "object updater skips this device"),
             }
         }

@@ -1,8 +1,21 @@
-//! So many steps a second at most.
+//! So many steps a second at most, and none while clients wait.
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use cairn_index::IndexPool;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// How long a database waits for clients, at most, before it has its turn all the same.
+const YIELD: Duration = Duration::from_millis(100);
+const YIELD_STEP: Duration = Duration::from_millis(2);
+
+/// Waits while anything is queued for the databases of this device.
+pub(crate) async fn yield_to_clients(pool: &IndexPool, device: &str) {
+    let until = Instant::now() + YIELD;
+    while pool.is_busy(device) && Instant::now() < until {
+        sleep(YIELD_STEP).await;
+    }
+}
 
 /// Spaces steps evenly; time lost to slow steps is not made up for by a burst.
 pub(crate) struct Pace {

@@ -1,12 +1,17 @@
 //! How far a pass is: so many of so many.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Counted by a pass, looked at by whoever shows it.
 #[derive(Debug, Default)]
 pub struct Progress {
     done: AtomicU64,
     of: AtomicU64,
+    began: Mutex<Option<Instant>>,
 }
 
 impl Progress {
@@ -14,6 +19,7 @@ impl Progress {
     pub(crate) fn begin(&self, of: usize) {
         self.done.store(0, Ordering::Relaxed);
         self.of.store(of as u64, Ordering::Relaxed);
+        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     pub(crate) fn step(&self) {
@@ -26,5 +32,36 @@ impl Progress {
             self.done.load(Ordering::Relaxed),
             self.of.load(Ordering::Relaxed),
         )
+    }
+
+    /// How long the rest will take if it goes on as it went so far; `None` before the first step.
+    pub fn remaining(&self) -> Option<Duration> {
+        let began = *self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        let (done, of) = self.get();
+        let share = of.saturating_sub(done) as f64 / done as f64;
+        let left = began?.elapsed().as_secs_f64() * share;
+        Duration::try_from_secs_f64(left).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_rest_takes_as_long_as_what_was() {
+        let progress = Progress::default();
+        assert_eq!(progress.remaining(), None);
+        progress.begin(4);
+        assert_eq!(progress.remaining(), None);
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        progress.step();
+        assert_eq!(progress.remaining(), Some(Duration::from_secs(90)));
+        for _ in 0..3 {
+            progress.step();
+        }
+        assert_eq!(progress.remaining(), Some(Duration::ZERO));
+        progress.begin(0);
+        assert_eq!(progress.remaining(), None);
     }
 }

@@ -32,7 +32,7 @@ use tracing::warn;
 
 use crate::calls;
 use crate::object_reconstructor::{RebuildError, Rebuilder};
-use crate::object_replicator::yield_to_clients;
+use crate::turns::Turns;
 
 /// Objects up to this size are read whole before they are sent.
 const INLINE: u64 = 64 << 10;
@@ -96,6 +96,8 @@ pub(crate) struct Sender<'a> {
     pub(crate) node_timeout: Duration,
     /// For an answer that takes the other side some work.
     pub(crate) http_timeout: Duration,
+    /// At the devices that are sent to.
+    pub(crate) turns: &'a Turns,
     /// Called with everything that gets done.
     pub(crate) hear: &'a (dyn Fn() + Send + Sync),
 }
@@ -144,6 +146,7 @@ impl Sender<'_> {
         order: &Order<'_>,
         node: &Node,
     ) -> Result<Delivered, SsyncError> {
+        let _turn = self.turns.wait(&node.name()).await;
         let mut talk = Talk::begin(self, order, node).await?;
         let (offers, is_limited) = talk.offer().await?;
         let mut in_step: HashSet<ObjectHash> = offers.keys().copied().collect();
@@ -200,6 +203,9 @@ impl<'a> Talk<'a> {
             let _ = timeout(ground.node_timeout, body.collect(REFUSAL_MAX)).await;
             return Err(SsyncError::Status(head.status));
         }
+        let at_once =
+            header(&head.headers, "x-backend-ssync-at-once").and_then(|text| text.parse().ok());
+        ground.turns.allow(&node.name(), at_once.unwrap_or(1));
         let takes_any = header(&head.headers, "x-backend-accept-no-commit").is_some_and(is_true);
         let choice = match order.fragments {
             None => FragmentChoice::default(),
@@ -303,7 +309,6 @@ impl<'a> Talk<'a> {
         let opened = futures_util::stream::iter(wanted).map(move |(hash, parts)| {
             let (device, engine, choice) = (device.clone(), engine.clone(), choice.clone());
             async move {
-                yield_to_clients(&device).await;
                 let opened = device.read(move |disk| {
                     replication::open_to_send(
                         disk, &engine, policy, partition, hash, inline, choice,
@@ -458,7 +463,6 @@ impl<'a> Talk<'a> {
                     sent += bytes.len() as u64;
                     self.send(bytes).await?;
                     (self.ground.hear)();
-                    yield_to_clients(self.order.device).await;
                 }
             }
         }

@@ -5,9 +5,13 @@
 //! (`steps.rs`). Other writers wait for the disk most of their time, so there are many write
 //! threads; they must not keep readers waiting, so reads have their own. Threads start when there
 //! is work for them. A full lane refuses at once.
+//!
+//! Background work (replication, audits) asks for [`Device::background`] and then works on the same
+//! lanes behind clients, with as much of the device as they leave (`share.rs`).
 
 mod commit_lane;
 mod lane;
+mod share;
 pub(crate) mod touched;
 
 use std::collections::HashMap;
@@ -32,6 +36,8 @@ use crate::steps::{self, Step};
 use crate::verified::VerifiedCache;
 use commit_lane::CommitLane;
 use lane::{Lane, Refused};
+pub use share::BackgroundShare;
+use share::{Class, Kind, Share};
 use touched::Touched;
 
 /// Space that stays free: an upload that would eat into it is refused (`fallocate_reserve`).
@@ -136,6 +142,14 @@ impl Devices {
         Ok(device.clone())
     }
 
+    /// Those that have been asked for, by name.
+    pub fn known(&self) -> Vec<Arc<Device>> {
+        let known = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        let mut known: Vec<_> = known.values().cloned().collect();
+        known.sort_by(|a, b| a.name().cmp(b.name()));
+        known
+    }
+
     /// The directories under the root that could be devices, sorted.
     pub fn names(&self) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(&self.config.root) else {
@@ -171,13 +185,20 @@ fn is_device_name(name: &str) -> bool {
             .all(|b| b.is_ascii_alphanumeric() || b"_.-~".contains(&b))
 }
 
-/// One device and its threads.
+/// One device and its threads, as clients' work or background work has it.
 pub struct Device {
+    class: Class,
+    lanes: Arc<Lanes>,
     state: Arc<DeviceState>,
+}
+
+/// The queues and threads of one device.
+struct Lanes {
     reads: Arc<Lane>,
     writes: Arc<Lane>,
     /// Durable operations in steps, many at a time.
     commits: Arc<CommitLane>,
+    share: Arc<Share>,
 }
 
 /// What the threads of a device share.
@@ -206,22 +227,31 @@ struct Root {
 
 impl Device {
     fn new(name: &str, config: Arc<DevicesConfig>) -> Self {
-        let lane = |kind: &str, threads: usize| {
+        let share = Arc::new(Share::new());
+        let lane = |kind: Kind, letter: char, threads: usize| {
             Arc::new(Lane::new(
-                format!("{kind}-{name}"),
+                format!("{letter}-{name}"),
+                kind,
                 threads.max(1),
                 config.queue_depth.max(1),
                 config.machine.clone(),
+                share.clone(),
             ))
         };
-        Device {
-            reads: lane("r", config.read_threads),
-            writes: lane("w", config.write_threads),
+        let lanes = Lanes {
+            reads: lane(Kind::Read, 'r', config.read_threads),
+            writes: lane(Kind::Write, 'w', config.write_threads),
             commits: CommitLane::new(
                 format!("c-{name}"),
                 config.commit_threads.max(1),
                 config.queue_depth.max(1),
+                share.clone(),
             ),
+            share,
+        };
+        Device {
+            class: Class::Client,
+            lanes: Arc::new(lanes),
             state: Arc::new(DeviceState {
                 name: name.to_owned(),
                 path: config.root.join(name),
@@ -250,9 +280,19 @@ impl Device {
         self.state.poisoned.load(Ordering::Acquire)
     }
 
-    /// Whether reads or writes wait for a thread: background work then had better wait too.
-    pub fn is_busy(&self) -> bool {
-        self.reads.waiting() + self.writes.waiting() > 0
+    /// The same device for background work: what is asked of it there waits until clients' work
+    /// does not, a tenth of a second at most.
+    pub fn background(&self) -> Arc<Device> {
+        Arc::new(Device {
+            class: Class::Background,
+            lanes: self.lanes.clone(),
+            state: self.state.clone(),
+        })
+    }
+
+    /// What background work may take of the device now, and has done.
+    pub fn background_share(&self) -> BackgroundShare {
+        self.lanes.share.status(Instant::now())
     }
 
     /// Runs `work` on a read thread. It is queued at once, not when the future is polled, and
@@ -262,7 +302,7 @@ impl Device {
         T: Send + 'static,
         F: FnOnce(&Disk) -> Result<T, DiskError> + Send + 'static,
     {
-        self.submit(&self.reads, false, work)
+        self.submit(&self.lanes.reads, false, work)
     }
 
     /// Runs `work` here and now, for an object of which all that is to be read may be expected in
@@ -290,7 +330,7 @@ impl Device {
         T: Send + 'static,
         F: FnOnce(&Disk) -> Result<T, DiskError> + Send + 'static,
     {
-        self.submit(&self.writes, true, work)
+        self.submit(&self.lanes.writes, true, work)
     }
 
     /// The disk itself, for callers on a thread of their own; checked to be mounted.
@@ -308,7 +348,8 @@ impl Device {
     {
         let (sender, receiver) = oneshot::channel();
         let operation = Box::new(steps::Run::new(Box::new(work), sender));
-        let refused = self.commits.push(&self.state, operation).err();
+        let commits = &self.lanes.commits;
+        let refused = commits.push(&self.state, self.class, operation).err();
         Run {
             refused: refused.map(|refused| self.refused(refused)),
             receiver,
@@ -341,7 +382,7 @@ impl Device {
             });
             let _ = sender.send(result);
         });
-        let refused = lane.push(job).err();
+        let refused = lane.push(self.class, job).err();
         Run {
             refused: refused.map(|refused| self.refused(refused)),
             receiver,
@@ -351,15 +392,21 @@ impl Device {
 
     /// Finishes what is queued and joins the threads.
     pub fn shutdown(&self) {
+        self.lanes.close();
+    }
+}
+
+impl Lanes {
+    fn close(&self) {
         self.reads.close();
         self.writes.close();
         self.commits.close();
     }
 }
 
-impl Drop for Device {
+impl Drop for Lanes {
     fn drop(&mut self) {
-        self.shutdown();
+        self.close();
     }
 }
 

@@ -31,7 +31,7 @@ pub mod suffix_hashes;
 mod verified;
 mod xattr;
 
-pub use device_pool::{Device, Devices, DevicesConfig, Disk, FallocateReserve};
+pub use device_pool::{BackgroundShare, Device, Devices, DevicesConfig, Disk, FallocateReserve};
 pub use diskfile::{DiskFileConfig, DiskFileEngine};
 pub use error::{DeviceError, DiskError};
 pub use layout::{FragmentChoice, FragmentPreference};

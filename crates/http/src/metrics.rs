@@ -1,5 +1,7 @@
 //! The counters every server keeps, in Prometheus' form. All names, units and labels are here.
 
+mod background;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +11,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
+
+pub use background::{Background, DeviceWork, PassWork};
 
 /// Seconds; from a cached HEAD to a slow upload.
 const BUCKETS: [f64; 14] = [
@@ -79,6 +83,12 @@ impl Metrics {
         add(&mut self.registry.write().unwrap_or_else(|e| e.into_inner()));
     }
 
+    /// From now on also shows what background work does; `source` is asked at each look.
+    pub fn show_background(&self, source: Arc<dyn Fn() -> Background + Send + Sync>) {
+        let source = Box::new(background::Source(source));
+        self.register(|registry| registry.register_collector(source));
+    }
+
     /// The exposition text (OpenMetrics 1.0).
     pub fn encode(&self) -> String {
         let mut out = String::new();
@@ -139,6 +149,36 @@ fn known_method(method: &http::Method) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn background_work() {
+        let metrics = Metrics::new();
+        metrics.show_background(Arc::new(|| Background {
+            devices: vec![DeviceWork {
+                device: "/srv/node/sda".into(),
+                share: 0.5,
+                done: 7,
+                seconds: 1.5,
+            }],
+            passes: vec![PassWork {
+                daemon: "object-replicator",
+                done: 3,
+                of: 9,
+                seconds_left: None,
+            }],
+        }));
+        let text = metrics.encode();
+        for line in [
+            r#"cairn_background_share{device="/srv/node/sda"} 0.5"#,
+            r#"cairn_background_operations_total{device="/srv/node/sda"} 7"#,
+            r#"cairn_background_wait_seconds_total{device="/srv/node/sda"} 1.5"#,
+            r#"cairn_pass_partitions_done{daemon="object-replicator"} 3"#,
+            r#"cairn_pass_partitions{daemon="object-replicator"} 9"#,
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        assert!(!text.contains("remaining"), "{text}");
+    }
 
     #[test]
     fn counts() {

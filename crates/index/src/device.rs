@@ -74,6 +74,11 @@ impl Lane {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Jobs that no thread has taken up yet.
+    pub(crate) fn waiting(&self) -> usize {
+        self.lock().jobs.len()
+    }
+
     /// Queues a job; false when the queue is full or closed.
     pub(crate) fn push(self: &Arc<Self>, job: Job) -> bool {
         let mut state = self.lock();

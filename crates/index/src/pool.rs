@@ -267,6 +267,13 @@ impl IndexPool {
         db.copy_to(&self.inner.config, &to)
     }
 
+    /// Whether anything waits for a thread of this device: background work then had better wait too.
+    pub fn is_busy(&self, device: &str) -> bool {
+        let devices = lock(&self.inner.devices);
+        let lanes = devices.get(device);
+        lanes.is_some_and(|device| device.read.waiting() + device.write.waiting() > 0)
+    }
+
     /// Databases open now.
     pub fn open_count(&self) -> usize {
         lock(&self.inner.open).len()

@@ -20,6 +20,7 @@ use crate::daemons::{self, Daemon, DaemonKind, Ground, Narrowed};
 use crate::limits;
 use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
+use crate::priority::Priority;
 use crate::privileges;
 use crate::progress_bar;
 use crate::settings::{self, Place};
@@ -59,6 +60,7 @@ pub fn run(called: &Called) -> Result<()> {
     };
     logging::start(&log, settings::log_level(&section)?)?;
     limits::raise_open_files();
+    let priority = Priority::read(&section)?;
     // As Swift's daemons: no child of the terminal they were started from.
     let _ = rustix::process::setsid();
     let place = Place::read(&section);
@@ -72,6 +74,8 @@ pub fn run(called: &Called) -> Result<()> {
     } else {
         Some(FolderLock::devices(&place.devices, called.kind.name())?)
     };
+    // While this may still be root, and before there are other threads.
+    priority.apply();
     if let Some(user) = settings::user(&section) {
         privileges::become_user(&user)?;
     }

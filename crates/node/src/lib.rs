@@ -6,6 +6,7 @@
 //! locks, signals, threads, and their order.
 
 mod backends;
+mod background;
 mod cluster;
 pub mod conf;
 pub mod console;
@@ -21,6 +22,7 @@ pub mod logging;
 mod options;
 mod pipeline;
 mod ports;
+mod priority;
 mod privileges;
 mod progress_bar;
 pub mod relinker;

@@ -264,6 +264,7 @@ async fn serve_all(
     let (stop_sender, stop) = watch::channel(false);
     let (hurry_sender, mut hurry) = watch::channel(false);
     let metrics = Metrics::new();
+    metrics.show_background(services.background());
     let threads = threads(servers);
     let mut serving = JoinSet::new();
     for (((conf, settings), listeners), handler) in

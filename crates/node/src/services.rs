@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use cairn_daemons::{NotesWrites, Written};
+use cairn_http::metrics::Background;
 use cairn_http::{Clock, Handler};
 use cairn_peer::{Backends, Rings};
 use cairn_proxy::{Proxy, ProxySettings};
@@ -18,6 +19,7 @@ use cairn_servers::object::ObjectServer;
 use cairn_types::PolicyIndex;
 
 use crate::backends;
+use crate::background;
 use crate::cluster::{Cluster, Clusters};
 use crate::conf::{Role, ServerConf};
 use crate::daemons::{self, Daemon, DaemonKind, Ground, Narrowed};
@@ -100,6 +102,14 @@ impl Services {
 
     pub(crate) fn daemons(&self) -> &[Daemon] {
         &self.daemons
+    }
+
+    /// What background work does in this process, for its metrics.
+    pub(crate) fn background(&self) -> Arc<dyn Fn() -> Background + Send + Sync> {
+        let passes = self.daemons.iter();
+        let passes =
+            passes.filter_map(|daemon| Some((daemon.kind.name(), daemon.progress.clone()?)));
+        background::shown(self.storage.all_devices(), passes.collect())
     }
 
     /// What loads rings that changed, and makes the storage servers of this process local under

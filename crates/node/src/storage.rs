@@ -47,6 +47,11 @@ impl Storage {
         Ok(devices)
     }
 
+    /// Those that there are so far.
+    pub(crate) fn all_devices(&self) -> Vec<Arc<Devices>> {
+        self.devices.values().cloned().collect()
+    }
+
     /// The databases of a folder of devices.
     pub(crate) fn pool(&mut self, place: &Place) -> Arc<IndexPool> {
         let make = || {

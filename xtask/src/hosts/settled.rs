@@ -39,7 +39,7 @@ impl Amiss {
 pub(super) type Found = BTreeMap<(u32, String), BTreeMap<String, BTreeSet<String>>>;
 
 /// What there is of a ring's.
-pub(super) fn found(cluster: &Cluster, ring: &str) -> Found {
+fn found(cluster: &Cluster, ring: &str) -> Found {
     let folder = match ring {
         "object" => "objects",
         SECOND => "objects-1",

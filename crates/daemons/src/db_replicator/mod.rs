@@ -31,7 +31,7 @@ use tokio::task::JoinSet;
 use tracing::{debug, error, info, warn};
 
 use crate::local::{self, blocking};
-use crate::pace::Pace;
+use crate::pace::{Pace, yield_to_clients};
 use crate::recon_cache::{ACCOUNT_RECON_FILE, CONTAINER_RECON_FILE, ReconCache};
 use crate::rounds::every;
 
@@ -146,6 +146,7 @@ impl DbReplicator {
         while under_way.len() >= self.config.concurrency {
             under_way.join_next().await;
         }
+        yield_to_clients(&self.pool, &job.db.key().device).await;
         let replicator = self.clone();
         under_way.spawn(async move { replicator.replicate(job).await });
     }

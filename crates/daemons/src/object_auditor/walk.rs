@@ -108,7 +108,7 @@ impl Walk {
         own_thread::shuffle(&mut devices);
         for name in devices {
             let device = match self.auditor.parts.devices.get(&name) {
-                Ok(device) => device,
+                Ok(device) => device.background(),
                 Err(error) => {
                     debug!(device = name, %error, "not audited");
                     continue;

@@ -150,7 +150,7 @@ impl Pass {
         policy: PolicyIndex,
         local: &RingDevice,
     ) -> Result<(Arc<Device>, Vec<u32>), DiskError> {
-        let device = self.parts().devices.get(&local.device)?;
+        let device = self.parts().devices.get(&local.device)?.background();
         let age = self.parts().engine.config().reclaim_age;
         let listed = device.write(move |disk| {
             replication::remove_old_temporary(disk, policy, age)?;

@@ -7,18 +7,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cairn_disk::replication::remove_partition;
 use cairn_erasure::Codec;
 use cairn_http::own_thread;
-use cairn_peer::Node;
 use cairn_types::PolicyIndex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::jobs::{Job, Kind, Part};
 use super::{ObjectReconstructor, ReconstructionStats};
-use crate::object_replicator::{Only, ReplicatorParts, yield_to_clients};
+use crate::object_replicator::{Only, ReplicatorParts};
 use crate::rounds::Watch;
 use crate::ssync::Sender;
+use crate::turns::Turns;
 
 /// A pass under way.
 pub(super) struct Pass {
@@ -31,7 +30,7 @@ pub(super) struct Pass {
     rings_looked_at: Mutex<Instant>,
     is_refreshing: AtomicBool,
     /// A device takes one SSYNC at a time from us: by default it would not take two.
-    turns: Mutex<BTreeMap<String, Arc<Semaphore>>>,
+    turns: Turns,
     codecs: Mutex<BTreeMap<PolicyIndex, Arc<Codec>>>,
     part_count: AtomicU64,
     started: Instant,
@@ -47,7 +46,7 @@ impl Pass {
             rings_changed: Mutex::default(),
             rings_looked_at: Mutex::new(Instant::now()),
             is_refreshing: AtomicBool::new(false),
-            turns: Mutex::default(),
+            turns: Turns::default(),
             codecs: Mutex::default(),
             part_count: AtomicU64::new(0),
             started: Instant::now(),
@@ -96,7 +95,6 @@ impl Pass {
             if self.is_ring_old(&part).await {
                 continue;
             }
-            yield_to_clients(&part.device).await;
             let pass = self.clone();
             under_way.spawn(async move {
                 pass.work_part(&part).await;
@@ -194,16 +192,6 @@ impl Pass {
         change(&mut self.lock_stats());
     }
 
-    /// Waits for a turn to send to a node's device.
-    pub(super) async fn turn(&self, node: &Node) -> Option<OwnedSemaphorePermit> {
-        let turns = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            let turn = turns.entry(node.name());
-            turn.or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
-        };
-        turns.acquire_owned().await.ok()
-    }
-
     pub(super) fn codec(&self, part: &Part) -> Arc<Codec> {
         let mut codecs = self.codecs.lock().unwrap_or_else(PoisonError::into_inner);
         let codec = codecs.entry(part.policy);
@@ -220,6 +208,7 @@ impl Pass {
             daemon: "obj-reconstructor",
             node_timeout: config.node_timeout,
             http_timeout: config.http_timeout,
+            turns: &self.turns,
             hear,
         }
     }

@@ -66,7 +66,6 @@ impl Pass {
                     rebuilder: None,
                 }),
             };
-            let _turn = self.turn(node).await;
             match self.sender(&hear).ssync(&order, node).await {
                 Ok(delivered) => {
                     handed.is_limited |= delivered.is_limited;

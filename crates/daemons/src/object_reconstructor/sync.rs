@@ -78,7 +78,6 @@ impl Pass {
             }),
         };
         let hear = || self.hear();
-        let _turn = self.turn(&node).await;
         self.sender(&hear).ssync(&order, &node).await?;
         self.count(|stats| stats.suffixes_synced += suffixes.len() as u64);
         Ok(())

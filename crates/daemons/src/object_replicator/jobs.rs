@@ -105,7 +105,7 @@ impl Pass {
         local: &RingDevice,
     ) -> Result<(Arc<Device>, Vec<u32>), cairn_disk::DiskError> {
         let parts = &self.replicator.parts;
-        let device = parts.devices.get(&local.device)?;
+        let device = parts.devices.get(&local.device)?.background();
         let age: Duration = parts.engine.config().reclaim_age;
         let listed = device.write(move |disk| {
             replication::remove_old_temporary(disk, policy, age)?;

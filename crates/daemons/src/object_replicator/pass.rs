@@ -3,23 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use cairn_disk::Device;
 use cairn_http::own_thread;
-use cairn_peer::Node;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::jobs::Job;
 use super::{ObjectReplicator, Only, ReplicationStats};
 use crate::rounds::Watch;
-
-/// How long a partition waits for clients, at most, before it goes on all the same.
-const YIELD: Duration = Duration::from_millis(100);
-const YIELD_STEP: Duration = Duration::from_millis(2);
+use crate::turns::Turns;
 
 /// A pass under way.
 pub(super) struct Pass {
@@ -34,8 +27,7 @@ pub(super) struct Pass {
     handoffs_remaining: AtomicU64,
     ring_changed: AtomicBool,
     ring_looked_at: Mutex<Instant>,
-    /// A device takes one SSYNC at a time from us: by default it would not take two.
-    turns: Mutex<BTreeMap<String, Arc<Semaphore>>>,
+    pub(super) turns: Turns,
     job_count: AtomicU64,
     started: Instant,
 }
@@ -51,7 +43,7 @@ impl Pass {
             handoffs_remaining: AtomicU64::new(0),
             ring_changed: AtomicBool::new(false),
             ring_looked_at: Mutex::new(Instant::now()),
-            turns: Mutex::default(),
+            turns: Turns::default(),
             job_count: AtomicU64::new(0),
             started: Instant::now(),
         }
@@ -114,7 +106,6 @@ impl Pass {
             if self.is_ring_old(&job).await {
                 break;
             }
-            yield_to_clients(&job.device).await;
             let pass = self.clone();
             under_way.spawn(async move {
                 if job.is_handoff {
@@ -182,16 +173,6 @@ impl Pass {
         total
     }
 
-    /// Waits for a turn to send to a node's device.
-    pub(super) async fn turn(&self, node: &Node) -> Option<OwnedSemaphorePermit> {
-        let turns = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            let turn = turns.entry(node.name());
-            turn.or_insert_with(|| Arc::new(Semaphore::new(1))).clone()
-        };
-        turns.acquire_owned().await.ok()
-    }
-
     fn report(&self) {
         let stats = self.total();
         let jobs = self.job_count.load(Ordering::Relaxed);
@@ -208,13 +189,5 @@ impl Pass {
             suffixes_synced = stats.suffix_sync,
             "object replication under way"
         );
-    }
-}
-
-/// Waits while clients' operations queue for the device.
-pub(crate) async fn yield_to_clients(device: &Device) {
-    let until = Instant::now() + YIELD;
-    while device.is_busy() && Instant::now() < until {
-        sleep(YIELD_STEP).await;
     }
 }

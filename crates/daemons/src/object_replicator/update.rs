@@ -185,8 +185,11 @@ impl Pass {
         if suffixes.is_empty() {
             return Ok(Outcome::Same);
         }
-        // They may be in step again since they were hashed.
-        *local = whole(self.local_hashes(job, suffixes, false).await?);
+        // They may be in step again since they were hashed; those that are not there cannot be.
+        suffixes.retain(|suffix| remote.contains_key(suffix));
+        if !suffixes.is_empty() {
+            *local = whole(self.local_hashes(job, suffixes, false).await?);
+        }
         suffixes = differing(local);
         if suffixes.is_empty() {
             return Ok(Outcome::Same);
@@ -208,7 +211,6 @@ impl Pass {
     ) -> Result<Delivered, SyncError> {
         match self.replicator.config.sync_method {
             SyncMethod::Ssync => {
-                let _turn = self.turn(node).await;
                 let config = &self.replicator.config;
                 let parts = &self.replicator.parts;
                 let sender = Sender {
@@ -217,6 +219,7 @@ impl Pass {
                     daemon: "object-replicator",
                     node_timeout: config.node_timeout,
                     http_timeout: config.http_timeout,
+                    turns: &self.turns,
                     hear: &|| self.hear(),
                 };
                 let order = Order {

@@ -1,39 +1,71 @@
-//! A bounded queue of durable operations, and the few threads that take all that wait at once.
+//! A bounded queue of durable operations, and the few threads that take all that wait at once. Those of
+//! background work have a queue of their own, and batches of their own while no client's waits.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use super::DeviceState;
 use super::lane::Refused;
+use super::share::{self, Class, Kind, Share};
 use crate::error::DiskError;
 use crate::machine::Machine;
 use crate::steps::{self, Operation};
 
 /// Operations taken at once: enough to make a sync cheap, not so many that the first waits long.
 const BATCH_MAX: usize = 64;
+/// Background operations that share a sync, at least: fewer would cost the disk as much.
+const BACKGROUND_BATCH: usize = 16;
+/// Between two looks at background work that may not run yet.
+const LOOK: Duration = Duration::from_millis(5);
 
 pub(super) struct CommitLane {
     name: String,
     threads_max: usize,
     depth: usize,
+    share: Arc<Share>,
     state: Mutex<State>,
     ready: Condvar,
 }
 
+/// An operation, and since when it waits.
+struct Queued {
+    operation: Box<dyn Operation>,
+    since: Instant,
+}
+
+/// Operations that go together; the first has waited longest.
+struct Batch {
+    class: Class,
+    operations: Vec<Queued>,
+}
+
 #[derive(Default)]
 struct State {
-    waiting: Vec<Box<dyn Operation>>,
+    waiting: VecDeque<Queued>,
+    background: VecDeque<Queued>,
+    /// Batches of background work under way.
+    running: usize,
+    /// Background work rests until then.
+    rests_until: Option<Instant>,
     idle: usize,
     threads: Vec<JoinHandle<()>>,
     closed: bool,
 }
 
 impl CommitLane {
-    pub(super) fn new(name: String, threads_max: usize, depth: usize) -> Arc<Self> {
+    pub(super) fn new(
+        name: String,
+        threads_max: usize,
+        depth: usize,
+        share: Arc<Share>,
+    ) -> Arc<Self> {
         Arc::new(CommitLane {
             name,
             threads_max,
             depth,
+            share,
             state: Mutex::default(),
             ready: Condvar::new(),
         })
@@ -42,13 +74,14 @@ impl CommitLane {
     pub(super) fn push(
         self: &Arc<Self>,
         device: &Arc<DeviceState>,
+        class: Class,
         operation: Box<dyn Operation>,
     ) -> Result<(), Refused> {
         let mut state = self.lock();
         if state.closed {
             return Err(Refused::Closed);
         }
-        if state.waiting.len() >= self.depth {
+        if state.queue(class).len() >= self.depth {
             return Err(Refused::Full);
         }
         if let Some(machine) = &device.config.machine {
@@ -56,7 +89,8 @@ impl CommitLane {
             next_step(machine, device, operation);
             return Ok(());
         }
-        state.waiting.push(operation);
+        let since = Instant::now();
+        state.queue(class).push_back(Queued { operation, since });
         if state.idle == 0 && state.threads.len() < self.threads_max {
             let (lane, device) = (self.clone(), device.clone());
             let name = format!("{}-{}", self.name, state.threads.len());
@@ -66,13 +100,13 @@ impl CommitLane {
             {
                 Ok(thread) => state.threads.push(thread),
                 Err(_) if state.threads.is_empty() => {
-                    state.waiting.pop();
+                    state.queue(class).pop_back();
                     return Err(Refused::NoThread);
                 }
                 Err(_) => {}
             }
         }
-        let is_first = state.waiting.len() == 1;
+        let is_first = state.queue(class).len() == 1;
         drop(state);
         // Whoever was woken for the first takes the others along.
         if is_first {
@@ -96,43 +130,104 @@ impl CommitLane {
     }
 
     fn work(&self, device: &Arc<DeviceState>) {
-        while let Some(batch) = self.next() {
+        while let Some(Batch { class, operations }) = self.next() {
+            let began = Instant::now();
+            let since = operations.first().map_or(began, |queued| queued.since);
+            let count = operations.len();
+            let operations = operations.into_iter().map(|queued| queued.operation);
             match device.writable_disk() {
-                Ok(disk) => steps::run_all(&disk, batch),
+                Ok(disk) => steps::run_all(&disk, operations.collect()),
                 Err(error) => {
-                    for mut operation in batch {
+                    for mut operation in operations {
                         operation.fail(DiskError::from(error.clone()));
                     }
                 }
             }
+            let now = Instant::now();
+            match class {
+                Class::Client => self.share.client_done(Kind::Commit, since, now),
+                Class::Background => {
+                    self.share.background_done(count, since, now);
+                    let rest = share::rest(self.share.now(now), now - began);
+                    let mut state = self.lock();
+                    state.running -= 1;
+                    state.rests_until = Some(now + rest);
+                }
+            }
         }
     }
 
-    fn next(&self) -> Option<Vec<Box<dyn Operation>>> {
+    fn next(&self) -> Option<Batch> {
         let mut state = self.lock();
         loop {
+            if let Some(operations) = self.next_background(&mut state) {
+                state.running += 1;
+                return Some(Batch {
+                    class: Class::Background,
+                    operations,
+                });
+            }
             if !state.waiting.is_empty() {
                 let count = state.waiting.len().min(BATCH_MAX);
-                let batch = state.waiting.drain(..count).collect();
-                if !state.waiting.is_empty() {
+                let operations = state.waiting.drain(..count).collect();
+                if !state.waiting.is_empty() || !state.background.is_empty() {
                     self.ready.notify_one();
                 }
-                return Some(batch);
+                return Some(Batch {
+                    class: Class::Client,
+                    operations,
+                });
             }
-            if state.closed {
+            if state.closed && state.background.is_empty() {
                 return None;
             }
             state.idle += 1;
-            state = self
-                .ready
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = match state.background.is_empty() {
+                true => {
+                    let waited = self.ready.wait(state);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
+                false => {
+                    let waited = self.ready.wait_timeout(state, LOOK);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
             state.idle -= 1;
         }
     }
 
+    /// Background operations whose turn it is: nothing of clients' waits, or they have waited long.
+    fn next_background(&self, state: &mut State) -> Option<Vec<Queued>> {
+        let oldest = state.background.front()?.since;
+        let now = Instant::now();
+        let is_old = now.saturating_duration_since(oldest) >= share::WAIT_MAX;
+        let rests = !is_old && state.rests_until.is_some_and(|until| now < until);
+        let is_last = state.closed && state.waiting.is_empty();
+        let threads = match self.share.has_clients(now) {
+            true => self.threads_max.saturating_sub(1).max(1),
+            false => self.threads_max,
+        };
+        let has_turn = state.waiting.is_empty() || (is_old && state.running == 0);
+        let must_wait = rests || state.running >= threads || !has_turn;
+        if must_wait && !is_last {
+            return None;
+        }
+        let most = (self.share.now(now) as usize).clamp(BACKGROUND_BATCH, BATCH_MAX);
+        let count = state.background.len().min(most);
+        Some(state.background.drain(..count).collect())
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn queue(&mut self, class: Class) -> &mut VecDeque<Queued> {
+        match class {
+            Class::Client => &mut self.waiting,
+            Class::Background => &mut self.background,
+        }
     }
 }
 

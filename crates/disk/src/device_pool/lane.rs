@@ -1,11 +1,17 @@
-//! A bounded queue and the threads that empty it.
+//! A bounded queue and the threads that empty it; and a second queue for background work, whose turn
+//! comes when no client's work waits.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
+use super::share::{self, Class, Kind, Share};
 use crate::machine::{Job, Machine};
+
+/// Between two looks at background work that may not run yet.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// Why a job was not taken.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,18 +23,33 @@ pub(super) enum Refused {
 
 pub(super) struct Lane {
     name: String,
+    kind: Kind,
     threads_max: usize,
     depth: usize,
     machine: Option<Arc<dyn Machine>>,
+    share: Arc<Share>,
     state: Mutex<State>,
     ready: Condvar,
 }
 
+/// A job, and since when it waits.
+struct Queued {
+    job: Job,
+    since: Instant,
+}
+
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<Queued>,
+    background: VecDeque<Queued>,
+    /// Background jobs under way.
+    running: usize,
+    /// Background work rests until then.
+    rests_until: Option<Instant>,
     /// Threads that wait for a job.
     idle: usize,
+    /// One of them looks now and then whether background work may run.
+    is_watched: bool,
     threads: Vec<JoinHandle<()>>,
     closed: bool,
 }
@@ -36,26 +57,30 @@ struct State {
 impl Lane {
     pub(super) fn new(
         name: String,
+        kind: Kind,
         threads_max: usize,
         depth: usize,
         machine: Option<Arc<dyn Machine>>,
+        share: Arc<Share>,
     ) -> Self {
         Lane {
             name,
+            kind,
             threads_max,
             depth,
             machine,
+            share,
             state: Mutex::default(),
             ready: Condvar::new(),
         }
     }
 
-    pub(super) fn push(self: &Arc<Self>, job: Job) -> Result<(), Refused> {
+    pub(super) fn push(self: &Arc<Self>, class: Class, job: Job) -> Result<(), Refused> {
         let mut state = self.lock();
         if state.closed {
             return Err(Refused::Closed);
         }
-        if state.jobs.len() >= self.depth {
+        if state.queue(class).len() >= self.depth {
             return Err(Refused::Full);
         }
         if let Some(machine) = &self.machine {
@@ -63,8 +88,10 @@ impl Lane {
             machine.run(job);
             return Ok(());
         }
-        state.jobs.push_back(job);
-        if state.jobs.len() > state.idle && state.threads.len() < self.threads_max {
+        let since = Instant::now();
+        state.queue(class).push_back(Queued { job, since });
+        let waiting = state.jobs.len() + state.background.len();
+        if waiting > state.idle && state.threads.len() < self.threads_max {
             let lane = self.clone();
             let name = format!("{}-{}", self.name, state.threads.len());
             // The kernel keeps fifteen bytes of a thread's name.
@@ -72,7 +99,7 @@ impl Lane {
             match spawned {
                 Ok(thread) => state.threads.push(thread),
                 Err(_) if state.threads.is_empty() => {
-                    state.jobs.pop_back();
+                    state.queue(class).pop_back();
                     return Err(Refused::NoThread);
                 }
                 Err(_) => {}
@@ -81,11 +108,6 @@ impl Lane {
         drop(state);
         self.ready.notify_one();
         Ok(())
-    }
-
-    /// Jobs that no thread has taken up yet.
-    pub(super) fn waiting(&self) -> usize {
-        self.lock().jobs.len()
     }
 
     /// Takes no more jobs, finishes those queued, joins the threads.
@@ -104,31 +126,95 @@ impl Lane {
     }
 
     fn work(&self) {
-        while let Some(job) = self.next() {
+        while let Some((class, queued)) = self.next() {
+            let began = Instant::now();
             // A panic ends its job, not the device: whoever waits sees the channel closed.
-            let _ = std::panic::catch_unwind(AssertUnwindSafe(job));
+            let _ = std::panic::catch_unwind(AssertUnwindSafe(queued.job));
+            let now = Instant::now();
+            match class {
+                Class::Client => self.share.client_done(self.kind, queued.since, now),
+                Class::Background => {
+                    self.share.background_done(1, queued.since, now);
+                    let rest = share::rest(self.share.now(now), now - began);
+                    let mut state = self.lock();
+                    state.running -= 1;
+                    state.rests_until = Some(now + rest);
+                }
+            }
         }
     }
 
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<(Class, Queued)> {
         let mut state = self.lock();
         loop {
-            if let Some(job) = state.jobs.pop_front() {
-                return Some(job);
+            if let Some(queued) = self.next_background(&mut state) {
+                state.running += 1;
+                self.have_watched(&state);
+                return Some((Class::Background, queued));
             }
-            if state.closed {
+            if let Some(queued) = state.jobs.pop_front() {
+                self.have_watched(&state);
+                return Some((Class::Client, queued));
+            }
+            if state.closed && state.background.is_empty() {
                 return None;
             }
+            let watches = !state.background.is_empty() && !state.is_watched;
             state.idle += 1;
-            state = self
-                .ready
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            if watches {
+                state.is_watched = true;
+                let waited = self.ready.wait_timeout(state, LOOK);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                state.is_watched = false;
+            } else {
+                let waited = self.ready.wait(state);
+                state = waited.unwrap_or_else(PoisonError::into_inner);
+            }
             state.idle -= 1;
         }
     }
 
+    /// Whoever leaves to work has somebody else look after background work.
+    fn have_watched(&self, state: &State) {
+        if !state.background.is_empty() && !state.is_watched && state.idle > 0 {
+            self.ready.notify_one();
+        }
+    }
+
+    /// A background job whose turn it is: nothing of clients' waits, or it has waited long.
+    fn next_background(&self, state: &mut State) -> Option<Queued> {
+        let oldest = state.background.front()?;
+        if state.closed && state.jobs.is_empty() {
+            return state.background.pop_front();
+        }
+        let now = Instant::now();
+        let is_old = now.saturating_duration_since(oldest.since) >= share::WAIT_MAX;
+        let has_turn = state.jobs.is_empty() || (is_old && state.running == 0);
+        if !has_turn {
+            return None;
+        }
+        let share = self.share.now(now).max(1.0) as usize;
+        let threads = match self.share.has_clients(now) {
+            true => self.threads_max.saturating_sub(1).max(1),
+            false => self.threads_max,
+        };
+        let rests = !is_old && state.rests_until.is_some_and(|until| now < until);
+        if state.running >= share.min(threads) || rests {
+            return None;
+        }
+        state.background.pop_front()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn queue(&mut self, class: Class) -> &mut VecDeque<Queued> {
+        match class {
+            Class::Client => &mut self.jobs,
+            Class::Background => &mut self.background,
+        }
     }
 }

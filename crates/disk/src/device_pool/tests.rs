@@ -120,3 +120,150 @@ fn reserves() {
     assert_eq!(FallocateReserve::parse("101%"), None);
     assert_eq!(FallocateReserve::parse("x"), None);
 }
+
+/// Notes what is done, in order.
+#[derive(Clone, Default)]
+struct Order(Arc<Mutex<Vec<&'static str>>>);
+
+impl Order {
+    fn note(&self, what: &'static str) {
+        self.0.lock().unwrap().push(what);
+    }
+
+    fn seen(&self) -> Vec<&'static str> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+/// Keeps one thread until told.
+fn hold(device: &Device) -> (mpsc::Sender<()>, Run<()>) {
+    let (started, wait_started) = mpsc::channel();
+    let (go, wait_go) = mpsc::channel::<()>();
+    let held = device.read(move |_| {
+        started.send(()).unwrap();
+        let _ = wait_go.recv();
+        Ok(())
+    });
+    wait_started.recv().unwrap();
+    (go, held)
+}
+
+#[test]
+fn background_work_waits_behind_clients() {
+    let (_root, devices) = devices(|config| config.read_threads = 1);
+    let device = devices.get("sda1").unwrap();
+    let order = Order::default();
+    let (go, held) = hold(&device);
+    let noting = |device: &Device, what: &'static str| {
+        let order = order.clone();
+        device.read(move |_| {
+            order.note(what);
+            Ok(())
+        })
+    };
+    let repair = noting(&device.background(), "repair");
+    let client = noting(&device, "client");
+    go.send(()).unwrap();
+    block(held).unwrap();
+    block(repair).unwrap();
+    block(client).unwrap();
+    assert_eq!(order.seen(), ["client", "repair"]);
+}
+
+#[test]
+fn background_work_that_has_waited_long_is_done_all_the_same() {
+    let (_root, devices) = devices(|config| config.read_threads = 1);
+    let device = devices.get("sda1").unwrap();
+    let (order, of_client) = (Order::default(), Order::default());
+    let (go, held) = hold(&device);
+    let repair = {
+        let (order, of_client) = (order.clone(), of_client.clone());
+        device.background().read(move |_| {
+            let done = of_client.seen().len();
+            order.note(if done < 100 { "between" } else { "last" });
+            Ok(())
+        })
+    };
+    let clients: Vec<_> = (0..100)
+        .map(|_| {
+            let order = of_client.clone();
+            device.read(move |_| {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+                order.note("client");
+                Ok(())
+            })
+        })
+        .collect();
+    go.send(()).unwrap();
+    block(held).unwrap();
+    block(repair).unwrap();
+    for client in clients {
+        block(client).unwrap();
+    }
+    assert_eq!(order.seen(), ["between"]);
+}
+
+#[test]
+fn clients_find_a_thread_and_nobody_leaves_all_to_background_work() {
+    let (_root, devices) = devices(|config| config.read_threads = 2);
+    let device = devices.get("sda1").unwrap();
+    // Nobody is there: two at once, who wait for each other.
+    let both = Arc::new(std::sync::Barrier::new(2));
+    let repair: Vec<_> = (0..2)
+        .map(|_| {
+            let both = both.clone();
+            device.background().read(move |_| {
+                both.wait();
+                Ok(())
+            })
+        })
+        .collect();
+    for run in repair {
+        block(run).unwrap();
+    }
+    // A client comes: one at most, and the other thread is for clients.
+    block(device.read(|_| Ok(()))).unwrap();
+    let (go, held) = hold(&device.background());
+    let second = device.background().read(|_| Ok(()));
+    block(device.read(|_| Ok(()))).unwrap();
+    assert_eq!(device.background_share().done, 2);
+    drop(go);
+    block(held).unwrap();
+    block(second).unwrap();
+    // Told after the answer.
+    devices.shutdown();
+    assert_eq!(device.background_share().done, 4);
+}
+
+#[test]
+fn background_commits_wait_behind_clients() {
+    let (_root, devices) = devices(|config| config.commit_threads = 1);
+    let device = devices.get("sda1").unwrap();
+    let order = Order::default();
+    let (started, wait_started) = mpsc::channel();
+    let (go, wait_go) = mpsc::channel::<()>();
+    let held = device.commit(move |_| {
+        started.send(()).unwrap();
+        let _ = wait_go.recv();
+        Ok(Step::Done(()))
+    });
+    wait_started.recv().unwrap();
+    let noting = |device: &Device, what: &'static str| {
+        let order = order.clone();
+        device.commit(move |_| {
+            order.note(what);
+            Ok(Step::Done(()))
+        })
+    };
+    let repair = noting(&device.background(), "repair");
+    let client = noting(&device, "client");
+    go.send(()).unwrap();
+    block(held).unwrap();
+    block(repair).unwrap();
+    block(client).unwrap();
+    assert_eq!(order.seen(), ["client", "repair"]);
+    // What is queued at the end is done, whosever it is.
+    let last = noting(&device.background(), "last");
+    devices.shutdown();
+    block(last).unwrap();
+}

@@ -33,7 +33,8 @@ pub struct ObjectServerConfig {
     pub expiring_objects_account_name: String,
     /// SSYNC requests served at once; more are refused. 0: no limit.
     pub replication_concurrency: usize,
-    /// Of those, on one device; more wait for `replication_lock_timeout`. 0: no limit.
+    /// Of those, on one device; more wait for `replication_lock_timeout`. 0: no limit. Swift's default
+    /// is one, as its disks know no better; here clients go first anyway.
     pub replication_concurrency_per_device: usize,
     pub replication_lock_timeout: Duration,
     /// An SSYNC request with so many failed updates, and more than `replication_failure_ratio`
@@ -63,7 +64,7 @@ impl ObjectServerConfig {
             expiring_objects_container_divisor: 86_400,
             expiring_objects_account_name: "expiring_objects".into(),
             replication_concurrency: 4,
-            replication_concurrency_per_device: 1,
+            replication_concurrency_per_device: 4,
             replication_lock_timeout: Duration::from_secs(15),
             replication_failure_threshold: 100,
             replication_failure_ratio: 1.0,

@@ -144,6 +144,11 @@ impl Inner {
             .get(name)
             .map_err(cairn_disk::DiskError::from)?)
     }
+
+    /// For daemons' requests, which clients' go before.
+    fn background_device(&self, name: &str) -> Result<Arc<Device>, Refusal> {
+        Ok(self.device(name)?.background())
+    }
 }
 
 /// What swift-recon asks to see what a server is.

@@ -33,7 +33,7 @@ impl Inner {
             .map(str::to_owned)
             .collect();
         let engine = self.diskfile.clone();
-        let device = self.device(device)?;
+        let device = self.background_device(device)?;
         let pickle = device.write(move |disk| {
             if suffixes.is_empty() {
                 let found =

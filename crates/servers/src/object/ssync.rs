@@ -109,7 +109,7 @@ impl Inner {
         };
         let partition = parse_partition(partition)?;
         let frag_index = ssync_index(&parts.headers)?;
-        let device = self.device(device)?;
+        let device = self.background_device(device)?;
         // Told at once where the device is not mounted.
         device.read(|_| Ok(())).await?;
         let (output, answer) = Body::channel(None, 16);
@@ -129,7 +129,23 @@ impl Inner {
         tokio::spawn(receiver.converse(input));
         let mut response = typed(StatusCode::OK, HTML, answer);
         set(response.headers_mut(), "x-backend-accept-no-commit", "True");
+        if let Some(at_once) = self.ssync_at_once() {
+            let at_once = at_once.to_string();
+            set(response.headers_mut(), "x-backend-ssync-at-once", &at_once);
+        }
         Ok(response)
+    }
+}
+
+impl Inner {
+    /// How many conversations there may be on one device; `None`: without limit.
+    fn ssync_at_once(&self) -> Option<usize> {
+        let config = &self.config;
+        let limits = [
+            config.replication_concurrency,
+            config.replication_concurrency_per_device,
+        ];
+        limits.into_iter().filter(|limit| *limit > 0).min()
     }
 }
 

@@ -59,7 +59,10 @@ impl Inner {
             account: account.to_owned(),
             container: container.to_owned(),
             object: object.to_owned(),
-            device: self.device(device)?,
+            device: match parts.headers.contains_key("x-backend-replication") {
+                true => self.background_device(device)?,
+                false => self.device(device)?,
+            },
         })
     }
 

@@ -157,6 +157,7 @@ async fn what_goes_wrong_is_told() {
 async fn only_so_many_at_once() {
     let world = world_with(|config| {
         config.replication_concurrency = 2;
+        config.replication_concurrency_per_device = 1;
         config.replication_lock_timeout = Duration::from_millis(50);
     });
     let begin = |partition: u32| {
@@ -167,7 +168,10 @@ async fn only_so_many_at_once() {
         (sender, request.body(body).unwrap())
     };
     let (_first, request) = begin(7);
-    let mut holding = world.server.call(request).await.into_body();
+    let holding = world.server.call(request).await;
+    // So that a sender does not come with more.
+    assert_eq!(holding.headers()["x-backend-ssync-at-once"], "1");
+    let mut holding = holding.into_body();
     assert_eq!(holding.next_chunk().await.unwrap().unwrap(), "\r\n");
     tokio::time::sleep(Duration::from_millis(100)).await;
     // The partition is locked; so is the device, for another.
@@ -178,6 +182,28 @@ async fn only_so_many_at_once() {
         let answer = String::from_utf8_lossy(&answer).into_owned();
         assert!(answer.contains(&format!("{what} is locked")), "{answer}");
     }
+}
+
+#[tokio::test]
+async fn what_daemons_ask_for_goes_behind_clients() {
+    let world = world();
+    let device = world.devices.get("sda1").unwrap();
+    let said = [CHECK, CHECKED, UPDATES].concat() + &put("o", "0000000001.00000", ETAG) + UPDATED;
+    let answer = converse(&world, said).await;
+    assert!(answer.ends_with(UPDATED), "{answer}");
+    let of_daemons = device.background_share().done;
+    assert!(of_daemons >= 2, "{of_daemons}");
+    let get = http::Request::builder().uri("/sda1/7/a/c/o");
+    let response = world.server.call(get.body(Body::empty()).unwrap()).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    let replicate = || http::Request::builder().method("REPLICATE").uri("/sda1/7");
+    let before = device.background_share().done;
+    assert!((of_daemons..=of_daemons + 1).contains(&before), "{before}");
+    for _ in 0..3 {
+        let request = replicate().body(Body::empty()).unwrap();
+        world.server.call(request).await;
+    }
+    assert!(device.background_share().done > before);
 }
 
 #[tokio::test]

@@ -1,0 +1,150 @@
+//! What background work does, looked up whenever somebody reads the metrics.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Unit;
+
+/// What background work takes of the devices, and how far its passes are.
+#[derive(Clone, Debug, Default)]
+pub struct Background {
+    pub devices: Vec<DeviceWork>,
+    pub passes: Vec<PassWork>,
+}
+
+/// Of one device.
+#[derive(Clone, Debug)]
+pub struct DeviceWork {
+    /// Its folder.
+    pub device: String,
+    /// Background operations that may run at once; below one: this part of the time.
+    pub share: f64,
+    /// Background operations done, and their seconds from queued to done.
+    pub done: u64,
+    pub seconds: f64,
+}
+
+/// Of one kind of daemon.
+#[derive(Clone, Debug)]
+pub struct PassWork {
+    pub daemon: &'static str,
+    /// Partitions.
+    pub done: u64,
+    pub of: u64,
+    /// `None` where that cannot be known yet.
+    pub seconds_left: Option<f64>,
+}
+
+pub(super) struct Source(pub(super) Arc<dyn Fn() -> Background + Send + Sync>);
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Source")
+    }
+}
+
+impl Collector for Source {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let Background { devices, passes } = (self.0)();
+        let of_devices = |value: fn(&DeviceWork) -> f64| {
+            let rows = devices.iter();
+            rows.map(move |row| (row.device.as_str(), value(row)))
+        };
+        let of_passes = |value: fn(&PassWork) -> Option<f64>| {
+            let rows = passes.iter();
+            rows.filter_map(move |row| Some((row.daemon, value(row)?)))
+        };
+        gauges(
+            &mut encoder,
+            "background_share",
+            "Background operations that may run at once on a device; below one, this part of the time",
+            None,
+            "device",
+            of_devices(|row| row.share),
+        )?;
+        counters(
+            &mut encoder,
+            "background_operations",
+            "Background operations done on a device",
+            None,
+            of_devices(|row| row.done as f64),
+        )?;
+        counters(
+            &mut encoder,
+            "background_wait",
+            "What these took from queued to done",
+            Some(&Unit::Seconds),
+            of_devices(|row| row.seconds),
+        )?;
+        gauges(
+            &mut encoder,
+            "pass_partitions_done",
+            "Partitions that the pass under way has done",
+            None,
+            "daemon",
+            of_passes(|row| Some(row.done as f64)),
+        )?;
+        gauges(
+            &mut encoder,
+            "pass_partitions",
+            "Partitions of the pass under way",
+            None,
+            "daemon",
+            of_passes(|row| Some(row.of as f64)),
+        )?;
+        gauges(
+            &mut encoder,
+            "pass_remaining",
+            "How long the pass under way will still take",
+            Some(&Unit::Seconds),
+            "daemon",
+            of_passes(|row| row.seconds_left),
+        )
+    }
+}
+
+fn gauges<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    unit: Option<&Unit>,
+    label: &'static str,
+    rows: impl Iterator<Item = (&'a str, f64)>,
+) -> fmt::Result {
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        return Ok(());
+    }
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Gauge)?;
+    for (value, number) in rows {
+        let labels = [(label, value)];
+        let row = family.encode_family(&labels)?;
+        ConstGauge::new(number).encode(row)?;
+    }
+    Ok(())
+}
+
+fn counters<'a>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    unit: Option<&Unit>,
+    rows: impl Iterator<Item = (&'a str, f64)>,
+) -> fmt::Result {
+    let mut rows = rows.peekable();
+    if rows.peek().is_none() {
+        return Ok(());
+    }
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
+    for (value, number) in rows {
+        let labels = [("device", value)];
+        let row = family.encode_family(&labels)?;
+        ConstCounter::new(number).encode(row)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! What background work does in this process, as its metrics show it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use cairn_daemons::Progress;
+use cairn_disk::Devices;
+use cairn_http::metrics::{Background, DeviceWork, PassWork};
+
+/// `passes`: the daemons that count what they do; those of one name (a process may have several
+/// nodes') are told together.
+pub(crate) fn shown(
+    devices: Vec<Arc<Devices>>,
+    passes: Vec<(&'static str, Arc<Progress>)>,
+) -> Arc<dyn Fn() -> Background + Send + Sync> {
+    Arc::new(move || Background {
+        devices: devices
+            .iter()
+            .flat_map(|devices| of_devices(devices))
+            .collect(),
+        passes: of_passes(&passes),
+    })
+}
+
+fn of_devices(devices: &Devices) -> Vec<DeviceWork> {
+    let known = devices.known();
+    let work = known.iter().map(|device| {
+        let share = device.background_share();
+        DeviceWork {
+            device: device.path().display().to_string(),
+            share: share.share,
+            done: share.done,
+            seconds: share.seconds,
+        }
+    });
+    work.collect()
+}
+
+fn of_passes(passes: &[(&'static str, Arc<Progress>)]) -> Vec<PassWork> {
+    let mut together: BTreeMap<&'static str, PassWork> = BTreeMap::new();
+    for (daemon, progress) in passes {
+        let (done, of) = progress.get();
+        let left = progress.remaining().map(|left| left.as_secs_f64());
+        let pass = together.entry(daemon).or_insert(PassWork {
+            daemon,
+            done: 0,
+            of: 0,
+            seconds_left: None,
+        });
+        pass.done += done;
+        pass.of += of;
+        // They work side by side: the last one counts.
+        pass.seconds_left = match (pass.seconds_left, left) {
+            (Some(one), Some(other)) => Some(one.max(other)),
+            (one, other) => one.or(other),
+        };
+    }
+    together.into_values().collect()
+}
