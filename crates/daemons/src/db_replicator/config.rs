@@ -164,8 +164,7 @@ mod tests {
     #[test]
     fn options() {
         let defaults = read(&[]).unwrap();
-        assert_eq!(defaults.own.port, Some(6201));
-        assert_eq!(defaults.own.ip, None);
+        assert_eq!(Some(defaults.own), OwnAddress::of("0.0.0.0", Some(6201)));
         assert_eq!(defaults.rsync_module, "{replication_ip}::container");
         assert_eq!(defaults.handoff_delete, None);
         let set = read(&[
@@ -177,7 +176,7 @@ mod tests {
             ("whole_databases", "rows"),
         ]);
         let set = set.unwrap();
-        assert_eq!(set.own.port, Some(6011));
+        assert_eq!(Some(set.own), OwnAddress::of("127.0.0.1", Some(6011)));
         assert_eq!(set.interval, Duration::from_secs(7));
         assert_eq!(set.handoff_delete, Some(2));
         assert_eq!(set.rsync_module, "{ip}::container_{device}");
