@@ -146,9 +146,10 @@ impl AccountReaper {
         let kind = DbKind::Account;
         let (root, name) = (self.pool.devices().to_owned(), device.to_owned());
         for partition in blocking(move || local::partitions(&root, &name, kind)).await? {
-            let primaries = self.rings.account().primaries(partition);
+            let ring = self.rings.account();
+            let primaries = ring.primaries(partition);
             let is_own = |node: &cairn_peer::Node| {
-                node.device.device == device && self.config.own.serves(&node.device)
+                node.device.device == device && self.config.own.serves(&ring, &node.device)
             };
             let Some(share) = primaries.iter().position(is_own) else {
                 continue;

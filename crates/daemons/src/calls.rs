@@ -1,6 +1,5 @@
 //! How daemons call servers: over the replication network, and for a status and headers.
 
-use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,7 +21,7 @@ pub(crate) async fn call(
     request: Request,
     patience: Duration,
 ) -> Result<(StatusCode, HeaderMap), CallError> {
-    let address = replication_address(node);
+    let address = node.replication_address;
     let (head, body) = backends
         .call(address, request, patience)
         .await?
@@ -40,7 +39,7 @@ pub(crate) async fn call_for_body(
     patience: Duration,
     limit: u64,
 ) -> Result<(StatusCode, Option<Bytes>), CallError> {
-    let address = replication_address(node);
+    let address = node.replication_address;
     let (head, body) = backends
         .call(address, request, patience)
         .await?
@@ -69,16 +68,6 @@ pub(crate) fn hashes_of(
         HeaderValue::from(policy.0),
     );
     request
-}
-
-/// Daemons talk over the replication network, where there is one.
-pub(crate) fn replication_address(node: &Node) -> SocketAddr {
-    let device = &node.device;
-    let ip = match device.replication_ip.parse::<IpAddr>() {
-        Ok(ip) if device.replication_ip != device.ip => ip,
-        _ => node.address.ip(),
-    };
-    SocketAddr::new(ip, device.replication_port)
 }
 
 /// `object-updater 4711`, as Swift's daemons call themselves.

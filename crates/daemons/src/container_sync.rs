@@ -197,7 +197,7 @@ impl ContainerSync {
         let nodes = ring.primaries(partition);
         let own = nodes
             .iter()
-            .position(|node| self.config.own.serves(&node.device))?;
+            .position(|node| self.config.own.serves(&ring, &node.device))?;
         Some((own, nodes.len()))
     }
 

@@ -8,44 +8,58 @@ use std::sync::Arc;
 
 use cairn_http::own_thread;
 use cairn_index::{DbKey, DbKind};
-use cairn_ring::{Device, Ring};
+use cairn_peer::LoadedRing;
+use cairn_ring::Device;
 use cairn_types::ObjectHash;
 
-/// The address a daemon's conf says it stands for: `bind_ip` and `bind_port`.
+/// The address a daemon's conf says it stands for: `bind_ip` or `ring_ip`, and `bind_port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnAddress {
     /// None: all addresses of this machine.
-    pub ip: Option<IpAddr>,
+    ips: Option<Vec<IpAddr>>,
     /// None: any port.
-    pub port: Option<u16>,
+    port: Option<u16>,
 }
 
 impl OwnAddress {
-    fn is_ip(&self, host: &str) -> bool {
-        let Ok(ip) = host.parse::<IpAddr>() else {
-            return host == "localhost";
+    /// `host`: an address, or a name that has some; `None`: nobody knows it. Blocks for names.
+    pub fn of(host: &str, port: Option<u16>) -> Option<Self> {
+        let ips = match host.trim() {
+            "" => Vec::new(),
+            host => Some(cairn_peer::look_up(host)).filter(|ips| !ips.is_empty())?,
         };
-        match self.ip {
-            Some(own) => own == ip,
-            None => ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok(),
+        let is_any = ips.is_empty() || ips.iter().any(IpAddr::is_unspecified);
+        Some(OwnAddress {
+            ips: (!is_any).then_some(ips),
+            port,
+        })
+    }
+
+    fn is_ip(&self, ip: &IpAddr) -> bool {
+        match &self.ips {
+            Some(own) => own.contains(ip),
+            // An address is this machine's where a socket can be bound to it.
+            None => ip.is_loopback() || UdpSocket::bind((*ip, 0)).is_ok(),
         }
     }
 
-    fn is(&self, host: &str, port: u16) -> bool {
-        self.port.is_none_or(|own| own == port) && self.is_ip(host)
+    fn is(&self, ring: &LoadedRing, host: &str, port: u16) -> bool {
+        let is_port = self.port.is_none_or(|own| own == port);
+        is_port && ring.ips(host).iter().any(|ip| self.is_ip(ip))
     }
 
     /// The ring's devices that are reached here over the replication network.
-    pub(crate) fn replicated_devices(&self, ring: &Ring) -> Vec<Arc<Device>> {
-        ring.devices()
-            .filter(|device| self.is(&device.replication_ip, device.replication_port))
+    pub(crate) fn replicated_devices(&self, ring: &LoadedRing) -> Vec<Arc<Device>> {
+        ring.ring()
+            .devices()
+            .filter(|device| self.is(ring, &device.replication_ip, device.replication_port))
             .cloned()
             .collect()
     }
 
     /// Is this device served here, to clients?
-    pub(crate) fn serves(&self, device: &Device) -> bool {
-        self.is(&device.ip, device.port)
+    pub(crate) fn serves(&self, ring: &LoadedRing, device: &Device) -> bool {
+        self.is(ring, &device.ip, device.port)
     }
 }
 
@@ -174,6 +188,8 @@ pub(crate) async fn blocking<T: Send + 'static>(
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use cairn_ring::{NewDevice, RebalanceOptions, RingBuilder};
+
     use super::*;
 
     #[test]
@@ -205,18 +221,44 @@ mod tests {
 
     #[test]
     fn whose_address_it_is() {
-        let own = OwnAddress {
-            ip: None,
-            port: Some(6201),
-        };
-        assert!(own.is("127.0.0.1", 6201));
-        assert!(!own.is("127.0.0.1", 6202));
         // A documentation address is nobody's.
-        assert!(!own.is("192.0.2.1", 6201));
-        let bound = OwnAddress {
-            ip: "127.0.0.2".parse().ok(),
-            port: None,
+        let hosts = ["127.0.0.1", "192.0.2.1", "127.0.0.2", "localhost"];
+        let devices = hosts.map(|host| NewDevice {
+            id: None,
+            region: 1,
+            zone: 1,
+            weight: 1.0,
+            ip: host.into(),
+            port: 6201,
+            device: "sda".into(),
+            replication_ip: None,
+            replication_port: None,
+            meta: String::new(),
+        });
+        let mut builder = RingBuilder::new(2, 1.0, 0).unwrap();
+        for device in devices {
+            builder.add_dev(device).unwrap();
+        }
+        let options = RebalanceOptions {
+            seed: None,
+            now: 0,
+            log: None,
         };
-        assert!(bound.is("127.0.0.2", 1) && !bound.is("127.0.0.1", 1));
+        builder.rebalance(options).unwrap();
+        let ring = LoadedRing::new(Arc::new(builder.ring().unwrap()));
+        let own = |host: &str, port| {
+            let own = OwnAddress::of(host, port).unwrap();
+            let devices = own.replicated_devices(&ring);
+            let hosts: Vec<String> = devices.iter().map(|device| device.ip.clone()).collect();
+            assert!(devices.iter().all(|device| own.serves(&ring, device)));
+            hosts
+        };
+        let loopback = ["127.0.0.1", "127.0.0.2", "localhost"];
+        assert_eq!(own("0.0.0.0", Some(6201)), loopback);
+        assert_eq!(own("", None), loopback);
+        assert!(own("0.0.0.0", Some(6202)).is_empty());
+        assert_eq!(own("127.0.0.2", None), ["127.0.0.2"]);
+        assert_eq!(own("localhost", None), ["127.0.0.1", "localhost"]);
+        assert_eq!(OwnAddress::of("no-such-host.invalid", None), None);
     }
 }

@@ -196,7 +196,7 @@ impl<'a> Talk<'a> {
             // As servers of Swift 2.20 and before call it.
             headers.insert("x-backend-ssync-node-index", index);
         }
-        let address = calls::replication_address(node);
+        let address = node.replication_address;
         let called = ground.backends.call(address, request, ground.node_timeout);
         let (head, body) = called.await?.into_parts();
         if head.status != StatusCode::OK {

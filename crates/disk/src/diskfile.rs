@@ -275,7 +275,7 @@ pub(crate) fn quarantine_dir(
     // On disk before the move is: after a power cut between the two nobody would look here, and the
     // other replicas' nodes would count on this one for ever.
     let partition = partition_dir(policy, partition);
-    let _lock = suffix_hashes::invalidating_durably(disk, &partition, &hash.suffix())?;
+    let _lock = suffix_hashes::invalidating_durably(disk, &partition, &[hash.suffix()])?;
     let to = match move_aside(disk, &from, &to) {
         Ok(to) => to,
         // Somebody else was faster.

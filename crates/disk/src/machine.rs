@@ -31,10 +31,11 @@ pub(crate) fn wall_clock() -> i64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     #![allow(clippy::unwrap_used)]
 
     use std::os::fd::AsRawFd;
+    use std::path::PathBuf;
     use std::sync::{Arc, Mutex};
 
     use bytes::Bytes;
@@ -49,7 +50,39 @@ mod tests {
 
     /// Works at once, and notes what is synced.
     #[derive(Debug, Default)]
-    struct Noting(Mutex<Vec<String>>);
+    pub(crate) struct Noting(Mutex<Vec<String>>);
+
+    /// Looks, whenever a `hashes.invalid` is synced, what it says and what is at a path.
+    #[derive(Debug, Default)]
+    pub(crate) struct Watching {
+        pub(crate) path: Mutex<PathBuf>,
+        /// The lines, and whether something was at the path.
+        pub(crate) notes: Mutex<Vec<(String, bool)>>,
+    }
+
+    impl Machine for Arc<Watching> {
+        fn run(&self, job: Job) {
+            job();
+        }
+
+        fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+            let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+            if path.ends_with("hashes.invalid") {
+                let is_there = self.path.lock().unwrap().exists();
+                let lines = std::fs::read_to_string(path)?;
+                self.notes.lock().unwrap().push((lines, is_there));
+            }
+            Ok(())
+        }
+
+        fn write(&self, _bytes: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn now(&self) -> i64 {
+            2_000_000_000
+        }
+    }
 
     impl Machine for Arc<Noting> {
         fn run(&self, job: Job) {

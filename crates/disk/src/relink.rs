@@ -4,7 +4,7 @@
 //!
 //! A name is removed only when the other is durable: the caller syncs in between, once for many.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 
 use cairn_types::{ObjectHash, PolicyIndex};
@@ -15,9 +15,9 @@ use crate::diskfile::DiskFileEngine;
 use crate::error::DiskError;
 use crate::layout::{FileEntry, choose_files, hash_dir, partition_dir};
 use crate::partition_lock::PartitionLock;
-use crate::replication::list_suffixes;
+use crate::replication::{TOGETHER, list_suffixes, names_of};
 use crate::staged_file::{self, Linked, move_aside, open_dir, remove_dir, remove_file};
-use crate::suffix_hashes::{self, invalidating, list};
+use crate::suffix_hashes::{invalidating_durably, note_durably};
 
 /// Files of a partition that are not objects'; the locks last.
 const OWN_FILES: [&str; 4] = ["hashes.pkl", "hashes.invalid", ".lock", ".lock-replication"];
@@ -74,27 +74,85 @@ pub struct Relinked {
     pub superfluous: Vec<String>,
 }
 
-/// Gives what counts of an object its name in the new partition.
+/// Gives what counts of objects its name in the new partition, and tells of each what was done.
 pub fn link(
     disk: &Disk,
     engine: &DiskFileEngine,
-    object: &Move,
+    objects: &[Move],
     collision: Collision,
-) -> Result<Relinked, DiskError> {
-    // The new place first: the old one is then never the cleaner of the two.
-    engine.clean_up(disk, object.policy, object.to, object.hash)?;
-    engine.clean_up(disk, object.policy, object.from, object.hash)?;
-    let names = |dir: &str| match list(disk, dir) {
-        Err(DiskError::NotExist) => Ok(Vec::new()),
-        other => other,
-    };
-    let old = names(&object.old_dir())?;
-    let new = names(&object.new_dir())?;
-    let all: BTreeSet<&String> = old.iter().chain(&new).collect();
+) -> Result<Vec<Relinked>, DiskError> {
+    let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (number, object) in objects.iter().enumerate() {
+        // The new place first: the old one is then never the cleaner of the two.
+        engine.clean_up(disk, object.policy, object.to, object.hash)?;
+        engine.clean_up(disk, object.policy, object.from, object.hash)?;
+        if !names_of(disk, &object.old_dir())?.is_empty() {
+            let place = partition_dir(object.policy, object.to);
+            places.entry(place).or_default().push(number);
+        }
+    }
+    let mut done = vec![Relinked::default(); objects.len()];
+    for (place, numbers) in places {
+        for numbers in numbers.chunks(TOGETHER) {
+            let here: Vec<&Move> = numbers.iter().map(|n| &objects[*n]).collect();
+            let linked = link_into(disk, &place, &here, collision)?;
+            for (number, linked) in numbers.iter().zip(linked) {
+                done[*number] = linked;
+            }
+        }
+    }
+    for (object, done) in objects.iter().zip(&done) {
+        if done.linked > 0 {
+            engine.clean_up(disk, object.policy, object.to, object.hash)?;
+        }
+    }
+    Ok(done)
+}
+
+/// Links objects of one new partition. The notes of their suffixes are on disk before the links:
+/// after a power cut that left a link without its note, nobody would hash it again, nor link it.
+fn link_into(
+    disk: &Disk,
+    partition: &str,
+    objects: &[&Move],
+    collision: Collision,
+) -> Result<Vec<Relinked>, DiskError> {
+    let _lock = PartitionLock::acquire(disk, partition)?;
+    let mut counting = Vec::new();
+    let mut suffixes = Vec::new();
+    for object in objects {
+        let old = names_of(disk, &object.old_dir())?;
+        let new = names_of(disk, &object.new_dir())?;
+        let names = that_count(&old, &new);
+        if names.iter().any(|name| !new.contains(name)) {
+            suffixes.push(object.hash.suffix());
+        }
+        counting.push((old, names));
+    }
+    note_durably(disk, partition, &suffixes)?;
+    let linked = objects.iter().zip(counting);
+    let linked = linked.map(|(object, (old, names))| {
+        let mut done = link_files(disk, object, &names, collision);
+        if done.errors == 0 {
+            done.superfluous = old;
+        }
+        done
+    });
+    Ok(linked.collect())
+}
+
+/// Those of the old place's names that count beside the new one's.
+fn that_count(old: &[String], new: &[String]) -> Vec<String> {
+    let all: BTreeSet<&String> = old.iter().chain(new).collect();
     let files = choose_files(all.iter().filter_map(|name| FileEntry::parse(name)));
     let obsolete: BTreeSet<&str> = files.obsolete.iter().map(|e| e.name.as_str()).collect();
+    let counting = old.iter().filter(|name| !obsolete.contains(name.as_str()));
+    counting.cloned().collect()
+}
+
+fn link_files(disk: &Disk, object: &Move, names: &[String], collision: Collision) -> Relinked {
     let mut done = Relinked::default();
-    for name in old.iter().filter(|name| !obsolete.contains(name.as_str())) {
+    for name in names {
         done.files += 1;
         match link_file(disk, object, name, collision) {
             Ok(Linked::Made) => done.linked += 1,
@@ -106,15 +164,7 @@ pub fn link(
             }
         }
     }
-    if done.linked > 0 {
-        let partition = partition_dir(object.policy, object.to);
-        suffix_hashes::invalidate(disk, &partition, &object.hash.suffix())?;
-        engine.clean_up(disk, object.policy, object.to, object.hash)?;
-    }
-    if done.errors == 0 {
-        done.superfluous = old;
-    }
-    Ok(done)
+    done
 }
 
 fn link_file(
@@ -156,11 +206,27 @@ pub fn sync(disk: &Disk) -> Result<(), DiskError> {
     staged_file::sync_file_system(disk)
 }
 
-/// Removes old names, which [`link`] told; how many.
-pub fn unlink(disk: &Disk, object: &Move, names: &[String]) -> Result<usize, DiskError> {
-    let partition = partition_dir(object.policy, object.from);
+/// Removes old names, which [`link`] told, of objects of one partition; how many.
+pub fn unlink(disk: &Disk, objects: &[(Move, Vec<String>)]) -> Result<usize, DiskError> {
+    let mut removed = 0;
+    for together in objects.chunks(TOGETHER) {
+        let Some((first, _)) = together.first() else {
+            break;
+        };
+        let partition = partition_dir(first.policy, first.from);
+        let suffixes = together.iter().map(|(object, _)| object.hash.suffix());
+        let suffixes: Vec<String> = suffixes.collect();
+        let _lock = invalidating_durably(disk, &partition, &suffixes)?;
+        for ((object, names), suffix) in together.iter().zip(&suffixes) {
+            removed += unlink_one(disk, object, names)?;
+            remove_dir(disk, &format!("{partition}/{suffix}"));
+        }
+    }
+    Ok(removed)
+}
+
+fn unlink_one(disk: &Disk, object: &Move, names: &[String]) -> Result<usize, DiskError> {
     let dir = object.old_dir();
-    let _lock = invalidating(disk, &partition, &object.hash.suffix())?;
     let fd = match open_dir(disk, &dir) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(0),
@@ -170,9 +236,7 @@ pub fn unlink(disk: &Disk, object: &Move, names: &[String]) -> Result<usize, Dis
         remove_file(fd.as_fd(), name)
             .map_err(|errno| DiskError::from_errno("unlink", format!("{dir}/{name}"), errno))?;
     }
-    if remove_dir(disk, &dir) {
-        remove_dir(disk, &format!("{partition}/{}", object.hash.suffix()));
-    }
+    remove_dir(disk, &dir);
     Ok(names.len())
 }
 
@@ -198,20 +262,28 @@ pub fn remove_empty(disk: &Disk, policy: PolicyIndex, partition: u32) -> Result<
 mod tests {
     use std::fs;
     use std::path::{Path, PathBuf};
+    use std::sync::Arc;
 
     use cairn_types::{HashPath, PolicySet};
 
     use super::*;
     use crate::device_pool::{Devices, DevicesConfig};
     use crate::diskfile::DiskFileConfig;
+    use crate::machine::Machine;
+    use crate::machine::tests::Watching;
 
     const POLICY: PolicyIndex = PolicyIndex(0);
 
     fn ground() -> (tempfile::TempDir, Disk, DiskFileEngine) {
+        ground_on(None)
+    }
+
+    fn ground_on(machine: Option<Arc<dyn Machine>>) -> (tempfile::TempDir, Disk, DiskFileEngine) {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("d")).unwrap();
         let mut config = DevicesConfig::new(root.path());
         config.mount_check = false;
+        config.machine = machine;
         let disk = Devices::new(config).get("d").unwrap().disk().unwrap();
         let engine = DiskFileEngine::new(
             HashPath::new("", "x"),
@@ -234,6 +306,10 @@ mod tests {
         Move::to_power(POLICY, hash, from, 5).unwrap()
     }
 
+    fn one(disk: &Disk, engine: &DiskFileEngine, object: &Move, or: Collision) -> Relinked {
+        link(disk, engine, &[*object], or).unwrap().remove(0)
+    }
+
     const DATA: &str = "0000000005.00000.data";
     const META: &str = "0000000007.00000.meta";
     const OLD: &str = "0000000003.00000.data";
@@ -247,17 +323,42 @@ mod tests {
         for name in [DATA, META] {
             fs::write(path(root.path(), &object, 8, name), name).unwrap();
         }
-        let done = link(&disk, &engine, &object, Collision::Refuse).unwrap();
+        let done = one(&disk, &engine, &object, Collision::Refuse);
         assert_eq!((done.files, done.linked, done.errors), (2, 2, 0));
-        let done = link(&disk, &engine, &object, Collision::Refuse).unwrap();
+        let done = one(&disk, &engine, &object, Collision::Refuse);
         assert_eq!((done.files, done.linked), (2, 0));
         assert!(!remove_empty(&disk, POLICY, 8).unwrap());
         sync(&disk).unwrap();
-        assert_eq!(unlink(&disk, &object, &done.superfluous).unwrap(), 2);
+        assert_eq!(unlink(&disk, &[(object, done.superfluous)]).unwrap(), 2);
         assert!(remove_empty(&disk, POLICY, 8).unwrap());
         assert!(!root.path().join("d/objects/8").exists());
         let new = path(root.path(), &object, 16, META);
         assert_eq!(fs::read_to_string(new).unwrap(), META);
+    }
+
+    /// Links and removals alike: after a power cut between the two, the note is there.
+    #[test]
+    fn noted_before_anything_moves() {
+        let watching = Arc::new(Watching::default());
+        let (root, disk, engine) = ground_on(Some(Arc::new(watching.clone())));
+        let object = object();
+        let (old, new) = (
+            path(root.path(), &object, 8, DATA),
+            path(root.path(), &object, 16, DATA),
+        );
+        fs::write(&old, DATA).unwrap();
+        *watching.path.lock().unwrap() = new.clone();
+        let done = one(&disk, &engine, &object, Collision::Refuse);
+        let line = format!("{}\n", object.hash.suffix());
+        assert_eq!(*watching.notes.lock().unwrap(), [(line.clone(), false)]);
+        assert!(new.exists());
+        // Nothing to link, nothing to note.
+        one(&disk, &engine, &object, Collision::Refuse);
+        assert_eq!(watching.notes.lock().unwrap().len(), 1);
+        *watching.path.lock().unwrap() = old.clone();
+        unlink(&disk, &[(object, done.superfluous)]).unwrap();
+        assert_eq!(watching.notes.lock().unwrap()[1], (line, true));
+        assert!(!old.exists());
     }
 
     #[test]
@@ -266,7 +367,7 @@ mod tests {
         let object = object();
         fs::write(path(root.path(), &object, 8, OLD), "old").unwrap();
         fs::write(path(root.path(), &object, 16, DATA), "new").unwrap();
-        let done = link(&disk, &engine, &object, Collision::Refuse).unwrap();
+        let done = one(&disk, &engine, &object, Collision::Refuse);
         assert_eq!((done.files, done.linked), (0, 0));
         assert_eq!(done.superfluous, [OLD]);
     }
@@ -277,11 +378,11 @@ mod tests {
         let object = object();
         fs::write(path(root.path(), &object, 8, DATA), "old").unwrap();
         fs::write(path(root.path(), &object, 16, DATA), "new").unwrap();
-        let done = link(&disk, &engine, &object, Collision::Refuse).unwrap();
+        let done = one(&disk, &engine, &object, Collision::Refuse);
         assert_eq!((done.errors, done.superfluous.len()), (1, 0));
-        let done = link(&disk, &engine, &object, Collision::KeepNew).unwrap();
+        let done = one(&disk, &engine, &object, Collision::KeepNew);
         assert_eq!((done.errors, done.superfluous.len()), (0, 1));
-        let done = link(&disk, &engine, &object, Collision::Quarantine).unwrap();
+        let done = one(&disk, &engine, &object, Collision::Quarantine);
         assert_eq!((done.errors, done.linked), (0, 1));
         let new = path(root.path(), &object, 16, DATA);
         assert_eq!(fs::read_to_string(new).unwrap(), "old");

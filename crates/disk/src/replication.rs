@@ -25,7 +25,7 @@ use crate::object_file::{ObjectEngine, ObjectKey, OpenObject, OpenOptions};
 use crate::overflow::is_older_than;
 use crate::partition_lock::PartitionLock;
 use crate::staged_file::{make_dirs, open_dir, remove_dir, remove_file};
-use crate::suffix_hashes::{invalidate, invalidating, is_suffix, list};
+use crate::suffix_hashes::{invalidate, invalidating_durably, is_suffix, list};
 
 /// The partitions of a policy on this disk, in order. Makes the policy's directory, where rsync
 /// puts what it brings, and removes files that lie in a partition's place.
@@ -276,6 +276,9 @@ pub fn open_to_send(
     }
 }
 
+/// So many objects change under one lock, with one sync of the notes of their suffixes.
+pub(crate) const TOGETHER: usize = 64;
+
 /// The files of a partition at one moment: by suffix and object, their names in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Contents(BTreeMap<(String, ObjectHash), Vec<String>>);
@@ -313,13 +316,19 @@ impl Contents {
         only: Option<&HashSet<ObjectHash>>,
         keep: &HashSet<ObjectHash>,
     ) -> Result<usize, DiskError> {
+        let is_chosen = |hash| only.is_none_or(|only| only.contains(hash)) && !keep.contains(hash);
+        let chosen: Vec<_> = self.0.iter().filter(|((_, h), _)| is_chosen(h)).collect();
+        let dir = partition_dir(policy, partition);
         let mut removed = 0;
-        for ((suffix, hash), names) in &self.0 {
-            let is_chosen = only.is_none_or(|only| only.contains(hash)) && !keep.contains(hash);
-            if is_chosen && remove_unchanged(disk, policy, partition, *hash, names)? {
-                removed += 1;
-                let suffix = format!("{}/{suffix}", partition_dir(policy, partition));
-                remove_dir(disk, &suffix);
+        for together in chosen.chunks(TOGETHER) {
+            let mut suffixes: Vec<&String> = together.iter().map(|((s, _), _)| s).collect();
+            suffixes.dedup();
+            let _lock = invalidating_durably(disk, &dir, &suffixes)?;
+            for ((suffix, hash), names) in together {
+                if remove_files(disk, &hash_dir(policy, partition, *hash), names)? {
+                    removed += 1;
+                    remove_dir(disk, &format!("{dir}/{suffix}"));
+                }
             }
         }
         Ok(removed)
@@ -337,30 +346,49 @@ pub struct Reverted {
     pub is_durable: bool,
 }
 
-/// Removes a fragment, or a tombstone, that has been handed over, and the object's directory where
-/// nothing is left. `index`: of the fragment. `is_handoff`: none of the partition's fragments
-/// belongs here, so that metadata goes with the last one. A fragment that is not durable stays
-/// while it may become so.
+/// Removes fragments, or tombstones, that have been handed over, and the objects' directories
+/// where nothing is left. `index`: of the fragments. `is_handoff`: none of the partition's
+/// fragments belongs here, so that metadata goes with the last one. A fragment that is not durable
+/// stays while it may become so.
 pub fn purge(
     disk: &Disk,
     engine: &DiskFileEngine,
     policy: PolicyIndex,
     partition: u32,
+    reverted: &[Reverted],
+    index: Option<u32>,
+    is_handoff: bool,
+) -> Result<(), DiskError> {
+    let dir = partition_dir(policy, partition);
+    for together in reverted.chunks(TOGETHER) {
+        for one in together {
+            engine.clean_up(disk, policy, partition, one.hash)?;
+        }
+        let suffixes: Vec<String> = together.iter().map(|one| one.hash.suffix()).collect();
+        let _lock = invalidating_durably(disk, &dir, &suffixes)?;
+        for (one, suffix) in together.iter().zip(&suffixes) {
+            let object = hash_dir(policy, partition, one.hash);
+            purge_one(disk, engine, &object, one, index, is_handoff)?;
+            remove_dir(disk, &format!("{dir}/{suffix}"));
+        }
+    }
+    Ok(())
+}
+
+fn purge_one(
+    disk: &Disk,
+    engine: &DiskFileEngine,
+    dir: &str,
     reverted: &Reverted,
     index: Option<u32>,
     is_handoff: bool,
 ) -> Result<(), DiskError> {
-    engine.clean_up(disk, policy, partition, reverted.hash)?;
-    let dir = hash_dir(policy, partition, reverted.hash);
-    let suffix = reverted.hash.suffix();
-    let partition = partition_dir(policy, partition);
-    let _lock = invalidating(disk, &partition, &suffix)?;
-    let fd = match open_dir(disk, &dir) {
+    let fd = match open_dir(disk, dir) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(()),
         Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
     };
-    let names = names_of(disk, &dir)?;
+    let names = names_of(disk, dir)?;
     let entries: Vec<FileEntry> = names.iter().filter_map(|n| FileEntry::parse(n)).collect();
     let mut data = entries.iter().filter(|e| e.fragment_index().is_some());
     let is_last = match (data.next(), data.next()) {
@@ -388,9 +416,7 @@ pub fn purge(
             DiskError::from_errno("unlink", format!("{dir}/{}", entry.name), errno)
         })?;
     }
-    if remove_dir(disk, &dir) {
-        remove_dir(disk, &format!("{partition}/{suffix}"));
-    }
+    remove_dir(disk, dir);
     Ok(())
 }
 
@@ -413,12 +439,16 @@ pub(crate) fn remove_unchanged(
     hash: ObjectHash,
     names: &[String],
 ) -> Result<bool, DiskError> {
-    let dir = hash_dir(policy, partition, hash);
-    let _lock = invalidating(disk, &partition_dir(policy, partition), &hash.suffix())?;
-    if names_of(disk, &dir)? != names {
+    let partition_dir = partition_dir(policy, partition);
+    let _lock = invalidating_durably(disk, &partition_dir, &[hash.suffix()])?;
+    remove_files(disk, &hash_dir(policy, partition, hash), names)
+}
+
+fn remove_files(disk: &Disk, dir: &str, names: &[String]) -> Result<bool, DiskError> {
+    if names_of(disk, dir)? != names {
         return Ok(false);
     }
-    let fd = match open_dir(disk, &dir) {
+    let fd = match open_dir(disk, dir) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(true),
         Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
@@ -427,7 +457,7 @@ pub(crate) fn remove_unchanged(
         remove_file(fd.as_fd(), name)
             .map_err(|errno| DiskError::from_errno("unlink", format!("{dir}/{name}"), errno))?;
     }
-    Ok(remove_dir(disk, &dir))
+    Ok(remove_dir(disk, dir))
 }
 
 /// Removes a partition in which no object is left; false where there is one.
@@ -448,8 +478,10 @@ pub fn remove_partition(
             return Ok(false);
         }
     }
-    // What is left are hashes and locks.
-    for name in list(disk, &dir)? {
+    // What is left are hashes and locks: the hashes go before the notes of what has changed in them.
+    let mut names = list(disk, &dir)?;
+    names.sort_by(|one, other| other.cmp(one));
+    for name in names {
         let is_ours = name.starts_with("hashes.") || name.starts_with(".lock");
         if is_ours {
             let removed = remove_file(fd.as_fd(), &name);

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use cairn_formats::pickle::{self, Value};
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
 use md5::{Digest, Md5};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::device_pool::Disk;
@@ -131,21 +131,43 @@ pub(crate) fn invalidating<'a>(
     suffix: &str,
 ) -> Result<(PartitionLock<'a>, Option<OwnedFd>), DiskError> {
     let lock = PartitionLock::acquire(disk, partition_dir)?;
-    let noted = append_invalid(disk, partition_dir, suffix)?;
+    let noted = append_invalid(disk, partition_dir, &[suffix])?;
     Ok((lock, noted))
 }
 
-/// As [`invalidating`], with the note on disk.
-pub(crate) fn invalidating_durably<'a>(
+/// As [`invalidating`] for many suffixes, with the notes on disk. Whatever is then moved or
+/// removed, no power cut leaves a `hashes.pkl` that tells of it as it was.
+pub(crate) fn invalidating_durably<'a, S: AsRef<str>>(
     disk: &'a Disk,
     partition_dir: &str,
-    suffix: &str,
+    suffixes: &[S],
 ) -> Result<PartitionLock<'a>, DiskError> {
-    let (lock, noted) = invalidating(disk, partition_dir, suffix)?;
-    if let Some(noted) = noted {
-        durable(disk, 1, || fsync(disk, noted.as_fd()))?;
-    }
+    let lock = PartitionLock::acquire(disk, partition_dir)?;
+    note_durably(disk, partition_dir, suffixes)?;
     Ok(lock)
+}
+
+/// Notes on disk that suffixes change, with one sync. Under the partition's lock only.
+pub(crate) fn note_durably<S: AsRef<str>>(
+    disk: &Disk,
+    partition_dir: &str,
+    suffixes: &[S],
+) -> Result<(), DiskError> {
+    if suffixes.is_empty() {
+        return Ok(());
+    }
+    let path = format!("{partition_dir}/{INVALID}");
+    let is_new = rustix::fs::statat(disk.fd(), &*path, AtFlags::empty()).is_err();
+    let Some(noted) = append_invalid(disk, partition_dir, suffixes)? else {
+        return Ok(());
+    };
+    durable(disk, 1, || fsync(disk, noted.as_fd()))?;
+    if is_new {
+        let dir = open_dir(disk, partition_dir)
+            .map_err(|errno| DiskError::from_errno("open", partition_dir, errno))?;
+        durable(disk, 1, || fsync(disk, dir.as_fd()))?;
+    }
+    Ok(())
 }
 
 /// Notes that a suffix has to be hashed again.
@@ -153,10 +175,19 @@ pub fn invalidate(disk: &Disk, partition_dir: &str, suffix: &str) -> Result<(), 
     invalidating(disk, partition_dir, suffix).map(drop)
 }
 
+/// As [`invalidate`] for many suffixes, with the notes on disk.
+pub fn invalidate_durably(
+    disk: &Disk,
+    partition_dir: &str,
+    suffixes: &[String],
+) -> Result<(), DiskError> {
+    invalidating_durably(disk, partition_dir, suffixes).map(drop)
+}
+
 fn append_invalid(
     disk: &Disk,
     partition_dir: &str,
-    suffix: &str,
+    suffixes: &[impl AsRef<str>],
 ) -> Result<Option<OwnedFd>, DiskError> {
     let path = format!("{partition_dir}/{INVALID}");
     let error = |errno| DiskError::from_errno("append", &*path, errno);
@@ -168,10 +199,12 @@ fn append_invalid(
         Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(error(errno)),
     };
-    let mut line = [0; 4];
-    line[..3].copy_from_slice(suffix.as_bytes().get(..3).unwrap_or(b"???"));
-    line[3] = b'\n';
-    rustix::io::write(&file, &line).map_err(error)?;
+    let mut lines = Vec::with_capacity(4 * suffixes.len());
+    for suffix in suffixes {
+        lines.extend_from_slice(suffix.as_ref().as_bytes().get(..3).unwrap_or(b"???"));
+        lines.push(b'\n');
+    }
+    rustix::io::write(&file, &lines).map_err(error)?;
     Ok(Some(file))
 }
 

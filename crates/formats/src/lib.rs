@@ -1,4 +1,4 @@
-//! Formats that come from outside: conf files, Python pickles, ranges, conditions, listings.
+//! Formats that come from outside: conf files, Python pickles, ranges, conditions, listings, signatures.
 //!
 //! Layer 0: no tokio, no files, no clock. Every parser here takes bytes from a network or a disk
 //! and must answer with a value or an error, in bounded memory, whatever they are. May depend on
@@ -7,6 +7,7 @@
 pub mod acl;
 pub mod conditional;
 pub mod content_type;
+pub mod hmac;
 pub mod ini;
 pub mod json_ascii;
 pub mod listing;

@@ -4,9 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use hmac::{Hmac, KeyInit, Mac};
-use sha1::Sha1;
-
+use crate::hmac;
 use crate::ini::{Conf, ConfError};
 
 /// Realms by upper-case name.
@@ -151,11 +149,7 @@ impl Signed<'_> {
             "{}\n{}\n{}\n{}\n{}",
             self.method, self.path, self.timestamp, self.nonce, self.user_key
         );
-        let mut mac = <Hmac<Sha1> as KeyInit>::new_from_slice(realm_key.as_bytes())
-            .expect("HMAC takes keys of any length");
-        mac.update(message.as_bytes());
-        let digest = mac.finalize().into_bytes();
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        hmac::hex(&hmac::sha1(realm_key.as_bytes(), message.as_bytes()))
     }
 }
 

@@ -10,10 +10,10 @@ use aes::Aes128;
 use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use cairn_formats::hmac;
 use cbc::cipher::block_padding::Pkcs7;
 use cbc::cipher::{BlockModeDecrypt, BlockModeEncrypt, KeyIvInit};
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use subtle::ConstantTimeEq;
 
 const VERSION: u8 = 0x80;
 /// Bytes around the ciphertext.
@@ -56,10 +56,6 @@ impl Fernet {
         Some(Fernet::new(key))
     }
 
-    fn mac(&self) -> Hmac<Sha256> {
-        Hmac::new_from_slice(&self.sign).expect("HMAC takes keys of any length")
-    }
-
     pub(crate) fn seal(&self, message: &[u8], now: u64, iv: [u8; 16]) -> String {
         let encryptor = cbc::Encryptor::<Aes128>::new(&self.encrypt.into(), &iv.into());
         let ciphertext = encryptor.encrypt_padded_vec::<Pkcs7>(message);
@@ -68,9 +64,8 @@ impl Fernet {
         token.extend_from_slice(&now.to_be_bytes());
         token.extend_from_slice(&iv);
         token.extend_from_slice(&ciphertext);
-        let mut mac = self.mac();
-        mac.update(&token);
-        token.extend_from_slice(&mac.finalize().into_bytes());
+        let signature = hmac::sha256(&self.sign, &token);
+        token.extend_from_slice(&signature);
         URL_SAFE.encode(token)
     }
 
@@ -88,10 +83,10 @@ impl Fernet {
             return None;
         }
         let (signed, signature) = bytes.split_at(bytes.len() - 32);
-        let mut mac = self.mac();
-        mac.update(signed);
-        // In constant time.
-        mac.verify_slice(signature).ok()?;
+        let is_ours = hmac::sha256(&self.sign, signed).ct_eq(signature);
+        if !bool::from(is_ours) {
+            return None;
+        }
         let iv: [u8; 16] = signed[9..25].try_into().ok()?;
         let decryptor = cbc::Decryptor::<Aes128>::new(&self.encrypt.into(), &iv.into());
         let message = decryptor.decrypt_padded_vec::<Pkcs7>(&signed[25..]).ok()?;

@@ -91,8 +91,8 @@ fn ring_ips(ring: &LoadedRing, port: u16) -> Vec<IpAddr> {
             (&device.ip, device.port),
             (&device.replication_ip, device.replication_port),
         ] {
-            if let (true, Ok(ip)) = (of == port, host.parse()) {
-                ips.push(ip);
+            if of == port {
+                ips.extend(ring.ips(host));
             }
         }
     }

@@ -6,7 +6,7 @@
 //! for a slow device waits on that device's port alone, and each port has its own `max_clients`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -39,23 +39,27 @@ impl PerPort {
             Some(host) => ("ring_ip", host),
             None => ("bind_ip", section.str_or("bind_ip", "0.0.0.0")),
         };
-        let host = host.trim().trim_matches(['[', ']']);
-        let resolved = || Some((host, 0).to_socket_addrs().ok()?.next()?.ip());
-        let ring_ip = host.parse().ok().or_else(resolved);
+        let ring_ip = cairn_peer::look_up(host.trim()).into_iter().next();
         Ok(Some(PerPort {
             ring_ip: ring_ip.ok_or_else(|| section.bad(option, "expected an address"))?,
             check_interval: section.seconds_or("ring_check_interval", 15.0)?,
         }))
     }
 
+    /// Blocks where the ring has hosts' names.
     pub(crate) fn ports_of(&self, ring: &Ring) -> BTreeSet<u16> {
+        let is_own = |ip: IpAddr| match self.ring_ip.is_unspecified() {
+            true => listen::is_own(ip),
+            false => ip == self.ring_ip,
+        };
+        let hosts: BTreeSet<&str> = ring.devices().map(|device| device.ip.as_str()).collect();
+        let own = hosts
+            .into_iter()
+            .filter(|host| cairn_peer::look_up(host).into_iter().any(is_own));
+        let own: BTreeSet<&str> = own.collect();
         let devices = ring.devices();
-        let own = devices.filter(|device| match device.ip.parse::<IpAddr>() {
-            Ok(ip) if self.ring_ip.is_unspecified() => listen::is_own(ip),
-            Ok(ip) => ip == self.ring_ip,
-            Err(_) => false,
-        });
-        own.map(|device| device.port).collect()
+        let devices = devices.filter(|device| own.contains(device.ip.as_str()));
+        devices.map(|device| device.port).collect()
     }
 }
 
@@ -182,7 +186,13 @@ mod tests {
     #[test]
     fn ports_of_this_node() {
         let mut builder = RingBuilder::new(4, 1.0, 0).unwrap();
-        for (ip, port) in [("10.0.0.1", 6201), ("10.0.0.1", 6202), ("10.0.0.2", 6203)] {
+        let devices = [
+            ("10.0.0.1", 6201),
+            ("10.0.0.1", 6202),
+            ("10.0.0.2", 6203),
+            ("localhost", 6204),
+        ];
+        for (ip, port) in devices {
             builder
                 .add_dev(NewDevice {
                     id: None,
@@ -219,5 +229,6 @@ mod tests {
         assert_eq!(of("10.0.0.1"), [6201, 6202]);
         assert_eq!(of("10.0.0.2"), [6203]);
         assert!(of("10.0.0.3").is_empty());
+        assert_eq!(of("127.0.0.1"), [6204]);
     }
 }

@@ -7,6 +7,7 @@
 pub mod backends;
 pub mod error_limit;
 pub mod fan_out;
+pub mod hosts;
 pub mod nodes;
 pub mod put;
 pub mod quorum;
@@ -17,6 +18,7 @@ pub mod two_phase;
 pub use backends::{Answered, Backends, Network};
 pub use cairn_http::client::CallError;
 pub use error_limit::ErrorLimiter;
+pub use hosts::look_up;
 pub use nodes::{Node, Nodes};
 pub use reach::Reach;
 pub use rings::{LoadedRing, Rings, RingsError};

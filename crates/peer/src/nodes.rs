@@ -15,6 +15,8 @@ use crate::rings::LoadedRing;
 pub struct Node {
     pub device: Arc<Device>,
     pub address: SocketAddr,
+    /// Where other servers reach it over the replication network.
+    pub replication_address: SocketAddr,
     /// Replica number of a primary, position of a handoff.
     pub index: usize,
     pub handoff: bool,

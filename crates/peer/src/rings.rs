@@ -2,7 +2,7 @@
 //! device's address at hand.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -13,6 +13,7 @@ use cairn_types::{HashPath, PolicyIndex, PolicySet};
 use thiserror::Error;
 use tracing::{info, warn};
 
+use crate::hosts::Hosts;
 use crate::nodes::Node;
 
 /// A ring that cannot be loaded at start.
@@ -26,16 +27,41 @@ pub struct RingsError {
 /// One state of one ring, with addresses resolved.
 pub struct LoadedRing {
     ring: Arc<Ring>,
-    addresses: BTreeMap<u32, SocketAddr>,
+    hosts: Hosts,
+    addresses: BTreeMap<u32, Addresses>,
     /// Made when first asked for; `None` where it is no other network.
     over_replication: OnceLock<Option<Arc<LoadedRing>>>,
 }
 
+/// Of a device: for clients, and over the replication network.
+#[derive(Clone, Copy)]
+struct Addresses {
+    own: SocketAddr,
+    replication: SocketAddr,
+}
+
+impl Addresses {
+    fn of(device: &Device, hosts: &Hosts) -> Option<Addresses> {
+        let ip = hosts.ip(&device.ip)?;
+        let replication = hosts.ip(&device.replication_ip).unwrap_or(ip);
+        Some(Addresses {
+            own: SocketAddr::new(ip, device.port),
+            replication: SocketAddr::new(replication, device.replication_port),
+        })
+    }
+}
+
 impl LoadedRing {
+    /// Looks up the names of hosts, where the ring has names. Blocks then.
     pub fn new(ring: Arc<Ring>) -> Self {
+        let hosts = Hosts::of(&ring, None);
+        LoadedRing::with_hosts(ring, hosts)
+    }
+
+    fn with_hosts(ring: Arc<Ring>, hosts: Hosts) -> Self {
         let mut addresses = BTreeMap::new();
         for device in ring.devices() {
-            match resolve(device) {
+            match Addresses::of(device, &hosts) {
                 Some(address) => {
                     addresses.insert(device.id, address);
                 }
@@ -47,6 +73,7 @@ impl LoadedRing {
         }
         LoadedRing {
             ring,
+            hosts,
             addresses,
             over_replication: OnceLock::new(),
         }
@@ -56,13 +83,19 @@ impl LoadedRing {
     pub fn over_replication(self: &Arc<Self>) -> Arc<LoadedRing> {
         let made = self.over_replication.get_or_init(|| {
             let ring = self.ring.over_replication()?;
-            Some(Arc::new(LoadedRing::new(Arc::new(ring))))
+            let hosts = self.hosts.clone();
+            Some(Arc::new(LoadedRing::with_hosts(Arc::new(ring), hosts)))
         });
         made.as_ref().unwrap_or(self).clone()
     }
 
     pub fn ring(&self) -> &Ring {
         &self.ring
+    }
+
+    /// All addresses of a host of this ring's, which may be a name.
+    pub fn ips(&self, host: &str) -> Vec<IpAddr> {
+        self.hosts.ips(host)
     }
 
     /// The partition of an account, container or object.
@@ -83,10 +116,11 @@ impl LoadedRing {
             .primaries(partition)
             .into_iter()
             .filter_map(|primary| {
-                let address = *self.addresses.get(&primary.device.id)?;
+                let addresses = self.addresses.get(&primary.device.id)?;
                 Some(Node {
                     device: primary.device,
-                    address,
+                    address: addresses.own,
+                    replication_address: addresses.replication,
                     index: primary.index,
                     handoff: false,
                 })
@@ -103,10 +137,11 @@ impl LoadedRing {
                      handoff_index,
                      device,
                  }| {
-                    let address = *self.addresses.get(&device.id)?;
+                    let addresses = self.addresses.get(&device.id)?;
                     Some(Node {
                         device,
-                        address,
+                        address: addresses.own,
+                        replication_address: addresses.replication,
                         index: handoff_index,
                         handoff: true,
                     })
@@ -115,17 +150,6 @@ impl LoadedRing {
             .take(count)
             .collect()
     }
-}
-
-/// A device's address: names are looked up once per ring load.
-fn resolve(device: &Device) -> Option<SocketAddr> {
-    if let Ok(ip) = device.ip.parse::<IpAddr>() {
-        return Some(SocketAddr::new(ip, device.port));
-    }
-    (device.ip.as_str(), device.port)
-        .to_socket_addrs()
-        .ok()?
-        .next()
 }
 
 struct Followed {
@@ -143,16 +167,35 @@ impl Followed {
 
     fn refresh(&self) {
         match self.file.refresh(Instant::now()) {
-            Ok(false) => {}
+            Ok(false) => self.look_up_again(),
             Ok(true) => {
                 info!(ring = %self.file.path().display(), "ring reloaded");
+                let ring = self.file.get();
+                let hosts = Hosts::of(&ring, Some(&self.loaded.load().hosts));
                 self.loaded
-                    .store(Arc::new(LoadedRing::new(self.file.get())));
+                    .store(Arc::new(LoadedRing::with_hosts(ring, hosts)));
             }
             Err(error) => {
                 warn!(ring = %self.file.path().display(), %error, "ring not reloaded; the old one stays in use");
             }
         }
+    }
+}
+
+impl Followed {
+    /// A host may have moved, and its name with it.
+    fn look_up_again(&self) {
+        let loaded = self.loaded.load_full();
+        if !loaded.hosts.are_old() {
+            return;
+        }
+        let hosts = Hosts::of(&loaded.ring, Some(&loaded.hosts));
+        if !hosts.mean_the_same(&loaded.hosts) {
+            info!(ring = %self.file.path().display(), "hosts of the ring have other addresses");
+        }
+        let ring = loaded.ring.clone();
+        self.loaded
+            .store(Arc::new(LoadedRing::with_hosts(ring, hosts)));
     }
 }
 
@@ -190,10 +233,42 @@ impl Rings {
         Some(self.objects.get(&policy)?.loaded.load_full())
     }
 
-    /// Looks at every ring file and loads those that changed. Blocks on the disk.
+    /// Looks at every ring file and loads those that changed; looks up hosts' names again where
+    /// that was some time ago. Blocks on the disk and on name servers.
     pub fn refresh(&self) {
         self.account.refresh();
         self.container.refresh();
         self.objects.values().for_each(Followed::refresh);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosts::tests::ring_of;
+
+    #[test]
+    fn hosts_by_name() {
+        let pairs = [("localhost", "127.0.0.1"), ("127.0.0.2", "localhost")];
+        let ring = Arc::new(LoadedRing::new(Arc::new(ring_of(&pairs))));
+        let loopback = ring.ips("localhost");
+        assert!(loopback.iter().any(IpAddr::is_loopback));
+        let all = |ring: &LoadedRing| -> Vec<Node> {
+            let mut nodes = ring.primaries(0);
+            nodes.extend(ring.handoffs(0, 9));
+            nodes.sort_by_key(|node| node.device.id);
+            nodes
+        };
+        let [one, two] = &all(&ring)[..] else {
+            panic!("two devices")
+        };
+        assert_eq!(one.address, SocketAddr::new(loopback[0], 6200));
+        assert_eq!(one.replication_address, ([127, 0, 0, 1], 6300).into());
+        assert_eq!(two.replication_address, SocketAddr::new(loopback[0], 6300));
+        let [one, two] = &all(&ring.over_replication())[..] else {
+            panic!("two devices")
+        };
+        assert_eq!(one.address, ([127, 0, 0, 1], 6300).into());
+        assert_eq!(two.address, SocketAddr::new(loopback[0], 6300));
     }
 }

@@ -35,6 +35,7 @@ fn node(address: SocketAddr) -> Node {
     Node {
         device: Arc::new(device),
         address,
+        replication_address: address,
         index: 0,
         handoff: false,
     }

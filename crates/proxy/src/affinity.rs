@@ -266,6 +266,7 @@ mod tests {
         Node {
             device: Arc::new(device),
             address: ([127, 0, 0, 1], 6200).into(),
+            replication_address: ([127, 0, 0, 1], 6200).into(),
             index: 0,
             handoff,
         }

@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cairn_formats::hmac;
 use cairn_http::params::Params;
 use cairn_http::{
     AccountInfo, Body, ContainerInfo, Context, Cors, DevicePlace, InfoFuture, InfoSource,
     PolicyUsage, Response, respond,
 };
 use cairn_types::{PolicyIndex, PolicySet, ServerKind, StoragePolicy, Timestamp};
-use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, Method, StatusCode};
-use sha1::Sha1;
 use subtle::ConstantTimeEq;
 
 use crate::app::Proxy;
@@ -209,15 +208,8 @@ impl Proxy {
 }
 
 fn info_signature(key: &str, method: &str, expires: &str) -> String {
-    let Ok(mut mac) = Hmac::<Sha1>::new_from_slice(key.as_bytes()) else {
-        return String::new();
-    };
-    mac.update(format!("{method}\n{expires}\n/info").as_bytes());
-    mac.finalize()
-        .into_bytes()
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect()
+    let message = format!("{method}\n{expires}\n/info");
+    hmac::hex(&hmac::sha1(key.as_bytes(), message.as_bytes()))
 }
 
 impl InfoSource for Proxy {

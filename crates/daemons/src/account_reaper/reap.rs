@@ -308,7 +308,7 @@ impl AccountReaper {
 
     async fn get(&self, node: &Node, request: Request) -> Option<(StatusCode, HeaderMap, Bytes)> {
         let patience = self.config.patience;
-        let address = calls::replication_address(node);
+        let address = node.replication_address;
         let (head, body) = self
             .backends
             .call(address, request, patience)

@@ -132,7 +132,7 @@ fn options() {
         AccountReaperConfig::read(&section).map_err(|error| error.to_string())
     };
     let defaults = read(&[]).unwrap();
-    assert_eq!(defaults.own.port, Some(6202));
+    assert_eq!(Some(defaults.own), OwnAddress::of("0.0.0.0", Some(6202)));
     assert_eq!(defaults.interval, Duration::from_secs(3600));
     assert_eq!(defaults.concurrency, 25);
     assert!(

@@ -225,7 +225,7 @@ impl ContainerSharder {
 
     /// Devices that hold containers already: shards go there, too.
     async fn find_local(&self, ring: &LoadedRing) -> Vec<Arc<Device>> {
-        let own = self.config.replication.own.replicated_devices(ring.ring());
+        let own = self.config.replication.own.replicated_devices(ring);
         let root = self.pool.devices().to_owned();
         let found = blocking(move || {
             let holds = |device: &Arc<Device>| {

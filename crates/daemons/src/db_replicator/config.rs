@@ -1,6 +1,5 @@
 //! `[account-replicator]` and `[container-replicator]`: names, units and defaults are Swift's.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -108,20 +107,15 @@ pub(crate) const fn default_port(kind: DbKind) -> u16 {
 
 /// `bind_ip` and `bind_port` of the section, or of `[DEFAULT]`.
 pub(crate) fn own_address(section: &Section, default_port: u16) -> Result<OwnAddress, ConfError> {
-    let ip = match section.str_or("bind_ip", "0.0.0.0").trim() {
-        "" => None,
-        text => {
-            let ip: IpAddr = text
-                .parse()
-                .map_err(|_| section.bad("bind_ip", "expected an address of this machine"))?;
-            Some(ip).filter(|ip| !ip.is_unspecified())
-        }
-    };
     let port = section.u64_or("bind_port", default_port.into())?;
     let port = u16::try_from(port).map_err(|_| section.bad("bind_port", "expected 1 to 65535"))?;
-    Ok(OwnAddress {
-        ip,
-        port: Some(port).filter(|port| *port != 0),
+    let port = Some(port).filter(|port| *port != 0);
+    let own = OwnAddress::of(section.str_or("bind_ip", "0.0.0.0"), port);
+    own.ok_or_else(|| {
+        section.bad(
+            "bind_ip",
+            "expected an address of this machine, or a name that has one",
+        )
     })
 }
 
@@ -170,8 +164,7 @@ mod tests {
     #[test]
     fn options() {
         let defaults = read(&[]).unwrap();
-        assert_eq!(defaults.own.port, Some(6201));
-        assert_eq!(defaults.own.ip, None);
+        assert_eq!(Some(defaults.own), OwnAddress::of("0.0.0.0", Some(6201)));
         assert_eq!(defaults.rsync_module, "{replication_ip}::container");
         assert_eq!(defaults.handoff_delete, None);
         let set = read(&[
@@ -183,7 +176,7 @@ mod tests {
             ("whole_databases", "rows"),
         ]);
         let set = set.unwrap();
-        assert_eq!(set.own.port, Some(6011));
+        assert_eq!(Some(set.own), OwnAddress::of("127.0.0.1", Some(6011)));
         assert_eq!(set.interval, Duration::from_secs(7));
         assert_eq!(set.handoff_delete, Some(2));
         assert_eq!(set.rsync_module, "{ip}::container_{device}");

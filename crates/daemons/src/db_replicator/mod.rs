@@ -193,7 +193,7 @@ impl DbReplicator {
 
     /// This node's devices, as far as they are wanted.
     fn devices(&self, ring: &LoadedRing, only: &OnlyThese) -> Vec<Arc<Device>> {
-        let mut devices = self.config.own.replicated_devices(ring.ring());
+        let mut devices = self.config.own.replicated_devices(ring);
         if devices.is_empty() {
             error!(
                 kind = self.config.kind.as_str(),

@@ -55,7 +55,7 @@ impl Peer<'_> {
             cairn_index::DbKind::Container => "container-replicator",
         };
         headers.insert(USER_AGENT, calls::user_agent(agent));
-        let address = calls::replication_address(self.node);
+        let address = self.node.replication_address;
         self.call(address, request, patience).await
     }
 

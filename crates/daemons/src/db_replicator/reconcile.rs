@@ -145,7 +145,7 @@ impl DbReplicator {
             Some(&container),
             None,
         );
-        let own = self.config.own.replicated_devices(ring.ring());
+        let own = self.config.own.replicated_devices(&ring);
         let primaries = ring.primaries(partition);
         let device = primaries
             .iter()

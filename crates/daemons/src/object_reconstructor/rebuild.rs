@@ -225,7 +225,7 @@ impl Rebuilder {
         if let Ok(preferences) = HeaderValue::try_from(preferences) {
             headers.insert("x-backend-fragment-preferences", preferences);
         }
-        let address = calls::replication_address(node);
+        let address = node.replication_address;
         let called = self.backends.call(address, request, self.node_timeout);
         match called.await {
             Ok(response) => Some(response),

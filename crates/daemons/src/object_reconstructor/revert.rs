@@ -107,12 +107,9 @@ impl Pass {
         let (policy, partition) = (part.policy, part.partition);
         let (index, is_handoff) = (job.index, job.primary.is_none());
         let purged = part.device.write(move |disk| {
-            for reverted in &reverted {
-                purge(
-                    disk, &engine, policy, partition, reverted, index, is_handoff,
-                )?;
-            }
-            Ok(())
+            purge(
+                disk, &engine, policy, partition, &reverted, index, is_handoff,
+            )
         });
         purged.await?;
         self.count(|stats| stats.reverted += count);

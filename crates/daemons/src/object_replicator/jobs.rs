@@ -1,6 +1,5 @@
 //! What there is to do: each partition on each of our devices, and who else should have it.
 
-use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use cairn_types::{PolicyIndex, PolicyKind};
 use tracing::{error, warn};
 
 use super::pass::Pass;
+use crate::local::OwnAddress;
 
 /// One partition on one device.
 #[derive(Clone)]
@@ -124,18 +124,11 @@ pub(crate) async fn own_devices(
     port: Option<u16>,
     ring: &LoadedRing,
 ) -> Vec<Arc<RingDevice>> {
-    let devices: Vec<_> = ring.ring().devices().cloned().collect();
     let ring_ip = ring_ip.to_owned();
     // Names are looked up.
-    let own = own_thread::blocking(move || {
-        let own = OwnAddress::of(&ring_ip);
-        let is_own = |device: &Arc<RingDevice>| {
-            port.is_none_or(|port| port == device.replication_port)
-                && own.is(&device.replication_ip)
-        };
-        devices.into_iter().filter(is_own).collect()
-    });
-    own.await.unwrap_or_default()
+    let own = own_thread::blocking(move || OwnAddress::of(&ring_ip, port)).await;
+    own.flatten()
+        .map_or_else(Vec::new, |own| own.replicated_devices(ring))
 }
 
 fn job(
@@ -161,53 +154,4 @@ fn job(
         is_handoff: nodes.len() == before,
         nodes,
     })
-}
-
-/// What `ring_ip` says about which addresses are ours.
-enum OwnAddress {
-    /// Any of this machine.
-    Any,
-    Those(Vec<IpAddr>),
-}
-
-impl OwnAddress {
-    fn of(ring_ip: &str) -> Self {
-        match resolve(ring_ip) {
-            ips if ips.iter().any(IpAddr::is_unspecified) => OwnAddress::Any,
-            ips => OwnAddress::Those(ips),
-        }
-    }
-
-    fn is(&self, host: &str) -> bool {
-        resolve(host).iter().any(|ip| match self {
-            // An address is this machine's where a socket can be bound to it.
-            OwnAddress::Any => UdpSocket::bind((*ip, 0)).is_ok(),
-            OwnAddress::Those(own) => own.contains(ip),
-        })
-    }
-}
-
-fn resolve(host: &str) -> Vec<IpAddr> {
-    let host = host.trim_matches(['[', ']']);
-    if let Ok(ip) = host.parse() {
-        return vec![ip];
-    }
-    let found = (host, 0).to_socket_addrs();
-    found.map_or_else(
-        |_| Vec::new(),
-        |all| all.map(|address| address.ip()).collect(),
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn own_addresses() {
-        let any = OwnAddress::of("0.0.0.0");
-        assert!(any.is("127.0.0.1") && !any.is("203.0.113.9"));
-        let one = OwnAddress::of("127.0.0.2");
-        assert!(one.is("127.0.0.2") && !one.is("127.0.0.1"));
-    }
 }

@@ -5,6 +5,8 @@ use cairn_types::{HashPath, PolicySet};
 use super::*;
 use crate::device_pool::{Devices, DevicesConfig};
 use crate::diskfile::DiskFileConfig;
+use crate::machine::Machine;
+use crate::machine::tests::Watching;
 use crate::metadata::Metadata;
 use crate::object_file::Durability;
 use crate::suffix_hashes::get_hashes;
@@ -18,10 +20,15 @@ struct World {
 }
 
 fn world() -> World {
+    world_on(None)
+}
+
+fn world_on(machine: Option<Arc<dyn Machine>>) -> World {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("d")).unwrap();
     let mut config = DevicesConfig::new(root.path());
     config.mount_check = false;
+    config.machine = machine;
     World {
         disk: Devices::new(config).get("d").unwrap().disk().unwrap(),
         engine: DiskFileEngine::new(
@@ -194,4 +201,50 @@ fn a_file_in_a_partitions_place_is_removed() {
     assert_eq!(list_partitions(&world.disk, POLICY).unwrap(), [7]);
     assert!(!objects.join("9").exists());
     assert!(objects.join("auditor_status_ALL.json").exists());
+}
+
+/// What is handed over goes after the note of it is on disk.
+#[test]
+fn removed_after_it_is_noted() {
+    let watching = Arc::new(Watching::default());
+    let world = world_on(Some(Arc::new(watching.clone())));
+    let (o, p) = (world.put("o", 1), world.delete("p", 5));
+    let root = world.disk.path().to_owned();
+    let hashed = || get_hashes(&world.disk, &world.engine, POLICY, 7, &[], true).unwrap();
+    let path = |hash| root.join(hash_dir(POLICY, 7, hash));
+    let noted = |hash: ObjectHash| {
+        *watching.path.lock().unwrap() = path(hash);
+        watching.notes.lock().unwrap().clear();
+    };
+    hashed();
+
+    noted(o);
+    let only = HashSet::from([o]);
+    let contents = world.contents();
+    let removed = contents.remove(&world.disk, POLICY, 7, Some(&only), &HashSet::new());
+    assert_eq!(removed.unwrap(), 1);
+    let line = |hash: ObjectHash| format!("{}\n", hash.suffix());
+    assert_eq!(*watching.notes.lock().unwrap(), [(line(o), true)]);
+    assert!(!path(o).exists());
+    hashed();
+
+    noted(p);
+    let reverted = Reverted {
+        hash: p,
+        data: ts(5),
+        meta: ts(5),
+        is_durable: true,
+    };
+    purge(
+        &world.disk,
+        &world.engine,
+        POLICY,
+        7,
+        &[reverted],
+        None,
+        true,
+    )
+    .unwrap();
+    assert_eq!(*watching.notes.lock().unwrap(), [(line(p), true)]);
+    assert!(!path(p).exists());
 }

@@ -6,9 +6,8 @@
 //! bytes exported from this very TLS session (RFC 8446, 7.5), the controller first: whoever sits
 //! between two sessions has two different exports, and can pass on neither proof.
 
-use hmac::{Hmac, KeyInit, Mac};
+use cairn_formats::hmac;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use sha2::Sha256;
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -124,11 +123,10 @@ pub(super) fn proof<Data>(
     role: &[u8],
 ) -> Result<Proof, WireError> {
     let export = connection.export_keying_material([0u8; 32], EXPORT_LABEL, None)?;
-    let mut mac =
-        Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes keys of any length");
-    mac.update(role);
-    mac.update(&export);
-    Ok(mac.finalize().into_bytes().into())
+    Ok(hmac::sha256(
+        secret.as_bytes(),
+        &[role, &export[..]].concat(),
+    ))
 }
 
 pub(super) const CONTROLLER: &[u8] = b"controller";

@@ -3,17 +3,11 @@
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hmac::{Hmac, KeyInit, Mac};
+use cairn_formats::hmac::sha256 as hmac;
 use sha2::{Digest, Sha256};
 
 /// The hash that stands for a body that is not hashed.
 pub(super) const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
-
-fn hmac(key: &[u8], data: &[u8]) -> [u8; 32] {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-    mac.update(data);
-    mac.finalize().into_bytes().into()
-}
 
 fn hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len() * 2);

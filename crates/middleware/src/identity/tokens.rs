@@ -14,10 +14,9 @@ use std::sync::{Mutex, RwLock};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use cairn_formats::hmac::sha256_of_parts;
 use cairn_formats::ini::Section;
-use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
-use sha2::Sha256;
 use subtle::ConstantTimeEq;
 use tracing::{error, warn};
 
@@ -53,7 +52,8 @@ pub(super) struct Token {
 impl Tokens {
     pub(super) fn read(section: &Section, env: &FilterEnv) -> Result<Tokens, FilterError> {
         let hash_path = &env.hash_path;
-        let derive = |purpose: &[u8]| hmac(purpose, &[&hash_path.prefix, &hash_path.suffix]);
+        let derive =
+            |purpose: &[u8]| sha256_of_parts(purpose, &[&hash_path.prefix, &hash_path.suffix]);
         let key = match section.get("fernet_key").filter(|key| !key.is_empty()) {
             Some(text) => Fernet::from_text(text).ok_or_else(|| {
                 let remedy = "expected 32 bytes in URL-safe base64";
@@ -145,21 +145,11 @@ impl Tokens {
     }
 
     fn proof(&self, person: &Person) -> [u8; 32] {
-        hmac(
+        sha256_of_parts(
             &self.proof_key,
             &[person.id.as_bytes(), person.secret.bytes()],
         )
     }
-}
-
-/// HMAC-SHA256 over parts, each after its length.
-fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
-    let mut mac: Hmac<Sha256> = Hmac::new_from_slice(key).expect("HMAC takes keys of any length");
-    for part in parts {
-        mac.update(&(part.len() as u64).to_be_bytes());
-        mac.update(part);
-    }
-    mac.finalize().into_bytes().into()
 }
 
 /// Tokens ended before their time, by audit id, with the second they would have expired.

@@ -14,12 +14,11 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
+use cairn_formats::hmac::sha256_of_parts;
 use cairn_formats::ini::Section;
 use flate2::Compression;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
-use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
 use subtle::ConstantTimeEq;
 use tracing::warn;
 
@@ -78,7 +77,7 @@ impl Tokens {
         }
         let derive = |purpose: &[u8]| {
             let parts = [secret.prefix.as_slice(), &secret.suffix];
-            hmac(purpose, &parts)
+            sha256_of_parts(purpose, &parts)
         };
         Ok(Tokens {
             prefix: prefix.to_owned(),
@@ -159,18 +158,8 @@ impl Tokens {
     fn proof(&self, account_user: &str, user: &User, prefixes: &[String]) -> [u8; 32] {
         let groups = user.groups(account_user, prefixes).join(",");
         let parts = [account_user, user.key(), &user.url, &groups];
-        hmac(&self.proof_key, &parts.map(str::as_bytes))
+        sha256_of_parts(&self.proof_key, &parts.map(str::as_bytes))
     }
-}
-
-/// HMAC-SHA256 over parts, each after its length.
-fn hmac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
-    let mut mac: Hmac<Sha256> = Hmac::new_from_slice(key).expect("HMAC takes keys of any length");
-    for part in parts {
-        mac.update(&(part.len() as u64).to_be_bytes());
-        mac.update(part);
-    }
-    mac.finalize().into_bytes().into()
 }
 
 fn compress(bytes: &[u8]) -> Option<Vec<u8>> {

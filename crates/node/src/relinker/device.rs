@@ -125,6 +125,18 @@ impl Task {
         Ok(file)
     }
 
+    /// The objects of a partition that belong into another one.
+    fn moves(&self, disk: &Disk, partition: u32) -> Result<Vec<Move>, DiskError> {
+        let mut moves = Vec::new();
+        for suffix in list_suffixes(disk, self.policy, partition)? {
+            let hashes = list_hashes(disk, self.policy, partition, &suffix)?;
+            moves.extend(hashes.into_iter().filter_map(|hash| {
+                Move::to_power(self.policy, hash, partition, self.next_part_power)
+            }));
+        }
+        Ok(moves)
+    }
+
     fn partition(
         &self,
         disk: &Disk,
@@ -134,14 +146,10 @@ impl Task {
     ) -> Result<(), DiskError> {
         let mut linked_into = BTreeSet::new();
         let mut superfluous = Vec::new();
-        for suffix in list_suffixes(disk, self.policy, partition)? {
-            for hash in list_hashes(disk, self.policy, partition, &suffix)? {
-                let power = self.next_part_power;
-                let Some(object) = Move::to_power(self.policy, hash, partition, power) else {
-                    continue;
-                };
-                pace.step();
-                let done = relink::link(disk, &self.engine, &object, self.collision)?;
+        for objects in self.moves(disk, partition)?.chunks(pace.at_once()) {
+            pace.step(objects.len());
+            let linked = relink::link(disk, &self.engine, objects, self.collision)?;
+            for (object, done) in objects.iter().zip(linked) {
                 totals.hash_dirs += 1;
                 totals.files += done.files;
                 totals.linked += done.linked;
@@ -150,20 +158,18 @@ impl Task {
                     linked_into.insert(object.to);
                 }
                 if self.step == Step::Cleanup && !done.superfluous.is_empty() {
-                    superfluous.push((object, done.superfluous));
+                    superfluous.push((*object, done.superfluous));
                 }
             }
         }
         if !superfluous.is_empty() {
             relink::sync(disk)?;
         }
-        for (object, names) in superfluous {
-            match relink::unlink(disk, &object, &names) {
-                Ok(removed) => totals.removed += removed,
-                Err(error) => {
-                    totals.errors += 1;
-                    warn!(device = disk.name(), %error, "old names stay");
-                }
+        match relink::unlink(disk, &superfluous) {
+            Ok(removed) => totals.removed += removed,
+            Err(error) => {
+                totals.errors += 1;
+                warn!(device = disk.name(), %error, "old names stay");
             }
         }
         // The upper half has nothing to be cleaned up: it is hashed while relinking.
@@ -185,6 +191,12 @@ impl Task {
     }
 }
 
+/// So many objects are linked together at most.
+const TOGETHER: usize = 64;
+
+/// The longest wait between two objects, in seconds.
+const GAP_MAX: f64 = 86_400.0;
+
 /// So many objects a second.
 struct Pace {
     gap: Duration,
@@ -194,7 +206,7 @@ struct Pace {
 impl Pace {
     fn new(per_second: f64) -> Pace {
         let gap = match per_second > 0.0 {
-            true => Duration::try_from_secs_f64(1.0 / per_second).unwrap_or_default(),
+            true => Duration::from_secs_f64((1.0 / per_second).min(GAP_MAX)),
             false => Duration::ZERO,
         };
         Pace {
@@ -203,11 +215,20 @@ impl Pace {
         }
     }
 
-    fn step(&mut self) {
+    /// How many objects may be taken together: no more than a second's.
+    fn at_once(&self) -> usize {
+        match self.gap.is_zero() {
+            true => TOGETHER,
+            false => (1.0 / self.gap.as_secs_f64()).clamp(1.0, TOGETHER as f64) as usize,
+        }
+    }
+
+    /// Waits until so many may be taken.
+    fn step(&mut self, objects: usize) {
         if self.gap.is_zero() {
             return;
         }
         thread::sleep(self.next.saturating_duration_since(Instant::now()));
-        self.next = Instant::now() + self.gap;
+        self.next = Instant::now() + self.gap.mul_f64(objects as f64);
     }
 }

@@ -114,7 +114,7 @@ impl Inner {
             return response;
         };
         let linked = device
-            .write(move |disk| relink::link(disk, &engine, &object, Collision::Refuse))
+            .write(move |disk| relink::link(disk, &engine, &[object], Collision::Refuse))
             .await;
         if let Err(error) = linked {
             let name = &*key.name;

@@ -44,9 +44,9 @@ impl Inner {
                     .map(|(suffix, hash)| (Value::Str(suffix), hash.to_value()));
                 return Ok(dumps(&Value::Dict(pairs.collect())));
             }
-            for suffix in &suffixes {
-                suffix_hashes::invalidate(disk, &partition_dir(policy, partition), suffix)?;
-            }
+            // Whoever says so is done with these, and may remove its own.
+            let dir = partition_dir(policy, partition);
+            suffix_hashes::invalidate_durably(disk, &dir, &suffixes)?;
             Ok(dumps(&Value::None))
         });
         let pickle = pickle.await?;

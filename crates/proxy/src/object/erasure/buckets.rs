@@ -285,6 +285,7 @@ mod tests {
         Node {
             device: Arc::new(device),
             address: "127.0.0.1:6000".parse().unwrap(),
+            replication_address: "127.0.0.1:6000".parse().unwrap(),
             index: id as usize,
             handoff: false,
         }

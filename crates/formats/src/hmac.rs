@@ -1,0 +1,61 @@
+//! HMACs: digests that only whoever knows a key can make, of what formats, tokens and logins sign.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha1::Sha1;
+use sha2::Sha256;
+
+fn keyed<M: KeyInit>(key: &[u8]) -> M {
+    M::new_from_slice(key).expect("HMAC takes keys of any length")
+}
+
+/// HMAC-SHA1 of a message.
+pub fn sha1(key: &[u8], message: &[u8]) -> [u8; 20] {
+    let mut mac: Hmac<Sha1> = keyed(key);
+    mac.update(message);
+    mac.finalize().into_bytes().into()
+}
+
+/// HMAC-SHA256 of a message.
+pub fn sha256(key: &[u8], message: &[u8]) -> [u8; 32] {
+    let mut mac: Hmac<Sha256> = keyed(key);
+    mac.update(message);
+    mac.finalize().into_bytes().into()
+}
+
+/// HMAC-SHA256 over parts, each after its length in eight bytes: no two lists of parts are the same
+/// message.
+pub fn sha256_of_parts(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac: Hmac<Sha256> = keyed(key);
+    for part in parts {
+        mac.update(&(part.len() as u64).to_be_bytes());
+        mac.update(part);
+    }
+    mac.finalize().into_bytes().into()
+}
+
+/// In lower case.
+pub fn hex(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From RFC 2202 and RFC 4231, the second case of each.
+    #[test]
+    fn known_answers() {
+        let message = b"what do ya want for nothing?";
+        let expected = "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79";
+        assert_eq!(hex(&sha1(b"Jefe", message)), expected);
+        let expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
+        assert_eq!(hex(&sha256(b"Jefe", message)), expected);
+    }
+
+    #[test]
+    fn parts_are_apart() {
+        let of = |parts: &[&[u8]]| sha256_of_parts(b"", parts);
+        assert_ne!(of(&[b"a", b"bc"]), of(&[b"ab", b"c"]));
+        assert_eq!(of(&[b"a"]), sha256(b"", b"\0\0\0\0\0\0\0\x01a"));
+    }
+}
