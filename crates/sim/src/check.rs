@@ -12,10 +12,12 @@ use md5::{Digest, Md5};
 use serde_json::Value;
 
 use crate::cluster::{Cluster, Kind, hash_path};
+use crate::fragments;
 use crate::load::{ACCOUNT, COMES_AND_GOES, CONTAINER_MARK, CONTAINERS, Trouble, look};
 use crate::model::{
     Change, Model, Name, ON_ITS_WAY, Seen, Write, allowed, by, is_certain, may_be_hearsay,
 };
+use crate::policies::{FRAGMENTS_INDEX, policy_of};
 use crate::shared::{NODES, lock};
 
 /// What one replica lists, and the objects and bytes it says it has.
@@ -69,6 +71,10 @@ pub(crate) async fn all(
         }
     }
     check_replicas(cluster, model, &objects, &mut wrong);
+    if cluster.shared.has_fragments {
+        fragments::check(cluster, model, &objects, &mut wrong);
+    }
+    check_updates(cluster, &mut wrong);
     let mut counts = BTreeMap::new();
     for container in CONTAINERS {
         let rows = check_listing(cluster, container, model, &objects, &mut wrong).await;
@@ -98,14 +104,17 @@ fn check_object(
     }
 }
 
-/// The files of each object on a node: names, and the content's MD5.
-fn files_of(device: &Path) -> BTreeMap<String, BTreeMap<String, String>> {
+/// An object's files: their names, and each content's MD5.
+pub(crate) type Files = BTreeMap<String, String>;
+
+/// The files of each of a policy's objects on a node, by the hash of its name.
+pub(crate) fn files_of(device: &Path, policy: PolicyIndex) -> BTreeMap<String, Files> {
     let mut found = BTreeMap::new();
     let list = |path: &Path| -> Vec<std::path::PathBuf> {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
         entries.map(|entry| entry.path()).collect()
     };
-    for partition in list(&device.join("objects")) {
+    for partition in list(&device.join(policy.dir("objects"))) {
         for suffix in list(&partition) {
             for hash in list(&suffix) {
                 let files = list(&hash);
@@ -118,10 +127,7 @@ fn files_of(device: &Path) -> BTreeMap<String, BTreeMap<String, String>> {
                     cairn_types::ObjectHash(digest).hex()
                 };
                 let files = files.iter().map(|f| (name(f), md5(f))).collect();
-                let files = that_count(files);
-                if !files.is_empty() {
-                    found.insert(name(&hash), files);
-                }
+                found.insert(name(&hash), files);
             }
         }
     }
@@ -129,11 +135,11 @@ fn files_of(device: &Path) -> BTreeMap<String, BTreeMap<String, String>> {
 }
 
 /// Without what is obsolete: a power cut may bring removed files back, which nobody minds.
-fn that_count(mut files: BTreeMap<String, String>) -> BTreeMap<String, String> {
+fn that_count(mut files: Files) -> Files {
     let is_whole = |name: &String| name.ends_with(".data") || name.ends_with(".ts");
     // Names begin with their times.
     let Some(newest) = files.keys().rev().find(|name| is_whole(name)).cloned() else {
-        return BTreeMap::new();
+        return Files::new();
     };
     let is_object = newest.ends_with(".data");
     let meta = files
@@ -149,12 +155,22 @@ fn that_count(mut files: BTreeMap<String, String>) -> BTreeMap<String, String> {
 
 /// All primaries have the same files of each object, and nobody else has any.
 fn check_replicas(cluster: &Cluster, model: &Model, objects: &Objects, wrong: &mut Vec<String>) {
-    let nodes: Vec<_> = (0..NODES).map(|n| files_of(&cluster.device(n))).collect();
+    let nodes: Vec<BTreeMap<String, Files>> = (0..NODES)
+        .map(|node| {
+            let files = files_of(&cluster.device(node), PolicyIndex(0)).into_iter();
+            let files = files.map(|(hash, files)| (hash, that_count(files)));
+            files.filter(|(_, files)| !files.is_empty()).collect()
+        })
+        .collect();
     let Some(ring) = cluster.rings().object(PolicyIndex(0)) else {
         return;
     };
+    let has_fragments = cluster.shared.has_fragments;
     for (name, seen) in objects {
         let (container, object) = name;
+        if policy_of(container, has_fragments) != PolicyIndex(0) {
+            continue;
+        }
         let hash = hash_path()
             .hash(ACCOUNT, Some(container), Some(object))
             .hex();
@@ -192,9 +208,14 @@ fn check_replicas(cluster: &Cluster, model: &Model, objects: &Objects, wrong: &m
             ));
         }
     }
+}
+
+fn check_updates(cluster: &Cluster, wrong: &mut Vec<String>) {
     for node in 0..NODES {
-        let folders = fs::read_dir(cluster.device(node).join("async_pending"));
-        let folders = folders.into_iter().flatten().flatten();
+        let folders = [PolicyIndex(0), FRAGMENTS_INDEX].into_iter();
+        let folders = folders.map(|policy| cluster.device(node).join(policy.dir("async_pending")));
+        let folders =
+            folders.flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
         let files = folders.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten());
         let count = files.count();
         if count > 0 {
@@ -385,7 +406,7 @@ fn check_databases(
 }
 
 /// Are listings, and the expirer's queue, sure to know?
-fn must_be_listed(cluster: &Cluster, writes: &[Write]) -> bool {
+pub(crate) fn must_be_listed(cluster: &Cluster, writes: &[Write]) -> bool {
     is_certain(writes) && !may_have_been_replaced(cluster, writes)
 }
 

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use bytes::Bytes;
 use cairn_types::Timestamp;
 
 use crate::shared::lock;
@@ -99,6 +100,8 @@ pub(crate) struct Model {
     pub(crate) objects: Histories,
     /// The container that comes and goes; its ETag is the mark it was made with.
     pub(crate) container: Histories,
+    /// What was sent, by its ETag.
+    pub(crate) contents: Mutex<BTreeMap<String, Bytes>>,
     /// It is made and removed one after the other: its times are the proxies' own.
     pub(crate) one_by_one: tokio::sync::Mutex<()>,
 }
