@@ -30,6 +30,9 @@ pub(crate) struct Options {
     /// A build without optimisation: made sooner, slower after
     #[arg(long)]
     pub(crate) debug: bool,
+    /// One of the containers is erasure-coded
+    #[arg(long)]
+    pub(crate) fragments: bool,
     /// Go on after a seed that fails
     #[arg(long)]
     pub(crate) keep_going: bool,
@@ -45,6 +48,7 @@ impl Options {
             jobs: None,
             plant: None,
             debug: false,
+            fragments: false,
             keep_going: false,
         }
     }
@@ -63,6 +67,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     command.args(["--jobs", &jobs.to_string()]);
     if let Some(bug) = &options.plant {
         command.args(["--plant", bug]);
+    }
+    if options.fragments {
+        command.arg("--fragments");
     }
     if options.keep_going {
         command.arg("--keep-going");

@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use cairn_daemons::{
     AuditOnly, AuditorConfig, AuditorParts, ContainerUpdater, ContainerUpdaterConfig, DbReplicator,
     DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer,
-    ObjectExpirerConfig, ObjectReplicator, ObjectUpdater, Only, ReplicatorConfig, ReplicatorParts,
-    UpdaterConfig, Written,
+    ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, Only,
+    ReconstructorConfig, ReplicatorConfig, ReplicatorParts, UpdaterConfig, Written,
 };
 use cairn_disk::{
     Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, FallocateReserve, machine::Machine,
@@ -74,17 +74,20 @@ pub(crate) enum Pass {
     ContainerUpdater,
     ObjectAuditor,
     ObjectReplicator,
+    /// Where there are fragments.
+    ObjectReconstructor,
     ObjectExpirer,
 }
 
 impl Pass {
-    pub(crate) const ALL: [Pass; 7] = [
+    pub(crate) const ALL: [Pass; 8] = [
         Pass::ObjectUpdater,
         Pass::ContainerReplicator,
         Pass::AccountReplicator,
         Pass::ContainerUpdater,
         Pass::ObjectAuditor,
         Pass::ObjectReplicator,
+        Pass::ObjectReconstructor,
         Pass::ObjectExpirer,
     ];
 }
@@ -100,6 +103,7 @@ pub(crate) struct Node {
     container_updater: Arc<ContainerUpdater>,
     auditor: Arc<ObjectAuditor>,
     replicator: Arc<ObjectReplicator>,
+    reconstructor: Option<Arc<ObjectReconstructor>>,
     expirer: Arc<ObjectExpirer>,
 }
 
@@ -113,6 +117,11 @@ impl Node {
             Pass::ContainerUpdater => self.container_updater.once().await,
             Pass::ObjectAuditor => drop(self.auditor.once(&AuditOnly::default()).await),
             Pass::ObjectReplicator => drop(self.replicator.once(&Only::default()).await),
+            Pass::ObjectReconstructor => {
+                if let Some(reconstructor) = &self.reconstructor {
+                    reconstructor.once(&Only::default()).await;
+                }
+            }
             Pass::ObjectExpirer => drop(self.expirer.once().await),
         }
     }
@@ -120,6 +129,7 @@ impl Node {
 
 pub(crate) struct Cluster {
     pub(crate) shared: Arc<Shared>,
+    policies: Arc<PolicySet>,
     pub(crate) rings: ClusterRings,
     wires: Arc<Wires>,
     root: PathBuf,
@@ -131,12 +141,14 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn start(
         shared: Arc<Shared>,
+        policies: Arc<PolicySet>,
         rings: ClusterRings,
         root: &Path,
     ) -> Result<Arc<Self>> {
         let wires = Wires::new(shared.clone());
         let mut cluster = Cluster {
             shared,
+            policies,
             rings,
             wires,
             root: root.to_owned(),
@@ -193,7 +205,7 @@ impl Cluster {
             section: Section::from_pairs("app:proxy-server", &options),
             policy_sections: Default::default(),
             constraints: Arc::new(Constraints::default()),
-            policies: Arc::new(PolicySet::single()),
+            policies: self.policies.clone(),
             hash_path: hash_path(),
             rings: self.rings.of(machine).clone(),
             swift_info: Arc::new(SwiftInfo::default()),
@@ -253,7 +265,7 @@ impl Cluster {
         let node = life.node;
         let root = self.root.join(format!("n{node}"));
         let clock = self.clock(node);
-        let (policies, hash_path) = (Arc::new(PolicySet::single()), hash_path());
+        let (policies, hash_path) = (self.policies.clone(), hash_path());
         let backends = self.backends(node, life.alive.clone());
         let rings = self.rings.of(node);
         let devices = Devices::new(DevicesConfig {
@@ -264,7 +276,7 @@ impl Cluster {
             ..DevicesConfig::new(&root)
         });
         let pool = IndexPool::new(self.index_config(life, &root));
-        let mut object = ObjectServerConfig::new(hash_path.clone(), PolicySet::single());
+        let mut object = ObjectServerConfig::new(hash_path.clone(), (*policies).clone());
         object.clock = clock.clone();
         let mut container = ContainerServerConfig::new(hash_path.clone(), policies.clone());
         (container.mount_check, container.fallocate_reserve) = (false, None);
@@ -302,6 +314,19 @@ impl Cluster {
             ("node_timeout", "3"),
             ("http_timeout", "10"),
         ];
+        let parts = ReplicatorParts {
+            engine: engine.clone(),
+            policies: policies.clone(),
+            rings: rings.clone(),
+            devices: devices.clone(),
+            backends: backends.clone(),
+            clock: clock.clone(),
+        };
+        let reconstructor = self.shared.has_fragments.then(|| {
+            let config = ReconstructorConfig::read(&objects("object-reconstructor", &patience))?;
+            Ok::<_, anyhow::Error>(ObjectReconstructor::new(config, parts.clone()))
+        });
+        let reconstructor = reconstructor.transpose()?;
         Ok(Node {
             updater: ObjectUpdater::new(
                 UpdaterConfig::read(&objects("object-updater", &[("node_timeout", "3")]))?,
@@ -336,15 +361,9 @@ impl Cluster {
             ),
             replicator: ObjectReplicator::new(
                 ReplicatorConfig::read(&objects("object-replicator", &patience))?,
-                ReplicatorParts {
-                    engine,
-                    policies: policies.clone(),
-                    rings: rings.clone(),
-                    devices: devices.clone(),
-                    backends: backends.clone(),
-                    clock: clock.clone(),
-                },
+                parts.clone(),
             ),
+            reconstructor,
             expirer: ObjectExpirer::new(
                 ObjectExpirerConfig::read(
                     &objects("object-expirer", &[("dequeue_from_legacy", "yes")]),

@@ -3,7 +3,8 @@
 //! Every fsync of object files comes here and notes what it makes durable: of a file its content
 //! and attributes, of a directory the names in it. A power cut keeps that; of everything else each
 //! part is kept or lost by a throw of dice: a name that was not synced, a removal that was not
-//! synced, content that was not synced (there, or empty). Nothing is kept in any order but that of
+//! synced, content that was not synced (there, or empty). A file that was renamed within its folder
+//! has its old name or its new one. Nothing is kept in any order but that of
 //! the syncs, which is less than file systems promise.
 //!
 //! A database survives as its files were at its last synced commit, or as they are now; SQLite's
@@ -18,7 +19,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::XattrFlags;
+use cairn_types::Timestamp;
+use rustix::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use crate::shared::Dice;
@@ -33,6 +35,8 @@ const DATABASES: [&str; 2] = ["accounts", "containers"];
 struct Content {
     bytes: Bytes,
     attributes: Vec<(String, Bytes)>,
+    /// When it was written, in seconds; of files that were synced, by the node's clock.
+    modified: i64,
 }
 
 /// What is on a disk after a power cut.
@@ -84,7 +88,22 @@ fn content_at(path: &Path) -> io::Result<Content> {
         attributes.push((name.to_owned(), Arc::new(value)));
     }
     attributes.sort();
-    Ok(Content { bytes, attributes })
+    Ok(Content {
+        bytes,
+        attributes,
+        modified: fs::metadata(path)?.mtime(),
+    })
+}
+
+fn times(modified: i64) -> Timestamps {
+    let at = Timespec {
+        tv_sec: modified,
+        tv_nsec: 0,
+    };
+    Timestamps {
+        last_access: at,
+        last_modification: at,
+    }
 }
 
 fn names_in(path: &Path) -> io::Result<BTreeMap<String, Name>> {
@@ -101,14 +120,39 @@ fn names_in(path: &Path) -> io::Result<BTreeMap<String, Name>> {
     Ok(names)
 }
 
+/// Files that were given another name in their folder: each has the one name or the other, and
+/// which one is thrown for. True: it is this.
+fn renamed<'a>(
+    now: &'a BTreeMap<String, Name>,
+    synced: &'a BTreeMap<String, Name>,
+    dice: &Dice,
+) -> BTreeMap<&'a String, bool> {
+    let mut renamed = BTreeMap::new();
+    let is_file = |is: &Name| !is.is_folder;
+    for (new, is) in now
+        .iter()
+        .filter(|(name, is)| is_file(is) && !synced.contains_key(*name))
+    {
+        let old = synced.iter();
+        let mut old = old.filter(|(name, was)| *was == is && !now.contains_key(*name));
+        if let Some((old, _)) = old.next() {
+            let has_new = dice.coin();
+            renamed.insert(new, has_new);
+            renamed.insert(old, !has_new);
+        }
+    }
+    renamed
+}
+
 impl Durable {
-    /// Notes an fsync.
-    pub(crate) fn sync(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    /// Notes an fsync, at `now` by the node's clock.
+    pub(crate) fn sync(&mut self, fd: BorrowedFd<'_>, now: Timestamp) -> io::Result<()> {
         let stat = rustix::fs::fstat(fd)?;
         let path = path_of(fd);
         if fs::metadata(&path)?.is_dir() {
             self.folders.insert(stat.st_ino, names_in(&path)?);
         } else {
+            rustix::fs::futimens(fd, &times(now.secs() as i64))?;
             self.files.insert(stat.st_ino, content_at(&path)?);
         }
         Ok(())
@@ -178,13 +222,19 @@ impl Durable {
             None => BTreeMap::new(),
         };
         let mut kept = BTreeMap::new();
+        let renamed = renamed(&now, synced, dice);
         let all: BTreeSet<&String> = now.keys().chain(synced.keys()).collect();
         for name in all {
             if DATABASES.contains(&name.as_str()) {
                 continue;
             }
             let (is, was) = (now.get(name), synced.get(name));
-            let chosen = if is == was || dice.coin() { is } else { was };
+            let chosen = match renamed.get(name) {
+                Some(true) => is.or(was),
+                Some(false) => None,
+                None if is == was || dice.coin() => is,
+                None => was,
+            };
             let Some(chosen) = chosen else { continue };
             let at = path.map(|path| path.join(name));
             let at = at.filter(|_| is == Some(chosen));
@@ -297,6 +347,8 @@ fn write_folder(path: &Path, entries: &BTreeMap<String, Entry>) -> io::Result<()
                 for (name, value) in &content.attributes {
                     rustix::fs::setxattr(&path, name.as_str(), value, XattrFlags::empty())?;
                 }
+                let times = times(content.modified);
+                rustix::fs::utimensat(rustix::fs::CWD, &path, &times, AtFlags::empty())?;
             }
         }
     }

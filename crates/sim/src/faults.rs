@@ -142,7 +142,10 @@ impl Misfortune {
             53..57 if self.may_rot => self.rot(),
             57..60 if self.may_be_replaced => self.replace()?,
             60..100 => {
-                let pass = OFTEN[dice.index(OFTEN.len())];
+                let mut pass = OFTEN[dice.index(OFTEN.len())];
+                if pass == Pass::ObjectReplicator && shared.has_fragments && dice.coin() {
+                    pass = Pass::ObjectReconstructor;
+                }
                 if let Some(running) = cluster.node(node) {
                     shared.log(|| format!("n{node}: {pass:?}"));
                     tokio::spawn(async move { running.pass(pass).await });
@@ -200,10 +203,9 @@ impl Misfortune {
     fn rot(&self) {
         let shared = &self.cluster.shared;
         let mut files = Vec::new();
-        data_files(
-            &self.cluster.device(self.victim).join("objects"),
-            &mut files,
-        );
+        for policy in ["objects", "objects-1"] {
+            data_files(&self.cluster.device(self.victim).join(policy), &mut files);
+        }
         files.sort();
         if files.is_empty() {
             return;

@@ -158,7 +158,8 @@ impl Machine for OfLife {
 
     fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.0.begin_sync()?;
-        lock(&self.0.durable).sync(file)
+        let now = self.0.shared.now(self.0.node);
+        lock(&self.0.durable).sync(file, now)
     }
 
     fn write(&self, _bytes: u64) -> io::Result<()> {

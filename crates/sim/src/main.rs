@@ -9,10 +9,12 @@ mod check;
 mod cluster;
 mod disk;
 mod faults;
+mod fragments;
 mod life;
 mod load;
 mod model;
 mod network;
+mod policies;
 mod rings;
 mod run;
 mod shared;
@@ -49,6 +51,9 @@ struct Options {
     /// A bug to find, or `all` in turn (a build with the feature `plant` only)
     #[arg(long)]
     plant: Option<String>,
+    /// One of the containers keeps fragments of its objects instead of replicas
+    #[arg(long)]
+    fragments: bool,
     /// Go on after a seed that fails
     #[arg(long)]
     keep_going: bool,
@@ -86,7 +91,7 @@ fn simulate(options: &Options) -> Result<bool> {
         None => {}
     }
     let scratch = scratch()?;
-    let rings = RingSets::make(scratch.path())?;
+    let rings = RingSets::make(scratch.path(), options.fragments)?;
     if let Some(seed) = options.seed {
         let outcome = run::seed(seed, &rings, scratch.path(), true)?;
         for line in &outcome.lines {
@@ -180,7 +185,7 @@ fn every_bug(options: &Options) -> Result<bool> {
     for bug in cairn_types::plant::Plant::ALL {
         plant(bug.name())?;
         let scratch = scratch()?;
-        let rings = RingSets::make(scratch.path())?;
+        let rings = RingSets::make(scratch.path(), options.fragments)?;
         let mut found = None;
         for seed in options.first..options.first + options.seeds {
             let outcome = run::seed(seed, &rings, scratch.path(), false)?;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use bytes::Bytes;
 use cairn_types::Timestamp;
 
 use crate::shared::lock;
@@ -99,6 +100,8 @@ pub(crate) struct Model {
     pub(crate) objects: Histories,
     /// The container that comes and goes; its ETag is the mark it was made with.
     pub(crate) container: Histories,
+    /// What was sent, by its ETag.
+    pub(crate) contents: Mutex<BTreeMap<String, Bytes>>,
     /// It is made and removed one after the other: its times are the proxies' own.
     pub(crate) one_by_one: tokio::sync::Mutex<()>,
 }
@@ -193,6 +196,18 @@ pub(crate) fn is_certain(writes: &[Write]) -> bool {
         .is_none_or(|newest| newest.is_acknowledged)
 }
 
+/// Clocks differ by less, and no longer is a row on its way, in ticks.
+pub(crate) const ON_ITS_WAY: u64 = 10 * 100_000;
+
+/// May accounts know of a write that no container knows of any more? One replica took it, told an
+/// account server as each does, and was on the disk that was `replaced` since. Of what was
+/// acknowledged, or was written before that, others have the container too.
+pub(crate) fn may_be_hearsay(writes: &[Write], replaced: Option<Timestamp>) -> bool {
+    let until = replaced.map(|at| at.plus_ticks(ON_ITS_WAY));
+    let mut unanswered = writes.iter().rev().take_while(|w| !w.is_acknowledged);
+    until.is_some_and(|until| unanswered.any(|w| w.at <= until))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,6 +264,21 @@ mod tests {
         );
         writes.push(write(3, post("y"), true));
         assert_eq!(allowed(&writes, LATER), [seen("a", Some("y"))]);
+    }
+
+    #[test]
+    fn what_only_a_replaced_disk_had_is_hearsay() {
+        let mut writes = vec![write(1, put("a"), true)];
+        let replaced = Some(Timestamp::from_secs(30));
+        assert!(!may_be_hearsay(&writes, replaced));
+        writes.push(write(20, Change::Delete, false));
+        assert!(may_be_hearsay(&writes, replaced));
+        assert!(!may_be_hearsay(&writes, None));
+        assert!(!may_be_hearsay(&writes, Some(Timestamp::from_secs(9))));
+        writes.push(write(50, put("b"), true));
+        assert!(!may_be_hearsay(&writes, replaced));
+        writes.push(write(60, Change::Delete, false));
+        assert!(!may_be_hearsay(&writes, replaced));
     }
 
     #[test]

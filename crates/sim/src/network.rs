@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_http::{Body, BodyError, Handler, Request, Response};
+use cairn_http::{Body, BodyError, Handler, Interim, Request, Response};
 use cairn_peer::{Answered, CallError, Network};
 use futures_util::StreamExt;
 use futures_util::stream;
@@ -41,6 +41,14 @@ pub(crate) struct Port {
     pub(crate) wires: Arc<Wires>,
     pub(crate) machine: usize,
     pub(crate) alive: Arc<AtomicBool>,
+}
+
+/// From one machine to another.
+#[derive(Clone, Copy)]
+struct Way {
+    from: usize,
+    to: usize,
+    takes: Duration,
 }
 
 /// What becomes of one call.
@@ -142,9 +150,21 @@ impl Wires {
                 reason: "connection refused".to_owned(),
             });
         }
-        let request = over_the_wire(request, fate.request_breaks);
+        let interim = request.extensions().get::<Interim>().cloned();
+        let mut request = over_the_wire(request, fate.request_breaks);
         if fate.doubled {
             self.send_again(&server, &request, fate.again);
+        }
+        let is_silent = Arc::new(AtomicBool::new(false));
+        if let Some(interim) = interim {
+            let way = Way {
+                from: to,
+                to: from,
+                takes: fate.back,
+            };
+            let interim = self.clone().interims(interim, way, &server, &is_silent);
+            request.extensions_mut().insert(interim);
+            request = self.clone().while_connected(request, from, to);
         }
         let alive = server.alive.clone();
         let called = async move { server.handler.call(request).await };
@@ -161,13 +181,57 @@ impl Wires {
         self.shared
             .log(|| format!("{what} {}", response.status().as_u16()));
         sleep(fate.back).await;
-        if self.is_cut(to, from) || fate.answer_lost {
+        if self.is_cut(to, from) || fate.answer_lost || is_silent.load(Ordering::Relaxed) {
             self.shared.log(|| format!("{what} answer lost"));
             return std::future::pending().await;
         }
         let (parts, body) = response.into_parts();
         let body = until_down(broken_after(body, fate.answer_breaks), alive);
         Ok(Response::from_parts(parts, body))
+    }
+
+    /// What the server says before its answer comes as late as that, and is lost as that is; then
+    /// nothing more comes.
+    fn interims(
+        self: Arc<Self>,
+        caller: Interim,
+        way: Way,
+        server: &Server,
+        is_silent: &Arc<AtomicBool>,
+    ) -> Interim {
+        let (alive, is_silent) = (server.alive.clone(), is_silent.clone());
+        Interim::new(move |headers| {
+            let (wires, alive, is_silent) = (self.clone(), alive.clone(), is_silent.clone());
+            let (caller, headers) = (caller.clone(), headers.clone());
+            let drop = lock(&wires.shared.network).drop;
+            let is_lost = wires.shared.network_dice.per_mille(drop);
+            tokio::spawn(async move {
+                sleep(way.takes).await;
+                if wires.is_cut(way.from, way.to) || is_lost || !alive.load(Ordering::Relaxed) {
+                    is_silent.store(true, Ordering::Relaxed);
+                }
+                if !is_silent.load(Ordering::Relaxed) {
+                    caller.send(&headers);
+                }
+            });
+        })
+    }
+
+    /// A body that is sent piece by piece for as long as the two can talk.
+    fn while_connected(self: Arc<Self>, request: Request, from: usize, to: usize) -> Request {
+        request.map(|body| {
+            let length = body.length();
+            let pieces = chunks(body).then(move |piece| {
+                let wires = self.clone();
+                async move {
+                    if wires.is_cut(from, to) {
+                        std::future::pending::<()>().await;
+                    }
+                    piece
+                }
+            });
+            Body::from_stream(Box::pin(pieces), length)
+        })
     }
 
     fn send_again(&self, server: &Server, request: &Request, after: Duration) {

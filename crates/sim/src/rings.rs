@@ -9,9 +9,10 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Result, ensure};
 use cairn_peer::Rings;
 use cairn_ring::{FormatVersion, NewDevice, RebalanceOptions, RingBuilder, Seed};
-use cairn_types::PolicySet;
+use cairn_types::{PolicyIndex, PolicySet};
 
 use crate::cluster::{Kind, address};
+use crate::policies::{FRAGMENTS_INDEX, policies};
 use crate::shared::{MACHINES, NODES};
 
 const PART_POWER: u32 = 2;
@@ -20,6 +21,9 @@ const REPLICAS: f64 = 3.0;
 /// Ring files that all seeds share.
 pub(crate) struct RingSets {
     folder: PathBuf,
+    /// One of the containers keeps fragments of its objects.
+    pub(crate) has_fragments: bool,
+    pub(crate) policies: Arc<PolicySet>,
     first: Arc<Rings>,
 }
 
@@ -28,26 +32,38 @@ const SECOND: &str = "second";
 
 impl RingSets {
     /// Writes them into `folder`.
-    pub(crate) fn make(folder: &Path) -> Result<Self> {
+    pub(crate) fn make(folder: &Path, has_fragments: bool) -> Result<Self> {
         for set in [FIRST, SECOND] {
             fs::create_dir(folder.join(set))?;
         }
-        for kind in Kind::ALL {
-            make(folder, kind)?;
+        for (kind, policy) in all_rings() {
+            make(folder, kind, policy)?;
         }
+        let policies = Arc::new(policies(has_fragments)?);
         Ok(RingSets {
             folder: folder.to_owned(),
-            first: Rings::open(&folder.join(FIRST), &PolicySet::single())?,
+            first: Rings::open(&folder.join(FIRST), &policies)?,
+            has_fragments,
+            policies,
         })
     }
 }
 
-fn file_name(kind: Kind) -> String {
-    format!("{}.ring.gz", kind.name())
+/// That of each kind of server, and the objects' of the policy of fragments.
+fn all_rings() -> impl Iterator<Item = (Kind, PolicyIndex)> {
+    let of_zero = Kind::ALL.into_iter().map(|kind| (kind, PolicyIndex(0)));
+    of_zero.chain([(Kind::Object, FRAGMENTS_INDEX)])
+}
+
+fn file_name(kind: Kind, policy: PolicyIndex) -> String {
+    match policy.0 {
+        0 => format!("{}.ring.gz", kind.name()),
+        index => format!("{}-{index}.ring.gz", kind.name()),
+    }
 }
 
 /// The second ring has other weights, and of each partition one replica at most somewhere else.
-fn make(folder: &Path, kind: Kind) -> Result<()> {
+fn make(folder: &Path, kind: Kind, policy: PolicyIndex) -> Result<()> {
     let mut builder = RingBuilder::new(PART_POWER, REPLICAS, 0)?;
     for node in 0..NODES {
         builder.add_dev(NewDevice {
@@ -65,16 +81,16 @@ fn make(folder: &Path, kind: Kind) -> Result<()> {
     }
     let rebalance = |builder: &mut RingBuilder, set: &str, now| -> Result<_> {
         builder.rebalance(RebalanceOptions {
-            seed: Some(Seed::Number(1)),
+            seed: Some(Seed::Number(1 + u64::from(policy.0))),
             now,
             log: None,
         })?;
-        let path = folder.join(set).join(file_name(kind));
+        let path = folder.join(set).join(file_name(kind, policy));
         builder.ring_data().save(path, FormatVersion::V1)?;
         Ok(builder.ring()?)
     };
     let first = rebalance(&mut builder, FIRST, 0)?;
-    let full = kind as u32;
+    let full = kind as u32 + policy.0;
     builder.set_dev_weight(full, 34.0)?;
     let second = rebalance(&mut builder, SECOND, 100_000)?;
     let mut moved = 0;
@@ -116,7 +132,7 @@ impl ClusterRings {
             let folder = own.join(machine.to_string());
             fs::create_dir_all(&folder)?;
             copy(&sets.folder.join(FIRST), &folder, 1)?;
-            machines.push(Rings::open(&folder, &PolicySet::single())?);
+            machines.push(Rings::open(&folder, &sets.policies)?);
         }
         Ok(ClusterRings {
             machines,
@@ -144,9 +160,9 @@ impl ClusterRings {
 
 /// Copies rings with a time of their own: a changed file is told by that.
 fn copy(from: &Path, to: &Path, day: u64) -> Result<()> {
-    for kind in Kind::ALL {
-        let to = to.join(file_name(kind));
-        fs::copy(from.join(file_name(kind)), &to)?;
+    for (kind, policy) in all_rings() {
+        let to = to.join(file_name(kind, policy));
+        fs::copy(from.join(file_name(kind, policy)), &to)?;
         let time = SystemTime::UNIX_EPOCH + Duration::from_secs(day * 86_400);
         File::options().write(true).open(&to)?.set_modified(time)?;
     }

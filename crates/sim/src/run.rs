@@ -14,6 +14,7 @@ use crate::cluster::{Cluster, Pass};
 use crate::faults::Misfortune;
 use crate::load::{self, COMES_AND_GOES, CONTAINER_MARK, CONTAINERS};
 use crate::model::{Change, Model};
+use crate::policies::{FRAGMENTS, FRAGMENTS_INDEX, policy_of};
 use crate::rings::{ClusterRings, RingSets};
 use crate::shared::{NODES, Shared};
 
@@ -49,9 +50,11 @@ pub(crate) fn seed(seed: u64, rings: &RingSets, scratch: &Path, verbose: bool) -
 }
 
 async fn live(seed: u64, rings: &RingSets, root: &Path, verbose: bool) -> Result<Outcome> {
-    let shared = Arc::new(Shared::new(seed, verbose));
-    let rings = ClusterRings::begin(rings, root, shared.fault_dice.below(3) == 0)?;
-    let cluster = Cluster::start(shared.clone(), rings, root)?;
+    let shared = Arc::new(Shared::new(seed, verbose, rings.has_fragments));
+    let policies = rings.policies.clone();
+    let may_change = shared.fault_dice.below(3) == 0;
+    let rings = ClusterRings::begin(rings, root, may_change)?;
+    let cluster = Cluster::start(shared.clone(), policies, rings, root)?;
     let model = Arc::new(Model::default());
     make_containers(&cluster, &model).await?;
     let count = 25 + shared.load_dice.below(35);
@@ -102,7 +105,10 @@ async fn make_containers(cluster: &Cluster, model: &Model) -> Result<()> {
     model.container.begin(&name, at, change);
     for container in CONTAINERS.iter().chain([&COMES_AND_GOES]) {
         let path = load::path(container, None);
-        let headers = [(CONTAINER_MARK, mark.to_owned())];
+        let mut headers = vec![(CONTAINER_MARK, mark.to_owned())];
+        if policy_of(container, cluster.shared.has_fragments) == FRAGMENTS_INDEX {
+            headers.push(("x-storage-policy", FRAGMENTS.to_owned()));
+        }
         let made = load::ask(cluster, 0, Method::PUT, &path, &headers, Body::empty()).await;
         match made.map(|answer| answer.status) {
             Some(201 | 202) => {}

@@ -92,6 +92,8 @@ pub(crate) struct Shared {
     pub(crate) disk_dice: Dice,
     pub(crate) load_dice: Dice,
     pub(crate) fault_dice: Dice,
+    /// One of the containers keeps fragments of its objects.
+    pub(crate) has_fragments: bool,
     /// Each machine's clock is off by so many microseconds.
     skew: [i64; MACHINES],
     pub(crate) network: Mutex<NetworkFaults>,
@@ -104,7 +106,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(seed: u64, verbose: bool) -> Self {
+    pub(crate) fn new(seed: u64, verbose: bool, has_fragments: bool) -> Self {
         let dice = |salt: u64| Dice::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ (salt << 56));
         let skews = dice(9);
         // Half of all clusters have good clocks.
@@ -116,6 +118,7 @@ impl Shared {
             disk_dice: dice(2),
             load_dice: dice(3),
             fault_dice: dice(4),
+            has_fragments,
             skew,
             network: Mutex::default(),
             disks: Mutex::default(),

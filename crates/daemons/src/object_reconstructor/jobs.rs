@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use cairn_disk::suffix_hashes::{SuffixHash, get_hashes};
 use cairn_disk::{Device, DiskError, replication};
+use cairn_http::own_thread;
 use cairn_peer::{LoadedRing, Node};
 use cairn_ring::Device as RingDevice;
 use cairn_types::{ErasureScheme, PolicyIndex};
-use rand::seq::{IndexedRandom, SliceRandom};
 use tracing::{error, warn};
 
 use super::pass::Pass;
@@ -93,7 +93,7 @@ impl Pass {
             }
             parts.extend(self.parts_of_policy(index, *scheme, &ring).await);
         }
-        parts.shuffle(&mut rand::rng());
+        own_thread::shuffle(&mut parts);
         parts
     }
 
@@ -207,8 +207,9 @@ impl Pass {
             // of others could bring the object back.
             None => {
                 let enough = part.scheme.replicas() - part.scheme.data() + 1;
-                let nodes = primaries.sample(&mut rand::rng(), enough);
-                let nodes = nodes.cloned().collect();
+                let mut nodes = primaries.clone();
+                own_thread::shuffle(&mut nodes);
+                nodes.truncate(enough);
                 jobs.push(job(Kind::Revert, None, bare, nodes));
             }
         }

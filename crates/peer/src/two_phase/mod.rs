@@ -107,7 +107,7 @@ impl TwoPhasePut {
             respond::set(&mut headers, name, value);
         }
         let (told, events) = mpsc::unbounded_channel();
-        let (feed, task) = if backends.local(node.address).is_some() {
+        let (feed, task) = if backends.is_in_process(node.address) {
             call_here(backends, &node, uri, headers, told)
         } else {
             let (feed, pieces) = mpsc::channel(DEPTH);

@@ -6,7 +6,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use cairn_erasure::{FragmentHeader, HEADER_LEN};
 use cairn_formats::range::Multipart;
-use cairn_http::{Body, BodyError};
+use cairn_http::{Body, BodyError, own_thread};
 use tracing::error;
 
 use super::archive::Archives;
@@ -151,8 +151,8 @@ impl Content {
         let decoded = if content.end - content.start <= INLINE as u64 {
             decode()
         } else {
-            let decoded = tokio::task::spawn_blocking(decode).await;
-            decoded.map_err(|error| error.to_string())?
+            let decoded = own_thread::blocking(decode).await;
+            decoded.ok_or("this server failed to decode a segment")?
         };
         decoded.map(Bytes::from).map_err(|error| {
             error!(%error, "fragments can't be decoded");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_http::{Body, BodyError};
+use cairn_http::{Body, BodyError, own_thread};
 use md5::{Digest, Md5};
 
 use super::Erasure;
@@ -72,17 +72,16 @@ impl Encoder {
             return Some(Ok(fragments));
         }
         let erasure = self.erasure.clone();
-        let coded = tokio::task::spawn_blocking(move || {
+        let coded = own_thread::blocking(move || {
             let fragments = sums.code(&erasure, &segment);
             (sums, fragments)
         });
-        match coded.await {
-            Ok((sums, fragments)) => {
-                self.sums = Some(sums);
-                Some(Ok(fragments))
-            }
-            Err(error) => Some(Err(BodyError::Source(error.to_string()))),
-        }
+        let Some((sums, fragments)) = coded.await else {
+            let error = "this server failed to code a segment";
+            return Some(Err(BodyError::Source(error.to_owned())));
+        };
+        self.sums = Some(sums);
+        Some(Ok(fragments))
     }
 
     /// Content of one segment; less at the end.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use cairn_formats::range::{self, ByteRanges, Multipart, Selection};
-use cairn_http::{Body, Response, respond};
+use cairn_http::{Body, Response, own_thread, respond};
 use cairn_peer::{Node, quorum};
 use cairn_types::ServerKind;
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -13,7 +13,6 @@ use http::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue, RANGE,
 };
 use http::{HeaderMap, Method, StatusCode};
-use rand::RngExt;
 use tracing::warn;
 
 use super::archive::{Archive, Archives, Asked, Fetch, Refusal};
@@ -276,7 +275,7 @@ fn answer(
         }
         Selection::Several(ranges) => {
             let content_type = headers.get(CONTENT_TYPE).map_or(&b""[..], |v| v.as_bytes());
-            let boundary = format!("{:032x}", rand::rng().random::<u128>());
+            let boundary = format!("{:016x}{:016x}", own_thread::random(), own_thread::random());
             let multipart = Multipart::new(boundary, content_type, layout.length());
             respond::set(
                 &mut headers,

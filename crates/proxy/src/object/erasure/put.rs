@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_http::{BodyError, Response, respond};
+use cairn_http::{BodyError, Response, own_thread, respond};
 use cairn_peer::fan_out::{self, Answer};
 use cairn_peer::two_phase::TwoPhasePut;
 use cairn_peer::{Nodes, quorum};
@@ -12,9 +12,8 @@ use cairn_types::ErasureScheme;
 use futures_util::future::join_all;
 use http::header::{CONTENT_LENGTH, ETAG};
 use http::{HeaderMap, StatusCode};
-use rand::RngExt;
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error};
 
 use super::Erasure;
@@ -223,21 +222,20 @@ impl Proxy {
     ) -> Result<Vec<Answer>, Response> {
         let count = uploads.len();
         let (said, mut heard) = mpsc::channel(2 * count.max(1));
-        let (go, going) = watch::channel(false);
+        // One each: a channel for all would wake them in an order that nobody can repeat.
+        let mut words = Vec::with_capacity(count);
         let timeout = self.options.node_timeout;
         for upload in uploads {
-            let conversation = conclude(
-                upload.put,
-                nodes.clone(),
-                said.clone(),
-                going.clone(),
-                timeout,
-            );
+            let (word, going) = oneshot::channel();
+            words.push(word);
+            let conversation = conclude(upload.put, nodes.clone(), said.clone(), going, timeout);
             tokio::spawn(conversation);
         }
         drop(said);
         let mut answers = self.prepare(&mut heard, count, scheme, what).await?;
-        let _ = go.send(true);
+        for word in words {
+            let _ = word.send(());
+        }
         self.finals(&mut heard, &mut answers, count, scheme).await;
         answers.resize_with(answers.len().max(scheme.replicas()), Answer::none);
         Ok(answers)
@@ -311,7 +309,7 @@ async fn conclude(
     mut put: TwoPhasePut,
     nodes: Arc<Nodes>,
     said: mpsc::Sender<Said>,
-    mut going: watch::Receiver<bool>,
+    going: oneshot::Receiver<()>,
     timeout: std::time::Duration,
 ) {
     let node = put.node.clone();
@@ -325,7 +323,7 @@ async fn conclude(
     }
     let _ = said.send(Said::Prepared).await;
     // Without the word the upload is dropped, and with it what was written.
-    if going.wait_for(|go| *go).await.is_err() {
+    if going.await.is_err() {
         return;
     }
     let answer = put.commit(timeout).await;
@@ -389,8 +387,7 @@ fn footers(scheme: &ErasureScheme, fragment: usize, etags: &Etags, length: u64) 
 
 /// A text that no content has in it.
 fn boundary() -> String {
-    let mut rng = rand::rng();
-    let words: [u64; 4] = std::array::from_fn(|_| rng.random());
+    let words: [u64; 4] = std::array::from_fn(|_| own_thread::random());
     words.iter().map(|word| format!("{word:016x}")).collect()
 }
 

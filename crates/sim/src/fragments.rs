@@ -1,0 +1,184 @@
+//! Erasure-coded objects in the end: each primary has the fragment that is its own, durable and
+//! with the content that follows from the object's; nobody else has any.
+
+use std::collections::BTreeMap;
+
+use cairn_erasure::Codec;
+use cairn_types::ErasureScheme;
+use md5::{Digest, Md5};
+
+use crate::check::{Files, Objects, files_of, must_be_listed};
+use crate::cluster::{Cluster, hash_path};
+use crate::load::ACCOUNT;
+use crate::model::{Model, Name, Seen};
+use crate::policies::{FRAGMENTS_INDEX, IN_FRAGMENTS, scheme};
+use crate::shared::NODES;
+
+/// Tells what is wrong with the fragments of `objects`.
+pub(crate) fn check(cluster: &Cluster, model: &Model, objects: &Objects, wrong: &mut Vec<String>) {
+    let Some(ring) = cluster.rings().object(FRAGMENTS_INDEX) else {
+        return wrong.push("there is no ring of the policy of fragments".into());
+    };
+    let scheme = match scheme() {
+        Ok(scheme) => scheme,
+        Err(error) => return wrong.push(error.to_string()),
+    };
+    let nodes: Vec<_> = (0..NODES)
+        .map(|node| files_of(&cluster.device(node), FRAGMENTS_INDEX))
+        .collect();
+    for (name, seen) in objects.iter().filter(|(name, _)| name.0 == IN_FRAGMENTS) {
+        let path = (ACCOUNT, Some(&*name.0), Some(&*name.1));
+        let hash = hash_path().hash(path.0, path.1, path.2).hex();
+        let partition = ring.partition(&hash_path(), path.0, path.1, path.2);
+        let mut by_node: [Option<usize>; NODES] = [None; NODES];
+        for primary in ring.primaries(partition) {
+            by_node[primary.device.id as usize] = Some(scheme.fragment_of_node(primary.index));
+        }
+        let has = |node: usize| nodes[node].get(&hash).map(that_count).unwrap_or_default();
+        let there: Vec<Files> = (0..NODES).map(has).collect();
+        let is_right = match seen {
+            Some(seen) => are_fragments(model, &scheme, seen, &there, &by_node),
+            None => are_gone(&there, &by_node) || is_left(cluster, model, name),
+        };
+        if !is_right {
+            wrong.push(format!(
+                "{}/{}: read {seen:?}; on disks {:?}; their fragments are {by_node:?}",
+                name.0,
+                name.1,
+                nodes.iter().map(|node| node.get(&hash)).collect::<Vec<_>>()
+            ));
+        }
+    }
+}
+
+/// The newest durable fragments or tombstone, and metadata that is newer. What is not durable may
+/// stay until it is reclaimed, and what is obsolete may be back after a power cut.
+fn that_count(files: &Files) -> Files {
+    let is_whole = |name: &str| name.ends_with("#d.data") || name.ends_with(".ts");
+    let newest = files.keys().filter(|name| is_whole(name)).map(|n| time(n));
+    let Some(newest) = newest.max() else {
+        return Files::new();
+    };
+    let of_newest = |name: &str| is_whole(name) && time(name) == newest;
+    let is_object = files
+        .keys()
+        .any(|name| of_newest(name) && name.ends_with(".data"));
+    let is_meta = |name: &&String| name.ends_with(".meta") && time(name) > newest && is_object;
+    let meta = files.keys().rev().find(is_meta);
+    let counts = |name: &String| of_newest(name) || Some(name) == meta;
+    let kept = files.iter().filter(|(name, _)| counts(name));
+    kept.map(|(name, md5)| (name.clone(), md5.clone()))
+        .collect()
+}
+
+/// Names begin with their times, of sixteen characters.
+fn time(name: &str) -> &str {
+    name.get(..16).unwrap_or(name)
+}
+
+fn are_fragments(
+    model: &Model,
+    scheme: &ErasureScheme,
+    seen: &Seen,
+    there: &[Files],
+    by_node: &[Option<usize>],
+) -> bool {
+    let contents = crate::shared::lock(&model.contents);
+    let Some(content) = contents.get(&seen.etag) else {
+        return false;
+    };
+    let archives = archives(scheme, content);
+    let newest = there.iter().flat_map(|files| files.keys());
+    let Some(at) = newest.map(|name| time(name).to_owned()).min() else {
+        return false;
+    };
+    let metas = |files: &Files| -> Vec<String> {
+        let names = files.keys().filter(|name| name.ends_with(".meta"));
+        names.cloned().collect()
+    };
+    let mut metas_of_primaries = Vec::new();
+    for (files, fragment) in there.iter().zip(by_node) {
+        let Some(fragment) = fragment else {
+            if !files.is_empty() {
+                return false;
+            }
+            continue;
+        };
+        let data = files.iter().filter(|(name, _)| !name.ends_with(".meta"));
+        let expected = (format!("{at}#{fragment}#d.data"), &archives[fragment]);
+        if !data.eq([(&expected.0, expected.1)]) {
+            return false;
+        }
+        metas_of_primaries.push(metas(files));
+    }
+    metas_of_primaries.windows(2).all(|two| two[0] == two[1])
+}
+
+fn are_gone(there: &[Files], by_node: &[Option<usize>]) -> bool {
+    let is_right = |(files, fragment): (&Files, &Option<usize>)| match fragment {
+        Some(_) => files.keys().all(|name| name.ends_with(".ts")),
+        None => files.is_empty(),
+    };
+    let mut tombstones = there.iter().zip(by_node).filter(|(_, f)| f.is_some());
+    let first = tombstones.next().map(|(files, _)| files);
+    there.iter().zip(by_node).all(is_right) && tombstones.all(|(files, _)| Some(files) == first)
+}
+
+/// It has expired, and the expirer may never hear of it, as listings may not.
+fn is_left(cluster: &Cluster, model: &Model, name: &Name) -> bool {
+    let writes = model.objects.writes(name);
+    writes.iter().any(|w| w.change.delete_at().is_some()) && !must_be_listed(cluster, &writes)
+}
+
+/// The MD5 of each fragment's file, by index.
+fn archives(scheme: &ErasureScheme, content: &[u8]) -> BTreeMap<usize, String> {
+    let codec = Codec::new(scheme);
+    let mut archives = vec![Md5::new(); scheme.unique()];
+    for segment in content.chunks(scheme.segment_size()) {
+        for (archive, fragment) in archives.iter_mut().zip(codec.encode(segment)) {
+            archive.update(fragment);
+        }
+    }
+    let hex = |archive: Md5| {
+        let digest: [u8; 16] = archive.finalize().into();
+        cairn_types::ObjectHash(digest).hex()
+    };
+    archives.into_iter().map(hex).enumerate().collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn files(names: &[&str]) -> Files {
+        let file = |name: &&str| ((*name).to_owned(), String::new());
+        names.iter().map(file).collect()
+    }
+
+    #[test]
+    fn what_is_durable_counts() {
+        let (old, new) = ("1700000001.00000", "1700000002.00000");
+        let both = files(&[&format!("{old}#1#d.data"), &format!("{new}#1.data")]);
+        assert_eq!(that_count(&both), files(&[&format!("{old}#1#d.data")]));
+        let replaced = files(&[&format!("{old}#1#d.data"), &format!("{new}.ts")]);
+        assert_eq!(that_count(&replaced), files(&[&format!("{new}.ts")]));
+        let posted = files(&[&format!("{old}#1#d.data"), &format!("{new}.meta")]);
+        assert_eq!(that_count(&posted), posted);
+        assert_eq!(
+            that_count(&files(&[&format!("{new}#1.data")])),
+            Files::new()
+        );
+    }
+
+    #[test]
+    fn archives_are_those_of_the_segments() {
+        let scheme = scheme().unwrap();
+        let made = archives(&scheme, &vec![7; 25_000]);
+        assert_eq!(made.len(), 3);
+        // Content in even halves, and parity that is another text.
+        assert_ne!(made[&0], made[&2]);
+        let again = archives(&scheme, &vec![7; 25_000]);
+        assert_eq!(made, again);
+    }
+}

@@ -1,0 +1,48 @@
+//! The storage policies of simulated clusters: where that is asked for, one of the containers keeps
+//! fragments of its objects instead of replicas.
+
+use anyhow::{Context, Result};
+use cairn_types::{EcType, ErasureScheme, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
+
+/// The policy's name.
+pub(crate) const FRAGMENTS: &str = "fragments";
+pub(crate) const FRAGMENTS_INDEX: PolicyIndex = PolicyIndex(1);
+/// The container that has it.
+pub(crate) const IN_FRAGMENTS: &str = "c1";
+/// Larger objects have several segments.
+const SEGMENT: usize = 10_000;
+
+/// Any two of three fragments make an object.
+pub(crate) fn scheme() -> Result<ErasureScheme> {
+    let scheme = ErasureScheme::new(EcType::LiberasurecodeRsVand, 2, 1)?;
+    Ok(scheme.with_segment_size(SEGMENT)?)
+}
+
+/// One policy of replicas; with fragments, that of the one container besides.
+pub(crate) fn policies(has_fragments: bool) -> Result<PolicySet> {
+    if !has_fragments {
+        return Ok(PolicySet::single());
+    }
+    let policy = |index, name: &str, kind| StoragePolicy {
+        index,
+        name: name.to_owned(),
+        aliases: Vec::new(),
+        is_default: index == PolicyIndex(0),
+        deprecated: false,
+        kind,
+    };
+    let fragments = PolicyKind::ErasureCoding(scheme()?);
+    let both = PolicySet::new(vec![
+        policy(PolicyIndex(0), "replicas", PolicyKind::Replication),
+        policy(FRAGMENTS_INDEX, FRAGMENTS, fragments),
+    ]);
+    both.context("the simulator's policies")
+}
+
+/// The policy in which a container's objects are.
+pub(crate) fn policy_of(container: &str, has_fragments: bool) -> PolicyIndex {
+    match has_fragments && container == IN_FRAGMENTS {
+        true => FRAGMENTS_INDEX,
+        false => PolicyIndex(0),
+    }
+}
