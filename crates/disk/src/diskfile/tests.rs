@@ -374,7 +374,7 @@ fn a_hot_object_is_known_until_something_changes() {
         let open = |disk: &Disk| engine.open_cached(disk, key, &options);
         world.device.read_cached(&key.hash, open)
     };
-    let stat = || FileIdentity::of(&rustix::fs::stat(&world.dir()).unwrap());
+    let stat = || FileIdentity::of(&rustix::fs::stat(world.dir()).unwrap());
     let is_known = || world.engine.known.get(&stat()).is_some();
     // Twice, so that what was known of the first is in the way of the second.
     for time in [1, 2] {

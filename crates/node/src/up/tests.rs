@@ -129,9 +129,9 @@ async fn all_daemons_run_and_only_once() {
         let found = kinds.iter().filter(|k| **k == kind).count();
         assert_eq!(found, count, "{kind:?} in {kinds:?}");
     }
-    services.close();
+    services.into_storage().close();
     // Under the name of one server, that server alone.
     let services = Services::build(&servers, false, false).unwrap();
     assert!(services.daemons().is_empty());
-    services.close();
+    services.into_storage().close();
 }
