@@ -225,12 +225,13 @@ impl Manager {
             }
             "reload" | "force-reload" => {
                 // One after the other: the rest goes on meanwhile.
-                let reload = |program| {
-                    let stopped = self.stop(program, Way::Graceful);
-                    self.start(program, &options) && stopped
-                };
-                let done = all.iter().map(|p| reload(slice::from_ref(p)));
-                done.fold(true, |good, done| good && done)
+                let mut good = true;
+                for program in all {
+                    let program = slice::from_ref(program);
+                    good &= self.stop(program, Way::Graceful);
+                    good &= self.start(program, &options);
+                }
+                good
             }
             _ => self.reload_seamless(),
         }
