@@ -20,6 +20,7 @@ use crate::daemons::{self, Daemon, DaemonKind, Ground, Narrowed};
 use crate::limits;
 use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
+use crate::notify;
 use crate::privileges;
 use crate::progress_bar;
 use crate::settings::{self, Place};
@@ -72,6 +73,9 @@ pub fn run(called: &Called) -> Result<()> {
     } else {
         Some(FolderLock::devices(&place.devices, called.kind.name())?)
     };
+    if let Some(niceness) = settings::niceness(&section)? {
+        privileges::become_nice(niceness);
+    }
     if let Some(user) = settings::user(&section) {
         privileges::become_user(&user)?;
     }
@@ -127,6 +131,7 @@ async fn work(daemon: &Daemon, once: bool, verbose: bool, clusters: &Clusters) -
         false => None,
     };
     stdio::close(verbose);
+    notify::tell(notify::READY);
     info!(daemon = daemon.kind.name(), once, "started");
     let (stop_sender, stop) = watch::channel(false);
     let mut tasks = JoinSet::new();
@@ -150,6 +155,7 @@ async fn work(daemon: &Daemon, once: bool, verbose: bool, clusters: &Clusters) -
         _ = tasks.join_next() => {}
         (signal, _) = signals.next() => {
             info!(signal, "ending");
+            notify::tell(notify::STOPPING);
             stop_sender.send_replace(true);
             if !once {
                 tasks.join_next().await;

@@ -103,6 +103,11 @@ impl ServerSettings {
                 return Err(section.bad(option, remedy).into());
             }
         }
+        if section.bool_or("require_proxy_protocol", false) {
+            let remedy = "the line of the PROXY protocol is not read yet: remove the option, and \
+                          have the proxy in front send X-Forwarded-For instead";
+            return Err(section.bad("require_proxy_protocol", remedy).into());
+        }
         let client_timeout = positive(section, "client_timeout", 60.0)?;
         let per_port = PerPort::read(conf.role, section)?;
         let backlog = section.u64_or("backlog", 4096)?;
@@ -150,6 +155,20 @@ impl ServerSettings {
 pub(crate) fn user(section: &Section) -> Option<String> {
     let user = section.get("user").filter(|user| !user.is_empty());
     user.map(str::to_owned)
+}
+
+/// `nice_priority`, from -20 (first) to 19 (last); `None`: as it was started.
+pub(crate) fn niceness(section: &Section) -> Result<Option<i32>, ConfError> {
+    let Some(text) = section
+        .get("nice_priority")
+        .filter(|v| !v.trim().is_empty())
+    else {
+        return Ok(None);
+    };
+    let niceness = text.trim().parse().ok().filter(|n| (-20..=19).contains(n));
+    niceness
+        .map(Some)
+        .ok_or_else(|| section.bad("nice_priority", "expected a number from -20 to 19"))
 }
 
 fn positive(section: &Section, option: &str, default: f64) -> Result<Duration, ConfError> {
@@ -248,6 +267,16 @@ mod tests {
         assert!(!settings.replication_only);
         assert_eq!(settings.log_level, LogLevel::Info);
         assert_eq!(settings.metrics, MetricsAccess::Loopback);
+    }
+
+    #[test]
+    fn what_is_not_done_is_said() {
+        let error = read("bind_port = 7\nrequire_proxy_protocol = yes").unwrap_err();
+        assert!(error.to_string().contains("X-Forwarded-For"), "{error}");
+        let of = |value| niceness(&Section::from_pairs("x", &[("nice_priority", value)]));
+        assert_eq!(of("19").unwrap(), Some(19));
+        assert_eq!(of("").unwrap(), None);
+        assert!(of("20").is_err());
     }
 
     #[test]
