@@ -3,13 +3,16 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use cairn_node::conf::Role;
 use cairn_node::daemon;
 use cairn_node::daemons::{DaemonKind, Narrowed};
-use cairn_node::relinker;
+use cairn_node::init::Folders;
 use cairn_node::serve::{self, RunOptions};
-use cairn_node::{shard_ranges, supervisor};
+use cairn_node::{
+    container_deleter, drive_audit, relinker, reload, shard_ranges, show_conf, supervisor,
+};
 use cairn_ring::cli;
 use clap::Parser;
 
@@ -150,6 +153,99 @@ struct RelinkerArguments {
     clobber_hardlink_collisions: bool,
 }
 
+/// Show what conf files say once they are read
+#[derive(Debug, Parser)]
+#[command(version)]
+struct ConfigArguments {
+    /// Conf files, or programs as swift-init takes them
+    #[arg(value_name = "SERVER|FILE")]
+    words: Vec<String>,
+
+    /// Only the Nth conf of a program
+    #[arg(short = 'c', long, value_name = "N", default_value_t = 0)]
+    config_num: usize,
+
+    /// Only this section
+    #[arg(short, long)]
+    section: Option<String>,
+
+    /// The pipeline's parts instead of all sections
+    #[arg(short, long)]
+    wsgi: bool,
+
+    /// Where the programs' conf files are [default: /etc/swift]
+    #[arg(long, value_name = "DIR")]
+    swift_dir: Option<PathBuf>,
+}
+
+/// Unmount drives that the kernel's log has errors of
+#[derive(Debug, Parser)]
+#[command(version)]
+struct DriveAuditArguments {
+    /// The conf file with a section [drive-audit]
+    #[arg(value_name = "CONF_FILE")]
+    conf: PathBuf,
+}
+
+/// Start a server anew without refusing anybody, where its conf is good
+#[derive(Debug, Parser)]
+#[command(version)]
+struct ReloadArguments {
+    /// Of the server's parent process
+    pid: i32,
+
+    /// Wait so many seconds at most until it serves again
+    #[arg(short, long, default_value_t = 300.0, conflicts_with = "no_wait")]
+    timeout: f64,
+
+    /// Do not wait
+    #[arg(short = 'w', long)]
+    no_wait: bool,
+
+    /// Say more
+    #[arg(short, long)]
+    verbose: bool,
+}
+
+/// Queue what a container holds for the expirer, which deletes it later
+///
+/// Listings show the objects until they are deleted. Where this breaks off, begin again after the
+/// last name that it told, with --marker.
+#[derive(Debug, Parser)]
+#[command(version, verbatim_doc_comment)]
+struct ContainerDeleterArguments {
+    account: String,
+    container: String,
+
+    /// The internal client's conf
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/etc/swift/internal-client.conf"
+    )]
+    config: PathBuf,
+
+    /// Ask so often
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    request_tries: u32,
+
+    /// Only objects whose names begin so
+    #[arg(long, default_value = "")]
+    prefix: String,
+
+    /// Only objects after this name
+    #[arg(long, default_value = "")]
+    marker: String,
+
+    /// Only objects before this name
+    #[arg(long, default_value = "")]
+    end_marker: String,
+
+    /// Delete them as of this time [default: now]
+    #[arg(long)]
+    timestamp: Option<String>,
+}
+
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum RelinkerStep {
     Relink,
@@ -214,6 +310,21 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<ExitCode> {
     if program == "object-relinker" {
         return Some(relinker(RelinkerArguments::parse_from(arguments)));
     }
+    if program == "config" {
+        let parsed = ConfigArguments::parse_from(arguments);
+        return Some(crate::exit_code(show_conf(parsed)));
+    }
+    if program == "drive-audit" {
+        let parsed = DriveAuditArguments::parse_from(arguments);
+        return Some(crate::exit_code(drive_audit::run(&parsed.conf)));
+    }
+    if program == "reload" {
+        return Some(reload(&ReloadArguments::parse_from(arguments)));
+    }
+    if program == "container-deleter" {
+        let parsed = ContainerDeleterArguments::parse_from(arguments);
+        return Some(crate::exit_code(container_deleter(parsed)));
+    }
     if let Some(code) = cairn_tools::run(program, arguments) {
         return Some(code);
     }
@@ -231,9 +342,13 @@ fn known() -> Vec<String> {
     let all = servers
         .chain(daemons)
         .chain([
+            "config",
+            "container-deleter",
+            "drive-audit",
             "init",
             "manage-shard-ranges",
             "object-relinker",
+            "reload",
             "ring-builder",
             "ring-composer",
         ])
@@ -279,6 +394,40 @@ fn relinker(parsed: RelinkerArguments) -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => crate::exit_code(Err(error)),
     }
+}
+
+fn show_conf(parsed: ConfigArguments) -> anyhow::Result<()> {
+    let called = show_conf::Called {
+        words: parsed.words,
+        number: Some(parsed.config_num).filter(|number| *number > 0),
+        section: parsed.section,
+        wsgi: parsed.wsgi,
+        folders: Folders::new(parsed.swift_dir, None),
+    };
+    show_conf::run(&called, &mut std::io::stdout())
+}
+
+fn reload(parsed: &ReloadArguments) -> ExitCode {
+    let patience = Duration::try_from_secs_f64(parsed.timeout).unwrap_or(Duration::MAX);
+    ExitCode::from(reload::run(&reload::Called {
+        pid: parsed.pid,
+        patience: (!parsed.no_wait).then_some(patience),
+        verbose: parsed.verbose,
+    }))
+}
+
+fn container_deleter(parsed: ContainerDeleterArguments) -> anyhow::Result<()> {
+    let called = container_deleter::Called {
+        conf: parsed.config,
+        tries: parsed.request_tries,
+        account: parsed.account,
+        container: parsed.container,
+        prefix: parsed.prefix,
+        marker: parsed.marker,
+        end_marker: parsed.end_marker,
+        timestamp: parsed.timestamp,
+    };
+    container_deleter::run(called, &mut std::io::stdout())
 }
 
 fn called(kind: DaemonKind, parsed: DaemonArguments) -> daemon::Called {
@@ -340,6 +489,18 @@ mod tests {
         let called = called(DaemonKind::ObjectUpdater, parsed);
         assert!(called.once && called.verbose);
         assert_eq!(called.narrowed.devices, ["sda", "sdb"]);
+    }
+
+    #[test]
+    fn small_programs_arguments() {
+        ConfigArguments::command().debug_assert();
+        DriveAuditArguments::command().debug_assert();
+        ReloadArguments::command().debug_assert();
+        ContainerDeleterArguments::command().debug_assert();
+        let words = "x AUTH_a c --prefix=p --timestamp=1700000000.5".split(' ');
+        let parsed = ContainerDeleterArguments::try_parse_from(words).unwrap();
+        assert_eq!(parsed.timestamp.as_deref(), Some("1700000000.5"));
+        assert!(ReloadArguments::try_parse_from(["x", "5", "-w", "-t", "3"]).is_err());
     }
 
     #[test]

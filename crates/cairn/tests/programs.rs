@@ -173,6 +173,48 @@ fn signals_during_a_new_start_wait_for_it() {
     assert!(stopping.wait().unwrap().success());
 }
 
+fn reload(pid: u32) -> (Option<i32>, String, String) {
+    let output = cairn()
+        .arg0("swift-reload")
+        .args(["-v", "-t", "30", &pid.to_string()])
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    (output.status.code(), said, errors)
+}
+
+#[test]
+fn swift_reload_waits_until_it_serves_again() {
+    let folder = store();
+    let program = Program::proxy(folder.path());
+    let before = program.workers();
+    let (code, said, errors) = reload(program.child.id());
+    assert_eq!(code, Some(0), "{said}{errors}");
+    let lines: Vec<&str> = said.lines().collect();
+    for line in ["Process is RELOADING", "Process is READY"] {
+        assert!(lines.contains(&line), "{said}");
+    }
+    assert_eq!(lines.last(), Some(&"Reloaded swift-proxy-server"));
+    assert!(program.is_healthy());
+    wait_for("the old worker's end", || {
+        let workers = program.workers();
+        workers.len() == 1 && workers != before
+    });
+
+    let (code, _, errors) = reload(program.workers()[0]);
+    assert_eq!(code, Some(2));
+    assert!(errors.contains("Did you mean"), "{errors}");
+
+    let conf = folder.path().join("etc/proxy-server.conf");
+    let text = std::fs::read_to_string(&conf).unwrap();
+    std::fs::write(&conf, text.replace("bind_port = ", "bind_port = x")).unwrap();
+    let (code, _, errors) = reload(program.child.id());
+    assert_eq!(code, Some(1));
+    assert!(errors.contains("Failed to validate config"), "{errors}");
+    assert!(program.is_healthy());
+}
+
 #[test]
 fn a_worker_that_dies_is_replaced_and_the_end_is_quick() {
     let folder = store();

@@ -30,7 +30,7 @@ use tracing::{debug, error, info};
 use crate::calls;
 use crate::internal_client::{InternalClient, InternalClientError};
 pub use config::ContainerReconcilerConfig;
-pub(crate) use entry::{DELETE_TYPE, MISPLACED_OBJECTS_ACCOUNT, PUT_TYPE, queue_container};
+pub use entry::{DELETE_TYPE, MISPLACED_OBJECTS_ACCOUNT, PUT_TYPE, queue_container};
 use entry::{Entry, slightly_later};
 use relocate::Outcome;
 

@@ -4,10 +4,11 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use cairn_http::context::Context;
 use cairn_http::params::{quote, with_path_and_query};
 use cairn_http::{Body, Handler, Request, Response, Service};
-use http::header::{HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};
 use serde_json::Value;
 use thiserror::Error;
@@ -72,7 +73,7 @@ impl InternalClient {
         also: &[StatusCode],
     ) -> Result<(StatusCode, HeaderMap), InternalClientError> {
         let (status, headers, _) = self
-            .try_often(&method, path, None, headers, also, ANSWER_MAX)
+            .try_often(&method, path, None, headers, Bytes::new(), also, ANSWER_MAX)
             .await?;
         Ok((status, headers))
     }
@@ -85,18 +86,7 @@ impl InternalClient {
         also: &[StatusCode],
     ) -> Result<Vec<Value>, InternalClientError> {
         let query = format!("format=json&marker={}", quote(marker));
-        let method = Method::GET;
-        let (status, _, body) = self
-            .try_often(&method, path, Some(&query), &[], also, LISTING_MAX)
-            .await?;
-        if status != StatusCode::OK {
-            return Ok(Vec::new());
-        }
-        serde_json::from_slice(&body).map_err(|_| InternalClientError::Unusable {
-            method,
-            path: path.to_owned(),
-            problem: "no listing in JSON",
-        })
+        self.rows(path, &query, also).await
     }
 
     /// An object, for its body to be read. Good are 2xx and 4xx; the body of a 4xx means nothing.
@@ -173,28 +163,76 @@ impl InternalClient {
         path: &str,
         query: &str,
         headers: &[(&'static str, String)],
-    ) -> Result<(HeaderMap, bytes::Bytes), InternalClientError> {
+    ) -> Result<(HeaderMap, Bytes), InternalClientError> {
         let (_, headers, body) = self
-            .try_often(&Method::GET, path, Some(query), headers, &[], LISTING_MAX)
+            .try_often(
+                &Method::GET,
+                path,
+                Some(query),
+                headers,
+                Bytes::new(),
+                &[],
+                LISTING_MAX,
+            )
             .await?;
         Ok((headers, body))
     }
 
+    /// Rows for a container, as JSON, all at once. Good is 2xx.
+    pub(crate) async fn update(
+        &self,
+        path: &str,
+        headers: &[(&'static str, String)],
+        rows: Bytes,
+    ) -> Result<(), InternalClientError> {
+        let method = Method::from_bytes(b"UPDATE").unwrap_or_default();
+        self.try_often(&method, path, None, headers, rows, &[], ANSWER_MAX)
+            .await?;
+        Ok(())
+    }
+
+    /// The rows of a listing in JSON, as the query says; none where the answer is one of `also`.
+    pub(crate) async fn rows(
+        &self,
+        path: &str,
+        query: &str,
+        also: &[StatusCode],
+    ) -> Result<Vec<Value>, InternalClientError> {
+        let method = Method::GET;
+        let nothing = Bytes::new();
+        let (status, _, body) = self
+            .try_often(&method, path, Some(query), &[], nothing, also, LISTING_MAX)
+            .await?;
+        if status != StatusCode::OK {
+            return Ok(Vec::new());
+        }
+        serde_json::from_slice(&body)
+            .map_err(|_| self.unusable(&method, path, "no listing in JSON"))
+    }
+
+    #[allow(clippy::too_many_arguments)]
     async fn try_often(
         &self,
         method: &Method,
         path: &str,
         query: Option<&str>,
         headers: &[(&'static str, String)],
+        content: Bytes,
         also: &[StatusCode],
         limit: u64,
-    ) -> Result<(StatusCode, HeaderMap, bytes::Bytes), InternalClientError> {
+    ) -> Result<(StatusCode, HeaderMap, Bytes), InternalClientError> {
         let unusable = |problem| self.unusable(method, path, problem);
         let mut outcome = Err(unusable("not asked"));
         for attempt in 1..=self.tries {
-            let request = self
+            let mut request = self
                 .request(method, path, query, headers)
                 .ok_or_else(|| unusable("too long for a request"))?;
+            if !content.is_empty() {
+                request
+                    .headers_mut()
+                    .insert(CONTENT_LENGTH, content.len().into());
+                *request.body_mut() = Body::full(content.clone());
+            }
             let answer = async {
                 let (head, body) = self.pipeline.call(request).await.into_parts();
                 (head, body.collect(limit).await)

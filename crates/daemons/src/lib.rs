@@ -26,6 +26,7 @@
 
 pub mod account_reaper;
 mod calls;
+pub mod container_deleter;
 pub mod container_reconciler;
 pub mod container_sharder;
 pub mod container_sync;

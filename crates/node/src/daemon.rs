@@ -20,6 +20,7 @@ use crate::daemons::{self, Daemon, DaemonKind, Ground, Narrowed};
 use crate::limits;
 use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
+use crate::notify;
 use crate::priority::Priority;
 use crate::privileges;
 use crate::progress_bar;
@@ -131,6 +132,7 @@ async fn work(daemon: &Daemon, once: bool, verbose: bool, clusters: &Clusters) -
         false => None,
     };
     stdio::close(verbose);
+    notify::tell(notify::READY);
     info!(daemon = daemon.kind.name(), once, "started");
     let (stop_sender, stop) = watch::channel(false);
     let mut tasks = JoinSet::new();
@@ -154,6 +156,7 @@ async fn work(daemon: &Daemon, once: bool, verbose: bool, clusters: &Clusters) -
         _ = tasks.join_next() => {}
         (signal, _) = signals.next() => {
             info!(signal, "ending");
+            notify::tell(notify::STOPPING);
             stop_sender.send_replace(true);
             if !once {
                 tasks.join_next().await;

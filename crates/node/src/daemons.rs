@@ -518,7 +518,7 @@ fn internal_pipeline(
         .with_context(|| format!("internal_client_conf_path = {}", path.display()))
 }
 
-fn read_pipeline(
+pub(crate) fn read_pipeline(
     path: &Path,
     cluster: &Cluster,
     backends: &Arc<Backends>,

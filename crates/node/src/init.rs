@@ -130,6 +130,14 @@ pub fn is_command(word: &str) -> bool {
         .any(|(name, _)| *name == word.to_lowercase().replace('_', "-"))
 }
 
+/// The conf files of a program; only the nth of them.
+pub fn confs_of(word: &str, number: Option<usize>, folders: &Folders) -> Result<Vec<PathBuf>> {
+    match Program::named(word, folders) {
+        Some(program) => Ok(program.confs(number)),
+        None => bail!("{word} is no file, and there is no program of that name"),
+    }
+}
+
 /// The programs that words stand for, and whether each was named on its own.
 fn programs(words: &[String], folders: &Folders) -> Result<(Vec<Program>, bool)> {
     let mut programs: BTreeMap<String, Program> = BTreeMap::new();

@@ -1,5 +1,6 @@
-//! Options that look like a typing error. Swift takes any option and reads what it knows; so do
-//! the servers here, but one that is nearly a known name is worth a warning.
+//! Options that do not do what somebody expects. Swift takes any option and reads what it knows; so
+//! do the servers here, but one that is nearly a known name is worth a warning, and so is one that
+//! Swift acts upon and these do not.
 
 use tracing::warn;
 
@@ -135,9 +136,31 @@ const KNOWN: &[&str] = &[
     "write_legacy_ec_crc",
 ];
 
-/// Warns of options of a server that were probably meant to be others.
+/// Of [`KNOWN`], those that change something in Swift, and nothing here.
+const WITHOUT_EFFECT: &[&str] = &[
+    "account_existence_skip_cache_pct",
+    "container_existence_skip_cache_pct",
+    "container_listing_shard_ranges_skip_cache_pct",
+    "container_updating_shard_ranges_skip_cache_pct",
+    "ionice_class",
+    "ionice_priority",
+    "log_custom_handlers",
+    "log_max_line_length",
+    "log_statsd_host",
+    "namespace_cache_tokens_per_session",
+    "slow",
+    "write_legacy_ec_crc",
+];
+
+/// Warns of options of a server that were probably meant to be others, or to do something.
 pub(crate) fn warn_of_mistyped(conf: &ServerConf) {
-    for (option, _) in conf.app.iter() {
+    for (option, value) in conf.app.iter() {
+        if is_without_effect(option, value) {
+            warn!(
+                conf = conf.conf.file(),
+                option, value, "this option changes nothing here"
+            );
+        }
         if let Some(hint) = hint(option) {
             warn!(
                 conf = conf.conf.file(),
@@ -145,6 +168,15 @@ pub(crate) fn warn_of_mistyped(conf: &ServerConf) {
             );
         }
     }
+}
+
+/// Set to something that is not nothing.
+fn is_without_effect(option: &str, value: &str) -> bool {
+    let is_off = matches!(
+        value.trim().to_ascii_lowercase().as_str(),
+        "" | "0" | "0.0" | "false" | "no" | "off" | "none"
+    );
+    WITHOUT_EFFECT.contains(&option) && !is_off
 }
 
 fn hint(option: &str) -> Option<String> {
@@ -166,5 +198,14 @@ mod tests {
         );
         assert_eq!(hint("mount_check"), None);
         assert_eq!(hint("something_of_a_plugin"), None);
+    }
+
+    #[test]
+    fn what_swift_would_have_done() {
+        assert!(is_without_effect("log_statsd_host", "10.0.0.1"));
+        assert!(!is_without_effect("log_statsd_host", ""));
+        assert!(!is_without_effect("slow", "0"));
+        assert!(!is_without_effect("bind_ip", "10.0.0.1"));
+        assert!(WITHOUT_EFFECT.iter().all(|option| KNOWN.contains(option)));
     }
 }

@@ -4,11 +4,12 @@
 //! main thread before any other is started.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
-use tracing::info;
+use tracing::{info, warn};
 
 /// The numbers of a user, as /etc/passwd and /etc/group have them.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,6 +48,20 @@ pub(crate) fn become_user(user: &str) -> Result<()> {
         .with_context(|| format!("user = {user}: cannot become this user"))?;
     info!(user, "running as this user from now on");
     Ok(())
+}
+
+/// Makes a file `user`'s where this process is root's and there is such a user.
+pub(crate) fn give_to(user: &str, file: &Path) {
+    if !geteuid().is_root() {
+        return;
+    }
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let Some(account) = find(user, &read("/etc/passwd"), &read("/etc/group")) else {
+        return info!(user, "there is no such user: what is written stays root's");
+    };
+    if let Err(error) = std::os::unix::fs::chown(file, Some(account.uid), Some(account.gid)) {
+        warn!(user, file = %file.display(), %error, "not given to the user");
+    }
 }
 
 fn find(user: &str, passwd: &str, group: &str) -> Option<Account> {

@@ -27,6 +27,7 @@ use crate::limits;
 use crate::listen;
 use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
+use crate::notify;
 use crate::options;
 use crate::ports::Ports;
 use crate::privileges;
@@ -303,7 +304,10 @@ async fn serve_all(
     }
     match extras.worker {
         Some(verbose) => stdio::worker_is_ready(verbose),
-        None => announce(servers, &listeners, extras.greeting),
+        None => {
+            announce(servers, &listeners, extras.greeting);
+            notify::tell(notify::READY);
+        }
     }
     drop(listeners);
     let ended = tokio::select! {

@@ -103,6 +103,11 @@ impl ServerSettings {
                 return Err(section.bad(option, remedy).into());
             }
         }
+        if section.bool_or("require_proxy_protocol", false) {
+            let remedy = "the line of the PROXY protocol is not read yet: remove the option, and \
+                          have the proxy in front send X-Forwarded-For instead";
+            return Err(section.bad("require_proxy_protocol", remedy).into());
+        }
         let client_timeout = positive(section, "client_timeout", 60.0)?;
         let per_port = PerPort::read(conf.role, section)?;
         let backlog = section.u64_or("backlog", 4096)?;
@@ -248,6 +253,12 @@ mod tests {
         assert!(!settings.replication_only);
         assert_eq!(settings.log_level, LogLevel::Info);
         assert_eq!(settings.metrics, MetricsAccess::Loopback);
+    }
+
+    #[test]
+    fn what_is_not_done_is_said() {
+        let error = read("bind_port = 7\nrequire_proxy_protocol = yes").unwrap_err();
+        assert!(error.to_string().contains("X-Forwarded-For"), "{error}");
     }
 
     #[test]

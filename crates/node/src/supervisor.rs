@@ -4,7 +4,8 @@
 //! SIGTERM ends both at once. SIGHUP ends the parent; the worker takes no more clients and
 //! finishes what it has. SIGUSR1 changes the program in place: the parent starts itself anew in
 //! the same process, a new worker takes over the socket, which stays open all the while, and the
-//! old worker finishes what it has. A worker that dies is replaced.
+//! old worker finishes what it has. A worker that dies is replaced. Service managers are told of all
+//! that (`notify.rs`).
 //!
 //! Between the two: the worker's sockets come through its standard input, and its standard output is
 //! a pipe (`stdio.rs`). A parent that starts itself anew finds the sockets on its standard input and
@@ -28,6 +29,7 @@ use tracing::{error, info, warn};
 use crate::conf::{Role, ServerConf};
 use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
+use crate::notify;
 use crate::ring_ports::{self, RingPorts};
 use crate::serve::{self, RunOptions, Server, Worker};
 use crate::settings::ServerSettings;
@@ -196,6 +198,10 @@ impl Parent {
                     info!(signal = name, "signal received");
                     match name {
                         "SIGUSR1" => self.start_anew(),
+                        _ => notify::tell(notify::STOPPING),
+                    }
+                    match name {
+                        "SIGUSR1" => {}
                         _ if in_a_hurry => return self.end_at_once(&mut children).await,
                         _ => return self.let_go(&mut words, &mut children).await,
                     }
@@ -205,6 +211,7 @@ impl Parent {
                         self.retire_old_workers();
                         if is_first {
                             is_first = false;
+                            notify::tell(notify::READY);
                             stdio::close(self.called.verbose);
                         }
                     }
@@ -249,6 +256,7 @@ impl Parent {
             .command()
             .env(WORKER, "1")
             .env_remove(OLD_WORKERS)
+            .env_remove(notify::NOTIFY_SOCKET)
             .stdin(Stdio::from(sockets))
             .stdout(Stdio::piped())
             .spawn()
@@ -407,11 +415,13 @@ impl Parent {
             .iter()
             .map(|pid| pid.as_raw_nonzero().to_string())
             .collect();
+        notify::tell(notify::RELOADING);
         let error = self
             .command()
             .env(OLD_WORKERS, old.join(","))
             .stdin(Stdio::from(sockets))
             .exec();
+        notify::tell(notify::READY);
         Err(error).with_context(|| format!("cannot start {}", self.program.display()))
     }
 }

@@ -4,9 +4,8 @@ use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
+use cairn_formats::hmac;
 use clap::Parser;
-use hmac::{Hmac, KeyInit, Mac};
-use sha1::Sha1;
 
 /// Sign a form for the middleware formpost
 ///
@@ -75,15 +74,12 @@ impl Form {
         }
         let (path, redirect) = (&options.path, &options.redirect);
         let signed = format!("{path}\n{redirect}\n{max_file_size}\n{max_file_count}\n{expires}");
-        let mut mac = Hmac::<Sha1>::new_from_slice(options.key.as_bytes())
-            .map_err(|_| "Please use a <key> that is no longer than it need be.")?;
-        mac.update(signed.as_bytes());
-        let signature = mac.finalize().into_bytes();
+        let signature = hmac::sha1(options.key.as_bytes(), signed.as_bytes());
         Ok(Form {
             max_file_size,
             max_file_count,
             expires,
-            signature: signature.iter().map(|byte| format!("{byte:02x}")).collect(),
+            signature: hmac::hex(&signature),
         })
     }
 

@@ -11,8 +11,11 @@
 //! | `swift-oldies`, `-orphans` | processes that run for long, or without anybody's knowing |
 //! | `swift-form-signature` | signs a form for formpost |
 //! | `swift-recon` | facts of all servers of the rings, gathered |
+//! | `swift-account-audit` | whether all replicas of accounts, containers and objects agree |
+//! | `swift-reconciler-enqueue` | queues an object that lies in the wrong policy |
 //! | `swift-dispersion-populate`, `-report` | whether samples are on all the devices they belong on |
 
+mod account_audit;
 mod db_info;
 mod dispersion;
 mod form_signature;
@@ -22,6 +25,7 @@ mod object_info;
 mod processes;
 mod recon;
 mod recon_cron;
+mod reconciler_enqueue;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -33,7 +37,8 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 /// The names of the programs, behind `swift-`.
-pub const PROGRAMS: [&str; 11] = [
+pub const PROGRAMS: [&str; 13] = [
+    "account-audit",
     "account-info",
     "container-info",
     "dispersion-populate",
@@ -45,6 +50,7 @@ pub const PROGRAMS: [&str; 11] = [
     "orphans",
     "recon",
     "recon-cron",
+    "reconciler-enqueue",
 ];
 
 /// What a program ends with that found something wrong.
@@ -62,6 +68,7 @@ pub fn run(program: &str, arguments: &[OsString]) -> Option<ExitCode> {
 /// As [`run`], writing to `out`.
 pub fn run_to(program: &str, arguments: &[OsString], out: &mut dyn Write) -> Option<u8> {
     Some(match program {
+        "account-audit" => with(arguments, out, account_audit::run),
         "account-info" => with(arguments, out, |options, out| {
             db_info::run(DbKind::Account, &options, out)
         }),
@@ -77,6 +84,7 @@ pub fn run_to(program: &str, arguments: &[OsString], out: &mut dyn Write) -> Opt
         "orphans" => with(arguments, out, processes::orphans),
         "recon" => with(arguments, out, recon::run),
         "recon-cron" => with(arguments, out, recon_cron::run),
+        "reconciler-enqueue" => with(arguments, out, reconciler_enqueue::run),
         _ => return None,
     })
 }

@@ -1,6 +1,7 @@
 //! Rings and policies of a `swift_dir`, and where a name's data lies by them.
 
 use std::io::Write;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -35,6 +36,12 @@ impl SwiftDir {
     pub(crate) fn ring(&self, name: &str) -> Result<Ring> {
         read_ring(&self.path.join(format!("{name}.ring.gz")))
     }
+}
+
+/// The address of a ring's host, which may be a name.
+pub(crate) fn ip_of(host: &str) -> Result<IpAddr> {
+    let ip = cairn_peer::look_up(host).into_iter().next();
+    ip.with_context(|| format!("{host}: no such host is known"))
 }
 
 pub(crate) fn read_ring(path: &Path) -> Result<Ring> {

@@ -6,14 +6,17 @@ use cairn_types::timestamp::decode_timestamps;
 use cairn_types::{PolicyIndex, Timestamp};
 use serde_json::Value;
 
-pub(crate) const MISPLACED_OBJECTS_ACCOUNT: &str = ".misplaced_objects";
+/// The account that the queue is in.
+pub const MISPLACED_OBJECTS_ACCOUNT: &str = ".misplaced_objects";
 /// A queue for each hour of the objects' times.
 pub(crate) const QUEUE_SECONDS: u64 = 3600;
-pub(crate) const PUT_TYPE: &str = "application/x-put";
-pub(crate) const DELETE_TYPE: &str = "application/x-delete";
+/// The content type of an entry for a misplaced PUT.
+pub const PUT_TYPE: &str = "application/x-put";
+/// The content type of an entry for a misplaced DELETE.
+pub const DELETE_TYPE: &str = "application/x-delete";
 
 /// The name of the queue's container for a time.
-pub(crate) fn queue_container(time: Timestamp) -> u64 {
+pub fn queue_container(time: Timestamp) -> u64 {
     time.secs() / QUEUE_SECONDS * QUEUE_SECONDS
 }
 

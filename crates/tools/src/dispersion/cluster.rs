@@ -1,6 +1,5 @@
 //! The cluster: through its proxy, as a user, and its servers one by one.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use tokio::time::sleep;
 
 use super::Plan;
 use super::login::{Site, sign_in};
+use crate::locations::ip_of;
 
 const NODE_PATIENCE: Duration = Duration::from_secs(15);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
@@ -165,8 +165,9 @@ impl Cluster {
         path: &str,
         policy: Option<u32>,
     ) -> Copy {
-        let Ok(ip) = device.ip.parse::<IpAddr>() else {
-            return Copy::Failed(format!("{} is no address", device.ip));
+        let ip = match ip_of(&device.ip) {
+            Ok(ip) => ip,
+            Err(error) => return Copy::Failed(error.to_string()),
         };
         let mut request = Request::new(Body::empty());
         *request.method_mut() = Method::HEAD;

@@ -1,7 +1,7 @@
 //! Asking servers, many at once.
 
 use std::io::Write;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
@@ -10,6 +10,8 @@ use cairn_http::{Body, Request, respond};
 use http::{Method, Uri};
 use serde_json::Value;
 use tokio::task::JoinSet;
+
+use crate::locations::ip_of;
 
 /// Servers asked at one time.
 const AT_ONCE: usize = 30;
@@ -31,10 +33,8 @@ impl Host {
     }
 
     fn address(&self) -> Result<SocketAddr, String> {
-        let mut addresses = (self.ip.as_str(), self.port)
-            .to_socket_addrs()
-            .map_err(|error| error.to_string())?;
-        addresses.next().ok_or_else(|| "no address".to_owned())
+        let ip = ip_of(&self.ip).map_err(|error| error.to_string())?;
+        Ok(SocketAddr::new(ip, self.port))
     }
 }
 

@@ -1,0 +1,333 @@
+//! `swift-account-audit`: asks every server that should have an account, a container or an object for
+//! it, and tells where they do not agree. What is named is looked at with all that is in it.
+//!
+//! Unlike Swift's, it looks for objects in the ring of their container's policy, and holds the ETags
+//! of erasure-coded ones against the listing.
+
+mod account;
+mod ask;
+mod container;
+mod object;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use cairn_http::client::Client;
+use cairn_http::params::split_path;
+use cairn_ring::Ring;
+use cairn_types::{HashPath, PolicyIndex};
+use clap::Parser;
+use tokio::sync::{OnceCell, Semaphore, mpsc};
+use tokio::task::JoinSet;
+
+use crate::locations::SwiftDir;
+use account::AccountListing;
+use container::ContainerListing;
+
+/// Lines that wait to be printed.
+const LINES_MAX: usize = 256;
+
+/// Check that all replicas of accounts, containers and objects agree
+///
+/// swift-account-audit [OPTIONS] ACCOUNT[/CONTAINER[/OBJECT]]...
+/// More of them, one a line, are read from the standard input where that is no terminal.
+#[derive(Debug, Parser)]
+#[command(version, verbatim_doc_comment)]
+pub(crate) struct Options {
+    /// So many requests at once
+    #[arg(short = 'c', value_name = "N", default_value_t = 50)]
+    concurrency: usize,
+    /// Where swift.conf and the rings are
+    #[arg(short = 'r', value_name = "DIR", default_value = "/etc/swift")]
+    swift_dir: PathBuf,
+    /// A file for what is not consistent, one a line; it can be read again as input
+    #[arg(short = 'e', value_name = "FILE")]
+    error_file: Option<PathBuf>,
+    /// Read objects whole and check their MD5
+    #[arg(short = 'd')]
+    deep: bool,
+    #[arg(value_name = "PATH")]
+    paths: Vec<String>,
+}
+
+pub(crate) fn run(options: Options, out: &mut dyn Write) -> Result<u8> {
+    let reads = !std::io::stdin().is_terminal();
+    if options.paths.is_empty() && !reads {
+        writeln!(out, "Give an account, a container or an object: see --help")?;
+        return Ok(0);
+    }
+    let (send, paths) = mpsc::channel(LINES_MAX);
+    let named = options.paths.clone();
+    // Whoever writes the standard input may take their time.
+    std::thread::spawn(move || {
+        let input = std::io::stdin().lock().lines().take_while(|_| reads);
+        let input = input.map(|line| line.context("the standard input"));
+        for path in named.into_iter().map(Ok).chain(input) {
+            if send.blocking_send(path).is_err() {
+                return;
+            }
+        }
+    });
+    crate::block_on(audit(&options, paths, out))?;
+    Ok(0)
+}
+
+/// Audits each path, and tells how much that was.
+async fn audit(
+    options: &Options,
+    mut paths: mpsc::Receiver<Result<String>>,
+    out: &mut dyn Write,
+) -> Result<()> {
+    let (told, mut lines) = mpsc::channel(LINES_MAX);
+    let auditor = Arc::new(Auditor::new(options, told)?);
+    let mut work = JoinSet::new();
+    let (mut ended, mut problem) = (false, None);
+    while !(ended && work.is_empty()) {
+        tokio::select! {
+            path = paths.recv(), if !ended && work.len() < auditor.at_once => {
+                let target = path.map(|path| path.and_then(|path| Target::parse(&path)));
+                match target {
+                    None => ended = true,
+                    Some(Ok(None)) => {}
+                    Some(Ok(Some(target))) => {
+                        work.spawn(target.audit(auditor.clone()));
+                    }
+                    Some(Err(error)) => (ended, problem) = (true, Some(error)),
+                }
+            }
+            Some(_) = work.join_next() => {}
+            Some(line) = lines.recv() => writeln!(out, "{line}")?,
+        }
+    }
+    lines.close();
+    while let Some(line) = lines.recv().await {
+        writeln!(out, "{line}")?;
+    }
+    lock(&auditor.stats).print(out)?;
+    problem.map_or(Ok(()), Err)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is to be looked at, with all that is in it.
+struct Target {
+    account: String,
+    container: Option<String>,
+    object: Option<String>,
+}
+
+impl Target {
+    /// `None` for an empty line.
+    fn parse(path: &str) -> Result<Option<Target>> {
+        let path = path.trim_end_matches(['\r', '\n']).trim_start_matches('/');
+        if path.is_empty() {
+            return Ok(None);
+        }
+        let whole = format!("/{path}");
+        let parts = split_path(&whole, 1, 3, true);
+        let mut parts = parts
+            .with_context(|| format!("Invalid path: {whole}"))?
+            .into_iter()
+            .map(|part| part.map(str::to_owned));
+        let mut part = || parts.next().flatten();
+        Ok(Some(Target {
+            account: part().unwrap_or_default(),
+            container: part(),
+            object: part(),
+        }))
+    }
+
+    async fn audit(self, auditor: Arc<Auditor>) {
+        match (self.container, self.object) {
+            (Some(container), Some(object)) => {
+                auditor
+                    .audit_object(&self.account, &container, &object)
+                    .await;
+            }
+            (Some(container), None) => auditor.audit_all_of(self.account, container).await,
+            (None, _) => {
+                let listing = auditor.account(&self.account).await;
+                let mut work = JoinSet::new();
+                for container in &listing.containers {
+                    if work.len() >= auditor.at_once {
+                        work.join_next().await;
+                    }
+                    let (account, container) = (self.account.clone(), container.clone());
+                    let auditor = auditor.clone();
+                    work.spawn(async move { auditor.audit_all_of(account, container).await });
+                }
+                while work.join_next().await.is_some() {}
+            }
+        }
+    }
+}
+
+/// What is known of an account or a container, once somebody has looked.
+type Known<T> = Arc<OnceCell<Arc<T>>>;
+
+struct Auditor {
+    client: Client,
+    hash_path: HashPath,
+    account_ring: Ring,
+    container_ring: Ring,
+    object_rings: HashMap<PolicyIndex, Ring>,
+    at_once: usize,
+    requests: Semaphore,
+    deep: bool,
+    error_file: Option<Mutex<File>>,
+    told: mpsc::Sender<String>,
+    stats: Mutex<Stats>,
+    accounts: Mutex<HashMap<String, Known<AccountListing>>>,
+    containers: Mutex<HashMap<(String, String), Known<ContainerListing>>>,
+}
+
+impl Auditor {
+    fn new(options: &Options, told: mpsc::Sender<String>) -> Result<Auditor> {
+        let swift = SwiftDir::open(&options.swift_dir)?;
+        let at_once = options.concurrency.clamp(1, 4096);
+        let mut object_rings = HashMap::new();
+        for policy in swift.conf.policies.iter() {
+            object_rings.insert(policy.index, swift.ring(&policy.index.ring_name())?);
+        }
+        let open = |path: &PathBuf| {
+            let file = File::options().append(true).create(true).open(path);
+            file.map(Mutex::new)
+                .with_context(|| format!("cannot write {}", path.display()))
+        };
+        Ok(Auditor {
+            client: Client::new(Duration::from_secs(5), at_once, Duration::from_secs(30)),
+            hash_path: swift.conf.hash_path.clone(),
+            account_ring: swift.ring("account")?,
+            container_ring: swift.ring("container")?,
+            object_rings,
+            at_once,
+            requests: Semaphore::new(at_once),
+            deep: options.deep,
+            error_file: options.error_file.as_ref().map(open).transpose()?,
+            told,
+            stats: Mutex::default(),
+            accounts: Mutex::default(),
+            containers: Mutex::default(),
+        })
+    }
+
+    async fn tell(&self, line: String) {
+        // Nobody may be printing any more.
+        let _ = self.told.send(line).await;
+    }
+
+    fn count(&self, count: impl FnOnce(&mut Stats)) {
+        count(&mut lock(&self.stats));
+    }
+
+    /// Notes a path that is to be looked at again.
+    async fn note(&self, path: &str) {
+        let Some(file) = &self.error_file else {
+            return;
+        };
+        let written = writeln!(lock(file), "{path}");
+        if let Err(error) = written {
+            self.tell(format!("  {path} not noted in the error file: {error}"))
+                .await;
+        }
+    }
+
+    /// Looks where nobody has yet; `listed` does the work.
+    async fn account(&self, account: &str) -> Arc<AccountListing> {
+        let known = lock(&self.accounts)
+            .entry(account.to_owned())
+            .or_default()
+            .clone();
+        let listing = known.get_or_init(|| async { Arc::new(self.audit_account(account).await) });
+        listing.await.clone()
+    }
+
+    async fn container(&self, account: &str, container: &str) -> Arc<ContainerListing> {
+        let known = lock(&self.containers)
+            .entry((account.to_owned(), container.to_owned()))
+            .or_default()
+            .clone();
+        let listing = known
+            .get_or_init(|| async { Arc::new(self.audit_container(account, container).await) });
+        listing.await.clone()
+    }
+
+    /// A container and its objects.
+    async fn audit_all_of(self: &Arc<Self>, account: String, container: String) {
+        let listing = self.container(&account, &container).await;
+        let mut work = JoinSet::new();
+        for object in listing.objects.keys() {
+            if work.len() >= self.at_once {
+                work.join_next().await;
+            }
+            let (account, container) = (account.clone(), container.clone());
+            let (auditor, object) = (self.clone(), object.clone());
+            work.spawn(async move { auditor.audit_object(&account, &container, &object).await });
+        }
+        while work.join_next().await.is_some() {}
+    }
+}
+
+/// What was looked at, and what was wrong.
+#[derive(Default)]
+struct Stats {
+    accounts: Counts,
+    containers: Counts,
+    objects: Counts,
+}
+
+#[derive(Default)]
+struct Counts {
+    checked: u64,
+    missing: u64,
+    exceptions: u64,
+    /// Of an account's containers, of a container's objects.
+    counts_differ: u64,
+    /// Of an account's object counts, a container's versions of objects, objects' content.
+    objects_differ: u64,
+}
+
+impl Stats {
+    fn print(&self, out: &mut dyn Write) -> Result<()> {
+        let groups = [
+            (
+                "Accounts",
+                &self.accounts,
+                "Container mismatch",
+                "Object mismatch",
+            ),
+            (
+                "Containers",
+                &self.containers,
+                "Count mismatch",
+                "Object mismatch",
+            ),
+            ("Objects", &self.objects, "", "MD5 Mismatch"),
+        ];
+        for (what, counts, of_counts, of_objects) in groups {
+            writeln!(out)?;
+            writeln!(out, "{:>18}: {}", format!("{what} checked"), counts.checked)?;
+            for (name, count) in [
+                ("Missing Replicas", counts.missing),
+                ("Exceptions", counts.exceptions),
+                (of_counts, counts.counts_differ),
+                (of_objects, counts.objects_differ),
+            ] {
+                if count > 0 {
+                    writeln!(out, "{name:>18}: {count}")?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! An account's databases: do they count the same?
+
+use std::collections::BTreeSet;
+
+use super::Auditor;
+use super::ask::{count, last_name, spread};
+
+/// The names that any of the databases has.
+#[derive(Default)]
+pub(super) struct AccountListing {
+    pub(super) containers: BTreeSet<String>,
+}
+
+impl Auditor {
+    pub(super) async fn audit_account(&self, account: &str) -> AccountListing {
+        self.tell(format!("Auditing account \"{account}\"")).await;
+        let path = format!("/{account}");
+        let hash = self.hash_path.hash(account, None, None);
+        let partition = self.account_ring.partition(hash);
+        let mut listing = AccountListing::default();
+        let (mut containers, mut objects) = (Vec::new(), Vec::new());
+        let mut is_consistent = true;
+        for node in self.account_ring.primaries(partition) {
+            let (ip, device) = (&node.device.ip, &node.device.device);
+            let (mut marker, mut is_first) = (String::new(), true);
+            loop {
+                let rows = match self.page(&node.device, partition, &path, &marker).await {
+                    Ok(Ok((headers, rows))) => {
+                        if std::mem::take(&mut is_first) {
+                            containers.extend(count(&headers, "x-account-container-count"));
+                            objects.extend(count(&headers, "x-account-object-count"));
+                        }
+                        rows
+                    }
+                    Ok(Err(_)) => {
+                        self.count(|stats| stats.accounts.missing += 1);
+                        is_consistent = false;
+                        self.tell(format!(
+                            "  Bad status GETting account '{account}'  from {ip}:{device}"
+                        ))
+                        .await;
+                        break;
+                    }
+                    Err(_) => {
+                        self.count(|stats| stats.accounts.exceptions += 1);
+                        is_consistent = false;
+                        self.tell(format!(
+                            "  Exception GETting account '{account}' on {ip}:{device}"
+                        ))
+                        .await;
+                        break;
+                    }
+                };
+                let names = rows.iter().filter_map(|row| row.get("name")?.as_str());
+                listing.containers.extend(names.map(str::to_owned));
+                match last_name(&rows) {
+                    Some(name) => marker = name,
+                    None => break,
+                }
+            }
+        }
+        for (what, counts) in [("containers", &containers), ("objects", &objects)] {
+            let apart = spread(counts);
+            if apart.is_none() && !counts.is_empty() {
+                continue;
+            }
+            is_consistent = false;
+            self.count(|stats| match what {
+                "containers" => stats.accounts.counts_differ += 1,
+                _ => stats.accounts.objects_differ += 1,
+            });
+            self.tell(format!(
+                "  Account databases for '{account}' don't agree on number of {what}."
+            ))
+            .await;
+            if let Some((most, least)) = apart {
+                self.tell(format!("  Max: {most}, Min: {least}")).await;
+            }
+        }
+        self.count(|stats| stats.accounts.checked += 1);
+        if !is_consistent {
+            self.note(&path).await;
+        }
+        listing
+    }
+}

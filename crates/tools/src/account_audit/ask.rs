@@ -1,0 +1,87 @@
+//! One request to one server.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use cairn_http::params::{quote, quote_path};
+use cairn_http::{Body, Request, Response};
+use cairn_ring::Device;
+use http::{HeaderMap, Method, StatusCode};
+use serde_json::Value;
+use tokio::time::timeout;
+
+use super::Auditor;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A page of a listing is at most 10,000 names of at most a few kilobytes each.
+const LISTING_MAX: u64 = 128 << 20;
+
+/// A page of a listing, or the status of an answer that has none.
+pub(super) type Page = Result<(HeaderMap, Vec<Value>), StatusCode>;
+
+impl Auditor {
+    /// `path` is decoded and begins with a slash.
+    pub(super) async fn ask(
+        &self,
+        method: Method,
+        device: &Device,
+        partition: u32,
+        path: &str,
+        query: &str,
+        policy: Option<u32>,
+    ) -> Result<Response> {
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = method;
+        let path = format!("/{}/{partition}{path}", device.device);
+        let uri = format!("{}{query}", quote_path(&path));
+        *request.uri_mut() = uri.parse().with_context(|| uri.clone())?;
+        if let Some(policy) = policy {
+            request
+                .headers_mut()
+                .insert("x-backend-storage-policy-index", policy.into());
+        }
+        let ip = crate::locations::ip_of(&device.ip)?;
+        let address = SocketAddr::new(ip, device.port);
+        Ok(self.client.call(address, request, PATIENCE).await?)
+    }
+
+    /// The names after `marker` in an account or a container, as one server has them.
+    pub(super) async fn page(
+        &self,
+        device: &Device,
+        partition: u32,
+        path: &str,
+        marker: &str,
+    ) -> Result<Page> {
+        let _turn = self.requests.acquire().await?;
+        let query = format!("?format=json&marker={}", quote(marker));
+        let answer = self.ask(Method::GET, device, partition, path, &query, None);
+        let (head, body) = answer.await?.into_parts();
+        if !head.status.is_success() {
+            return Ok(Err(head.status));
+        }
+        let body = timeout(PATIENCE, body.collect(LISTING_MAX)).await??;
+        let rows: Vec<Value> = match body.is_empty() {
+            true => Vec::new(),
+            false => serde_json::from_slice(&body)?,
+        };
+        Ok(Ok((head.headers, rows)))
+    }
+}
+
+/// The name of a listing's last row: where the next page begins.
+pub(super) fn last_name(rows: &[Value]) -> Option<String> {
+    Some(rows.last()?.get("name")?.as_str()?.to_owned())
+}
+
+/// A count that a header tells.
+pub(super) fn count(headers: &HeaderMap, name: &str) -> Option<u64> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
+}
+
+/// The greatest and the least, where they are not the same.
+pub(super) fn spread(counts: &[u64]) -> Option<(u64, u64)> {
+    let (most, least) = (*counts.iter().max()?, *counts.iter().min()?);
+    (most != least).then_some((most, least))
+}
