@@ -323,7 +323,7 @@ mod tests {
         );
         write(
             "var/log/kern.log",
-            "Nov 22 14:10:00 host kernel: sdc1: I/O error, too old\n\
+            "Nov 22 13:50:00 host kernel: sdc1: I/O error, too old\n\
              Nov 22 14:50:00 host kernel: I/O error, dev sdb1, sector 5\n\
              Nov 22 14:51:00 host kernel: sdb1: media error\n",
         );
