@@ -24,7 +24,7 @@ use crate::layout::{
     FileEntry, FragmentChoice, OnDiskFiles, choose_files, choose_fragments, hash_dir, partition_dir,
 };
 use crate::object_file::{
-    Durability, ObjectEngine, ObjectKey, ObjectWriter, OpenObject, OpenOptions,
+    Durability, ObjectEngine, ObjectKey, ObjectWriter, OpenObject, OpenOptions, SeenDir,
 };
 use crate::staged_file::{move_aside, open_dir, remove_dir, remove_file};
 use crate::steps::Step;
@@ -352,8 +352,9 @@ impl ObjectEngine for DiskFileEngine {
         disk: &Disk,
         key: &ObjectKey,
         timestamp: Timestamp,
+        seen: Option<SeenDir>,
     ) -> Result<Step<()>, DiskError> {
-        self.tombstone_steps(disk, key, timestamp)
+        self.tombstone_steps(disk, key, timestamp, seen)
     }
 
     fn quarantine(&self, disk: &Disk, key: &ObjectKey, reason: &str) -> Result<(), DiskError> {

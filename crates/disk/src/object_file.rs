@@ -119,6 +119,16 @@ impl ObjectInfo {
 pub struct OpenObject {
     pub info: ObjectInfo,
     pub content: Content,
+    /// For [`ObjectEngine::delete`] in the same piece of work, where only metadata was asked for.
+    pub seen: Option<SeenDir>,
+}
+
+/// An object's directory as it was seen a moment ago, with nothing in it but the data file. It has been
+/// listed: who lists it again finds nothing.
+#[derive(Debug)]
+pub struct SeenDir {
+    pub(crate) dir: OwnedFd,
+    pub(crate) data: String,
 }
 
 /// The bytes of an open object.
@@ -232,12 +242,13 @@ pub trait ObjectEngine: Send + Sync {
         metadata: Metadata,
     ) -> Result<Step<()>, DiskError>;
 
-    /// Leaves a tombstone in the object's place.
+    /// Leaves a tombstone in the object's place. `seen`: of one that is older.
     fn delete(
         &self,
         disk: &Disk,
         key: &ObjectKey,
         timestamp: Timestamp,
+        seen: Option<SeenDir>,
     ) -> Result<Step<()>, DiskError>;
 
     /// Moves a broken object out of the way, for replication to bring a good one.

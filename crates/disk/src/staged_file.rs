@@ -40,6 +40,8 @@ pub struct StagedFile {
     temporary: Option<String>,
     /// The directory that was made for it.
     made_dir: Option<String>,
+    /// The directory it is for, where it is open.
+    dir: Option<OwnedFd>,
     content: FileContent,
     drop_cache: bool,
     beside: Beside,
@@ -133,21 +135,42 @@ impl StagedFile {
             Some(opened) => opened,
             None => open_named(disk, tmp_dir)?,
         };
-        let fd = Arc::new(opened.fd);
-        let staged = StagedFile {
-            disk: disk.clone(),
-            content: FileContent::new(fd.clone()),
-            fd,
-            temporary: opened.temporary,
-            made_dir: opened.made_dir,
-            drop_cache: false,
-            beside: Beside::default(),
-        };
+        let mut staged = StagedFile::of(disk, opened.fd, opened.temporary);
+        staged.made_dir = opened.made_dir;
         staged.may_write(0)?;
         if let Reserve::Keep { size } = reserve {
             staged.reserve(size.unwrap_or(0))?;
         }
         Ok(staged)
+    }
+
+    /// For a file that is to get its name at once, in this directory. None: it is gone, or files
+    /// without a name are not to be had.
+    pub(crate) fn create_in_open(disk: &Disk, dir: OwnedFd) -> Result<Option<Self>, DiskError> {
+        if !disk.state.use_tmpfile.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let Ok(fd) = rustix::fs::openat(&dir, ".", UNNAMED, Mode::from_raw_mode(0o600)) else {
+            return Ok(None);
+        };
+        let mut staged = StagedFile::of(disk, fd, None);
+        staged.dir = Some(dir);
+        staged.may_write(0)?;
+        Ok(Some(staged))
+    }
+
+    fn of(disk: &Disk, fd: OwnedFd, temporary: Option<String>) -> Self {
+        let fd = Arc::new(fd);
+        StagedFile {
+            disk: disk.clone(),
+            content: FileContent::new(fd.clone()),
+            fd,
+            temporary,
+            made_dir: None,
+            dir: None,
+            drop_cache: false,
+            beside: Beside::default(),
+        }
     }
 
     pub fn as_fd(&self) -> BorrowedFd<'_> {
@@ -292,7 +315,10 @@ impl StagedFile {
     ) -> Result<Linking, DiskError> {
         let mut made_dir = self.made_dir.is_some();
         for attempt in 1.. {
-            let (dir_fd, made_now) = make_noted(disk, dir)?;
+            let (dir_fd, made_now) = match self.dir.take() {
+                Some(open) => (open, false),
+                None => make_noted(disk, dir)?,
+            };
             made_dir |= made_now;
             match around(disk, &mut || self.link(dir_fd.as_fd(), name))? {
                 Ok(()) => {
@@ -432,6 +458,8 @@ fn link_open(fd: BorrowedFd<'_>, dir: BorrowedFd<'_>, name: &str) -> Result<(), 
     linked
 }
 
+const UNNAMED: OFlags = OFlags::TMPFILE.union(OFlags::WRONLY).union(OFlags::CLOEXEC);
+
 struct Opened {
     fd: OwnedFd,
     temporary: Option<String>,
@@ -450,8 +478,7 @@ fn open_unnamed(
     let place = dir.unwrap_or(tmp_dir);
     let mut made_dir = None;
     for attempt in 1.. {
-        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-        match rustix::fs::openat(disk.fd(), place, flags, Mode::from_raw_mode(0o600)) {
+        match rustix::fs::openat(disk.fd(), place, UNNAMED, Mode::from_raw_mode(0o600)) {
             Ok(fd) => {
                 return Ok(Some(Opened {
                     fd,

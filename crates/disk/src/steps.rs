@@ -119,8 +119,9 @@ pub(crate) fn durable(
 
 /// An operation on its way through a write thread.
 pub(crate) trait Operation: Send {
-    /// Runs it up to its next sync; false when it has ended.
-    fn advance(&mut self, disk: &Disk) -> bool;
+    /// Runs it up to its next sync; false when it has ended. `is_alone`: nobody else waits for the
+    /// thread, so it may tidy up before it tells of its end.
+    fn advance(&mut self, disk: &Disk, is_alone: bool) -> bool;
     /// Of one that has ended.
     fn afterwards(&mut self) -> Option<Afterwards>;
     fn sync_own(&mut self) -> io::Result<()>;
@@ -155,7 +156,7 @@ impl<T: Send + 'static> Run<T> {
 }
 
 impl<T: Send + 'static> Operation for Run<T> {
-    fn advance(&mut self, disk: &Disk) -> bool {
+    fn advance(&mut self, disk: &Disk, is_alone: bool) -> bool {
         let Some(next) = self.next.take() else {
             return false;
         };
@@ -171,7 +172,11 @@ impl<T: Send + 'static> Operation for Run<T> {
                 false
             }
             Ok(Ok(Step::DoneThen(value, afterwards))) => {
-                self.afterwards = Some(afterwards);
+                if is_alone {
+                    run_afterwards(afterwards);
+                } else {
+                    self.afterwards = Some(afterwards);
+                }
                 self.end(Ok(value));
                 false
             }
@@ -216,7 +221,7 @@ pub(crate) fn run_all(disk: &Disk, operations: Vec<Box<dyn Operation>>) {
 }
 
 /// A panic in it ends it, not the device.
-pub(crate) fn run_afterwards(tidy_up: Afterwards) {
+fn run_afterwards(tidy_up: Afterwards) {
     let _ = std::panic::catch_unwind(AssertUnwindSafe(tidy_up));
 }
 
@@ -226,8 +231,9 @@ fn run_to_end(
     afterwards: &mut Vec<Afterwards>,
 ) {
     loop {
+        let is_alone = operations.len() == 1 && afterwards.is_empty();
         operations.retain_mut(|operation| {
-            let goes_on = operation.advance(disk);
+            let goes_on = operation.advance(disk, is_alone);
             if !goes_on {
                 afterwards.extend(operation.afterwards());
             }

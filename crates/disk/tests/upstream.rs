@@ -225,6 +225,7 @@ fn what_we_wrote() {
             &disk,
             &world.key("gone"),
             Timestamp::from_secs(4_000_000_002),
+            None,
         )
         .unwrap()
         .finish(&disk)

@@ -240,13 +240,11 @@ fn next_step(
     let (own, device) = (machine.clone(), device.clone());
     machine.run(Box::new(move || match device.writable_disk() {
         Ok(disk) => {
-            if operation.advance(&disk) {
+            if operation.advance(&disk, true) {
                 match steps::durable(&disk, operation.weight(), || operation.sync_own()) {
                     Ok(()) => next_step(&own, &device, operation),
                     Err(error) => operation.fail(error),
                 }
-            } else if let Some(tidy_up) = operation.afterwards() {
-                steps::run_afterwards(tidy_up);
             }
         }
         Err(error) => operation.fail(error.into()),

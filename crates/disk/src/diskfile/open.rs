@@ -18,7 +18,7 @@ use crate::layout::{FileEntry, FragmentChoice, OnDiskFiles, hash_dir};
 use crate::machine::wall_clock;
 use crate::metadata::{Metadata, NAME};
 use crate::object_file::{
-    Content, ContentFile, FragmentInfo, ObjectInfo, ObjectKey, OpenObject, OpenOptions,
+    Content, ContentFile, FragmentInfo, ObjectInfo, ObjectKey, OpenObject, OpenOptions, SeenDir,
 };
 use crate::overflow::{self, OverflowError};
 use crate::staged_file::open_dir;
@@ -240,6 +240,7 @@ impl DiskFileEngine {
             errno if is_broken_dir(errno) => Failed::Broken(format!("not listable: {errno}")),
             errno => DiskError::from_errno("list", dir, errno).into(),
         })?;
+        let count = listing.count;
         let files = self.choose(place.policy, listing.entries, &options.fragment);
         let Some(data) = &files.data else {
             return Err(deleted(dir_fd.as_fd(), &files));
@@ -267,7 +268,16 @@ impl DiskFileEngine {
             self.known.insert(dir, object, wall_clock());
         }
         let content = self.read_content(disk, fd, &info, identity, options, look)?;
-        Ok((name, OpenObject { info, content }))
+        let seen = (options.inline_limit == 0 && count == 1).then(|| SeenDir {
+            dir: dir_fd,
+            data: data.name.clone(),
+        });
+        let open = OpenObject {
+            info,
+            content,
+            seen,
+        };
+        Ok((name, open))
     }
 
     /// The directory as it is now, and what is known of the object in it. None: it is not to be
@@ -312,7 +322,12 @@ impl DiskFileEngine {
         let name = self.check_name(place, &info.metadata)?;
         let info = check_metadata(info, stat.st_size as u64, options)?;
         let content = self.read_content(disk, fd, &info, identity, options, look)?;
-        Ok((name, OpenObject { info, content }))
+        let open = OpenObject {
+            info,
+            content,
+            seen: None,
+        };
+        Ok((name, open))
     }
 
     /// The stored name must be the one asked for, or, where none is known, one that hashes to

@@ -121,7 +121,10 @@ impl World {
     }
 
     fn delete(&self, time: Timestamp) {
-        let deleted = self.engine.delete(&self.disk, &self.key, time).unwrap();
+        let deleted = self
+            .engine
+            .delete(&self.disk, &self.key, time, None)
+            .unwrap();
         deleted.finish(&self.disk).unwrap();
     }
 

@@ -16,7 +16,7 @@ use crate::layout::{
     tombstone_name,
 };
 use crate::metadata::{FRAGMENT_INDEX, Metadata, NAME, OVERFLOW};
-use crate::object_file::{Durability, ObjectKey, ObjectWriter};
+use crate::object_file::{Durability, ObjectKey, ObjectWriter, SeenDir};
 use crate::overflow;
 use crate::staged_file::{
     Published, Renamed, Reserve, StagedFile, open_dir, remove_file, rename_in,
@@ -60,7 +60,7 @@ impl DiskFileEngine {
         let size = Some(body.len() as u64);
         let mut staged = stage(disk, key, Reserve::Keep { size })?;
         staged.write(&[body])?;
-        self.finish(disk, key, staged, &name, metadata)
+        self.finish(disk, key, staged, &name, metadata, None)
     }
 
     /// What a file of content is to be called.
@@ -154,7 +154,7 @@ impl DiskFileEngine {
         let reserve = Reserve::Keep { size: None };
         let staged = stage(disk, key, reserve)?;
         let name = meta_name(timestamp, content_type);
-        self.finish(disk, key, staged, &name, metadata)
+        self.finish(disk, key, staged, &name, metadata, None)
     }
 
     pub(super) fn tombstone_steps(
@@ -162,16 +162,33 @@ impl DiskFileEngine {
         disk: &Disk,
         key: &ObjectKey,
         timestamp: Timestamp,
+        seen: Option<SeenDir>,
     ) -> Result<Step<()>, DiskError> {
         let metadata = [("X-Timestamp", timestamp.internal())]
             .into_iter()
             .collect();
-        let staged = stage(disk, key, Reserve::Ignore)?;
+        // A tombstone of long ago may have to go itself.
+        let is_young =
+            !overflow::is_older_than(disk.now(), timestamp.secs() as i64, self.config.reclaim_age);
+        let mut replaced = None;
+        let staged = match seen.filter(|_| is_young) {
+            Some(seen) => {
+                let staged = StagedFile::create_in_open(disk, seen.dir)?;
+                replaced = staged.is_some().then_some(seen.data);
+                staged
+            }
+            None => None,
+        };
+        let staged = match staged {
+            Some(staged) => staged,
+            None => stage(disk, key, Reserve::Ignore)?,
+        };
         let name = tombstone_name(timestamp);
-        self.finish(disk, key, staged, &name, metadata)
+        self.finish(disk, key, staged, &name, metadata, replaced)
     }
 
-    /// Attributes, durability, name, clean-up.
+    /// Attributes, durability, name, clean-up. `replaced`: the one file that becomes obsolete, where
+    /// that is known.
     fn finish(
         &self,
         disk: &Disk,
@@ -179,6 +196,7 @@ impl DiskFileEngine {
         staged: StagedFile,
         file_name: &str,
         mut metadata: Metadata,
+        replaced: Option<String>,
     ) -> Result<Step<()>, DiskError> {
         let timestamp = timestamp_of(&metadata)?;
         metadata.remove(OVERFLOW);
@@ -214,7 +232,10 @@ impl DiskFileEngine {
                 return Step::Done(());
             }
             // Obsolete it is found to be by everybody who looks: nobody needs to wait for it to go.
-            let clean_up = move || engine.clean_up_after(&disk, &key, published.dir.as_fd());
+            let clean_up = move || match replaced {
+                Some(name) => drop(remove_file(published.dir.as_fd(), &name)),
+                None => engine.clean_up_after(&disk, &key, published.dir.as_fd()),
+            };
             Step::DoneThen((), Box::new(clean_up))
         }))
     }
@@ -303,6 +324,6 @@ impl ObjectWriter for DataWriter {
         }
         let disk = this.disk.clone();
         this.engine
-            .finish(&disk, &this.key, this.staged, &name, metadata)
+            .finish(&disk, &this.key, this.staged, &name, metadata, None)
     }
 }

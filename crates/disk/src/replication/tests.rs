@@ -89,7 +89,10 @@ impl World {
 
     fn delete(&self, object: &str, seconds: u64) -> ObjectHash {
         let key = self.key(object);
-        let step = self.engine.delete(&self.disk, &key, ts(seconds)).unwrap();
+        let step = self
+            .engine
+            .delete(&self.disk, &key, ts(seconds), None)
+            .unwrap();
         step.finish(&self.disk).unwrap();
         key.hash
     }

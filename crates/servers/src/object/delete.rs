@@ -41,13 +41,17 @@ impl Inner {
         let (engine, key) = (self.engine.clone(), target.key.clone());
         let step = target.device.commit(move |disk| {
             let open = engine.open(disk, &key, &OpenOptions::metadata(timestamp));
-            let before = before(open.map(|open| open.info), timestamp)?;
+            let (info, seen) = match open {
+                Ok(open) => (Ok(open.info), open.seen),
+                Err(error) => (Err(error), None),
+            };
+            let before = before(info, timestamp)?;
             let expires = before.metadata.get("X-Delete-At").is_some();
             let is_done = before.timestamp < timestamp && if_delete_at.is_none() && !expires;
             if !is_done {
                 return Ok(Step::Done((before, false)));
             }
-            let deleted = engine.delete(disk, &key, timestamp)?;
+            let deleted = engine.delete(disk, &key, timestamp, seen)?;
             Ok(deleted.map(move |()| (before, true)))
         });
         let (mut before, is_done) = step.await?;
@@ -75,7 +79,7 @@ impl Inner {
                 let (engine, key) = (self.engine.clone(), target.key.clone());
                 let written = target
                     .device
-                    .commit(move |disk| engine.delete(disk, &key, timestamp));
+                    .commit(move |disk| engine.delete(disk, &key, timestamp, None));
                 written.await?;
             }
             let mut update = UpdateHeaders::new();
