@@ -71,7 +71,8 @@ impl Metadata {
             out.push(b']');
         }
         out.push(b'}');
-        String::from_utf8(out).expect("push_string writes ASCII only")
+        // ASCII, all of it.
+        String::from_utf8_lossy(&out).into_owned()
     }
 
     /// Name, value and time of each item, removed ones (with an empty value) too.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, getsid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::conf::Role;
 use crate::notify;
@@ -125,19 +125,27 @@ fn find(pid: i32) -> Result<Server, ReloadError> {
     let gone = || ReloadError::NoProcess(pid);
     let known = Pid::from_raw(pid.max(0)).ok_or_else(gone)?;
     let line = fs::read(format!("/proc/{pid}/cmdline")).map_err(|_| gone())?;
-    let session = getsid(Some(known)).map_err(|_| gone())?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|_| gone())?;
+    let session = session_in(&stat).ok_or_else(gone)?;
     let line = String::from_utf8_lossy(&line);
     let words = line.trim_matches('\0').split('\0').map(str::to_owned);
     let words: Vec<String> = words.collect();
     let program = program_of(&words)?;
-    if session != known {
-        return Err(ReloadError::Worker(program, session.as_raw_nonzero().get()));
+    if session != pid {
+        return Err(ReloadError::Worker(program, session));
     }
     Ok(Server {
         pid: known,
         program,
         words,
     })
+}
+
+/// The sixth field of proc(5)'s `stat`, behind a name that may hold anything. Unlike getsid(2)'s
+/// answer in rustix it may be 0: a session that began outside of this PID namespace.
+fn session_in(stat: &str) -> Option<i32> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    fields.split_ascii_whitespace().nth(3)?.parse().ok()
 }
 
 /// The server that a command line runs: its first word, or what it has Python run.
@@ -243,6 +251,13 @@ mod tests {
         assert_eq!(find(-1).err(), Some(ReloadError::NoProcess(-1)));
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(matches!(find(own).err(), Some(ReloadError::NotSwifts(_))));
+    }
+
+    #[test]
+    fn a_session_from_outside_is_one() {
+        assert_eq!(session_in("7 (a) b) S 1 7 6 0 -1 4194560"), Some(6));
+        assert_eq!(session_in("7 (sleep) S 0 0 0 0 -1 4194560"), Some(0));
+        assert_eq!(session_in("7 (sleep"), None);
     }
 
     #[test]

@@ -79,6 +79,16 @@ impl World {
         self.device.path().join(dir)
     }
 
+    /// What can be had without a thread.
+    fn cached(&self) -> Option<Result<OpenObject, DiskError>> {
+        let options = OpenOptions {
+            inline_limit: 64 << 10,
+            ..OpenOptions::metadata(ts(100))
+        };
+        let open = |disk: &Disk| self.engine.open_cached(disk, &self.key, &options);
+        self.device.read_cached(&self.key.hash, open)
+    }
+
     fn files(&self) -> Vec<String> {
         let Ok(entries) = std::fs::read_dir(self.dir()) else {
             return Vec::new();
@@ -336,16 +346,7 @@ fn unchanged_content_is_not_hashed_again() {
 #[test]
 fn what_lies_in_memory_is_read_in_place() {
     let Some(world) = world() else { return };
-    let options = OpenOptions {
-        inline_limit: 64 << 10,
-        ..OpenOptions::metadata(ts(100))
-    };
-    let cached = || {
-        let (engine, key) = (&world.engine, &world.key);
-        world
-            .device
-            .read_cached(&key.hash, |disk| engine.open_cached(disk, key, &options))
-    };
+    let cached = || world.cached();
     assert!(cached().is_none(), "nobody touched it yet");
     world.put(ts(1), "content");
     let Some(open) = cached() else {
@@ -368,15 +369,7 @@ fn what_lies_in_memory_is_read_in_place() {
 #[test]
 fn a_hot_object_is_known_until_something_changes() {
     let Some(world) = world() else { return };
-    let options = OpenOptions {
-        inline_limit: 64 << 10,
-        ..OpenOptions::metadata(ts(100))
-    };
-    let cached = || {
-        let (engine, key) = (&world.engine, &world.key);
-        let open = |disk: &Disk| engine.open_cached(disk, key, &options);
-        world.device.read_cached(&key.hash, open)
-    };
+    let cached = || world.cached();
     let stat = || FileIdentity::of(&rustix::fs::stat(world.dir()).unwrap());
     let is_known = || world.engine.known.get(&stat()).is_some();
     // Twice, so that what was known of the first is in the way of the second.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Auditor;
-use super::ask::{count, last_name, spread};
+use super::ask::{NoPage, Pages, count, spread};
 
 /// The names that any of the databases has.
 #[derive(Default)]
@@ -22,41 +22,35 @@ impl Auditor {
         let mut is_consistent = true;
         for node in self.account_ring.primaries(partition) {
             let (ip, device) = (&node.device.ip, &node.device.device);
-            let (mut marker, mut is_first) = (String::new(), true);
-            loop {
-                let rows = match self.page(&node.device, partition, &path, &marker).await {
-                    Ok(Ok((headers, rows))) => {
-                        if std::mem::take(&mut is_first) {
-                            containers.extend(count(&headers, "x-account-container-count"));
-                            objects.extend(count(&headers, "x-account-object-count"));
-                        }
-                        rows
-                    }
-                    Ok(Err(_)) => {
+            let mut pages = Pages::of(&node.device, partition, &path);
+            let mut is_first = true;
+            while let Some(page) = pages.next(self).await {
+                is_consistent &= page.is_ok();
+                let (headers, rows) = match page {
+                    Ok(page) => page,
+                    Err(NoPage::Status) => {
                         self.count(|stats| stats.accounts.missing += 1);
-                        is_consistent = false;
                         self.tell(format!(
                             "  Bad status GETting account '{account}'  from {ip}:{device}"
                         ))
                         .await;
-                        break;
+                        continue;
                     }
-                    Err(_) => {
+                    Err(NoPage::NoAnswer) => {
                         self.count(|stats| stats.accounts.exceptions += 1);
-                        is_consistent = false;
                         self.tell(format!(
                             "  Exception GETting account '{account}' on {ip}:{device}"
                         ))
                         .await;
-                        break;
+                        continue;
                     }
                 };
+                if std::mem::take(&mut is_first) {
+                    containers.extend(count(&headers, "x-account-container-count"));
+                    objects.extend(count(&headers, "x-account-object-count"));
+                }
                 let names = rows.iter().filter_map(|row| row.get("name")?.as_str());
                 listing.containers.extend(names.map(str::to_owned));
-                match last_name(&rows) {
-                    Some(name) => marker = name,
-                    None => break,
-                }
             }
         }
         for (what, counts) in [("containers", &containers), ("objects", &objects)] {

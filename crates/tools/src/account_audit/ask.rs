@@ -17,8 +17,50 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A page of a listing is at most 10,000 names of at most a few kilobytes each.
 const LISTING_MAX: u64 = 128 << 20;
 
-/// A page of a listing, or the status of an answer that has none.
-pub(super) type Page = Result<(HeaderMap, Vec<Value>), StatusCode>;
+/// The listing of one server's database, page by page.
+pub(super) struct Pages<'a> {
+    device: &'a Device,
+    partition: u32,
+    path: &'a str,
+    /// Where the next page begins; none after the last.
+    marker: Option<String>,
+}
+
+/// Why there is no page.
+pub(super) enum NoPage {
+    /// The server says so.
+    Status,
+    /// There was no answer, or none that makes sense.
+    NoAnswer,
+}
+
+impl<'a> Pages<'a> {
+    pub(super) fn of(device: &'a Device, partition: u32, path: &'a str) -> Self {
+        Pages {
+            device,
+            partition,
+            path,
+            marker: Some(String::new()),
+        }
+    }
+
+    /// Headers and rows; none after the last page, and after a failure.
+    pub(super) async fn next(
+        &mut self,
+        auditor: &Auditor,
+    ) -> Option<Result<(HeaderMap, Vec<Value>), NoPage>> {
+        let marker = self.marker.take()?;
+        let page = auditor.page(self.device, self.partition, self.path, &marker);
+        Some(match page.await {
+            Ok(Ok((headers, rows))) => {
+                self.marker = last_name(&rows);
+                Ok((headers, rows))
+            }
+            Ok(Err(_)) => Err(NoPage::Status),
+            Err(_) => Err(NoPage::NoAnswer),
+        })
+    }
+}
 
 impl Auditor {
     /// `path` is decoded and begins with a slash.
@@ -47,13 +89,13 @@ impl Auditor {
     }
 
     /// The names after `marker` in an account or a container, as one server has them.
-    pub(super) async fn page(
+    async fn page(
         &self,
         device: &Device,
         partition: u32,
         path: &str,
         marker: &str,
-    ) -> Result<Page> {
+    ) -> Result<Result<(HeaderMap, Vec<Value>), StatusCode>> {
         let _turn = self.requests.acquire().await?;
         let query = format!("?format=json&marker={}", quote(marker));
         let answer = self.ask(Method::GET, device, partition, path, &query, None);
@@ -71,7 +113,7 @@ impl Auditor {
 }
 
 /// The name of a listing's last row: where the next page begins.
-pub(super) fn last_name(rows: &[Value]) -> Option<String> {
+fn last_name(rows: &[Value]) -> Option<String> {
     Some(rows.last()?.get("name")?.as_str()?.to_owned())
 }
 

@@ -6,7 +6,7 @@ use cairn_types::PolicyIndex;
 use serde_json::Value;
 
 use super::Auditor;
-use super::ask::{count, last_name, spread};
+use super::ask::{NoPage, Pages, count, spread};
 
 /// What the databases have, of each object the newest.
 #[derive(Default)]
@@ -48,42 +48,36 @@ impl Auditor {
         let mut counts = Vec::new();
         for node in self.container_ring.primaries(partition) {
             let (ip, device) = (&node.device.ip, &node.device.device);
-            let (mut marker, mut is_first) = (String::new(), true);
-            loop {
-                let rows = match self.page(&node.device, partition, &path, &marker).await {
-                    Ok(Ok((headers, rows))) => {
-                        if std::mem::take(&mut is_first) {
-                            counts.extend(count(&headers, "x-container-object-count"));
-                            let policy = count(&headers, "x-backend-storage-policy-index");
-                            let policy = policy.and_then(|index| index.try_into().ok());
-                            listing.policy = listing.policy.or(policy.map(PolicyIndex));
-                        }
-                        rows
-                    }
-                    Ok(Err(_)) => {
+            let mut pages = Pages::of(&node.device, partition, &path);
+            let mut is_first = true;
+            while let Some(page) = pages.next(self).await {
+                is_consistent &= page.is_ok();
+                let (headers, rows) = match page {
+                    Ok(page) => page,
+                    Err(NoPage::Status) => {
                         self.count(|stats| stats.containers.missing += 1);
-                        is_consistent = false;
                         self.tell(format!(
                             "  Bad status GETting container \"{path}\" on {ip}/{device}"
                         ))
                         .await;
-                        break;
+                        continue;
                     }
-                    Err(_) => {
+                    Err(NoPage::NoAnswer) => {
                         self.count(|stats| stats.containers.exceptions += 1);
-                        is_consistent = false;
                         self.tell(format!(
                             "  Exception GETting container \"{path}\" on {ip}/{device}"
                         ))
                         .await;
-                        break;
+                        continue;
                     }
                 };
-                is_consistent &= self.compare(name, &rows, &mut listing).await;
-                match last_name(&rows) {
-                    Some(name) => marker = name,
-                    None => break,
+                if std::mem::take(&mut is_first) {
+                    counts.extend(count(&headers, "x-container-object-count"));
+                    let policy = count(&headers, "x-backend-storage-policy-index");
+                    let policy = policy.and_then(|index| index.try_into().ok());
+                    listing.policy = listing.policy.or(policy.map(PolicyIndex));
                 }
+                is_consistent &= self.compare(name, &rows, &mut listing).await;
             }
         }
         if counts.is_empty() {
