@@ -10,7 +10,7 @@ use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -21,6 +21,7 @@ use crate::config::IndexConfig;
 use crate::container::batch;
 use crate::files::{self, Identity};
 use crate::gate::Gate;
+use crate::logged::Logged;
 use crate::migrate::{Schema, migrate};
 use crate::schema::{self, NewDb};
 use crate::{DbKey, DriveCheck, IndexError, ObjectRow, Result, connection, deferred, pending};
@@ -35,7 +36,7 @@ pub(crate) trait Update: Send {
     /// Make the database if there is none.
     fn new_db(&self) -> Option<&NewDb>;
     /// Object rows, where that is all it adds: those of one transaction are merged together.
-    fn take_object_rows(&mut self) -> Option<Vec<ObjectRow>> {
+    fn object_rows(&mut self) -> Option<&mut Vec<ObjectRow>> {
         None
     }
     /// It may fail after changing something, and is then undone alone.
@@ -53,7 +54,10 @@ pub(crate) struct Db {
     writer: Mutex<Option<Connection>>,
     shared: Mutex<Shared>,
     /// Where readers and commits keep each other out: in databases that are not exclusive.
-    gate: Gate,
+    pub(crate) gate: Gate,
+    pub(crate) logged: Mutex<Logged>,
+    /// The log has rows that readers of an exclusive database would not see.
+    pub(crate) is_behind: AtomicBool,
 }
 
 #[derive(Default)]
@@ -74,8 +78,8 @@ pub(crate) struct Opened {
     pub(crate) file: PathBuf,
     identity: Identity,
     pub(crate) schema: Schema,
-    /// The log's name in its folder is on disk, too.
-    log_is_named: Arc<AtomicBool>,
+    /// The name of SQLite's log in its folder is on disk, too.
+    pub(crate) log_is_named: Arc<AtomicBool>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -99,6 +103,8 @@ impl Db {
             writer: Mutex::default(),
             shared: Mutex::default(),
             gate: Gate::default(),
+            logged: Mutex::default(),
+            is_behind: AtomicBool::new(false),
         }
     }
 
@@ -109,6 +115,11 @@ impl Db {
             batch::set_triggers(conn, true)?;
         }
         Ok(writer)
+    }
+
+    /// The next who needs it opens it again.
+    pub(crate) fn open_anew(&self) {
+        lock(&self.shared).opened = None;
     }
 
     pub(crate) fn is_open(&self) -> bool {
@@ -129,10 +140,10 @@ impl Db {
         f: impl FnOnce(Broker<'_>) -> Result<T>,
     ) -> Result<T> {
         let opened = match self.still_open(config)? {
-            Some(opened) if config.exclusive || !pending::is_pending(&opened.file)? => opened,
+            Some(opened) if !self.is_behind(config, &opened)? => opened,
             _ => {
                 let mut writer = lock(&self.writer);
-                self.open_merged(config, &mut writer)?
+                self.open_shown(config, &mut writer)?
             }
         };
         let kept = lock(&self.shared).readers.pop();
@@ -157,6 +168,14 @@ impl Db {
                 self.keep_reader(conn, &opened);
                 Ok(value)
             }
+        }
+    }
+
+    /// Is there anything pending that readers do not see?
+    fn is_behind(&self, config: &IndexConfig, opened: &Opened) -> Result<bool> {
+        match config.exclusive {
+            true => Ok(self.is_behind.load(Ordering::Acquire)),
+            false => pending::is_pending(&opened.file),
         }
     }
 
@@ -200,7 +219,7 @@ impl Db {
         }
         let mut batch = ready;
         while !batch.is_empty() {
-            let opened = match self.open_merged(config, &mut writer) {
+            let opened = match self.open(config, &mut writer) {
                 Ok(opened) => opened,
                 Err(IndexError::NotFound { path }) => {
                     // Nobody before the first that makes the database finds one.
@@ -221,7 +240,14 @@ impl Db {
                 }
             };
             let Some(conn) = writer.as_ref() else { return };
-            let failed = self.transact(config, conn, &opened, batch.drain(..).collect());
+            let updates = batch.drain(..).collect();
+            let Some(updates) = self.log_rows(config, conn, &opened, updates) else {
+                return;
+            };
+            let failed = match self.settle_log(config, conn, &opened) {
+                Ok(()) => self.transact(config, conn, &opened, updates),
+                Err(error) => Some(self.undone(config, &opened, error, updates)),
+            };
             if failed.is_some_and(|error| error.spoils_connection()) || !conn.is_autocommit() {
                 self.forget(&mut writer);
             }
@@ -249,13 +275,10 @@ impl Db {
                 // It may have been undone already; a connection still in a transaction is dropped.
                 let _ = run(conn, "ROLLBACK");
             }
-            self.failed(config, &opened.file, error.at(&opened.file))
+            error
         });
-        if let Some(error) = &error {
-            for update in updates {
-                update.finish(Err(error.clone()));
-            }
-            return Some(error.clone());
+        if let Some(error) = error {
+            return Some(self.undone(config, opened, error, updates));
         }
         let outcomes = outcomes
             .into_iter()
@@ -264,7 +287,7 @@ impl Db {
         if config.exclusive {
             deferred::push(deferred::Commit {
                 file: opened.file.as_path().into(),
-                log_is_named: opened.log_is_named.clone(),
+                log: deferred::CommitLog::Wal(opened.log_is_named.clone()),
                 sync: config.commit_sync.clone(),
                 waiting: waiting.collect(),
             });
@@ -273,6 +296,21 @@ impl Db {
             waiting.for_each(|(update, outcome)| update.finish(outcome));
         }
         None
+    }
+
+    /// Tells everybody that nothing came of it.
+    fn undone(
+        &self,
+        config: &IndexConfig,
+        opened: &Opened,
+        error: IndexError,
+        updates: Vec<Box<dyn Update>>,
+    ) -> IndexError {
+        let error = self.failed(config, &opened.file, error.at(&opened.file));
+        for update in updates {
+            update.finish(Err(error.clone()));
+        }
+        error
     }
 
     pub(crate) fn broker<'c>(
@@ -321,7 +359,7 @@ impl Db {
         let (file, identity) = found.ok_or(IndexError::NotFound { path: dir })?;
         let opened = connection::open_writer(&file, config).and_then(|conn| {
             let schema = migrate(&conn, self.key.kind, has_epoch(&file))?;
-            pending::merge_pending(self.broker(config, &conn, schema, false), &file)?;
+            pending::merge_pending(self.broker(config, &conn, schema, false), &file, None, None)?;
             Ok((conn, schema))
         });
         let (conn, schema) = opened.map_err(|error| self.failed(config, &file, error.at(&file)))?;
@@ -336,19 +374,35 @@ impl Db {
         Ok(opened)
     }
 
-    /// Opens it, and merges what other processes have left pending meanwhile.
+    /// Opens it, and merges all that is pending. Triggers are on.
     pub(crate) fn open_merged(
         &self,
         config: &IndexConfig,
         writer: &mut Option<Connection>,
     ) -> Result<Opened> {
         let opened = self.open(config, writer)?;
-        if let (false, Some(conn)) = (config.exclusive, writer.as_ref()) {
-            pending::merge_pending(
-                self.broker(config, conn, opened.schema, false),
-                &opened.file,
-            )
-            .map_err(|error| self.failed(config, &opened.file, error))?;
+        if let Some(conn) = writer.as_ref() {
+            let settled = self.settle_log(config, conn, &opened);
+            if let Err(error) = settled.and_then(|()| batch::set_triggers(conn, true)) {
+                self.forget(writer);
+                return Err(self.failed(config, &opened.file, error));
+            }
+        }
+        Ok(opened)
+    }
+
+    /// Opens it, and lets readers see what is pending.
+    fn open_shown(&self, config: &IndexConfig, writer: &mut Option<Connection>) -> Result<Opened> {
+        let opened = self.open(config, writer)?;
+        if let Some(conn) = writer.as_ref() {
+            let shown = match config.exclusive {
+                true => self.show_logged(config, conn, &opened),
+                false => self.settle_log(config, conn, &opened),
+            };
+            if let Err(error) = shown {
+                self.forget(writer);
+                return Err(self.failed(config, &opened.file, error));
+            }
         }
         Ok(opened)
     }
@@ -360,6 +414,7 @@ impl Db {
             std::mem::take(&mut shared.readers)
         };
         drop(readers);
+        self.forget_log();
         *writer = None;
     }
 
@@ -486,9 +541,9 @@ fn apply_all(
     let mut rows = Vec::new();
     for update in updates {
         if broker.schema.known_triggers
-            && let Some(more) = update.take_object_rows()
+            && let Some(more) = update.object_rows()
         {
-            rows.extend(more);
+            rows.append(more);
             outcomes.push(Ok(()));
             continue;
         }

@@ -10,17 +10,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_types::plant::Plant;
 
-use crate::config::CommitSync;
+use crate::config::{CommitSync, IndexConfig};
 use crate::db::Update;
 use crate::{IndexError, Result};
 
 /// A transaction that is committed, but not yet on disk.
 pub(crate) struct Commit {
     pub(crate) file: Arc<Path>,
-    /// The log's name in its folder is on disk, too.
-    pub(crate) log_is_named: Arc<AtomicBool>,
+    pub(crate) log: CommitLog,
     pub(crate) sync: CommitSync,
     pub(crate) waiting: Vec<(Box<dyn Update>, Result<()>)>,
+}
+
+/// What a sync must reach.
+pub(crate) enum CommitLog {
+    /// SQLite's own, beside the file; whether its name in its folder is on disk, too.
+    Wal(Arc<AtomicBool>),
+    Pending(Arc<File>),
 }
 
 thread_local! {
@@ -40,7 +46,9 @@ pub(crate) fn flush() {
     for commit in commits {
         let outcome = match &synced {
             Ok(()) => {
-                commit.log_is_named.store(true, Ordering::Release);
+                if let CommitLog::Wal(is_named) = &commit.log {
+                    is_named.store(true, Ordering::Release);
+                }
                 Ok(())
             }
             Err(error) => Err(IndexError::io(
@@ -63,9 +71,16 @@ fn sync(first: &Commit, commits: &[Commit]) -> io::Result<()> {
     (first.sync)(&folder, commits.len(), &own)
 }
 
-/// The log, and, once, its name.
 fn sync_alone(commit: &Commit) -> io::Result<()> {
-    let mut log = commit.file.as_os_str().to_owned();
+    match &commit.log {
+        CommitLog::Wal(is_named) => sync_wal(&commit.file, is_named),
+        CommitLog::Pending(file) => file.sync_data(),
+    }
+}
+
+/// The log, and, once, its name.
+fn sync_wal(file: &Path, is_named: &AtomicBool) -> io::Result<()> {
+    let mut log = file.as_os_str().to_owned();
     log.push("-wal");
     match File::open(&log) {
         Ok(log) => log.sync_data()?,
@@ -73,8 +88,17 @@ fn sync_alone(commit: &Commit) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
     }
-    if !commit.log_is_named.load(Ordering::Acquire) {
-        File::open(commit.file.parent().unwrap_or(&commit.file))?.sync_all()?;
+    if !is_named.load(Ordering::Acquire) {
+        File::open(file.parent().unwrap_or(file))?.sync_all()?;
     }
+    Ok(())
+}
+
+/// Syncs what has been committed to an exclusive database at once.
+pub(crate) fn sync_now(config: &IndexConfig, file: &Path, is_named: &AtomicBool) -> Result<()> {
+    File::open(file.parent().unwrap_or(file))
+        .and_then(|folder| (config.commit_sync)(&folder, 1, &|| sync_wal(file, is_named)))
+        .map_err(|error| IndexError::io(file, error))?;
+    is_named.store(true, Ordering::Release);
     Ok(())
 }

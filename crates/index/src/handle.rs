@@ -437,8 +437,8 @@ impl Update for WaitingRows {
         self.new.as_ref()
     }
 
-    fn take_object_rows(&mut self) -> Option<Vec<ObjectRow>> {
-        Some(std::mem::take(&mut self.rows))
+    fn object_rows(&mut self) -> Option<&mut Vec<ObjectRow>> {
+        Some(&mut self.rows)
     }
 
     fn may_fail(&self) -> bool {

@@ -28,6 +28,7 @@ pub mod inspect;
 pub mod json_text;
 mod key;
 pub mod listing;
+mod logged;
 pub mod metadata;
 mod migrate;
 mod pending;

@@ -1,59 +1,93 @@
-//! Swift's `<hash>.db.pending`: updates it has acknowledged and not yet merged.
+//! `<hash>.db.pending`: updates that have been acknowledged and are not yet merged.
 //!
-//! The file is entries, each a `:` and the base64 of a pickled tuple (protocol 2):
-//! * container: `(name, created_at, size, content_type, etag, deleted[, policy index
-//!   [, content-type time[, metadata time]]])`
-//! * account: `(name, put_timestamp, delete_timestamp, object_count, bytes_used, deleted
-//!   [, policy index])`
-//!
-//! We never write one. When a database is opened and there is one, its rows are merged and it is
-//! cut to nothing, under Swift's own lock of the folder: a Swift server that has just stopped
-//! loses no update. Of a shared database this is asked before every read and write, as Swift
-//! does: what another process has acknowledged is seen here. Entries that make no sense are logged and dropped, as Swift does.
+//! Swift's container and account servers append to it, and whoever opens the database next, of
+//! whatever program, merges it and cuts it to nothing, under the lock of the folder. So do we:
+//! what Swift has left is merged when a database is opened and, of a shared one, before every
+//! read and write. Of containers that get many rows we write it ourselves (`log.rs`); unlike
+//! Swift we sync it before anybody is told. Entries that make no sense are logged and dropped, as
+//! Swift does.
+
+mod entry;
+mod log;
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use cairn_formats::pickle::{self, Value};
 
 use crate::broker::Broker;
 use crate::container::batch;
 use crate::container::epoch_of;
 use crate::files::{self, is_missing};
-use crate::{AccountBroker, ContainerBroker, ContainerRow, DbKind, IndexError, ObjectRow, Result};
+use crate::gate::Gate;
+use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, ObjectRow, Result, deferred};
+
+pub(crate) use log::{Log, entries};
 
 /// Swift merges at 128 KiB; what is far beyond is not its file.
 const PENDING_BYTES_MAX: u64 = 64 << 20;
+/// How long to wait for another process that merges.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Merges what is pending for the database at `db_file`. Called on the connection that writes,
-/// outside a transaction.
-pub(crate) fn merge_pending(broker: Broker<'_>, db_file: &Path) -> Result<()> {
+/// outside a transaction. `ours`: what this process wrote there, and the rows it stands for.
+pub(crate) fn merge_pending(
+    broker: Broker<'_>,
+    db_file: &Path,
+    gate: Option<&Gate>,
+    ours: Option<(&[u8], &[ObjectRow])>,
+) -> Result<()> {
     let path = pending_path(db_file);
     if !has_content(&path)? {
         return Ok(());
     }
     let dir = db_file.parent().unwrap_or(db_file);
-    let _lock = files::lock_folder(dir, Duration::from_secs(10))?;
+    let _lock = files::lock_folder(dir, PATIENCE)?;
     if !has_content(&path)? {
         return Ok(());
     }
     let text = fs::read(&path).map_err(|error| IndexError::io(&path, error))?;
-    batch::set_triggers(broker.conn, true)?;
+    in_transaction(broker, gate, || match ours {
+        Some((written, rows)) if written == text => merge_object_rows(broker, rows.to_vec()),
+        _ => merge_all(broker, &text, &path),
+    })?;
+    if broker.config.exclusive {
+        // The rows must not go from here before they are on disk there.
+        deferred::sync_now(broker.config, db_file, &AtomicBool::new(false))?;
+    }
+    let file = OpenOptions::new().write(true).open(&path);
+    file.and_then(|file| file.set_len(0))
+        .map_err(|error| IndexError::io(&path, error))
+}
+
+/// As [`merge_pending`] would merge these rows.
+pub(crate) fn merge_rows(broker: Broker<'_>, rows: Vec<ObjectRow>) -> Result<()> {
+    in_transaction(broker, None, || merge_object_rows(broker, rows))
+}
+
+fn in_transaction(
+    broker: Broker<'_>,
+    gate: Option<&Gate>,
+    merge: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     broker.conn.execute_batch("BEGIN IMMEDIATE")?;
-    let merged = merge_all(broker, &text, &path).and_then(|()| {
-        broker.conn.execute_batch("COMMIT")?;
-        Ok(())
+    let merged = merge().and_then(|()| {
+        let _committing = gate.map(Gate::commit);
+        Ok(broker.conn.execute_batch("COMMIT")?)
     });
     if merged.is_err() && !broker.conn.is_autocommit() {
         broker.conn.execute_batch("ROLLBACK")?;
     }
-    merged?;
-    let file = OpenOptions::new().write(true).open(&path);
-    file.and_then(|file| file.set_len(0))
-        .map_err(|error| IndexError::io(&path, error))
+    merged
+}
+
+fn merge_object_rows(broker: Broker<'_>, rows: Vec<ObjectRow>) -> Result<()> {
+    if broker.schema.known_triggers {
+        batch::set_triggers(broker.conn, false)?;
+        return batch::merge(broker, rows);
+    }
+    batch::set_triggers(broker.conn, true)?;
+    ContainerBroker(broker).merge_items(rows)
 }
 
 /// Is there anything to merge?
@@ -88,79 +122,21 @@ fn has_content(path: &Path) -> Result<bool> {
 }
 
 fn merge_all(broker: Broker<'_>, text: &[u8], path: &Path) -> Result<()> {
-    let kind = broker.kind();
-    for entry in text.split(|byte| *byte == b':').filter(|e| !e.is_empty()) {
-        let tuple = STANDARD
-            .decode(entry)
-            .ok()
-            .and_then(|bytes| pickle::loads(&bytes).ok());
-        let fields = tuple.as_ref().and_then(Value::items);
-        let merged = match kind {
-            DbKind::Container => fields
-                .and_then(object_row)
-                .map(|row| ContainerBroker(broker).merge_items(vec![row])),
-            DbKind::Account => fields
-                .and_then(container_row)
-                .map(|row| AccountBroker(broker).merge_items(vec![row])),
-        };
-        match merged {
-            Some(result) => result?,
-            None => tracing::error!(path = %path.display(), "invalid pending entry dropped"),
+    let readable = |is_some: bool| {
+        if !is_some {
+            tracing::error!(path = %path.display(), "invalid pending entry dropped");
         }
-    }
-    Ok(())
-}
-
-fn object_row(fields: &[Value]) -> Option<ObjectRow> {
-    let (data, ctype, meta) = ObjectRow::times(
-        fields.get(1)?.as_str()?,
-        fields.get(7).and_then(Value::as_str),
-        fields.get(8).and_then(Value::as_str),
-    )
-    .ok()?;
-    Some(ObjectRow {
-        name: text(fields, 0)?,
-        data,
-        ctype,
-        meta,
-        size: integer(fields, 2)?,
-        content_type: text(fields, 3)?,
-        etag: text(fields, 4)?,
-        deleted: integer(fields, 5)? != 0,
-        storage_policy_index: policy_index(fields)?,
-    })
-}
-
-fn container_row(fields: &[Value]) -> Option<ContainerRow> {
-    Some(ContainerRow {
-        name: text(fields, 0)?,
-        put_timestamp: text(fields, 1)?,
-        delete_timestamp: text(fields, 2)?,
-        object_count: integer(fields, 3)?,
-        bytes_used: integer(fields, 4)?,
-        deleted: integer(fields, 5)? != 0,
-        storage_policy_index: policy_index(fields)?,
-    })
-}
-
-fn text(fields: &[Value], at: usize) -> Option<String> {
-    fields.get(at)?.as_str().map(str::to_owned)
-}
-
-/// Account rows have counts as the text of a header.
-fn integer(fields: &[Value], at: usize) -> Option<i64> {
-    match fields.get(at)? {
-        Value::Bool(yes) => Some(i64::from(*yes)),
-        value => value
-            .as_int()
-            .or_else(|| value.as_str().and_then(|text| text.trim().parse().ok())),
-    }
-}
-
-fn policy_index(fields: &[Value]) -> Option<i64> {
-    if fields.len() > 6 {
-        integer(fields, 6)
-    } else {
-        Some(0)
+    };
+    match broker.kind() {
+        DbKind::Container => {
+            let rows = entry::tuples(text).map(|tuple| entry::object_row(&tuple?));
+            let rows = rows.inspect(|row| readable(row.is_some()));
+            merge_object_rows(broker, rows.flatten().collect())
+        }
+        DbKind::Account => {
+            let rows = entry::tuples(text).map(|tuple| entry::container_row(&tuple?));
+            let rows = rows.inspect(|row| readable(row.is_some()));
+            AccountBroker(broker).merge_items(rows.flatten().collect())
+        }
     }
 }

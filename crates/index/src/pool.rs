@@ -238,10 +238,16 @@ impl IndexPool {
     }
 
     /// Closes a database if nobody uses it just now, its log merged into its one file. True if
-    /// it is closed: its file may then be copied or moved.
+    /// it is closed: its file may then be copied or moved. Blocks.
     pub fn close_db(&self, key: &DbKey) -> bool {
+        let db = lock(&self.inner.open).get(key).cloned();
+        if let Some(db) = db {
+            self.inner.close_log(&db);
+        }
         let mut open = lock(&self.inner.open);
-        let busy = open.get(key).is_some_and(|db| Arc::strong_count(db) > 1);
+        let busy = open
+            .get(key)
+            .is_some_and(|db| Arc::strong_count(db) > 1 || db.has_log());
         if busy {
             return false;
         }
@@ -295,6 +301,7 @@ impl IndexPool {
             device.close();
         }
         let open = std::mem::take(&mut *lock(&self.inner.open));
+        open.values().for_each(|db| self.inner.close_log(db));
         drop(open);
     }
 }
@@ -382,12 +389,39 @@ impl Inner {
         }
     }
 
+    /// Merges a database's log. What cannot be merged stays in the file of it until the database
+    /// is opened again.
+    fn close_log(&self, db: &Db) {
+        if let Err(error) = db.close_log(&self.config) {
+            tracing::error!(hash = %db.key.hash.hex(), %error, "a log of rows is not merged");
+        }
+    }
+
+    /// Has logs merged that have been there for long, however much they are used. A database is closed when that is done: else
+    /// one who opens it anew could write to the log meanwhile.
+    fn close_old_logs(self: &Arc<Self>) {
+        let is_old = |db: &&Arc<Db>| {
+            let since = db.log_since();
+            since.is_some_and(|since| since.elapsed() >= self.config.idle_close)
+        };
+        let old: Vec<_> = lock(&self.open).values().filter(is_old).cloned().collect();
+        for db in old {
+            let Ok(device) = self.device(&db.key) else {
+                return;
+            };
+            let inner = Arc::clone(self);
+            let job = Box::new(move || inner.close_log(&db));
+            device.write.push_rest(job);
+        }
+    }
+
     fn close_idle(&self) {
         let idle: Vec<Arc<Db>> = {
             let mut open = lock(&self.open);
             let is_idle = |db: &Arc<Db>| {
                 Arc::strong_count(db) == 1
                     && lock(&db.last_used).elapsed() >= self.config.idle_close
+                    && !db.has_log()
             };
             let keys: Vec<DbKey> = open
                 .values()
@@ -416,6 +450,7 @@ fn close_idle_until_stopped(inner: &Weak<Inner>, stop: &(Mutex<bool>, Condvar)) 
             .unwrap_or_else(PoisonError::into_inner)
             .0;
         if let Some(inner) = inner.upgrade().filter(|_| !*stopped) {
+            inner.close_old_logs();
             inner.close_idle();
         }
     }

@@ -163,7 +163,10 @@ impl Durable {
         let place = fs::read_link(path_of(folder.as_fd()))?;
         let mut kept = BTreeMap::new();
         for (name, is) in names_in(&place)? {
-            if name.ends_with(".db") || name.ends_with(".db-wal") {
+            if [".db", ".db-wal", ".db.pending"]
+                .iter()
+                .any(|end| name.ends_with(end))
+            {
                 kept.insert(name.clone(), (is.inode, content_at(&place.join(&name))?));
             }
         }

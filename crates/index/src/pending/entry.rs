@@ -1,0 +1,130 @@
+//! One entry of a pending file: a `:` and the base64 of a pickled tuple (protocol 2):
+//! * container: `(name, created_at, size, content_type, etag, deleted[, policy index
+//!   [, content-type time[, metadata time]]])`
+//! * account: `(name, put_timestamp, delete_timestamp, object_count, bytes_used, deleted
+//!   [, policy index])`
+//!
+//! Colons alone are no entry: whoever reads the file passes over them.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use cairn_formats::pickle::{self, Value};
+
+use crate::{ContainerRow, ObjectRow};
+
+/// The tuples of a file; none for an entry that makes no sense.
+pub(super) fn tuples(text: &[u8]) -> impl Iterator<Item = Option<Value>> {
+    let entries = text.split(|byte| *byte == b':').filter(|e| !e.is_empty());
+    entries.map(|entry| pickle::loads(&STANDARD.decode(entry).ok()?).ok())
+}
+
+/// Appends the entry of a container's row.
+pub(super) fn write_object_row(row: &ObjectRow, out: &mut String) {
+    let tuple = Value::Tuple(vec![
+        Value::str(row.name.as_str()),
+        Value::str(row.data.internal()),
+        Value::Int(row.size),
+        Value::str(row.content_type.as_str()),
+        Value::str(row.etag.as_str()),
+        Value::Int(row.deleted.into()),
+        Value::Int(row.storage_policy_index),
+        Value::str(row.ctype.internal()),
+        Value::str(row.meta.internal()),
+    ]);
+    out.push(':');
+    STANDARD.encode_string(pickle::dumps(&tuple), out);
+}
+
+pub(super) fn object_row(tuple: &Value) -> Option<ObjectRow> {
+    let fields = tuple.items()?;
+    let (data, ctype, meta) = ObjectRow::times(
+        fields.get(1)?.as_str()?,
+        fields.get(7).and_then(Value::as_str),
+        fields.get(8).and_then(Value::as_str),
+    )
+    .ok()?;
+    Some(ObjectRow {
+        name: text(fields, 0)?,
+        data,
+        ctype,
+        meta,
+        size: integer(fields, 2)?,
+        content_type: text(fields, 3)?,
+        etag: text(fields, 4)?,
+        deleted: integer(fields, 5)? != 0,
+        storage_policy_index: policy_index(fields)?,
+    })
+}
+
+pub(super) fn container_row(tuple: &Value) -> Option<ContainerRow> {
+    let fields = tuple.items()?;
+    Some(ContainerRow {
+        name: text(fields, 0)?,
+        put_timestamp: text(fields, 1)?,
+        delete_timestamp: text(fields, 2)?,
+        object_count: integer(fields, 3)?,
+        bytes_used: integer(fields, 4)?,
+        deleted: integer(fields, 5)? != 0,
+        storage_policy_index: policy_index(fields)?,
+    })
+}
+
+fn text(fields: &[Value], at: usize) -> Option<String> {
+    fields.get(at)?.as_str().map(str::to_owned)
+}
+
+/// Account rows have counts as the text of a header.
+fn integer(fields: &[Value], at: usize) -> Option<i64> {
+    match fields.get(at)? {
+        Value::Bool(yes) => Some(i64::from(*yes)),
+        value => value
+            .as_int()
+            .or_else(|| value.as_str().and_then(|text| text.trim().parse().ok())),
+    }
+}
+
+fn policy_index(fields: &[Value]) -> Option<i64> {
+    if fields.len() > 6 {
+        integer(fields, 6)
+    } else {
+        Some(0)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use cairn_types::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn a_row_is_read_as_it_was_written() {
+        let row = ObjectRow {
+            name: "a:b/\u{e9}\u{0}".into(),
+            data: Timestamp::from_secs(5).with_offset(3),
+            ctype: Timestamp::from_secs(6),
+            meta: Timestamp::from_secs(7),
+            size: 1 << 40,
+            content_type: "text/plain;swift_bytes=9".into(),
+            etag: "e".into(),
+            deleted: false,
+            storage_policy_index: 2,
+        };
+        let gone = ObjectRow::tombstone("b".into(), Timestamp::from_secs(8), 0);
+        let mut text = String::from(":::");
+        write_object_row(&row, &mut text);
+        text.push_str("::::");
+        write_object_row(&gone, &mut text);
+        text.push_str("::");
+        let rows: Vec<_> = tuples(text.as_bytes())
+            .map(|tuple| object_row(&tuple.unwrap()).unwrap())
+            .collect();
+        assert_eq!(rows, [row, gone]);
+        // What a power cut leaves of an entry is none.
+        for end in 4..text.len() - 3 {
+            let whole = tuples(&text.as_bytes()[..end]).flatten().count();
+            assert!(whole <= 1, "{end}");
+        }
+    }
+}
