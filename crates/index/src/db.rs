@@ -190,8 +190,8 @@ impl Db {
         }
     }
 
-    /// Makes one transaction of what is queued. True if there is more.
-    pub(crate) fn drain(&self, config: &IndexConfig) -> bool {
+    /// Makes one transaction of what is queued.
+    pub(crate) fn drain(&self, config: &IndexConfig) {
         let batch: Vec<_> = {
             let mut queue = lock(&self.queue);
             let count = queue.updates.len().min(config.batch_max.max(1));
@@ -202,6 +202,10 @@ impl Db {
             tracing::error!(hash = %self.key.hash.hex(), "an update panicked");
             self.forget(&mut lock(&self.writer));
         }
+    }
+
+    /// Is there anything to drain? If not, whoever queues the next update asks a thread.
+    pub(crate) fn has_more(&self) -> bool {
         let mut queue = lock(&self.queue);
         queue.draining = !queue.updates.is_empty();
         queue.draining
@@ -211,8 +215,16 @@ impl Db {
         let mut writer = lock(&self.writer);
         let device = config.devices.join(&*self.key.device);
         let mut ready = VecDeque::with_capacity(batch.len());
+        // Neighbours mostly ask the same.
+        let mut last: Option<(DriveCheck, Result<()>)> = None;
         for update in batch {
-            match update.check().check(&device) {
+            let asked = update.check();
+            let outcome = match &last {
+                Some((check, outcome)) if *check == asked => outcome.clone(),
+                _ => asked.check(&device),
+            };
+            last = Some((asked, outcome.clone()));
+            match outcome {
                 Ok(()) => ready.push_back(update),
                 Err(error) => update.finish(Err(error)),
             }

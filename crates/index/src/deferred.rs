@@ -29,8 +29,11 @@ pub(crate) enum CommitLog {
     Pending(Arc<File>),
 }
 
+type Then = Box<dyn FnOnce()>;
+
 thread_local! {
     static COMMITS: RefCell<Vec<Commit>> = const { RefCell::new(Vec::new()) };
+    static THEN: RefCell<Vec<Then>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Tells those who wait for a commit at this thread's next [`flush`].
@@ -38,9 +41,18 @@ pub(crate) fn push(commit: Commit) {
     COMMITS.with_borrow_mut(|commits| commits.push(commit));
 }
 
+/// Done after this thread's next [`flush`].
+pub(crate) fn then(f: Then) {
+    THEN.with_borrow_mut(|all| all.push(f));
+}
+
 /// Syncs what this thread has committed, and tells everyone.
 pub(crate) fn flush() {
-    let commits = COMMITS.take();
+    tell_all(COMMITS.take());
+    THEN.take().into_iter().for_each(|then| then());
+}
+
+fn tell_all(commits: Vec<Commit>) {
     let Some(first) = commits.first() else { return };
     let synced = sync(first, &commits);
     for commit in commits {
@@ -68,7 +80,18 @@ fn sync(first: &Commit, commits: &[Commit]) -> io::Result<()> {
     }
     let folder = File::open(first.file.parent().unwrap_or(&first.file))?;
     let own = || commits.iter().try_for_each(sync_alone);
-    (first.sync)(&folder, commits.len(), &own)
+    let weight = commits.iter().map(Commit::weight).sum();
+    (first.sync)(&folder, weight, &own)
+}
+
+impl Commit {
+    /// How many syncs of entries alone it is like.
+    fn weight(&self) -> usize {
+        match &self.log {
+            CommitLog::Wal(_) => 2,
+            CommitLog::Pending(_) => 1,
+        }
+    }
 }
 
 fn sync_alone(commit: &Commit) -> io::Result<()> {
@@ -94,10 +117,13 @@ fn sync_wal(file: &Path, is_named: &AtomicBool) -> io::Result<()> {
     Ok(())
 }
 
+/// As `Commit::weight`, of hundreds of rows.
+const ROWS_WEIGHT: usize = 8;
+
 /// Syncs what has been committed to an exclusive database at once.
 pub(crate) fn sync_now(config: &IndexConfig, file: &Path, is_named: &AtomicBool) -> Result<()> {
     File::open(file.parent().unwrap_or(file))
-        .and_then(|folder| (config.commit_sync)(&folder, 1, &|| sync_wal(file, is_named)))
+        .and_then(|folder| (config.commit_sync)(&folder, ROWS_WEIGHT, &|| sync_wal(file, is_named)))
         .map_err(|error| IndexError::io(file, error))?;
     is_named.store(true, Ordering::Release);
     Ok(())

@@ -187,11 +187,12 @@ impl Lane {
         }
         // Without a thread left, what came last is done here.
         loop {
-            let job = self.lock().jobs.pop_front();
-            match job {
-                Some(job) => job(),
-                None => return deferred::flush(),
-            }
+            let Some(job) = self.lock().jobs.pop_front() else {
+                return;
+            };
+            self.run(job);
+            // What it leaves to be done may be a job again.
+            deferred::flush();
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::config::IndexConfig;
 use crate::db::{Db, Update};
 use crate::device::{Device, Job, Lane};
 use crate::handle::{AccountDb, ContainerDb, IndexDb};
-use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, files};
+use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, deferred, files};
 
 /// All account and container databases of a node.
 pub struct IndexPool {
@@ -312,14 +312,18 @@ impl Drop for IndexPool {
     }
 }
 
+/// What is queued by the time of its commit's sync is the next one's: a database has one at a time.
 fn drain_job(inner: Arc<Inner>, device: Arc<Device>, db: Arc<Db>) -> Job {
     Box::new(move || {
-        if db.drain(&inner.config) {
-            let write = Arc::clone(&device.write);
-            write.push_rest(drain_job(inner, device, db));
-        } else if !db.is_open() {
-            inner.forget(&db);
-        }
+        db.drain(&inner.config);
+        deferred::then(Box::new(move || {
+            if db.has_more() {
+                let write = Arc::clone(&device.write);
+                write.push_rest(drain_job(inner, device, db));
+            } else if !db.is_open() {
+                inner.forget(&db);
+            }
+        }));
     })
 }
 
