@@ -77,6 +77,9 @@ pub(crate) struct Options {
     /// Of `repair`: objects in the cluster; the first of --sizes, or 10 KB, is their size
     #[arg(long, default_value_t = 100_000)]
     objects: u64,
+    /// Of `repair`: stop OpenStack Swift's after so many times what Cairn's took
+    #[arg(long)]
+    give_up: Option<f64>,
     /// Of `container`: numbers of rows instead of 1 K, 100 K, 1 M and 10 M
     #[arg(long, value_delimiter = ',', value_parser = parse_size)]
     rows: Vec<u64>,

@@ -95,7 +95,7 @@ impl DevicesConfig {
             root: root.into(),
             mount_check: true,
             read_threads: 4,
-            write_threads: 16,
+            write_threads: 8,
             commit_threads: 2,
             queue_depth: 1024,
             fallocate_reserve: FallocateReserve::Percent(1.0),

@@ -50,7 +50,8 @@ pub struct IndexConfig {
     /// Commits are not synced: for tests of speed alone.
     pub unsafe_no_sync: bool,
     pub metadata_limits: MetadataLimits,
-    /// Asked in exclusive databases; in shared ones each commit is synced by SQLite itself.
+    /// Asked for what is pending and for commits of exclusive databases; commits of shared ones are
+    /// synced by SQLite itself.
     pub commit_sync: CommitSync,
     /// Takes the jobs that threads would have done, in their order, and runs them on the thread it
     /// was called on: a simulator's. No thread is started then, and nothing idle is closed.

@@ -3,7 +3,8 @@
 //! The files are OpenStack Swift's own SQLite databases, at its paths and in its schema, so that
 //! either project's daemons open the other's. What differs is how they are written: updates are
 //! queued per database and committed many at a time (group commit), each acknowledged only when
-//! its transaction is on disk; readers have connections of their own and never wait for a writer.
+//! its transaction, or its entry in the pending file, is on disk. Readers have connections of their
+//! own, and find what is pending merged.
 //!
 //! Layer 1: synchronous, on its own threads, a few per device with bounded queues. No tokio;
 //! answers come through `futures_channel::oneshot`, so callers may await them anywhere. Depends

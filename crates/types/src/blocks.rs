@@ -16,7 +16,7 @@ pub const SIZE: usize = 128 << 10;
 /// What content in a block, and the pieces of it that go to disk directly, are aligned to.
 pub const ALIGN: usize = 4096;
 /// Blocks kept for the next who asks; more are given back to the system.
-const KEPT_MAX: usize = 256;
+const KEPT_MAX: usize = 64;
 
 static FREE: Mutex<Vec<MmapMut>> = Mutex::new(Vec::new());
 static IN_USE: AtomicUsize = AtomicUsize::new(0);

@@ -18,8 +18,8 @@ use std::time::Instant;
 use crate::config::IndexConfig;
 use crate::{IndexError, ObjectRow, Result, files};
 
-/// As much as Swift's servers leave pending (`PENDING_CAP`).
-const LOG_BYTES: usize = 128 << 10;
+/// Some 300 rows; half of what Swift's servers leave pending (`PENDING_CAP`).
+const LOG_BYTES: usize = 64 << 10;
 /// A disk's least write: what has been acknowledged is not written again with what follows.
 const ALIGN: usize = 512;
 const FILL: u8 = b':';
