@@ -6,6 +6,7 @@
 
 use std::io;
 use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
 
 use futures_channel::oneshot;
 
@@ -211,13 +212,15 @@ impl<T: Send + 'static> Operation for Run<T> {
     }
 }
 
-/// Runs operations to their ends, together; then what they leave to be tidied up.
-pub(crate) fn run_all(disk: &Disk, operations: Vec<Box<dyn Operation>>) {
+/// Runs operations to their ends, together; then what they leave to be tidied up. How long that took.
+pub(crate) fn run_all(disk: &Disk, operations: Vec<Box<dyn Operation>>) -> Duration {
     let mut afterwards = Vec::new();
     run_to_end(disk, operations, &mut afterwards);
+    let ended = Instant::now();
     for tidy_up in afterwards {
         run_afterwards(tidy_up);
     }
+    ended.elapsed()
 }
 
 /// A panic in it ends it, not the device.

@@ -152,6 +152,11 @@ pub async fn serve(
     }
 }
 
+/// Bytes that wait in the kernel for a connection's turn to be sent. Without a bound each large
+/// answer fills megabytes, long before they are of use, and those who share the link take turns as
+/// long.
+const UNSENT_MAX: u32 = 128 << 10;
+
 struct Shared {
     handler: Handler,
     options: ServeOptions,
@@ -167,6 +172,7 @@ async fn connection(
 ) {
     // Small answers leave at once.
     let _ = stream.set_nodelay(true);
+    let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_MAX);
     let open = GaugeGuard::new(shared.metrics.connections(shared.options.server));
     let (socket, interims) = InterimSocket::new(stream);
     let (socket, due, names) = Heads::of_requests(socket);

@@ -100,7 +100,11 @@ pub(super) fn run(options: &Options) -> Result<()> {
         ground.swift.stop();
     }
     if let [cairn, swift] = all.as_slice() {
-        let more = if swift.back < swift.files { "more than " } else { "" };
+        let more = if swift.back < swift.files {
+            "more than "
+        } else {
+            ""
+        };
         let times = swift.seconds / cairn.seconds;
         println!("Cairn is {more}{times:.1} × as fast");
     }

@@ -2,6 +2,7 @@
 //! background work have a queue of their own, and batches of their own while no client's waits.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -15,6 +16,9 @@ use crate::steps::{self, Operation};
 
 /// Operations taken at once: enough to make a sync cheap, not so many that the first waits long.
 const BATCH_MAX: usize = 64;
+const BATCH_LEAST: usize = 4;
+/// Tidying up after a batch should not take longer.
+const TIDY_MAX: Duration = Duration::from_millis(100);
 /// Background operations that share a sync, at least: fewer would cost the disk as much.
 const BACKGROUND_BATCH: usize = 16;
 /// Between two looks at background work that may not run yet.
@@ -25,6 +29,8 @@ pub(super) struct CommitLane {
     threads_max: usize,
     depth: usize,
     share: Arc<Share>,
+    /// Clients' operations that are taken at once now.
+    most: AtomicUsize,
     state: Mutex<State>,
     ready: Condvar,
 }
@@ -66,6 +72,7 @@ impl CommitLane {
             threads_max,
             depth,
             share,
+            most: AtomicUsize::new(BATCH_MAX),
             state: Mutex::default(),
             ready: Condvar::new(),
         })
@@ -136,7 +143,10 @@ impl CommitLane {
             let count = operations.len();
             let operations = operations.into_iter().map(|queued| queued.operation);
             match device.writable_disk() {
-                Ok(disk) => steps::run_all(&disk, operations.collect()),
+                Ok(disk) => {
+                    let tidied = steps::run_all(&disk, operations.collect());
+                    self.take_as_many_as(count, tidied);
+                }
                 Err(error) => {
                     for mut operation in operations {
                         operation.fail(DiskError::from(error.clone()));
@@ -157,6 +167,19 @@ impl CommitLane {
         }
     }
 
+    /// Those who wait now do so for what was left to tidy up after the last batch: where that takes
+    /// long (large files are removed), batches are small, and nobody waits for that of many others.
+    fn take_as_many_as(&self, count: usize, tidied: Duration) {
+        let most = if tidied > TIDY_MAX {
+            (count / 2).max(BATCH_LEAST)
+        } else if tidied < TIDY_MAX / 4 {
+            (count * 2).max(self.most.load(Ordering::Relaxed))
+        } else {
+            return;
+        };
+        self.most.store(most.min(BATCH_MAX), Ordering::Relaxed);
+    }
+
     fn next(&self) -> Option<Batch> {
         let mut state = self.lock();
         loop {
@@ -168,7 +191,7 @@ impl CommitLane {
                 });
             }
             if !state.waiting.is_empty() {
-                let count = state.waiting.len().min(BATCH_MAX);
+                let count = state.waiting.len().min(self.most.load(Ordering::Relaxed));
                 let operations = state.waiting.drain(..count).collect();
                 if !state.waiting.is_empty() || !state.background.is_empty() {
                     self.ready.notify_one();

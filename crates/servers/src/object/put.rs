@@ -41,6 +41,8 @@ const SMALL: u64 = 64 << 10;
 /// Fewer blocks than this in use leave room for batches of [`LARGE_BATCH`] bytes.
 const PLENTY: usize = 128;
 const LARGE_BATCH: usize = 1 << 20;
+/// With more blocks than this in use nothing is gathered while the disk writes.
+const CROWDED: usize = 512;
 
 /// What a PUT was checked to be.
 struct Upload {
@@ -317,13 +319,17 @@ impl Inner {
             let chunks = std::mem::take(&mut batch);
             let writing = staged.write(chunks);
             // Both at once: the disk takes one batch while the next one comes.
-            let (written, gathered) = if is_over {
-                (writing.await, Ok(Vec::new()))
-            } else {
-                tokio::join!(writing, self.gather(body, deadline, &mut is_over))
-            };
-            staged.writer = Some(written?);
-            next = gathered?;
+            if !is_over && blocks::in_use() < CROWDED {
+                let gathering = self.gather(body, deadline, &mut is_over);
+                let (written, gathered) = tokio::join!(writing, gathering);
+                staged.writer = Some(written?);
+                next = gathered?;
+                continue;
+            }
+            staged.writer = Some(writing.await?);
+            if !is_over {
+                next = self.gather(body, deadline, &mut is_over).await?;
+            }
         }
         if upload.size.is_some_and(|size| size != received) {
             return Err(Refusal::Disconnected);
