@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 
@@ -25,6 +25,12 @@ use crate::logged::Logged;
 use crate::migrate::{Schema, migrate};
 use crate::schema::{self, NewDb};
 use crate::{DbKey, DriveCheck, IndexError, ObjectRow, Result, connection, deferred, pending};
+
+/// The right to write, and the connection to do it with.
+pub(crate) type Writer<'a> = parking_lot::MutexGuard<'a, Option<Connection>>;
+
+/// A reader waits so long for what is pending to be merged; Swift's servers give it 0.1 seconds.
+const READER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Read connections kept per database; more are opened when more read at once.
 const READERS_KEPT: usize = 2;
@@ -51,7 +57,7 @@ pub(crate) struct Db {
     pub(crate) last_used: Mutex<Instant>,
     pub(crate) queue: Mutex<Queue>,
     /// Held while a batch is written, and while the database is opened.
-    writer: Mutex<Option<Connection>>,
+    writer: parking_lot::Mutex<Option<Connection>>,
     shared: Mutex<Shared>,
     /// Where readers and commits keep each other out: in databases that are not exclusive.
     pub(crate) gate: Gate,
@@ -90,7 +96,7 @@ impl Drop for Db {
     /// The writer closes last: it merges the log into the file, synced.
     fn drop(&mut self) {
         lock(&self.shared).readers.clear();
-        *lock(&self.writer) = None;
+        *self.writer.lock() = None;
     }
 }
 
@@ -100,7 +106,7 @@ impl Db {
             key,
             last_used: Mutex::new(Instant::now()),
             queue: Mutex::default(),
-            writer: Mutex::default(),
+            writer: parking_lot::Mutex::default(),
             shared: Mutex::default(),
             gate: Gate::default(),
             logged: Mutex::default(),
@@ -109,8 +115,8 @@ impl Db {
     }
 
     /// The right to write: nobody else in this process writes while it is held.
-    pub(crate) fn writer(&self) -> Result<MutexGuard<'_, Option<Connection>>> {
-        let writer = lock(&self.writer);
+    pub(crate) fn writer(&self) -> Result<Writer<'_>> {
+        let writer = self.writer.lock();
         if let Some(conn) = writer.as_ref() {
             batch::set_triggers(conn, true)?;
         }
@@ -141,10 +147,12 @@ impl Db {
     ) -> Result<T> {
         let opened = match self.still_open(config)? {
             Some(opened) if !self.is_behind(config, &opened)? => opened,
-            _ => {
-                let mut writer = lock(&self.writer);
-                self.open_shown(config, &mut writer)?
-            }
+            Some(opened) => match self.writer.try_lock_for(READER_PATIENCE) {
+                Some(mut writer) => self.open_shown(config, &mut writer)?,
+                // Whoever writes waits for the disk. What was there before can be told.
+                None => opened,
+            },
+            None => self.open_shown(config, &mut self.writer.lock())?,
         };
         let kept = lock(&self.shared).readers.pop();
         let conn = match kept {
@@ -200,7 +208,7 @@ impl Db {
         if catch_unwind(AssertUnwindSafe(|| self.write(config, batch))).is_err() {
             // Whoever waited sees the channel closed; the transaction is gone with its connection.
             tracing::error!(hash = %self.key.hash.hex(), "an update panicked");
-            self.forget(&mut lock(&self.writer));
+            self.forget(&mut self.writer.lock());
         }
     }
 
@@ -212,7 +220,7 @@ impl Db {
     }
 
     fn write(&self, config: &IndexConfig, batch: Vec<Box<dyn Update>>) {
-        let mut writer = lock(&self.writer);
+        let mut writer = self.writer.lock();
         let device = config.devices.join(&*self.key.device);
         let mut ready = VecDeque::with_capacity(batch.len());
         // Neighbours mostly ask the same.

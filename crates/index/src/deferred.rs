@@ -26,7 +26,8 @@ pub(crate) struct Commit {
 pub(crate) enum CommitLog {
     /// SQLite's own, beside the file; whether its name in its folder is on disk, too.
     Wal(Arc<AtomicBool>),
-    Pending(Arc<File>),
+    /// The pending file; whether its size, and its name in its folder, are on disk, too.
+    Pending(Arc<File>, Arc<AtomicBool>),
 }
 
 type Then = Box<dyn FnOnce()>;
@@ -58,9 +59,8 @@ fn tell_all(commits: Vec<Commit>) {
     for commit in commits {
         let outcome = match &synced {
             Ok(()) => {
-                if let CommitLog::Wal(is_named) = &commit.log {
-                    is_named.store(true, Ordering::Release);
-                }
+                let (CommitLog::Wal(is_named) | CommitLog::Pending(_, is_named)) = &commit.log;
+                is_named.store(true, Ordering::Release);
                 Ok(())
             }
             Err(error) => Err(IndexError::io(
@@ -89,7 +89,7 @@ impl Commit {
     fn weight(&self) -> usize {
         match &self.log {
             CommitLog::Wal(_) => 2,
-            CommitLog::Pending(_) => 1,
+            CommitLog::Pending(..) => 1,
         }
     }
 }
@@ -97,7 +97,11 @@ impl Commit {
 fn sync_alone(commit: &Commit) -> io::Result<()> {
     match &commit.log {
         CommitLog::Wal(is_named) => sync_wal(&commit.file, is_named),
-        CommitLog::Pending(file) => file.sync_data(),
+        CommitLog::Pending(file, is_named) if is_named.load(Ordering::Acquire) => file.sync_data(),
+        CommitLog::Pending(file, _) => {
+            file.sync_all()?;
+            File::open(commit.file.parent().unwrap_or(&commit.file))?.sync_all()
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use rusqlite::Connection;
 
 use crate::config::IndexConfig;
 use crate::db::{Db, Opened, Update};
-use crate::deferred::{self, Commit, CommitLog};
+use crate::deferred::{self, Commit};
 use crate::pending::{self, Log};
 use crate::{ObjectRow, Result};
 
@@ -93,7 +93,7 @@ impl Db {
         self.is_behind.store(true, Ordering::Release);
         deferred::push(Commit {
             file: opened.file.as_path().into(),
-            log: CommitLog::Pending(log.file()),
+            log: log.to_sync(),
             sync: config.commit_sync.clone(),
             waiting: updates.into_iter().map(|update| (update, Ok(()))).collect(),
         });
@@ -188,18 +188,18 @@ impl Db {
         Ok(())
     }
 
-    /// Since when there is a log; none, too, while somebody writes to it.
-    pub(crate) fn log_since(&self) -> Option<Instant> {
+    /// Since when the log has entries; none, too, while somebody writes to it.
+    pub(crate) fn logged_since(&self) -> Option<Instant> {
         let logged = self.logged.try_lock().ok()?;
-        logged.log.as_ref().map(Log::since)
+        logged.log.as_ref()?.since()
     }
 
     pub(crate) fn has_log(&self) -> bool {
         self.logged().log.is_some()
     }
 
-    /// Merges what is logged and leaves no log behind: the database is one file again.
-    pub(crate) fn close_log(&self, config: &IndexConfig) -> Result<()> {
+    /// Merges what is logged. With `close` it leaves no log behind: the database is one file again.
+    pub(crate) fn merge_log(&self, config: &IndexConfig, close: bool) -> Result<()> {
         let mut writer = self.writer()?;
         if !self.has_log() {
             return Ok(());
@@ -212,9 +212,7 @@ impl Db {
             }
             settled?;
         }
-        match self.logged().log.take() {
-            Some(log) => log.close(),
-            None => Ok(()),
-        }
+        let log = close.then(|| self.logged().log.take()).flatten();
+        log.map_or(Ok(()), Log::close)
     }
 }

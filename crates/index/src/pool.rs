@@ -19,6 +19,9 @@ use crate::device::{Device, Job, Lane};
 use crate::handle::{AccountDb, ContainerDb, IndexDb};
 use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, deferred, files};
 
+/// Entries stay in the log of a busy database for this many times `idle_close`.
+const MERGE_AFTER: u32 = 6;
+
 /// All account and container databases of a node.
 pub struct IndexPool {
     inner: Arc<Inner>,
@@ -242,7 +245,7 @@ impl IndexPool {
     pub fn close_db(&self, key: &DbKey) -> bool {
         let db = lock(&self.inner.open).get(key).cloned();
         if let Some(db) = db {
-            self.inner.close_log(&db);
+            self.inner.merge_log(&db, true);
         }
         let mut open = lock(&self.inner.open);
         let busy = open
@@ -301,7 +304,7 @@ impl IndexPool {
             device.close();
         }
         let open = std::mem::take(&mut *lock(&self.inner.open));
-        open.values().for_each(|db| self.inner.close_log(db));
+        open.values().for_each(|db| self.inner.merge_log(db, true));
         drop(open);
     }
 }
@@ -395,26 +398,31 @@ impl Inner {
 
     /// Merges a database's log. What cannot be merged stays in the file of it until the database
     /// is opened again.
-    fn close_log(&self, db: &Db) {
-        if let Err(error) = db.close_log(&self.config) {
+    fn merge_log(&self, db: &Db, close: bool) {
+        if let Err(error) = db.merge_log(&self.config, close) {
             tracing::error!(hash = %db.key.hash.hex(), %error, "a log of rows is not merged");
         }
     }
 
-    /// Has logs merged that have been there for long, however much they are used. A database is closed when that is done: else
-    /// one who opens it anew could write to the log meanwhile.
-    fn close_old_logs(self: &Arc<Self>) {
-        let is_old = |db: &&Arc<Db>| {
-            let since = db.log_since();
-            since.is_some_and(|since| since.elapsed() >= self.config.idle_close)
-        };
-        let old: Vec<_> = lock(&self.open).values().filter(is_old).cloned().collect();
-        for db in old {
+    /// Has logs merged that have waited for long, and those of idle databases closed. A database
+    /// is closed when that is done: else one who opens it anew could write to the log meanwhile.
+    fn merge_old_logs(self: &Arc<Self>) {
+        let open: Vec<_> = lock(&self.open).values().cloned().collect();
+        for db in open {
+            let is_idle = lock(&db.last_used).elapsed() >= self.config.idle_close;
+            let is_old = |since: Instant| since.elapsed() >= self.config.idle_close * MERGE_AFTER;
+            let is_due = match is_idle {
+                true => db.has_log(),
+                false => db.logged_since().is_some_and(is_old),
+            };
+            if !is_due {
+                continue;
+            }
             let Ok(device) = self.device(&db.key) else {
                 return;
             };
             let inner = Arc::clone(self);
-            let job = Box::new(move || inner.close_log(&db));
+            let job = Box::new(move || inner.merge_log(&db, is_idle));
             device.write.push_rest(job);
         }
     }
@@ -454,7 +462,7 @@ fn close_idle_until_stopped(inner: &Weak<Inner>, stop: &(Mutex<bool>, Condvar)) 
             .unwrap_or_else(PoisonError::into_inner)
             .0;
         if let Some(inner) = inner.upgrade().filter(|_| !*stopped) {
-            inner.close_old_logs();
+            inner.merge_old_logs();
             inner.close_idle();
         }
     }

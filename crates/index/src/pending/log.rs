@@ -13,9 +13,11 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use crate::config::IndexConfig;
+use crate::deferred::CommitLog;
 use crate::{IndexError, ObjectRow, Result, files};
 
 /// Some 300 rows; half of what Swift's servers leave pending (`PENDING_CAP`).
@@ -39,6 +41,8 @@ pub(crate) fn entries<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> Stri
 pub(crate) struct Log {
     path: PathBuf,
     file: Arc<File>,
+    /// Its size, and its name in the folder, are on disk.
+    is_named: Arc<AtomicBool>,
     is_in_place: bool,
     /// Where the next entries go.
     at: usize,
@@ -46,7 +50,7 @@ pub(crate) struct Log {
     written: Vec<u8>,
     /// What the entries stand for, as far as readers do not see it yet.
     rows: Vec<ObjectRow>,
-    /// When it was opened.
+    /// When the first entry was written.
     since: Instant,
 }
 
@@ -54,7 +58,6 @@ impl Log {
     /// Opens the file; what is pending has been merged.
     pub(crate) fn open(db_file: &Path, config: &IndexConfig) -> Result<Self> {
         let path = super::pending_path(db_file);
-        let dir = db_file.parent().unwrap_or(db_file);
         let opened = OpenOptions::new()
             .read(true)
             .write(true)
@@ -66,6 +69,7 @@ impl Log {
         let log = Log {
             path,
             file: Arc::new(file),
+            is_named: Arc::default(),
             is_in_place: config.exclusive,
             at: 0,
             written: Vec::new(),
@@ -75,23 +79,21 @@ impl Log {
         if log.is_in_place {
             log.fill(LOG_BYTES)?;
         }
-        log.sync_with(config, || log.file.sync_all())?;
-        File::open(dir)
-            .and_then(|folder| (config.commit_sync)(&folder, 1, &|| folder.sync_all()))
-            .map_err(|error| IndexError::io(dir, error))?;
         Ok(log)
     }
 
-    pub(crate) fn file(&self) -> Arc<File> {
-        Arc::clone(&self.file)
+    /// What a sync of its entries must reach.
+    pub(crate) fn to_sync(&self) -> CommitLog {
+        CommitLog::Pending(Arc::clone(&self.file), Arc::clone(&self.is_named))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.at == 0
     }
 
-    pub(crate) fn since(&self) -> Instant {
-        self.since
+    /// Since when it has entries.
+    pub(crate) fn since(&self) -> Option<Instant> {
+        (!self.is_empty()).then_some(self.since)
     }
 
     /// Is there room for entries of so many bytes? An empty log has none for what is too long
@@ -103,6 +105,9 @@ impl Log {
     /// Writes entries, not yet synced. False: others have written there meanwhile, and what is
     /// pending must be merged first.
     pub(crate) fn append(&mut self, text: &str) -> Result<bool> {
+        if self.is_empty() {
+            self.since = Instant::now();
+        }
         if self.is_in_place {
             self.write_at(text.as_bytes(), self.at)?;
             let end = self.at + text.len();
