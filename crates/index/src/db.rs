@@ -290,14 +290,11 @@ impl Db {
             let _committing = (!config.exclusive).then(|| self.gate.commit());
             run(conn, "COMMIT")
         });
-        let error = result.err().map(|error| {
+        if let Err(error) = result {
             if !conn.is_autocommit() {
                 // It may have been undone already; a connection still in a transaction is dropped.
                 let _ = run(conn, "ROLLBACK");
             }
-            error
-        });
-        if let Some(error) = error {
             return Some(self.undone(config, opened, error, updates));
         }
         let outcomes = outcomes
