@@ -5,6 +5,7 @@
 //! Exit codes: 0 ended as asked; 1 an error, told on standard error; 2 arguments that make no
 //! sense; 130 a second signal cut the end short. `cairn ring` has those of swift-ring-builder.
 
+mod allocator;
 mod args;
 mod console;
 mod init;
@@ -20,14 +21,11 @@ use clap::Parser;
 
 use crate::args::{Arguments, Command, LabCommand, ServeArguments, UpArguments};
 
-/// Requests make many small allocations on one thread and free them on another.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     // In huge pages a hundred threads' small allocations hold twice the memory they need. Where
     // the kernel has no such switch there is nothing to turn off.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
+    cairn_node::memory::tidy_with(allocator::give_back);
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let Some(code) = swift_names::run(&arguments) {
         return code;

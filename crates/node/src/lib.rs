@@ -21,6 +21,7 @@ mod limits;
 mod listen;
 pub mod lock;
 pub mod logging;
+pub mod memory;
 mod notify;
 mod options;
 mod pipeline;

@@ -207,6 +207,7 @@ fn runtime(servers: &[Server]) -> Result<Runtime> {
         // before new requests are begun, so that fewer are under way at once.
         .global_queue_interval(1)
         .thread_name("cairn-worker")
+        .on_thread_park(crate::memory::tidy)
         .enable_all()
         .build()
         .context("cannot start the threads that serve")

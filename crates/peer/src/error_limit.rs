@@ -76,7 +76,9 @@ impl ErrorLimiter {
             return;
         }
         let count = self.note(node, 1);
-        if count == self.limit + 1 {
+        if count <= self.limit {
+            warn!(node = %node.name(), what, count, "a node failed");
+        } else if count == self.limit + 1 {
             warn!(node = %node.name(), what, "node failed too often; left alone for a while");
         }
     }

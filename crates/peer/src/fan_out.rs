@@ -85,7 +85,7 @@ pub async fn fan_out(
     node_count: usize,
     patience: Patience,
 ) -> Vec<Answer> {
-    let is_post = request.method == Method::POST;
+    let of_one_there = [Method::POST, Method::DELETE].contains(&request.method);
     let request = Arc::new(request);
     let (tx, mut rx) = mpsc::channel(headers.len().max(1));
     for head in headers {
@@ -113,8 +113,8 @@ pub async fn fan_out(
             break;
         }
     }
-    // Replicas that missed an object say 404 to its POST. Who has it may be the slowest.
-    let post_quorum = match is_post && quorum::have_quorum_of(&statuses, 404, quorum) {
+    // Replicas that missed an object say 404. Who has it may be the slowest.
+    let post_quorum = match of_one_there && quorum::have_quorum_of(&statuses, 404, quorum) {
         true => patience.node,
         false => patience.post_quorum,
     };

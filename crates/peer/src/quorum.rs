@@ -32,61 +32,27 @@ pub fn have_quorum_of(statuses: &[u16], status: u16, quorum: usize) -> bool {
     statuses.iter().filter(|s| **s == status).count() >= quorum
 }
 
-/// The index of the answer to give: the highest status of the class that a quorum agrees on.
-/// `avoid`: answers that count but may not be chosen. `None`: no quorum, the answer is 503.
-pub fn best_index(statuses: &[u16], quorum: usize, avoid: &[bool]) -> Option<usize> {
-    for class in CLASSES {
-        let agreeing = || {
-            statuses
-                .iter()
-                .enumerate()
-                .filter(move |(_, status)| in_class(**status, class))
-        };
-        if agreeing().count() < quorum {
-            continue;
-        }
-        let mut best: Option<(usize, u16)> = None;
-        for (i, status) in agreeing() {
-            let avoided = avoid.get(i).copied().unwrap_or(false);
-            if !avoided && best.is_none_or(|(_, highest)| *status > highest) {
-                best = Some((i, *status));
-            }
-        }
-        if let Some((i, _)) = best {
-            return Some(i);
-        }
-    }
-    None
+/// The index of the answer to give: the first with the highest status of the class that a quorum
+/// agrees on. `None`: no quorum, the answer is 503.
+pub fn best_index(statuses: &[u16], quorum: usize) -> Option<usize> {
+    CLASSES.iter().find_map(|class| {
+        let agreeing = (0..statuses.len()).filter(|i| in_class(statuses[*i], *class));
+        (agreeing.clone().count() >= quorum)
+            .then(|| agreeing.rev().max_by_key(|i| statuses[*i]))
+            .flatten()
+    })
 }
 
-/// What to answer, where some statuses may stand for others when there is no quorum otherwise
-/// (a DELETE's 404 counts as 204). Returns the index of the answer.
-pub fn best_with_overrides(
-    statuses: &[u16],
-    quorum: usize,
-    overrides: &[(u16, u16)],
-) -> Option<usize> {
-    if let Some(i) = best_index(statuses, quorum, &[]) {
-        return Some(i);
-    }
-    if overrides.is_empty() {
-        return None;
-    }
-    let mut avoid = vec![false; statuses.len()];
-    let changed: Vec<u16> = statuses
-        .iter()
-        .enumerate()
-        .map(
-            |(i, status)| match overrides.iter().find(|(from, _)| from == status) {
-                Some((_, to)) => {
-                    avoid[i] = true;
-                    *to
-                }
-                None => *status,
-            },
-        )
-        .collect();
-    best_index(&changed, quorum, &avoid)
+/// What to answer to a DELETE. A replica that had nothing keeps a tombstone all the same and says
+/// 404, so that it counts with those that deleted; and where one of them had the object, it was
+/// there. Swift answers by the majority: 404 for an object whose upload went to a handoff.
+pub fn best_of_delete(statuses: &[u16]) -> Option<usize> {
+    let quorum = quorum_size(statuses.len());
+    let done = |status: &u16| in_class(*status, 200);
+    let best = best_index(statuses, quorum).filter(|i| statuses[*i] != 404);
+    let told = statuses.iter().filter(|s| done(s) || **s == 404).count();
+    let deleted = statuses.iter().position(done).filter(|_| told >= quorum);
+    best.or(deleted).or_else(|| best_index(statuses, quorum))
 }
 
 #[cfg(test)]
@@ -102,26 +68,20 @@ mod tests {
     fn classes_and_choice() {
         assert!(have_quorum(&[201, 503, 202], 2));
         assert!(!have_quorum(&[201, 503, 404], 2));
-        assert_eq!(best_index(&[201, 503, 202], 2, &[]), Some(2));
-        assert_eq!(best_index(&[503, 404, 404], 2, &[]), Some(1));
-        assert_eq!(best_index(&[503, 404, 201], 2, &[]), None);
-        assert_eq!(best_index(&[503, 503, 503], 2, &[]), None);
-        assert_eq!(best_index(&[], 1, &[]), None);
+        assert_eq!(best_index(&[201, 503, 202], 2), Some(2));
+        assert_eq!(best_index(&[503, 404, 404], 2), Some(1));
+        assert_eq!(best_index(&[503, 404, 201], 2), None);
+        assert_eq!(best_index(&[503, 503, 503], 2), None);
+        assert_eq!(best_index(&[], 1), None);
     }
 
     #[test]
     fn a_delete_that_one_of_three_knew_is_done() {
-        assert_eq!(
-            best_with_overrides(&[204, 404, 503], 2, &[(404, 204)]),
-            Some(0)
-        );
-        assert_eq!(
-            best_with_overrides(&[404, 404, 204], 2, &[(404, 204)]),
-            Some(0)
-        );
-        assert_eq!(
-            best_with_overrides(&[404, 503, 503], 2, &[(404, 204)]),
-            None
-        );
+        assert_eq!(best_of_delete(&[204, 404, 503]), Some(0));
+        assert_eq!(best_of_delete(&[404, 404, 204]), Some(2));
+        assert_eq!(best_of_delete(&[404, 503, 404]), Some(0));
+        assert_eq!(best_of_delete(&[404, 503, 503]), None);
+        assert_eq!(best_of_delete(&[204, 503, 503]), None);
+        assert_eq!(best_of_delete(&[204, 409, 404]), Some(1));
     }
 }

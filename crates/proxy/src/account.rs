@@ -145,7 +145,7 @@ impl Proxy {
         let replicas = ring.primaries(partition).len();
         let path = incoming.target.entity_path();
         let write = Write::new(ring, partition, method, path, vec![headers; replicas]);
-        self.write(write, &[]).await
+        self.write(write).await
     }
 
     /// Makes an account; its first container is about to be made. System metadata of the
@@ -172,7 +172,7 @@ impl Proxy {
         let replicas = ring.primaries(partition).len();
         let path = format!("/{account}");
         let write = Write::new(ring, partition, Method::PUT, path, vec![headers; replicas]);
-        let response = self.write(write, &[]).await;
+        let response = self.write(write).await;
         self.forget_account(account);
         if response.status().is_success() {
             info!(account, "account made on first use");

@@ -220,7 +220,7 @@ impl Proxy {
         let (path, method) = (incoming.target.entity_path(), incoming.method().clone());
         let mut write = Write::new(ring, partition, method, path, headers);
         write.body = rows;
-        self.write(write, &[]).await
+        self.write(write).await
     }
 
     /// What PUT and POST have in common: permission, ACLs that read, metadata within bounds.
@@ -294,7 +294,7 @@ impl Proxy {
             }
         }
         let path = incoming.target.entity_path();
-        self.write(Write::new(ring, partition, method, path, headers), &[])
+        self.write(Write::new(ring, partition, method, path, headers))
             .await
     }
 }

@@ -392,7 +392,7 @@ impl Refusals {
 fn refusal(refusals: &Refusals, path: &str) -> Response {
     let statuses = &refusals.statuses;
     let quorum = quorum::quorum_size(statuses.len());
-    match quorum::best_index(statuses, quorum, &[]).filter(|_| !statuses.is_empty()) {
+    match quorum::best_index(statuses, quorum).filter(|_| !statuses.is_empty()) {
         Some(i) => {
             let (headers, body) = &refusals.answers[i];
             crate::write::answer_from(statuses[i], headers, body.clone())

@@ -54,13 +54,12 @@ impl Proxy {
         }
     }
 
-    /// Sends a write and answers with what a quorum said. `overrides`: statuses that may stand
-    /// for others when nothing else has a quorum.
-    pub(crate) async fn write(&self, write: Write, overrides: &[(u16, u16)]) -> Response {
+    /// Sends a write and answers with what a quorum said.
+    pub(crate) async fn write(&self, write: Write) -> Response {
         let nodes = self.nodes(write.ring.clone(), write.partition);
         let what = format!("{} {}", write.method, write.path);
         let answers = self.write_answers(write, &nodes).await;
-        best_response(&answers, None, overrides, &what)
+        best_response(&answers, None, &what)
     }
 
     /// Sends a write and answers with all that came back.
@@ -87,15 +86,19 @@ impl Proxy {
 }
 
 /// The answer that a quorum agrees on, or 503.
-pub(crate) fn best_response(
+pub(crate) fn best_response(answers: &[Answer], quorum: Option<usize>, what: &str) -> Response {
+    let quorum = quorum.unwrap_or_else(|| quorum::quorum_size(answers.len()));
+    respond_by(answers, |all| quorum::best_index(all, quorum), what)
+}
+
+/// The answer that `choose` picks from the statuses, or 503.
+pub(crate) fn respond_by(
     answers: &[Answer],
-    quorum: Option<usize>,
-    overrides: &[(u16, u16)],
+    choose: impl FnOnce(&[u16]) -> Option<usize>,
     what: &str,
 ) -> Response {
     let statuses: Vec<u16> = answers.iter().map(|a| a.status).collect();
-    let quorum = quorum.unwrap_or_else(|| quorum::quorum_size(statuses.len()));
-    match quorum::best_with_overrides(&statuses, quorum, overrides) {
+    match choose(&statuses) {
         Some(i) => answer_from(statuses[i], &answers[i].headers, answers[i].body.clone()),
         None => {
             error!(what, ?statuses, "no quorum; answering 503");

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use cairn_http::Response;
-use cairn_peer::Nodes;
+use cairn_peer::{Nodes, quorum};
 use http::{HeaderMap, Method};
 
 use super::Place;
 use crate::app::Proxy;
 use crate::request::{Incoming, Target};
-use crate::write::{Write, best_response};
+use crate::write::{Write, respond_by};
 
 /// Which container servers a replica is to tell: the primaries do.
 const OF_UPDATES: [&str; 7] = [
@@ -37,9 +37,8 @@ impl Proxy {
         let nodes = self.nodes_to_delete_from(&place, &mut headers);
         let what = format!("DELETE {path}");
         let write = Write::new(place.ring, place.partition, Method::DELETE, path, headers);
-        // Replicas that never had it agree with those that deleted it.
         let answers = self.write_answers(write, &nodes).await;
-        best_response(&answers, None, &[(404, 204)], &what)
+        respond_by(&answers, quorum::best_of_delete, &what)
     }
 
     /// With `write_affinity` an object may be on near handoffs, which are told as well: there are

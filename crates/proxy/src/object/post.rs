@@ -65,7 +65,7 @@ impl Proxy {
                 answers.extend(self.write_answers(write(missing), &nodes).await);
             }
         }
-        let response = best_response(&answers, Some(quorum), &[], &format!("POST {path}"));
+        let response = best_response(&answers, Some(quorum), &format!("POST {path}"));
         if response.status() == StatusCode::NOT_FOUND && found > 0 {
             // Somebody has it: 404 cannot be right.
             return respond::standard(StatusCode::SERVICE_UNAVAILABLE);

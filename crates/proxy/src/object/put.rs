@@ -150,7 +150,7 @@ pub(super) fn conclude(incoming: &Incoming, answers: &[Answer], what: &str) -> R
         error!(what, "object servers answered with different ETags");
         return respond::standard(StatusCode::INTERNAL_SERVER_ERROR);
     }
-    best_response(answers, None, &[], what)
+    best_response(answers, None, what)
 }
 
 /// An object there already that may not be replaced, or is newer than this one.

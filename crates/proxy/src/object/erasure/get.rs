@@ -214,7 +214,7 @@ fn refusal(found: Found, mut unheard_of: usize, path: &str) -> Response {
         return respond::standard(StatusCode::NOT_FOUND);
     }
     let quorum = quorum::quorum_size(statuses.len());
-    match quorum::best_index(&statuses, quorum, &[]).filter(|_| !statuses.is_empty()) {
+    match quorum::best_index(&statuses, quorum).filter(|_| !statuses.is_empty()) {
         Some(i) => answer_from(statuses[i], &refusals[i].headers, refusals[i].body.clone()),
         None => {
             warn!(

@@ -88,7 +88,7 @@ impl Proxy {
             Ok(answers) => answers,
             Err(refused) => return refused,
         };
-        let mut response = best_response(&answers, Some(scheme.quorum()), &[], &what);
+        let mut response = best_response(&answers, Some(scheme.quorum()), &what);
         if response.status().is_success() {
             respond::set(response.headers_mut(), ETAG.as_str(), &etags.object);
         }
@@ -268,7 +268,7 @@ impl Proxy {
         );
         let mut all = refused;
         all.resize_with(scheme.replicas() - prepared, Answer::none);
-        let best = best_response(&all, Some(scheme.quorum()), &[], what);
+        let best = best_response(&all, Some(scheme.quorum()), what);
         // A refusal now is a misunderstanding between servers, whatever it says.
         Err(match best.status().is_client_error() {
             true => respond::standard(StatusCode::SERVICE_UNAVAILABLE),
