@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,8 @@ pub struct Backends {
     client: Client,
     connect_timeout: Duration,
     reach: Arc<Reach>,
+    /// Bytes of bodies that wait for replicas after their requests were answered.
+    pub(crate) left_behind: AtomicUsize,
 }
 
 impl Backends {
@@ -40,6 +43,7 @@ impl Backends {
             client,
             connect_timeout,
             reach: Reach::new(connect_timeout),
+            left_behind: AtomicUsize::new(0),
         })
     }
 
@@ -51,6 +55,7 @@ impl Backends {
             client: Client::new(Duration::from_secs(1), 1, Duration::from_secs(1)),
             connect_timeout: Duration::from_secs(1),
             reach: Reach::new(Duration::from_secs(1)),
+            left_behind: AtomicUsize::new(0),
         })
     }
 

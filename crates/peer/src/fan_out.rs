@@ -1,6 +1,7 @@
 //! One request to every replica at once: each part goes to the next node until one answers.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -35,6 +36,41 @@ impl Answer {
             body: Bytes::new(),
             node: None,
         }
+    }
+}
+
+/// Bodies, in bytes, that may wait for slow replicas after their requests were answered. With more,
+/// requests are answered no faster than their slowest replica: a disk that falls behind must not fill
+/// the memory.
+const LEFT_BEHIND_MAX: usize = 16 << 20;
+
+/// A request as all its replicas' tasks share it; gone with the last of them.
+struct Shared {
+    backends: Arc<Backends>,
+    request: FanOut,
+    /// Bytes of the body that are counted as left behind.
+    counted: AtomicUsize,
+}
+
+impl Shared {
+    /// Counts the body from now on, if there is room for it.
+    fn may_be_left_behind(&self) -> bool {
+        let (bytes, all) = (self.request.body.len(), &self.backends.left_behind);
+        if all.fetch_add(bytes, Ordering::Relaxed) + bytes > LEFT_BEHIND_MAX {
+            all.fetch_sub(bytes, Ordering::Relaxed);
+            return bytes == 0;
+        }
+        self.counted.store(bytes, Ordering::Relaxed);
+        true
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let counted = *self.counted.get_mut();
+        self.backends
+            .left_behind
+            .fetch_sub(counted, Ordering::Relaxed);
     }
 }
 
@@ -75,7 +111,7 @@ pub fn backend_uri(node: &Node, partition: u32, path: &str, query: Option<&str>)
 
 /// Sends `headers.len()` requests at once. Answers come back when a quorum of `node_count`
 /// agrees and the rest have had `post_quorum`; what is still under way then goes on to its end
-/// unobserved. The result has at least `node_count` answers, missing ones as 503.
+/// unobserved, unless too much does already: then they have `node`. The result has at least `node_count` answers, missing ones as 503.
 pub async fn fan_out(
     backends: &Arc<Backends>,
     nodes: &Arc<Nodes>,
@@ -86,14 +122,18 @@ pub async fn fan_out(
     patience: Patience,
 ) -> Vec<Answer> {
     let of_one_there = [Method::POST, Method::DELETE].contains(&request.method);
-    let request = Arc::new(request);
+    let shared = Arc::new(Shared {
+        backends: backends.clone(),
+        request,
+        counted: AtomicUsize::new(0),
+    });
     let (tx, mut rx) = mpsc::channel(headers.len().max(1));
     for head in headers {
-        let (backends, nodes, request, tx) =
-            (backends.clone(), nodes.clone(), request.clone(), tx.clone());
+        let (nodes, shared, tx) = (nodes.clone(), shared.clone(), tx.clone());
         tokio::spawn(Box::pin(async move {
+            let (backends, request) = (&shared.backends, &shared.request);
             let answer =
-                one_replica(&backends, &nodes, partition, &request, head, patience.node).await;
+                one_replica(backends, &nodes, partition, request, head, patience.node).await;
             let _ = tx.send(answer).await;
         }));
     }
@@ -118,12 +158,16 @@ pub async fn fan_out(
         true => patience.node,
         false => patience.post_quorum,
     };
-    let rest = async {
+    let mut rest = Box::pin(async {
         while let Some(answer) = rx.recv().await {
             take(answer, &mut answers, &mut statuses);
         }
-    };
-    let _ = tokio::time::timeout(post_quorum, rest).await;
+    });
+    let in_time = tokio::time::timeout(post_quorum, rest.as_mut()).await;
+    if in_time.is_err() && !shared.may_be_left_behind() {
+        let _ = tokio::time::timeout(patience.node, rest.as_mut()).await;
+    }
+    drop(rest);
     while answers.len() < node_count {
         answers.push(Answer::none());
     }
@@ -206,5 +250,73 @@ pub fn check(node: &Node, status: u16, nodes: &Nodes) -> bool {
             false
         }
         _ => true,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use cairn_http::{handler_fn, respond};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::error_limit::ErrorLimiter;
+    use crate::hosts::tests::ring_of;
+    use crate::rings::LoadedRing;
+
+    const PATIENCE: Patience = Patience {
+        node: Duration::from_secs(10),
+        post_quorum: Duration::from_millis(500),
+    };
+    /// Of the one slow replica.
+    const SLOW: Duration = Duration::from_secs(3);
+
+    async fn put(backends: &Arc<Backends>, ring: &Arc<LoadedRing>, body: Bytes) -> Duration {
+        let began = Instant::now();
+        let mut all = ring.primaries(0);
+        all.extend(ring.handoffs(0, 9));
+        let limiter = Arc::new(ErrorLimiter::new(Duration::from_secs(60), 10));
+        let nodes = Arc::new(Nodes::in_order(ring.clone(), 0, all, 3, limiter));
+        let request = FanOut {
+            method: Method::PUT,
+            path: "/a/c/o".into(),
+            query: None,
+            body,
+            extensions: http::Extensions::new(),
+        };
+        let headers = vec![HeaderMap::new(); 3];
+        let answers = fan_out(backends, &nodes, 0, request, headers, 3, PATIENCE).await;
+        assert!(answers.iter().filter(|a| a.status == 201).count() >= 2);
+        began.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bodies_left_behind_are_bounded() {
+        let hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3"].map(|ip| (ip, ip));
+        let ring = Arc::new(LoadedRing::new(Arc::new(ring_of(&hosts))));
+        let backends = Backends::new(Duration::from_secs(1));
+        let mut all = ring.primaries(0);
+        all.extend(ring.handoffs(0, 9));
+        for (i, node) in all.iter().enumerate() {
+            let handler = handler_fn(move |_| async move {
+                if i == 0 {
+                    tokio::time::sleep(SLOW).await;
+                }
+                respond::empty(StatusCode::CREATED)
+            });
+            backends.register_local(node.address, handler);
+        }
+        let body = Bytes::from(vec![0; LEFT_BEHIND_MAX / 2]);
+        let quick = PATIENCE.post_quorum..PATIENCE.post_quorum * 2;
+        assert!(quick.contains(&put(&backends, &ring, body.clone()).await));
+        assert!(quick.contains(&put(&backends, &ring, body.clone()).await));
+        // Two wait for the slow replica already.
+        let third = put(&backends, &ring, body.clone()).await;
+        assert!((SLOW..SLOW * 2).contains(&third), "{third:?}");
+        // They have been there meanwhile; what is small never waits.
+        assert!(quick.contains(&put(&backends, &ring, body).await));
+        assert!(quick.contains(&put(&backends, &ring, Bytes::new()).await));
+        tokio::time::sleep(SLOW).await;
+        assert_eq!(backends.left_behind.load(Ordering::Relaxed), 0);
     }
 }
