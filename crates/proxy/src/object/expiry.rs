@@ -13,6 +13,7 @@ use cairn_http::{Body, Request, Response};
 use cairn_peer::fan_out::backend_uri;
 use cairn_peer::{Node, quorum};
 use cairn_types::Timestamp;
+use cairn_types::plant::Plant;
 use futures_util::future::join_all;
 use http::{HeaderMap, Method, StatusCode};
 use tracing::{debug, info};
@@ -82,6 +83,9 @@ impl Proxy {
         place: &Place,
     ) -> Option<Response> {
         let expected = Timestamp::parse(incoming.header("x-if-delete-at")?).ok()?;
+        if Plant::ExpiredNow.is_on() || Plant::ExpiredUnasked.is_on() {
+            return None;
+        }
         let path = incoming.target.entity_path();
         let mut head = headers::base(incoming);
         let policy = place.policy.to_string();
