@@ -193,14 +193,23 @@ fn states_from(
 /// what was acknowledged by then is known to one that answers. Not so what was still under way;
 /// nor where a disk with one of two copies was replaced, and the other one cannot be reached.
 fn may_be_expired(writes: &[Write], place: usize, now: Timestamp, is_replaced: bool) -> bool {
-    let ends = writes.iter().filter_map(|w| w.change.delete_at());
-    let ends = ends.map(Timestamp::from_secs);
-    let Write {
-        at, acknowledged, ..
-    } = &writes[place];
-    let is_known = |end: Timestamp| acknowledged.is_some_and(|a| a.plus_ticks(CLOCKS_DIFFER) < end);
-    ends.into_iter()
-        .any(|end| end.secs() <= now.secs() && end > *at && (is_replaced || !is_known(end)))
+    let put = &writes[place];
+    writes.iter().enumerate().any(|(number, write)| {
+        let end = write.change.delete_at().map(Timestamp::from_secs);
+        let Some(end) = end.filter(|end| end.secs() <= now.secs() && *end > put.at) else {
+            return false;
+        };
+        // What says otherwise: the upload itself, of what a POST to it says the last one.
+        let posted = writes[number.max(place) + 1..].iter().rev();
+        let mut posted = posted.filter(|w| matches!(w.change, Change::Post { .. }));
+        let posted = posted.find_map(|w| w.acknowledged);
+        let otherwise = match number < place {
+            true => put.acknowledged,
+            false => put.acknowledged.zip(posted).map(|(a, b)| a.max(b)),
+        };
+        let is_known = otherwise.is_some_and(|at| at.plus_ticks(CLOCKS_DIFFER) < end);
+        is_replaced || !is_known
+    })
 }
 
 /// By less than that, in ticks.
@@ -324,5 +333,20 @@ mod tests {
         assert_eq!(allowed(&writes, LATER, false), [seen("b", None), None]);
         writes.push(write(60, put("c"), true));
         assert_eq!(allowed(&writes, LATER, false), [seen("c", None)]);
+        // A POST says that it is not to expire yet, in time or about then.
+        let post = Change::Post {
+            mark: "m".into(),
+            delete_at: Some(200),
+        };
+        let mut writes = vec![write(1, until("a", 50), true), write(20, post, true)];
+        let posted = Seen {
+            etag: "a".into(),
+            mark: Some("m".into()),
+            delete_at: Some(200),
+        };
+        let posted = Some(posted);
+        assert_eq!(allowed(&writes, LATER, false), [posted.clone()]);
+        writes[1].acknowledged = Some(Timestamp::from_secs(49));
+        assert_eq!(allowed(&writes, LATER, false), [posted, None]);
     }
 }
