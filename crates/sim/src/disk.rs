@@ -220,10 +220,8 @@ impl Durable {
         if names.keys().any(|name| is_of(1, name)) {
             self.note_part(folder, 1)?;
         }
-        let folders = names.iter().filter(|(_, is)| is.is_folder);
-        folders
-            .map(|(name, _)| self.take_pending(&folder.join(name)))
-            .collect()
+        let mut folders = names.iter().filter(|(_, is)| is.is_folder);
+        folders.try_for_each(|(name, _)| self.take_pending(&folder.join(name)))
     }
 
     /// What a power cut leaves.
