@@ -345,7 +345,10 @@ mod tests {
             delete_at: Some(200),
         };
         let posted = Some(posted);
-        assert_eq!(allowed(&writes, LATER, false), [posted.clone()]);
+        assert_eq!(
+            allowed(&writes, LATER, false),
+            std::slice::from_ref(&posted)
+        );
         writes[1].acknowledged = Some(Timestamp::from_secs(49));
         assert_eq!(allowed(&writes, LATER, false), [posted, None]);
     }
