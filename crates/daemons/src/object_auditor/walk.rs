@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cairn_disk::audit::{self, Audited};
 use cairn_disk::object_file::Content;
+use cairn_disk::suffix_hashes;
 use cairn_disk::{
     Device, DiskError, FragmentChoice, ObjectEngine, ObjectInfo, ObjectKey, ObjectReader,
     OpenObject, OpenOptions,
@@ -176,6 +177,11 @@ impl Walk {
                     for hash in hashes {
                         self.audit_one(device, policy, partition, hash).await;
                     }
+                    if self.kind == Kind::All
+                        && let Err(error) = self.check_hashes(device, policy, partition).await
+                    {
+                        self.count_error(device.name(), &error);
+                    }
                 }
                 Err(error @ DiskError::Device(_)) => return Err(error),
                 Err(error) => self.count_error(device.name(), &error),
@@ -184,6 +190,32 @@ impl Walk {
         if !partitions.is_empty() {
             // The next walk begins anew.
             self.write_status(device, policy, Vec::new()).await;
+        }
+        Ok(())
+    }
+
+    /// Has suffixes hashed anew that are not as they were hashed.
+    async fn check_hashes(
+        &self,
+        device: &Arc<Device>,
+        policy: PolicyIndex,
+        partition: u32,
+    ) -> Result<(), DiskError> {
+        let settled = device
+            .read(move |disk| suffix_hashes::settled_hashes(disk, policy, partition))
+            .await?;
+        for (suffix, hash) in settled {
+            let (engine, name) = (self.auditor.parts.engine.clone(), suffix.clone());
+            let checked = device.write(move |disk| {
+                suffix_hashes::check_suffix(disk, &engine, policy, partition, &name, &hash)
+            });
+            if checked.await? {
+                let device = device.name();
+                info!(
+                    device,
+                    partition, suffix, "a suffix was not as it was hashed"
+                );
+            }
         }
         Ok(())
     }
