@@ -33,6 +33,12 @@ pub(crate) struct Options {
     /// One of the containers is erasure-coded
     #[arg(long)]
     pub(crate) fragments: bool,
+    /// Most objects expire, within seconds
+    #[arg(long)]
+    pub(crate) expiring: bool,
+    /// New objects are put by several clients at once, and the power fails often
+    #[arg(long)]
+    pub(crate) crowded: bool,
     /// Go on after a seed that fails
     #[arg(long)]
     pub(crate) keep_going: bool,
@@ -49,6 +55,8 @@ impl Options {
             plant: None,
             debug: false,
             fragments: false,
+            expiring: false,
+            crowded: false,
             keep_going: false,
         }
     }
@@ -68,8 +76,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some(bug) = &options.plant {
         command.args(["--plant", bug]);
     }
-    if options.fragments {
-        command.arg("--fragments");
+    for (is_wanted, name) in [
+        (options.fragments, "--fragments"),
+        (options.expiring, "--expiring"),
+        (options.crowded, "--crowded"),
+    ] {
+        if is_wanted {
+            command.arg(name);
+        }
     }
     if options.keep_going {
         command.arg("--keep-going");

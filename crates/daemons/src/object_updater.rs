@@ -2,7 +2,9 @@
 //! `async_pending`, sends every update to the container's primaries, and removes it once all of
 //! them have taken it. Who took it is kept in the file, so nobody is told twice.
 //!
-//! Only the newest update of an object counts; older ones are removed unsent.
+//! An older update of the same object that tells nothing more is removed unsent. A POST to content
+//! that is replaced meanwhile by an older PUT leaves two that count: the one has the newest metadata,
+//! the other the newest content. (OpenStack Swift's updater sends the newest alone.)
 
 mod oldest;
 
@@ -101,6 +103,35 @@ impl SweepStats {
         self.redirects += other.redirects;
         self.outdated_unlinks += other.outdated_unlinks;
         self.errors += other.errors;
+    }
+}
+
+/// What a container holds against the row it has.
+#[derive(Clone, Copy, Debug)]
+struct RowTimes {
+    content: Timestamp,
+    content_type: Timestamp,
+    metadata: Timestamp,
+}
+
+impl RowTimes {
+    fn of(update: &AsyncUpdate) -> Self {
+        let time = |name| {
+            let text = std::str::from_utf8(update.header(name)?).ok()?;
+            Timestamp::parse(text).ok()
+        };
+        let content = time("x-timestamp").unwrap_or(Timestamp::ZERO);
+        RowTimes {
+            content,
+            content_type: time("x-content-type-timestamp").unwrap_or(content),
+            metadata: time("x-meta-timestamp").unwrap_or(content),
+        }
+    }
+
+    fn are_within(self, newer: &RowTimes) -> bool {
+        self.content <= newer.content
+            && self.content_type <= newer.content_type
+            && self.metadata <= newer.metadata
     }
 }
 
@@ -234,7 +265,7 @@ impl ObjectUpdater {
                 }
             };
             for suffix in suffixes {
-                for file in self.newest_updates(device, policy, suffix).await {
+                for file in self.updates_that_count(device, policy, suffix).await {
                     pace.step().await;
                     while under_way.len() >= self.config.concurrency {
                         under_way.join_next().await;
@@ -251,8 +282,9 @@ impl ObjectUpdater {
         while under_way.join_next().await.is_some() {}
     }
 
-    /// The newest update of each object under a suffix; the others are removed.
-    async fn newest_updates(
+    /// The updates under a suffix, but for those that a newer one of the same object makes
+    /// obsolete: they are removed.
+    async fn updates_that_count(
         &self,
         device: &Arc<Device>,
         policy: PolicyIndex,
@@ -268,10 +300,42 @@ impl ObjectUpdater {
                 return Vec::new();
             }
         };
-        let mut newest: Vec<PendingFile> = Vec::new();
-        for file in files {
-            if newest.last().is_none_or(|last| last.hash != file.hash) {
-                newest.push(file);
+        let mut counting = Vec::new();
+        for of_object in files.chunk_by(|a, b| a.hash == b.hash) {
+            match of_object {
+                [alone] => counting.push(alone.clone()),
+                several => counting.extend(self.not_obsolete(device, several.to_vec()).await),
+            }
+        }
+        counting
+    }
+
+    /// Several updates of one object, the newest first.
+    async fn not_obsolete(
+        &self,
+        device: &Arc<Device>,
+        files: Vec<PendingFile>,
+    ) -> Vec<PendingFile> {
+        let read = device.read(move |disk| {
+            let read = files.into_iter().map(|file| {
+                let times = file.read(disk).map(|update| RowTimes::of(&update));
+                (file, times)
+            });
+            Ok(read.collect::<Vec<_>>())
+        });
+        let files = match read.await {
+            Ok(files) => files,
+            Err(error) => {
+                self.count_error(device, "read updates", &error);
+                return Vec::new();
+            }
+        };
+        let (mut counting, mut newer) = (Vec::new(), Vec::new());
+        for (file, times) in files {
+            let is_obsolete = |times: RowTimes| newer.iter().any(|newer| times.are_within(newer));
+            if !times.is_some_and(is_obsolete) {
+                newer.extend(times);
+                counting.push(file);
                 continue;
             }
             match device.write(move |disk| file.remove(disk)).await {
@@ -282,7 +346,7 @@ impl ObjectUpdater {
                 Err(error) => self.count_error(device, "remove an outdated update", &error),
             }
         }
-        newest
+        counting
     }
 
     /// One update: sent, and where it is redirected sent once more; then removed or noted.

@@ -213,6 +213,9 @@ fn is_rsync_temporary(name: &str) -> bool {
 mod tests {
     use super::*;
     use crate::device_pool::{Devices, DevicesConfig};
+    use crate::diskfile::DiskFileConfig;
+    use crate::suffix_hashes::{check_suffix, get_hashes, settled_hashes};
+    use cairn_types::{HashPath, PolicySet};
 
     #[test]
     fn rsync_temporary_files() {
@@ -258,6 +261,42 @@ mod tests {
         assert!(of(one).is_empty() && of(other).is_empty());
         let aside = root.path().join("d/quarantined/objects");
         assert_eq!(std::fs::read_dir(aside).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_suffix_that_changed_unnoted_is_hashed_again() {
+        let root = tempfile::tempdir().unwrap();
+        let mut config = DevicesConfig::new(root.path());
+        config.mount_check = false;
+        std::fs::create_dir_all(root.path().join("d")).unwrap();
+        let disk = Devices::new(config).get("d").unwrap().disk().unwrap();
+        let engine = DiskFileEngine::new(
+            HashPath::new("", "test"),
+            &PolicySet::single(),
+            DiskFileConfig::default(),
+        );
+        let (policy, hash) = (PolicyIndex(0), ObjectHash([1; 16]));
+        let dir = root.path().join("d").join(hash_dir(policy, 7, hash));
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("0000000001.00000.data"), "x").unwrap();
+        let hashes = || get_hashes(&disk, &engine, policy, 7, &[], true).unwrap();
+        let before = hashes().hashes;
+        let check = || {
+            let settled = settled_hashes(&disk, policy, 7).unwrap();
+            let changed = settled.iter().map(|(suffix, hash)| {
+                check_suffix(&disk, &engine, policy, 7, suffix, hash).unwrap()
+            });
+            changed.collect::<Vec<_>>()
+        };
+        assert_eq!(check(), [false]);
+        // What a power cut leaves of a write: the name, and no note.
+        std::fs::write(dir.join("0000000002.00000.data"), "y").unwrap();
+        assert_eq!(hashes().hashes, before);
+        assert_eq!(check(), [true]);
+        // Noted once is enough.
+        assert!(check().is_empty());
+        assert_ne!(hashes().hashes, before);
+        assert_eq!(check(), [false]);
     }
 
     #[test]

@@ -333,6 +333,39 @@ pub fn get_hashes(
     }
 }
 
+/// What `hashes.pkl` says of suffixes that nobody has noted as changed.
+pub fn settled_hashes(
+    disk: &Disk,
+    policy: PolicyIndex,
+    partition: u32,
+) -> Result<BTreeMap<String, SuffixHash>, DiskError> {
+    let (mut hashes, invalid) = read_both(disk, &partition_dir(policy, partition))?;
+    for suffix in suffixes_of(&invalid) {
+        hashes.suffixes.remove(&suffix);
+    }
+    let hashes = hashes.suffixes.into_iter();
+    Ok(hashes.filter_map(|(s, hash)| Some((s, hash?))).collect())
+}
+
+/// Notes a suffix that is not as it was hashed. A power cut may keep a new file's name and lose the
+/// note of it: until something else changes there, replicators would take the suffix for what it was.
+/// True: it was noted.
+pub fn check_suffix(
+    disk: &Disk,
+    engine: &DiskFileEngine,
+    policy: PolicyIndex,
+    partition: u32,
+    suffix: &str,
+    settled: &SuffixHash,
+) -> Result<bool, DiskError> {
+    let is = hash_suffix(disk, engine, policy, partition, suffix)?;
+    let has_changed = is.as_ref() != Some(settled);
+    if has_changed {
+        invalidate(disk, &partition_dir(policy, partition), suffix)?;
+    }
+    Ok(has_changed)
+}
+
 /// `hashes.pkl`, and what `hashes.invalid` says beside it.
 fn read_both(disk: &Disk, dir: &str) -> Result<(SuffixHashes, Vec<u8>), DiskError> {
     let _lock = PartitionLock::acquire(disk, dir)?;

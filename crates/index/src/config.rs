@@ -13,9 +13,9 @@ use crate::metadata::MetadataLimits;
 /// Where "now" comes from: handed in, so that a simulator can own it.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Makes commits durable: called with a folder of the databases' file system, how many commits
-/// there are, and a way to sync them alone. Returns when they are on disk, by that way or by one
-/// shared with others.
+/// Makes commits durable: called with a file of the databases' file system (the first commit's
+/// pending file, or its database's folder), how many commits there are, and a way to sync them
+/// alone. Returns when they are on disk, by that way or by one shared with others.
 pub type CommitSync =
     Arc<dyn Fn(&File, usize, &dyn Fn() -> io::Result<()>) -> io::Result<()> + Send + Sync>;
 

@@ -75,13 +75,21 @@ fn tell_all(commits: Vec<Commit>) {
 }
 
 fn sync(first: &Commit, commits: &[Commit]) -> io::Result<()> {
-    if Plant::UnsyncedCommit.is_on() {
+    let is_pending = |commit: &Commit| matches!(commit.log, CommitLog::Pending(..));
+    if Plant::UnsyncedCommit.is_on()
+        || (Plant::UnsyncedPending.is_on() && commits.iter().all(is_pending))
+    {
         return Ok(());
     }
-    let folder = File::open(first.file.parent().unwrap_or(&first.file))?;
     let own = || commits.iter().try_for_each(sync_alone);
     let weight = commits.iter().map(Commit::weight).sum();
-    (first.sync)(&folder, weight, &own)
+    match &first.log {
+        CommitLog::Pending(log, _) => (first.sync)(log, weight, &own),
+        CommitLog::Wal(_) => {
+            let folder = File::open(first.file.parent().unwrap_or(&first.file))?;
+            (first.sync)(&folder, weight, &own)
+        }
+    }
 }
 
 impl Commit {
@@ -126,6 +134,9 @@ const ROWS_WEIGHT: usize = 8;
 
 /// Syncs what has been committed to an exclusive database at once.
 pub(crate) fn sync_now(config: &IndexConfig, file: &Path, is_named: &AtomicBool) -> Result<()> {
+    if Plant::PendingTooSoon.is_on() {
+        return Ok(());
+    }
     File::open(file.parent().unwrap_or(file))
         .and_then(|folder| (config.commit_sync)(&folder, ROWS_WEIGHT, &|| sync_wal(file, is_named)))
         .map_err(|error| IndexError::io(file, error))?;

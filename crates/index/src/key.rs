@@ -47,7 +47,7 @@ impl DbKind {
 
 /// One database on one device. The partition is the text of the request's path: a number in
 /// every real cluster.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DbKey {
     pub device: Arc<str>,
     pub partition: Arc<str>,

@@ -1,7 +1,7 @@
 //! The pool: which databases are open, on which device's threads they are worked on, and when
 //! they are closed.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -304,8 +304,11 @@ impl IndexPool {
             device.close();
         }
         let open = std::mem::take(&mut *lock(&self.inner.open));
-        open.values().for_each(|db| self.inner.merge_log(db, true));
-        drop(open);
+        // In an order: who waits for one of them hears in that order, and a simulator's seeds
+        // repeat themselves.
+        for (_, db) in open.into_iter().collect::<BTreeMap<_, _>>() {
+            self.inner.merge_log(&db, true);
+        }
     }
 }
 

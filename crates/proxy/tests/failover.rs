@@ -21,7 +21,7 @@ const DEVICES: u16 = 5;
 const REPLICAS: u16 = 3;
 
 /// What one fake server does with objects.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Mood {
     Well,
     /// Answers 507 to everything.
@@ -38,6 +38,10 @@ enum Mood {
     Deleted,
     /// Does what it is told after the others have answered.
     Late,
+    /// Has an object of the fifth second that expires in the seventh.
+    Expiring,
+    /// Has one of the sixth that does not.
+    Lasting,
 }
 
 struct Fake {
@@ -87,6 +91,21 @@ impl Fake {
                     "x-backend-timestamp",
                     "0000000009.00000",
                 );
+                response
+            }
+            (Mood::Expiring | Mood::Lasting, "HEAD") => {
+                let mut response = respond::empty(StatusCode::OK);
+                let is_expiring = mood == Mood::Expiring;
+                let second = if is_expiring { 5 } else { 6 };
+                let headers = response.headers_mut();
+                respond::set(
+                    headers,
+                    "x-backend-timestamp",
+                    format!("{second:010}.00000"),
+                );
+                if is_expiring {
+                    respond::set(headers, "x-delete-at", "7");
+                }
                 response
             }
             (Mood::FailsUploads, "PUT") => {
@@ -514,4 +533,32 @@ async fn requests_that_are_refused_before_any_backend_is_asked() {
         assert_eq!(response.status().as_u16(), status, "{method} {headers:?}");
     }
     assert!(cluster.seen.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn what_expires_is_deleted_where_enough_say_so() {
+    use Mood::{Empty, Expiring, Lasting, Silent};
+    for (moods, handoff, expected) in [
+        // Handoffs are not asked where primaries agree.
+        ([Expiring, Expiring, Expiring], Lasting, 204),
+        ([Expiring, Expiring, Silent], Empty, 204),
+        ([Expiring, Expiring, Lasting], Empty, 412),
+        ([Expiring, Expiring, Silent], Lasting, 412),
+        ([Expiring, Silent, Silent], Empty, 503),
+        ([Expiring, Expiring, Silent], Silent, 503),
+    ] {
+        let cluster = Cluster::new(&object());
+        cluster.set_primaries(moods);
+        for id in handoffs() {
+            cluster.set(id, handoff);
+        }
+        let headers = [
+            ("x-timestamp", "0000000007.00000"),
+            ("x-if-delete-at", "0000000007.00000"),
+        ];
+        let answer = cluster.send("DELETE", &headers, Body::empty()).await;
+        let what = format!("{moods:?} {handoff:?}");
+        assert_eq!(answer.status().as_u16(), expected, "{what}");
+        assert_eq!(cluster.took("DELETE").is_empty(), expected != 204, "{what}");
+    }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use cairn_http::{Body, Request};
 use cairn_peer::LoadedRing;
 use cairn_peer::fan_out::backend_uri;
-use cairn_types::{PolicyIndex, Timestamp};
+use cairn_types::PolicyIndex;
 use md5::{Digest, Md5};
 use serde_json::Value;
 
@@ -58,7 +58,7 @@ pub(crate) async fn all(
     for name in model.objects.names() {
         match look(cluster, model, 0, &name).await {
             Ok(seen) => {
-                check_object(model, &name, &seen, now, &mut wrong);
+                check_object(cluster, model, &name, &seen, &mut wrong);
                 if let Some(was) = before.and_then(|before| before.get(&name))
                     && by(now, was.clone()) != seen
                 {
@@ -89,14 +89,15 @@ pub(crate) async fn all(
 }
 
 fn check_object(
+    cluster: &Cluster,
     model: &Model,
     name: &Name,
     seen: &Option<Seen>,
-    now: Timestamp,
     wrong: &mut Vec<String>,
 ) {
     let writes = model.objects.writes(name);
-    let states = allowed(&writes, now);
+    let is_replaced = lock(&cluster.shared.replaced).is_some();
+    let states = allowed(&writes, cluster.proxy_clocks[0].now(), is_replaced);
     if !states.contains(seen) {
         wrong.push(format!(
             "{name:?} is {seen:?}; acknowledged or possible is {states:?}, after {writes:#?}"
@@ -334,7 +335,7 @@ fn rows_of(entries: &[Value]) -> Vec<Row> {
 async fn check_container(cluster: &Cluster, model: &Model, wrong: &mut Vec<String>) -> bool {
     let name = (COMES_AND_GOES.to_owned(), String::new());
     let now = cluster.proxy_clocks[0].now();
-    let states = allowed(&model.container.writes(&name), now);
+    let states = allowed(&model.container.writes(&name), now, false);
     let ring = cluster.rings().container();
     let mut first: Option<(usize, Option<String>)> = None;
     for (node, listed) in list(cluster, Kind::Container, &ring, Some(&name.0)).await {

@@ -7,8 +7,8 @@
 //! has its old name or its new one. Nothing is kept in any order but that of
 //! the syncs, which is less than file systems promise.
 //!
-//! A database survives as its files were at its last synced commit, or as they are now; SQLite's
-//! own recovery from torn writes is trusted. That folders of databases are made and removed
+//! A database survives as its files were at its last synced commit, or as they are now, and so does
+//! its pending file, each for itself; SQLite's own recovery from torn writes is trusted. That folders of databases are made and removed
 //! durably is trusted too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -56,8 +56,19 @@ struct Name {
 pub(crate) struct Durable {
     files: HashMap<u64, Content>,
     folders: HashMap<u64, BTreeMap<String, Name>>,
-    /// By a database's folder: its files at the last synced commit.
-    databases: BTreeMap<PathBuf, BTreeMap<String, (u64, Content)>>,
+    /// By a database's folder: its files at the last synced commit, and its pending file at the
+    /// last sync of that.
+    databases: BTreeMap<PathBuf, [Option<Synced>; 2]>,
+}
+
+/// Files by their names, with their inodes.
+type Synced = BTreeMap<String, (u64, Content)>;
+
+/// What is synced apart: the database with SQLite's log, and the pending file.
+const PARTS: [&[&str]; 2] = [&[".db", ".db-wal"], &[".db.pending"]];
+
+fn is_of(part: usize, name: &str) -> bool {
+    PARTS[part].iter().any(|end| name.ends_with(end))
 }
 
 /// A disk's content after a crash.
@@ -158,19 +169,24 @@ impl Durable {
         Ok(())
     }
 
-    /// Notes the sync of a commit of the database in `folder`.
-    pub(crate) fn commit(&mut self, folder: &File) -> io::Result<()> {
-        let place = fs::read_link(path_of(folder.as_fd()))?;
-        let mut kept = BTreeMap::new();
-        for (name, is) in names_in(&place)? {
-            if [".db", ".db-wal", ".db.pending"]
-                .iter()
-                .any(|end| name.ends_with(end))
-            {
-                kept.insert(name.clone(), (is.inode, content_at(&place.join(&name))?));
+    /// Notes a sync of the database in this folder, or of this pending file.
+    pub(crate) fn commit(&mut self, synced: &File) -> io::Result<()> {
+        let place = fs::read_link(path_of(synced.as_fd()))?;
+        match synced.metadata()?.is_dir() {
+            true => self.note_part(&place, 0),
+            false => self.note_part(place.parent().unwrap_or(&place), 1),
+        }
+    }
+
+    fn note_part(&mut self, folder: &Path, part: usize) -> io::Result<()> {
+        let mut kept = Synced::new();
+        for (name, is) in names_in(folder)? {
+            if is_of(part, &name) {
+                kept.insert(name.clone(), (is.inode, content_at(&folder.join(&name))?));
             }
         }
-        self.databases.insert(place, kept);
+        let noted = self.databases.entry(folder.to_owned()).or_default();
+        noted[part] = Some(kept);
         Ok(())
     }
 
@@ -186,6 +202,7 @@ impl Durable {
         for (name, is) in &names {
             let path = folder.join(name);
             if is_root && DATABASES.contains(&name.as_str()) {
+                self.take_pending(&path)?;
                 continue;
             }
             if is.is_folder {
@@ -196,6 +213,15 @@ impl Durable {
         }
         self.folders.insert(fs::metadata(folder)?.ino(), names);
         Ok(())
+    }
+
+    fn take_pending(&mut self, folder: &Path) -> io::Result<()> {
+        let names = names_in(folder)?;
+        if names.keys().any(|name| is_of(1, name)) {
+            self.note_part(folder, 1)?;
+        }
+        let mut folders = names.iter().filter(|(_, is)| is.is_folder);
+        folders.try_for_each(|(name, _)| self.take_pending(&folder.join(name)))
     }
 
     /// What a power cut leaves.
@@ -272,16 +298,17 @@ impl Durable {
     /// Folders of databases as they are, each database as of a synced commit or as it is.
     fn databases(&self, folder: &Path, dice: &Dice) -> io::Result<BTreeMap<String, Entry>> {
         let mut kept = BTreeMap::new();
-        let now = names_in(folder)?;
-        if let Some(synced) = self.databases.get(folder) {
+        let mut now = names_in(folder)?;
+        for (part, synced) in self.databases.get(folder).into_iter().flatten().enumerate() {
+            let Some(synced) = synced else { continue };
             let same = |(name, (inode, _)): (&String, &(u64, Content))| {
                 name.ends_with("-wal") || now.get(name).is_some_and(|is| is.inode == *inode)
             };
             if synced.iter().all(same) && dice.coin() {
+                now.retain(|name, _| !is_of(part, name));
                 for (name, (_, content)) in synced {
                     kept.insert(name.clone(), Entry::File(content.clone()));
                 }
-                return Ok(kept);
             }
         }
         for (name, is) in now {

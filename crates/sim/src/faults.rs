@@ -92,7 +92,8 @@ impl Misfortune {
             drop(running);
             self.doomed.retain(|(n, _)| *n != node);
             self.cluster.bury(node, |left| left)?;
-            let at = now + self.seconds(8);
+            let crowds = self.cluster.shared.manner.is_crowded;
+            let at = now + self.seconds(if crowds { 1 } else { 8 });
             self.down.push((node, at));
         }
         let (due, later): (Vec<_>, Vec<_>) = self.down.drain(..).partition(|(_, at)| *at <= now);
@@ -111,6 +112,9 @@ impl Misfortune {
         if !self.old_rings.is_empty() && dice.below(10) == 0 {
             let machine = self.old_rings.swap_remove(dice.index(self.old_rings.len()));
             return change_rings(&cluster, machine);
+        }
+        if shared.manner.is_crowded && dice.below(3) == 0 {
+            return self.each_dies(&[0, 1, 2, 3], true);
         }
         let node = dice.index(NODES);
         match dice.below(100) {
@@ -145,6 +149,9 @@ impl Misfortune {
                 let mut pass = OFTEN[dice.index(OFTEN.len())];
                 if pass == Pass::ObjectReplicator && shared.has_fragments && dice.coin() {
                     pass = Pass::ObjectReconstructor;
+                }
+                if shared.manner.is_expiring && dice.coin() {
+                    pass = Pass::ObjectExpirer;
                 }
                 if let Some(running) = cluster.node(node) {
                     shared.log(|| format!("n{node}: {pass:?}"));

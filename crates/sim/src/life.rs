@@ -105,7 +105,11 @@ impl Life {
             number
         };
         let is_slow = lock(&self.shared.disks)[self.node].slow;
-        let most = if is_slow { 3_000_000 } else { 400 };
+        let most = match is_slow {
+            true => 3_000_000,
+            false if self.shared.manner.is_crowded => 60_000,
+            false => 400,
+        };
         let after = self.shared.disk_dice.micros(most);
         let life = self.clone();
         tokio::spawn(async move {

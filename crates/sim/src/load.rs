@@ -13,6 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cluster::Cluster;
 use crate::model::{Change, Model, Name, Seen};
+use crate::run::Manner;
 use crate::shared::{PROXIES, lock};
 
 pub(crate) const ACCOUNT: &str = "AUTH_sim";
@@ -27,6 +28,9 @@ const OBJECTS: u64 = 4;
 const EXPIRING: u64 = 2;
 /// Those that do, do so within so many seconds, or in this many.
 const SOON: u64 = 30;
+const VERY_SOON: u64 = 8;
+/// So many clients at once put a new object, where they do.
+const CROWD: u64 = 6;
 const DAYS: u64 = 3 * 24 * 3600;
 pub(crate) const MARK: &str = "x-object-meta-mark";
 /// How long a client waits.
@@ -135,7 +139,12 @@ pub(crate) async fn drive(cluster: &Arc<Cluster>, model: &Arc<Model>, count: u64
     let dice = &cluster.shared.load_dice;
     let mut under_way = tokio::task::JoinSet::new();
     for number in 0..count {
-        let pause = dice.micros(if dice.coin() { 1_500_000 } else { 30_000 });
+        let crowds = cluster.shared.manner.is_crowded;
+        let pause = match number % CROWD {
+            0 if crowds => dice.micros(1_500_000),
+            _ if crowds => dice.micros(3_000),
+            _ => dice.micros(if dice.coin() { 1_500_000 } else { 30_000 }),
+        };
         sleep(pause).await;
         let operation = Operation::draw(cluster, number);
         under_way.spawn(operation.run(cluster.clone(), model.clone()));
@@ -165,12 +174,19 @@ impl Operation {
     fn draw(cluster: &Cluster, number: u64) -> Self {
         let dice = &cluster.shared.load_dice;
         let container = CONTAINERS[dice.index(CONTAINERS.len())].to_owned();
-        let may_expire = dice.below(5) == 0;
+        let Manner {
+            is_expiring,
+            is_crowded,
+            ..
+        } = cluster.shared.manner;
+        let may_expire = (dice.below(5) == 0) != is_expiring;
         let object = match may_expire {
             true => format!("x{}", dice.below(EXPIRING)),
+            false if is_crowded => format!("b{}", number / CROWD),
             false => format!("o{}", dice.below(OBJECTS)),
         };
         let expires_in = match may_expire {
+            true if is_expiring => [None, Some(1 + dice.below(VERY_SOON))][dice.index(2)],
             true => [None, Some(2 + dice.below(SOON)), Some(DAYS)][dice.index(3)],
             false => None,
         };
@@ -183,7 +199,7 @@ impl Operation {
             number,
             proxy: dice.index(PROXIES),
             name: (container, object),
-            kind: dice.below(100),
+            kind: dice.below(if is_crowded { 50 } else { 100 }),
             of_container: dice.below(10) == 0,
             size,
             expires_in,
@@ -294,7 +310,9 @@ impl Operation {
             .shared
             .log(|| format!("op{number} answered {status:?}"));
         if status.is_some_and(|status| good.contains(&status)) {
-            model.container.acknowledge(&name, at);
+            model
+                .container
+                .acknowledge(&name, at, cluster.proxy_clocks[0].now());
         }
         sleep(PAUSE).await;
     }
@@ -332,7 +350,8 @@ impl Operation {
             .shared
             .log(|| format!("op{number} answered {status:?}"));
         if status == Some(good) {
-            model.objects.acknowledge(name, at);
+            let now = cluster.proxy_clocks[0].now();
+            model.objects.acknowledge(name, at, now);
         }
     }
 }

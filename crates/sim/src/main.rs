@@ -54,9 +54,25 @@ struct Options {
     /// One of the containers keeps fragments of its objects instead of replicas
     #[arg(long)]
     fragments: bool,
+    /// Most objects expire, within seconds
+    #[arg(long)]
+    expiring: bool,
+    /// New objects are put by several clients at once, and the power fails often
+    #[arg(long)]
+    crowded: bool,
     /// Go on after a seed that fails
     #[arg(long)]
     keep_going: bool,
+}
+
+impl Options {
+    fn manner(&self, is_verbose: bool) -> run::Manner {
+        run::Manner {
+            is_verbose,
+            is_expiring: self.expiring,
+            is_crowded: self.crowded,
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -93,7 +109,7 @@ fn simulate(options: &Options) -> Result<bool> {
     let scratch = scratch()?;
     let rings = RingSets::make(scratch.path(), options.fragments)?;
     if let Some(seed) = options.seed {
-        let outcome = run::seed(seed, &rings, scratch.path(), true)?;
+        let outcome = run::seed(seed, &rings, scratch.path(), options.manner(true))?;
         for line in &outcome.lines {
             println!("{line}");
         }
@@ -155,9 +171,10 @@ fn simulate(options: &Options) -> Result<bool> {
 
 /// Runs a seed; some of them twice.
 fn one(seed: u64, options: &Options, rings: &RingSets, scratch: &Path) -> Result<run::Outcome> {
-    let mut outcome = run::seed(seed, rings, scratch, false)?;
+    let manner = options.manner(false);
+    let mut outcome = run::seed(seed, rings, scratch, manner)?;
     if options.replay > 0 && seed.is_multiple_of(options.replay) {
-        let again = run::seed(seed, rings, scratch, false)?;
+        let again = run::seed(seed, rings, scratch, manner)?;
         if again.hash != outcome.hash {
             let text = format!(
                 "not the same twice: {} events, then {}",
@@ -188,7 +205,7 @@ fn every_bug(options: &Options) -> Result<bool> {
         let rings = RingSets::make(scratch.path(), options.fragments)?;
         let mut found = None;
         for seed in options.first..options.first + options.seeds {
-            let outcome = run::seed(seed, &rings, scratch.path(), false)?;
+            let outcome = run::seed(seed, &rings, scratch.path(), options.manner(false))?;
             if let Some(wrong) = outcome.wrong.first() {
                 found = Some((seed, wrong.lines().next().unwrap_or_default().to_owned()));
                 break;

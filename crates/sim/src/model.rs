@@ -39,7 +39,14 @@ impl Change {
 pub(crate) struct Write {
     pub(crate) at: Timestamp,
     pub(crate) change: Change,
-    pub(crate) is_acknowledged: bool,
+    /// When it was answered with success, by the cluster's time.
+    pub(crate) acknowledged: Option<Timestamp>,
+}
+
+impl Write {
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.acknowledged.is_some()
+    }
 }
 
 /// A container and an object.
@@ -69,7 +76,7 @@ impl Histories {
         let write = Write {
             at,
             change,
-            is_acknowledged: false,
+            acknowledged: None,
         };
         let mut all = lock(&self.0);
         let writes = all.entry(name.clone()).or_default();
@@ -77,12 +84,12 @@ impl Histories {
         writes.insert(place, write);
     }
 
-    /// It was answered with success.
-    pub(crate) fn acknowledge(&self, name: &Name, at: Timestamp) {
+    /// It was answered with success, `now`.
+    pub(crate) fn acknowledge(&self, name: &Name, at: Timestamp, now: Timestamp) {
         let mut all = lock(&self.0);
         let writes = all.entry(name.clone()).or_default();
         if let Some(write) = writes.iter_mut().find(|w| w.at == at) {
-            write.is_acknowledged = true;
+            write.acknowledged = Some(now);
         }
     }
 
@@ -117,16 +124,16 @@ impl Model {
 }
 
 /// The states that these writes, in the order of their times, allow when it is `now`. No object
-/// expires just then: clocks differ.
-pub(crate) fn allowed(writes: &[Write], now: Timestamp) -> Vec<Option<Seen>> {
+/// expires just then: clocks differ. `is_replaced`: a disk was.
+pub(crate) fn allowed(writes: &[Write], now: Timestamp, is_replaced: bool) -> Vec<Option<Seen>> {
     let is_whole = |w: &&Write| !matches!(w.change, Change::Post { .. });
     let certain = writes
         .iter()
-        .rposition(|w| w.is_acknowledged && is_whole(&w));
+        .rposition(|w| w.is_acknowledged() && is_whole(&w));
     let mut states = Vec::new();
     match certain {
         None => states.push(None),
-        Some(place) => states.extend(states_from(writes, place, now)),
+        Some(place) => states.extend(states_from(writes, place, now, is_replaced)),
     }
     for (place, _) in writes
         .iter()
@@ -134,13 +141,18 @@ pub(crate) fn allowed(writes: &[Write], now: Timestamp) -> Vec<Option<Seen>> {
         .skip(certain.map_or(0, |c| c + 1))
         .filter(|(_, w)| is_whole(w))
     {
-        states.extend(states_from(writes, place, now));
+        states.extend(states_from(writes, place, now, is_replaced));
     }
     states
 }
 
 /// Those where the write at `place` is the newest that counts.
-fn states_from(writes: &[Write], place: usize, now: Timestamp) -> Vec<Option<Seen>> {
+fn states_from(
+    writes: &[Write],
+    place: usize,
+    now: Timestamp,
+    is_replaced: bool,
+) -> Vec<Option<Seen>> {
     let Change::Put { etag, .. } = &writes[place].change else {
         return vec![None];
     };
@@ -153,7 +165,7 @@ fn states_from(writes: &[Write], place: usize, now: Timestamp) -> Vec<Option<See
         .any(|w| matches!(w.change, Change::Put { .. } | Change::Delete));
     for (number, write) in writes.iter().enumerate().skip(place + 1) {
         if let Change::Post { mark, delete_at } = &write.change {
-            if write.is_acknowledged && is_last {
+            if write.is_acknowledged() && is_last {
                 first = versions.len();
             }
             versions.push((number, Some(mark.clone()), *delete_at));
@@ -170,21 +182,38 @@ fn states_from(writes: &[Write], place: usize, now: Timestamp) -> Vec<Option<See
             by(now, Some(seen))
         })
         .collect();
-    if may_be_expired(writes, place, now) {
+    if may_be_expired(writes, place, now, is_replaced) {
         states.push(None);
     }
     states
 }
 
 /// May the expirer have deleted what was written at `place`, on account of another write? It
-/// deletes as of the time at which that was to expire, and asks each server whether the object
-/// there still is to; one that has not got what was written since says yes.
-fn may_be_expired(writes: &[Write], place: usize, now: Timestamp) -> bool {
-    let ends = writes.iter().filter_map(|w| w.change.delete_at());
-    let at = writes[place].at;
-    ends.into_iter()
-        .any(|end| end <= now.secs() && Timestamp::from_secs(end) > at)
+/// deletes as of the time at which that was to expire. The proxy asks the object's servers before:
+/// what was acknowledged by then is known to one that answers. Not so what was still under way;
+/// nor where a disk with one of two copies was replaced, and the other one cannot be reached.
+fn may_be_expired(writes: &[Write], place: usize, now: Timestamp, is_replaced: bool) -> bool {
+    let put = &writes[place];
+    writes.iter().enumerate().any(|(number, write)| {
+        let end = write.change.delete_at().map(Timestamp::from_secs);
+        let Some(end) = end.filter(|end| end.secs() <= now.secs() && *end > put.at) else {
+            return false;
+        };
+        // What says otherwise: the upload itself, of what a POST to it says the last one.
+        let posted = writes[number.max(place) + 1..].iter().rev();
+        let mut posted = posted.filter(|w| matches!(w.change, Change::Post { .. }));
+        let posted = posted.find_map(|w| w.acknowledged);
+        let otherwise = match number < place {
+            true => put.acknowledged,
+            false => put.acknowledged.zip(posted).map(|(a, b)| a.max(b)),
+        };
+        let is_known = otherwise.is_some_and(|at| at.plus_ticks(CLOCKS_DIFFER) < end);
+        is_replaced || !is_known
+    })
 }
+
+/// By less than that, in ticks.
+const CLOCKS_DIFFER: u64 = 3 * 100_000;
 
 /// Does the listing have to show just what the object is? Only where nothing is uncertain.
 pub(crate) fn is_certain(writes: &[Write]) -> bool {
@@ -193,7 +222,7 @@ pub(crate) fn is_certain(writes: &[Write]) -> bool {
         .iter()
         .rev()
         .find(whole)
-        .is_none_or(|newest| newest.is_acknowledged)
+        .is_none_or(|newest| newest.is_acknowledged())
 }
 
 /// Clocks differ by less, and no longer is a row on its way, in ticks.
@@ -204,7 +233,7 @@ pub(crate) const ON_ITS_WAY: u64 = 10 * 100_000;
 /// acknowledged, or was written before that, others have the container too.
 pub(crate) fn may_be_hearsay(writes: &[Write], replaced: Option<Timestamp>) -> bool {
     let until = replaced.map(|at| at.plus_ticks(ON_ITS_WAY));
-    let mut unanswered = writes.iter().rev().take_while(|w| !w.is_acknowledged);
+    let mut unanswered = writes.iter().rev().take_while(|w| !w.is_acknowledged());
     until.is_some_and(|until| unanswered.any(|w| w.at <= until))
 }
 
@@ -213,10 +242,11 @@ mod tests {
     use super::*;
 
     fn write(at: u64, change: Change, is_acknowledged: bool) -> Write {
+        let at = Timestamp::from_secs(at);
         Write {
-            at: Timestamp::from_secs(at),
+            at,
             change,
-            is_acknowledged,
+            acknowledged: is_acknowledged.then_some(at),
         }
     }
 
@@ -241,14 +271,17 @@ mod tests {
     #[test]
     fn what_was_acknowledged_stays() {
         let mut writes = vec![write(1, put("a"), true)];
-        assert_eq!(allowed(&writes, LATER), [seen("a", None)]);
+        assert_eq!(allowed(&writes, LATER, false), [seen("a", None)]);
         writes.push(write(2, put("b"), false));
-        assert_eq!(allowed(&writes, LATER), [seen("a", None), seen("b", None)]);
+        assert_eq!(
+            allowed(&writes, LATER, false),
+            [seen("a", None), seen("b", None)]
+        );
         assert!(!is_certain(&writes));
         writes.push(write(3, Change::Delete, true));
-        assert_eq!(allowed(&writes, LATER), [None]);
+        assert_eq!(allowed(&writes, LATER, false), [None]);
         writes.push(write(4, Change::Delete, false));
-        assert_eq!(allowed(&writes, LATER), [None, None]);
+        assert_eq!(allowed(&writes, LATER, false), [None, None]);
     }
 
     #[test]
@@ -259,11 +292,11 @@ mod tests {
         };
         let mut writes = vec![write(1, put("a"), true), write(2, post("x"), false)];
         assert_eq!(
-            allowed(&writes, LATER),
+            allowed(&writes, LATER, false),
             [seen("a", None), seen("a", Some("x"))]
         );
         writes.push(write(3, post("y"), true));
-        assert_eq!(allowed(&writes, LATER), [seen("a", Some("y"))]);
+        assert_eq!(allowed(&writes, LATER, false), [seen("a", Some("y"))]);
     }
 
     #[test]
@@ -289,13 +322,34 @@ mod tests {
             delete_at: Some(end),
         };
         let mut writes = vec![write(1, until("a", 50), true)];
-        assert_eq!(allowed(&writes, LATER), [None, None]);
+        assert_eq!(allowed(&writes, LATER, false), [None, None]);
         let before = Timestamp::from_secs(40);
-        assert!(allowed(&writes, before)[0].is_some());
-        // Written before the other was to expire, and after.
+        assert!(allowed(&writes, before, false)[0].is_some());
+        // Acknowledged before the other was to expire, about then, and written after.
         writes.push(write(2, put("b"), true));
-        assert_eq!(allowed(&writes, LATER), [seen("b", None), None]);
+        assert_eq!(allowed(&writes, LATER, false), [seen("b", None)]);
+        assert_eq!(allowed(&writes, LATER, true), [seen("b", None), None]);
+        writes[1].acknowledged = Some(Timestamp::from_secs(48));
+        assert_eq!(allowed(&writes, LATER, false), [seen("b", None), None]);
         writes.push(write(60, put("c"), true));
-        assert_eq!(allowed(&writes, LATER), [seen("c", None)]);
+        assert_eq!(allowed(&writes, LATER, false), [seen("c", None)]);
+        // A POST says that it is not to expire yet, in time or about then.
+        let post = Change::Post {
+            mark: "m".into(),
+            delete_at: Some(200),
+        };
+        let mut writes = vec![write(1, until("a", 50), true), write(20, post, true)];
+        let posted = Seen {
+            etag: "a".into(),
+            mark: Some("m".into()),
+            delete_at: Some(200),
+        };
+        let posted = Some(posted);
+        assert_eq!(
+            allowed(&writes, LATER, false),
+            std::slice::from_ref(&posted)
+        );
+        writes[1].acknowledged = Some(Timestamp::from_secs(49));
+        assert_eq!(allowed(&writes, LATER, false), [posted, None]);
     }
 }

@@ -23,6 +23,18 @@ const ROUNDS: usize = 14;
 /// Longer than the reclaim age.
 const EIGHT_DAYS: Duration = Duration::from_secs(8 * 24 * 3600);
 
+/// How a seed is run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Manner {
+    /// Keeps the lines of the log.
+    pub(crate) is_verbose: bool,
+    /// Most objects expire, soon, and the expirer is about all the time.
+    pub(crate) is_expiring: bool,
+    /// Several clients at once put an object that nobody has heard of, disks take their time, and
+    /// the power fails often.
+    pub(crate) is_crowded: bool,
+}
+
 /// How a seed ended.
 pub(crate) struct Outcome {
     /// Over all events, in order.
@@ -34,7 +46,7 @@ pub(crate) struct Outcome {
 }
 
 /// Runs one seed on this thread.
-pub(crate) fn seed(seed: u64, rings: &RingSets, scratch: &Path, verbose: bool) -> Result<Outcome> {
+pub(crate) fn seed(seed: u64, rings: &RingSets, scratch: &Path, manner: Manner) -> Result<Outcome> {
     let folder = tempfile::Builder::new()
         .prefix("seed")
         .tempdir_in(scratch)?;
@@ -43,14 +55,14 @@ pub(crate) fn seed(seed: u64, rings: &RingSets, scratch: &Path, verbose: bool) -
         .start_paused(true)
         .build()?;
     own_thread::take_over(Some(seed));
-    let outcome = runtime.block_on(live(seed, rings, folder.path(), verbose));
+    let outcome = runtime.block_on(live(seed, rings, folder.path(), manner));
     drop(runtime);
     own_thread::take_over(None);
     outcome
 }
 
-async fn live(seed: u64, rings: &RingSets, root: &Path, verbose: bool) -> Result<Outcome> {
-    let shared = Arc::new(Shared::new(seed, verbose, rings.has_fragments));
+async fn live(seed: u64, rings: &RingSets, root: &Path, manner: Manner) -> Result<Outcome> {
+    let shared = Arc::new(Shared::new(seed, manner, rings.has_fragments));
     let policies = rings.policies.clone();
     let may_change = shared.fault_dice.below(3) == 0;
     let rings = ClusterRings::begin(rings, root, may_change)?;
@@ -115,7 +127,7 @@ async fn make_containers(cluster: &Cluster, model: &Model) -> Result<()> {
             other => bail!("{container} was not made in a cluster that works: {other:?}"),
         }
     }
-    model.container.acknowledge(&name, at);
+    model.container.acknowledge(&name, at, at);
     // Clocks differ by less.
     sleep(Duration::from_secs(3)).await;
     Ok(())

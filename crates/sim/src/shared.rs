@@ -6,6 +6,8 @@ use std::time::Duration;
 use cairn_types::Timestamp;
 use tokio::time::Instant;
 
+use crate::run::Manner;
+
 /// Storage nodes, each with one device.
 pub(crate) const NODES: usize = 4;
 /// Proxies, each on a machine of its own without disks.
@@ -94,6 +96,7 @@ pub(crate) struct Shared {
     pub(crate) fault_dice: Dice,
     /// One of the containers keeps fragments of its objects.
     pub(crate) has_fragments: bool,
+    pub(crate) manner: Manner,
     /// Each machine's clock is off by so many microseconds.
     skew: [i64; MACHINES],
     pub(crate) network: Mutex<NetworkFaults>,
@@ -106,7 +109,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(seed: u64, verbose: bool, has_fragments: bool) -> Self {
+    pub(crate) fn new(seed: u64, manner: Manner, has_fragments: bool) -> Self {
         let dice = |salt: u64| Dice::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ (salt << 56));
         let skews = dice(9);
         // Half of all clusters have good clocks.
@@ -119,6 +122,7 @@ impl Shared {
             load_dice: dice(3),
             fault_dice: dice(4),
             has_fragments,
+            manner,
             skew,
             network: Mutex::default(),
             disks: Mutex::default(),
@@ -126,7 +130,7 @@ impl Shared {
             replaced: Mutex::default(),
             log: Mutex::new(Log {
                 hash: 0xcbf2_9ce4_8422_2325,
-                lines: verbose.then(Vec::new),
+                lines: manner.is_verbose.then(Vec::new),
                 events: 0,
             }),
         }

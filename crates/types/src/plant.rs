@@ -32,12 +32,19 @@ pub enum Plant {
     OthersFolders,
     /// A container takes the times of another replica as they are, newer or not.
     TimesAsTheyCome,
-    /// The expirer deletes as of now, and so what was written since the object expired.
+    /// The expirer deletes as of now, and so what was written since the object expired; nobody is
+    /// asked before.
     ExpiredNow,
+    /// The servers of an object that expires are not asked whether it still does.
+    ExpiredUnasked,
+    /// A row that is told by the pending file is answered before that is synced.
+    UnsyncedPending,
+    /// The pending file is cleared before the rows that were in it are on disk.
+    PendingTooSoon,
 }
 
 impl Plant {
-    pub const ALL: [Plant; 14] = [
+    pub const ALL: [Plant; 17] = [
         Plant::UnsyncedContent,
         Plant::UnsyncedName,
         Plant::UnsyncedCommit,
@@ -52,6 +59,9 @@ impl Plant {
         Plant::OthersFolders,
         Plant::TimesAsTheyCome,
         Plant::ExpiredNow,
+        Plant::ExpiredUnasked,
+        Plant::UnsyncedPending,
+        Plant::PendingTooSoon,
     ];
 
     /// What it is called on a command line.
@@ -71,6 +81,9 @@ impl Plant {
             Plant::OthersFolders => "others-folders",
             Plant::TimesAsTheyCome => "times-as-they-come",
             Plant::ExpiredNow => "expired-now",
+            Plant::ExpiredUnasked => "expired-unasked",
+            Plant::UnsyncedPending => "unsynced-pending",
+            Plant::PendingTooSoon => "pending-too-soon",
         }
     }
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use cairn_disk::audit::{self, Audited};
 use cairn_disk::object_file::Content;
+use cairn_disk::suffix_hashes;
 use cairn_disk::{
-    Device, DiskError, FragmentChoice, ObjectEngine, ObjectKey, ObjectReader, OpenObject,
-    OpenOptions,
+    Device, DiskError, FragmentChoice, ObjectEngine, ObjectInfo, ObjectKey, ObjectReader,
+    OpenObject, OpenOptions,
 };
 use cairn_http::own_thread;
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
@@ -46,6 +47,12 @@ impl Kind {
     pub(super) fn recon_key(self) -> String {
         format!("object_auditor_stats_{}", self.name())
     }
+}
+
+fn has_expired(info: &ObjectInfo, now: Timestamp) -> bool {
+    let delete_at = info.metadata.get_str("X-Delete-At");
+    let delete_at = delete_at.and_then(|at| at.trim().parse().ok());
+    delete_at.is_some_and(|at| Timestamp::from_secs(at) <= now)
 }
 
 pub(super) struct Walk {
@@ -170,6 +177,11 @@ impl Walk {
                     for hash in hashes {
                         self.audit_one(device, policy, partition, hash).await;
                     }
+                    if self.kind == Kind::All
+                        && let Err(error) = self.check_hashes(device, policy, partition).await
+                    {
+                        self.count_error(device.name(), &error);
+                    }
                 }
                 Err(error @ DiskError::Device(_)) => return Err(error),
                 Err(error) => self.count_error(device.name(), &error),
@@ -178,6 +190,32 @@ impl Walk {
         if !partitions.is_empty() {
             // The next walk begins anew.
             self.write_status(device, policy, Vec::new()).await;
+        }
+        Ok(())
+    }
+
+    /// Has suffixes hashed anew that are not as they were hashed.
+    async fn check_hashes(
+        &self,
+        device: &Arc<Device>,
+        policy: PolicyIndex,
+        partition: u32,
+    ) -> Result<(), DiskError> {
+        let settled = device
+            .read(move |disk| suffix_hashes::settled_hashes(disk, policy, partition))
+            .await?;
+        for (suffix, hash) in settled {
+            let (engine, name) = (self.auditor.parts.engine.clone(), suffix.clone());
+            let checked = device.write(move |disk| {
+                suffix_hashes::check_suffix(disk, &engine, policy, partition, &name, &hash)
+            });
+            if checked.await? {
+                let device = device.name();
+                info!(
+                    device,
+                    partition, suffix, "a suffix was not as it was hashed"
+                );
+            }
         }
         Ok(())
     }
@@ -201,9 +239,12 @@ impl Walk {
         let began = Instant::now();
         let engine = self.auditor.parts.engine.clone();
         let is_read = self.kind == Kind::All;
+        let now = self.auditor.parts.clock.now();
+        // What has expired is there until the expirer comes: replicators send it, and it can be
+        // asked for.
         let options = OpenOptions {
-            now: self.auditor.parts.clock.now(),
-            open_expired: false,
+            now,
+            open_expired: true,
             inline_limit: if is_read { INLINE } else { 0 },
             fragment: FragmentChoice::default(),
         };
@@ -214,8 +255,10 @@ impl Walk {
         });
         let result = match audited.await {
             Ok(Audited::Object(key, open)) => {
-                let written = open.info.timestamp();
+                let (written, has_expired) = (open.info.timestamp(), has_expired(&open.info, now));
                 match self.read(device, key.clone(), *open).await {
+                    // Its row may be gone already.
+                    Ok(()) if has_expired => Ok(()),
                     Ok(()) => self.watch(device, key, written).await,
                     broken => broken,
                 }

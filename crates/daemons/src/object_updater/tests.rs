@@ -96,12 +96,22 @@ fn cluster() -> Cluster {
 
 impl Cluster {
     async fn leave_update(&self, seconds: u64) {
+        self.leave_update_of(seconds, &[]).await;
+    }
+
+    /// Kept under that time, with these times in it.
+    async fn leave_update_of(&self, seconds: u64, times: &[(&str, u64)]) {
+        let mut headers = vec![("X-Size".into(), b"3".to_vec())];
+        for (name, at) in times {
+            let at = Timestamp::from_secs(*at).internal();
+            headers.push(((*name).to_owned(), at.into_bytes()));
+        }
         let update = AsyncUpdate {
             op: "PUT".into(),
             account: "a".into(),
             container: "c".into(),
             object: "o é".into(),
-            headers: vec![("X-Size".into(), b"3".to_vec())],
+            headers,
             ..AsyncUpdate::default()
         };
         let hash = self.hash_path.hash("a", Some("c"), Some("o é"));
@@ -155,6 +165,27 @@ async fn an_update_is_kept_until_all_have_it() {
     assert_eq!(cluster.take_seen(), [format!("6203 {path}")]);
     assert_eq!(cluster.pending(), 0);
     assert_eq!(cluster.updater.sweep().await, SweepStats::default());
+}
+
+#[tokio::test]
+async fn an_older_update_counts_where_it_tells_more() {
+    let cluster = cluster();
+    cluster.third.store(201, Ordering::SeqCst);
+    let sweep = async || {
+        let stats = cluster.updater.sweep().await;
+        assert_eq!(cluster.pending(), 0);
+        (stats.successes, stats.outdated_unlinks)
+    };
+    // A POST to what was there before a PUT that came late.
+    let post = [("X-Timestamp", 3), ("X-Meta-Timestamp", 9)];
+    cluster.leave_update_of(9, &post).await;
+    cluster.leave_update_of(6, &[("X-Timestamp", 6)]).await;
+    assert_eq!(sweep().await, (2, 0));
+    // One to that PUT, which says all that the PUT's says.
+    let post = [("X-Timestamp", 6), ("X-Meta-Timestamp", 9)];
+    cluster.leave_update_of(9, &post).await;
+    cluster.leave_update_of(6, &[("X-Timestamp", 6)]).await;
+    assert_eq!(sweep().await, (1, 1));
 }
 
 #[tokio::test]

@@ -173,9 +173,7 @@ impl Log {
     }
 
     fn sync_with(&self, config: &IndexConfig, own: impl Fn() -> std::io::Result<()>) -> Result<()> {
-        let dir = self.path.parent().unwrap_or(&self.path);
-        File::open(dir)
-            .and_then(|folder| (config.commit_sync)(&folder, FILL_WEIGHT, &own))
-            .map_err(|error| IndexError::io(&self.path, error))
+        let synced = (config.commit_sync)(&self.file, FILL_WEIGHT, &own);
+        synced.map_err(|error| IndexError::io(&self.path, error))
     }
 }

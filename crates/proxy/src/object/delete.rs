@@ -32,6 +32,9 @@ impl Proxy {
         else {
             return self.not_allowed(&incoming.target);
         };
+        if let Some(refused) = self.refused_expiry(incoming, &place).await {
+            return refused;
+        }
         let mut headers = self.backend_headers(incoming, account, container, object, &place, None);
         let path = incoming.target.entity_path();
         let nodes = self.nodes_to_delete_from(&place, &mut headers);

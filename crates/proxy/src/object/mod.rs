@@ -2,6 +2,7 @@
 
 mod delete;
 pub(crate) mod erasure;
+mod expiry;
 mod get;
 mod post;
 mod put;

@@ -20,6 +20,15 @@ struct Before {
     timestamp: Timestamp,
     metadata: Metadata,
     code: StatusCode,
+    is_tombstone: bool,
+}
+
+impl Before {
+    fn delete_at(&self) -> Timestamp {
+        let delete_at = self.metadata.get_str("X-Delete-At");
+        let delete_at = delete_at.and_then(|t| Timestamp::parse(t).ok());
+        delete_at.unwrap_or(Timestamp::ZERO)
+    }
 }
 
 impl Inner {
@@ -37,7 +46,6 @@ impl Inner {
         timestamp: Timestamp,
     ) -> Result<Response, Refusal> {
         let if_delete_at = if_delete_at(&parts)?;
-        // One step, unless the object's expiry comes into it.
         let (engine, key) = (self.engine.clone(), target.key.clone());
         let step = target.device.commit(move |disk| {
             let open = engine.open(disk, &key, &OpenOptions::metadata(timestamp));
@@ -45,47 +53,38 @@ impl Inner {
                 Ok(open) => (Ok(open.info), open.seen),
                 Err(error) => (Err(error), None),
             };
-            let before = before(info, timestamp)?;
-            let expires = before.metadata.get("X-Delete-At").is_some();
-            let is_done = before.timestamp < timestamp && if_delete_at.is_none() && !expires;
-            if !is_done {
-                return Ok(Step::Done((before, false)));
-            }
-            let deleted = engine.delete(disk, &key, timestamp, seen)?;
-            Ok(deleted.map(move |()| (before, true)))
-        });
-        let (mut before, is_done) = step.await?;
-        let delete_at = before.metadata.get_str("X-Delete-At");
-        let delete_at = delete_at.and_then(|t| Timestamp::parse(t).ok());
-        let delete_at = delete_at.unwrap_or(Timestamp::ZERO);
-        if let Some(expected) = if_delete_at {
-            if before.timestamp.is_zero() {
-                return Err(DiskError::NotExist.into());
+            let mut before = before(info, timestamp)?;
+            if let Some(expected) = if_delete_at {
+                if let Err(refusal) = still_expires(&before, timestamp, expected) {
+                    return Ok(Step::Done((before, Some(refusal))));
+                }
+                before.code = StatusCode::NO_CONTENT;
             }
             if before.timestamp >= timestamp {
-                return Err(Refusal::Conflict(None));
+                return Ok(Step::Done((before, None)));
             }
-            if delete_at != expected {
-                return Err(Refusal::PreconditionFailed(
-                    "X-If-Delete-At and X-Delete-At do not match",
-                ));
-            }
-            before.code = StatusCode::NO_CONTENT;
+            let deleted = engine.delete(disk, &key, timestamp, seen)?;
+            Ok(deleted.map(move |()| (before, None)))
+        });
+        let (before, refused) = step.await?;
+        // The entry goes after the object: of one that stays, since the write failed, nobody else
+        // would know that it is to expire.
+        if refused.is_none() {
+            let old = before.delete_at().secs();
+            self.update_delete_at(&parts, &target, timestamp, None, old, 0)
+                .await;
         }
-        self.update_delete_at(&parts, &target, timestamp, None, delete_at.secs(), 0)
-            .await;
-        if before.timestamp < timestamp {
-            if !is_done {
-                let (engine, key) = (self.engine.clone(), target.key.clone());
-                let written = target
-                    .device
-                    .commit(move |disk| engine.delete(disk, &key, timestamp, None));
-                written.await?;
-            }
+        // Of a deletion that is repeated, as the expirer's are, nobody may have been told: its
+        // tombstone was there, and then the disk or the power failed.
+        let is_repeated = before.is_tombstone && before.timestamp == timestamp;
+        if is_repeated || (refused.is_none() && before.timestamp < timestamp) {
             let mut update = UpdateHeaders::new();
             update.set("x-timestamp", timestamp.internal());
             self.update_container("DELETE", &parts, &target, update)
                 .await;
+        }
+        if let Some(refusal) = refused {
+            return Err(refusal);
         }
         let mut response = with_timestamp(before.code, Some(before.timestamp.max(timestamp)));
         let content_type = before.metadata.get_str("Content-Type").unwrap_or("");
@@ -109,11 +108,32 @@ fn if_delete_at(parts: &Parts) -> Result<Option<Timestamp>, Refusal> {
     timestamp.map(Some).ok_or_else(bad)
 }
 
+/// Is what is there to expire when the expirer's queue says?
+fn still_expires(
+    before: &Before,
+    timestamp: Timestamp,
+    expected: Timestamp,
+) -> Result<(), Refusal> {
+    if before.timestamp.is_zero() {
+        return Err(DiskError::NotExist.into());
+    }
+    if before.timestamp >= timestamp {
+        return Err(Refusal::Conflict(None));
+    }
+    if before.delete_at() != expected {
+        return Err(Refusal::PreconditionFailed(
+            "X-If-Delete-At and X-Delete-At do not match",
+        ));
+    }
+    Ok(())
+}
+
 fn before(open: Result<ObjectInfo, DiskError>, timestamp: Timestamp) -> Result<Before, DiskError> {
     let missing = |timestamp, metadata| Before {
         timestamp,
         metadata,
         code: StatusCode::NOT_FOUND,
+        is_tombstone: false,
     };
     match open {
         Ok(info) => Ok(Before {
@@ -124,9 +144,13 @@ fn before(open: Result<ObjectInfo, DiskError>, timestamp: Timestamp) -> Result<B
                 StatusCode::CONFLICT
             },
             metadata: info.metadata,
+            is_tombstone: false,
         }),
         Err(DiskError::Expired(info)) => Ok(missing(info.timestamp(), info.metadata)),
-        Err(DiskError::Deleted { timestamp }) => Ok(missing(timestamp, Metadata::new())),
+        Err(DiskError::Deleted { timestamp }) => Ok(Before {
+            is_tombstone: true,
+            ..missing(timestamp, Metadata::new())
+        }),
         Err(DiskError::NotExist | DiskError::Quarantined(_)) => {
             Ok(missing(Timestamp::ZERO, Metadata::new()))
         }

@@ -89,6 +89,8 @@ impl Inner {
         }
 
         let mut metadata = Metadata::new();
+        // When it was to, and when it is to.
+        let mut expires = (0, 0);
         if timestamp > before {
             metadata.set("X-Timestamp", timestamp.internal());
             copy_metadata(&mut metadata, &parts.headers, &self.config, |name| {
@@ -96,16 +98,10 @@ impl Inner {
             });
             let old_delete_at = info.metadata.get_str("X-Delete-At");
             let old_delete_at = old_delete_at.and_then(|t| t.parse().ok()).unwrap_or(0);
+            expires = (old_delete_at, new_delete_at);
             let datafile = Some(info.datafile_metadata());
-            self.update_delete_at(
-                &parts,
-                &target,
-                timestamp,
-                datafile,
-                old_delete_at,
-                new_delete_at,
-            )
-            .await;
+            self.update_delete_at(&parts, &target, timestamp, datafile, 0, new_delete_at)
+                .await;
         } else {
             // Only the content type is news.
             metadata = info.metafile_metadata.clone().unwrap_or_default();
@@ -136,6 +132,11 @@ impl Inner {
             .device
             .commit(move |disk| engine.write_metadata(disk, &key, metadata));
         written.await?;
+        // Only now: had the write failed, the object would still expire as it was to, and nobody
+        // would know.
+        let (old, new) = expires;
+        self.update_delete_at(&parts, &target, timestamp, None, old, new)
+            .await;
         self.update_container("PUT", &parts, &target, update).await;
         Ok(response)
     }

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use cairn_disk::machine::Machine;
 use cairn_disk::{Devices, DevicesConfig};
 use cairn_http::{Body, Request, Response, Service, handler_fn};
 use cairn_peer::Backends;
@@ -53,10 +54,18 @@ pub(super) fn world() -> World {
 }
 
 pub(super) fn world_with(change: impl FnOnce(&mut ObjectServerConfig)) -> World {
+    world_on(None, change)
+}
+
+pub(super) fn world_on(
+    machine: Option<Arc<dyn Machine>>,
+    change: impl FnOnce(&mut ObjectServerConfig),
+) -> World {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("sda1")).unwrap();
     let mut devices = DevicesConfig::new(root.path());
     devices.mount_check = false;
+    devices.machine = machine;
     let devices = Devices::new(devices);
     let backends = Backends::new(Duration::from_millis(500));
     let mut config = ObjectServerConfig::new(HashPath::new("", "endcap"), PolicySet::single());

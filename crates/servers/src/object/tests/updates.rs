@@ -1,6 +1,11 @@
 //! What containers and the expirer's queue learn.
 
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use cairn_disk::async_pending::{self, AsyncUpdate};
+use cairn_disk::machine::Job;
 use cairn_types::PolicyIndex;
 
 use super::*;
@@ -238,4 +243,85 @@ async fn the_expirers_queue() {
     ];
     assert_eq!(world.send("PUT", "o", &headers, "x").await.status, 201);
     assert_eq!(world.pending().len(), 1);
+}
+
+/// A disk that syncs no object while it is told not to.
+#[derive(Debug, Default)]
+struct Failing(AtomicBool);
+
+impl Machine for Failing {
+    fn run(&self, job: Job) {
+        job();
+    }
+
+    fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        let is_object = path.to_string_lossy().contains("/objects/");
+        match is_object && self.0.load(Ordering::Relaxed) {
+            true => Err(io::Error::other("no sync")),
+            false => Ok(()),
+        }
+    }
+
+    fn write(&self, _bytes: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn now(&self) -> i64 {
+        0
+    }
+}
+
+#[tokio::test]
+async fn what_failed_leaves_the_queues_entry() {
+    let put = format!("x-timestamp: {}", T[1]);
+    let time = format!("x-timestamp: {}", T[2]);
+    let headers = [
+        "content-type: a/b",
+        "content-length: 1",
+        &put,
+        "x-delete-at: 4000090000",
+    ];
+    for (method, status) in [("POST", 202), ("DELETE", 204)] {
+        // A disk that has failed takes nothing more.
+        for fails in [true, false] {
+            let disk = Arc::new(Failing::default());
+            let world = world_on(Some(disk.clone()), |_| {});
+            assert_eq!(world.send("PUT", "o", &headers, "x").await.status, 201);
+            disk.0.store(fails, Ordering::Relaxed);
+            let answer = world.send(method, "o", &[&time], "").await.status;
+            let expected = if fails { (500, 0) } else { (status, 1) };
+            assert_eq!((answer, world.pending().len()), expected, "{method}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_repeated_deletion_is_told_again() {
+    let world = world();
+    let (container, seen) = world.container_server(204);
+    world.put("o", T[1], "x").await;
+    let time = format!("x-timestamp: {}", T[3]);
+    let host = format!("x-container-host: {container}");
+    let at = format!("x-if-delete-at: {}", T[3]);
+    let headers = [
+        &*time,
+        &*host,
+        "x-container-device: sdx",
+        "x-container-partition: 5",
+        &*at,
+    ];
+    // The last one is as the expirer's.
+    let ways = [(204, &headers[..4]), (404, &headers[..4]), (409, &headers)];
+    for (told, (status, headers)) in ways.into_iter().enumerate() {
+        assert_eq!(world.send("DELETE", "o", headers, "").await.status, status);
+        let seen = seen.lock().unwrap();
+        assert_eq!(seen.len(), told + 1);
+        assert_eq!(header(&seen[told], "x-timestamp"), T[3]);
+    }
+    // An older one is no news.
+    let time = format!("x-timestamp: {}", T[2]);
+    let headers = [&*time, headers[1], headers[2], headers[3]];
+    assert_eq!(world.send("DELETE", "o", &headers, "").await.status, 404);
+    assert_eq!(seen.lock().unwrap().len(), 3);
 }

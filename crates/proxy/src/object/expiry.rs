@@ -1,0 +1,246 @@
+//! `X-If-Delete-At`: whether what is known of an object in the whole cluster is to expire then.
+//!
+//! Each object server answers that of what it has itself. One that has missed a newer write says
+//! yes, and as the expirer deletes as of the moment of expiry, its tombstone is newer than that
+//! write if the write came earlier: replication would then remove what was acknowledged. So the
+//! object's servers are asked first, and it is deleted only if the newest of it expires and enough
+//! of them say so that one of them has heard of any acknowledged write. OpenStack Swift goes ahead.
+//! (A write on its way at the moment of expiry can still meet the tombstone of a server that it has
+//! not reached.)
+
+use cairn_http::respond::{self, header_timestamp};
+use cairn_http::{Body, Request, Response};
+use cairn_peer::fan_out::backend_uri;
+use cairn_peer::{Node, quorum};
+use cairn_types::Timestamp;
+use cairn_types::plant::Plant;
+use futures_util::future::join_all;
+use http::{HeaderMap, Method, StatusCode};
+use tracing::{debug, info};
+
+use super::Place;
+use crate::app::Proxy;
+use crate::headers;
+use crate::request::Incoming;
+
+/// What a server has of the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Has {
+    /// An object of that time that expires when it is said to.
+    Expiring(Timestamp),
+    /// One that does not.
+    Lasting(Timestamp),
+    Tombstone(Timestamp),
+    Nothing,
+    /// It did not say.
+    Unknown,
+}
+
+impl Has {
+    fn time(self) -> Timestamp {
+        match self {
+            Has::Expiring(time) | Has::Lasting(time) | Has::Tombstone(time) => time,
+            Has::Nothing | Has::Unknown => Timestamp::ZERO,
+        }
+    }
+}
+
+/// What follows from all answers.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    GoAhead,
+    /// What is newest is not to expire then.
+    Lasts,
+    /// Too few have said anything.
+    Unclear,
+}
+
+/// `replicas`: of the object; `quorum`: so many have an acknowledged write.
+fn judge(answers: &[Has], replicas: usize, quorum: usize) -> Verdict {
+    let count = |is: fn(&Has) -> bool| answers.iter().filter(|has| is(has)).count();
+    let newest = answers.iter().map(|has| has.time()).max();
+    let lasts = |has: &Has| matches!(has, Has::Lasting(at) if Some(*at) == newest);
+    if answers.iter().any(lasts) {
+        return Verdict::Lasts;
+    }
+    // Who has an acknowledged write cannot all be silent, and not all be elsewhere: of a quorum and
+    // of as many as agree here, one is the same.
+    let silent = count(|has| *has == Has::Unknown);
+    let expiring = count(|has| matches!(has, Has::Expiring(_)));
+    let agreeing = expiring + count(|has| matches!(has, Has::Tombstone(_)));
+    let is_clear = silent < quorum.max(1) && (expiring == 0 || agreeing + quorum > replicas);
+    match is_clear {
+        true => Verdict::GoAhead,
+        false => Verdict::Unclear,
+    }
+}
+
+impl Proxy {
+    /// The answer to a deletion that must not be carried out, or not now.
+    pub(super) async fn refused_expiry(
+        &self,
+        incoming: &Incoming,
+        place: &Place,
+    ) -> Option<Response> {
+        let expected = Timestamp::parse(incoming.header("x-if-delete-at")?).ok()?;
+        if Plant::ExpiredNow.is_on() || Plant::ExpiredUnasked.is_on() {
+            return None;
+        }
+        let path = incoming.target.entity_path();
+        let mut head = headers::base(incoming);
+        let policy = place.policy.to_string();
+        headers::insert(&mut head, "x-backend-storage-policy-index", &policy);
+        headers::insert(&mut head, "x-backend-open-expired", "true");
+        let ask = async |nodes: Vec<Node>| {
+            let asked = nodes.into_iter().map(async |node| {
+                let answer = self.ask_one(&node, place.partition, &path, &head).await;
+                answer.map_or(Has::Unknown, |answer| has(&answer, expected))
+            });
+            join_all(asked).await
+        };
+        let primaries = place.ring.primaries(place.partition);
+        let replicas = primaries.len();
+        let quorum = match &place.erasure {
+            Some(erasure) => erasure.scheme.quorum(),
+            None => quorum::quorum_size(replicas),
+        };
+        let mut answers = ask(primaries).await;
+        // Handoffs may have what a primary has missed.
+        let expires = |has: &Has| matches!(has, Has::Expiring(_));
+        let affinity = self.affinities.of(Some(place.policy));
+        if !answers.iter().all(expires) || affinity.writes_near() {
+            answers.extend(ask(self.handoffs_to_ask(place)).await);
+        }
+        let verdict = judge(&answers, replicas, quorum);
+        if verdict != Verdict::GoAhead {
+            info!(
+                path,
+                ?answers,
+                ?verdict,
+                "an object that was to expire stays"
+            );
+        }
+        match verdict {
+            Verdict::GoAhead => None,
+            Verdict::Lasts => Some(respond::standard(StatusCode::PRECONDITION_FAILED)),
+            Verdict::Unclear => Some(respond::standard(StatusCode::SERVICE_UNAVAILABLE)),
+        }
+    }
+
+    /// All that an upload may have gone to instead of primaries.
+    fn handoffs_to_ask(&self, place: &Place) -> Vec<Node> {
+        let affinity = self.affinities.of(Some(place.policy));
+        let primaries = place.ring.primaries(place.partition);
+        let devices = place.ring.ring().device_count();
+        let all = place.ring.handoffs(place.partition, devices);
+        let nodes = self.options.request_node_count;
+        let most = nodes.for_replicas(primaries.len()) - primaries.len();
+        let mut asked = match affinity.writes_near() {
+            true => affinity.to_delete_from(&primaries, all.clone()),
+            false => Vec::new(),
+        };
+        let near: Vec<u32> = asked.iter().map(|node| node.device.id).collect();
+        let others = all.into_iter().filter(|n| !near.contains(&n.device.id));
+        asked.extend(others.take(most));
+        asked
+    }
+
+    /// The head of a server's answer; none of one that fails, or has failed too often of late.
+    async fn ask_one(
+        &self,
+        node: &Node,
+        partition: u32,
+        path: &str,
+        head: &HeaderMap,
+    ) -> Option<Response> {
+        if self.limiter.is_limited(node) {
+            return None;
+        }
+        let mut request = Request::new(Body::empty());
+        *request.method_mut() = Method::HEAD;
+        *request.uri_mut() = backend_uri(node, partition, path, None);
+        *request.headers_mut() = head.clone();
+        let patience = self.options.node_timeout;
+        match self.backends.call(node.address, request, patience).await {
+            Ok(answer) => Some(answer),
+            Err(error) => {
+                debug!(node = %node.name(), %error, "no answer");
+                self.limiter.increment(node, "no answer");
+                None
+            }
+        }
+    }
+}
+
+/// What a server's answer to HEAD says.
+fn has(answer: &Response, expected: Timestamp) -> Has {
+    let time = header_timestamp(answer.headers(), "x-backend-timestamp");
+    match (answer.status(), time) {
+        (StatusCode::NOT_FOUND, None) => Has::Nothing,
+        (StatusCode::NOT_FOUND, Some(time)) => Has::Tombstone(time),
+        (status, Some(time)) if status.is_success() => {
+            match header_timestamp(answer.headers(), "x-delete-at") == Some(expected) {
+                true => Has::Expiring(time),
+                false => Has::Lasting(time),
+            }
+        }
+        _ => Has::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(secs: u64) -> Timestamp {
+        Timestamp::from_secs(secs)
+    }
+
+    #[test]
+    fn what_is_newest_and_known_decides() {
+        use Has::{Expiring, Lasting, Nothing, Tombstone, Unknown};
+        let verdict = |answers: &[Has]| judge(answers, 3, 2);
+        let old = Expiring(at(1));
+        assert_eq!(verdict(&[old, old, old]), Verdict::GoAhead);
+        assert_eq!(verdict(&[old, Unknown, old]), Verdict::GoAhead);
+        assert_eq!(verdict(&[old, Lasting(at(2)), old]), Verdict::Lasts);
+        assert_eq!(
+            verdict(&[old, old, Unknown, Lasting(at(2))]),
+            Verdict::Lasts
+        );
+        // An older one that nobody has replaced there yet.
+        assert_eq!(verdict(&[old, Lasting(at(0)), old]), Verdict::GoAhead);
+        // Two that are silent may have something newer.
+        assert_eq!(verdict(&[old, old, Unknown, Unknown]), Verdict::Unclear);
+        // So may be where there is nothing any more, and the one that is silent.
+        assert_eq!(verdict(&[old, Nothing, Unknown]), Verdict::Unclear);
+        assert_eq!(verdict(&[old, Nothing, Nothing]), Verdict::Unclear);
+        assert_eq!(verdict(&[old, Tombstone(at(9)), Nothing]), Verdict::GoAhead);
+        assert_eq!(verdict(&[Nothing, Unknown, Nothing]), Verdict::GoAhead);
+        // Of four fragments and two parities five are enough.
+        let two = [old, old, Nothing, Nothing, Nothing, Nothing];
+        assert_eq!(judge(&two, 6, 5), Verdict::GoAhead);
+        assert_eq!(judge(&two[1..], 6, 5), Verdict::Unclear);
+        assert_eq!(judge(&[old], 1, 1), Verdict::GoAhead);
+    }
+
+    #[test]
+    fn answers_say_what_a_server_has() {
+        let answer = |status: u16, headers: &[(&'static str, &str)]| {
+            let mut response = respond::standard(respond::status(status));
+            for (name, value) in headers {
+                respond::set(response.headers_mut(), name, *value);
+            }
+            has(&response, at(50))
+        };
+        let time = ("x-backend-timestamp", "0000000007.00000");
+        let found = [time, ("x-delete-at", "0000000050")];
+        assert_eq!(answer(200, &found), Has::Expiring(at(7)));
+        let found = [time, ("x-delete-at", "51")];
+        assert_eq!(answer(200, &found), Has::Lasting(at(7)));
+        assert_eq!(answer(200, &[time]), Has::Lasting(at(7)));
+        assert_eq!(answer(404, &[time]), Has::Tombstone(at(7)));
+        assert_eq!(answer(404, &[]), Has::Nothing);
+        assert_eq!(answer(507, &[time]), Has::Unknown);
+    }
+}
