@@ -25,6 +25,7 @@ fn main() -> ExitCode {
     // In huge pages a hundred threads' small allocations hold twice the memory they need. Where
     // the kernel has no such switch there is nothing to turn off.
     let _ = rustix::thread::disable_transparent_huge_pages(true);
+    allocator::set_up();
     cairn_node::memory::tidy_with(allocator::give_back);
     let arguments: Vec<OsString> = std::env::args_os().collect();
     if let Some(code) = swift_names::run(&arguments) {
