@@ -217,6 +217,14 @@ mod tests {
     use crate::suffix_hashes::{check_suffix, get_hashes, settled_hashes};
     use cairn_types::{HashPath, PolicySet};
 
+    /// The device `d` of a folder.
+    fn disk_in(root: &std::path::Path) -> Disk {
+        std::fs::create_dir_all(root.join("d")).unwrap();
+        let mut config = DevicesConfig::new(root);
+        config.mount_check = false;
+        Devices::new(config).get("d").unwrap().disk().unwrap()
+    }
+
     #[test]
     fn rsync_temporary_files() {
         for (name, expected) in [
@@ -233,10 +241,7 @@ mod tests {
     #[test]
     fn what_has_changed_is_neither_removed_nor_moved() {
         let root = tempfile::tempdir().unwrap();
-        let mut config = DevicesConfig::new(root.path());
-        config.mount_check = false;
-        std::fs::create_dir_all(root.path().join("d")).unwrap();
-        let disk = Devices::new(config).get("d").unwrap().disk().unwrap();
+        let disk = disk_in(root.path());
         let (policy, partition) = (PolicyIndex(0), 7);
         let put = |hash: ObjectHash, name: &str| {
             let dir = root
@@ -266,10 +271,7 @@ mod tests {
     #[test]
     fn a_suffix_that_changed_unnoted_is_hashed_again() {
         let root = tempfile::tempdir().unwrap();
-        let mut config = DevicesConfig::new(root.path());
-        config.mount_check = false;
-        std::fs::create_dir_all(root.path().join("d")).unwrap();
-        let disk = Devices::new(config).get("d").unwrap().disk().unwrap();
+        let disk = disk_in(root.path());
         let engine = DiskFileEngine::new(
             HashPath::new("", "test"),
             &PolicySet::single(),
@@ -304,9 +306,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("d/objects/3")).unwrap();
         std::fs::create_dir_all(root.path().join("d/objects/12")).unwrap();
-        let mut config = DevicesConfig::new(root.path());
-        config.mount_check = false;
-        let disk = Devices::new(config).get("d").unwrap().disk().unwrap();
+        let disk = disk_in(root.path());
         let policy = PolicyIndex(0);
         let to_do = || partitions_to_do(&disk, policy, "ALL").unwrap();
         assert_eq!(to_do(), [3, 12]);

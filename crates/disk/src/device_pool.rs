@@ -32,13 +32,17 @@ use crate::error::{DeviceError, DiskError};
 use crate::group_sync::GroupSync;
 use crate::machine::{self, Machine};
 use crate::made_dirs::MadeDirs;
+use crate::recent::{FileIdentity, Recent};
 use crate::steps::{self, Step};
-use crate::verified::VerifiedCache;
 use commit_lane::CommitLane;
 use lane::{Lane, Refused};
 pub use share::BackgroundShare;
 use share::{Class, Kind, Share};
 use touched::Touched;
+
+/// Files of a device known to match their checksums; about a hundred bytes each.
+const VERIFIED_ENTRIES: usize = 128 << 10;
+const LARGE_READS_ENTRIES: usize = 4 << 10;
 
 /// Space that stays free: an upload that would eat into it is refused (`fallocate_reserve`).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -189,7 +193,7 @@ fn is_device_name(name: &str) -> bool {
 pub struct Device {
     class: Class,
     lanes: Arc<Lanes>,
-    state: Arc<DeviceState>,
+    pub(crate) state: Arc<DeviceState>,
 }
 
 /// The queues and threads of one device.
@@ -214,7 +218,10 @@ pub(crate) struct DeviceState {
     pub(crate) use_direct_io: AtomicBool,
     /// Locks among our own threads, taken before a partition's lock file.
     partition_locks: [Mutex<()>; 32],
-    pub(crate) verified: VerifiedCache,
+    /// Content that was read whole and matched its checksum.
+    pub(crate) verified: Recent<FileIdentity>,
+    /// Where in large content somebody began to read.
+    pub(crate) large_reads: Recent<(FileIdentity, u64)>,
     pub(crate) touched: Touched,
     pub(crate) made_dirs: MadeDirs,
 }
@@ -261,7 +268,8 @@ impl Device {
                 use_tmpfile: AtomicBool::new(true),
                 use_direct_io: AtomicBool::new(true),
                 partition_locks: std::array::from_fn(|_| Mutex::new(())),
-                verified: VerifiedCache::new(),
+                verified: Recent::new(VERIFIED_ENTRIES),
+                large_reads: Recent::new(LARGE_READS_ENTRIES),
                 touched: Touched::new(),
                 made_dirs: MadeDirs::default(),
             }),

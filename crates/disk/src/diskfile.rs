@@ -38,7 +38,8 @@ pub struct DiskFileConfig {
     /// Fragments that are not durable are not removed sooner than this after they were written,
     /// however old their timestamps are.
     pub commit_window: Duration,
-    /// Objects up to this size may stay in the page cache after a read.
+    /// Objects up to this size stay in the page cache after a read, larger ones where they are
+    /// read again within minutes; none with 0.
     pub keep_cache_size: u64,
     /// How many of a hundred whole reads check the content (`etag_validate_pct`).
     pub etag_validate_pct: f64,

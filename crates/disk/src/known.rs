@@ -13,7 +13,7 @@ use cairn_types::Timestamp;
 
 use crate::layout::FileEntry;
 use crate::metadata::Metadata;
-use crate::verified::FileIdentity;
+use crate::recent::FileIdentity;
 
 const SHARDS: usize = 16;
 /// Entries of one shard; a full shard starts anew.

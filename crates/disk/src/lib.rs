@@ -23,12 +23,12 @@ pub mod object_file;
 mod overflow;
 mod partition_lock;
 pub mod reader;
+mod recent;
 pub mod relink;
 pub mod replication;
 pub mod staged_file;
 pub mod steps;
 pub mod suffix_hashes;
-mod verified;
 mod xattr;
 
 pub use device_pool::{BackgroundShare, Device, Devices, DevicesConfig, Disk, FallocateReserve};

@@ -38,6 +38,12 @@ impl Metadata {
         item.map(|(_, value)| value.as_slice())
     }
 
+    /// When the object expires (`X-Delete-At`), in seconds; none, or 0, is never.
+    pub fn delete_at(&self) -> Option<u64> {
+        let seconds = self.get_str("X-Delete-At")?.trim().parse().ok();
+        seconds.filter(|&seconds| seconds != 0)
+    }
+
     /// A value that is UTF-8.
     pub fn get_str(&self, name: &str) -> Option<&str> {
         self.get(name).and_then(|v| std::str::from_utf8(v).ok())

@@ -14,8 +14,8 @@ use crate::device_pool::Disk;
 use crate::error::DiskError;
 use crate::layout::FragmentChoice;
 use crate::metadata::Metadata;
+use crate::recent::FileIdentity;
 use crate::steps::Step;
-use crate::verified::FileIdentity;
 
 /// Which object, and where its place is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,6 +141,15 @@ pub enum Content {
     File(ContentFile),
 }
 
+/// Whether content is left in the kernel's page cache by those who read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageCache {
+    Stays,
+    /// Not by the first who reads it.
+    StaysIfReadAgain,
+    Leaves,
+}
+
 /// Content in a file.
 #[derive(Clone, Debug)]
 pub struct ContentFile {
@@ -151,8 +160,7 @@ pub struct ContentFile {
     pub(crate) identity: FileIdentity,
     /// To be hashed while it is read whole.
     pub(crate) verify: bool,
-    /// Kept in the page cache after reading.
-    pub(crate) keep_cache: bool,
+    pub(crate) page_cache: PageCache,
     /// Content that fails its check is given to its end all the same.
     pub(crate) gives_unsound: bool,
 }

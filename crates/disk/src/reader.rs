@@ -3,12 +3,17 @@
 //! What the kernel has in memory is read at once, by the caller's own thread, with a call that
 //! never waits for a disk. Everything else is an operation on the device's thread; content that
 //! is to be checked is read and hashed there, one chunk ahead of the consumer.
+//!
+//! Content that is not to stay in the kernel's memory leaves it behind the reader, a window at a
+//! time: each time costs the kernel a walk through what its processors have just added.
 
 use std::future::Future;
 use std::io::IoSliceMut;
+use std::num::NonZero;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_types::blocks::{self, Block};
@@ -19,11 +24,14 @@ use rustix::io::{ReadWriteFlags, preadv2};
 use crate::device_pool::{Device, Run};
 use crate::diskfile::read_range;
 use crate::error::DiskError;
-use crate::object_file::{ContentFile, ObjectEngine, ObjectKey};
+use crate::object_file::{ContentFile, ObjectEngine, ObjectKey, PageCache};
 use crate::xattr;
 
 /// How much of what is not in memory is asked for at once.
 const READ_AHEAD: u64 = 2 << 20;
+
+/// Large content that is read again within so long stays in the kernel's memory.
+const READ_AGAIN: Duration = Duration::from_secs(300);
 
 /// Streams a range of an object. Read whole, the content is held against the ETag: an object
 /// that fails is quarantined, and the last chunk is withheld and an error comes in its place
@@ -38,6 +46,9 @@ pub struct ObjectReader {
     /// Next byte to ask the device for, and the end.
     next: u64,
     end: u64,
+    /// The kernel's memory may hold what lies between this and `next`, and nobody wants it there.
+    held: u64,
+    pub(crate) stays_cached: bool,
     md5: Option<Md5>,
     ahead: Option<Run<Chunk>>,
 }
@@ -59,6 +70,16 @@ impl ObjectReader {
         chunk_size: usize,
     ) -> Self {
         let is_whole = range == (0..content.size);
+        let stays_cached = match content.page_cache {
+            PageCache::Stays => true,
+            PageCache::StaysIfReadAgain => {
+                let (reads, read) = (&device.state.large_reads, (content.identity, range.start));
+                let is_again = reads.is_fresh(&read, READ_AGAIN);
+                reads.insert(read);
+                is_again
+            }
+            PageCache::Leaves => false,
+        };
         let mut reader = ObjectReader {
             device,
             engine,
@@ -66,6 +87,8 @@ impl ObjectReader {
             etag: etag.to_owned(),
             chunk_size: (chunk_size as u64).max(1),
             next: range.start,
+            held: range.start,
+            stays_cached,
             end: range.end.min(content.size),
             md5: (is_whole && content.verify).then(Md5::new),
             ahead: None,
@@ -98,7 +121,7 @@ impl ObjectReader {
 
     /// What of the next chunk is in the page cache, where nothing is to be checked.
     fn read_cached(&mut self) -> Option<Bytes> {
-        if self.md5.is_some() || !self.content.keep_cache {
+        if self.md5.is_some() {
             return None;
         }
         let len = (blocks::SIZE as u64).min(self.end.saturating_sub(self.next)) as usize;
@@ -140,16 +163,19 @@ impl ObjectReader {
         };
         // Nothing to check means that what follows can be read without this thread, once it is in
         // memory.
-        let will_need =
-            (md5.is_none() && content.keep_cache).then(|| READ_AHEAD.min(self.end - at));
+        let will_need = md5.is_none().then(|| READ_AHEAD.min(self.end - at));
+        let passed = self.passed(at);
         self.ahead = Some(self.device.read(move |disk| {
             let broken = |reason: String| {
                 engine.quarantine(disk, &key, &reason)?;
                 Err(DiskError::Quarantined(reason))
             };
             let offset = content.offset + at;
-            if let Some(len) = will_need.and_then(std::num::NonZero::new) {
-                let _ = rustix::fs::fadvise(&*content.file, offset, Some(len), Advice::WillNeed);
+            if let Some(passed) = passed {
+                advise(&content, passed, Advice::DontNeed);
+            }
+            if let Some(len) = will_need {
+                advise(&content, at..at + len, Advice::WillNeed);
             }
             let bytes = match read_range(content.file.as_fd(), offset, len as usize) {
                 Ok(bytes) => bytes,
@@ -160,10 +186,6 @@ impl ObjectReader {
             };
             if bytes.len() as u64 != len {
                 return broken("the file became shorter while it was read".into());
-            }
-            if !content.keep_cache {
-                let len = std::num::NonZero::new(len);
-                let _ = rustix::fs::fadvise(&*content.file, offset, len, Advice::DontNeed);
             }
             if let Some(md5) = &mut md5 {
                 md5.update(&bytes);
@@ -182,6 +204,41 @@ impl ObjectReader {
             }
             Ok(Chunk { bytes, md5 })
         }));
+    }
+
+    /// What the kernel need not hold any longer for one who has come to `at`, where that is a
+    /// window or more.
+    fn passed(&mut self, at: u64) -> Option<Range<u64>> {
+        if self.stays_cached || at - self.held < READ_AHEAD {
+            return None;
+        }
+        let passed = self.held..at;
+        self.held = at;
+        Some(passed)
+    }
+}
+
+impl Drop for ObjectReader {
+    fn drop(&mut self) {
+        // With what was asked for and not read, where the client has left.
+        let end = (self.next + READ_AHEAD).min(self.end);
+        if self.stays_cached || self.held >= end {
+            return;
+        }
+        let (content, held) = (self.content.clone(), self.held);
+        // Nobody waits for it, and a device that has too much to do is not asked.
+        drop(self.device.read(move |_| {
+            advise(&content, held..end, Advice::DontNeed);
+            Ok(())
+        }));
+    }
+}
+
+/// Tells the kernel about a range of the content. Only advice: what it makes of it is its own.
+fn advise(content: &ContentFile, range: Range<u64>, advice: Advice) {
+    if let Some(len) = NonZero::new(range.end - range.start) {
+        let offset = content.offset + range.start;
+        let _ = rustix::fs::fadvise(&*content.file, offset, Some(len), advice);
     }
 }
 

@@ -24,8 +24,8 @@ use crate::device_pool::{Disk, FallocateReserve};
 use crate::error::DiskError;
 use crate::file_content::FileContent;
 use crate::made_dirs::Making;
+use crate::recent::FileIdentity;
 use crate::steps::{Step, durable};
-use crate::verified::FileIdentity;
 
 /// Uploads from this size on have their space allocated beforehand; smaller ones gain nothing.
 const FALLOCATE_FROM: u64 = 1 << 20;

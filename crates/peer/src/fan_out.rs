@@ -158,16 +158,17 @@ pub async fn fan_out(
         true => patience.node,
         false => patience.post_quorum,
     };
-    let mut rest = Box::pin(async {
-        while let Some(answer) = rx.recv().await {
-            take(answer, &mut answers, &mut statuses);
+    {
+        let mut rest = std::pin::pin!(async {
+            while let Some(answer) = rx.recv().await {
+                take(answer, &mut answers, &mut statuses);
+            }
+        });
+        let in_time = tokio::time::timeout(post_quorum, rest.as_mut()).await;
+        if in_time.is_err() && !shared.may_be_left_behind() {
+            let _ = tokio::time::timeout(patience.node, rest).await;
         }
-    });
-    let in_time = tokio::time::timeout(post_quorum, rest.as_mut()).await;
-    if in_time.is_err() && !shared.may_be_left_behind() {
-        let _ = tokio::time::timeout(patience.node, rest.as_mut()).await;
     }
-    drop(rest);
     while answers.len() < node_count {
         answers.push(Answer::none());
     }

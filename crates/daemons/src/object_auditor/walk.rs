@@ -7,8 +7,8 @@ use cairn_disk::audit::{self, Audited};
 use cairn_disk::object_file::Content;
 use cairn_disk::suffix_hashes;
 use cairn_disk::{
-    Device, DiskError, FragmentChoice, ObjectEngine, ObjectInfo, ObjectKey, ObjectReader,
-    OpenObject, OpenOptions,
+    Device, DiskError, FragmentChoice, ObjectEngine, ObjectKey, ObjectReader, OpenObject,
+    OpenOptions,
 };
 use cairn_http::own_thread;
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
@@ -47,12 +47,6 @@ impl Kind {
     pub(super) fn recon_key(self) -> String {
         format!("object_auditor_stats_{}", self.name())
     }
-}
-
-fn has_expired(info: &ObjectInfo, now: Timestamp) -> bool {
-    let delete_at = info.metadata.get_str("X-Delete-At");
-    let delete_at = delete_at.and_then(|at| at.trim().parse().ok());
-    delete_at.is_some_and(|at| Timestamp::from_secs(at) <= now)
 }
 
 pub(super) struct Walk {
@@ -255,7 +249,9 @@ impl Walk {
         });
         let result = match audited.await {
             Ok(Audited::Object(key, open)) => {
-                let (written, has_expired) = (open.info.timestamp(), has_expired(&open.info, now));
+                let written = open.info.timestamp();
+                let delete_at = open.info.metadata.delete_at();
+                let has_expired = delete_at.is_some_and(|at| Timestamp::from_secs(at) <= now);
                 match self.read(device, key.clone(), *open).await {
                     // Its row may be gone already.
                     Ok(()) if has_expired => Ok(()),

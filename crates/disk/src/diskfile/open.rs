@@ -18,11 +18,12 @@ use crate::layout::{FileEntry, FragmentChoice, OnDiskFiles, hash_dir};
 use crate::machine::wall_clock;
 use crate::metadata::{Metadata, NAME};
 use crate::object_file::{
-    Content, ContentFile, FragmentInfo, ObjectInfo, ObjectKey, OpenObject, OpenOptions, SeenDir,
+    Content, ContentFile, FragmentInfo, ObjectInfo, ObjectKey, OpenObject, OpenOptions, PageCache,
+    SeenDir,
 };
 use crate::overflow::{self, OverflowError};
+use crate::recent::FileIdentity;
 use crate::staged_file::open_dir;
-use crate::verified::FileIdentity;
 use crate::xattr::{self, XattrError};
 
 /// Files that vanish between listing and opening are looked for again this often.
@@ -381,7 +382,7 @@ impl DiskFileEngine {
                 size: info.size,
                 identity,
                 verify,
-                keep_cache: info.size <= self.config.keep_cache_size,
+                page_cache: self.page_cache(info.size),
                 gives_unsound: false,
             }));
         }
@@ -405,6 +406,14 @@ impl DiskFileEngine {
             disk.state.verified.insert(identity);
         }
         Ok(Content::Inline(bytes))
+    }
+
+    fn page_cache(&self, size: u64) -> PageCache {
+        match self.config.keep_cache_size {
+            0 => PageCache::Leaves,
+            largest if size > largest => PageCache::StaysIfReadAgain,
+            _ => PageCache::Stays,
+        }
     }
 
     /// Chance decides whether this read checks the content, where not every one does.

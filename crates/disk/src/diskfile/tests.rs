@@ -11,8 +11,8 @@ use super::*;
 use crate::device_pool::{Device, Devices, DevicesConfig};
 use crate::object_file::Content;
 use crate::reader::{ObjectReader, block_on};
+use crate::recent::FileIdentity;
 use crate::suffix_hashes::{get_hashes, read_hashes};
-use crate::verified::FileIdentity;
 
 struct World {
     root: tempfile::TempDir,
@@ -100,16 +100,16 @@ impl World {
         names
     }
 
-    fn put(&self, time: Timestamp, body: &'static str) {
+    fn put(&self, time: Timestamp, body: impl Into<Bytes>) {
         self.put_with(time, body, &[]);
     }
 
-    fn put_with(&self, time: Timestamp, body: &'static str, more: &[(&str, &str)]) {
-        let mut metadata = metadata(time, body.as_bytes());
+    fn put_with(&self, time: Timestamp, body: impl Into<Bytes>, more: &[(&str, &str)]) {
+        let body = body.into();
+        let mut metadata = metadata(time, &body);
         for (name, value) in more {
             metadata.set(*name, *value);
         }
-        let body = Bytes::from(body);
         self.engine
             .put_small(&self.disk, &self.key, body, metadata, Durability::AtOnce)
             .unwrap()
@@ -155,6 +155,17 @@ impl World {
         }
     }
 
+    /// Of an object too large to be inline.
+    fn reader(&self, range: std::ops::Range<u64>) -> ObjectReader {
+        let open = self.open().unwrap();
+        let Content::File(file) = open.content else {
+            panic!("too large to be inline");
+        };
+        let engine: Arc<dyn ObjectEngine> = Arc::new(self.engine.clone());
+        let (device, key, etag) = (self.device.clone(), self.key.clone(), open.info.etag());
+        ObjectReader::new(device, engine, key, etag, file, range, 65536)
+    }
+
     fn quarantined(&self) -> usize {
         let dir = self.device.path().join("quarantined/objects");
         std::fs::read_dir(dir).map_or(0, Iterator::count)
@@ -188,6 +199,25 @@ fn put_overwrite_delete() {
 }
 
 #[test]
+fn what_is_read_again_stays_in_the_page_cache() {
+    let Some(mut world) = world() else { return };
+    world.put(ts(1), vec![1; 300_000]);
+    assert!(world.reader(0..300_000).stays_cached);
+    let mut keep = |size| {
+        let config = DiskFileConfig {
+            keep_cache_size: size,
+            ..world.engine.config().clone()
+        };
+        world.engine.config = Arc::new(config);
+        [0, 0, 5].map(|from| world.reader(from..300_000).stays_cached)
+    };
+    assert_eq!(keep(299_999), [false, true, false]);
+    assert_eq!(keep(0), [false; 3]);
+    world.put(ts(2), vec![2; 300_000]);
+    assert!(!world.reader(0..300_000).stays_cached);
+}
+
+#[test]
 fn an_upload_in_pieces() {
     let Some(world) = world() else { return };
     let body = Bytes::from(vec![7; 300_000]);
@@ -206,20 +236,7 @@ fn an_upload_in_pieces() {
         .unwrap();
     step.finish(&world.disk).unwrap();
     let read = |range: std::ops::Range<u64>| {
-        let open = world.open().unwrap();
-        let Content::File(file) = open.content else {
-            panic!("too large to be inline");
-        };
-        let engine: Arc<dyn ObjectEngine> = Arc::new(world.engine.clone());
-        let mut reader = ObjectReader::new(
-            world.device.clone(),
-            engine,
-            world.key.clone(),
-            open.info.etag(),
-            file,
-            range,
-            65536,
-        );
+        let mut reader = world.reader(range);
         let mut all = Vec::new();
         block_on(async {
             while let Some(chunk) = reader.next_chunk().await? {
@@ -335,7 +352,7 @@ fn unchanged_content_is_not_hashed_again() {
     assert_eq!(world.body(), "one");
     // Rot under an unchanged file is not seen while its last check is fresh …
     let path = world.dir().join(&world.files()[0]);
-    let identity = crate::verified::FileIdentity::of(&rustix::fs::stat(&path).unwrap());
+    let identity = crate::recent::FileIdentity::of(&rustix::fs::stat(&path).unwrap());
     let interval = world.engine.config().etag_recheck_interval;
     assert!(world.disk.state.verified.is_fresh(&identity, interval));
     // … and a write is no rot: it changes the file's times.

@@ -103,7 +103,7 @@ async fn connect(address: &str, secret: &str) -> Result<TlsStream<TcpStream>, Wi
         .with_no_client_auth();
     let stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    let name = ServerName::try_from("cairn-lab-driver").expect("it is a name");
+    let name = ServerName::from(stream.peer_addr()?.ip());
     let mut stream = TlsConnector::from(Arc::new(config))
         .connect(name, stream)
         .await?;

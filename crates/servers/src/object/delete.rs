@@ -23,14 +23,6 @@ struct Before {
     is_tombstone: bool,
 }
 
-impl Before {
-    fn delete_at(&self) -> Timestamp {
-        let delete_at = self.metadata.get_str("X-Delete-At");
-        let delete_at = delete_at.and_then(|t| Timestamp::parse(t).ok());
-        delete_at.unwrap_or(Timestamp::ZERO)
-    }
-}
-
 impl Inner {
     pub(super) async fn delete(self: &Arc<Self>, parts: Parts) -> Result<Response, Refusal> {
         let target = self.target(&parts)?;
@@ -69,10 +61,8 @@ impl Inner {
         let (before, refused) = step.await?;
         // The entry goes after the object: of one that stays, since the write failed, nobody else
         // would know that it is to expire.
-        if refused.is_none() {
-            let old = before.delete_at().secs();
-            self.update_delete_at(&parts, &target, timestamp, None, old, 0)
-                .await;
+        if let Some(old) = before.metadata.delete_at().filter(|_| refused.is_none()) {
+            self.dequeue_expiry(&parts, &target, timestamp, old).await;
         }
         // Of a deletion that is repeated, as the expirer's are, nobody may have been told: its
         // tombstone was there, and then the disk or the power failed.
@@ -120,7 +110,8 @@ fn still_expires(
     if before.timestamp >= timestamp {
         return Err(Refusal::Conflict(None));
     }
-    if before.delete_at() != expected {
+    let delete_at = before.metadata.delete_at().unwrap_or(0);
+    if Timestamp::from_secs(delete_at) != expected {
         return Err(Refusal::PreconditionFailed(
             "X-If-Delete-At and X-Delete-At do not match",
         ));

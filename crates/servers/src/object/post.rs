@@ -60,7 +60,7 @@ impl Inner {
         parts: Parts,
         target: Target,
         timestamp: Timestamp,
-        new_delete_at: u64,
+        new_delete_at: Option<u64>,
         new_type: Option<ContentType>,
     ) -> Result<Response, Refusal> {
         let options = OpenOptions {
@@ -89,19 +89,18 @@ impl Inner {
         }
 
         let mut metadata = Metadata::new();
-        // When it was to, and when it is to.
-        let mut expires = (0, 0);
+        let mut old_delete_at = None;
         if timestamp > before {
             metadata.set("X-Timestamp", timestamp.internal());
             copy_metadata(&mut metadata, &parts.headers, &self.config, |name| {
                 is_user_meta(ServerKind::Object, name) || is_object_transient_sysmeta(name)
             });
-            let old_delete_at = info.metadata.get_str("X-Delete-At");
-            let old_delete_at = old_delete_at.and_then(|t| t.parse().ok()).unwrap_or(0);
-            expires = (old_delete_at, new_delete_at);
-            let datafile = Some(info.datafile_metadata());
-            self.update_delete_at(&parts, &target, timestamp, datafile, 0, new_delete_at)
-                .await;
+            old_delete_at = info.metadata.delete_at();
+            if let Some(new) = new_delete_at {
+                let datafile = info.datafile_metadata();
+                self.enqueue_expiry(&parts, &target, timestamp, datafile, new)
+                    .await;
+            }
         } else {
             // Only the content type is news.
             metadata = info.metafile_metadata.clone().unwrap_or_default();
@@ -134,18 +133,19 @@ impl Inner {
         written.await?;
         // Only now: had the write failed, the object would still expire as it was to, and nobody
         // would know.
-        let (old, new) = expires;
-        self.update_delete_at(&parts, &target, timestamp, None, old, new)
-            .await;
+        if let Some(old) = old_delete_at.filter(|_| old_delete_at != new_delete_at) {
+            self.dequeue_expiry(&parts, &target, timestamp, old).await;
+        }
         self.update_container("PUT", &parts, &target, update).await;
         Ok(response)
     }
 }
 
-fn post_delete_at(parts: &Parts, timestamp: Timestamp) -> Result<u64, Refusal> {
+/// None, or 0, is never.
+fn post_delete_at(parts: &Parts, timestamp: Timestamp) -> Result<Option<u64>, Refusal> {
     let bad = |reason: &str| Err(Refusal::BadRequest(reason.into()));
     let Some(value) = parts.headers.get("x-delete-at").filter(|v| !v.is_empty()) else {
-        return Ok(0);
+        return Ok(None);
     };
     let number = value
         .to_str()
@@ -155,8 +155,8 @@ fn post_delete_at(parts: &Parts, timestamp: Timestamp) -> Result<u64, Refusal> {
         return bad("Non-integer X-Delete-At");
     };
     match u64::try_from(number) {
-        Ok(0) => Ok(0),
-        Ok(at) if Timestamp::from_secs(at) >= timestamp => Ok(at),
+        Ok(0) => Ok(None),
+        Ok(at) if Timestamp::from_secs(at) >= timestamp => Ok(Some(at)),
         _ => bad("X-Delete-At in past"),
     }
 }

@@ -42,7 +42,7 @@ const SMALL: u64 = 64 << 10;
 const PLENTY: usize = 128;
 const LARGE_BATCH: usize = 1 << 20;
 /// With more blocks than this in use nothing is gathered while the disk writes.
-const CROWDED: usize = 512;
+const CROWDED: usize = 256;
 
 /// What a PUT was checked to be.
 struct Upload {
@@ -79,7 +79,7 @@ impl Upload {
 /// What was there before.
 #[derive(Default)]
 struct Existing {
-    delete_at: u64,
+    delete_at: Option<u64>,
 }
 
 impl Inner {
@@ -388,16 +388,14 @@ impl Inner {
         metadata: &Metadata,
         footers: &HeaderMap,
     ) -> Result<Response, Refusal> {
-        let new_delete_at = upload.delete_at.unwrap_or(0);
-        self.update_delete_at(
-            parts,
-            &upload.target,
-            upload.timestamp,
-            Some(metadata),
-            existing.delete_at,
-            new_delete_at,
-        )
-        .await;
+        let (target, timestamp, new) = (&upload.target, upload.timestamp, upload.delete_at);
+        if let Some(new) = new {
+            self.enqueue_expiry(parts, target, timestamp, metadata, new)
+                .await;
+        }
+        if let Some(old) = existing.delete_at.filter(|_| existing.delete_at != new) {
+            self.dequeue_expiry(parts, target, timestamp, old).await;
+        }
         let mut update = UpdateHeaders::new();
         for (header, name) in [
             ("x-size", "Content-Length"),
@@ -409,8 +407,7 @@ impl Inner {
         }
         let items = parts.headers.iter().chain(footers);
         update.apply_overrides(items.map(|(name, value)| (name.as_str(), value.as_bytes())));
-        self.update_container("PUT", parts, &upload.target, update)
-            .await;
+        self.update_container("PUT", parts, target, update).await;
         let mut response = standard(StatusCode::CREATED);
         let etag = metadata.get_str("ETag").unwrap_or("");
         set(response.headers_mut(), "etag", format!("\"{etag}\""));
@@ -486,8 +483,7 @@ fn check_existing(
             if if_none_match.is_some_and(|tags| EntityTags::parse(&tags).contains(etag)) {
                 return Ok(Err(Refusal::PreconditionFailed("")));
             }
-            let delete_at = open.info.metadata.get_str("X-Delete-At");
-            existing.delete_at = delete_at.and_then(|t| t.parse().ok()).unwrap_or(0);
+            existing.delete_at = open.info.metadata.delete_at();
             open.info.data_timestamp
         }
         Err(DiskError::Deleted { timestamp }) => timestamp,

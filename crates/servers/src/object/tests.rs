@@ -113,6 +113,14 @@ impl World {
         self.send("PUT", object, &headers, body).await
     }
 
+    /// An object of one byte, `x`.
+    async fn put_with(&self, object: &str, time: &str, more: &[&str]) -> Answer {
+        let time = format!("x-timestamp: {time}");
+        let mut headers = vec!["content-type: a/b", "content-length: 1", &time];
+        headers.extend(more);
+        self.send("PUT", object, &headers, "x").await
+    }
+
     async fn get(&self, object: &str, headers: &[&str]) -> Answer {
         self.send("GET", object, headers, Body::empty()).await
     }

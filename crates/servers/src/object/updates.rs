@@ -154,35 +154,28 @@ impl Inner {
         }));
     }
 
-    /// Keeps the expirer's queue in step: an entry for the new time, the old one's removed.
-    /// `metadata`: of the content, where there is some.
-    pub(super) async fn update_delete_at(
+    /// The expirer's queue no longer needs the entry for `delete_at`: the object now expires at
+    /// another time, or never.
+    pub(super) async fn dequeue_expiry(
         self: &Arc<Self>,
         parts: &Parts,
         target: &Target,
         timestamp: Timestamp,
-        metadata: Option<&Metadata>,
-        old: u64,
-        new: u64,
+        delete_at: u64,
     ) {
-        if is_replication(&parts.headers) {
+        let cleans = header(&parts.headers, "x-backend-clean-expiring-object-queue");
+        if is_replication(&parts.headers) || !cleans.is_none_or(is_true) {
             return;
         }
-        if let Some(metadata) = metadata.filter(|_| new != 0) {
-            self.enqueue_expiry(parts, target, timestamp, metadata, new)
-                .await;
-        }
-        let cleans = header(&parts.headers, "x-backend-clean-expiring-object-queue");
-        if old != 0 && old != new && cleans.is_none_or(is_true) {
-            let container = self.expirer_container(old, target.key.hash);
-            let headers = expirer_headers(parts, timestamp);
-            let update = self.expirer_update("DELETE", target, old, container, headers);
-            // The updater removes it; nobody waits for that.
-            self.send_update(target, update, None).await;
-        }
+        let container = self.expirer_container(delete_at, target.key.hash);
+        let headers = expirer_headers(parts, timestamp);
+        let update = self.expirer_update("DELETE", target, delete_at, container, headers);
+        // The updater removes it; nobody waits for that.
+        self.send_update(target, update, None).await;
     }
 
-    async fn enqueue_expiry(
+    /// An entry in the expirer's queue for `delete_at`. `metadata`: of the content.
+    pub(super) async fn enqueue_expiry(
         self: &Arc<Self>,
         parts: &Parts,
         target: &Target,
@@ -190,6 +183,9 @@ impl Inner {
         metadata: &Metadata,
         delete_at: u64,
     ) {
+        if is_replication(&parts.headers) {
+            return;
+        }
         // Only some of the object servers are asked to do it.
         let Some(hosts) = header(&parts.headers, "x-delete-at-host") else {
             return;

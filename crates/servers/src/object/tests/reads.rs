@@ -33,14 +33,8 @@ async fn conditions() {
     }
     assert_eq!(world.get("none", &["if-match: *"]).await.status, 412);
     // Another ETag, kept in metadata.
-    let time = format!("x-timestamp: {}", T[2]);
-    let headers = [
-        "content-type: a/b",
-        "content-length: 1",
-        &time,
-        "x-object-sysmeta-crypto-etag: theirs",
-    ];
-    world.send("PUT", "o", &headers, "x").await;
+    let etag = "x-object-sysmeta-crypto-etag: theirs";
+    world.put_with("o", T[2], &[etag]).await;
     let at = "x-backend-etag-is-at: x-none, x-object-sysmeta-crypto-etag";
     let get = world.get("o", &["if-none-match: theirs", at]).await;
     assert_eq!(get.status, 304);
@@ -140,14 +134,8 @@ async fn damage_is_given_once_to_who_checks_it_himself() {
 #[tokio::test]
 async fn expired_objects_are_not_found() {
     let world = world();
-    let time = format!("x-timestamp: {}", T[1]);
-    let headers = [
-        "content-type: a/b",
-        "content-length: 1",
-        &time,
-        "x-delete-after: 2",
-    ];
-    assert_eq!(world.send("PUT", "o", &headers, "x").await.status, 201);
+    let put = world.put_with("o", T[1], &["x-delete-after: 2"]).await;
+    assert_eq!(put.status, 201);
     let at = |time: &str| format!("x-timestamp: {time}");
     let get = world.get("o", &[&at(T[2])]).await;
     assert_eq!((get.status, get.header("x-delete-at")), (200, "4000000003"));

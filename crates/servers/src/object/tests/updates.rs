@@ -98,11 +98,7 @@ async fn overrides() {
     let world = world();
     let (one, seen) = world.container_server(201);
     let host = format!("x-container-host: {one}");
-    let time = format!("x-timestamp: {}", T[1]);
     let headers = [
-        "content-type: a/b",
-        "content-length: 1",
-        &time,
         &host,
         "x-container-device: sdx",
         "x-container-partition: 5",
@@ -111,7 +107,7 @@ async fn overrides() {
         "x-backend-container-update-override-size: 99",
         "x-backend-container-path: .shards_a/c-1",
     ];
-    assert_eq!(world.send("PUT", "o", &headers, "x").await.status, 201);
+    assert_eq!(world.put_with("o", T[1], &headers).await.status, 201);
     let seen = seen.lock().unwrap();
     assert_eq!(seen[0].uri().path(), "/sdx/5/.shards_a/c-1/o");
     assert_eq!(header(&seen[0], "x-etag"), "sysmeta");
@@ -124,17 +120,13 @@ async fn failed_updates_are_kept() {
     let (broken, _) = world.container_server(503);
     for (object, host) in [("o", broken.to_string()), ("p", "127.0.0.1:9".into())] {
         let host = format!("x-container-host: {host}");
-        let time = format!("x-timestamp: {}", T[1]);
         let headers = [
-            "content-type: a/b",
-            "content-length: 1",
-            &time,
             &host,
             "x-container-device: sdx",
             "x-container-partition: 5",
             "x-container-root-db-state: sharding",
         ];
-        assert_eq!(world.send("PUT", object, &headers, "x").await.status, 201);
+        assert_eq!(world.put_with(object, T[1], &headers).await.status, 201);
     }
     let mut pending = world.pending();
     pending.sort_by(|a, b| a.object.cmp(&b.object));
@@ -164,16 +156,12 @@ async fn slow_containers_are_not_waited_for() {
         }
     });
     world.backends.register_local(address, handler);
-    let time = format!("x-timestamp: {}", T[1]);
     let headers = [
-        "content-type: a/b",
-        "content-length: 1",
-        &time,
         "x-container-host: 127.0.0.1:9999",
         "x-container-device: sdx",
         "x-container-partition: 5",
     ];
-    assert_eq!(world.send("PUT", "o", &headers, "x").await.status, 201);
+    assert_eq!(world.put_with("o", T[1], &headers).await.status, 201);
     // The answer has left: what is still to be told must outlive this server.
     assert_eq!(world.pending().len(), 1);
     answered.send(()).unwrap();
@@ -190,19 +178,15 @@ async fn slow_containers_are_not_waited_for() {
 async fn the_expirers_queue() {
     let world = world();
     let (queue, seen) = world.container_server(201);
-    let time = format!("x-timestamp: {}", T[1]);
     let host = format!("x-delete-at-host: {queue}");
     let headers = [
-        "content-type: a/b",
-        "content-length: 1",
-        &time,
         "x-delete-at: 4000090000",
         &host,
         "x-delete-at-device: sdx",
         "x-delete-at-partition: 9",
         "x-delete-at-container: 4000060705",
     ];
-    assert_eq!(world.send("PUT", "o", &headers, "x").await.status, 201);
+    assert_eq!(world.put_with("o", T[1], &headers).await.status, 201);
     {
         let seen = seen.lock().unwrap();
         let path = "/sdx/9/.expiring_objects/4000060705/4000090000-a/c/o";
@@ -234,14 +218,8 @@ async fn the_expirers_queue() {
     let container = 4_000_060_800 - (hash % 100) as u64;
     assert_eq!(pending[0].container, container.to_string());
     // Without a host this server was not asked to queue anything.
-    let time = format!("x-timestamp: {}", T[3]);
-    let headers = [
-        "content-type: a/b",
-        "content-length: 1",
-        &time,
-        "x-delete-at: 4000090000",
-    ];
-    assert_eq!(world.send("PUT", "o", &headers, "x").await.status, 201);
+    let expires = "x-delete-at: 4000090000";
+    assert_eq!(world.put_with("o", T[3], &[expires]).await.status, 201);
     assert_eq!(world.pending().len(), 1);
 }
 
@@ -274,20 +252,14 @@ impl Machine for Failing {
 
 #[tokio::test]
 async fn what_failed_leaves_the_queues_entry() {
-    let put = format!("x-timestamp: {}", T[1]);
     let time = format!("x-timestamp: {}", T[2]);
-    let headers = [
-        "content-type: a/b",
-        "content-length: 1",
-        &put,
-        "x-delete-at: 4000090000",
-    ];
+    let expires = "x-delete-at: 4000090000";
     for (method, status) in [("POST", 202), ("DELETE", 204)] {
         // A disk that has failed takes nothing more.
         for fails in [true, false] {
             let disk = Arc::new(Failing::default());
             let world = world_on(Some(disk.clone()), |_| {});
-            assert_eq!(world.send("PUT", "o", &headers, "x").await.status, 201);
+            assert_eq!(world.put_with("o", T[1], &[expires]).await.status, 201);
             disk.0.store(fails, Ordering::Relaxed);
             let answer = world.send(method, "o", &[&time], "").await.status;
             let expected = if fails { (500, 0) } else { (status, 1) };
