@@ -8,7 +8,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = libmimalloc_sys::mi_option_use_numa_nodes - 1;
 /// Its own is a second: what a flood of requests leaves lies there until the next one, of another
 /// size, has taken as much again.
-const PURGE_DELAY_MS: std::ffi::c_long = 100;
+const PURGE_DELAY_MS: std::ffi::c_long = 10;
 
 /// Called once, at the start. `MIMALLOC_PURGE_DELAY` in the environment says otherwise.
 #[allow(unsafe_code)]

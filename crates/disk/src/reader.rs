@@ -75,7 +75,7 @@ impl ObjectReader {
             PageCache::StaysIfReadAgain => {
                 let (reads, read) = (&device.state.large_reads, (content.identity, range.start));
                 let is_again = reads.is_fresh(&read, READ_AGAIN);
-                reads.insert(read);
+                reads.insert(&read);
                 is_again
             }
             PageCache::Leaves => false,
@@ -193,7 +193,7 @@ impl ObjectReader {
             if is_last && let Some(md5) = md5.take() {
                 let md5 = xattr::hex(&md5.finalize().into());
                 if md5 == etag {
-                    disk.state.verified.insert(content.identity);
+                    disk.state.verified.insert(&content.identity);
                 } else {
                     let outcome = broken(format!("ETag {etag} and file's md5 {md5} do not match"));
                     let is_quarantined = matches!(outcome, Err(DiskError::Quarantined(_)));

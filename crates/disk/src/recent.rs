@@ -7,14 +7,18 @@
 //! of its attributes, moves the change time and so asks for a new check. Rot on the disk under
 //! an unchanged file is found at the next check after the interval, and by the auditor.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, Hash, RandomState};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash};
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::fs::Stat;
 
-const SHARDS: usize = 16;
+/// Places that a key may have.
+const WAYS: usize = 4;
+/// Of a place, for the second; the rest are the key's print.
+const SECOND_BITS: u32 = 24;
+const SECONDS: u64 = (1 << SECOND_BITS) - 1;
 
 /// One content of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,41 +51,58 @@ impl FileIdentity {
     }
 }
 
-/// When something was last done with each of so many files, or parts of them.
+/// When something was last done with each of so many files, or parts of them: eight bytes for
+/// each. A key is known by forty bits of its hash, and goes for four newer ones of the same place.
 pub(crate) struct Recent<K> {
-    shards: [Mutex<HashMap<K, Instant>>; SHARDS],
-    hasher: RandomState,
-    /// Of one shard; a full shard starts anew.
-    shard_entries: usize,
+    places: Box<[[AtomicU64; WAYS]]>,
+    started: Instant,
+    key: PhantomData<fn(K)>,
 }
 
-impl<K: Copy + Eq + Hash> Recent<K> {
+impl<K: Hash> Recent<K> {
     /// At most so many are remembered.
     pub(crate) fn new(entries: usize) -> Self {
+        let place = |_| std::array::from_fn(|_| AtomicU64::new(0));
         Recent {
-            shards: std::array::from_fn(|_| Mutex::default()),
-            hasher: RandomState::new(),
-            shard_entries: entries / SHARDS,
+            places: (0..entries.div_ceil(WAYS).max(1)).map(place).collect(),
+            started: Instant::now(),
+            key: PhantomData,
         }
     }
 
+    /// Whether it was done within `interval`, in whole seconds.
     pub(crate) fn is_fresh(&self, key: &K, interval: Duration) -> bool {
-        let at = self.shard(key).get(key).copied();
-        at.is_some_and(|at| at.elapsed() < interval)
+        let (place, print) = self.place(key);
+        let noted = place.iter().map(|entry| entry.load(Ordering::Relaxed));
+        let mut noted = noted.filter(|entry| entry & !SECONDS == print);
+        noted.any(|entry| self.age(entry) < interval.as_secs())
     }
 
-    pub(crate) fn insert(&self, key: K) {
-        let mut shard = self.shard(&key);
-        if shard.len() >= self.shard_entries && !shard.contains_key(&key) {
-            shard.clear();
+    pub(crate) fn insert(&self, key: &K) {
+        let (place, print) = self.place(key);
+        let age = |entry: &&AtomicU64| match entry.load(Ordering::Relaxed) {
+            entry if entry & !SECONDS == print => u64::MAX,
+            0 => u64::MAX - 1,
+            entry => self.age(entry),
+        };
+        if let Some(oldest) = place.iter().max_by_key(age) {
+            oldest.store(print | self.second(), Ordering::Relaxed);
         }
-        shard.insert(key, Instant::now());
     }
 
-    fn shard(&self, key: &K) -> MutexGuard<'_, HashMap<K, Instant>> {
-        let shard = self.hasher.hash_one(key) as usize % SHARDS;
-        let shard = self.shards[shard].lock();
-        shard.unwrap_or_else(PoisonError::into_inner)
+    fn place(&self, key: &K) -> (&[AtomicU64; WAYS], u64) {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
+        // A print of nought would look like an empty entry.
+        let print = (hash | 1 << SECOND_BITS) & !SECONDS;
+        (&self.places[hash as usize % self.places.len()], print)
+    }
+
+    fn second(&self) -> u64 {
+        self.started.elapsed().as_secs() & SECONDS
+    }
+
+    fn age(&self, entry: u64) -> u64 {
+        self.second().wrapping_sub(entry) & SECONDS
     }
 }
 
@@ -95,10 +116,10 @@ mod tests {
     fn a_changed_file_is_another() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let stat = || FileIdentity::of(&rustix::fs::stat(file.path()).unwrap());
-        let cache = Recent::new(SHARDS);
+        let cache = Recent::new(100);
         let hour = Duration::from_secs(3600);
         assert!(!cache.is_fresh(&stat(), hour));
-        cache.insert(stat());
+        cache.insert(&stat());
         assert!(cache.is_fresh(&stat(), hour));
         assert!(!cache.is_fresh(&stat(), Duration::ZERO));
         std::fs::write(file.path(), "x").unwrap();
@@ -106,13 +127,15 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_bounded() {
-        let recent = Recent::new(SHARDS);
-        for number in 0..1000 {
-            recent.insert(number);
-            assert!(recent.is_fresh(&number, Duration::from_secs(3600)));
+    fn a_full_place_forgets_one() {
+        let recent = Recent::new(WAYS);
+        let hour = Duration::from_secs(3600);
+        let fresh = |recent: &Recent<u32>| (0..9).filter(|n| recent.is_fresh(n, hour)).count();
+        for number in 0..9 {
+            recent.insert(&number);
+            recent.insert(&number);
+            assert!(recent.is_fresh(&number, hour));
+            assert_eq!(WAYS.min(number as usize + 1), fresh(&recent));
         }
-        let held: usize = recent.shards.iter().map(|s| s.lock().unwrap().len()).sum();
-        assert!(held <= SHARDS);
     }
 }

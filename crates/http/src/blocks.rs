@@ -7,13 +7,17 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_types::blocks::{Block, SIZE, is_aligned};
-use tokio::time::{Instant, timeout_at};
+use cairn_types::blocks::{self, Block, SIZE, is_aligned};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::body::{Body, BodyError};
 
 /// A block that is not full by then is handed on: whoever waits for it has a time limit too.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Whoever has a block may need more than that to go on.
+const PATIENCE_IN_A_CROWD: Duration = Duration::from_secs(1);
 
 /// Reads a body block by block.
 pub struct Blocks {
@@ -24,6 +28,20 @@ pub struct Blocks {
     has_ended: bool,
     /// How long nothing may come.
     timeout: Duration,
+    /// Told when the last block that was handed on is gone.
+    last: Option<oneshot::Receiver<()>>,
+}
+
+/// A block, and who is told when it is gone.
+struct Followed {
+    block: Block,
+    _gone: oneshot::Sender<()>,
+}
+
+impl AsRef<[u8]> for Followed {
+    fn as_ref(&self) -> &[u8] {
+        self.block.as_ref()
+    }
 }
 
 impl Blocks {
@@ -33,15 +51,17 @@ impl Blocks {
             rest: Bytes::new(),
             has_ended: false,
             timeout,
+            last: None,
         }
     }
 
     /// The next full block, or what there was at the end, or after a while; `None` at the end.
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        if self.rest.is_empty() && self.has_ended {
+            return None;
+        }
+        self.turn().await;
         if self.rest.is_empty() {
-            if self.has_ended {
-                return None;
-            }
             match self.body.next_chunk_within(self.timeout).await? {
                 Ok(piece) => self.rest = piece,
                 Err(error) => return Some(Err(error)),
@@ -73,7 +93,17 @@ impl Blocks {
                 Err(_) => break,
             }
         }
-        Ok(block.into_bytes())
+        let (gone, last) = oneshot::channel();
+        self.last = Some(last);
+        Ok(Bytes::from_owner(Followed { block, _gone: gone }))
+    }
+
+    /// While many blocks are in use, the next one waits until the last is gone.
+    async fn turn(&mut self) {
+        let last = self.last.take().filter(|_| blocks::are_crowded());
+        if let Some(gone) = last {
+            let _ = timeout(PATIENCE_IN_A_CROWD, gone).await;
+        }
     }
 }
 
@@ -110,6 +140,24 @@ mod tests {
         assert_eq!(lengths(pieces(&[1, 2, 3])).await, [6]);
         assert_eq!(lengths(pieces(&[SIZE - 1, 3, SIZE])).await, [SIZE, SIZE, 2]);
         assert_eq!(lengths(pieces(&[3 * SIZE])).await, [SIZE; 3]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn in_a_crowd_each_has_one_block() {
+        let mut blocks = pieces(&[4 * SIZE]);
+        let soon = Duration::from_millis(500);
+        let _two = (blocks.next().await, blocks.next().await);
+        let mut crowd = Vec::new();
+        while !blocks::are_crowded() {
+            crowd.push(Block::take());
+        }
+        let third = timeout(soon, blocks.next()).await;
+        assert!(third.is_err(), "the second is still there");
+        drop(_two);
+        let third = timeout(soon, blocks.next()).await;
+        assert!(third.is_ok());
+        // One who cannot go on without more is not left alone for long.
+        assert!(timeout(4 * soon, blocks.next()).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]

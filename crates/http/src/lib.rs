@@ -21,6 +21,7 @@ pub mod lines;
 pub mod metrics;
 pub mod own_thread;
 pub mod params;
+mod pieces;
 pub mod respond;
 pub mod serve;
 pub mod service;

@@ -21,6 +21,7 @@ use crate::context::Context;
 use crate::heads::Heads;
 use crate::interim::InterimSocket;
 use crate::metrics::Metrics;
+use crate::pieces::Pieces;
 use crate::respond;
 use crate::service::{Handler, Request, Response};
 
@@ -174,7 +175,7 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_MAX);
     let open = GaugeGuard::new(shared.metrics.connections(shared.options.server));
-    let (socket, interims) = InterimSocket::new(stream);
+    let (socket, interims) = InterimSocket::new(Pieces::new(stream));
     let (socket, due, names) = Heads::of_requests(socket);
     let activity = watch::Sender::new(Activity::default());
     let activity = &activity;

@@ -26,6 +26,14 @@ pub fn in_use() -> usize {
     IN_USE.load(Ordering::Relaxed)
 }
 
+/// With more blocks than this in use each upload has one at a time: 32 MB for all.
+const CROWD: usize = 256;
+
+/// Whether so many blocks are in use that nothing should be gathered ahead.
+pub fn are_crowded() -> bool {
+    in_use() >= CROWD
+}
+
 /// Whether these bytes lie in memory as a disk wants them; their length is another matter.
 pub fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().addr().is_multiple_of(ALIGN)

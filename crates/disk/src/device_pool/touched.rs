@@ -11,8 +11,10 @@ use std::time::{Duration, Instant};
 
 use cairn_types::ObjectHash;
 
+use crate::recent::Recent;
+
 /// Objects that are remembered: half a megabyte.
-const SLOTS: usize = 1 << 16;
+const OBJECTS: usize = 1 << 16;
 /// The kernel keeps for longer what was used so lately, unless memory is short.
 const LATELY: Duration = Duration::from_secs(60);
 /// A read from memory takes far less, a disk's more.
@@ -24,8 +26,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Which objects were touched lately, and whether the caller's own reads are worth it.
 pub(crate) struct Touched {
-    /// In each: 40 bits of a hash, and 24 of the second in which it was touched.
-    slots: Box<[AtomicU64]>,
+    objects: Recent<ObjectHash>,
     started: Instant,
     /// Quick reads that are still to come before the slow ones are forgiven.
     debt: AtomicU32,
@@ -38,7 +39,7 @@ pub(crate) struct Touched {
 impl Touched {
     pub(crate) fn new() -> Self {
         Touched {
-            slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            objects: Recent::new(OBJECTS),
             started: Instant::now(),
             debt: AtomicU32::new(0),
             paused_until: AtomicU64::new(0),
@@ -47,20 +48,13 @@ impl Touched {
     }
 
     pub(crate) fn mark(&self, hash: &ObjectHash) {
-        let (slot, print) = self.slot(hash);
-        slot.store(print << 24 | self.second(), Ordering::Relaxed);
+        self.objects.insert(hash);
     }
 
     /// Whether a caller may try to read it.
     pub(crate) fn may_read(&self, hash: &ObjectHash) -> bool {
-        if self.unsupported.load(Ordering::Relaxed) {
-            return false;
-        }
-        let (slot, print) = self.slot(hash);
-        let known = slot.load(Ordering::Relaxed);
-        let age = self.second().wrapping_sub(known) & 0xff_ffff;
-        known >> 24 == print
-            && age < LATELY.as_secs()
+        !self.unsupported.load(Ordering::Relaxed)
+            && self.objects.is_fresh(hash, LATELY)
             && self.milliseconds() >= self.paused_until.load(Ordering::Relaxed)
     }
 
@@ -85,17 +79,6 @@ impl Touched {
     /// No caller need try again.
     pub(crate) fn give_up(&self) {
         self.unsupported.store(true, Ordering::Relaxed);
-    }
-
-    fn slot(&self, hash: &ObjectHash) -> (&AtomicU64, u64) {
-        let [a, b, c, d, e, f, g, h, ..] = hash.0;
-        let bits = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-        // A print of nought would look like an empty slot.
-        (&self.slots[bits as usize % SLOTS], bits >> 24 | 1)
-    }
-
-    fn second(&self) -> u64 {
-        self.started.elapsed().as_secs() & 0xff_ffff
     }
 
     fn milliseconds(&self) -> u64 {

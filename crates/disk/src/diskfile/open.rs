@@ -403,7 +403,7 @@ impl DiskFileEngine {
                     info.etag()
                 )));
             }
-            disk.state.verified.insert(identity);
+            disk.state.verified.insert(&identity);
         }
         Ok(Content::Inline(bytes))
     }

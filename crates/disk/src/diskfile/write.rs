@@ -226,7 +226,7 @@ impl DiskFileEngine {
         Ok(published.end(move |published| {
             // Hashed on its way in: as good as a check.
             if let Some(identity) = published.identity.filter(|_| is_data) {
-                disk.state.verified.insert(identity);
+                disk.state.verified.insert(&identity);
             }
             if planted(&disk, &key, &file_name, &published) || !counts || published.is_new_dir {
                 return Step::Done(());

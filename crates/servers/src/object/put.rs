@@ -41,8 +41,6 @@ const SMALL: u64 = 64 << 10;
 /// Fewer blocks than this in use leave room for batches of [`LARGE_BATCH`] bytes.
 const PLENTY: usize = 128;
 const LARGE_BATCH: usize = 1 << 20;
-/// With more blocks than this in use nothing is gathered while the disk writes.
-const CROWDED: usize = 256;
 
 /// What a PUT was checked to be.
 struct Upload {
@@ -319,7 +317,7 @@ impl Inner {
             let chunks = std::mem::take(&mut batch);
             let writing = staged.write(chunks);
             // Both at once: the disk takes one batch while the next one comes.
-            if !is_over && blocks::in_use() < CROWDED {
+            if !is_over && !blocks::are_crowded() {
                 let gathering = self.gather(body, deadline, &mut is_over);
                 let (written, gathered) = tokio::join!(writing, gathering);
                 staged.writer = Some(written?);
@@ -337,8 +335,8 @@ impl Inner {
         Ok(staged)
     }
 
-    /// Chunks of about `network_chunk_size` bytes together, or more while there is memory enough;
-    /// none at the end.
+    /// Chunks of about `network_chunk_size` bytes together, or more while there is memory enough,
+    /// or a block where there is not: its sender may wait until it is gone. None at the end.
     async fn gather(
         &self,
         body: &mut Content,
@@ -347,9 +345,7 @@ impl Inner {
     ) -> Result<Vec<Bytes>, Refusal> {
         let mut chunks = Vec::new();
         let mut bytes = 0;
-        while bytes < self.config.network_chunk_size
-            || (bytes < LARGE_BATCH && blocks::in_use() < PLENTY)
-        {
+        while bytes < self.batch_size() {
             if Instant::now() > deadline {
                 return Err(Refusal::SlowUpload);
             }
@@ -362,6 +358,15 @@ impl Inner {
             chunks.push(chunk);
         }
         Ok(chunks)
+    }
+
+    fn batch_size(&self) -> usize {
+        let size = self.config.network_chunk_size;
+        match blocks::in_use() {
+            ..PLENTY => size.max(LARGE_BATCH),
+            _ if blocks::are_crowded() => size.min(blocks::SIZE),
+            _ => size,
+        }
     }
 
     /// The metadata that the request itself tells.
