@@ -237,7 +237,7 @@ pub fn format_account_acl(map: &Map<String, Value>) -> String {
     to_ascii(&format!("{{{}}}", items.join(",")))
 }
 
-/// JSON text with everything beyond ASCII as `\uXXXX`.
+/// JSON text with everything beyond ASCII escaped (`\u00e9`).
 pub fn to_ascii(json: &str) -> String {
     if json.is_ascii() {
         return json.to_owned();

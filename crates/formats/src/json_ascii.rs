@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// Characters outside ASCII become `\uXXXX`, in pairs where one is not enough.
+/// Characters outside ASCII become `\u` and four hexadecimal digits, twice where once is not enough.
 pub fn to_string(value: &Value) -> String {
     let text = value.to_string();
     if text.is_ascii() {

@@ -146,18 +146,23 @@ mod tests {
     async fn in_a_crowd_each_has_one_block() {
         let mut blocks = pieces(&[4 * SIZE]);
         let soon = Duration::from_millis(500);
-        let _two = (blocks.next().await, blocks.next().await);
+        let first_two = (blocks.next().await, blocks.next().await);
         let mut crowd = Vec::new();
         while !blocks::are_crowded() {
             crowd.push(Block::take());
         }
-        let third = timeout(soon, blocks.next()).await;
-        assert!(third.is_err(), "the second is still there");
-        drop(_two);
-        let third = timeout(soon, blocks.next()).await;
-        assert!(third.is_ok());
+        // In the places of the two, when they have gone.
+        crowd.extend([Block::take(), Block::take()]);
+        let mut third = Box::pin(blocks.next());
+        assert!(timeout(soon, &mut third).await.is_err());
+        let dropped = Instant::now();
+        drop(first_two);
+        let third = third.await;
+        assert_eq!(dropped.elapsed(), Duration::ZERO);
         // One who cannot go on without more is not left alone for long.
-        assert!(timeout(4 * soon, blocks.next()).await.is_ok());
+        let (asked, _fourth) = (Instant::now(), blocks.next().await);
+        assert_eq!(asked.elapsed(), PATIENCE_IN_A_CROWD);
+        drop(third);
     }
 
     #[tokio::test(start_paused = true)]

@@ -175,7 +175,9 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_MAX);
     let open = GaugeGuard::new(shared.metrics.connections(shared.options.server));
-    let (socket, interims) = InterimSocket::new(Pieces::new(stream));
+    let (reader, writer) = stream.into_split();
+    let socket = tokio::io::join(Pieces::new(reader), writer);
+    let (socket, interims) = InterimSocket::new(socket);
     let (socket, due, names) = Heads::of_requests(socket);
     let activity = watch::Sender::new(Activity::default());
     let activity = &activity;

@@ -1,7 +1,8 @@
 //! JSON strings in pure ASCII, as Python's `json.dumps` writes them: Swift's metadata column and
 //! its listings look like this.
 
-/// Appends `text` with quotes around it; what is not printable ASCII becomes `\uXXXX`.
+/// Appends `text` with quotes around it; what is not printable ASCII is escaped
+/// (`\u00e9`).
 pub fn push_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let mut plain_from = 0;

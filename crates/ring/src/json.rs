@@ -1,5 +1,5 @@
 //! The few pieces of JSON text that ring files need byte for byte as Python writes them: ASCII
-//! only, everything else as `\uXXXX` (surrogate pairs above U+FFFF).
+//! only, everything else escaped, as `\u00e9` (surrogate pairs above U+FFFF).
 
 /// Appends `text` as a quoted ASCII JSON string.
 pub(crate) fn push_string(out: &mut String, text: &str) {

@@ -64,7 +64,7 @@ pub(super) fn unquote(line: &[u8]) -> Result<Vec<u8>, PickleError> {
     Ok(out)
 }
 
-/// Protocol 0's unicode: latin-1 with `\uXXXX` and `\UXXXXXXXX`.
+/// Protocol 0's unicode: latin-1 with escapes of four (`\u`) and eight (`\U`) hexadecimal digits.
 pub(super) fn raw_unicode_escape(line: &[u8]) -> Result<String, PickleError> {
     let mut out = String::with_capacity(line.len());
     let mut rest = line;
