@@ -4,6 +4,7 @@
 //! [`clean_acl`] is what a server does before it stores a list, [`Acl::parse`] what it does to
 //! decide; a list is only as strict as these two agree to be.
 
+use cairn_types::json_text::to_ascii;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
@@ -234,25 +235,7 @@ pub fn format_account_acl(map: &Map<String, Value>) -> String {
         .iter()
         .map(|key| format!("{}:{}", Value::from(key.as_str()), map[key.as_str()]))
         .collect();
-    to_ascii(&format!("{{{}}}", items.join(",")))
-}
-
-/// JSON text with everything beyond ASCII escaped (`\u00e9`).
-pub fn to_ascii(json: &str) -> String {
-    if json.is_ascii() {
-        return json.to_owned();
-    }
-    let mut out = String::with_capacity(json.len() + 16);
-    for c in json.chars() {
-        if c.is_ascii() {
-            out.push(c);
-        } else {
-            for unit in c.encode_utf16(&mut [0; 2]) {
-                out.push_str(&format!("\\u{unit:04x}"));
-            }
-        }
-    }
-    out
+    to_ascii(format!("{{{}}}", items.join(",")))
 }
 
 /// What is wrong with a client's `X-Account-Access-Control`, in words for the client.
@@ -260,7 +243,7 @@ pub fn check_account_acl(text: &str) -> Result<(), String> {
     let Some(map) = parse_account_acl(text) else {
         return Err(format!("Syntax error in input ({})", repr(text)));
     };
-    let shown = |key: &str| to_ascii(&Value::from(key).to_string());
+    let shown = |key: &str| to_ascii(Value::from(key).to_string());
     if let Some(unknown) = map.keys().find(|k| !ACCOUNT_KEYS.contains(&k.as_str())) {
         return Err(format!("Key {} not recognized", shown(unknown)));
     }

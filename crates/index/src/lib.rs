@@ -26,7 +26,6 @@ mod files;
 mod gate;
 mod handle;
 pub mod inspect;
-pub mod json_text;
 mod key;
 pub mod listing;
 mod logged;

@@ -6,8 +6,8 @@
 use serde::de::{Deserializer as _, MapAccess, Visitor};
 use thiserror::Error;
 
-use crate::json_text;
 use crate::{IndexError, Result};
+use cairn_types::json_text;
 
 /// Metadata in the order of the column: name, value, the time it was set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

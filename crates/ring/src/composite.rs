@@ -12,13 +12,13 @@ use std::fs;
 use std::path::{Path, PathBuf, absolute};
 use std::sync::Arc;
 
+use cairn_types::json_text::quoted;
 use serde::Deserialize;
 
 use crate::builder::{BuilderError, RingBuilder, id_bytes_for};
 use crate::data::{FormatVersion, RingData, Row};
 use crate::error::RingError;
 use crate::files::{io_error, write_atomically};
-use crate::json::push_string;
 
 const SERIALIZATION_VERSION: u32 = 1;
 
@@ -155,18 +155,18 @@ impl CompositeBuilder {
                 text,
                 "{comma}{{\"version\": {version}, \"replicas\": {replicas}, \"id\": "
             );
-            push_string(&mut text, id);
+            text.push_str(&quoted(id));
             text.push('}');
         }
         text.push_str("], \"component_builder_files\": {");
         for (i, (id, file)) in self.files().enumerate() {
             text.push_str(if i > 0 { ", " } else { "" });
-            push_string(&mut text, id);
+            text.push_str(&quoted(id));
             text.push_str(": ");
-            push_string(&mut text, &file.to_string_lossy());
+            text.push_str(&quoted(&file.to_string_lossy()));
         }
         let _ = write!(text, "}}, \"version\": {}, \"saved_path\": ", self.version);
-        push_string(&mut text, &absolute_path(path).to_string_lossy());
+        text.push_str(&quoted(&absolute_path(path).to_string_lossy()));
         let _ = write!(
             text,
             ", \"serialization_version\": {SERIALIZATION_VERSION}}}"
@@ -180,9 +180,9 @@ impl CompositeBuilder {
         let files: BTreeMap<&str, &PathBuf> = self.files().collect();
         for (i, (id, file)) in files.into_iter().enumerate() {
             text.push_str(if i > 0 { ",\n        " } else { "\n        " });
-            push_string(&mut text, id);
+            text.push_str(&quoted(id));
             text.push_str(": ");
-            push_string(&mut text, &file.to_string_lossy());
+            text.push_str(&quoted(&file.to_string_lossy()));
         }
         text.push_str("\n    },\n    \"components\": [");
         for (i, component) in self.components.iter().enumerate() {
@@ -193,7 +193,7 @@ impl CompositeBuilder {
             } = component;
             text.push_str(if i > 0 { ",\n        {" } else { "\n        {" });
             text.push_str("\n            \"id\": ");
-            push_string(&mut text, id);
+            text.push_str(&quoted(id));
             let _ = write!(
                 text,
                 ",\n            \"replicas\": {replicas},\n            \"version\": {version}\n        }}"

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::json;
+use cairn_types::json_text::quoted;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(from = "RawDevice")]
@@ -74,16 +74,16 @@ impl Device {
     /// Appends the JSON object, keys sorted, spaced as Python's `json.dumps` does.
     pub(crate) fn write_json(&self, out: &mut String) {
         out.push_str("{\"device\": ");
-        json::push_string(out, &self.device);
+        out.push_str(&quoted(&self.device));
         out.push_str(&format!(", \"id\": {}, \"ip\": ", self.id));
-        json::push_string(out, &self.ip);
+        out.push_str(&quoted(&self.ip));
         out.push_str(", \"meta\": ");
-        json::push_string(out, &self.meta);
+        out.push_str(&quoted(&self.meta));
         out.push_str(&format!(
             ", \"port\": {}, \"region\": {}, \"replication_ip\": ",
             self.port, self.region
         ));
-        json::push_string(out, &self.replication_ip);
+        out.push_str(&quoted(&self.replication_ip));
         out.push_str(&format!(
             ", \"replication_port\": {}, \"weight\": {:?}, \"zone\": {}}}",
             self.replication_port, self.weight, self.zone

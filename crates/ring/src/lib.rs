@@ -19,7 +19,6 @@ mod device;
 mod error;
 mod files;
 mod handoffs;
-mod json;
 mod lookup;
 mod python_random;
 mod read;

@@ -10,10 +10,10 @@ use bytes::Bytes;
 use cairn_http::params::{NotUtf8, Params};
 use cairn_http::{Body, BodyError};
 use cairn_index::content_type::extract_swift_bytes;
-use cairn_index::json_text::push_string;
 use cairn_index::{
     ContainerEntry, IndexError, ListCursor, ListEntry, ListPage, ListQuery, ObjectEntry,
 };
+use cairn_types::json_text::push_string;
 use cairn_types::{PolicyIndex, PolicySet};
 use futures_util::stream;
 use http::{HeaderMap, header};

@@ -1,5 +1,33 @@
-//! JSON strings in pure ASCII, as Python's `json.dumps` writes them: Swift's metadata column and
-//! its listings look like this.
+//! JSON strings in pure ASCII, byte for byte as Python's `json.dumps` writes them: Swift's metadata
+//! column, its listings and its ring files look like this.
+
+use std::fmt::Write as _;
+
+/// What is in `json` beyond ASCII escaped: `\u00e9`, in pairs above U+FFFF. Such characters stand
+/// in strings only, where an escape may replace them.
+pub fn to_ascii(json: String) -> String {
+    if json.is_ascii() {
+        return json;
+    }
+    let mut ascii = String::with_capacity(json.len() * 2);
+    for c in json.chars() {
+        if c.is_ascii() {
+            ascii.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            let _ = write!(ascii, "\\u{unit:04x}");
+        }
+    }
+    ascii
+}
+
+/// `text` with quotes around it, escaped as [`push_string`] does.
+pub fn quoted(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len() + 2);
+    push_string(&mut out, text);
+    String::from_utf8_lossy(&out).into_owned()
+}
 
 /// Appends `text` with quotes around it; what is not printable ASCII is escaped
 /// (`\u00e9`).
@@ -55,6 +83,16 @@ mod tests {
             let mut out = Vec::new();
             push_string(&mut out, text);
             assert_eq!(String::from_utf8_lossy(&out), json);
+            assert_eq!(quoted(text), json);
         }
+    }
+
+    #[test]
+    fn only_what_is_beyond_ascii_is_escaped() {
+        assert_eq!(to_ascii("{\"a\\n\": 1}".into()), "{\"a\\n\": 1}");
+        assert_eq!(
+            to_ascii("[\"é😀\\n\"]".into()),
+            r#"["\u00e9\ud83d\ude00\n"]"#
+        );
     }
 }
