@@ -15,7 +15,8 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
 /// Makes commits durable: called with a file of the databases' file system (the first commit's
 /// pending file, or its database's folder), how many commits there are, and a way to sync them
-/// alone. Returns when they are on disk, by that way or by one shared with others.
+/// alone. Returns when they are on disk, by that way or by one shared with others; by that way
+/// where the number is 0, which nobody waits for.
 pub type CommitSync =
     Arc<dyn Fn(&File, usize, &dyn Fn() -> io::Result<()>) -> io::Result<()> + Send + Sync>;
 

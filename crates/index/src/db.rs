@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
@@ -31,6 +31,9 @@ pub(crate) type Writer<'a> = parking_lot::MutexGuard<'a, Option<Connection>>;
 
 /// A reader waits so long for what is pending to be merged; Swift's servers give it 0.1 seconds.
 const READER_PATIENCE: Duration = Duration::from_secs(1);
+
+/// So long a batch waits for more: a fraction of what a sync takes.
+const GATHER_MAX: Duration = Duration::from_micros(100);
 
 /// Read connections kept per database; more are opened when more read at once.
 const READERS_KEPT: usize = 2;
@@ -56,6 +59,8 @@ pub(crate) struct Db {
     pub(crate) key: DbKey,
     pub(crate) last_used: Mutex<Instant>,
     pub(crate) queue: Mutex<Queue>,
+    /// Told when the queue is gathered.
+    pub(crate) gathered: Condvar,
     /// Held while a batch is written, and while the database is opened.
     writer: parking_lot::Mutex<Option<Connection>>,
     shared: Mutex<Shared>,
@@ -71,6 +76,17 @@ pub(crate) struct Queue {
     pub(crate) updates: VecDeque<Box<dyn Update>>,
     /// A thread has been asked to empty it.
     pub(crate) draining: bool,
+    /// How many updates the last two batches had.
+    last: [usize; 2],
+    /// A thread waits for so many.
+    awaited: Option<usize>,
+}
+
+impl Queue {
+    pub(crate) fn is_gathered(&self) -> bool {
+        self.awaited
+            .is_some_and(|count| self.updates.len() >= count)
+    }
 }
 
 #[derive(Default)]
@@ -106,6 +122,7 @@ impl Db {
             key,
             last_used: Mutex::new(Instant::now()),
             queue: Mutex::default(),
+            gathered: Condvar::new(),
             writer: parking_lot::Mutex::default(),
             shared: Mutex::default(),
             gate: Gate::default(),
@@ -121,6 +138,11 @@ impl Db {
             batch::set_triggers(conn, true)?;
         }
         Ok(writer)
+    }
+
+    /// As [`Db::writer`], for who only merges rows.
+    pub(crate) fn row_writer(&self) -> Writer<'_> {
+        self.writer.lock()
     }
 
     /// The next who needs it opens it again.
@@ -198,11 +220,28 @@ impl Db {
         }
     }
 
+    /// Waits a moment for as many updates as came lately. Their clients were all told at once and
+    /// come back at about the same time: a sync that begins with the first of them makes the
+    /// others wait for two.
+    pub(crate) fn gather(&self) {
+        let mut queue = lock(&self.queue);
+        let count = queue.last.iter().sum::<usize>() / 2;
+        if queue.updates.len() < count {
+            queue.awaited = Some(count);
+            let gathered = self
+                .gathered
+                .wait_timeout_while(queue, GATHER_MAX, |queue| !queue.is_gathered());
+            queue = gathered.unwrap_or_else(PoisonError::into_inner).0;
+            queue.awaited = None;
+        }
+    }
+
     /// Makes one transaction of what is queued.
     pub(crate) fn drain(&self, config: &IndexConfig) {
         let batch: Vec<_> = {
             let mut queue = lock(&self.queue);
             let count = queue.updates.len().min(config.batch_max.max(1));
+            queue.last = [queue.last[1], count];
             queue.updates.drain(..count).collect()
         };
         if catch_unwind(AssertUnwindSafe(|| self.write(config, batch))).is_err() {
@@ -220,24 +259,18 @@ impl Db {
     }
 
     fn write(&self, config: &IndexConfig, batch: Vec<Box<dyn Update>>) {
-        let mut writer = self.writer.lock();
-        let device = config.devices.join(&*self.key.device);
-        let mut ready = VecDeque::with_capacity(batch.len());
-        // Neighbours mostly ask the same.
-        let mut last: Option<(DriveCheck, Result<()>)> = None;
-        for update in batch {
-            let asked = update.check();
-            let outcome = match &last {
-                Some((check, outcome)) if *check == asked => outcome.clone(),
-                _ => asked.check(&device),
-            };
-            last = Some((asked, outcome.clone()));
-            match outcome {
-                Ok(()) => ready.push_back(update),
-                Err(error) => update.finish(Err(error)),
-            }
-        }
-        let mut batch = ready;
+        let mut batch = self.with_device(config, batch);
+        let mut writer = match self.writer.try_lock() {
+            Some(writer) => writer,
+            None => match self.log_beside(config, batch) {
+                None => return,
+                Some(left) => {
+                    batch = left;
+                    self.writer.lock()
+                }
+            },
+        };
+        let mut batch = VecDeque::from(batch);
         while !batch.is_empty() {
             let opened = match self.open(config, &mut writer) {
                 Ok(opened) => opened,
@@ -271,6 +304,44 @@ impl Db {
             if failed.is_some_and(|error| error.spoils_connection()) || !conn.is_autocommit() {
                 self.forget(&mut writer);
             }
+        }
+    }
+
+    /// Those whose device is as they ask; others are told.
+    fn with_device(
+        &self,
+        config: &IndexConfig,
+        batch: Vec<Box<dyn Update>>,
+    ) -> Vec<Box<dyn Update>> {
+        let device = config.devices.join(&*self.key.device);
+        let mut ready = Vec::with_capacity(batch.len());
+        // Neighbours mostly ask the same.
+        let mut last: Option<(DriveCheck, Result<()>)> = None;
+        for update in batch {
+            let asked = update.check();
+            let outcome = match &last {
+                Some((check, outcome)) if *check == asked => outcome.clone(),
+                _ => asked.check(&device),
+            };
+            last = Some((asked, outcome.clone()));
+            match outcome {
+                Ok(()) => ready.push(update),
+                Err(error) => update.finish(Err(error)),
+            }
+        }
+        ready
+    }
+
+    /// Logs the updates while another thread merges; or gives them back.
+    fn log_beside(
+        &self,
+        config: &IndexConfig,
+        batch: Vec<Box<dyn Update>>,
+    ) -> Option<Vec<Box<dyn Update>>> {
+        match self.still_open(config) {
+            Ok(Some(opened)) => self.log_rows_beside(config, &opened, batch),
+            // Told by those who may write.
+            _ => Some(batch),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Commits whose sync is still to come. A write thread makes the transactions of all databases that
 //! wait for it, then syncs once for all of them, and only then tells those who wait.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -35,6 +35,17 @@ type Then = Box<dyn FnOnce()>;
 thread_local! {
     static COMMITS: RefCell<Vec<Commit>> = const { RefCell::new(Vec::new()) };
     static THEN: RefCell<Vec<Then>> = const { RefCell::new(Vec::new()) };
+    static IS_ALONE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Says whether the job that comes is this thread's only one before the next [`flush`], with
+/// others that may bring more meanwhile.
+pub(crate) fn set_alone(is_alone: bool) {
+    IS_ALONE.set(is_alone);
+}
+
+pub(crate) fn is_alone() -> bool {
+    IS_ALONE.get()
 }
 
 /// Tells those who wait for a commit at this thread's next [`flush`].
@@ -49,15 +60,18 @@ pub(crate) fn then(f: Then) {
 
 /// Syncs what this thread has committed, and tells everyone.
 pub(crate) fn flush() {
-    tell_all(COMMITS.take());
+    let commits = COMMITS.take();
+    let synced = commits
+        .first()
+        .map_or(Ok(()), |first| sync(first, &commits));
+    // Another thread may go on meanwhile.
     THEN.take().into_iter().for_each(|then| then());
+    tell_all(commits, &synced);
 }
 
-fn tell_all(commits: Vec<Commit>) {
-    let Some(first) = commits.first() else { return };
-    let synced = sync(first, &commits);
+fn tell_all(commits: Vec<Commit>, synced: &io::Result<()>) {
     for commit in commits {
-        let outcome = match &synced {
+        let outcome = match synced {
             Ok(()) => {
                 let (CommitLog::Wal(is_named) | CommitLog::Pending(_, is_named)) = &commit.log;
                 is_named.store(true, Ordering::Release);
@@ -130,15 +144,20 @@ fn sync_wal(file: &Path, is_named: &AtomicBool) -> io::Result<()> {
 }
 
 /// As `Commit::weight`, of hundreds of rows.
-const ROWS_WEIGHT: usize = 8;
+pub(crate) const ROWS_WEIGHT: usize = 8;
 
 /// Syncs what has been committed to an exclusive database at once.
-pub(crate) fn sync_now(config: &IndexConfig, file: &Path, is_named: &AtomicBool) -> Result<()> {
+pub(crate) fn sync_now(
+    config: &IndexConfig,
+    file: &Path,
+    weight: usize,
+    is_named: &AtomicBool,
+) -> Result<()> {
     if Plant::PendingTooSoon.is_on() {
         return Ok(());
     }
     File::open(file.parent().unwrap_or(file))
-        .and_then(|folder| (config.commit_sync)(&folder, ROWS_WEIGHT, &|| sync_wal(file, is_named)))
+        .and_then(|folder| (config.commit_sync)(&folder, weight, &|| sync_wal(file, is_named)))
         .map_err(|error| IndexError::io(file, error))?;
     is_named.store(true, Ordering::Release);
     Ok(())

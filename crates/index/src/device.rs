@@ -1,6 +1,7 @@
 //! The threads of one device. Two lanes, one for reading and one for writing, each with its own
 //! bounded queue: a device that hangs fills its own queues and nothing else, and reads do not
-//! wait behind syncs.
+//! wait behind syncs. A third has one thread that merges what busy databases have logged, one
+//! job for each of them.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,6 +19,7 @@ pub(crate) type Job = Box<dyn FnOnce() + Send>;
 pub(crate) struct Device {
     pub(crate) read: Arc<Lane>,
     pub(crate) write: Arc<Lane>,
+    pub(crate) merge: Arc<Lane>,
 }
 
 impl Device {
@@ -36,12 +38,14 @@ impl Device {
         Device {
             read: lane("ixr", config.read_threads, 1),
             write: lane("ixw", config.write_threads, JOBS_AT_ONCE),
+            merge: lane("ixm", 1, 1),
         }
     }
 
     pub(crate) fn close(&self) {
         self.read.close();
         self.write.close();
+        self.merge.close();
     }
 }
 
@@ -146,7 +150,9 @@ impl Lane {
             if !state.jobs.is_empty() {
                 let count = state.jobs.len().min(self.at_once);
                 let jobs: Vec<Job> = state.jobs.drain(..count).collect();
+                let is_alone = count == 1 && state.jobs.is_empty();
                 drop(state);
+                deferred::set_alone(is_alone);
                 for job in jobs {
                     self.run(job);
                 }

@@ -5,6 +5,9 @@
 //! so that nobody sees it without them; who changes anything else has the log cleared first, so
 //! that it never holds a row from before a deletion or a reclaim. A log that is left with entries
 //! (the process was killed) is merged when the database is opened.
+//!
+//! Merging only adds rows: while it is done to an exclusive database, others may be logged beside
+//! it, without the right to write.
 
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
@@ -22,10 +25,17 @@ use crate::{ObjectRow, Result};
 /// Rows that come so soon after others are logged. 10 microseconds each.
 const BUSY_TICKS: u64 = 10_000;
 
+/// The weight of a sync that nobody waits for.
+const UNAWAITED: usize = 0;
+
 /// The log of an open database.
 #[derive(Default)]
 pub(crate) struct Logged {
     log: Option<Log>,
+    /// Who has the right to write is merging rows, and does nothing else: others may be logged.
+    is_merging: bool,
+    /// A half of the log has become full, and nobody merges it yet.
+    is_to_be_merged: bool,
     /// When rows came last.
     last_rows: Option<Timestamp>,
 }
@@ -39,6 +49,17 @@ impl Logged {
             since.is_some_and(|ticks| ticks < BUSY_TICKS)
         });
         is_busy || self.log.as_ref().is_some_and(|log| !log.is_empty())
+    }
+}
+
+type Updates = Vec<Box<dyn Update>>;
+
+/// As long as it lives, rows may be logged by those who have no right to write.
+struct Merging<'d>(&'d Db);
+
+impl Drop for Merging<'_> {
+    fn drop(&mut self) {
+        self.0.logged().is_merging = false;
     }
 }
 
@@ -60,30 +81,62 @@ impl Db {
         config: &IndexConfig,
         conn: &Connection,
         opened: &Opened,
-        mut updates: Vec<Box<dyn Update>>,
-    ) -> Option<Vec<Box<dyn Update>>> {
-        let is_rows = |update: &mut Box<dyn Update>| update.object_rows().is_some();
-        if !opened.schema.known_triggers || !updates.iter_mut().all(is_rows) {
+        mut updates: Updates,
+    ) -> Option<Updates> {
+        if !opened.schema.known_triggers || !are_rows(&mut updates) {
             return Some(updates);
         }
         let mut logged = self.logged();
         if !logged.is_for_rows(config.now()) {
             return Some(updates);
         }
-        let rows = updates.iter_mut().filter_map(|update| update.object_rows());
-        let text = pending::entries(rows.flat_map(|rows| rows.iter()));
+        let text = entries(&mut updates);
         match self.append(config, conn, opened, &mut logged, &text) {
-            Ok(true) => {}
-            Ok(false) => return Some(updates),
+            Ok(true) => self.commit_logged(config, opened, &mut logged, updates),
+            Ok(false) => Some(updates),
             Err(error) => {
                 tracing::warn!(path = %opened.file.display(), %error, "a row was not logged");
                 if logged.log.take().is_some_and(|log| !log.is_empty()) {
                     // What it has is merged when the database is opened anew: at once.
                     self.open_anew();
                 }
-                return Some(updates);
+                Some(updates)
             }
         }
+    }
+
+    /// As [`Db::log_rows`], for a caller without the right to write: beside a merge.
+    pub(crate) fn log_rows_beside(
+        &self,
+        config: &IndexConfig,
+        opened: &Opened,
+        mut updates: Updates,
+    ) -> Option<Updates> {
+        if !config.exclusive || !opened.schema.known_triggers || !are_rows(&mut updates) {
+            return Some(updates);
+        }
+        let mut logged = self.logged();
+        let is_merging = logged.is_merging;
+        let Some(log) = logged.log.as_mut().filter(|_| is_merging) else {
+            return Some(updates);
+        };
+        let text = entries(&mut updates);
+        // What fails here is seen, and told, by those who may write.
+        if !log.has_room(text.len()) || !log.append(&text).unwrap_or(false) {
+            return Some(updates);
+        }
+        logged.last_rows = Some(config.now());
+        self.commit_logged(config, opened, &mut logged, updates)
+    }
+
+    /// The updates are entries of the log now: those who wait for them hear of its sync.
+    fn commit_logged(
+        &self,
+        config: &IndexConfig,
+        opened: &Opened,
+        logged: &mut Logged,
+        mut updates: Updates,
+    ) -> Option<Updates> {
         let log = logged.log.as_mut()?;
         for update in &mut updates {
             if let Some(rows) = update.object_rows() {
@@ -110,7 +163,9 @@ impl Db {
         text: &str,
     ) -> Result<bool> {
         let has_room = logged.log.as_ref().map(|log| log.has_room(text.len()));
-        if has_room != Some(true) {
+        if has_room == Some(false) && logged.log.as_mut().is_some_and(Log::turn) {
+            logged.is_to_be_merged = true;
+        } else if has_room != Some(true) {
             self.settle(config, conn, opened, logged)?;
         }
         let log = match &mut logged.log {
@@ -151,9 +206,10 @@ impl Db {
             let broker = self.broker(config, conn, opened.schema, false);
             let ours = logged.log.as_ref().map(Log::ours);
             pending::merge_pending(broker, &opened.file, Some(&self.gate), ours)?;
-        } else if logged.log.as_ref().is_some_and(|log| !log.is_empty()) {
-            self.merge_logged(config, conn, opened, logged)?;
-            deferred::sync_now(config, &opened.file, &opened.log_is_named)?;
+        } else if let Some(log) = logged.log.as_mut().filter(|log| !log.is_empty()) {
+            self.merge(config, conn, opened, log.take_rows())?;
+            let (weight, is_named) = (deferred::ROWS_WEIGHT, &opened.log_is_named);
+            deferred::sync_now(config, &opened.file, weight, is_named)?;
         }
         if let Some(log) = &mut logged.log {
             log.clear(config)?;
@@ -169,23 +225,79 @@ impl Db {
         conn: &Connection,
         opened: &Opened,
     ) -> Result<()> {
-        self.merge_logged(config, conn, opened, &mut self.logged())
+        let (merging, rows) = {
+            let mut logged = self.logged();
+            let rows = logged.log.as_mut().map(Log::take_rows);
+            logged.is_merging = true;
+            (Merging(self), rows.unwrap_or_default())
+        };
+        self.merge(config, conn, opened, rows)?;
+        self.set_shown();
+        drop(merging);
+        Ok(())
     }
 
-    fn merge_logged(
+    /// What was taken from the log is merged.
+    fn set_shown(&self) {
+        let logged = self.logged();
+        let has_rows = logged.log.as_ref().is_some_and(Log::has_rows);
+        self.is_behind.store(has_rows, Ordering::Release);
+    }
+
+    /// Is a half of the log to be merged? Says so once.
+    pub(crate) fn is_half_full(&self) -> bool {
+        std::mem::take(&mut self.logged().is_to_be_merged)
+    }
+
+    /// Merges the half of an exclusive database's log that is full, on disk, and clears it.
+    pub(crate) fn merge_half(&self, config: &IndexConfig) -> Result<()> {
+        let mut writer = self.row_writer();
+        if !self.has_log() {
+            return Ok(());
+        }
+        let opened = self.open(config, &mut writer)?;
+        let Some(conn) = writer.as_ref() else {
+            return Ok(());
+        };
+        let merged = self.merge_full(config, conn, &opened);
+        if merged.is_err() {
+            self.forget(&mut writer);
+        }
+        merged
+    }
+
+    fn merge_full(&self, config: &IndexConfig, conn: &Connection, opened: &Opened) -> Result<()> {
+        let (merging, rows, merged) = {
+            let mut logged = self.logged();
+            let full = logged.log.as_mut().and_then(Log::take_full);
+            let Some((rows, merged)) = full else {
+                return Ok(());
+            };
+            logged.is_merging = true;
+            (Merging(self), rows, merged)
+        };
+        self.merge(config, conn, opened, rows)?;
+        self.set_shown();
+        deferred::sync_now(config, &opened.file, UNAWAITED, &opened.log_is_named)?;
+        merged.clear(config, UNAWAITED)?;
+        if let Some(log) = &mut self.logged().log {
+            log.full_is_clear();
+        }
+        drop(merging);
+        Ok(())
+    }
+
+    fn merge(
         &self,
         config: &IndexConfig,
         conn: &Connection,
         opened: &Opened,
-        logged: &mut Logged,
+        rows: Vec<ObjectRow>,
     ) -> Result<()> {
-        let rows: Vec<ObjectRow> = logged.log.as_mut().map(Log::take_rows).unwrap_or_default();
-        if !rows.is_empty() {
-            let broker = self.broker(config, conn, opened.schema, false);
-            pending::merge_rows(broker, rows)?;
+        if rows.is_empty() {
+            return Ok(());
         }
-        self.is_behind.store(false, Ordering::Release);
-        Ok(())
+        pending::merge_rows(self.broker(config, conn, opened.schema, false), rows)
     }
 
     /// Since when the log has entries; none, too, while somebody writes to it.
@@ -215,4 +327,15 @@ impl Db {
         let log = close.then(|| self.logged().log.take()).flatten();
         log.map_or(Ok(()), Log::close)
     }
+}
+
+fn are_rows(updates: &mut Updates) -> bool {
+    let mut updates = updates.iter_mut();
+    updates.all(|update| update.object_rows().is_some())
+}
+
+/// What the log says of them.
+fn entries(updates: &mut Updates) -> String {
+    let rows = updates.iter_mut().filter_map(|update| update.object_rows());
+    pending::entries(rows.flat_map(|rows| rows.iter()))
 }

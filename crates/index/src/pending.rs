@@ -53,7 +53,8 @@ pub(crate) fn merge_pending(
     })?;
     if broker.config.exclusive {
         // The rows must not go from here before they are on disk there.
-        deferred::sync_now(broker.config, db_file, &AtomicBool::new(false))?;
+        let is_named = AtomicBool::new(false);
+        deferred::sync_now(broker.config, db_file, deferred::ROWS_WEIGHT, &is_named)?;
     }
     let file = OpenOptions::new().write(true).open(&path);
     file.and_then(|file| file.set_len(0))

@@ -217,6 +217,9 @@ impl IndexPool {
                 return Err(self.inner.refused(&format!("database {}", key.hash.hex())));
             }
             queue.updates.push_back(update);
+            if queue.is_gathered() {
+                db.gathered.notify_one();
+            }
             if std::mem::replace(&mut queue.draining, true) {
                 return Ok(());
             }
@@ -321,7 +324,15 @@ impl Drop for IndexPool {
 /// What is queued by the time of its commit's sync is the next one's: a database has one at a time.
 fn drain_job(inner: Arc<Inner>, device: Arc<Device>, db: Arc<Db>) -> Job {
     Box::new(move || {
+        if deferred::is_alone() {
+            db.gather();
+        }
         db.drain(&inner.config);
+        if db.is_half_full() {
+            let (inner, db) = (Arc::clone(&inner), Arc::clone(&db));
+            let merge = move || merge_or_say(&db, || db.merge_half(&inner.config));
+            device.merge.push_rest(Box::new(merge));
+        }
         deferred::then(Box::new(move || {
             if db.has_more() {
                 let write = Arc::clone(&device.write);
@@ -331,6 +342,14 @@ fn drain_job(inner: Arc<Inner>, device: Arc<Device>, db: Arc<Db>) -> Job {
             }
         }));
     })
+}
+
+/// Merges a database's log. What cannot be merged stays in the file of it until the database
+/// is opened again.
+fn merge_or_say(db: &Db, merge: impl FnOnce() -> Result<()>) {
+    if let Err(error) = merge() {
+        tracing::error!(hash = %db.key.hash.hex(), %error, "a log of rows is not merged");
+    }
 }
 
 impl Inner {
@@ -399,12 +418,8 @@ impl Inner {
         }
     }
 
-    /// Merges a database's log. What cannot be merged stays in the file of it until the database
-    /// is opened again.
     fn merge_log(&self, db: &Db, close: bool) {
-        if let Err(error) = db.merge_log(&self.config, close) {
-            tracing::error!(hash = %db.key.hash.hex(), %error, "a log of rows is not merged");
-        }
+        merge_or_say(db, || db.merge_log(&self.config, close));
     }
 
     /// Has logs merged that have waited for long, and those of idle databases closed. A database

@@ -6,6 +6,8 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cairn_index::{ContainerDb, IndexConfig, ListCursor, ListEntry, ListQuery};
@@ -132,6 +134,100 @@ fn a_full_log_is_merged() {
         block_on(db.merge_items(None, many.collect())).unwrap();
         assert_eq!(listed(&db).len(), 3500);
     }
+}
+
+/// Rows come from all sides while halves of the log are merged, readers read and other updates are
+/// made: whoever reads sees at least what was acknowledged before.
+#[test]
+fn rows_that_come_beside_a_merge_are_seen() {
+    const WRITERS: usize = 8;
+    const ROWS: usize = 400;
+    for exclusive in [true, false] {
+        let index = index_with(busy(exclusive));
+        let db = with_rows(&index, 1);
+        let acknowledged = AtomicUsize::new(1);
+        std::thread::scope(|scope| {
+            let (db, acknowledged) = (&db, &acknowledged);
+            for writer in 0..WRITERS {
+                scope.spawn(move || {
+                    for n in 0..ROWS {
+                        let name = format!("w{writer}-{n}");
+                        block_on(db.merge_items(None, vec![object(&name, 1, 1)])).unwrap();
+                        acknowledged.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            let mut since = 0;
+            while since < WRITERS * ROWS {
+                since = acknowledged.load(Ordering::SeqCst);
+                let info = block_on(db.read(|broker| broker.info())).unwrap();
+                assert!(info.object_count >= since as i64, "{info:?} after {since}");
+                let time = format!("{:016.5}", 2.0 + since as f64);
+                let put = move |broker: &cairn_index::ContainerBroker<'_>| {
+                    broker.update_put_timestamp(&time)
+                };
+                if since % 5 == 0 {
+                    block_on(db.write(None, put)).unwrap();
+                }
+            }
+        });
+        assert_eq!(listed(&db).len(), 1 + WRITERS * ROWS);
+        let killed = left_by_a_kill(&index, &db, exclusive);
+        assert_eq!(listed(&killed.container("c")).len(), 1 + WRITERS * ROWS);
+    }
+}
+
+/// As a power cut leaves it just before what was merged of the log is synced: of SQLite's own log
+/// there is what was synced before.
+#[test]
+fn a_half_is_not_cleared_before_its_rows_are_on_disk() {
+    let cut = index_with(busy(true));
+    let place: Arc<Mutex<Option<(PathBuf, PathBuf)>>> = Arc::default();
+    let (asked, acknowledged) = (Arc::clone(&place), Arc::new(AtomicUsize::new(0)));
+    let (seen, on_disk) = (Arc::clone(&acknowledged), AtomicU64::new(0));
+    let found = Arc::new(AtomicUsize::new(0));
+    let told = Arc::clone(&found);
+    let index = index_with(|config| {
+        busy(true)(config);
+        config.commit_sync = Arc::new(move |_, weight, own| {
+            let asked = asked.lock().unwrap().clone();
+            let Some((from, to)) = asked else {
+                return own();
+            };
+            let log = || fs::metadata(from.with_extension("db-wal")).map_or(0, |meta| meta.len());
+            let before = log();
+            let kept = on_disk.load(Ordering::SeqCst);
+            // Not that of an entry.
+            if weight != 1 && before > kept && told.load(Ordering::SeqCst) == 0 {
+                told.store(seen.load(Ordering::SeqCst), Ordering::SeqCst);
+                fs::create_dir_all(to.parent().unwrap()).unwrap();
+                for end in ["db", "db-wal", "db.pending"] {
+                    fs::copy(from.with_extension(end), to.with_extension(end)).unwrap();
+                }
+                let wal = fs::OpenOptions::new()
+                    .write(true)
+                    .open(to.with_extension("db-wal"));
+                wal.unwrap().set_len(kept).unwrap();
+            }
+            own()?;
+            if weight != 1 {
+                on_disk.store(before, Ordering::SeqCst);
+            }
+            Ok(())
+        });
+    });
+    let db = with_rows(&index, 1);
+    let file = |index: &Index| db.key().file(index.dir.path());
+    *place.lock().unwrap() = Some((file(&index), file(&cut)));
+    // Of the row that made the database and that which was not logged.
+    acknowledged.store(1, Ordering::SeqCst);
+    for n in 0..1000 {
+        block_on(db.merge_items(None, vec![object(&format!("n{n}"), 1, 1)])).unwrap();
+        acknowledged.fetch_add(1, Ordering::SeqCst);
+    }
+    let least = found.load(Ordering::SeqCst);
+    assert!(least > 100, "a half was merged after {least}");
+    assert!(listed(&cut.container("c")).len() >= least - 1);
 }
 
 #[test]

@@ -62,7 +62,10 @@ impl Storage {
             config.commit_sync = if self.unsafe_no_fsync {
                 Arc::new(|_, _, _| Ok(()))
             } else {
-                Arc::new(|on, weight, own| GroupSync::of(on.as_fd())?.sync(on.as_fd(), weight, own))
+                Arc::new(|on, weight, own| match weight {
+                    0 => own(),
+                    _ => GroupSync::of(on.as_fd())?.sync(on.as_fd(), weight, own),
+                })
             };
             IndexPool::new(config)
         };

@@ -7,7 +7,8 @@
 //!   place: its size does not change, so that a sync writes the entries alone and nothing of the
 //!   file system's. Entries that are merged become colons again, and are synced, before others
 //!   take their place: what a power cut leaves of a write is then an entry cut short by colons,
-//!   never one mixed from two.
+//!   never one mixed from two. It has two halves: while one, full, is merged, entries go to the
+//!   other.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
@@ -20,12 +21,13 @@ use crate::config::IndexConfig;
 use crate::deferred::CommitLog;
 use crate::{IndexError, ObjectRow, Result, files};
 
-/// Some 300 rows; half of what Swift's servers leave pending (`PENDING_CAP`).
-const LOG_BYTES: usize = 64 << 10;
+/// Of a half, or of a shared database's file. Some 300 rows; half of what Swift's servers leave
+/// pending (`PENDING_CAP`).
+const HALF_BYTES: usize = 64 << 10;
 /// A disk's least write: what has been acknowledged is not written again with what follows.
 const ALIGN: usize = 512;
 const FILL: u8 = b':';
-/// What the sync of a whole log costs, in syncs of an entry.
+/// What the sync of a whole half costs, in syncs of an entry.
 const FILL_WEIGHT: usize = 4;
 
 /// The entries of rows.
@@ -39,19 +41,61 @@ pub(crate) fn entries<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> Stri
 
 /// The pending file of one open database.
 pub(crate) struct Log {
-    path: PathBuf,
-    file: Arc<File>,
+    file: Arc<LogFile>,
     /// Its size, and its name in the folder, are on disk.
     is_named: Arc<AtomicBool>,
     is_in_place: bool,
-    /// Where the next entries go.
-    at: usize,
+    /// Where entries go.
+    half: Half,
+    /// The half that is full, until it has been merged.
+    full: Option<Half>,
     /// Of a shared database: all that we wrote, to tell whether that is all there is.
     written: Vec<u8>,
+}
+
+struct LogFile {
+    path: PathBuf,
+    file: Arc<File>,
+}
+
+struct Half {
+    /// Its place in the file.
+    start: usize,
+    used: usize,
     /// What the entries stand for, as far as readers do not see it yet.
     rows: Vec<ObjectRow>,
     /// When the first entry was written.
     since: Instant,
+}
+
+impl Half {
+    fn at(start: usize) -> Self {
+        Half {
+            start,
+            used: 0,
+            rows: Vec::new(),
+            since: Instant::now(),
+        }
+    }
+
+    fn other(&self) -> Self {
+        Half::at(HALF_BYTES - self.start)
+    }
+
+    fn merged(&self, file: &Arc<LogFile>) -> Merged {
+        Merged {
+            file: Arc::clone(file),
+            start: self.start,
+            used: self.used,
+        }
+    }
+}
+
+/// Entries that have been merged.
+pub(crate) struct Merged {
+    file: Arc<LogFile>,
+    start: usize,
+    used: usize,
 }
 
 impl Log {
@@ -65,91 +109,127 @@ impl Log {
             .truncate(false)
             .mode(0o644)
             .open(&path);
-        let file = opened.map_err(|error| IndexError::io(&path, error))?;
-        let log = Log {
-            path,
+        let file = Arc::new(opened.map_err(|error| IndexError::io(&path, error))?);
+        let file = LogFile { path, file };
+        if config.exclusive {
+            file.fill(0, 2 * HALF_BYTES)?;
+        }
+        Ok(Log {
             file: Arc::new(file),
             is_named: Arc::default(),
             is_in_place: config.exclusive,
-            at: 0,
+            half: Half::at(0),
+            full: None,
             written: Vec::new(),
-            rows: Vec::new(),
-            since: Instant::now(),
-        };
-        if log.is_in_place {
-            log.fill(LOG_BYTES)?;
-        }
-        Ok(log)
+        })
     }
 
     /// What a sync of its entries must reach.
     pub(crate) fn to_sync(&self) -> CommitLog {
-        CommitLog::Pending(Arc::clone(&self.file), Arc::clone(&self.is_named))
+        CommitLog::Pending(Arc::clone(&self.file.file), Arc::clone(&self.is_named))
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.at == 0
+        self.half.used == 0 && self.full.is_none()
     }
 
     /// Since when it has entries.
     pub(crate) fn since(&self) -> Option<Instant> {
-        (!self.is_empty()).then_some(self.since)
+        let half = self.full.as_ref().unwrap_or(&self.half);
+        (!self.is_empty()).then_some(half.since)
     }
 
     /// Is there room for entries of so many bytes? An empty log has none for what is too long
     /// for any.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        self.at + bytes < LOG_BYTES
+        self.half.used + bytes < HALF_BYTES
+    }
+
+    /// Goes on in the other half, if there is one and it is free: what is in this one is to be
+    /// merged meanwhile.
+    pub(crate) fn turn(&mut self) -> bool {
+        if !self.is_in_place || self.full.is_some() || self.half.used == 0 {
+            return false;
+        }
+        let other = self.half.other();
+        self.full = Some(std::mem::replace(&mut self.half, other));
+        true
     }
 
     /// Writes entries, not yet synced. False: others have written there meanwhile, and what is
     /// pending must be merged first.
     pub(crate) fn append(&mut self, text: &str) -> Result<bool> {
-        if self.is_empty() {
-            self.since = Instant::now();
+        if self.half.used == 0 {
+            self.half.since = Instant::now();
         }
+        let at = self.half.start + self.half.used;
         if self.is_in_place {
-            self.write_at(text.as_bytes(), self.at)?;
-            let end = self.at + text.len();
-            self.at = end.next_multiple_of(ALIGN);
+            let written = self.file.write_at(text.as_bytes(), at);
+            // What is there of it now is not to be mixed with other entries.
+            written.inspect_err(|_| self.half.used = HALF_BYTES)?;
+            let end = self.half.used + text.len();
+            self.half.used = end.next_multiple_of(ALIGN);
             return Ok(true);
         }
-        let dir = self.path.parent().unwrap_or(&self.path);
-        let _lock = files::lock_folder(dir, super::PATIENCE)?;
-        let meta = self.file.metadata();
-        let meta = meta.map_err(|error| IndexError::io(&self.path, error))?;
-        if meta.nlink() == 0 || meta.len() != self.at as u64 {
+        let path = &self.file.path;
+        let _lock = files::lock_folder(path.parent().unwrap_or(path), super::PATIENCE)?;
+        let meta = self.file.file.metadata();
+        let meta = meta.map_err(|error| IndexError::io(path, error))?;
+        if meta.nlink() == 0 || meta.len() != at as u64 {
             return Ok(false);
         }
-        self.write_at(text.as_bytes(), self.at)?;
+        self.file.write_at(text.as_bytes(), at)?;
         self.written.extend(text.as_bytes());
-        self.at += text.len();
+        self.half.used += text.len();
         Ok(true)
     }
 
     /// What the entries just written stand for.
     pub(crate) fn add_rows(&mut self, rows: Vec<ObjectRow>) {
-        self.rows.extend(rows);
+        self.half.rows.extend(rows);
     }
 
-    /// Rows that readers do not see yet; from now on they do.
+    /// Are there rows that readers do not see yet?
+    pub(crate) fn has_rows(&self) -> bool {
+        let mut halves = self.full.iter().chain([&self.half]);
+        halves.any(|half| !half.rows.is_empty())
+    }
+
+    /// Rows that readers do not see yet; whoever takes them shows them.
     pub(crate) fn take_rows(&mut self) -> Vec<ObjectRow> {
-        std::mem::take(&mut self.rows)
+        let full = self.full.as_mut().map(|full| &mut full.rows);
+        let mut rows = full.map(std::mem::take).unwrap_or_default();
+        rows.append(&mut self.half.rows);
+        rows
+    }
+
+    /// Of the full half: the rows that readers do not see yet, and what is to be cleared when
+    /// they are merged.
+    pub(crate) fn take_full(&mut self) -> Option<(Vec<ObjectRow>, Merged)> {
+        let full = self.full.as_mut()?;
+        Some((std::mem::take(&mut full.rows), full.merged(&self.file)))
+    }
+
+    /// The full half has been cleared.
+    pub(crate) fn full_is_clear(&mut self) {
+        self.full = None;
     }
 
     /// Of a shared database: what this process wrote, and the rows it stands for.
     pub(crate) fn ours(&self) -> (&[u8], &[ObjectRow]) {
-        (&self.written, &self.rows)
+        (&self.written, &self.half.rows)
     }
 
     /// Everything in it has been merged and is on disk.
     pub(crate) fn clear(&mut self, config: &IndexConfig) -> Result<()> {
-        if self.is_in_place && self.at > 0 {
-            self.fill(self.at)?;
-            self.sync_with(config, || self.file.sync_data())?;
+        if let Some((_, merged)) = self.take_full() {
+            merged.clear(config, FILL_WEIGHT)?;
+            self.full = None;
         }
-        self.at = 0;
-        self.rows.clear();
+        if self.is_in_place && self.half.used > 0 {
+            self.half.merged(&self.file).clear(config, FILL_WEIGHT)?;
+        }
+        self.half = Half::at(0);
         self.written.clear();
         Ok(())
     }
@@ -157,23 +237,30 @@ impl Log {
     /// Leaves an empty file behind, as Swift does.
     pub(crate) fn close(self) -> Result<()> {
         if self.is_in_place {
-            let cut = self.file.set_len(0);
-            cut.map_err(|error| IndexError::io(&self.path, error))?;
+            let cut = self.file.file.set_len(0);
+            cut.map_err(|error| IndexError::io(&self.file.path, error))?;
         }
         Ok(())
     }
+}
 
-    fn fill(&self, bytes: usize) -> Result<()> {
-        self.write_at(&vec![FILL; bytes], 0)
+impl Merged {
+    /// What they were merged into is on disk: they become colons.
+    pub(crate) fn clear(&self, config: &IndexConfig, weight: usize) -> Result<()> {
+        let LogFile { path, file } = &*self.file;
+        self.file.fill(self.start, self.used)?;
+        let synced = (config.commit_sync)(file, weight, &|| file.sync_data());
+        synced.map_err(|error| IndexError::io(path, error))
+    }
+}
+
+impl LogFile {
+    fn fill(&self, start: usize, bytes: usize) -> Result<()> {
+        self.write_at(&vec![FILL; bytes], start)
     }
 
     fn write_at(&self, bytes: &[u8], at: usize) -> Result<()> {
         let written = self.file.write_all_at(bytes, at as u64);
         written.map_err(|error| IndexError::io(&self.path, error))
-    }
-
-    fn sync_with(&self, config: &IndexConfig, own: impl Fn() -> std::io::Result<()>) -> Result<()> {
-        let synced = (config.commit_sync)(&self.file, FILL_WEIGHT, &own);
-        synced.map_err(|error| IndexError::io(&self.path, error))
     }
 }
