@@ -18,6 +18,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
 /// This many may sync for themselves at once; one more begins a group.
@@ -70,8 +71,8 @@ struct Cost(Option<Duration>);
 impl GroupSync {
     /// The one for the file system that `fd` is on, shared by all devices on it.
     pub fn of(fd: BorrowedFd<'_>) -> io::Result<Arc<GroupSync>> {
-        static ALL: OnceLock<Mutex<HashMap<u64, Arc<GroupSync>>>> = OnceLock::new();
-        let file_system = rustix::fs::fstat(fd)?.st_dev;
+        static ALL: OnceLock<Mutex<HashMap<(u32, u32), Arc<GroupSync>>>> = OnceLock::new();
+        let file_system = device_of(fd)?;
         let mut all = ALL
             .get_or_init(Mutex::default)
             .lock()
@@ -199,6 +200,19 @@ impl Cost {
 fn sync_all(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     retry(|| rustix::fs::syncfs(fd))?;
     retry(|| rustix::fs::fsync(fd))
+}
+
+/// Asked without the file's times: the next write of a file that was asked for them gives it new
+/// ones, and its sync then has an inode to write, too.
+fn device_of(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    match rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::TYPE) {
+        Ok(stat) => Ok((stat.stx_dev_major, stat.stx_dev_minor)),
+        Err(Errno::NOSYS) => {
+            let device = rustix::fs::fstat(fd)?.st_dev;
+            Ok((rustix::fs::major(device), rustix::fs::minor(device)))
+        }
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn retry(call: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {

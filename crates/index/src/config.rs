@@ -37,6 +37,10 @@ pub struct IndexConfig {
     pub updates_max: usize,
     /// Updates merged by one transaction.
     pub batch_max: usize,
+    /// Bytes of entries in a pending file before they are merged: some 300 rows, half of what
+    /// Swift's servers leave pending (`PENDING_CAP`). That of an exclusive database has twice the
+    /// room.
+    pub pending_bytes: usize,
     /// Databases kept open; each holds up to seven file descriptors.
     pub open_max: usize,
     /// A database nobody used for this long is closed, its log merged into the one file that
@@ -71,6 +75,7 @@ impl IndexConfig {
             queue_jobs_max: 1024,
             updates_max: 4096,
             batch_max: 1000,
+            pending_bytes: 64 << 10,
             open_max: 128,
             idle_close: Duration::from_secs(5),
             lock_timeout: Duration::from_secs(25),

@@ -391,6 +391,8 @@ impl Cluster {
     fn index_config(&self, life: &Arc<Life>, root: &Path) -> IndexConfig {
         let mut config = IndexConfig::new(root);
         config.exclusive = true;
+        // A few rows, so that crashes meet all that becomes of a full one.
+        config.pending_bytes = 2048;
         config.lock_timeout = Duration::from_millis(200);
         let runner = life.clone();
         config.runner = Some(Arc::new(move |job| runner.queue(job)));

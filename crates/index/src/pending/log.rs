@@ -21,9 +21,6 @@ use crate::config::IndexConfig;
 use crate::deferred::CommitLog;
 use crate::{IndexError, ObjectRow, Result, files};
 
-/// Of a half, or of a shared database's file. Some 300 rows; half of what Swift's servers leave
-/// pending (`PENDING_CAP`).
-const HALF_BYTES: usize = 64 << 10;
 /// A disk's least write: what has been acknowledged is not written again with what follows.
 const ALIGN: usize = 512;
 const FILL: u8 = b':';
@@ -45,6 +42,8 @@ pub(crate) struct Log {
     /// Its size, and its name in the folder, are on disk.
     is_named: Arc<AtomicBool>,
     is_in_place: bool,
+    /// Of a half, or of a shared database's file.
+    bytes_max: usize,
     /// Where entries go.
     half: Half,
     /// The half that is full, until it has been merged.
@@ -78,10 +77,6 @@ impl Half {
         }
     }
 
-    fn other(&self) -> Self {
-        Half::at(HALF_BYTES - self.start)
-    }
-
     fn merged(&self, file: &Arc<LogFile>) -> Merged {
         Merged {
             file: Arc::clone(file),
@@ -111,13 +106,15 @@ impl Log {
             .open(&path);
         let file = Arc::new(opened.map_err(|error| IndexError::io(&path, error))?);
         let file = LogFile { path, file };
+        let bytes_max = config.pending_bytes.next_multiple_of(ALIGN);
         if config.exclusive {
-            file.fill(0, 2 * HALF_BYTES)?;
+            file.fill(0, 2 * bytes_max)?;
         }
         Ok(Log {
             file: Arc::new(file),
             is_named: Arc::default(),
             is_in_place: config.exclusive,
+            bytes_max,
             half: Half::at(0),
             full: None,
             written: Vec::new(),
@@ -142,7 +139,7 @@ impl Log {
     /// Is there room for entries of so many bytes? An empty log has none for what is too long
     /// for any.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
-        self.half.used + bytes < HALF_BYTES
+        self.half.used + bytes < self.bytes_max
     }
 
     /// Goes on in the other half, if there is one and it is free: what is in this one is to be
@@ -151,7 +148,7 @@ impl Log {
         if !self.is_in_place || self.full.is_some() || self.half.used == 0 {
             return false;
         }
-        let other = self.half.other();
+        let other = Half::at(self.bytes_max - self.half.start);
         self.full = Some(std::mem::replace(&mut self.half, other));
         true
     }
@@ -166,7 +163,7 @@ impl Log {
         if self.is_in_place {
             let written = self.file.write_at(text.as_bytes(), at);
             // What is there of it now is not to be mixed with other entries.
-            written.inspect_err(|_| self.half.used = HALF_BYTES)?;
+            written.inspect_err(|_| self.half.used = self.bytes_max)?;
             let end = self.half.used + text.len();
             self.half.used = end.next_multiple_of(ALIGN);
             return Ok(true);
