@@ -30,6 +30,9 @@ const SLOW: Duration = Duration::from_secs(1);
 /// How long everyone then syncs for themselves.
 const AVOID: Duration = Duration::from_secs(2);
 
+/// The numbers of the device that a file system is on.
+type Device = (u32, u32);
+
 /// The syncs of one file system.
 #[derive(Default)]
 pub struct GroupSync {
@@ -71,7 +74,7 @@ struct Cost(Option<Duration>);
 impl GroupSync {
     /// The one for the file system that `fd` is on, shared by all devices on it.
     pub fn of(fd: BorrowedFd<'_>) -> io::Result<Arc<GroupSync>> {
-        static ALL: OnceLock<Mutex<HashMap<(u32, u32), Arc<GroupSync>>>> = OnceLock::new();
+        static ALL: OnceLock<Mutex<HashMap<Device, Arc<GroupSync>>>> = OnceLock::new();
         let file_system = device_of(fd)?;
         let mut all = ALL
             .get_or_init(Mutex::default)
@@ -204,7 +207,7 @@ fn sync_all(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 
 /// Asked without the file's times: the next write of a file that was asked for them gives it new
 /// ones, and its sync then has an inode to write, too.
-fn device_of(fd: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+fn device_of(fd: BorrowedFd<'_>) -> io::Result<Device> {
     match rustix::fs::statx(fd, "", AtFlags::EMPTY_PATH, StatxFlags::TYPE) {
         Ok(stat) => Ok((stat.stx_dev_major, stat.stx_dev_minor)),
         Err(Errno::NOSYS) => {
