@@ -30,10 +30,11 @@ pub(super) struct Seen {
     pub(super) took: Duration,
     pub(super) verb: &'static str,
     pub(super) error: Option<String>,
-    /// Fewer than two primaries of the object it writes are on its proxy's side of the cut.
+    /// Fewer than two primaries of the changing object are on its proxy's side of the cut.
     pub(super) few_there: bool,
     /// The error is a 503 where no quorum lived: a POST where few primaries are (no other server could
-    /// take it), or an upload that lost most of its servers half way.
+    /// take it), a GET there of what those have never heard of, or an upload that lost most of its
+    /// servers half way.
     pub(super) without_quorum: bool,
 }
 
@@ -203,7 +204,7 @@ impl Client {
                 verb,
                 few_there: self.few_there(),
                 without_quorum: error.as_ref().is_some_and(|error| {
-                    verb == "POST" && error.contains(": 503") && self.few_there()
+                    matches!(verb, "POST" | "GET") && error.contains(": 503") && self.few_there()
                 }),
                 error,
             });
@@ -292,9 +293,12 @@ impl Client {
         Ok(())
     }
 
-    /// A replica that was away may give what was there before, but nothing that is not whole.
+    /// A replica that was away may give what was there before, but nothing that is not whole. That
+    /// it has never heard of it, alone, is no answer, as in Swift
+    /// (`rebalance_missing_suppression_count`).
     fn read_changing(&mut self, index: usize) -> Result<()> {
         let path = self.keys[index].path();
+        self.tried = Some(path.clone());
         let answer = self.proxies.call("GET", &path, &[], b"")?;
         match answer.status {
             200 => ensure!(
