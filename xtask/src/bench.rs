@@ -86,6 +86,9 @@ pub(crate) struct Options {
     /// Of `container`: also a page after the page cache was dropped (needs root)
     #[arg(long)]
     cold: bool,
+    /// Of `container`: also with the container in ten shards
+    #[arg(long)]
+    sharded: bool,
     /// What the stores' devices are on
     #[arg(long, value_enum, default_value_t = FileSystem::Workspace)]
     file_system: FileSystem,

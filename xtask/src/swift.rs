@@ -132,6 +132,18 @@ impl Swift {
         all
     }
 
+    /// The conf of a pipeline for the requests of daemons.
+    pub(crate) fn internal_client(&self) -> String {
+        format!(
+            "[DEFAULT]\nswift_dir = {}\n\
+             [pipeline:main]\npipeline = catch_errors proxy-logging proxy-server\n\
+             [app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = true\n\
+             [filter:proxy-logging]\nuse = egg:swift#proxy_logging\n\
+             [filter:catch_errors]\nuse = egg:swift#catch_errors\n",
+            self.etc().display()
+        )
+    }
+
     fn proxy_conf_text(&self) -> Result<String> {
         let mut text = format!(
             "[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = {}\nworkers = {}\nuser = {}\nswift_dir = {}\n\

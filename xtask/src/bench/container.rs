@@ -6,6 +6,11 @@
 //!
 //! One device, one copy, 16 connections. Updates are what an object server tells: rows of new
 //! objects, in ten folders. Listings are JSON pages of 10,000 rows from the container server.
+//!
+//! With `--sharded` the same again when Cairn's sharder has made ten shards of it: updates go to one
+//! of them, as object servers send them, and the proxy merges what it lists.
+
+mod sharded;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,6 +44,7 @@ const SIZE: u64 = 1000;
 struct Measured {
     store: &'static str,
     rows: u64,
+    is_sharded: bool,
     first_page_ms: f64,
     deep_page_ms: f64,
     delimiter_ms: f64,
@@ -79,6 +85,21 @@ impl Databases {
     }
 }
 
+/// Where rows go, and where pages come from.
+struct Target {
+    /// Of the container, or of a shard, at its server.
+    path: String,
+    /// Folders that new rows are in: all of them, or the first alone.
+    folders: u64,
+    /// Of shards: pages come from the proxy, for this login.
+    sharded: Option<Login>,
+}
+
+struct Login {
+    path: String,
+    token: String,
+}
+
 struct Ground {
     swift: Swift,
     dir: PathBuf,
@@ -86,9 +107,8 @@ struct Ground {
     binary: PathBuf,
     seconds: u64,
     cold: bool,
-    /// Of the container; known once it has been made.
-    partition: String,
-    account: String,
+    /// At the container server: `/d1/PARTITION/ACCOUNT/c`; known once it has been made.
+    root: String,
 }
 
 pub(super) fn run(options: &Options) -> Result<()> {
@@ -114,8 +134,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         binary,
         seconds: options.seconds.unwrap_or(8),
         cold: options.cold,
-        partition: String::new(),
-        account: String::new(),
+        root: String::new(),
     };
     let mut rows = options.rows.clone();
     if rows.is_empty() {
@@ -126,20 +145,10 @@ pub(super) fn run(options: &Options) -> Result<()> {
     for rows in rows {
         ground.fill(filled, rows)?;
         filled = rows;
-        if options.only != Some(Only::Cairn) {
-            ground.restore()?;
-            ground.swift.start()?;
-            all.push(ground.measured("OpenStack Swift", rows)?);
-            ground.swift.stop();
-        }
-        if options.only != Some(Only::Swift) {
-            for databases in [Databases::Exclusive, Databases::Shared] {
-                ground.restore()?;
-                let mut store = ground.start_cairn(databases)?;
-                all.push(ground.measured(databases.label(), rows)?);
-                store.stop()?;
-                ground.swift.stop();
-            }
+        all.extend(ground.stores(options.only, rows, &ground.saved())?);
+        if options.sharded {
+            ground.shard(rows)?;
+            all.extend(ground.stores(options.only, rows, &ground.saved_shards())?);
         }
     }
     let results = workspace::results("bench")?;
@@ -160,6 +169,27 @@ fn without_daemons(conf: &Path, kind: &str) -> Result<()> {
 }
 
 impl Ground {
+    /// Measures the stores in turn, each on a copy of what was saved.
+    fn stores(&mut self, only: Option<Only>, rows: u64, saved: &Path) -> Result<Vec<Measured>> {
+        let mut all = Vec::new();
+        if only != Some(Only::Cairn) {
+            copy(saved, &self.containers())?;
+            self.swift.start()?;
+            all.push(self.measured("OpenStack Swift", rows)?);
+            self.swift.stop();
+        }
+        if only != Some(Only::Swift) {
+            for databases in [Databases::Exclusive, Databases::Shared] {
+                copy(saved, &self.containers())?;
+                let mut store = self.start_cairn(databases)?;
+                all.push(self.measured(databases.label(), rows)?);
+                store.stop()?;
+                self.swift.stop();
+            }
+        }
+        Ok(all)
+    }
+
     fn start_cairn(&mut self, databases: Databases) -> Result<Cairn> {
         for kind in ["container", "account"] {
             databases.say_in(&self.swift.server_conf(kind, 1))?;
@@ -182,15 +212,15 @@ impl Ground {
     /// Brings the saved database from `from` rows to `to`, and saves it.
     fn fill(&mut self, from: u64, to: u64) -> Result<()> {
         if from > 0 {
-            self.restore()?;
+            copy(&self.saved(), &self.containers())?;
         }
         let mut store = self.start_cairn(Databases::Exclusive)?;
         let mut account = Account::login(self.swift.port)?;
         account.must("PUT", "/c", "", &[], b"")?;
-        self.account = account.path.trim_start_matches("/v1/").to_owned();
-        self.partition = only_entry(&self.containers())?;
+        let account = account.path.trim_start_matches("/v1/").to_owned();
+        self.root = format!("/d1/{}/{account}/c", only_entry(&self.containers())?);
         let start = Instant::now();
-        let done = self.updates(from, to - from, 7200)?;
+        let done = self.updates(&self.target()?, from, to - from, 7200)?;
         println!("{to} rows after {:.0} s", start.elapsed().as_secs_f64());
         ensure!(done.done == to - from, "{} rows were made", done.done);
         store.stop()?;
@@ -198,17 +228,12 @@ impl Ground {
         copy(&self.containers(), &self.saved())
     }
 
-    fn restore(&self) -> Result<()> {
-        copy(&self.saved(), &self.containers())
-    }
-
-    fn updates(&self, first: u64, count: u64, seconds: u64) -> Result<Outcome> {
-        let (partition, account) = (&self.partition, &self.account);
+    fn updates(&self, to: &Target, first: u64, count: u64, seconds: u64) -> Result<Outcome> {
         let job = Job {
             port: self.swift.port_of("container", 1),
             token: "none".into(),
-            prefix: format!("/d1/{partition}/{account}/c/dir-"),
-            containers: FOLDERS,
+            prefix: format!("{}/dir-", to.path),
+            containers: to.folders,
             verb: Verb::Put,
             size: 0,
             connections: CONNECTIONS,
@@ -227,16 +252,17 @@ impl Ground {
     }
 
     fn measured(&self, store: &'static str, rows: u64) -> Result<Measured> {
+        let target = self.target()?;
         let middle = format!("&marker=dir-5/o{:010}", rows / 2);
         let cold_page_ms = match self.cold {
             true => {
                 fs::write("/proc/sys/vm/drop_caches", "3").context("--cold needs root")?;
-                Some(self.listing(&middle, None)?)
+                Some(self.listing(&target, &middle, None)?)
             }
             false => None,
         };
         let median = |query: &str, least: usize| -> Result<f64> {
-            let times = (0..LISTINGS).map(|_| self.listing(query, Some(least)));
+            let times = (0..LISTINGS).map(|_| self.listing(&target, query, Some(least)));
             Ok(middle_of(times.collect::<Result<_>>()?))
         };
         let page = rows.min(10_000) as usize;
@@ -244,12 +270,13 @@ impl Ground {
         let deep_page_ms = median(&middle, 1)?;
         let delimiter_ms = median("&delimiter=/", FOLDERS as usize)?;
         let new = 1_000_000_000;
-        let updates = self.updates(new, u64::MAX / 4, self.seconds)?;
-        let (updates_while_listing, mut pages) = self.while_listing(2 * new)?;
+        let updates = self.updates(&target, new, u64::MAX / 4, self.seconds)?;
+        let (updates_while_listing, mut pages) = self.while_listing(&target, 2 * new)?;
         let puts = self.puts()?;
         let measured = Measured {
             store,
             rows,
+            is_sharded: target.sharded.is_some(),
             first_page_ms,
             deep_page_ms,
             delimiter_ms,
@@ -265,34 +292,39 @@ impl Ground {
     }
 
     /// A page as JSON, in milliseconds; it must have so many entries.
-    fn listing(&self, query: &str, entries: Option<usize>) -> Result<f64> {
-        let mut connection = Connection::new(self.swift.port_of("container", 1));
-        let (partition, account) = (&self.partition, &self.account);
-        let target = format!("/d1/{partition}/{account}/c?format=json&limit=10000{query}");
+    fn listing(&self, of: &Target, query: &str, entries: Option<usize>) -> Result<f64> {
+        let query = format!("?format=json&limit=10000{query}");
+        let (port, path) = match &of.sharded {
+            Some(login) => (self.swift.port, &login.path),
+            None => (self.swift.port_of("container", 1), &of.path),
+        };
+        let token = of.sharded.iter();
+        let token: Vec<_> = token.map(|login| ("X-Auth-Token", &*login.token)).collect();
+        let mut connection = Connection::new(port);
         let start = Instant::now();
-        let answer = connection.call("GET", &target, &[], b"")?;
+        let answer = connection.call("GET", &format!("{path}{query}"), &token, b"")?;
         let ms = start.elapsed().as_secs_f64() * 1000.0;
-        ensure!(answer.status == 200, "{target}: {}", answer.status);
+        ensure!(answer.status == 200, "{query}: {}", answer.status);
         if let Some(entries) = entries {
             let page: Vec<serde_json::Value> = serde_json::from_slice(&answer.body)?;
-            ensure!(page.len() >= entries, "{target}: {} entries", page.len());
+            ensure!(page.len() >= entries, "{query}: {} entries", page.len());
         }
         Ok(ms)
     }
 
     /// Updates while two clients list without a pause.
-    fn while_listing(&self, first: u64) -> Result<(Outcome, Vec<f64>)> {
+    fn while_listing(&self, target: &Target, first: u64) -> Result<(Outcome, Vec<f64>)> {
         let over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let list = || -> Result<Vec<f64>> {
                 let mut times = Vec::new();
                 while !over.load(Ordering::Relaxed) {
-                    times.push(self.listing("", None)?);
+                    times.push(self.listing(target, "", None)?);
                 }
                 Ok(times)
             };
             let clients: Vec<_> = (0..LISTING_CLIENTS).map(|_| scope.spawn(list)).collect();
-            let outcome = self.updates(first, u64::MAX / 4, self.seconds);
+            let outcome = self.updates(target, first, u64::MAX / 4, self.seconds);
             over.store(true, Ordering::Relaxed);
             let mut pages = Vec::new();
             for client in clients {
@@ -329,10 +361,11 @@ impl Measured {
         let cold = cold.map_or(String::new(), |ms| format!(", {ms:.1} with cold caches"));
         let (updates, busy) = (&self.updates, &self.updates_while_listing);
         format!(
-            "{:>9} rows  {:<15} {:>6.0} updates/s, p99 {:.1} ms; while listing {:.0}/s, p99 {:.1} ms \
+            "{:>9} rows{}  {:<15} {:>6.0} updates/s, p99 {:.1} ms; while listing {:.0}/s, p99 {:.1} ms \
              ({} pages of {:.1} ms); page {:.1} ms, deep {:.1}{cold}, delimiter {:.1}; \
              {:.0} PUT/s, {} errors",
             self.rows,
+            if self.is_sharded { " in shards" } else { "" },
             self.store,
             updates.per_second(),
             updates.p99_ms,

@@ -56,7 +56,7 @@ pub(super) fn layout() -> Layout {
 pub(super) fn complete(swift: &Swift, dir: &Path, ports: [u16; 2]) -> Result<[PathBuf; 2]> {
     let [second_proxy, rsync] = ports;
     let client = swift.etc().join("internal-client.conf");
-    fs::write(&client, internal_client(swift))?;
+    fs::write(&client, swift.internal_client())?;
     for node in 1..=NODES {
         for kind in KINDS {
             let path = swift.server_conf(kind, node);
@@ -117,18 +117,6 @@ fn server(text: &str, kind: &str, node: usize, rsync: u16, internal_client: &Pat
 /// Containers of a hundred names are large here.
 const SHARDER: &str = "[container-sharder]\nauto_shard = true\nshard_container_threshold = 40\n\
      shard_scanner_batch_size = 10\ncleave_batch_size = 4\nminimum_shard_size = 10\n";
-
-/// Of the sharders.
-fn internal_client(swift: &Swift) -> String {
-    format!(
-        "[DEFAULT]\nswift_dir = {}\n\
-         [pipeline:main]\npipeline = catch_errors proxy-logging proxy-server\n\
-         [app:proxy-server]\nuse = egg:swift#proxy\naccount_autocreate = true\n\
-         [filter:proxy-logging]\nuse = egg:swift#proxy_logging\n\
-         [filter:catch_errors]\nuse = egg:swift#catch_errors\n",
-        swift.etc().display()
-    )
-}
 
 /// Patient, as the machine is busy with Python.
 fn proxy(text: &str) -> String {
