@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 pub(crate) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
-        .expect("xtask is a folder of the workspace")
+        .unwrap_or(Path::new("."))
 }
 
 /// What is fetched once and kept: `$CAIRN_CACHE`, or `cairn` in the user's cache folder.

@@ -1,5 +1,7 @@
 //! `cairn up` and `cairn serve` as users have them: the program, its folder, its signals.
 
+#![allow(clippy::expect_used)]
+
 mod common;
 
 use std::io::{Read, Write};

@@ -4,7 +4,7 @@
 //!
 //! Needs a Python that has Swift (`CAIRN_SWIFT_PYTHON=/path/to/python`) and rsync. Without them
 //! these tests say so and pass.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::expect_used, clippy::unwrap_used)]
 
 mod ports;
 mod swift_nodes;

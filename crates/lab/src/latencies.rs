@@ -26,6 +26,7 @@ impl Default for Latencies {
 }
 
 impl Latencies {
+    #[expect(clippy::expect_used, reason = "the digits are ours")]
     pub fn new() -> Self {
         let mut histogram = Histogram::new(3).expect("three digits are allowed");
         histogram.auto(true);
@@ -111,6 +112,10 @@ impl Latencies {
         &self.histogram
     }
 
+    #[expect(
+        clippy::expect_used,
+        reason = "a vector takes all that is written to it"
+    )]
     fn to_text(&self) -> String {
         thread_local! {
             static WRITER: RefCell<V2DeflateSerializer> = RefCell::new(V2DeflateSerializer::new());

@@ -1,6 +1,6 @@
 //! The filters in the order of a proxy's pipeline, over a socket, around a stand-in for the proxy.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::expect_used, clippy::unwrap_used)]
 
 mod common;
 

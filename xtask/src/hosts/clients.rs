@@ -30,7 +30,8 @@ pub(super) struct Seen {
     pub(super) took: Duration,
     pub(super) verb: &'static str,
     pub(super) error: Option<String>,
-    /// Fewer than two primaries of the changing object are on its proxy's side of the cut.
+    /// Fewer than two primaries of the object that is written, or that may not be there, are on its
+    /// proxy's side of the cut.
     pub(super) few_there: bool,
     /// The error is a 503 where no quorum lived: a POST where few primaries are (no other server could
     /// take it), a GET there of what those have never heard of, or an upload that lost most of its
@@ -298,7 +299,9 @@ impl Client {
     /// (`rebalance_missing_suppression_count`).
     fn read_changing(&mut self, index: usize) -> Result<()> {
         let path = self.keys[index].path();
-        self.tried = Some(path.clone());
+        if !matches!(self.keys[index].settled(), Some(State::Present { .. })) {
+            self.tried = Some(path.clone());
+        }
         let answer = self.proxies.call("GET", &path, &[], b"")?;
         match answer.status {
             200 => ensure!(
