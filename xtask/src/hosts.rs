@@ -181,6 +181,9 @@ fn events(options: &Options, cluster: &mut Cluster, report: &mut Report) -> Resu
         let lost = lost(&mut proxies, &keys)?;
         let figures = Figures::of(event.words(), &seen, &moments, whole_again, lost);
         println!("{}", figures::table(std::slice::from_ref(&figures)));
+        for error in seen.iter().filter(|seen| seen.is_error()).take(10) {
+            println!("{}", cluster.said_of(error));
+        }
         report.tell(event.words(), || {
             ensure!(figures.is_good(), "{}", figures.wrong());
             Ok(format!(

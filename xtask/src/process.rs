@@ -77,6 +77,14 @@ impl Process {
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
+    /// What its log says of something.
+    pub(crate) fn log_lines(&self, of: &str) -> Vec<String> {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines = text.lines().filter(|line| line.contains(of));
+        lines.map(str::to_owned).collect()
+    }
+
     /// A signal to it and its children.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Some(group) = self.group() {

@@ -13,12 +13,20 @@ use crate::metadata::MetadataLimits;
 /// Where "now" comes from: handed in, so that a simulator can own it.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
+/// What syncing commits alone costs, and who pays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncWeight {
+    /// Nobody waits for it: it is best done alone.
+    Unawaited,
+    /// It is like so many syncs of a row's entry.
+    Of(usize),
+}
+
 /// Makes commits durable: called with a file of the databases' file system (the first commit's
-/// pending file, or its database's folder), how many commits there are, and a way to sync them
-/// alone. Returns when they are on disk, by that way or by one shared with others; by that way
-/// where the number is 0, which nobody waits for.
+/// pending file, or its database's folder), their weight, and a way to sync them alone. Returns
+/// when they are on disk, by that way or by one shared with others.
 pub type CommitSync =
-    Arc<dyn Fn(&File, usize, &dyn Fn() -> io::Result<()>) -> io::Result<()> + Send + Sync>;
+    Arc<dyn Fn(&File, SyncWeight, &dyn Fn() -> io::Result<()>) -> io::Result<()> + Send + Sync>;
 
 /// Runs a device's job, now or later.
 pub type Runner = Arc<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use crate::broker::Broker;
-use crate::config::IndexConfig;
+use crate::config::{IndexConfig, SyncWeight};
 use crate::container::batch;
 use crate::files::{self, Identity};
 use crate::gate::Gate;
@@ -482,17 +482,14 @@ impl Db {
     /// Opens it, and lets readers see what is pending.
     fn open_shown(&self, config: &IndexConfig, writer: &mut Option<Connection>) -> Result<Opened> {
         let opened = self.open(config, writer)?;
-        if let Some(conn) = writer.as_ref() {
-            let shown = match config.exclusive {
-                true => self.show_logged(config, conn, &opened),
-                false => self.settle_log(config, conn, &opened),
-            };
-            if let Err(error) = shown {
-                self.forget(writer);
-                return Err(self.failed(config, &opened.file, error));
-            }
+        let shown = self.or_forget(writer, |conn| match config.exclusive {
+            true => self.show_logged(config, conn, &opened),
+            false => self.settle_log(config, conn, &opened),
+        });
+        match shown {
+            Ok(()) => Ok(opened),
+            Err(error) => Err(self.failed(config, &opened.file, error)),
         }
-        Ok(opened)
     }
 
     pub(crate) fn forget(&self, writer: &mut Option<Connection>) {
@@ -677,7 +674,7 @@ fn name_file(config: &IndexConfig, dir: &std::path::Path) -> Result<()> {
         return files::sync_folder(dir);
     }
     fs::File::open(dir)
-        .and_then(|folder| (config.commit_sync)(&folder, 1, &|| folder.sync_all()))
+        .and_then(|folder| (config.commit_sync)(&folder, SyncWeight::Of(1), &|| folder.sync_all()))
         .map_err(|error| IndexError::io(dir, error))
 }
 

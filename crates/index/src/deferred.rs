@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cairn_types::plant::Plant;
 
-use crate::config::{CommitSync, IndexConfig};
+use crate::config::{CommitSync, IndexConfig, SyncWeight};
 use crate::db::Update;
 use crate::{IndexError, Result};
 
@@ -96,7 +96,7 @@ fn sync(first: &Commit, commits: &[Commit]) -> io::Result<()> {
         return Ok(());
     }
     let own = || commits.iter().try_for_each(sync_alone);
-    let weight = commits.iter().map(Commit::weight).sum();
+    let weight = SyncWeight::Of(commits.iter().map(Commit::weight).sum());
     match &first.log {
         CommitLog::Pending(log, _) => (first.sync)(log, weight, &own),
         CommitLog::Wal(_) => {
@@ -144,13 +144,13 @@ fn sync_wal(file: &Path, is_named: &AtomicBool) -> io::Result<()> {
 }
 
 /// As `Commit::weight`, of hundreds of rows.
-pub(crate) const ROWS_WEIGHT: usize = 8;
+pub(crate) const ROWS_WEIGHT: SyncWeight = SyncWeight::Of(8);
 
 /// Syncs what has been committed to an exclusive database at once.
 pub(crate) fn sync_now(
     config: &IndexConfig,
     file: &Path,
-    weight: usize,
+    weight: SyncWeight,
     is_named: &AtomicBool,
 ) -> Result<()> {
     if Plant::PendingTooSoon.is_on() {

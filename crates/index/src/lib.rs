@@ -41,7 +41,7 @@ pub mod sync_store;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
 pub use broker::{Broker, Reclaimed};
-pub use config::{Clock, CommitSync, IndexConfig, Runner};
+pub use config::{Clock, CommitSync, IndexConfig, Runner, SyncWeight};
 pub use container::{
     ContainerBroker, ContainerInfo, Cut, DbState, FoundRange, ObjectRow, PolicyStats, RangeQuery,
     RowsQuery,

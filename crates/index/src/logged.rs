@@ -9,6 +9,7 @@
 //! Merging only adds rows: while it is done to an exclusive database, others may be logged beside
 //! it, without the right to write.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Instant;
@@ -16,17 +17,14 @@ use std::time::Instant;
 use cairn_types::Timestamp;
 use rusqlite::Connection;
 
-use crate::config::IndexConfig;
+use crate::config::{IndexConfig, SyncWeight};
 use crate::db::{Db, Opened, Update};
 use crate::deferred::{self, Commit};
 use crate::pending::{self, Log};
-use crate::{ObjectRow, Result};
+use crate::{IndexError, ObjectRow, Result};
 
 /// Rows that come so soon after others are logged. 10 microseconds each.
 const BUSY_TICKS: u64 = 10_000;
-
-/// The weight of a sync that nobody waits for.
-const UNAWAITED: usize = 0;
 
 /// The log of an open database.
 #[derive(Default)]
@@ -256,14 +254,27 @@ impl Db {
             return Ok(());
         }
         let opened = self.open(config, &mut writer)?;
+        self.or_forget(&mut writer, |conn| self.merge_full(config, conn, &opened))
+    }
+
+    /// Where the work fails, a panic among that, the database is opened anew by whoever comes next,
+    /// and what the file of the log has is merged then.
+    pub(crate) fn or_forget(
+        &self,
+        writer: &mut Option<Connection>,
+        work: impl FnOnce(&Connection) -> Result<()>,
+    ) -> Result<()> {
         let Some(conn) = writer.as_ref() else {
             return Ok(());
         };
-        let merged = self.merge_full(config, conn, &opened);
-        if merged.is_err() {
-            self.forget(&mut writer);
+        let worked = catch_unwind(AssertUnwindSafe(|| work(conn))).unwrap_or_else(|_| {
+            tracing::error!(hash = %self.key.hash.hex(), "a merge of rows panicked");
+            Err(IndexError::Closed)
+        });
+        if worked.is_err() {
+            self.forget(writer);
         }
-        merged
+        worked
     }
 
     fn merge_full(&self, config: &IndexConfig, conn: &Connection, opened: &Opened) -> Result<()> {
@@ -278,8 +289,13 @@ impl Db {
         };
         self.merge(config, conn, opened, rows)?;
         self.set_shown();
-        deferred::sync_now(config, &opened.file, UNAWAITED, &opened.log_is_named)?;
-        merged.clear(config, UNAWAITED)?;
+        deferred::sync_now(
+            config,
+            &opened.file,
+            SyncWeight::Unawaited,
+            &opened.log_is_named,
+        )?;
+        merged.clear(config, SyncWeight::Unawaited)?;
         if let Some(log) = &mut self.logged().log {
             log.full_is_clear();
         }
@@ -317,13 +333,7 @@ impl Db {
             return Ok(());
         }
         let opened = self.open(config, &mut writer)?;
-        if let Some(conn) = writer.as_ref() {
-            let settled = self.settle_log(config, conn, &opened);
-            if settled.is_err() {
-                self.forget(&mut writer);
-            }
-            settled?;
-        }
+        self.or_forget(&mut writer, |conn| self.settle_log(config, conn, &opened))?;
         let log = close.then(|| self.logged().log.take()).flatten();
         log.map_or(Ok(()), Log::close)
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cairn_index::{ContainerDb, IndexConfig, ListCursor, ListEntry, ListQuery};
+use cairn_index::{ContainerDb, IndexConfig, ListCursor, ListEntry, ListQuery, SyncWeight};
 use support::{Index, block_on, index_with, new_container, object};
 
 /// All rows come at once for this clock; nothing is closed by itself.
@@ -198,7 +198,7 @@ fn a_half_is_not_cleared_before_its_rows_are_on_disk() {
             let before = log();
             let kept = on_disk.load(Ordering::SeqCst);
             // Not that of an entry.
-            if weight != 1 && before > kept && told.load(Ordering::SeqCst) == 0 {
+            if weight != SyncWeight::Of(1) && before > kept && told.load(Ordering::SeqCst) == 0 {
                 told.store(seen.load(Ordering::SeqCst), Ordering::SeqCst);
                 fs::create_dir_all(to.parent().unwrap()).unwrap();
                 for end in ["db", "db-wal", "db.pending"] {
@@ -210,7 +210,7 @@ fn a_half_is_not_cleared_before_its_rows_are_on_disk() {
                 wal.unwrap().set_len(kept).unwrap();
             }
             own()?;
-            if weight != 1 {
+            if weight != SyncWeight::Of(1) {
                 on_disk.store(before, Ordering::SeqCst);
             }
             Ok(())
@@ -228,6 +228,33 @@ fn a_half_is_not_cleared_before_its_rows_are_on_disk() {
     let least = found.load(Ordering::SeqCst);
     assert!(least > 100, "a half was merged after {least}");
     assert!(listed(&cut.container("c")).len() >= least - 1);
+}
+
+/// Whatever goes wrong in a merge, what was acknowledged is in the log's file and is found there.
+#[test]
+fn a_panic_in_a_merge_loses_no_row() {
+    let panics = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&panics);
+    let index = index_with(|config| {
+        busy(true)(config);
+        config.commit_sync = Arc::new(move |_, weight, own| {
+            let is_merge = weight == SyncWeight::Unawaited;
+            assert!(
+                !is_merge || counted.fetch_add(1, Ordering::SeqCst) > 0,
+                "planted"
+            );
+            own()
+        });
+    });
+    let db = with_rows(&index, 1);
+    for n in 0..1000 {
+        block_on(db.merge_items(None, vec![object(&format!("n{n}"), 1, 1)])).unwrap();
+    }
+    assert!(
+        panics.load(Ordering::SeqCst) > 1,
+        "no merge after the panic"
+    );
+    assert_eq!(listed(&db).len(), 1 + 1000);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use anyhow::Result;
 use cairn_disk::group_sync::GroupSync;
 use cairn_disk::{Devices, DevicesConfig};
 use cairn_formats::ini::Section;
-use cairn_index::{IndexConfig, IndexPool};
+use cairn_index::{IndexConfig, IndexPool, SyncWeight};
 
 use crate::backends;
 use crate::settings::Place;
@@ -63,8 +63,10 @@ impl Storage {
                 Arc::new(|_, _, _| Ok(()))
             } else {
                 Arc::new(|on, weight, own| match weight {
-                    0 => own(),
-                    _ => GroupSync::of(on.as_fd())?.sync(on.as_fd(), weight, own),
+                    SyncWeight::Unawaited => own(),
+                    SyncWeight::Of(syncs) => {
+                        GroupSync::of(on.as_fd())?.sync(on.as_fd(), syncs, own)
+                    }
                 })
             };
             IndexPool::new(config)

@@ -30,6 +30,8 @@ pub(super) struct Seen {
     pub(super) took: Duration,
     pub(super) verb: &'static str,
     pub(super) error: Option<String>,
+    /// Of the answer, if one came.
+    pub(super) trans_id: Option<String>,
     /// Fewer than two primaries of the object that is written, or that may not be there, are on its
     /// proxy's side of the cut.
     pub(super) few_there: bool,
@@ -39,6 +41,12 @@ pub(super) struct Seen {
     pub(super) without_quorum: bool,
 }
 
+impl Seen {
+    pub(super) fn is_error(&self) -> bool {
+        self.error.is_some() && !self.without_quorum
+    }
+}
+
 /// How many primaries an object has in each region, by its path.
 pub(super) type Sides = BTreeMap<String, [usize; 2]>;
 
@@ -46,6 +54,8 @@ pub(super) type Sides = BTreeMap<String, [usize; 2]>;
 pub(super) struct Proxies {
     accounts: Vec<Account>,
     first: usize,
+    /// The transaction of the last answer.
+    trans_id: Option<String>,
 }
 
 impl Proxies {
@@ -53,13 +63,18 @@ impl Proxies {
         let login = |address: &SocketAddr| Account::login_to(*address, "test:tester", "testing");
         let accounts: Result<Vec<Account>> = addresses.iter().map(login).collect();
         let accounts = accounts.context("logging in")?;
-        Ok(Proxies { accounts, first: 0 })
+        Ok(Proxies {
+            accounts,
+            first: 0,
+            trans_id: None,
+        })
     }
 
     fn another(&self, first: usize) -> Proxies {
         Proxies {
             accounts: self.accounts.iter().map(Account::another).collect(),
             first,
+            trans_id: None,
         }
     }
 
@@ -79,13 +94,16 @@ impl Proxies {
             let cause = error.downcast_ref::<std::io::Error>();
             cause.is_some_and(|e| e.kind() == ErrorKind::ConnectionRefused)
         };
-        match answer {
+        let answer = match answer {
             Err(error) if refused(&error) => {
                 self.first = (self.first + 1) % self.accounts.len();
                 self.accounts[self.first].call(method, path, "", headers, body)
             }
             answer => answer,
-        }
+        };
+        let answered = answer.as_ref().ok();
+        self.trans_id = answered.and_then(|answer| answer.header("x-trans-id").map(str::to_owned));
+        answer
     }
 }
 
@@ -204,6 +222,7 @@ impl Client {
                 took,
                 verb,
                 few_there: self.few_there(),
+                trans_id: self.proxies.trans_id.take(),
                 without_quorum: error.as_ref().is_some_and(|error| {
                     matches!(verb, "POST" | "GET") && error.contains(": 503") && self.few_there()
                 }),
@@ -351,7 +370,7 @@ pub(super) fn changing(keys: &[Vec<Key>]) -> impl Iterator<Item = String> {
 /// Errors by what they say, numbers aside.
 pub(super) fn kinds_of_errors<'a>(seen: impl Iterator<Item = &'a Seen>) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
-    let counted = seen.filter(|seen| !seen.without_quorum);
+    let counted = seen.filter(|seen| seen.is_error());
     for error in counted.filter_map(|seen| seen.error.as_ref()) {
         let words = error.splitn(3, ' ').collect::<Vec<_>>();
         let kind = match words[..] {

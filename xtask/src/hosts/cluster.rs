@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use super::clients::Seen;
 use super::disks::Disk;
 use super::layout::{KINDS, Layout, PROXY_PORT, ProxyOptions, Storage};
 use super::network::{Host, Network, ensure_reached};
@@ -170,6 +171,20 @@ impl Cluster {
         let tail = |process: &Process| format!("{}:\n{}", process.name(), process.log_tail());
         let all: Vec<String> = self.processes.iter().flatten().map(tail).collect();
         all.join("\n")
+    }
+
+    /// An error of a client, and what all hosts logged of it.
+    pub(super) fn said_of(&self, seen: &Seen) -> String {
+        let mut text = seen.error.clone().unwrap_or_default();
+        for process in self.processes.iter().flatten() {
+            let Some(trans_id) = &seen.trans_id else {
+                break;
+            };
+            for line in process.log_lines(trans_id) {
+                text.push_str(&format!("\n    {}: {line}", process.name()));
+            }
+        }
+        text
     }
 
     /// All end, within the time given each.

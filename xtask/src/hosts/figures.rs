@@ -77,10 +77,7 @@ impl Figures {
             event,
             fault_seconds: (end - fault).as_secs_f64(),
             requests: seen.len(),
-            errors: seen
-                .iter()
-                .filter(|s| s.error.is_some() && !s.without_quorum)
-                .count(),
+            errors: seen.iter().filter(|s| s.is_error()).count(),
             without_quorum: seen.iter().filter(|s| s.without_quorum).count(),
             error_kinds: kinds_of_errors(seen.iter()),
             before: of(&|s| s.began < fault),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use crate::config::IndexConfig;
+use crate::config::{IndexConfig, SyncWeight};
 use crate::deferred::CommitLog;
 use crate::{IndexError, ObjectRow, Result, files};
 
@@ -25,7 +25,7 @@ use crate::{IndexError, ObjectRow, Result, files};
 const ALIGN: usize = 512;
 const FILL: u8 = b':';
 /// What the sync of a whole half costs, in syncs of an entry.
-const FILL_WEIGHT: usize = 4;
+const FILL_WEIGHT: SyncWeight = SyncWeight::Of(4);
 
 /// The entries of rows.
 pub(crate) fn entries<'r>(rows: impl IntoIterator<Item = &'r ObjectRow>) -> String {
@@ -243,7 +243,7 @@ impl Log {
 
 impl Merged {
     /// What they were merged into is on disk: they become colons.
-    pub(crate) fn clear(&self, config: &IndexConfig, weight: usize) -> Result<()> {
+    pub(crate) fn clear(&self, config: &IndexConfig, weight: SyncWeight) -> Result<()> {
         let LogFile { path, file } = &*self.file;
         self.file.fill(self.start, self.used)?;
         let synced = (config.commit_sync)(file, weight, &|| file.sync_data());
