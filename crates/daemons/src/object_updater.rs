@@ -6,15 +6,15 @@
 //! that is replaced meanwhile by an older PUT leaves two that count: the one has the newest metadata,
 //! the other the newest content. (OpenStack Swift's updater sends the newest alone.)
 
+mod config;
+mod limiter;
 mod oldest;
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cairn_disk::async_pending::{self, AsyncUpdate, PendingFile};
 use cairn_disk::{Device, Devices, DiskError};
-use cairn_formats::ini::{ConfError, Section};
 use cairn_http::params::{is_true, unquote};
 use cairn_http::{Body, Clock, Request, own_thread};
 use cairn_peer::fan_out::backend_uri;
@@ -29,57 +29,12 @@ use tracing::{debug, info, warn};
 
 use crate::calls;
 use crate::pace::Pace;
-use crate::recon_cache::{DEFAULT_RECON_CACHE_PATH, OBJECT_RECON_FILE, ReconCache};
+use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 use crate::rounds::every;
+use limiter::Limiter;
 use oldest::Oldest;
 
-/// `[object-updater]`; names, units and defaults are Swift's.
-#[derive(Clone, Debug, PartialEq)]
-pub struct UpdaterConfig {
-    /// From one sweep's start to the next one's.
-    pub interval: Duration,
-    /// Updates under way at once.
-    pub concurrency: usize,
-    /// Updates begun each second, at most; 0: no limit.
-    pub objects_per_second: f64,
-    /// For one container server's answer.
-    pub node_timeout: Duration,
-    /// Between two lines about a sweep's progress.
-    pub report_interval: Duration,
-    /// Containers with failed updates that are kept account of, and shown to monitoring.
-    pub tracked_max: usize,
-    pub shown: usize,
-    pub recon_cache_path: PathBuf,
-}
-
-impl UpdaterConfig {
-    pub fn read(section: &Section) -> Result<Self, ConfError> {
-        let objects_per_second = section.f64_or("objects_per_second", 50.0)?;
-        if objects_per_second < 0.0 {
-            return Err(section.bad("objects_per_second", "expected 0 (no limit) or more"));
-        }
-        let concurrency = section.usize_or("concurrency", 8)?;
-        if !(1..=1024).contains(&concurrency) {
-            return Err(section.bad("concurrency", "expected 1 to 1024"));
-        }
-        Ok(UpdaterConfig {
-            interval: section.seconds_or("interval", 300.0)?,
-            concurrency,
-            objects_per_second,
-            node_timeout: section.seconds_or("node_timeout", 10.0)?,
-            report_interval: section.seconds_or("report_interval", 300.0)?,
-            tracked_max: section
-                .usize_or("async_tracker_max_entries", 100)?
-                .clamp(1, 100_000),
-            shown: section
-                .usize_or("async_tracker_dump_count", 5)?
-                .clamp(1, 1000),
-            recon_cache_path: section
-                .str_or("recon_cache_path", DEFAULT_RECON_CACHE_PATH)
-                .into(),
-        })
-    }
-}
+pub use config::{PerContainer, UpdaterConfig};
 
 /// What a sweep did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -94,6 +49,11 @@ pub struct SweepStats {
     pub outdated_unlinks: u64,
     /// Could not be read, listed or removed.
     pub errors: u64,
+    /// Had to wait for their container's turn (`max_objects_per_container_per_second`); each was
+    /// sent later in the sweep, or skipped.
+    pub deferrals: u64,
+    pub drains: u64,
+    pub skips: u64,
 }
 
 impl SweepStats {
@@ -103,6 +63,9 @@ impl SweepStats {
         self.redirects += other.redirects;
         self.outdated_unlinks += other.outdated_unlinks;
         self.errors += other.errors;
+        self.deferrals += other.deferrals;
+        self.drains += other.drains;
+        self.skips += other.skips;
     }
 }
 
@@ -187,6 +150,7 @@ impl ObjectUpdater {
     /// some and not yet noted: sent again, it changes nothing.
     pub async fn sweep(self: &Arc<Self>) -> SweepStats {
         let started = Instant::now();
+        let until = started + self.config.interval;
         *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = SweepStats::default();
         *self.oldest.lock().unwrap_or_else(PoisonError::into_inner) = Oldest::default();
         let devices = self.devices.clone();
@@ -196,7 +160,7 @@ impl ObjectUpdater {
             .unwrap_or_default();
         for name in names {
             match self.devices.get(&name) {
-                Ok(device) => self.sweep_device(&device.background()).await,
+                Ok(device) => self.sweep_device(&device.background(), until).await,
                 Err(error) => debug!(device = name, %error, "object updater skips this device"),
             }
         }
@@ -209,6 +173,9 @@ impl ObjectUpdater {
                 redirects = stats.redirects,
                 outdated_unlinks = stats.outdated_unlinks,
                 errors = stats.errors,
+                deferrals = stats.deferrals,
+                drains = stats.drains,
+                skips = stats.skips,
                 "object update sweep completed"
             );
         }
@@ -249,9 +216,11 @@ impl ObjectUpdater {
         }
     }
 
-    async fn sweep_device(self: &Arc<Self>, device: &Arc<Device>) {
+    /// `until`: what is deferred is sent as long as that.
+    async fn sweep_device(self: &Arc<Self>, device: &Arc<Device>, until: Instant) {
         let mut pace = Pace::new(self.config.objects_per_second);
         let mut reported = Instant::now();
+        let mut limiter = Limiter::new(&self.config.per_container, Instant::now());
         let mut under_way = JoinSet::new();
         for policy in self.policies.iter().map(|policy| policy.index) {
             let suffixes = match device
@@ -267,11 +236,13 @@ impl ObjectUpdater {
             for suffix in suffixes {
                 for file in self.updates_that_count(device, policy, suffix).await {
                     pace.step().await;
-                    while under_way.len() >= self.config.concurrency {
-                        under_way.join_next().await;
+                    let file = match &mut limiter {
+                        Some(limiter) => self.admit(limiter, device, file).await,
+                        None => Some(file),
+                    };
+                    if let Some(file) = file {
+                        self.begin(&mut under_way, device, file).await;
                     }
-                    let (updater, device) = (self.clone(), device.clone());
-                    under_way.spawn(async move { updater.process(&device, file).await });
                     if reported.elapsed() >= self.config.report_interval {
                         reported = Instant::now();
                         info!(stats = ?self.stats(), "object update sweep under way");
@@ -279,7 +250,55 @@ impl ObjectUpdater {
                 }
             }
         }
+        if let Some(mut limiter) = limiter {
+            while let Some((at, file)) = limiter.drain(until) {
+                tokio::time::sleep_until(at).await;
+                pace.step().await;
+                self.begin(&mut under_way, device, file).await;
+            }
+            let limiter::Counts {
+                deferrals,
+                skips,
+                drains,
+            } = limiter.counts;
+            self.count(SweepStats {
+                deferrals,
+                drains,
+                skips,
+                ..SweepStats::default()
+            });
+        }
         while under_way.join_next().await.is_some() {}
+    }
+
+    async fn begin(
+        self: &Arc<Self>,
+        under_way: &mut JoinSet<()>,
+        device: &Arc<Device>,
+        file: PendingFile,
+    ) {
+        while under_way.len() >= self.config.concurrency {
+            under_way.join_next().await;
+        }
+        let (updater, device) = (self.clone(), device.clone());
+        under_way.spawn(async move { updater.process(&device, file).await });
+    }
+
+    /// The update, if it is its container's turn. One that cannot be read is in nobody's way.
+    async fn admit(
+        &self,
+        limiter: &mut Limiter<PendingFile>,
+        device: &Arc<Device>,
+        file: PendingFile,
+    ) -> Option<PendingFile> {
+        let read = {
+            let file = file.clone();
+            device.read(move |disk| Ok(file.read(disk))).await
+        };
+        let Ok(Some(update)) = read else {
+            return Some(file);
+        };
+        limiter.admit(target(&update), file, Instant::now())
     }
 
     /// The updates under a suffix, but for those that a newer one of the same object makes
@@ -407,17 +426,10 @@ impl ObjectUpdater {
 
     /// Sends to every primary that has not taken the update yet.
     async fn send(&self, update: &mut AsyncUpdate, policy: PolicyIndex) -> Sent {
-        let target = match update
-            .container_path
-            .as_deref()
-            .and_then(|p| p.split_once('/'))
-        {
-            Some((account, container)) => (account.to_owned(), container.to_owned()),
-            None => (update.account.clone(), update.container.clone()),
-        };
-        let path = format!("/{}/{}/{}", target.0, target.1, update.object);
+        let (account, container) = target(update);
+        let path = format!("/{account}/{container}/{}", update.object);
         let ring = self.rings.container();
-        let partition = ring.partition(&self.hash_path, &target.0, Some(&target.1), None);
+        let partition = ring.partition(&self.hash_path, account, Some(container), None);
         let headers = headers_out(update, policy);
         let mut calls = JoinSet::new();
         for node in ring.primaries(partition) {
@@ -461,6 +473,13 @@ impl ObjectUpdater {
             None => Sent::ToSome { news },
         }
     }
+}
+
+/// The account and the container, or the shard, that is to be told.
+fn target(update: &AsyncUpdate) -> (&str, &str) {
+    let shard = update.container_path.as_deref();
+    let shard = shard.and_then(|path| path.split_once('/'));
+    shard.unwrap_or((&update.account, &update.container))
 }
 
 enum Sent {

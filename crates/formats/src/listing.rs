@@ -4,13 +4,18 @@
 //! Hazard: rows whose name holds the reserved byte (NUL) belong to internal containers and are
 //! left out unless the caller may see them.
 
+mod page;
+
 use std::borrow::Cow;
 use std::fmt;
 
+use memchr::memmem;
 use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 use serde_json::Value;
 use thiserror::Error;
+
+pub use page::{LastRow, Page};
 
 /// A JSON listing larger than this is passed to the client as it is.
 pub const MAX_LISTING_BYTES: u64 = 1024 * 10_000 * 2;
@@ -139,7 +144,7 @@ pub fn to_text(json: &[u8], show_reserved: bool) -> Result<Converted, ListingErr
 /// The JSON itself without reserved names; `None` where it may go as it is.
 pub fn to_json(json: &[u8], show_reserved: bool) -> Result<Option<Converted>, ListingError> {
     // JSON writes a NUL as an escape, in exactly this form.
-    if show_reserved || !json.windows(6).any(|w| w == b"\\u0000") {
+    if show_reserved || memmem::find(json, b"\\u0000").is_none() {
         return Ok(None);
     }
     let rows: Vec<serde_json::Map<String, Value>> = serde_json::from_slice(json)?;

@@ -42,6 +42,21 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     tokio::task::spawn_blocking(work).await.ok()
 }
 
+/// More than this much of a text is not worked on by an event loop: a millisecond at the most.
+const LIGHT_BYTES: usize = 128 << 10;
+
+/// Work on `bytes` of something: here where that is little, else off the event loop; none where it
+/// panicked.
+pub async fn heavy<T: Send + 'static>(
+    bytes: usize,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    match bytes {
+        0..=LIGHT_BYTES => Some(work()),
+        _ => blocking(work).await,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,7 +11,7 @@ use cairn_formats::ini::Section;
 use cairn_formats::listing::{self, Converted, ListingError};
 use cairn_http::context::Context;
 use cairn_http::params::{Params, is_true, quote, quote_path, split_path, unquote};
-use cairn_http::{Body, Handler, Request, Response, Service, ServiceFuture, respond};
+use cairn_http::{Body, Handler, Request, Response, Service, ServiceFuture, own_thread, respond};
 use cairn_types::Constraints;
 use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, VARY};
 use http::{Method, StatusCode};
@@ -99,7 +99,7 @@ impl ListingFormats {
             Err(response) => return response,
         };
         let response = self.next.call(request).await;
-        convert(response, &wanted).await
+        convert(response, wanted).await
     }
 }
 
@@ -171,7 +171,7 @@ fn listing_content_type(request: &Request, params: &Params) -> Result<&'static s
     }
 }
 
-async fn convert(mut response: Response, wanted: &Wanted) -> Response {
+async fn convert(mut response: Response, wanted: Wanted) -> Response {
     if response.status() != StatusCode::OK && response.status() != StatusCode::NO_CONTENT {
         return response;
     }
@@ -196,7 +196,12 @@ async fn convert(mut response: Response, wanted: &Wanted) -> Response {
         Ok(whole) => whole,
         Err(as_it_is) => return as_it_is,
     };
-    let Ok(body) = wanted.render(&json) else {
+    let (content_type, whole) = (wanted.content_type, json.clone());
+    let rendered = own_thread::heavy(json.len(), move || wanted.render(&whole)).await;
+    let Some(rendered) = rendered else {
+        return respond::standard(StatusCode::INTERNAL_SERVER_ERROR);
+    };
+    let Ok(body) = rendered else {
         // Another filter's JSON, no listing: passed on as it came.
         head.headers.insert(CONTENT_LENGTH, json.len().into());
         return Response::from_parts(head, Body::full(json));
@@ -206,7 +211,7 @@ async fn convert(mut response: Response, wanted: &Wanted) -> Response {
     }
     head.headers.insert(CONTENT_LENGTH, body.len().into());
     let mut response = Response::from_parts(head, Body::full(body));
-    set_type(&mut response, wanted.content_type);
+    set_type(&mut response, content_type);
     response
 }
 

@@ -3,11 +3,13 @@
 
 use bytes::{Bytes, BytesMut};
 use cairn_formats::listing::MAX_LISTING_BYTES;
-use cairn_http::{Body, Response, respond};
+use cairn_http::{Body, Response, own_thread, respond};
 use futures_util::{StreamExt, stream};
 use http::StatusCode;
 use http::header::CONTENT_LENGTH;
 use http::response::Parts;
+use memchr::memmem;
+use serde_json::{Map, Value};
 use tracing::error;
 
 /// An answer's head and whole body; the error is what to answer instead: the answer itself,
@@ -58,6 +60,26 @@ fn chained(held: Bytes, rest: Body) -> Body {
         rest.next_chunk().await.map(|chunk| (chunk, rest))
     });
     Body::from_stream(stream::once(async { Ok(held) }).chain(rest), length)
+}
+
+/// A row of a listing.
+pub(crate) type Row = Map<String, Value>;
+
+/// A JSON listing whose rows have been changed, off the event loop where they are many; none where
+/// the mark is nowhere in it, or it is no listing.
+pub(crate) async fn with_rows(
+    json: &Bytes,
+    mark: &str,
+    mut change: impl FnMut(&mut Row) + Send + 'static,
+) -> Option<Vec<u8>> {
+    memmem::find(json, mark.as_bytes())?;
+    let json = json.clone();
+    let changed = own_thread::heavy(json.len(), move || {
+        let mut rows: Vec<Row> = serde_json::from_slice(&json).ok()?;
+        rows.iter_mut().for_each(&mut change);
+        serde_json::to_vec(&rows).ok()
+    });
+    changed.await.flatten()
 }
 
 /// An answer with another body than it came with.

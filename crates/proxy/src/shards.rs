@@ -10,14 +10,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use cairn_formats::json_ascii;
+use cairn_formats::listing::{LastRow, Page};
 use cairn_formats::shard::{self, Bounded, Namespace};
 use cairn_http::params::{Params, is_true};
-use cairn_http::{Body, Response, respond};
+use cairn_http::{Body, Response, own_thread, respond};
 use cairn_types::ServerKind;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use serde_json::Value;
 use tracing::{debug, error, warn};
 
 use crate::app::Proxy;
@@ -153,8 +152,7 @@ impl Proxy {
         if !is(&response, RECORD_TYPE, "shard") || !response.status().is_success() {
             return (response, None);
         }
-        let (mut response, records) = self.records(response, name).await;
-        let namespaces = records.and_then(|records| namespaces_of(records, name));
+        let (mut response, namespaces) = self.records(response, name, namespaces_of).await;
         let Some(mut namespaces) = namespaces else {
             return (respond::standard(StatusCode::SERVICE_UNAVAILABLE), None);
         };
@@ -179,16 +177,24 @@ impl Proxy {
         (response, Some(namespaces))
     }
 
-    /// The response without its body, and the JSON list that was in it.
-    async fn records(&self, response: Response, name: &str) -> (Response, Option<Vec<Value>>) {
+    /// The response without its body, and what was read from that.
+    async fn records<T: Send + 'static>(
+        &self,
+        response: Response,
+        name: &str,
+        read: fn(&[u8]) -> Result<T, String>,
+    ) -> (Response, Option<T>) {
         let (parts, body) = response.into_parts();
         let body = body.collect(LISTING_BYTES_MAX);
         let body = tokio::time::timeout(self.options.node_timeout, body).await;
         let records = match body {
             Ok(Ok(body)) if parts.status == StatusCode::NO_CONTENT && body.is_empty() => {
-                Ok(Vec::new())
+                read(b"[]")
             }
-            Ok(Ok(body)) => serde_json::from_slice(&body).map_err(|error| error.to_string()),
+            Ok(Ok(body)) => {
+                let read_it = own_thread::heavy(body.len(), move || read(&body)).await;
+                read_it.unwrap_or_else(|| Err("reading it panicked".into()))
+            }
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("it did not come in time".into()),
         };
@@ -232,7 +238,7 @@ impl Proxy {
                 .shard_objects(incoming, namespace, params, &policy, &history)
                 .await
             {
-                Some(objects) => listing.objects.extend(objects),
+                Some(page) => listing.page.append(page),
                 None => {
                     error!(
                         shard = namespace.name,
@@ -247,13 +253,11 @@ impl Proxy {
         headers::insert(head, RECORD_POLICY, &policy);
         if listing.is_whole(&incoming.params) {
             // Nearer to the truth than the root's own counts.
-            let bytes = |object: &Value| object.get("bytes").and_then(Value::as_i64);
-            let bytes: i64 = listing.objects.iter().filter_map(bytes).sum();
-            let count = listing.objects.len().to_string();
-            headers::insert(head, "x-container-object-count", &count);
+            let (count, bytes) = (listing.page.count, listing.page.bytes);
+            headers::insert(head, "x-container-object-count", &count.to_string());
             headers::insert(head, "x-container-bytes-used", &bytes.to_string());
         }
-        let body = json_ascii::to_string(&Value::Array(listing.objects));
+        let body = listing.page.into_json();
         head.insert(CONTENT_LENGTH, body.len().into());
         let json = HeaderValue::from_static("application/json; charset=utf-8");
         head.insert(CONTENT_TYPE, json);
@@ -270,7 +274,7 @@ impl Proxy {
         params: Params,
         policy: &str,
         history: &[String],
-    ) -> Option<Vec<Value>> {
+    ) -> Option<Page> {
         let (account, container) = namespace.place();
         let target = Target::Container {
             account: account.to_owned(),
@@ -303,7 +307,8 @@ impl Proxy {
             );
             return None;
         }
-        self.records(response, name).await.1
+        let page = |body: &[u8]| Page::parse(body).map_err(|error| error.to_string());
+        self.records(response, name, page).await.1
     }
 
     /// A request of the proxy's own, on behalf of another.
@@ -381,18 +386,12 @@ impl Proxy {
             warn!(container = name, status = %response.status(), "shards cannot be asked for");
             return None;
         }
-        namespaces_of(self.records(response, &name).await.1?, &name)
+        self.records(response, &name, namespaces_of).await.1
     }
 }
 
-fn namespaces_of(records: Vec<Value>, name: &str) -> Option<Vec<Namespace>> {
-    match serde_json::from_value(Value::Array(records)) {
-        Ok(namespaces) => Some(namespaces),
-        Err(error) => {
-            error!(container = name, %error, "a container's shards cannot be read");
-            None
-        }
-    }
+fn namespaces_of(body: &[u8]) -> Result<Vec<Namespace>, String> {
+    serde_json::from_slice(body).map_err(|error| error.to_string())
 }
 
 fn is_reversed(params: &Params) -> bool {
@@ -414,7 +413,7 @@ fn wanted(params: &Params, namespaces: Vec<Namespace>) -> Vec<Namespace> {
 
 /// A listing under way.
 struct Listing {
-    objects: Vec<Value>,
+    page: Page,
     limit: usize,
     reverse: bool,
     marker: String,
@@ -427,7 +426,7 @@ impl Listing {
         let param = |name| params.get(name).unwrap_or("").to_owned();
         let limit = params.get("limit").and_then(|limit| limit.parse().ok());
         Listing {
-            objects: Vec::new(),
+            page: Page::default(),
             limit: limit.unwrap_or(limit_max).min(limit_max),
             reverse: is_reversed(params),
             marker: param("marker"),
@@ -436,27 +435,16 @@ impl Listing {
         }
     }
 
-    /// The last name, and whether it is that of a subdir.
-    fn last(&self) -> Option<(&str, bool)> {
-        let last = self.objects.last()?;
-        let text = |name: &str| last.get(name).and_then(Value::as_str);
-        match text("subdir") {
-            Some(subdir) => Some((subdir, true)),
-            None => text("name").map(|name| (name, false)),
-        }
-    }
-
     fn is_over(&self) -> bool {
-        if self.objects.len() >= self.limit && !self.objects.is_empty() {
+        if self.page.count >= self.limit && self.page.count > 0 {
             return true;
         }
-        let Some((last, _)) = self.last().filter(|_| !self.end_marker.is_empty()) else {
-            return false;
-        };
-        match self.reverse {
-            true => self.end_marker.as_str() >= last,
-            false => self.end_marker.as_str() <= last,
-        }
+        let last = self.page.last.as_ref();
+        last.filter(|_| !self.end_marker.is_empty())
+            .is_some_and(|last| match self.reverse {
+                true => self.end_marker >= last.name,
+                false => self.end_marker <= last.name,
+            })
     }
 
     /// Nothing of the listing can be in this namespace.
@@ -473,7 +461,8 @@ impl Listing {
         } else {
             &namespace.upper
         };
-        matches!(self.last(), Some((subdir, true)) if bound.starts_with(subdir))
+        let subdir = self.page.last.as_ref().filter(|last| last.is_subdir);
+        subdir.is_some_and(|subdir| bound.starts_with(&subdir.name))
     }
 
     /// Markers are always given, so that rows which are in a shard by mistake are neither seen
@@ -482,9 +471,10 @@ impl Listing {
         let mut params = original.clone();
         params.remove("states");
         params.set("format", "json");
-        params.set("limit", (self.limit - self.objects.len()).to_string());
-        let marker = self.last().map_or(self.marker.as_str(), |(name, _)| name);
-        params.set("marker", marker);
+        params.set("limit", (self.limit - self.page.count).to_string());
+        let last = self.page.last.as_ref();
+        let marker = last.map_or(&self.marker, |LastRow { name, .. }| name);
+        params.set("marker", marker.as_str());
         let end_marker = if !self.end_marker.is_empty() && namespace.contains(&self.end_marker) {
             self.end_marker.clone()
         } else if self.reverse {
@@ -500,7 +490,7 @@ impl Listing {
     fn is_whole(&self, params: &Params) -> bool {
         let given = |name: &&str| params.get(name).is_some_and(|value| !value.is_empty());
         let constrained = ["marker", "end_marker", "path", "prefix", "delimiter"];
-        !constrained.iter().any(given) && self.objects.len() < self.limit
+        !constrained.iter().any(given) && self.page.count < self.limit
     }
 }
 
@@ -547,9 +537,11 @@ pub(crate) fn take_sharding(incoming: &mut Incoming) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+
+    fn page(json: &str) -> Page {
+        Page::parse(json.as_bytes()).unwrap()
+    }
 
     fn namespace(name: &str, lower: &str, upper: &str) -> Namespace {
         Namespace {
@@ -570,13 +562,13 @@ mod tests {
         let first = under_way.params_for(&params, &namespace("a/1", "", "m"));
         assert_eq!(first.get("marker"), Some("b"));
         assert_eq!(first.get("end_marker"), Some("m\0"));
-        under_way.objects.push(json!({"name": "c"}));
+        under_way.page.append(page(r#"[{"name": "c"}]"#));
         let last = under_way.params_for(&params, &namespace("a/2", "m", ""));
         assert_eq!(last.get("marker"), Some("c"));
         assert_eq!(last.get("end_marker"), Some("x"));
         assert_eq!(last.get("limit"), Some("2"));
         assert!(!under_way.is_over());
-        under_way.objects.push(json!({"name": "x"}));
+        under_way.page.append(page(r#"[{"name": "x"}]"#));
         assert!(under_way.is_over());
 
         let (back, params) = listing("reverse=true");
@@ -593,7 +585,7 @@ mod tests {
         assert!(prefixed.skips(&namespace("a/1", "n", "z")));
         assert!(!prefixed.is_whole(&params));
         let (mut delimited, params) = listing("delimiter=/");
-        delimited.objects.push(json!({"subdir": "d/"}));
+        delimited.page.append(page(r#"[{"subdir": "d/"}]"#));
         assert!(delimited.skips(&namespace("a/1", "d/a", "d/z")));
         assert!(!delimited.skips(&namespace("a/1", "d/a", "e")));
         assert_eq!(wanted(&params, vec![namespace("a/1", "", "")]).len(), 1);

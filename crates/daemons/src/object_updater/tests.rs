@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use cairn_disk::DevicesConfig;
+use cairn_formats::ini::Section;
 use cairn_http::{handler_fn, respond};
 use http::StatusCode;
 
@@ -20,6 +21,10 @@ struct Cluster {
 }
 
 fn cluster() -> Cluster {
+    cluster_with(|_| {})
+}
+
+fn cluster_with(change: impl FnOnce(&mut UpdaterConfig)) -> Cluster {
     let folder = tempfile::tempdir().unwrap();
     write_rings(folder.path());
     let policies = Arc::new(PolicySet::single());
@@ -70,11 +75,12 @@ fn cluster() -> Cluster {
         backends.register_local(SocketAddr::from(([127, 0, 0, 1], port)), handler);
     }
     let config = UpdaterConfig::read(&Section::from_pairs("object-updater", &[])).unwrap();
-    let config = UpdaterConfig {
+    let mut config = UpdaterConfig {
         objects_per_second: 0.0,
         recon_cache_path: folder.path().to_owned(),
         ..config
     };
+    change(&mut config);
     let hash_path = HashPath::new("", "end");
     let updater = ObjectUpdater::new(
         config,
@@ -168,6 +174,28 @@ async fn an_update_is_kept_until_all_have_it() {
 }
 
 #[tokio::test]
+async fn a_busy_container_takes_turns() {
+    let cluster = cluster_with(|config| {
+        config.per_container.per_second = 0.001;
+    });
+    cluster.third.store(201, Ordering::SeqCst);
+    // Both count: the one has newer metadata, the other newer content; and a third.
+    let post = [("X-Timestamp", 3), ("X-Meta-Timestamp", 9)];
+    cluster.leave_update_of(9, &post).await;
+    cluster.leave_update_of(6, &[("X-Timestamp", 6)]).await;
+    let post = [("X-Timestamp", 2), ("X-Content-Type-Timestamp", 8)];
+    cluster.leave_update_of(8, &post).await;
+    let stats = cluster.updater.sweep().await;
+    assert_eq!((stats.deferrals, stats.drains, stats.skips), (2, 0, 2));
+    assert_eq!(stats.successes, 1);
+    assert_eq!(
+        cluster.pending(),
+        2,
+        "what was skipped is there for the next sweep"
+    );
+}
+
+#[tokio::test]
 async fn an_older_update_counts_where_it_tells_more() {
     let cluster = cluster();
     cluster.third.store(201, Ordering::SeqCst);
@@ -216,4 +244,12 @@ fn options() {
             .contains("1 to 1024")
     );
     assert!(read(&[("objects_per_second", "-1")]).is_err());
+    assert_eq!(read(&[]).unwrap().per_container.per_second, 0.0);
+    for (name, value) in [
+        ("max_objects_per_container_per_second", "-1"),
+        ("per_container_ratelimit_buckets", "0"),
+        ("max_deferred_updates", "some"),
+    ] {
+        assert!(read(&[(name, value)]).unwrap_err().contains(name), "{name}");
+    }
 }

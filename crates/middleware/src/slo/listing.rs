@@ -5,9 +5,11 @@ use cairn_formats::listing::MAX_LISTING_BYTES;
 use cairn_http::{Body, Handler, Request, Response, respond};
 use http::StatusCode;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-const MARK: &[u8] = b"slo_etag";
+use crate::whole::{self, Row};
+
+const MARK: &str = "slo_etag";
 
 pub(super) async fn with_slo_etags(next: &Handler, request: Request) -> Response {
     let response = next.call(request).await;
@@ -25,28 +27,21 @@ pub(super) async fn with_slo_etags(next: &Handler, request: Request) -> Response
         return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
     };
     // Most listings have none.
-    let body = match json.windows(MARK.len()).any(|w| w == MARK) {
-        true => split_etags(&json).map_or(Body::full(json), Body::full),
-        false => Body::full(json),
+    let body = match whole::with_rows(&json, MARK, tell_etag).await {
+        Some(told) => Body::full(told),
+        None => Body::full(json),
     };
     head.headers
         .insert(CONTENT_LENGTH, body.length().unwrap_or(0).into());
     Response::from_parts(head, body)
 }
 
-/// `None` where this is no listing.
-fn split_etags(json: &[u8]) -> Option<Vec<u8>> {
-    let mut rows: Vec<Map<String, Value>> = serde_json::from_slice(json).ok()?;
-    for row in &mut rows {
-        let Some(hash) = row.get("hash").and_then(Value::as_str) else {
-            continue;
-        };
-        if let Some((hash, slo_etag)) = split_etag(hash) {
-            row.insert("hash".into(), hash.into());
-            row.insert("slo_etag".into(), format!("\"{slo_etag}\"").into());
-        }
+fn tell_etag(row: &mut Row) {
+    let hash = row.get("hash").and_then(Value::as_str);
+    if let Some((hash, slo_etag)) = hash.and_then(split_etag) {
+        row.insert("hash".into(), hash.into());
+        row.insert("slo_etag".into(), format!("\"{slo_etag}\"").into());
     }
-    serde_json::to_vec(&rows).ok()
 }
 
 /// `hash; a=b; slo_etag=c` as `hash; a=b` and `c`.
@@ -79,12 +74,19 @@ mod tests {
             pair("a; s3_etag=x; y=z", "b")
         );
         assert_eq!(split_etag("a"), None);
-        let json = br#"[{"hash":"a; slo_etag=b","name":"n"},{"subdir":"x/"}]"#;
-        let split = split_etags(json).expect("a listing");
+    }
+
+    #[tokio::test]
+    async fn rows_tell_it() {
+        let json = r#"[{"hash":"a; slo_etag=b","name":"n"},{"subdir":"x/"}]"#;
+        let told = whole::with_rows(&json.into(), MARK, tell_etag).await;
         assert_eq!(
-            String::from_utf8_lossy(&split),
+            String::from_utf8_lossy(&told.unwrap_or_default()),
             r#"[{"hash":"a","name":"n","slo_etag":"\"b\""},{"subdir":"x/"}]"#
         );
-        assert_eq!(split_etags(b"{\"slo_etag\":1}"), None);
+        for other in [r#"{"slo_etag":1}"#, r#"[{"hash":"a","name":"n"}]"#] {
+            let told = whole::with_rows(&other.into(), MARK, tell_etag).await;
+            assert_eq!(told, None, "{other}");
+        }
     }
 }

@@ -3,12 +3,12 @@
 use cairn_http::params::quote;
 use cairn_http::{Request, Response};
 use http::StatusCode;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::Symlink;
 use crate::api_path::ApiPath;
 use crate::header_params;
-use crate::whole::{self, rewritten};
+use crate::whole::{self, Row, rewritten};
 
 impl Symlink {
     pub(super) async fn list(&self, request: Request) -> Response {
@@ -21,25 +21,15 @@ impl Symlink {
             Ok(whole) => whole,
             Err(as_it_is) => return as_it_is,
         };
-        let has_links = std::str::from_utf8(&json).is_ok_and(|t| t.contains("symlink_target"));
-        if !has_links {
-            return rewritten(parts, json);
-        }
-        let rows: Result<Vec<Map<String, Value>>, _> = serde_json::from_slice(&json);
-        let Ok(mut rows) = rows else {
-            return rewritten(parts, json);
-        };
-        for row in &mut rows {
-            tell_link(row, &path);
-        }
-        match serde_json::to_vec(&rows) {
-            Ok(told) => rewritten(parts, told),
-            Err(_) => rewritten(parts, json),
+        let told = whole::with_rows(&json, "symlink_target", move |row| tell_link(row, &path));
+        match told.await {
+            Some(told) => rewritten(parts, told),
+            None => rewritten(parts, json),
         }
     }
 }
 
-fn tell_link(row: &mut Map<String, Value>, container: &ApiPath) {
+fn tell_link(row: &mut Row, container: &ApiPath) {
     let Some(noted) = row.get("hash").and_then(Value::as_str).map(str::to_owned) else {
         return;
     };

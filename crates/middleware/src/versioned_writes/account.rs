@@ -7,13 +7,13 @@ use cairn_http::{Request, Response};
 use http::{Method, StatusCode};
 use serde_json::Value;
 
-use super::container::{Row, build_listing, limit, text};
+use super::container::{build_listing, limit, text};
 use super::names;
 use super::object_versioning::{ObjectVersioning, SOURCE};
 use crate::api_path::set;
 use crate::cause::Cause;
 use crate::symlink::BACKEND_ALLOW_RESERVED;
-use crate::whole::{self, rewritten};
+use crate::whole::{self, Row, rewritten};
 
 impl ObjectVersioning {
     pub(super) async fn list_account(&self, request: Request, account: String) -> Response {

@@ -4,7 +4,7 @@ use cairn_http::params::{Params, quote_path, split_path, unquote};
 use cairn_http::{Request, Response, respond};
 use http::header::{ACCEPT, HeaderName};
 use http::{Method, StatusCode};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::list_versions::VersionsListing;
 use super::names;
@@ -16,13 +16,10 @@ use crate::api_path::set;
 use crate::cause::{Cause, drain};
 use crate::header_params;
 use crate::symlink::BACKEND_ALLOW_RESERVED;
-use crate::whole::{self, rewritten};
+use crate::whole::{self, Row, rewritten};
 
 const BYTES_USED: HeaderName = HeaderName::from_static("x-container-bytes-used");
 const OBJECT_COUNT: &str = "x-container-object-count";
-
-/// A row of a listing.
-pub(super) type Row = Map<String, Value>;
 
 pub(super) fn text<'r>(row: &'r Row, member: &str) -> Option<&'r str> {
     row.get(member).and_then(Value::as_str)
@@ -55,25 +52,21 @@ impl ObjectVersioning {
             Ok(whole) => whole,
             Err(as_it_is) => return as_it_is,
         };
-        let lists_versions = params.contains("versions");
-        let has_links = std::str::from_utf8(&json).is_ok_and(|t| t.contains("symlink_path"));
-        if !lists_versions && !has_links {
+        let Some(versions) = versions else {
             return rewritten(head, json);
+        };
+        if !params.contains("versions") {
+            let show = move |row: &mut Row| show_version(row, &path.container, &versions, false);
+            return match whole::with_rows(&json, "symlink_path", show).await {
+                Some(shown) => rewritten(head, shown),
+                None => rewritten(head, json),
+            };
         }
         let Ok(mut rows) = serde_json::from_slice::<Vec<Row>>(&json) else {
             return rewritten(head, json);
         };
-        let Some(versions) = versions else {
-            return rewritten(head, json);
-        };
         for row in &mut rows {
-            show_version(row, &path.container, &versions, lists_versions);
-        }
-        if !lists_versions {
-            return match serde_json::to_vec(&rows) {
-                Ok(shown) => rewritten(head, shown),
-                Err(_) => rewritten(head, json),
-            };
+            show_version(row, &path.container, &versions, true);
         }
         let listing = VersionsListing {
             filter: self,

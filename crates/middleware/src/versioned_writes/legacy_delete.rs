@@ -7,11 +7,11 @@ use cairn_http::{Request, Response, respond};
 use http::header::HeaderValue;
 use http::{Method, StatusCode};
 
-use super::container::{Row, text};
+use super::container::text;
 use super::legacy::{Kept, SOURCE, check};
 use super::{DELETE_MARKER, authorize};
 use crate::cause::{Cause, drain};
-use crate::whole;
+use crate::whole::{self, Row};
 
 /// A version as its container lists it.
 struct Version {

@@ -12,7 +12,7 @@ use http::response::Parts;
 use http::{Method, StatusCode};
 use serde_json::Value;
 
-use super::container::{Row, build_listing, limit, text};
+use super::container::{build_listing, limit, text};
 use super::object_versioning::{ObjectVersioning, SOURCE};
 use super::{DELETE_MARKER, names};
 use crate::accept::best_match;
@@ -20,7 +20,7 @@ use crate::api_path::set;
 use crate::cause::{Cause, drain};
 use crate::listing_formats::AsItIs;
 use crate::symlink::BACKEND_ALLOW_RESERVED;
-use crate::whole::{self, rewritten};
+use crate::whole::{self, Row, rewritten};
 
 /// What version ids are made of: no delimiter may cut through one.
 const NO_DELIMITERS: &str = "0123456789.\0";
