@@ -138,10 +138,6 @@ const KNOWN: &[&str] = &[
 
 /// Of [`KNOWN`], those that change something in Swift, and nothing here.
 const WITHOUT_EFFECT: &[&str] = &[
-    "account_existence_skip_cache_pct",
-    "container_existence_skip_cache_pct",
-    "container_listing_shard_ranges_skip_cache_pct",
-    "container_updating_shard_ranges_skip_cache_pct",
     "ionice_class",
     "ionice_priority",
     "log_custom_handlers",

@@ -58,6 +58,7 @@ impl Proxy {
             options.error_suppression_limit,
         )
         .with_reach(Arc::clone(backends.reach()));
+        let skip = options.skip_cache;
         let proxy = Proxy {
             timings: Arc::new(Timings::new(options.timing_expiry)),
             affinities,
@@ -71,11 +72,11 @@ impl Proxy {
             limiter: Arc::new(limiter),
             swift_info: settings.swift_info,
             clock: settings.clock,
-            accounts: InfoCache::new(),
-            containers: InfoCache::new(),
-            sharded_roots: InfoCache::new(),
-            listing_shards: InfoCache::new(),
-            updating_shards: InfoCache::new(),
+            accounts: InfoCache::new(skip.accounts),
+            containers: InfoCache::new(skip.containers),
+            sharded_roots: InfoCache::new(skip.containers),
+            listing_shards: InfoCache::new(skip.listing_shards),
+            updating_shards: InfoCache::new(skip.updating_shards),
         };
         proxy.register_info();
         Ok(Arc::new(proxy))

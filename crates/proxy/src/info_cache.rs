@@ -7,18 +7,22 @@ use std::hash::Hash;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use cairn_http::own_thread;
 use tokio::time::Instant;
 
 /// Entries kept of one kind.
 const MOST: usize = 100_000;
 
 pub(crate) struct InfoCache<K, V> {
+    /// The share of questions that find nothing, 0 to 1.
+    skip: f64,
     entries: RwLock<HashMap<K, (Arc<V>, Instant)>>,
 }
 
 impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(skip: f64) -> Self {
         InfoCache {
+            skip,
             entries: RwLock::default(),
         }
     }
@@ -28,9 +32,16 @@ impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
         K: std::borrow::Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
+        if self.is_skipped() {
+            return None;
+        }
         let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
         let (value, until) = entries.get(key)?;
         (*until > Instant::now()).then(|| value.clone())
+    }
+
+    fn is_skipped(&self) -> bool {
+        self.skip > 0.0 && (own_thread::random() as f64) < self.skip * u64::MAX as f64
     }
 
     pub(crate) fn put(&self, key: K, value: Arc<V>, keep: Duration) {
@@ -66,12 +77,27 @@ mod tests {
 
     #[test]
     fn keeps_for_a_while() {
-        let cache: InfoCache<String, u8> = InfoCache::new();
+        let cache: InfoCache<String, u8> = InfoCache::new(0.0);
         cache.put("a".into(), Arc::new(1), Duration::from_secs(60));
         cache.put("b".into(), Arc::new(2), Duration::ZERO);
         assert_eq!(cache.get("a").as_deref(), Some(&1));
         assert!(cache.get("b").is_none());
         cache.remove("a");
         assert!(cache.get("a").is_none());
+    }
+
+    #[test]
+    fn some_questions_are_asked_anew() {
+        own_thread::take_over(Some(1));
+        let found = |skip| {
+            let cache: InfoCache<u8, u8> = InfoCache::new(skip);
+            cache.put(1, Arc::new(1), Duration::from_secs(60));
+            (0..1000).filter(|_| cache.get(&1).is_some()).count()
+        };
+        assert_eq!(found(0.0), 1000);
+        assert_eq!(found(1.0), 0);
+        let most = found(0.1);
+        assert!((850..950).contains(&most), "{most}");
+        own_thread::take_over(None);
     }
 }

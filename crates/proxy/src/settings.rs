@@ -68,6 +68,7 @@ pub struct ProxyOptions {
     /// Shards to list, and shards that take rows, are remembered so long; 0: not at all.
     pub recheck_listing_shard_ranges: Duration,
     pub recheck_updating_shard_ranges: Duration,
+    pub skip_cache: SkipCache,
     pub allow_account_management: bool,
     pub account_autocreate: bool,
     pub max_containers_per_account: u64,
@@ -118,6 +119,7 @@ impl ProxyOptions {
                 .seconds_or("recheck_listing_shard_ranges", 600.0)?,
             recheck_updating_shard_ranges: section
                 .seconds_or("recheck_updating_shard_ranges", 3600.0)?,
+            skip_cache: SkipCache::read(section)?,
             allow_account_management: section.bool_or("allow_account_management", false),
             account_autocreate: section.bool_or("account_autocreate", false),
             max_containers_per_account: section.u64_or("max_containers_per_account", 0)?,
@@ -152,10 +154,52 @@ impl ProxyOptions {
     }
 }
 
+/// What share of questions is asked anew although the answer is remembered, 0 to 1: so that
+/// something remembered is renewed, now and then, before all who need it ask at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SkipCache {
+    pub accounts: f64,
+    pub containers: f64,
+    pub listing_shards: f64,
+    pub updating_shards: f64,
+}
+
+impl SkipCache {
+    fn read(section: &Section) -> Result<Self, ConfError> {
+        let share = |option: &str| {
+            let percent = section.f64_or(option, 0.0)?;
+            match (0.0..=100.0).contains(&percent) {
+                true => Ok(percent / 100.0),
+                false => Err(section.bad(option, "expected a percentage, 0 to 100")),
+            }
+        };
+        Ok(SkipCache {
+            accounts: share("account_existence_skip_cache_pct")?,
+            containers: share("container_existence_skip_cache_pct")?,
+            listing_shards: share("container_listing_shard_ranges_skip_cache_pct")?,
+            updating_shards: share("container_updating_shard_ranges_skip_cache_pct")?,
+        })
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_of_questions() {
+        let read = |value| {
+            let option = ("container_listing_shard_ranges_skip_cache_pct", value);
+            SkipCache::read(&Section::from_pairs("app:proxy-server", &[option]))
+        };
+        assert_eq!(read("0.1").unwrap().listing_shards, 0.001);
+        assert_eq!(read("").unwrap(), SkipCache::default());
+        for bad in ["-1", "101", "all"] {
+            let error = read(bad).unwrap_err().to_string();
+            assert!(error.contains("listing_shard_ranges_skip"), "{error}");
+        }
+    }
 
     #[test]
     fn defaults_and_errors() {
