@@ -8,8 +8,8 @@ pub(crate) mod replicate;
 pub(crate) mod status;
 
 use cairn_http::params::{is_true, quote, quote_path, split_path, unquote};
-use cairn_http::{Response, respond};
-use cairn_index::{DriveCheck, Metadata, Reserve};
+use cairn_http::{Body, Response, own_thread, respond};
+use cairn_index::{DriveCheck, IndexError, Metadata, Reserve};
 use cairn_types::metadata::{is_sys_or_user_meta, title_case};
 use cairn_types::{Constraints, PolicyIndex, PolicySet, ServerKind, Timestamp, header_name};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -17,6 +17,18 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use status::Refused;
 
 pub(crate) type Answer = Result<Response, Refused>;
+
+/// What `read` makes of a body, off the event loop where it is long.
+pub(crate) async fn read_body<T: Send + 'static>(
+    body: Body,
+    bytes_max: u64,
+    read: fn(&[u8]) -> Result<T, Refused>,
+) -> Result<T, Refused> {
+    let bytes = body.collect(bytes_max).await;
+    let bytes = bytes.map_err(|error| Refused::BadRequest(error.to_string()))?;
+    let read = own_thread::heavy(bytes.len(), move || read(&bytes)).await;
+    read.unwrap_or(Err(Refused::Index(IndexError::Closed)))
+}
 
 /// Where a request goes, and whose it is.
 #[derive(Clone, Debug)]

@@ -18,7 +18,9 @@ use super::put::{created_or_accepted, no_policy};
 use super::{Asked, ContainerServer, info_headers, save_metadata};
 use crate::index_server::listing::Format;
 use crate::index_server::status::Refused;
-use crate::index_server::{Answer, is_yes, policy_index, set, set_content_type, text, timestamp};
+use crate::index_server::{
+    Answer, is_yes, policy_index, read_body, set, set_content_type, text, timestamp,
+};
 
 /// A range is a few hundred bytes and a name or two.
 const SHARDS_BYTES_MAX: u64 = 64 << 20;
@@ -217,15 +219,7 @@ impl ContainerServer {
     pub(super) async fn put_shards(&self, asked: Asked, body: Body) -> Answer {
         let time = timestamp(asked.headers())?;
         let requested = policy_index(asked.headers(), &self.config.policies)?;
-        let bytes = body.collect(SHARDS_BYTES_MAX).await;
-        let bytes = bytes.map_err(|error| Refused::BadRequest(error.to_string()))?;
-        let invalid = |reason: String| Refused::BadRequest(format!("Invalid body: {reason}"));
-        let ranges: Vec<Value> =
-            serde_json::from_slice(&bytes).map_err(|error| invalid(error.to_string()))?;
-        let ranges = ranges.iter().map(ShardRange::from_json);
-        let ranges: Vec<ShardRange> = ranges
-            .collect::<Result<_, _>>()
-            .map_err(|error| invalid(error.to_string()))?;
+        let ranges = read_body(body, SHARDS_BYTES_MAX, ranges_of_json).await?;
         let new = self.new_db_for_row(&asked, time, requested.unwrap_or(0));
         if new.is_some() && requested.is_none() {
             return Err(no_policy());
@@ -291,4 +285,14 @@ impl ContainerServer {
         set(&mut headers, "Last-Modified", respond::http_date(put));
         headers
     }
+}
+
+fn ranges_of_json(body: &[u8]) -> Result<Vec<ShardRange>, Refused> {
+    let invalid = |reason: String| Refused::BadRequest(format!("Invalid body: {reason}"));
+    let ranges: Vec<Value> =
+        serde_json::from_slice(body).map_err(|error| invalid(error.to_string()))?;
+    let ranges = ranges.iter().map(ShardRange::from_json);
+    ranges
+        .collect::<Result<_, _>>()
+        .map_err(|error| invalid(error.to_string()))
 }

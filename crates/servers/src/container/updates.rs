@@ -15,7 +15,7 @@ use super::put::no_policy;
 use super::{Asked, ContainerServer};
 use crate::index_server::status::Refused;
 use crate::index_server::{
-    Answer, done, policy_index, required, required_number, set, text, timestamp,
+    Answer, done, policy_index, read_body, required, required_number, set, text, timestamp,
 };
 
 /// The most that `UPDATE` reads.
@@ -77,12 +77,7 @@ impl ContainerServer {
         if new.is_some() && policy.is_none() {
             return Err(no_policy());
         }
-        let bytes = body.collect(ROWS_BYTES_MAX).await;
-        let bytes = bytes.map_err(|error| Refused::BadRequest(error.to_string()))?;
-        let rows: Vec<Value> = serde_json::from_slice(&bytes)
-            .map_err(|error| Refused::BadRequest(error.to_string()))?;
-        let rows: Option<Vec<ObjectRow>> = rows.iter().map(row_of_json).collect();
-        let rows = rows.ok_or_else(|| Refused::BadRequest("Invalid row".into()))?;
+        let rows = read_body(body, ROWS_BYTES_MAX, rows_of_json).await?;
         self.db_to_fill(&asked.place).merge_items(new, rows).await?;
         Ok(done(StatusCode::ACCEPTED))
     }
@@ -212,6 +207,13 @@ fn account_headers(asked: &Asked, info: &ContainerInfo) -> HeaderMap {
         set(&mut headers, "X-Account-Override-Deleted", "yes");
     }
     headers
+}
+
+fn rows_of_json(body: &[u8]) -> Result<Vec<ObjectRow>, Refused> {
+    let rows: Vec<Value> =
+        serde_json::from_slice(body).map_err(|error| Refused::BadRequest(error.to_string()))?;
+    let rows: Option<Vec<ObjectRow>> = rows.iter().map(row_of_json).collect();
+    rows.ok_or_else(|| Refused::BadRequest("Invalid row".into()))
 }
 
 fn row_of_json(row: &Value) -> Option<ObjectRow> {

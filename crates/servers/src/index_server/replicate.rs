@@ -28,7 +28,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 use super::status::Refused;
-use super::{Answer, done, drive_check};
+use super::{Answer, done, drive_check, read_body};
 
 /// A thousand rows of long names are a few megabytes; peers may be told to send more at once.
 const BODY_BYTES_MAX: u64 = 64 << 20;
@@ -48,13 +48,7 @@ impl Replicated<'_> {
             .pool
             .db_by_key(key)
             .checked(drive_check(self.mount_check, self.reserve));
-        let body = body.collect(BODY_BYTES_MAX).await;
-        let body = body.map_err(|error| Refused::BadRequest(error.to_string()))?;
-        let args: Value =
-            serde_json::from_slice(&body).map_err(|error| bad(format!("Invalid JSON: {error}")))?;
-        let Value::Array(args) = args else {
-            return Err(bad("Invalid object type"));
-        };
+        let args = read_body(body, BODY_BYTES_MAX, arguments).await?;
         let operation = args.first().and_then(Value::as_str).unwrap_or_default();
         let rest = args.get(1..).unwrap_or_default();
         match operation {
@@ -76,6 +70,14 @@ impl Replicated<'_> {
             }
             _ => Err(bad(format!("Unknown operation {operation:?}"))),
         }
+    }
+}
+
+fn arguments(body: &[u8]) -> Result<Vec<Value>, Refused> {
+    match serde_json::from_slice(body) {
+        Ok(Value::Array(args)) => Ok(args),
+        Ok(_) => Err(bad("Invalid object type")),
+        Err(error) => Err(bad(format!("Invalid JSON: {error}"))),
     }
 }
 
