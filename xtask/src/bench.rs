@@ -77,6 +77,9 @@ pub(crate) struct Options {
     /// Of `repair`: objects in the cluster; the first of --sizes, or 10 KB, is their size
     #[arg(long, default_value_t = 100_000)]
     objects: u64,
+    /// Of `repair`: the cluster has two to the power of so many partitions
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=20))]
+    part_power: u32,
     /// Of `repair`: stop OpenStack Swift's after so many times what Cairn's took
     #[arg(long)]
     give_up: Option<f64>,

@@ -30,6 +30,8 @@ pub(crate) struct Layout {
     pub(crate) proxy_workers: usize,
     pub(crate) pipeline: &'static str,
     pub(crate) part_power: u32,
+    /// The first device, by its number, of the rings of accounts and containers.
+    pub(crate) rows_from: usize,
     /// Data and parity fragments of a second policy, `coded`, which is erasure-coded.
     pub(crate) coded: Option<(usize, usize)>,
 }
@@ -43,6 +45,7 @@ impl Default for Layout {
             proxy_workers: 2,
             pipeline: FULL_PIPELINE,
             part_power: 10,
+            rows_from: 1,
             coded: None,
         }
     }
@@ -224,7 +227,11 @@ impl Swift {
             "0".into(),
         ])?;
         let mut add = vec!["add".to_owned()];
-        for device in 1..=self.layout.devices {
+        let first = match name {
+            "account" | "container" => self.layout.rows_from,
+            _ => 1,
+        };
+        for device in first..=self.layout.devices {
             add.push(format!(
                 "r1z{device}-127.0.0.1:{}/d{device}",
                 self.ports[device - 1][kind]

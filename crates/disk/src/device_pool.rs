@@ -22,6 +22,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll};
+use std::thread;
 use std::time::Instant;
 
 use cairn_types::ObjectHash;
@@ -465,11 +466,14 @@ impl DeviceState {
                 let fd = rustix::fs::open(&self.path, flags, Mode::empty());
                 let fd = Arc::new(fd.map_err(|_| unmounted())?);
                 let group_sync = GroupSync::of(fd.as_fd()).map_err(|_| unmounted())?;
-                *root = Some(Root {
+                let gone = root.replace(Root {
                     fd: fd.clone(),
                     group_sync: group_sync.clone(),
                     identity,
                 });
+                if let Some(gone) = gone {
+                    let_go(&self.name, gone);
+                }
                 (fd, group_sync)
             }
         };
@@ -491,6 +495,14 @@ impl DeviceState {
             || parent.st_ino == stat.st_ino
             || self.path.join(".ismount").is_file()
     }
+}
+
+/// Closes what the device was before. Of a file system that was unmounted lazily this may be the last
+/// that is open: then it is unmounted here, which takes its time, and nobody is to wait for it.
+fn let_go(name: &str, root: Root) {
+    let thread = thread::Builder::new().name(format!("gone-{name}"));
+    // Without a thread it is closed where it is dropped.
+    let _ = thread.spawn(move || drop(root));
 }
 
 /// A device as its threads see it: an open directory, and what they share. Cheap to clone.

@@ -93,10 +93,9 @@ impl Metadata {
             } else {
                 to_disk(value)
             };
-            let name = to_disk(&header_name::unescape(name));
-            (Value::Bytes(name), Value::Bytes(value))
+            (to_disk(&header_name::unescape(name)), value)
         });
-        pickle::dumps(&Value::Dict(pairs.collect()))
+        pickle::dump_byte_strings(pairs)
     }
 
     /// Reads what Swift or `to_pickle` wrote.

@@ -137,6 +137,7 @@ impl StagedFile {
         };
         let mut staged = StagedFile::of(disk, opened.fd, opened.temporary);
         staged.made_dir = opened.made_dir;
+        staged.dir = opened.dir;
         staged.may_write(0)?;
         if let Reserve::Keep { size } = reserve {
             staged.reserve(size.unwrap_or(0))?;
@@ -464,6 +465,8 @@ struct Opened {
     fd: OwnedFd,
     temporary: Option<String>,
     made_dir: Option<String>,
+    /// The directory that was asked for, where it had to be opened.
+    dir: Option<OwnedFd>,
 }
 
 /// None: not on this file system.
@@ -476,20 +479,30 @@ fn open_unnamed(
         return Ok(None);
     }
     let place = dir.unwrap_or(tmp_dir);
-    let mut made_dir = None;
+    let (mut made_dir, mut dir_fd) = (None, None);
     for attempt in 1.. {
-        match rustix::fs::openat(disk.fd(), place, UNNAMED, Mode::from_raw_mode(0o600)) {
+        let opened = match &dir_fd {
+            Some(dir) => rustix::fs::openat(dir, ".", UNNAMED, Mode::from_raw_mode(0o600)),
+            None => rustix::fs::openat(disk.fd(), place, UNNAMED, Mode::from_raw_mode(0o600)),
+        };
+        match opened {
             Ok(fd) => {
                 return Ok(Some(Opened {
                     fd,
                     temporary: None,
                     made_dir,
+                    dir: dir_fd,
                 }));
             }
             // Somebody may remove it, empty as it is.
             Err(Errno::NOENT) if attempt < PUBLISH_ATTEMPTS => match dir {
-                Some(dir) if make_noted(disk, dir)?.1 => made_dir = Some(dir.to_owned()),
-                Some(_) => {}
+                Some(dir) => {
+                    let (fd, made_now) = make_missing_noted(disk, dir)?;
+                    dir_fd = Some(fd);
+                    if made_now {
+                        made_dir = Some(dir.to_owned());
+                    }
+                }
                 None => drop(make_dirs(disk, tmp_dir)?),
             },
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {
@@ -517,6 +530,7 @@ fn open_named(disk: &Disk, tmp_dir: &str) -> Result<Opened, DiskError> {
                     fd,
                     temporary: Some(name),
                     made_dir: None,
+                    dir: None,
                 });
             }
             Err(Errno::EXIST) => {}
@@ -539,7 +553,7 @@ pub(crate) fn make_dirs(disk: &Disk, dir: &str) -> Result<OwnedFd, DiskError> {
     loop {
         match open_dir(disk, dir) {
             Ok(fd) => return Ok(fd),
-            Err(Errno::NOENT) => make_missing(disk, dir)?,
+            Err(Errno::NOENT) => drop(make_missing(disk, dir)?),
             Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
         }
     }
@@ -547,15 +561,21 @@ pub(crate) fn make_dirs(disk: &Disk, dir: &str) -> Result<OwnedFd, DiskError> {
 
 /// As [`make_dirs`], for files whose names are to be durable. Tells whether it made the directory.
 fn make_noted(disk: &Disk, dir: &str) -> Result<(OwnedFd, bool), DiskError> {
-    let mut made = false;
+    match open_dir(disk, dir) {
+        Ok(fd) => Ok((fd, false)),
+        Err(Errno::NOENT) => make_missing_noted(disk, dir),
+        Err(errno) => Err(DiskError::from_errno("open", dir, errno)),
+    }
+}
+
+/// As [`make_noted`], for a directory that was not there just now.
+fn make_missing_noted(disk: &Disk, dir: &str) -> Result<(OwnedFd, bool), DiskError> {
     loop {
+        disk.state.made_dirs.note(dir);
+        let made = make_missing(disk, dir)?;
         match open_dir(disk, dir) {
             Ok(fd) => return Ok((fd, made)),
-            Err(Errno::NOENT) => {
-                disk.state.made_dirs.note(dir);
-                make_missing(disk, dir)?;
-                made = true;
-            }
+            Err(Errno::NOENT) => {}
             Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
         }
     }
@@ -579,10 +599,12 @@ pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NOATIME);
 
-fn make_missing(disk: &Disk, dir: &str) -> Result<(), DiskError> {
+/// False: somebody else was faster.
+fn make_missing(disk: &Disk, dir: &str) -> Result<bool, DiskError> {
     let mode = Mode::from_raw_mode(0o755);
     match rustix::fs::mkdirat(disk.fd(), dir, mode) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
+        Ok(()) => Ok(true),
+        Err(Errno::EXIST) => Ok(false),
         Err(Errno::NOENT) => match dir.rsplit_once('/') {
             Some((parent, _)) => {
                 make_missing(disk, parent)?;

@@ -15,7 +15,7 @@ mod scalars;
 mod writer;
 
 use machine::Machine;
-pub use metadata::byte_strings;
+pub use metadata::{byte_strings, dump_byte_strings};
 pub use writer::dumps;
 
 /// The largest pickle that is read.

@@ -23,6 +23,7 @@ pub(crate) enum FileSystem {
 /// A folder on the file system asked for; unmounted when dropped.
 pub(crate) struct Disk {
     path: PathBuf,
+    kind: FileSystem,
     /// The device that a file is made to look like.
     device: Option<String>,
 }
@@ -30,35 +31,65 @@ pub(crate) struct Disk {
 impl Disk {
     /// Makes `dir/name`, on a fresh file system of at most half the room there is in `dir`.
     pub(crate) fn fresh(dir: &Path, name: &str, kind: FileSystem) -> Result<Disk> {
-        let path = dir.join(name);
-        std::fs::create_dir_all(&path)?;
-        let (program, package, options): (&str, &str, &[&str]) = match kind {
-            FileSystem::Workspace => return Ok(Disk { path, device: None }),
+        Disk::at(&dir.join(name), &dir.join(format!("{name}.img")), kind)
+    }
+
+    /// Makes `path`, on a fresh file system in the file `image`, of at most half the room there is
+    /// where that is.
+    pub(crate) fn at(path: &Path, image: &Path, kind: FileSystem) -> Result<Disk> {
+        std::fs::create_dir_all(path)?;
+        let mut disk = Disk {
+            path: path.to_owned(),
+            kind,
+            device: None,
+        };
+        disk.mount(image)?;
+        Ok(disk)
+    }
+
+    /// Another disk in the place of this one, empty, in the file `image`; servers may go on. On the
+    /// workspace's own file system the folder is emptied instead.
+    pub(crate) fn replace(&mut self, image: &Path) -> Result<()> {
+        self.unmount();
+        if self.kind == FileSystem::Workspace {
+            std::fs::remove_dir_all(&self.path)?;
+            std::fs::create_dir(&self.path)?;
+        }
+        self.mount(image)
+    }
+
+    fn mount(&mut self, image: &Path) -> Result<()> {
+        let (program, package, options): (&str, &str, &[&str]) = match self.kind {
+            FileSystem::Workspace => return Ok(()),
             FileSystem::Ext4 => ("mkfs.ext4", "e2fsprogs", &["-q", "-F"]),
             FileSystem::Xfs => ("mkfs.xfs", "xfsprogs", &["-q", "-f"]),
         };
         workspace::install(program, package);
-        let image = dir.join(format!("{name}.img"));
+        let dir = image.parent().context("an image at the root")?;
         let room = rustix::fs::statvfs(dir)?;
         let size = (room.f_bavail * room.f_frsize / 2).min(64 << 30);
         ensure!(size > 4 << 30, "too little room in {}", dir.display());
-        std::fs::File::create(&image)?.set_len(size)?;
-        run(Command::new(program).args(options).arg(&image))?;
+        std::fs::File::create(image)?.set_len(size)?;
+        run(Command::new(program).args(options).arg(image))?;
         // Direct: what is written is not copied into the page cache a second time.
         let mut losetup = Command::new("losetup");
         losetup.args(["--find", "--show", "--direct-io=on"]);
-        let device = workspace::run_quiet(losetup.arg(&image)).context(
+        let device = workspace::run_quiet(losetup.arg(image)).context(
             "a fresh file system needs root and loop devices; or --file-system workspace",
         )?;
         let device = device.trim().to_owned();
+        // Known from now on, the disk is let go of on every way out.
+        self.device = Some(device.clone());
         let mut mount = Command::new("mount");
-        let mounted = run(mount.args(["-o", "noatime", &device]).arg(&path));
-        // Made now, the disk is let go of on every way out.
-        let disk = Disk {
-            path,
-            device: Some(device),
-        };
-        mounted.map(|()| disk)
+        run(mount.args(["-o", "noatime", &device]).arg(&self.path))
+    }
+
+    fn unmount(&mut self) {
+        if let Some(device) = self.device.take() {
+            // Lazily: a store that was killed, or goes on, may not have let go yet.
+            let _ = run(Command::new("umount").arg("--lazy").arg(&self.path));
+            let _ = run(Command::new("losetup").args(["--detach", &device]));
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -68,11 +99,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        if let Some(device) = &self.device {
-            // Lazily: a store that was killed may not have let go yet.
-            let _ = run(Command::new("umount").arg("--lazy").arg(&self.path));
-            let _ = run(Command::new("losetup").args(["--detach", device]));
-        }
+        self.unmount();
     }
 }
 

@@ -3,7 +3,8 @@
 //! own servers, over the same confs, rings and device folders, so that both mend the same loss.
 //!
 //! A pass of each node's replicator (`once`) begins with the loss; when all have ended and every
-//! file is back, the device is whole. The hashes of the partitions are up to date before, as they
+//! file is back and on disk (rsync syncs nothing), the device is whole. On a file system of their own
+//! (`--file-system`) each device has its disk, and the lost one is replaced by an empty one. The hashes of the partitions are up to date before, as they
 //! are in a cluster in service. With `--give-up N` Swift's are stopped after N times what Cairn's
 //! took, which tells that they take longer than that, and how many objects were back by then.
 
@@ -37,6 +38,9 @@ const PASSES: usize = 5;
 const CLIENTS: u64 = 4;
 const RATE: f64 = 10.0;
 
+/// Which conf of a node: the first is for Cairn's replicator, the second for Swift's.
+type ConfOf = fn(&(PathBuf, PathBuf)) -> &PathBuf;
+
 /// What one store gave.
 #[derive(serde::Serialize)]
 struct Repaired {
@@ -57,11 +61,15 @@ struct Foreground {
     p50_ms: f64,
     p99_ms: f64,
     max_ms: f64,
+    gets_p99_ms: f64,
+    puts_p99_ms: f64,
 }
 
 /// The cluster's files, whoever serves them.
 struct Ground {
     swift: Swift,
+    /// A file system for each device, unless all are on the workspace's.
+    disks: Vec<Disk>,
     dir: PathBuf,
     /// Of each node: the conf of Cairn's replicator, and that of Swift's.
     confs: Vec<(PathBuf, PathBuf)>,
@@ -73,14 +81,13 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let load = std::env::current_exe()?;
     let cairn = fs::canonicalize(workspace::build_cairn()?)?;
     let dir = workspace::scratch("repair")?;
-    let disk = Disk::fresh(dir.path(), "cluster", options.file_system)?;
     let venv = Venv::prepare()?;
-    let mut ground = Ground::create(&venv, disk.path(), options)?;
+    let mut ground = Ground::create(&venv, dir.path(), options)?;
     let mut all = Vec::new();
     // Cairn fills the cluster: it is quicker at that.
     let mut store = ground.start_cairn(&cairn)?;
     ground.fill(&load)?;
-    let program = disk.path().join("swift-object-replicator");
+    let program = dir.path().join("swift-object-replicator");
     symlink(&cairn, &program)?;
     let passes = ground.pass(&program, |confs| &confs.0, None)?;
     println!("the cluster is in step after {passes:.1} s");
@@ -121,9 +128,17 @@ impl Ground {
         let layout = Layout {
             devices: DEVICES,
             pipeline: CORE_PIPELINE,
+            part_power: options.part_power,
+            rows_from: 2,
             ..Layout::default()
         };
         let swift = Swift::create(venv, &dir.join("swift"), layout)?;
+        let mut disks = Vec::new();
+        for device in 1..=DEVICES {
+            let path = swift.node(device).join(format!("d{device}"));
+            let image = dir.join(format!("d{device}.img"));
+            disks.push(Disk::at(&path, &image, options.file_system)?);
+        }
         let mut confs = Vec::new();
         let rsync_port = free_ports(1)?[0];
         for device in 1..=DEVICES {
@@ -131,6 +146,7 @@ impl Ground {
         }
         let ground = Ground {
             swift,
+            disks,
             dir: dir.to_owned(),
             confs,
             objects: options.objects,
@@ -229,12 +245,7 @@ impl Ground {
 
     /// One pass of every node's replicator, all at once, ended before its time where it takes
     /// more seconds than `at_most`; how long the last took.
-    fn pass<'a>(
-        &'a self,
-        program: &Path,
-        conf: impl Fn(&'a (PathBuf, PathBuf)) -> &'a PathBuf,
-        at_most: Option<f64>,
-    ) -> Result<f64> {
+    fn pass(&self, program: &Path, conf: ConfOf, at_most: Option<f64>) -> Result<f64> {
         let start = Instant::now();
         let log = self.dir.join("log");
         let mut under_way = Vec::new();
@@ -257,11 +268,11 @@ impl Ground {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    fn repaired<'a>(
-        &'a self,
+    fn repaired(
+        &mut self,
         store: &'static str,
         program: &Path,
-        conf: impl Fn(&'a (PathBuf, PathBuf)) -> &'a PathBuf + Copy,
+        conf: ConfOf,
         at_most: Option<f64>,
     ) -> Result<Repaired> {
         let (before, meanwhile) = match store {
@@ -274,7 +285,8 @@ impl Ground {
         let before = clients.stop()?;
         let lost = files(&wiped)?;
         ensure!(!lost.is_empty(), "nothing lies in {}", wiped.display());
-        fs::remove_dir_all(&wiped)?;
+        let image = self.dir.join(format!("d1-for-{meanwhile}.img"));
+        self.disks[0].replace(&image)?;
         let clients = Clients::start(self, meanwhile)?;
         let (mut seconds, mut passes) = (0.0, 0);
         let left = loop {
@@ -286,6 +298,9 @@ impl Ground {
                 break left;
             }
         };
+        let begun = Instant::now();
+        rustix::fs::syncfs(fs::File::open(self.disks[0].path())?)?;
+        seconds += begun.elapsed().as_secs_f64();
         let meanwhile = clients.stop()?;
         if left > 0 && at_most.is_none_or(|most| seconds < most) {
             bail!(
@@ -304,12 +319,14 @@ impl Ground {
         };
         println!(
             "{store}: {} of {} objects back in {seconds:.1} s ({:.0}/s), {passes} pass(es); clients' \
-             p99 {:.1} ms ({:.1} before), {} errors of {}",
+             p99 {:.1} ms ({:.1} before; GET {:.1}, PUT {:.1}), {} errors of {}",
             repaired.back,
             repaired.files,
             repaired.back as f64 / seconds,
             repaired.meanwhile.p99_ms,
             repaired.before.p99_ms,
+            repaired.meanwhile.gets_p99_ms,
+            repaired.meanwhile.puts_p99_ms,
             repaired.meanwhile.errors,
             repaired.meanwhile.requests,
         );
@@ -362,8 +379,22 @@ fn files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     Ok(found)
 }
 
-/// Microseconds of each request, and how many failed.
-type Seen = (Histogram<u64>, u64);
+/// What clients saw.
+struct Seen {
+    /// Microseconds of each request: of GETs, of PUTs.
+    latencies: [Histogram<u64>; 2],
+    failed: u64,
+}
+
+impl Seen {
+    fn new() -> Result<Self> {
+        let histogram = || Histogram::new_with_bounds(1, 600_000_000, 3);
+        Ok(Seen {
+            latencies: [histogram()?, histogram()?],
+            failed: 0,
+        })
+    }
+}
 
 /// Clients that go on at their own pace whatever happens to the store.
 struct Clients {
@@ -388,23 +419,30 @@ impl Clients {
 
     fn stop(self) -> Result<Foreground> {
         self.stop.store(true, Ordering::Relaxed);
-        let mut latency = Histogram::new_with_bounds(1, 600_000_000, 3)?;
-        let mut errors = 0;
+        let mut all = Seen::new()?;
         for thread in self.threads {
             let Ok(done) = thread.join() else {
                 bail!("a client panicked");
             };
-            let (of_thread, failed) = done?;
-            latency.add(of_thread)?;
-            errors += failed;
+            let seen = done?;
+            for (all, of_thread) in all.latencies.iter_mut().zip(seen.latencies) {
+                all.add(of_thread)?;
+            }
+            all.failed += seen.failed;
         }
         let ms = |us: u64| us as f64 / 1000.0;
+        let p99 = |latency: &Histogram<u64>| ms(latency.value_at_quantile(0.99));
+        let [gets, puts] = all.latencies;
+        let mut latency = gets.clone();
+        latency.add(&puts)?;
         Ok(Foreground {
             requests: latency.len(),
-            errors,
+            errors: all.failed,
             p50_ms: ms(latency.value_at_quantile(0.5)),
-            p99_ms: ms(latency.value_at_quantile(0.99)),
+            p99_ms: p99(&latency),
             max_ms: ms(latency.max()),
+            gets_p99_ms: p99(&gets),
+            puts_p99_ms: p99(&puts),
         })
     }
 }
@@ -418,17 +456,18 @@ fn client_loop(
     size: u64,
     stop: &AtomicBool,
 ) -> Result<Seen> {
-    let mut latency = Histogram::new_with_bounds(1, 600_000_000, 3)?;
+    let mut seen = Seen::new()?;
     let mut random = Random::new(client + 1);
     let body = random.bytes(size as usize);
-    let (mut errors, start) = (0, Instant::now());
+    let start = Instant::now();
     for number in 0u64.. {
         let due = start + Duration::from_secs_f64(number as f64 / RATE);
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let answer = if number % 5 == 0 {
+        let is_put = number % 5 == 0;
+        let answer = if is_put {
             let path = format!("/clients/{name}-{number}");
             account.call("PUT", &path, "", &[], &body)
         } else {
@@ -437,8 +476,8 @@ fn client_loop(
             account.call("GET", &path, "", &[], b"")
         };
         let us = u64::try_from(due.elapsed().as_micros())?;
-        latency.saturating_record(us.max(1));
-        errors += u64::from(!answer.is_ok_and(|answer| answer.is_success()));
+        seen.latencies[usize::from(is_put)].saturating_record(us.max(1));
+        seen.failed += u64::from(!answer.is_ok_and(|answer| answer.is_success()));
     }
-    Ok((latency, errors))
+    Ok(seen)
 }

@@ -21,6 +21,8 @@ const BATCH_LEAST: usize = 4;
 const TIDY_MAX: Duration = Duration::from_millis(100);
 /// Background operations that share a sync, at least: fewer would cost the disk as much.
 const BACKGROUND_BATCH: usize = 16;
+/// Of a smaller share of the device background work has one thread.
+const SHARE_OF_ONE_THREAD: f64 = share::WHOLE / 2.0;
 /// Between two looks at background work that may not run yet.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -51,6 +53,8 @@ struct Batch {
 struct State {
     waiting: VecDeque<Queued>,
     background: VecDeque<Queued>,
+    /// Batches of clients' operations under way.
+    clients: usize,
     /// Batches of background work under way.
     running: usize,
     /// Background work rests until then.
@@ -98,7 +102,7 @@ impl CommitLane {
         }
         let since = Instant::now();
         state.queue(class).push_back(Queued { operation, since });
-        if state.idle == 0 && state.threads.len() < self.threads_max {
+        if state.idle == 0 && state.threads.len() < self.threads_of(class) {
             let (lane, device) = (self.clone(), device.clone());
             let name = format!("{}-{}", self.name, state.threads.len());
             match thread::Builder::new()
@@ -120,6 +124,15 @@ impl CommitLane {
             self.ready.notify_one();
         }
         Ok(())
+    }
+
+    /// Where there is background work there is one thread more: clients find one when all that
+    /// background work may have are syncing.
+    fn threads_of(&self, class: Class) -> usize {
+        match class {
+            Class::Client => self.threads_max,
+            Class::Background => self.threads_max + 1,
+        }
     }
 
     /// Takes no more, finishes what is queued, joins the threads.
@@ -155,7 +168,10 @@ impl CommitLane {
             }
             let now = Instant::now();
             match class {
-                Class::Client => self.share.client_done(Kind::Commit, since, now),
+                Class::Client => {
+                    self.share.client_done(Kind::Commit, since, now);
+                    self.lock().clients -= 1;
+                }
                 Class::Background => {
                     self.share.background_done(count, since, now);
                     let rest = share::rest(self.share.now(now), now - began);
@@ -185,12 +201,16 @@ impl CommitLane {
         loop {
             if let Some(operations) = self.next_background(&mut state) {
                 state.running += 1;
+                if !state.waiting.is_empty() || !state.background.is_empty() {
+                    self.ready.notify_one();
+                }
                 return Some(Batch {
                     class: Class::Background,
                     operations,
                 });
             }
-            if !state.waiting.is_empty() {
+            if !state.waiting.is_empty() && state.clients < self.threads_max {
+                state.clients += 1;
                 let count = state.waiting.len().min(self.most.load(Ordering::Relaxed));
                 let operations = state.waiting.drain(..count).collect();
                 if !state.waiting.is_empty() || !state.background.is_empty() {
@@ -226,8 +246,10 @@ impl CommitLane {
         let is_old = now.saturating_duration_since(oldest) >= share::WAIT_MAX;
         let rests = !is_old && state.rests_until.is_some_and(|until| now < until);
         let is_last = state.closed && state.waiting.is_empty();
-        let threads = match self.share.has_clients(now) {
-            true => self.threads_max.saturating_sub(1).max(1),
+        let share = self.share.now(now);
+        // Of one batch another's work goes on while it syncs, unless clients feel it.
+        let threads = match share < SHARE_OF_ONE_THREAD {
+            true => 1,
             false => self.threads_max,
         };
         let has_turn = state.waiting.is_empty() || (is_old && state.running == 0);
@@ -235,7 +257,7 @@ impl CommitLane {
         if must_wait && !is_last {
             return None;
         }
-        let most = (self.share.now(now) as usize).clamp(BACKGROUND_BATCH, BATCH_MAX);
+        let most = (share as usize).clamp(BACKGROUND_BATCH, BATCH_MAX);
         let count = state.background.len().min(most);
         Some(state.background.drain(..count).collect())
     }

@@ -21,8 +21,10 @@ use crate::object::ObjectServer;
 
 /// Content up to this size is read first and then written, beside others.
 const SMALL: u64 = 64 << 10;
-/// Small updates under way at once: as many as a disk takes for one sync.
-const AT_ONCE: usize = 64;
+/// Small updates under way at once: some times as many as a disk takes for one sync, so that the
+/// next are there when it has ended; and their content.
+const AT_ONCE: usize = 256;
+const BYTES_AT_ONCE: u64 = 4 << 20;
 const HEADERS_MAX: usize = 512;
 
 /// One request of the sender's, without its content.
@@ -31,6 +33,12 @@ struct Update {
     path: String,
     headers: HeaderMap,
     content_length: u64,
+}
+
+impl Update {
+    fn is_small(&self) -> bool {
+        self.content_length <= SMALL
+    }
 }
 
 #[derive(Default)]
@@ -42,8 +50,24 @@ struct Tally {
 /// Small updates under way.
 #[derive(Default)]
 struct UnderWay {
-    tasks: JoinSet<(String, StatusCode)>,
+    tasks: JoinSet<Ended>,
     paths: HashSet<String>,
+    bytes: u64,
+}
+
+struct Ended {
+    path: String,
+    content_length: u64,
+    status: StatusCode,
+}
+
+impl UnderWay {
+    /// Whether one of these has to end before this one may begin.
+    fn must_end_before(&self, update: &Update) -> bool {
+        let is_full = self.tasks.len() >= AT_ONCE || self.bytes >= BYTES_AT_ONCE;
+        let is_alone = !update.is_small();
+        !self.tasks.is_empty() && (is_full || is_alone || self.paths.contains(&update.path))
+    }
 }
 
 impl Receiver {
@@ -52,14 +76,10 @@ impl Receiver {
         let mut tally = Tally::default();
         let mut under_way = UnderWay::default();
         while let Some(update) = self.read_update(input).await? {
-            let is_small = update.content_length <= SMALL;
-            while under_way.tasks.len() >= AT_ONCE
-                || under_way.paths.contains(&update.path)
-                || (!is_small && !under_way.tasks.is_empty())
-            {
+            while under_way.must_end_before(&update) {
                 self.finish_one(&mut under_way, &mut tally).await?;
             }
-            if is_small {
+            if update.is_small() {
                 self.begin_small(update, input, &mut under_way).await?;
             } else {
                 let path = update.path.clone();
@@ -177,7 +197,8 @@ impl Receiver {
         input: &mut Input,
         under_way: &mut UnderWay,
     ) -> Result<(), Broken> {
-        let mut left = update.content_length;
+        let content_length = update.content_length;
+        let mut left = content_length;
         let mut content = BytesMut::new();
         let mut whole = Bytes::new();
         while left > 0 {
@@ -195,25 +216,28 @@ impl Receiver {
         let path = update.path.clone();
         let request = self.request(update, Body::full(whole))?;
         under_way.paths.insert(path.clone());
+        under_way.bytes += content_length;
         let server = ObjectServer(self.inner.clone());
         under_way.tasks.spawn(async move {
             let status = server.call(request).await.status();
-            (path, status)
+            Ended {
+                path,
+                content_length,
+                status,
+            }
         });
         Ok(())
     }
 
     async fn finish_one(&self, under_way: &mut UnderWay, tally: &mut Tally) -> Result<(), Broken> {
         match under_way.tasks.join_next().await {
-            Some(Ok((path, status))) => {
-                under_way.paths.remove(&path);
-                self.count(&path, status, tally)
+            Some(Ok(ended)) => {
+                under_way.paths.remove(&ended.path);
+                under_way.bytes -= ended.content_length;
+                self.count(&ended.path, ended.status, tally)
             }
             Some(Err(error)) => Err(Broken::Protocol(format!("an update failed: {error}"))),
-            None => {
-                under_way.paths.clear();
-                Ok(())
-            }
+            None => Ok(()),
         }
     }
 
