@@ -80,6 +80,10 @@ pub(crate) struct Options {
     /// Of `repair`: the cluster has two to the power of so many partitions
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(2..=20))]
     part_power: u32,
+    /// Of `repair`: OpenStack Swift's replicator by SSYNC, too, which syncs what it writes as Cairn's
+    /// does
+    #[arg(long)]
+    ssync: bool,
     /// Of `repair`: stop OpenStack Swift's after so many times what Cairn's took
     #[arg(long)]
     give_up: Option<f64>,

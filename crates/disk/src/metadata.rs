@@ -201,6 +201,24 @@ mod tests {
         assert_eq!(Metadata::from_pickle(&pickle).unwrap(), metadata);
     }
 
+    /// XFS keeps attributes in an inode of 512 bytes up to 276 bytes of them: of each its name, its
+    /// value and three bytes (`xfs_attr_shortform_bytesfit`).
+    #[test]
+    fn of_a_short_name_it_fits_into_an_inode() {
+        let metadata: Metadata = [
+            ("X-Timestamp", "1402444821.43589"),
+            ("Content-Type", "application/octet-stream"),
+            ("Content-Length", "10000"),
+            ("ETag", "d41d8cd98f00b204e9800998ecf8427e"),
+            ("name", "/AUTH_test/bench-0/o0000000000"),
+        ]
+        .into_iter()
+        .collect();
+        let pickle = 3 + "swift.metadata".len() + metadata.to_pickle().len();
+        let checksum = 3 + "swift.metadata_checksum".len() + 32;
+        assert!(pickle + checksum <= 276, "{pickle} and {checksum}");
+    }
+
     #[test]
     fn python_2_wrote_values_as_they_were() {
         let pickle = b"\x80\x02}q\x01(U\x04nameq\x02U\x06/a/c/oq\x03U\x01xU\x02\xc3\xa9u.";

@@ -25,6 +25,7 @@ mod pieces;
 pub mod respond;
 pub mod serve;
 pub mod service;
+pub mod to_the_end;
 
 pub use blocks::Blocks;
 pub use body::{Body, BodyError, BodySender};
@@ -37,3 +38,4 @@ pub use info::{
 };
 pub use interim::Interim;
 pub use service::{Handler, Request, Response, Service, ServiceFuture, handler_fn};
+pub use to_the_end::to_the_end;

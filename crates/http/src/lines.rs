@@ -24,8 +24,10 @@ pub enum LineError {
 #[derive(Debug)]
 pub struct BodyLines {
     body: Body,
-    /// Read and not yet used.
-    buffer: BytesMut,
+    /// The beginning of a line whose end has not come yet.
+    begun: BytesMut,
+    /// What follows: of the last piece what is not used yet.
+    buffer: Bytes,
     longest_line: usize,
     timeout: Duration,
 }
@@ -34,7 +36,8 @@ impl BodyLines {
     pub fn new(body: Body, longest_line: usize, timeout: Duration) -> Self {
         BodyLines {
             body,
-            buffer: BytesMut::new(),
+            begun: BytesMut::new(),
+            buffer: Bytes::new(),
             longest_line,
             timeout,
         }
@@ -42,38 +45,38 @@ impl BodyLines {
 
     /// The next line without its end and the blanks around it; `None` at the end of the body.
     pub async fn line(&mut self) -> Result<Option<Bytes>, LineError> {
-        let mut seen = 0;
         loop {
-            if let Some(at) = self.buffer[seen..].iter().position(|b| *b == b'\n') {
-                let mut line = self.buffer.split_to(seen + at + 1).freeze();
+            if let Some(at) = self.buffer.iter().position(|b| *b == b'\n') {
+                let mut line = self.buffer.split_to(at + 1);
+                if !self.begun.is_empty() {
+                    self.begun.extend_from_slice(&line);
+                    line = self.begun.split().freeze();
+                }
                 line.truncate(line.trim_ascii_end().len());
                 line.advance(line.len() - line.trim_ascii_start().len());
                 return Ok(Some(line));
             }
-            seen = self.buffer.len();
-            if seen > self.longest_line {
+            self.begun.extend_from_slice(&self.buffer);
+            self.buffer.clear();
+            if self.begun.len() > self.longest_line {
                 return Err(LineError::TooLong(self.longest_line));
             }
             match self.chunk().await? {
-                Some(chunk) => self.buffer.extend_from_slice(&chunk),
-                None if seen == 0 => return Ok(None),
+                Some(chunk) => self.buffer = chunk,
+                None if self.begun.is_empty() => return Ok(None),
                 None => return Err(LineError::NoNewline),
             }
         }
     }
 
-    /// Some bytes, at most `most`; never none.
+    /// Some bytes, at most `most`; never none. Not in the middle of a line.
     pub async fn bytes(&mut self, most: u64) -> Result<Bytes, LineError> {
         if self.buffer.is_empty() {
-            let chunk = self.chunk().await?.ok_or(LineError::Ended)?;
-            if chunk.len() as u64 <= most {
-                return Ok(chunk);
-            }
-            self.buffer.extend_from_slice(&chunk);
+            self.buffer = self.chunk().await?.ok_or(LineError::Ended)?;
         }
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let count = self.buffer.len().min(most);
-        Ok(self.buffer.split_to(count).freeze())
+        Ok(self.buffer.split_to(count))
     }
 
     /// Reads and drops what is left.

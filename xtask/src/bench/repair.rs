@@ -1,6 +1,7 @@
 //! One device of four is wiped: how long until its objects are back, and what clients notice
 //! meanwhile. Cairn's replicators (SSYNC) and OpenStack Swift's (rsync) in turn, each beside its
-//! own servers, over the same confs, rings and device folders, so that both mend the same loss.
+//! own servers, over the same confs, rings and device folders, so that both mend the same loss; with
+//! `--ssync` Swift's by SSYNC as well.
 //!
 //! A pass of each node's replicator (`once`) begins with the loss; when all have ended and every
 //! file is back and on disk (rsync syncs nothing), the device is whole. On a file system of their own
@@ -70,6 +71,8 @@ struct Ground {
     swift: Swift,
     /// A file system for each device, unless all are on the workspace's.
     disks: Vec<Disk>,
+    /// How often the first of them was replaced.
+    replaced: usize,
     dir: PathBuf,
     /// Of each node: the conf of Cairn's replicator, and that of Swift's.
     confs: Vec<(PathBuf, PathBuf)>,
@@ -104,16 +107,22 @@ pub(super) fn run(options: &Options) -> Result<()> {
         let _rsync = ground.start_rsync()?;
         let program = ground.upstreams_program(&venv)?;
         all.push(ground.repaired("OpenStack Swift", &program, |confs| &confs.1, at_most)?);
+        if options.ssync {
+            let store = "OpenStack Swift, SSYNC";
+            all.push(ground.repaired(store, &program, |confs| &confs.0, at_most)?);
+        }
         ground.swift.stop();
     }
-    if let [cairn, swift] = all.as_slice() {
-        let more = if swift.back < swift.files {
-            "more than "
-        } else {
-            ""
-        };
-        let times = swift.seconds / cairn.seconds;
-        println!("Cairn is {more}{times:.1} × as fast");
+    if let (None, Some((cairn, others))) = (options.only, all.split_first()) {
+        for other in others {
+            let more = if other.back < other.files {
+                "more than "
+            } else {
+                ""
+            };
+            let times = other.seconds / cairn.seconds;
+            println!("Cairn is {more}{times:.1} × as fast as {}", other.store);
+        }
     }
     let results = workspace::results("bench")?;
     fs::write(
@@ -147,6 +156,7 @@ impl Ground {
         let ground = Ground {
             swift,
             disks,
+            replaced: 0,
             dir: dir.to_owned(),
             confs,
             objects: options.objects,
@@ -275,19 +285,18 @@ impl Ground {
         conf: ConfOf,
         at_most: Option<f64>,
     ) -> Result<Repaired> {
-        let (before, meanwhile) = match store {
-            "Cairn" => ("a", "b"),
-            _ => ("c", "d"),
-        };
+        let number = self.replaced;
+        self.replaced += 1;
+        let (before, meanwhile) = (format!("before-{number}"), format!("beside-{number}"));
         let wiped = self.swift.node(1).join("d1/objects");
-        let clients = Clients::start(self, before)?;
+        let clients = Clients::start(self, &before)?;
         std::thread::sleep(Duration::from_secs(5));
         let before = clients.stop()?;
         let lost = files(&wiped)?;
         ensure!(!lost.is_empty(), "nothing lies in {}", wiped.display());
-        let image = self.dir.join(format!("d1-for-{meanwhile}.img"));
+        let image = self.dir.join(format!("d1-{number}.img"));
         self.disks[0].replace(&image)?;
-        let clients = Clients::start(self, meanwhile)?;
+        let clients = Clients::start(self, &meanwhile)?;
         let (mut seconds, mut passes) = (0.0, 0);
         let left = loop {
             seconds += self.pass(program, conf, at_most.map(|most| most - seconds))?;
@@ -404,7 +413,7 @@ struct Clients {
 
 impl Clients {
     /// `name`: what they write is called, which must be new.
-    fn start(ground: &Ground, name: &'static str) -> Result<Clients> {
+    fn start(ground: &Ground, name: &str) -> Result<Clients> {
         let account = Account::login(ground.swift.port)?;
         let stop = Arc::new(AtomicBool::new(false));
         let (objects, size) = (ground.objects, ground.size);

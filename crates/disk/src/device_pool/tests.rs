@@ -235,11 +235,8 @@ fn clients_find_a_thread_and_nobody_leaves_all_to_background_work() {
     assert_eq!(device.background_share().done, 4);
 }
 
-#[test]
-fn background_commits_wait_behind_clients() {
-    let (_root, devices) = devices(|config| config.commit_threads = 1);
-    let device = devices.get("sda1").unwrap();
-    let order = Order::default();
+/// Keeps one commit thread until told.
+fn hold_commit(device: &Device) -> (mpsc::Sender<()>, Run<()>) {
     let (started, wait_started) = mpsc::channel();
     let (go, wait_go) = mpsc::channel::<()>();
     let held = device.commit(move |_| {
@@ -248,6 +245,17 @@ fn background_commits_wait_behind_clients() {
         Ok(Step::Done(()))
     });
     wait_started.recv().unwrap();
+    (go, held)
+}
+
+#[test]
+fn background_commits_wait_behind_clients() {
+    let (_root, devices) = devices(|config| config.commit_threads = 1);
+    let device = devices.get("sda1").unwrap();
+    let order = Order::default();
+    let (client_goes, held_client) = hold_commit(&device);
+    // Background work has a thread beside that of clients.
+    let (repair_goes, held_repair) = hold_commit(&device.background());
     let noting = |device: &Device, what: &'static str| {
         let order = order.clone();
         device.commit(move |_| {
@@ -257,13 +265,28 @@ fn background_commits_wait_behind_clients() {
     };
     let repair = noting(&device.background(), "repair");
     let client = noting(&device, "client");
-    go.send(()).unwrap();
-    block(held).unwrap();
-    block(repair).unwrap();
+    client_goes.send(()).unwrap();
+    block(held_client).unwrap();
     block(client).unwrap();
+    assert_eq!(order.seen(), ["client"], "its thread is clients' alone");
+    repair_goes.send(()).unwrap();
+    block(held_repair).unwrap();
+    block(repair).unwrap();
     assert_eq!(order.seen(), ["client", "repair"]);
     // What is queued at the end is done, whosever it is.
     let last = noting(&device.background(), "last");
     devices.shutdown();
     block(last).unwrap();
+}
+
+#[test]
+fn background_commits_leave_clients_a_thread() {
+    let (_root, devices) = devices(|config| config.commit_threads = 2);
+    let device = devices.get("sda1").unwrap();
+    let held: Vec<_> = (0..2).map(|_| hold_commit(&device.background())).collect();
+    block(device.commit(|_| Ok(Step::Done(())))).unwrap();
+    for (go, run) in held {
+        drop(go);
+        block(run).unwrap();
+    }
 }

@@ -173,10 +173,8 @@ async fn to_the_end<F>(work: F) -> Result<Response, Refusal>
 where
     F: Future<Output = Result<Response, Refusal>> + Send + 'static,
 {
-    // Boxed: a task's future is moved half a dozen times before it is where it stays.
-    tokio::spawn(Box::pin(work))
-        .await
-        .unwrap_or(Err(Refusal::Failed))
+    let ended = cairn_http::to_the_end(work).await;
+    ended.unwrap_or(Err(Refusal::Failed))
 }
 
 #[cfg(test)]

@@ -93,7 +93,8 @@ impl Inner {
         if is_small && is_here && phases.is_none() {
             self.put_small(parts, upload, body).await
         } else {
-            self.put_streamed(parts, upload, body, phases).await
+            // The future of a small one would have its size.
+            Box::pin(self.put_streamed(parts, upload, body, phases)).await
         }
     }
 
