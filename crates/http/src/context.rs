@@ -34,6 +34,8 @@ pub struct Context {
     pub trans_id: Arc<str>,
     /// The client's address, where the request came over a socket.
     pub remote: Option<SocketAddr>,
+    /// The client's connection is TLS, which a proxy in front of us ends (`wsgi.url_scheme`).
+    pub is_tls: bool,
     /// Set by an authentication middleware; without one everything is allowed.
     pub authorizer: Option<Arc<dyn Authorize>>,
     /// Who decides is settled, and authentication middleware leave it so: a signature does what

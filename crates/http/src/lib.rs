@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod own_thread;
 pub mod params;
 mod pieces;
+mod proxy_line;
 pub mod respond;
 pub mod serve;
 pub mod service;

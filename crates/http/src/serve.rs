@@ -11,6 +11,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
@@ -22,6 +23,7 @@ use crate::heads::Heads;
 use crate::interim::InterimSocket;
 use crate::metrics::Metrics;
 use crate::pieces::Pieces;
+use crate::proxy_line::{self, ProxyLine, ProxyLineError};
 use crate::respond;
 use crate::service::{Handler, Request, Response};
 
@@ -29,6 +31,11 @@ use crate::service::{Handler, Request, Response};
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
 /// And one that has had answers, for a request that is on its way.
 const NEXT_REQUEST: Duration = Duration::from_millis(100);
+
+/// Who is refused before there is a request may take so long to hear why.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// So much of what it sends is read meanwhile.
+const UNREAD_MAX: u64 = 1 << 20;
 
 /// How a listener treats its clients.
 #[derive(Clone, Debug)]
@@ -46,6 +53,8 @@ pub struct ServeOptions {
     pub grace: Duration,
     /// Who may read `/metrics` on this listener.
     pub metrics: MetricsAccess,
+    /// Each connection begins with a line of the PROXY protocol (`proxy_line.rs`).
+    pub proxy_protocol: bool,
 }
 
 /// Who may read `/metrics`.
@@ -66,6 +75,7 @@ impl ServeOptions {
             max_headers: 256,
             grace: Duration::from_secs(60),
             metrics: MetricsAccess::Loopback,
+            proxy_protocol: false,
         }
     }
 }
@@ -172,8 +182,63 @@ struct Shared {
     metrics: Arc<Metrics>,
 }
 
+/// Who is at the other end.
+#[derive(Clone, Copy)]
+struct Peer {
+    /// Of the connection itself.
+    socket: SocketAddr,
+    /// As a proxy in front of us tells.
+    told: ProxyLine,
+}
+
+impl Peer {
+    fn client(&self) -> SocketAddr {
+        self.told.client.unwrap_or(self.socket)
+    }
+
+    fn is_local(&self) -> bool {
+        let is_loopback = |address: SocketAddr| address.ip().to_canonical().is_loopback();
+        is_loopback(self.socket) && is_loopback(self.client())
+    }
+}
+
+/// Answers, and reads what is still sent: a connection closed before it was read is reset, and the
+/// answer lost.
+async fn refuse(stream: &mut TcpStream, answer: &[u8]) -> std::io::Result<()> {
+    stream.write_all(answer).await?;
+    stream.shutdown().await?;
+    let mut rest = stream.take(UNREAD_MAX);
+    tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
+    Ok(())
+}
+
+/// What a proxy in front of us says of its client; none where the connection is refused.
+async fn told(
+    stream: &mut TcpStream,
+    peer: SocketAddr,
+    options: &ServeOptions,
+) -> Option<ProxyLine> {
+    let line = tokio::time::timeout(options.header_timeout, proxy_line::read(stream)).await;
+    match line {
+        Ok(Ok(line)) => return Some(line),
+        Ok(Err(ProxyLineError::Io(error))) => debug!(%peer, %error, "connection ended early"),
+        Err(_) => debug!(%peer, "no PROXY line came"),
+        Ok(Err(error)) => {
+            warn!(server = options.server, %peer, %error, "require_proxy_protocol: refused");
+            let text = format!("{error}\n");
+            let answer = format!(
+                "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
+                 Connection: close\r\n\r\n{text}",
+                text.len()
+            );
+            let _ = tokio::time::timeout(LAST_WORDS, refuse(stream, answer.as_bytes())).await;
+        }
+    }
+    None
+}
+
 async fn connection(
-    stream: TcpStream,
+    mut stream: TcpStream,
     peer: SocketAddr,
     shared: Arc<Shared>,
     mut stop: watch::Receiver<bool>,
@@ -183,6 +248,16 @@ async fn connection(
     let _ = stream.set_nodelay(true);
     let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_MAX);
     let open = GaugeGuard::new(shared.metrics.connections(shared.options.server));
+    let told = match shared.options.proxy_protocol {
+        false => Some(ProxyLine::default()),
+        true => tokio::select! {
+            biased;
+            told = told(&mut stream, peer, &shared.options) => told,
+            () = ended_before_its_first(&mut stop) => None,
+        },
+    };
+    let Some(told) = told else { return };
+    let peer = Peer { socket: peer, told };
     let (reader, writer) = stream.into_split();
     let socket = tokio::io::join(Pieces::new(reader), writer);
     let (socket, interims) = InterimSocket::new(socket);
@@ -224,7 +299,7 @@ async fn connection(
         tokio::select! {
             result = connection.as_mut() => {
                 if let Err(error) = result {
-                    debug!(%peer, %error, "connection ended early");
+                    debug!(peer = %peer.client(), %error, "connection ended early");
                 }
                 break;
             }
@@ -235,6 +310,12 @@ async fn connection(
         }
     }
     drop(open);
+}
+
+/// Comes back when the end was asked for and who was let in just before has had its time.
+async fn ended_before_its_first(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+    tokio::time::sleep(FIRST_REQUEST).await;
 }
 
 /// What a connection has done.
@@ -258,12 +339,12 @@ async fn may_end(stop: &mut watch::Receiver<bool>, activity: &watch::Sender<Acti
     let _ = tokio::time::timeout(patience, another).await;
 }
 
-async fn answer(mut request: Request, peer: SocketAddr, shared: &Shared) -> Response {
+async fn answer(mut request: Request, peer: Peer, shared: &Shared) -> Response {
     let options = &shared.options;
     if request.uri().path() == "/metrics" && request.method() == http::Method::GET {
         let allowed = match options.metrics {
             MetricsAccess::Nobody => false,
-            MetricsAccess::Loopback => peer.ip().is_loopback(),
+            MetricsAccess::Loopback => peer.is_local(),
             MetricsAccess::Everybody => true,
         };
         if allowed {
@@ -277,7 +358,8 @@ async fn answer(mut request: Request, peer: SocketAddr, shared: &Shared) -> Resp
     let asks_keep_alive = respond::header(request.headers(), "connection")
         .is_some_and(|c| c.eq_ignore_ascii_case("keep-alive"));
     request.extensions_mut().insert(Context {
-        remote: Some(peer),
+        remote: Some(peer.client()),
+        is_tls: peer.told.is_tls,
         ..Context::default()
     });
     let mut response = shared.handler.call(request).await;
@@ -389,5 +471,42 @@ mod tests {
         assert_eq!(call.await.unwrap(), "done");
         server.await.unwrap();
         bind(address, 16).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_proxy_in_front_tells_who_asks() {
+        let listener = bind("127.0.0.1:0".parse().unwrap(), 16).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_stop, stopped) = watch::channel(false);
+        let who = handler_fn(|request: Request| async move {
+            let Context { remote, is_tls, .. } = Context::of_request(&request);
+            respond::text(StatusCode::OK, format!("{} {is_tls}", remote.unwrap()))
+        });
+        let mut options = ServeOptions::new("test");
+        options.proxy_protocol = true;
+        let listener = TcpListener::from_std(listener).unwrap();
+        tokio::spawn(serve(listener, who, options, Metrics::new(), stopped));
+        let ask = async |first: &str, path: &str| {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let get = format!("{first}GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+            stream.write_all(get.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        let far = "PROXY TCP4 192.0.2.7 192.0.2.1 51234 443\r\n";
+        let answer = ask(far, "/").await;
+        assert!(answer.ends_with("192.0.2.7:51234 true"), "{answer}");
+        let answer = ask("PROXY UNKNOWN\r\n", "/").await;
+        assert!(
+            answer.starts_with("HTTP/1.1 200 ") && answer.ends_with(" false"),
+            "{answer}"
+        );
+        // Nobody from afar reads the figures by way of the proxy.
+        let figures = ask(far, "/metrics").await;
+        assert!(figures.contains("192.0.2.7"), "{figures}");
+        let refused = ask("", "/").await;
+        assert!(refused.starts_with("HTTP/1.1 400 "), "{refused}");
+        assert!(refused.contains("Invalid PROXY line"), "{refused}");
     }
 }

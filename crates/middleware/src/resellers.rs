@@ -3,7 +3,7 @@
 
 use cairn_formats::ini::{ConfError, Section};
 use cairn_http::params::{quote_path, split_path};
-use cairn_http::{Request, Response, respond};
+use cairn_http::{Context, Request, Response, respond};
 use http::StatusCode;
 use http::header::{HOST, WWW_AUTHENTICATE};
 
@@ -71,7 +71,10 @@ pub(crate) fn deny(path: &str, is_known: bool) -> Response {
 
 /// How the client reached this server, as far as it says.
 pub(crate) fn host_url(request: &Request) -> String {
-    let scheme = request.uri().scheme_str().unwrap_or("http");
+    let scheme = match Context::of_request(request).is_tls {
+        true => "https",
+        false => request.uri().scheme_str().unwrap_or("http"),
+    };
     let host = respond::header(request.headers(), HOST.as_str())
         .or_else(|| request.uri().authority().map(|a| a.as_str()))
         .unwrap_or("localhost");

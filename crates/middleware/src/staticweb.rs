@@ -236,7 +236,11 @@ impl StaticWeb {
         let location = match self.url_host.as_deref().or(host) {
             None => path,
             Some(host) => {
-                let scheme = self.url_scheme.as_deref().unwrap_or("http");
+                let scheme = self.url_scheme.as_deref();
+                let scheme = scheme.unwrap_or(match Context::of(&visit.parts).is_tls {
+                    true => "https",
+                    false => "http",
+                });
                 format!("{scheme}://{host}{path}")
             }
         };

@@ -45,6 +45,8 @@ pub struct ServerSettings {
     pub grace: Duration,
     /// Serves replication only: a server of its own beside the one for clients.
     pub replication_only: bool,
+    /// Connections begin with a line of the PROXY protocol (`require_proxy_protocol`).
+    pub proxy_protocol: bool,
     /// Listens on the rings' ports of this node, not on `bind`'s.
     pub per_port: Option<PerPort>,
 }
@@ -103,11 +105,6 @@ impl ServerSettings {
                 return Err(section.bad(option, remedy).into());
             }
         }
-        if section.bool_or("require_proxy_protocol", false) {
-            let remedy = "the line of the PROXY protocol is not read yet: remove the option, and \
-                          have the proxy in front send X-Forwarded-For instead";
-            return Err(section.bad("require_proxy_protocol", remedy).into());
-        }
         let client_timeout = positive(section, "client_timeout", 60.0)?;
         let per_port = PerPort::read(conf.role, section)?;
         let backlog = section.u64_or("backlog", 4096)?;
@@ -128,6 +125,7 @@ impl ServerSettings {
             log_level: log_level(section)?,
             metrics: metrics(section)?,
             grace: section.seconds_or("shutdown_grace", 60.0)?,
+            proxy_protocol: section.bool_or("require_proxy_protocol", false),
             replication_only: conf.role != Role::Proxy
                 && section.get("replication_server").is_some()
                 && section.bool_or("replication_server", false),
@@ -146,6 +144,7 @@ impl ServerSettings {
             header_timeout: self.keepalive_timeout.max(least),
             grace: self.grace,
             metrics: self.metrics,
+            proxy_protocol: self.proxy_protocol,
             ..ServeOptions::new(self.role.as_str())
         }
     }
@@ -253,12 +252,6 @@ mod tests {
         assert!(!settings.replication_only);
         assert_eq!(settings.log_level, LogLevel::Info);
         assert_eq!(settings.metrics, MetricsAccess::Loopback);
-    }
-
-    #[test]
-    fn what_is_not_done_is_said() {
-        let error = read("bind_port = 7\nrequire_proxy_protocol = yes").unwrap_err();
-        assert!(error.to_string().contains("X-Forwarded-For"), "{error}");
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl CommitLane {
         }
         let since = Instant::now();
         state.queue(class).push_back(Queued { operation, since });
-        if state.idle == 0 && state.threads.len() < self.threads_of(class) {
+        if state.idle == 0 && state.threads.len() < self.threads_beside(class, state.running) {
             let (lane, device) = (self.clone(), device.clone());
             let name = format!("{}-{}", self.name, state.threads.len());
             match thread::Builder::new()
@@ -126,13 +126,11 @@ impl CommitLane {
         Ok(())
     }
 
-    /// Where there is background work there is one thread more: clients find one when all that
-    /// background work may have are syncing.
-    fn threads_of(&self, class: Class) -> usize {
-        match class {
-            Class::Client => self.threads_max,
-            Class::Background => self.threads_max + 1,
-        }
+    /// Where there is background work, `running` batches of it, there is one thread more: clients find
+    /// one when all that background work may have are syncing.
+    fn threads_beside(&self, class: Class, running: usize) -> usize {
+        let is_there = class == Class::Background || running > 0;
+        self.threads_max + usize::from(is_there)
     }
 
     /// Takes no more, finishes what is queued, joins the threads.
