@@ -21,9 +21,9 @@ use crate::object::ObjectServer;
 
 /// Content up to this size is read first and then written, beside others.
 const SMALL: u64 = 64 << 10;
-/// Small updates under way at once: some times as many as a disk takes for one sync, so that the
+/// Small updates under way at once: twice as many as a disk takes for one sync, so that the
 /// next are there when it has ended; and their content.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 128;
 const BYTES_AT_ONCE: u64 = 4 << 20;
 const HEADERS_MAX: usize = 512;
 
