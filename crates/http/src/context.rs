@@ -112,6 +112,14 @@ impl Context {
             .unwrap_or_default()
     }
 
+    /// With which URLs that the client is given begin (`wsgi.url_scheme`).
+    pub fn scheme(&self) -> &'static str {
+        match self.is_tls {
+            true => "https",
+            false => "http",
+        }
+    }
+
     pub fn of_request<B>(request: &http::Request<B>) -> Context {
         request
             .extensions()

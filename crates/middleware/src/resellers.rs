@@ -71,10 +71,7 @@ pub(crate) fn deny(path: &str, is_known: bool) -> Response {
 
 /// How the client reached this server, as far as it says.
 pub(crate) fn host_url(request: &Request) -> String {
-    let scheme = match Context::of_request(request).is_tls {
-        true => "https",
-        false => request.uri().scheme_str().unwrap_or("http"),
-    };
+    let scheme = Context::of_request(request).scheme();
     let host = respond::header(request.headers(), HOST.as_str())
         .or_else(|| request.uri().authority().map(|a| a.as_str()))
         .unwrap_or("localhost");

@@ -236,11 +236,8 @@ impl StaticWeb {
         let location = match self.url_host.as_deref().or(host) {
             None => path,
             Some(host) => {
-                let scheme = self.url_scheme.as_deref();
-                let scheme = scheme.unwrap_or(match Context::of(&visit.parts).is_tls {
-                    true => "https",
-                    false => "http",
-                });
+                let context = Context::of(&visit.parts);
+                let scheme = self.url_scheme.as_deref().unwrap_or(context.scheme());
                 format!("{scheme}://{host}{path}")
             }
         };

@@ -8,6 +8,10 @@
 //! (`--file-system`) each device has its disk, and the lost one is replaced by an empty one. The hashes of the partitions are up to date before, as they
 //! are in a cluster in service. With `--give-up N` Swift's are stopped after N times what Cairn's
 //! took, which tells that they take longer than that, and how many objects were back by then.
+//! At the end the same files are made once more by nobody's replicator (`floor.rs`): no repair can
+//! be quicker than that on this machine.
+
+mod floor;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -41,6 +45,19 @@ const RATE: f64 = 10.0;
 
 /// Which conf of a node: the first is for Cairn's replicator, the second for Swift's.
 type ConfOf = fn(&(PathBuf, PathBuf)) -> &PathBuf;
+
+#[derive(serde::Serialize)]
+struct Results {
+    stores: Vec<Repaired>,
+    files_alone: FilesAlone,
+}
+
+/// What making the files takes that a store lost, and nothing else.
+#[derive(serde::Serialize)]
+struct FilesAlone {
+    files: usize,
+    seconds: f64,
+}
 
 /// What one store gave.
 #[derive(serde::Serialize)]
@@ -124,6 +141,15 @@ pub(super) fn run(options: &Options) -> Result<()> {
             println!("Cairn is {more}{times:.1} × as fast as {}", other.store);
         }
     }
+    let files_alone = ground.files_alone()?;
+    for repaired in &all {
+        let times = repaired.seconds / files_alone.seconds;
+        println!("{} took {times:.1} times as long as that", repaired.store);
+    }
+    let all = Results {
+        stores: all,
+        files_alone,
+    };
     let results = workspace::results("bench")?;
     fs::write(
         results.join("repair.json"),
@@ -278,6 +304,31 @@ impl Ground {
         Ok(start.elapsed().as_secs_f64())
     }
 
+    /// Replaces the first device by an empty one; the files it had below `wiped`.
+    fn lose(&mut self, wiped: &Path, number: usize) -> Result<BTreeSet<PathBuf>> {
+        let lost = files(wiped)?;
+        ensure!(!lost.is_empty(), "nothing lies in {}", wiped.display());
+        let image = self.dir.join(format!("d1-{number}.img"));
+        self.disks[0].replace(&image)?;
+        Ok(lost)
+    }
+
+    /// The last loss once more, mended by nobody: no server runs.
+    fn files_alone(&mut self) -> Result<FilesAlone> {
+        let folder = self.swift.node(1).join("d1/objects");
+        let lost = self.lose(&folder, self.replaced)?;
+        let seconds = floor::make_files(&folder, &lost, self.size)?;
+        println!(
+            "Making these files and nothing else: {} in {seconds:.1} s ({:.0}/s)",
+            lost.len(),
+            lost.len() as f64 / seconds
+        );
+        Ok(FilesAlone {
+            files: lost.len(),
+            seconds,
+        })
+    }
+
     fn repaired(
         &mut self,
         store: &'static str,
@@ -292,10 +343,7 @@ impl Ground {
         let clients = Clients::start(self, &before)?;
         std::thread::sleep(Duration::from_secs(5));
         let before = clients.stop()?;
-        let lost = files(&wiped)?;
-        ensure!(!lost.is_empty(), "nothing lies in {}", wiped.display());
-        let image = self.dir.join(format!("d1-{number}.img"));
-        self.disks[0].replace(&image)?;
+        let lost = self.lose(&wiped, number)?;
         let clients = Clients::start(self, &meanwhile)?;
         let (mut seconds, mut passes) = (0.0, 0);
         let left = loop {

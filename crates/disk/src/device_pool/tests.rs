@@ -135,17 +135,34 @@ impl Order {
     }
 }
 
-/// Keeps one thread until told.
-fn hold(device: &Device) -> (mpsc::Sender<()>, Run<()>) {
+/// Keeps one thread, on which `begin` has the wait done, until told.
+fn hold_by(begin: impl FnOnce(Box<dyn FnOnce() + Send>) -> Run<()>) -> (mpsc::Sender<()>, Run<()>) {
     let (started, wait_started) = mpsc::channel();
     let (go, wait_go) = mpsc::channel::<()>();
-    let held = device.read(move |_| {
+    let held = begin(Box::new(move || {
         started.send(()).unwrap();
         let _ = wait_go.recv();
-        Ok(())
-    });
+    }));
     wait_started.recv().unwrap();
     (go, held)
+}
+
+fn hold(device: &Device) -> (mpsc::Sender<()>, Run<()>) {
+    hold_by(|wait| {
+        device.read(move |_| {
+            wait();
+            Ok(())
+        })
+    })
+}
+
+fn hold_commit(device: &Device) -> (mpsc::Sender<()>, Run<()>) {
+    hold_by(|wait| {
+        device.commit(move |_| {
+            wait();
+            Ok(Step::Done(()))
+        })
+    })
 }
 
 #[test]
@@ -233,19 +250,6 @@ fn clients_find_a_thread_and_nobody_leaves_all_to_background_work() {
     // Told after the answer.
     devices.shutdown();
     assert_eq!(device.background_share().done, 4);
-}
-
-/// Keeps one commit thread until told.
-fn hold_commit(device: &Device) -> (mpsc::Sender<()>, Run<()>) {
-    let (started, wait_started) = mpsc::channel();
-    let (go, wait_go) = mpsc::channel::<()>();
-    let held = device.commit(move |_| {
-        started.send(()).unwrap();
-        let _ = wait_go.recv();
-        Ok(Step::Done(()))
-    });
-    wait_started.recv().unwrap();
-    (go, held)
 }
 
 #[test]

@@ -297,3 +297,45 @@ fn header(line: &[u8]) -> Option<(HeaderName, HeaderValue)> {
     let value = HeaderValue::from_bytes(line[at + 1..].trim_ascii()).ok()?;
     Some((name, value))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn update(path: &str, content_length: u64) -> Update {
+        Update {
+            method: Method::PUT,
+            path: path.into(),
+            headers: HeaderMap::new(),
+            content_length,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_conversation_has_little_under_way() {
+        let mut under_way = UnderWay::default();
+        let begin = |under_way: &mut UnderWay, path: &str, content_length: u64| {
+            under_way.paths.insert(path.into());
+            under_way.bytes += content_length;
+            under_way.tasks.spawn(std::future::pending());
+        };
+        let large = update("/a/c/large", SMALL + 1);
+        assert!(!under_way.must_end_before(&large), "nobody is there");
+        begin(&mut under_way, "/a/c/o", 1);
+        assert!(under_way.must_end_before(&large), "it goes alone");
+        let other = update("/a/c/other", SMALL);
+        assert!(!under_way.must_end_before(&other));
+        assert!(
+            under_way.must_end_before(&update("/a/c/o", 1)),
+            "in their order"
+        );
+        under_way.bytes = BYTES_AT_ONCE;
+        assert!(under_way.must_end_before(&other), "too much content");
+        under_way.bytes = 1;
+        for number in 1..AT_ONCE {
+            assert!(!under_way.must_end_before(&other));
+            begin(&mut under_way, &format!("/a/c/{number}"), 0);
+        }
+        assert!(under_way.must_end_before(&other), "too many");
+    }
+}
