@@ -173,6 +173,21 @@ fn signals_during_a_new_start_wait_for_it() {
     assert!(stopping.wait().unwrap().success());
 }
 
+#[test]
+fn signals_before_a_new_start_listens_are_kept() {
+    let folder = store();
+    let mut program = Program::proxy(folder.path());
+    for _ in 0..150 {
+        program.signal(Signal::USR1);
+        std::thread::sleep(Duration::from_millis(3));
+        assert_eq!(program.child.try_wait().unwrap(), None);
+    }
+    assert!(program.is_healthy());
+    wait_for("one worker", || program.workers().len() == 1);
+    program.signal(Signal::TERM);
+    assert_eq!(program.child.wait().unwrap().code(), Some(0));
+}
+
 fn reload(pid: u32) -> (Option<i32>, String, String) {
     let output = cairn()
         .arg0("swift-reload")

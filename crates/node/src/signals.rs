@@ -4,6 +4,7 @@
 
 use std::io;
 
+use nix::sys::signal::{SigSet, Signal as Number};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -17,6 +18,28 @@ pub const EXIT_AT_ONCE: i32 = 130;
 pub(crate) struct StopSignals {
     signals: [(&'static str, Signal); 4],
     worker: bool,
+}
+
+/// Those that [`StopSignals`] listens for.
+fn all() -> SigSet {
+    let all = [
+        Number::SIGTERM,
+        Number::SIGINT,
+        Number::SIGHUP,
+        Number::SIGUSR1,
+    ];
+    all.into_iter().collect()
+}
+
+/// This thread, and those it starts, take none of these signals from now on. Where no thread takes
+/// them they wait, in the program that this process becomes, too.
+pub(crate) fn hold() -> io::Result<()> {
+    Ok(all().thread_block()?)
+}
+
+/// This thread takes them again.
+pub(crate) fn release() -> io::Result<()> {
+    Ok(all().thread_unblock()?)
 }
 
 impl StopSignals {

@@ -33,7 +33,7 @@ use crate::notify;
 use crate::ring_ports::{self, RingPorts};
 use crate::serve::{self, RunOptions, Server, Worker};
 use crate::settings::ServerSettings;
-use crate::signals::StopSignals;
+use crate::signals::{self, StopSignals};
 use crate::stdio;
 use crate::syslog::SyslogOptions;
 
@@ -69,12 +69,13 @@ pub fn run(called: Called) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot listen for signals")?;
-    // First of all: after a new start, a signal that nobody listens for would end this process and
-    // leave its workers to themselves. swift-init waits for the listeners.
+    // First of all: a signal that nobody listens for would end this process and leave its workers to
+    // themselves. What came during a new start has waited for this. swift-init waits, too.
     let signals = {
         let _inside = runtime.enter();
         StopSignals::new(true).context("cannot listen for signals")?
     };
+    signals::release().context("cannot listen for signals")?;
     let server = load(&called)?;
     let (conf, settings) = &server;
     logging::start(&log_options(&called, conf)?, settings.log_level)?;
@@ -283,6 +284,10 @@ impl Parent {
             return;
         };
         std::thread::spawn(move || {
+            // They are for the thread that can have them wait.
+            if let Err(error) = signals::hold() {
+                warn!(%error, "a signal during a new start may be lost");
+            }
             for word in BufReader::new(said).lines().map_while(|line| line.ok()) {
                 if told.send((pid, word)).is_err() {
                     break;
@@ -416,11 +421,16 @@ impl Parent {
             .map(|pid| pid.as_raw_nonzero().to_string())
             .collect();
         notify::tell(notify::RELOADING);
+        // Whatever comes before the new start listens waits until it does.
+        signals::hold().context("cannot have signals wait")?;
         let error = self
             .command()
             .env(OLD_WORKERS, old.join(","))
             .stdin(Stdio::from(sockets))
             .exec();
+        if let Err(error) = signals::release() {
+            error!(%error, "signals no longer reach this process");
+        }
         notify::tell(notify::READY);
         Err(error).with_context(|| format!("cannot start {}", self.program.display()))
     }
