@@ -5,7 +5,8 @@
 //! a tenth of a second and compared with what is usual there. Where they take much longer, the share
 //! of background work is halved; else it grows again, step by step. A share of 8 is eight operations at
 //! once on the device; a share below one is one at a time, with rests between. What is usual is learnt
-//! quickly while no background work runs, slowly beside it.
+//! quickly while no background work runs, slowly beside it; of a device that has known nothing else
+//! it is taken for little.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,6 +24,8 @@ const IDLE: Duration = Duration::from_millis(500);
 /// that nobody would notice.
 const TIMES: f64 = 3.0;
 const SLACK: f64 = 0.02;
+/// What is usual at most where it could not be learnt yet.
+const USUAL_MAX: f64 = 0.02;
 /// After so long a background operation goes ahead of clients' that wait: some of it always gets
 /// done.
 pub(crate) const WAIT_MAX: Duration = Duration::from_millis(100);
@@ -100,7 +103,9 @@ impl Share {
             return;
         }
         let mean = track.seconds / f64::from(track.count);
-        let usual = track.usual.unwrap_or(mean);
+        // A disk that is new and filled again has never been seen without background work.
+        let first = if is_beside { mean.min(USUAL_MAX) } else { mean };
+        let usual = track.usual.unwrap_or(first);
         let learnt = if is_beside && mean > usual { 0.01 } else { 0.2 };
         *track = Track {
             usual: Some(usual + (mean - usual) * learnt),
@@ -218,6 +223,20 @@ mod tests {
         let mut now = second(&share, Instant::now(), MS, false);
         now = second(&share, now, MS * 20, false);
         now = second(&share, now, MS * 20, true);
+        assert_eq!(share.now(now), WHOLE);
+    }
+
+    #[test]
+    fn what_is_slow_on_a_new_device_is_not_taken_for_usual() {
+        let share = Share::new();
+        let now = Instant::now();
+        share.background_done(1, now, now);
+        let now = second(&share, now, MS * 100, true);
+        assert_eq!(share.now(now), LEAST);
+        // Where it is quick enough, nothing is taken away.
+        let share = Share::new();
+        share.background_done(1, now, now);
+        let now = second(&share, now, MS * 50, true);
         assert_eq!(share.now(now), WHOLE);
     }
 
