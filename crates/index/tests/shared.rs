@@ -195,3 +195,38 @@ fn what_an_exclusive_process_left_is_opened_shared() {
         assert_eq!(python.ask("count"), "2");
     }
 }
+
+/// Each keeps a thread waiting for its lock, and others their device.
+#[test]
+fn locked_databases_hold_up_no_other() {
+    let index = index();
+    let write = |name: &str| {
+        let db = index.container(name);
+        block_on(db.write(new_container(name), |broker| {
+            broker.set_reconciler_sync_point(1)
+        }))
+    };
+    let names = ["one", "two", "three"];
+    let locks: Vec<_> = names
+        .map(|name| {
+            write(name).unwrap();
+            let file = index.container(name).key().file(index.dir.path());
+            let stranger = rusqlite::Connection::open(file).unwrap();
+            stranger.execute_batch("BEGIN EXCLUSIVE").unwrap();
+            stranger
+        })
+        .into();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for name in names {
+            scope.spawn(|| {
+                write(name).unwrap();
+                ended.store(true, Ordering::SeqCst);
+            });
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        write("other").unwrap();
+        assert!(!ended.load(Ordering::SeqCst));
+        drop(locks);
+    });
+}
