@@ -83,6 +83,30 @@ impl Proxy {
         }
     }
 
+    /// Asks the container servers although its policy is remembered, unless that was learnt, or
+    /// asked about so, lately: `None` then, and where they do not know better.
+    pub(crate) async fn newer_policy(
+        &self,
+        context: &Context,
+        account: &str,
+        container: &str,
+        known: PolicyIndex,
+    ) -> Option<Arc<ContainerInfo>> {
+        let lately = self.options.recheck_container_existence / 10;
+        let one_only = self.policies.iter().count() < 2;
+        if one_only
+            || !self
+                .containers
+                .doubt(&cache_key(account, container), lately)
+        {
+            return None;
+        }
+        let info = self
+            .ask_for_container_info(context, account, container)
+            .await;
+        (info.exists() && info.policy != known).then_some(info)
+    }
+
     async fn ask_for_container_info(
         &self,
         context: &Context,

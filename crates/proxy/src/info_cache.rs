@@ -16,7 +16,14 @@ const MOST: usize = 100_000;
 pub(crate) struct InfoCache<K, V> {
     /// The share of questions that find nothing, 0 to 1.
     skip: f64,
-    entries: RwLock<HashMap<K, (Arc<V>, Instant)>>,
+    entries: RwLock<HashMap<K, Entry<V>>>,
+}
+
+struct Entry<V> {
+    value: Arc<V>,
+    until: Instant,
+    /// When it was learnt, or last doubted.
+    checked: Instant,
 }
 
 impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
@@ -36,8 +43,27 @@ impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
             return None;
         }
         let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
-        let (value, until) = entries.get(key)?;
-        (*until > Instant::now()).then(|| value.clone())
+        let entry = entries.get(key)?;
+        (entry.until > Instant::now()).then(|| entry.value.clone())
+    }
+
+    /// There is an entry that was last learnt or doubted longer ago than `age`. It counts as
+    /// doubted from now on: one caller gets `true`, however many ask at once.
+    pub(crate) fn doubt<Q>(&self, key: &Q, age: Duration) -> bool
+    where
+        K: std::borrow::Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let now = Instant::now();
+        let mut entries = self.entries.write().unwrap_or_else(|e| e.into_inner());
+        let Some(entry) = entries.get_mut(key) else {
+            return false;
+        };
+        let due = entry.until > now && now.duration_since(entry.checked) >= age;
+        if due {
+            entry.checked = now;
+        }
+        due
     }
 
     fn is_skipped(&self) -> bool {
@@ -48,15 +74,20 @@ impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
         if keep.is_zero() {
             return;
         }
+        let now = Instant::now();
         let mut entries = self.entries.write().unwrap_or_else(|e| e.into_inner());
         if entries.len() >= MOST {
-            let now = Instant::now();
-            entries.retain(|_, (_, until)| *until > now);
+            entries.retain(|_, entry| entry.until > now);
             if entries.len() >= MOST {
                 entries.clear();
             }
         }
-        entries.insert(key, (value, Instant::now() + keep));
+        let entry = Entry {
+            value,
+            until: now + keep,
+            checked: now,
+        };
+        entries.insert(key, entry);
     }
 
     pub(crate) fn remove<Q>(&self, key: &Q)
@@ -84,6 +115,21 @@ mod tests {
         assert!(cache.get("b").is_none());
         cache.remove("a");
         assert!(cache.get("a").is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn is_doubted_once_an_age() {
+        let cache: InfoCache<String, u8> = InfoCache::new(0.0);
+        let age = Duration::from_secs(6);
+        assert!(!cache.doubt("a", age));
+        cache.put("a".into(), Arc::new(1), Duration::from_secs(60));
+        assert!(!cache.doubt("a", age));
+        tokio::time::advance(age).await;
+        assert!(cache.doubt("a", age));
+        assert!(!cache.doubt("a", age));
+        assert_eq!(cache.get("a").as_deref(), Some(&1));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(!cache.doubt("a", age), "its time is up");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -14,11 +15,12 @@ use cairn_http::{
 use cairn_peer::{Backends, Rings};
 use cairn_proxy::{Proxy, ProxySettings};
 use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
-use cairn_types::{Constraints, HashPath, PolicySet};
+use cairn_types::{Constraints, HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
 use http::StatusCode;
 
 const DEVICES: u16 = 5;
 const REPLICAS: u16 = 3;
+const POLICY_INDEX: &str = "x-backend-storage-policy-index";
 
 /// What one fake server does with objects.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,6 +50,9 @@ struct Fake {
     device: String,
     moods: Arc<Mutex<BTreeMap<String, Mood>>>,
     seen: Arc<Mutex<Vec<(String, String, Bytes)>>>,
+    /// The container's, in which the objects are.
+    policy: Arc<AtomicU32>,
+    asked_for_info: Arc<AtomicU32>,
     object: Bytes,
 }
 
@@ -62,14 +67,15 @@ impl Fake {
         let (parts, mut body) = request.into_parts();
         let path = parts.uri.path().to_owned();
         let is_object = path.split('/').count() > 5;
+        let policy = self.policy.load(Ordering::Relaxed).to_string();
         if !is_object {
+            self.asked_for_info.fetch_add(1, Ordering::Relaxed);
             let mut response = respond::empty(StatusCode::NO_CONTENT);
-            respond::set(
-                response.headers_mut(),
-                "x-backend-storage-policy-index",
-                "0",
-            );
+            respond::set(response.headers_mut(), POLICY_INDEX, policy);
             return response;
+        }
+        if respond::header(&parts.headers, POLICY_INDEX) != Some(policy.as_str()) {
+            return respond::standard(StatusCode::NOT_FOUND);
         }
         let mood = self
             .moods
@@ -171,10 +177,24 @@ impl Fake {
     }
 }
 
+fn policies() -> PolicySet {
+    let policy = |index, name: &str, is_default| StoragePolicy {
+        index: PolicyIndex(index),
+        name: name.to_owned(),
+        aliases: Vec::new(),
+        is_default,
+        deprecated: false,
+        kind: PolicyKind::Replication,
+    };
+    PolicySet::new(vec![policy(0, "zero", true), policy(1, "one", false)]).unwrap()
+}
+
 struct Cluster {
     proxy: Arc<Proxy>,
     moods: Arc<Mutex<BTreeMap<String, Mood>>>,
     seen: Arc<Mutex<Vec<(String, String, Bytes)>>>,
+    policy: Arc<AtomicU32>,
+    asked_for_info: Arc<AtomicU32>,
     _dir: tempfile::TempDir,
 }
 
@@ -217,13 +237,14 @@ fn ring() -> Ring {
 impl Cluster {
     fn new(object: &[u8]) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        for name in ["account", "container", "object"] {
+        for name in ["account", "container", "object", "object-1"] {
             let path = dir.path().join(format!("{name}.ring.gz"));
             ring().save(path, FormatVersion::V1).unwrap();
         }
-        let policies = Arc::new(PolicySet::single());
+        let policies = Arc::new(policies());
         let backends = Backends::new(Duration::from_millis(200));
         let (moods, seen) = (Arc::default(), Arc::default());
+        let (policy, asked_for_info) = (Arc::default(), Arc::default());
         for id in 0..DEVICES {
             let address: SocketAddr = format!("127.0.0.1:{}", 10_000 + id).parse().unwrap();
             backends.register_local(
@@ -232,6 +253,8 @@ impl Cluster {
                     device: format!("d{id}"),
                     moods: Arc::clone(&moods),
                     seen: Arc::clone(&seen),
+                    policy: Arc::clone(&policy),
+                    asked_for_info: Arc::clone(&asked_for_info),
                     object: Bytes::copy_from_slice(object),
                 }),
             );
@@ -254,6 +277,8 @@ impl Cluster {
             proxy,
             moods,
             seen,
+            policy,
+            asked_for_info,
             _dir: dir,
         }
     }
@@ -382,6 +407,36 @@ async fn nobody_has_it() {
         cluster.set(id, Mood::Unmounted);
     }
     assert_eq!(cluster.get(&[]).await.0, 503);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_is_found_in_the_policy_it_was_moved_to() {
+    let cluster = Cluster::new(&object());
+    assert_eq!(cluster.get(&[]).await.0, 200);
+    cluster.policy.store(1, Ordering::Relaxed);
+    assert_eq!(cluster.get(&[]).await.0, 404, "the container is not asked");
+
+    tokio::time::advance(Duration::from_secs(7)).await;
+    let told = [(POLICY_INDEX, "0")];
+    assert_eq!(cluster.get(&told).await.0, 404, "who says where is obeyed");
+    let (status, body) = cluster.get(&[]).await;
+    assert!(status == 200 && body.unwrap() == object(), "{status}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_nowhere_makes_few_ask_the_container() {
+    let cluster = Cluster::new(&object());
+    for id in 0..DEVICES {
+        cluster.set(id, Mood::Empty);
+    }
+    assert_eq!(cluster.get(&[]).await.0, 404);
+    let asked = || cluster.asked_for_info.load(Ordering::Relaxed);
+    let before = asked();
+    tokio::time::advance(Duration::from_secs(7)).await;
+    for _ in 0..10 {
+        assert_eq!(cluster.get(&[]).await.0, 404);
+    }
+    assert_eq!(asked(), before + 1);
 }
 
 #[tokio::test]

@@ -1,11 +1,12 @@
 //! GET and HEAD of an object.
 
 use cairn_http::{Response, respond};
-use cairn_types::ServerKind;
+use cairn_types::{PolicyIndex, ServerKind};
 use http::header::{CONTENT_TYPE, HeaderValue};
 
-use super::Place;
+use super::{Name, POLICY_INDEX, Place};
 use crate::app::Proxy;
+use crate::headers;
 use crate::request::Incoming;
 
 impl Proxy {
@@ -22,6 +23,29 @@ impl Proxy {
             response.headers_mut().insert(CONTENT_TYPE, bare);
         }
         response
+    }
+
+    /// Reads an object that is not where the remembered policy has it, if the container has
+    /// another one by now: a reconciler moved the object there after its servers had disagreed.
+    /// Without this it would be gone for as long as the container is remembered.
+    pub(super) async fn object_elsewhere(
+        &self,
+        incoming: &mut Incoming,
+        name: Name<'_>,
+        policy: PolicyIndex,
+    ) -> Option<Response> {
+        let info = self
+            .newer_policy(&incoming.context, name.account, name.container, policy)
+            .await?;
+        if let Err(denied) = self.authorize(incoming, info.read_acl.as_deref()).await {
+            return Some(denied);
+        }
+        let asked = &mut incoming.parts.headers;
+        headers::insert(asked, POLICY_INDEX, &info.policy.to_string());
+        match self.place(incoming, name, info) {
+            Ok(place) => Some(self.object_read(incoming, place).await),
+            Err(refused) => Some(refused),
+        }
     }
 }
 

@@ -22,6 +22,8 @@ use crate::app::Proxy;
 use crate::headers;
 use crate::request::{Incoming, network_of};
 
+const POLICY_INDEX: &str = "x-backend-storage-policy-index";
+
 /// An object's full name.
 #[derive(Clone, Copy)]
 pub(crate) struct Name<'a> {
@@ -44,13 +46,17 @@ pub(crate) struct Place {
 
 impl Proxy {
     pub(crate) async fn object(&self, incoming: &mut Incoming, name: Name<'_>) -> Response {
-        let mut place = match self.place(incoming, name).await {
+        let is_told = incoming.header(POLICY_INDEX).is_some();
+        let info = self
+            .container_info(&incoming.context, name.account, name.container)
+            .await;
+        let mut place = match self.place(incoming, name, info) {
             Ok(place) => place,
             Err(refused) => return refused,
         };
         headers::insert(
             &mut incoming.parts.headers,
-            "x-backend-storage-policy-index",
+            POLICY_INDEX,
             &place.policy.to_string(),
         );
         if self.options.allow_open_expired && incoming.flag("x-open-expired") {
@@ -75,7 +81,13 @@ impl Proxy {
             return denied;
         }
         if reads {
-            return self.object_read(incoming, place).await;
+            let policy = place.policy;
+            let response = self.object_read(incoming, place).await;
+            if response.status() == StatusCode::NOT_FOUND && !is_told {
+                let elsewhere = Box::pin(self.object_elsewhere(incoming, name, policy)).await;
+                return elsewhere.unwrap_or(response);
+            }
+            return response;
         }
         if !place.info.exists() {
             return respond::standard(StatusCode::NOT_FOUND);
@@ -92,16 +104,18 @@ impl Proxy {
     }
 
     /// The container, its policy, the policy's ring, the object's partition.
-    async fn place(&self, incoming: &Incoming, name: Name<'_>) -> Result<Place, Response> {
+    fn place(
+        &self,
+        incoming: &Incoming,
+        name: Name<'_>,
+        info: Arc<ContainerInfo>,
+    ) -> Result<Place, Response> {
         let unavailable = || respond::standard(StatusCode::SERVICE_UNAVAILABLE);
-        let info = self
-            .container_info(&incoming.context, name.account, name.container)
-            .await;
         if info.status == 0 || info.status >= 500 {
             return Err(unavailable());
         }
         let policy = incoming
-            .header("x-backend-storage-policy-index")
+            .header(POLICY_INDEX)
             .and_then(|text| text.parse().ok())
             .map_or(info.policy, PolicyIndex);
         let ring = self.rings.object(policy).ok_or_else(unavailable)?;
