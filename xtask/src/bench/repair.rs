@@ -5,9 +5,10 @@
 //!
 //! A pass of each node's replicator (`once`) begins with the loss; when all have ended and every
 //! file is back and on disk (rsync syncs nothing), the device is whole. On a file system of their own
-//! (`--file-system`) each device has its disk, and the lost one is replaced by an empty one. The hashes of the partitions are up to date before, as they
-//! are in a cluster in service. With `--give-up N` Swift's are stopped after N times what Cairn's
-//! took, which tells that they take longer than that, and how many objects were back by then.
+//! (`--file-system`) each device has its disk, and the lost one is replaced by an empty one. The
+//! hashes of the partitions are up to date before, as they are in a cluster in service. With
+//! `--give-up N` Swift's are stopped after N times what Cairn's took, which tells that they take
+//! longer than that, and how many objects were back by then.
 //! At the end the same files are made once more by nobody's replicator (`floor.rs`): no repair can
 //! be quicker than that on this machine.
 
