@@ -31,17 +31,12 @@ pub type CommitSync =
 /// Runs a device's job, now or later.
 pub type Runner = Arc<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
 
-const SHARED_WRITE_THREADS: usize = 8;
-
 #[derive(Clone)]
 pub struct IndexConfig {
     /// The folder whose sub-folders are devices.
     pub devices: PathBuf,
     /// Threads that read, on each device. They start when there is work.
     pub read_threads: usize,
-    /// Threads that write, on each device. A database that another program has locked holds one up
-    /// for `lock_timeout`: of shared databases it takes some more, that others go on.
-    pub write_threads: usize,
     /// Jobs that may wait for each of the two, on each device.
     pub queue_jobs_max: usize,
     /// Updates that may wait for one database.
@@ -82,7 +77,6 @@ impl IndexConfig {
         IndexConfig {
             devices: devices.into(),
             read_threads: 4,
-            write_threads: SHARED_WRITE_THREADS,
             queue_jobs_max: 1024,
             updates_max: 4096,
             batch_max: 1000,
@@ -101,6 +95,13 @@ impl IndexConfig {
             }),
             random: Arc::new(rand::random::<u128>),
         }
+    }
+
+    /// Threads that write, on each device. A shared database that another program has locked holds
+    /// one up for `lock_timeout`, and others are to go on meanwhile. Nobody locks exclusive ones:
+    /// few threads share more syncs.
+    pub(crate) fn write_threads(&self) -> usize {
+        if self.exclusive { 2 } else { 8 }
     }
 
     pub(crate) fn now(&self) -> Timestamp {

@@ -37,7 +37,7 @@ impl Device {
         };
         Device {
             read: lane("ixr", config.read_threads, 1),
-            write: lane("ixw", config.write_threads, JOBS_AT_ONCE),
+            write: lane("ixw", config.write_threads(), JOBS_AT_ONCE),
             merge: lane("ixm", 1, 1),
         }
     }

@@ -57,10 +57,6 @@ impl Storage {
         let make = || {
             let mut config = IndexConfig::new(&place.devices);
             config.exclusive = place.exclusive_databases;
-            if config.exclusive {
-                // Nobody locks them; few threads share more syncs.
-                config.write_threads = 2;
-            }
             config.unsafe_no_sync = self.unsafe_no_fsync;
             // Rows and objects on one file system share their syncs.
             config.commit_sync = if self.unsafe_no_fsync {
