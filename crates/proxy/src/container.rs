@@ -138,7 +138,7 @@ impl Proxy {
             }
         }
         let (name, index) = match policy {
-            Some(index) => ("x-backend-storage-policy-index", index),
+            Some(index) => (headers::POLICY_INDEX, index),
             None => (
                 "x-backend-storage-policy-default",
                 self.policies.default_policy().index.0,

@@ -8,6 +8,9 @@ use http::{HeaderMap, HeaderMap as Headers};
 
 use crate::request::Incoming;
 
+/// Of which policy an object or container is: between proxy and servers.
+pub(crate) const POLICY_INDEX: &str = "x-backend-storage-policy-index";
+
 /// Headers of a container that are stored as they are.
 const CONTAINER_PASS_THROUGH: [&str; 5] = [
     "x-container-read",

@@ -15,6 +15,7 @@ use http::{HeaderMap, Method, StatusCode};
 use subtle::ConstantTimeEq;
 
 use crate::app::Proxy;
+use crate::headers::POLICY_INDEX;
 use crate::request::{Incoming, Target};
 
 /// An account as the proxy sees it.
@@ -358,7 +359,7 @@ fn container_info(status: u16, headers: &HeaderMap) -> ContainerInfo {
         status,
         object_count: number(headers, "x-container-object-count"),
         bytes: number(headers, "x-container-bytes-used"),
-        policy: PolicyIndex(number(headers, "x-backend-storage-policy-index") as u32),
+        policy: PolicyIndex(number(headers, POLICY_INDEX) as u32),
         read_acl: own("x-container-read"),
         write_acl: own("x-container-write"),
         sync_key: own("x-container-sync-key"),

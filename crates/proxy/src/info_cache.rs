@@ -55,15 +55,17 @@ impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
         Q: Hash + Eq + ?Sized,
     {
         let now = Instant::now();
-        let mut entries = self.entries.write().unwrap_or_else(|e| e.into_inner());
-        let Some(entry) = entries.get_mut(key) else {
+        let is_due =
+            |e: &Entry<V>| e.until > now && now.saturating_duration_since(e.checked) >= age;
+        // Mostly it is not: those who look things up meanwhile are not to wait.
+        let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
+        if !entries.get(key).is_some_and(is_due) {
             return false;
-        };
-        let due = entry.until > now && now.duration_since(entry.checked) >= age;
-        if due {
-            entry.checked = now;
         }
-        due
+        drop(entries);
+        let mut entries = self.entries.write().unwrap_or_else(|e| e.into_inner());
+        let due = entries.get_mut(key).filter(|entry| is_due(entry));
+        due.map(|entry| entry.checked = now).is_some()
     }
 
     fn is_skipped(&self) -> bool {

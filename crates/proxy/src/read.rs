@@ -92,7 +92,7 @@ impl Proxy {
         partition: u32,
         query: Option<String>,
     ) -> Response {
-        let index = incoming.header("x-backend-storage-policy-index");
+        let index = incoming.header(headers::POLICY_INDEX);
         let policy = index
             .filter(|_| kind == ServerKind::Object)
             .and_then(|text| text.parse().ok().map(PolicyIndex));
@@ -203,7 +203,7 @@ impl Proxy {
         if !response.status().is_success() {
             return;
         }
-        let index = respond::header(response.headers(), "x-backend-storage-policy-index")
+        let index = respond::header(response.headers(), headers::POLICY_INDEX)
             .and_then(|text| text.parse().ok());
         let Some(index) = index else { return };
         match self.policies.by_index(cairn_types::PolicyIndex(index)) {

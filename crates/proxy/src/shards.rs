@@ -30,7 +30,6 @@ const DEPTH_MAX: usize = 16;
 
 const RECORD_TYPE: &str = "x-backend-record-type";
 const SHARD_FORMAT: &str = "x-backend-record-shard-format";
-const ROOT_POLICY: &str = "x-backend-storage-policy-index";
 const RECORD_POLICY: &str = "x-backend-record-storage-policy-index";
 
 /// What a wholly sharded root said when it was asked for a listing.
@@ -220,11 +219,13 @@ impl Proxy {
             incoming.target.container().unwrap_or_default(),
         ));
         // All shards list what is in the root's policy.
-        let root_policy = incoming.header(ROOT_POLICY).map(str::to_owned);
+        let root_policy = incoming.header(headers::POLICY_INDEX).map(str::to_owned);
         let policy = root_policy
-            .or_else(|| respond::header(response.headers(), ROOT_POLICY).map(str::to_owned))
+            .or_else(|| {
+                respond::header(response.headers(), headers::POLICY_INDEX).map(str::to_owned)
+            })
             .unwrap_or_default();
-        headers::insert(&mut incoming.parts.headers, ROOT_POLICY, &policy);
+        headers::insert(&mut incoming.parts.headers, headers::POLICY_INDEX, &policy);
         let mut listing = Listing::of(&incoming.params, self.constraints.container_listing_limit);
         for namespace in &namespaces {
             if listing.is_over() {
@@ -296,7 +297,7 @@ impl Proxy {
         }
         let head = response.headers();
         let its_policy = respond::header(head, RECORD_POLICY)
-            .or_else(|| respond::header(head, ROOT_POLICY))
+            .or_else(|| respond::header(head, headers::POLICY_INDEX))
             .unwrap_or_default();
         if its_policy != policy {
             error!(

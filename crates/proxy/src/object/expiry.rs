@@ -89,7 +89,7 @@ impl Proxy {
         let path = incoming.target.entity_path();
         let mut head = headers::base(incoming);
         let policy = place.policy.to_string();
-        headers::insert(&mut head, "x-backend-storage-policy-index", &policy);
+        headers::insert(&mut head, headers::POLICY_INDEX, &policy);
         headers::insert(&mut head, "x-backend-open-expired", "true");
         let ask = async |nodes: Vec<Node>| {
             let asked = nodes.into_iter().map(async |node| {

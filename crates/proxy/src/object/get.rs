@@ -4,9 +4,9 @@ use cairn_http::{Response, respond};
 use cairn_types::{PolicyIndex, ServerKind};
 use http::header::{CONTENT_TYPE, HeaderValue};
 
-use super::{Name, POLICY_INDEX, Place};
+use super::{Name, Place};
 use crate::app::Proxy;
-use crate::headers;
+use crate::headers::{self, POLICY_INDEX};
 use crate::request::Incoming;
 
 impl Proxy {

@@ -19,10 +19,8 @@ use tracing::error;
 
 use self::erasure::Erasure;
 use crate::app::Proxy;
-use crate::headers;
+use crate::headers::{self, POLICY_INDEX};
 use crate::request::{Incoming, network_of};
-
-const POLICY_INDEX: &str = "x-backend-storage-policy-index";
 
 /// An object's full name.
 #[derive(Clone, Copy)]
