@@ -37,6 +37,8 @@ pub struct IndexConfig {
     pub devices: PathBuf,
     /// Threads that read, on each device. They start when there is work.
     pub read_threads: usize,
+    /// Threads that write, on each device. `None`: as many as suit who shares the databases.
+    pub write_threads: Option<usize>,
     /// Jobs that may wait for each of the two, on each device.
     pub queue_jobs_max: usize,
     /// Updates that may wait for one database.
@@ -77,6 +79,7 @@ impl IndexConfig {
         IndexConfig {
             devices: devices.into(),
             read_threads: 4,
+            write_threads: None,
             queue_jobs_max: 1024,
             updates_max: 4096,
             batch_max: 1000,
@@ -101,7 +104,8 @@ impl IndexConfig {
     /// one up for `lock_timeout`, and others are to go on meanwhile. Nobody locks exclusive ones:
     /// few threads share more syncs.
     pub(crate) fn write_threads(&self) -> usize {
-        if self.exclusive { 2 } else { 8 }
+        let usual = if self.exclusive { 2 } else { 8 };
+        self.write_threads.unwrap_or(usual)
     }
 
     pub(crate) fn now(&self) -> Timestamp {

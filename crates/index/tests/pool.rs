@@ -68,7 +68,7 @@ fn counts_are_exact_for_any_order() {
 
 #[test]
 fn updates_of_many_callers_are_merged_together() {
-    let index = index_with(|config| config.write_threads = 1);
+    let index = index_with(|config| config.write_threads = Some(1));
     let db = index.container("c");
     block_on(db.merge_items(new_container("c"), vec![])).unwrap();
     let callers: Vec<_> = (0..64)
@@ -106,7 +106,7 @@ fn a_refused_update_undoes_only_itself() {
 #[test]
 fn a_full_queue_answers_at_once() {
     let index = index_with(|config| {
-        config.write_threads = 1;
+        config.write_threads = Some(1);
         config.updates_max = 2;
     });
     let db = index.container("c");
