@@ -54,6 +54,8 @@ export function SubmitPage({ session, again, reload }: { session: Session; again
   const shownElsewhere = ["file_name", "text", "url", "user", "key", "name", "target", "time_scale"].includes(field ?? "");
   const needsStore = target === "store" && store && !store.user;
 
+  const chosen = (): Submission["target"] => (target === "url" ? { kind: "url", url, user, key } : { kind: target });
+
   const submit = async (event: Event) => {
     event.preventDefault();
     setTried(true);
@@ -66,7 +68,7 @@ export function SubmitPage({ session, again, reload }: { session: Session; again
       name: way === "form" ? form.name : name,
       file_name: way === "form" ? "workload.xml" : fileName,
       text: way === "form" ? workload(form) : text,
-      target: target === "url" ? { kind: "url", url, user, key } : { kind: target },
+      target: chosen(),
     };
     if (seed.trim()) submission.seed = Number(seed);
     if (factor.trim()) submission.time_scale = Number(factor.replace(",", "."));
@@ -83,7 +85,7 @@ export function SubmitPage({ session, again, reload }: { session: Session; again
   const look = async () => {
     setError(null);
     try {
-      setChecked((await (await call("POST", "/api/check", { file_name: fileName, text })).json()) as Checked);
+      setChecked((await (await call("POST", "/api/check", { file_name: fileName, text, target: needsStore || (target === "url" && !url) ? { kind: "file" } : chosen() })).json()) as Checked);
     } catch (failed) {
       setChecked(null);
       setError(failed);
@@ -201,6 +203,7 @@ interface Checked {
   format: string;
   name: string;
   notes: string[];
+  uses: string[];
   stages: { name: string; works: { kind: string; workers: number; seconds: number | null; rampup: number; operations: string[] }[] }[];
 }
 
@@ -210,6 +213,7 @@ function PlanView({ plan }: { plan: Checked }) {
   return (
     <div role="status">
       <p><b>{plan.name || "A workload"}</b>, {plan.format}: {plural(plan.stages.length, "stage")}{seconds ? `, ${duration(seconds)} of set runtime` : ""}.</p>
+      {plan.uses.length > 0 && <p>A run of it {plan.uses.join("; ")}.</p>}
       {plan.notes.map((note) => <p key={note} class="notice info small">{note}</p>)}
       <ol class="plan small">
         {plan.stages.slice(0, 40).map((stage) => (

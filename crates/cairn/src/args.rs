@@ -105,6 +105,11 @@ pub(crate) struct UpArguments {
     #[arg(long = "console-host", value_name = "NAME")]
     pub(crate) console_hosts: Vec<String>,
 
+    /// Let runs that are started from the console use local files below DIR (and RADOS); may be
+    /// repeated [default: none; runs then only drive stores over the network]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) allow_local: Vec<PathBuf>,
+
     /// Write the files, print their folder and exit: `cairn serve` can then run them, in one
     /// process or several
     #[arg(long)]

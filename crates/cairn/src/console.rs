@@ -36,6 +36,11 @@ pub(crate) struct LabServeArguments {
     #[arg(long = "console-host", value_name = "NAME")]
     hosts: Vec<String>,
 
+    /// Let runs that are started from the console use local files below DIR (and RADOS); may be
+    /// repeated [default: none; runs then only drive stores over the network]
+    #[arg(long, value_name = "DIR")]
+    allow_local: Vec<PathBuf>,
+
     #[command(flatten)]
     log: LogArguments,
 }
@@ -64,6 +69,7 @@ pub(crate) fn serve(arguments: LabServeArguments) -> Result<()> {
         hosts: arguments.hosts,
         password,
         runs,
+        allow_local: arguments.allow_local,
     };
     console::run(run, &greeting)
 }

@@ -70,6 +70,7 @@ fn run_up(arguments: UpArguments) -> Result<()> {
         pid_file: arguments.pid_file,
         console: arguments.console.unwrap_or_default(),
         console_hosts: arguments.console_hosts,
+        allow_local: arguments.allow_local,
     };
     if !arguments.write_only {
         return up::up(options);

@@ -1,11 +1,17 @@
 //! The command line of a run: `cairn lab run`. Secrets go by the environment, where other users
 //! of the machine cannot read them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::queue::Target;
 use crate::submission::Submission;
+
+/// The program that makes runs, and the local folders it may use for them.
+pub(crate) struct Program {
+    pub(crate) path: PathBuf,
+    pub(crate) allow_local: Vec<PathBuf>,
+}
 
 /// The page and the plots of a run that is over, into its folder.
 pub(crate) fn lab_report(program: &Path, folder: &Path) -> Command {
@@ -15,15 +21,20 @@ pub(crate) fn lab_report(program: &Path, folder: &Path) -> Command {
 }
 
 pub(crate) fn lab_run(
-    program: &Path,
+    program: &Program,
     workload: &Path,
     folder: &Path,
     submission: &Submission,
     target: &Target,
 ) -> Command {
-    let mut command = Command::new(program);
+    let mut command = Command::new(&program.path);
     command.args(["lab", "run"]).arg(workload);
     command.arg("--out").arg(folder);
+    // The console has checked the plan already; the run is the one that opens files.
+    command.arg("--confined");
+    for allowed in &program.allow_local {
+        command.arg("--allow-local").arg(allowed);
+    }
     if let Some(url) = &target.url {
         command.args(["--target", url]);
     }

@@ -36,6 +36,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cairn_http::metrics::Metrics;
 use cairn_http::serve::{MetricsAccess, ServeOptions, serve};
+use cairn_lab::footprint::LocalAccess;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -59,6 +60,9 @@ pub struct ConsoleOptions {
     pub runs: PathBuf,
     /// The program whose `lab run` makes runs: this one.
     pub program: PathBuf,
+    /// Folders that runs may use beside the stores they drive; RADOS where there is one. Whoever
+    /// may sign in may read and delete what lies below.
+    pub allow_local: Vec<PathBuf>,
     pub store: Option<StoreView>,
 }
 
@@ -69,6 +73,8 @@ pub(crate) struct Console {
     pub(crate) password: Password,
     pub(crate) history: Arc<history::History>,
     pub(crate) queue: Arc<queue::Queue>,
+    /// What runs may use of this host.
+    pub(crate) local: LocalAccess,
     pub(crate) store: Option<store::Store>,
     /// True once the console ends: live views end then too.
     pub(crate) stop: watch::Receiver<bool>,
@@ -83,7 +89,12 @@ pub async fn run(
     stop: watch::Receiver<bool>,
 ) -> Result<()> {
     let history = Arc::new(history::History::open(&options.runs)?);
-    let queue = Arc::new(queue::Queue::new(history.clone(), options.program));
+    let local = LocalAccess::Below(options.allow_local.clone());
+    let program = command::Program {
+        path: options.program,
+        allow_local: options.allow_local,
+    };
+    let queue = Arc::new(queue::Queue::new(history.clone(), program));
     let listener = tokio::net::TcpListener::from_std(listener)
         .with_context(|| format!("cannot serve the console on {}", options.bind))?;
     let store = options.store.map(store::Store::new);
@@ -98,6 +109,7 @@ pub async fn run(
         password: options.password,
         history,
         queue,
+        local,
         store,
         stop: stop.clone(),
         views: Arc::new(tokio::sync::Semaphore::new(64)),

@@ -4,7 +4,6 @@
 //! and reach the process by its environment.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,7 +17,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{Notify, watch};
 
 use crate::answer::Refusal;
-use crate::command;
+use crate::command::{self, Program};
 use crate::history::{History, Note, State, now};
 use crate::submission::Submission;
 
@@ -53,7 +52,7 @@ struct Job {
 
 pub(crate) struct Queue {
     history: Arc<History>,
-    program: PathBuf,
+    program: Program,
     jobs: Mutex<Jobs>,
     submitted: Notify,
 }
@@ -66,7 +65,7 @@ struct Jobs {
 }
 
 impl Queue {
-    pub(crate) fn new(history: Arc<History>, program: PathBuf) -> Queue {
+    pub(crate) fn new(history: Arc<History>, program: Program) -> Queue {
         Queue {
             history,
             program,
@@ -237,7 +236,7 @@ impl Queue {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("cannot run {}", self.program.display()))?;
+            .with_context(|| format!("cannot run {}", self.program.path.display()))?;
         let (out, err) = (child.stdout.take(), child.stderr.take());
         let mut cancel = job.cancel.subscribe();
         let reading = async {
@@ -259,7 +258,7 @@ impl Queue {
     /// Writes the run's report before the next one is measured. A run without one is still a run.
     async fn report(&self, job: &Job, id: &str) {
         let mut command: Command =
-            command::lab_report(&self.program, &self.history.folder(id)).into();
+            command::lab_report(&self.program.path, &self.history.folder(id)).into();
         let reporting = command
             .stdin(Stdio::null())
             .process_group(0)

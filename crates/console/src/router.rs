@@ -15,8 +15,9 @@ use serde_json::json;
 use crate::answer::{Answer, Refusal, done, json, read_json};
 use crate::history::History;
 use crate::queue::Target as QueueTarget;
+use crate::session::StoreUser;
 use crate::store::Store;
-use crate::submission::{Submission, Target, WORKLOAD_BYTES};
+use crate::submission::{Read, Submission, Target, WORKLOAD_BYTES};
 use crate::{Console, archive, assets, compare, figures, files, guard, live, swift};
 
 /// Of a sign-in and other small bodies.
@@ -74,7 +75,7 @@ async fn answer(console: &Arc<Console>, request: Request) -> Answer {
             blocking(move || Ok(json(&history.list()))).await
         }
         ("POST", ["api", "runs"]) => submit(console, request).await,
-        ("POST", ["api", "check"]) => check(request).await,
+        ("POST", ["api", "check"]) => check(console, request).await,
         ("POST", ["api", "compare"]) => compare::answer(console.history.clone(), request).await,
         ("GET", ["api", "store"]) => Ok(json(&store(console)?.describe().await)),
         ("GET", ["api", "store", "samples"]) => Ok(json(&store(console)?.samples())),
@@ -200,7 +201,23 @@ async fn submit(console: &Arc<Console>, request: Request) -> Answer {
     let user = console.sessions.store_user(request.headers());
     let submission: Submission = read_json(request, SUBMISSION).await?;
     submission.check()?;
-    let target = match &submission.target {
+    let target = queue_target(console, &submission, user)?;
+    let queue = console.queue.clone();
+    let console = console.clone();
+    blocking(move || {
+        submission.read(target.url.as_deref(), &console.local)?;
+        Ok(json(&json!({"id": queue.submit(submission, target)?})))
+    })
+    .await
+}
+
+/// The store that a run of this submission drives.
+fn queue_target(
+    console: &Console,
+    submission: &Submission,
+    user: Option<StoreUser>,
+) -> Result<QueueTarget, Refusal> {
+    Ok(match &submission.target {
         Target::File => QueueTarget {
             shown: "as the workload says".into(),
             ..QueueTarget::default()
@@ -228,21 +245,21 @@ async fn submit(console: &Arc<Console>, request: Request) -> Answer {
                 ..QueueTarget::default()
             }
         }
-    };
-    let queue = console.queue.clone();
-    blocking(move || {
-        submission.read()?;
-        Ok(json(&json!({"id": queue.submit(submission, target)?})))
     })
-    .await
 }
 
-/// What a workload would do, without doing it.
-async fn check(request: Request) -> Answer {
+/// What a workload would do and use, without doing it.
+async fn check(console: &Arc<Console>, request: Request) -> Answer {
+    let user = console.sessions.store_user(request.headers());
     let submission: Submission = read_json(request, SUBMISSION).await?;
     submission.check()?;
+    let target = queue_target(console, &submission, user)?;
+    let console = console.clone();
     blocking(move || {
-        let workload = submission.read()?;
+        let Read {
+            workload,
+            footprint,
+        } = submission.read(target.url.as_deref(), &console.local)?;
         let stages = workload.plan.stages.iter().map(|stage| {
             let works = stage.works.iter().map(|work| {
                 let operations: Vec<_> = work.operations.iter().map(|o| o.kind.as_str()).collect();
@@ -262,6 +279,7 @@ async fn check(request: Request) -> Answer {
             "format": workload.format.as_str(),
             "name": workload.plan.name,
             "notes": notes,
+            "uses": footprint.sentences(),
             "stages": stages.take(500).collect::<Vec<_>>(),
         })))
     })

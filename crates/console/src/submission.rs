@@ -1,6 +1,8 @@
 //! A workload as it is submitted: its file, the store it is to run on, and what is changed.
 
+use cairn_lab::footprint::{Footprint, LocalAccess};
 use cairn_lab::workload::{self, Workload};
+use http::StatusCode;
 use serde::Deserialize;
 
 use crate::answer::Refusal;
@@ -43,6 +45,12 @@ pub(crate) enum Target {
         #[serde(default)]
         key: String,
     },
+}
+
+/// A workload that a run may be made of, and what that run uses.
+pub(crate) struct Read {
+    pub(crate) workload: Workload,
+    pub(crate) footprint: Footprint,
 }
 
 impl Submission {
@@ -117,11 +125,28 @@ impl Submission {
         Ok(())
     }
 
-    /// Reads the workload as the lab will: a mistake in it is told at once, with its place.
-    pub(crate) fn read(&self) -> Result<Workload, Refusal> {
+    /// Reads the workload as the lab will, `url` in place of the store it names: a mistake in it is
+    /// told at once, with its place, and so is a local file that runs may not use.
+    pub(crate) fn read(&self, url: Option<&str>, local: &LocalAccess) -> Result<Read, Refusal> {
         let options = workload::Options::default();
-        workload::read(&self.file_name, self.text.as_bytes(), &options)
-            .map_err(|error| Refusal::field("text", error.to_string()))
+        let mut workload = workload::read(&self.file_name, self.text.as_bytes(), &options)
+            .map_err(|error| Refusal::field("text", error.to_string()))?;
+        let target = workload::Target {
+            url: url.map(str::to_owned),
+            ..workload::Target::default()
+        };
+        target
+            .apply(&mut workload.plan)
+            .map_err(|error| Refusal::field("url", error.to_string()))?;
+        let footprint = Footprint::of(&workload.plan);
+        local.check(&footprint).map_err(|error| Refusal {
+            field: Some("text"),
+            ..Refusal::new(StatusCode::FORBIDDEN, error.to_string())
+        })?;
+        Ok(Read {
+            workload,
+            footprint,
+        })
     }
 
     pub(crate) fn title(&self) -> String {

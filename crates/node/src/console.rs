@@ -32,6 +32,8 @@ pub struct ConsoleRun {
     pub password: Password,
     /// The folder of run folders.
     pub runs: PathBuf,
+    /// Local folders that runs may use.
+    pub allow_local: Vec<PathBuf>,
 }
 
 impl ConsoleRun {
@@ -43,6 +45,7 @@ impl ConsoleRun {
             password: self.password,
             runs: self.runs,
             program,
+            allow_local: self.allow_local,
             store,
         };
         Ok((self.listener, options))

@@ -58,6 +58,8 @@ pub struct UpOptions {
     pub console: ConsoleChoice,
     /// Names the console may be asked by, beside addresses and `localhost`.
     pub console_hosts: Vec<String>,
+    /// Local folders that the console's runs may use.
+    pub allow_local: Vec<PathBuf>,
 }
 
 /// A data folder that is ready to be served; locked until dropped.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::*;
 
 /// A stand-in for `cairn lab run`: writes run.json as told by the workload's text.
-fn program(dir: &Path) -> PathBuf {
+fn program(dir: &Path) -> Program {
     let path = dir.join("lab");
     let script = r#"#!/bin/sh
 [ "$2" = report ] && { echo '<html>' > "$3/report.html"; exit; }
@@ -22,7 +22,10 @@ esac
 "#;
     std::fs::write(&path, script).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-    path
+    Program {
+        path,
+        allow_local: Vec::new(),
+    }
 }
 
 fn submission(text: &str) -> Submission {

@@ -1,5 +1,6 @@
 use cairn_http::metrics::Metrics;
 use cairn_http::{Body, handler_fn, respond};
+use cairn_lab::footprint::LocalAccess;
 use http::HeaderMap;
 use tokio::sync::watch;
 
@@ -34,7 +35,14 @@ impl Bench {
             guard: guard::Guard::new(Vec::new()),
             sessions: Sessions::new(8081),
             password: Password::given("a good password", "test").unwrap(),
-            queue: Arc::new(queue::Queue::new(history.clone(), "/bin/false".into())),
+            queue: Arc::new(queue::Queue::new(
+                history.clone(),
+                crate::command::Program {
+                    path: "/bin/false".into(),
+                    allow_local: vec![dir.path().join("allowed")],
+                },
+            )),
+            local: LocalAccess::Below(vec![dir.path().join("allowed")]),
             history,
             store: Some(Store::new(store)),
             stop,
@@ -250,4 +258,66 @@ async fn a_workload_is_judged_before_it_waits() {
         text(bench.call("GET", "/api/runs", "", &[]).await).await,
         "[]"
     );
+}
+
+/// Runs act with the console's rights for whoever submitted them.
+#[tokio::test]
+async fn workloads_that_use_local_files_are_refused_unless_allowed() {
+    let bench = Bench::signed_in().await;
+    let allowed = bench.dir.path().join("allowed");
+    std::fs::create_dir(&allowed).unwrap();
+    let workload = |storage: &str, operation: &str| {
+        format!(
+            r#"<workload name="w">{storage}<workflow><workstage name="m">
+            <work name="m" workers="1" totalOps="1">{operation}</work></workstage></workflow>
+            </workload>"#
+        )
+    };
+    let read = r#"<operation type="read" ratio="100" config="containers=c(1);objects=s(1,1)"/>"#;
+    let upload = |folder: &str| {
+        let files = format!(
+            r#"<operation type="filewrite" ratio="100"
+            config="containers=c(1);fileselection=s;files={folder}"/>"#
+        );
+        workload(r#"<storage type="mock"/>"#, &files)
+    };
+    let files = |folder: &str| {
+        let storage = format!(r#"<storage type="file" config="path={folder}"/>"#);
+        workload(&storage, read)
+    };
+    let to_url = |url: &str| json!({"kind": "url", "url": url});
+    let file = json!({"kind": "file"});
+    let inside = allowed.join("x").display().to_string();
+    for (text, target, status) in [
+        (upload("/etc"), file.clone(), 403),
+        (files("/var/lib"), file.clone(), 403),
+        (workload("", read), to_url("file:/var/lib"), 403),
+        (workload("", read), to_url("/var/lib"), 403),
+        (upload(&inside), file.clone(), 200),
+        (workload("", read), to_url(&format!("file:{inside}")), 200),
+    ] {
+        for api in ["/api/check", "/api/runs"] {
+            let body = json!({"file_name": "w.xml", "text": text, "target": target}).to_string();
+            assert_eq!(
+                bench.status("POST", api, &body).await,
+                status,
+                "{api} {body}"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_check_names_what_a_run_would_use() {
+    let bench = Bench::signed_in().await;
+    let text = r#"<workload name="w"><storage type="swift"/><workflow><workstage name="m">
+        <work name="m" workers="1" totalOps="1">
+        <operation type="read" ratio="100" config="containers=c(1);objects=s(1,1)"/>
+        </work></workstage></workflow></workload>"#;
+    let target = json!({"kind": "url", "url": "http://10.1.2.3:8080/auth/v1.0"});
+    let body = json!({"file_name": "w.xml", "text": text, "target": target}).to_string();
+    let response = bench.call("POST", "/api/check", &body, &[]).await;
+    let told = response.into_body().collect(1 << 20).await.unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+    assert_eq!(told["uses"], json!(["sends to 10.1.2.3:8080"]));
 }

@@ -16,6 +16,7 @@ use super::terminal::{Output, Terminal};
 use crate::ceiling;
 use crate::controller::{Briefing, Conductor, Link, LocalLink, Report, reach};
 use crate::drive::{Driver, Pools, Share, cores, now};
+use crate::footprint::{Footprint, LocalAccess};
 use crate::plan::Plan;
 use crate::record::{RunFolder, RunMeta, State};
 use crate::results::{RunWriter, read_folder, write_tables};
@@ -123,6 +124,15 @@ pub struct RunArguments {
     #[arg(long)]
     allow_programs: bool,
 
+    /// Use no local files, `file:` or RADOS target but what --allow-local names, whatever the
+    /// workload says: for workloads of others
+    #[arg(long)]
+    confined: bool,
+
+    /// With --confined: local files below DIR may be used, and RADOS; may be repeated
+    #[arg(long, value_name = "DIR", requires = "confined")]
+    allow_local: Vec<PathBuf>,
+
     /// Do not measure the generator's ceiling first
     #[arg(long)]
     no_ceiling: bool,
@@ -171,6 +181,8 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     let mut workload = workload::read(&name, &bytes, &options)?;
     adjust(arguments, &mut workload.plan)?;
+    let footprint = Footprint::of(&workload.plan);
+    local_access(arguments).check(&footprint)?;
     let scaled = arguments.by.apply(&mut workload.plan);
     workload.notes.extend(scaled);
     if arguments.target.is_none() {
@@ -183,6 +195,7 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     };
     let mut terminal = Terminal::new(output);
     if arguments.check {
+        workload.notes.extend(footprint.sentences());
         terminal.plan(&workload.plan, &workload.notes);
         return Ok(ExitCode::SUCCESS);
     }
@@ -222,6 +235,13 @@ fn read_file(path: &Path) -> Result<(Vec<u8>, String)> {
         bail!("{name} is larger than {FILE_BYTES} bytes: not a workload");
     }
     Ok((bytes, name))
+}
+
+fn local_access(arguments: &RunArguments) -> LocalAccess {
+    match arguments.confined {
+        true => LocalAccess::Below(arguments.allow_local.clone()),
+        false => LocalAccess::Any,
+    }
 }
 
 /// What the command line says over the file.

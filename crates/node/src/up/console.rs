@@ -57,6 +57,7 @@ pub(crate) fn prepare(options: &UpOptions, store: &Store) -> Result<Option<(Cons
         hosts: options.console_hosts.clone(),
         password: Password::given(&password, &path.display().to_string())?,
         runs: store.layout.data.join("lab"),
+        allow_local: options.allow_local.clone(),
     };
     Ok(Some((run, password)))
 }
