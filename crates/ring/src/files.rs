@@ -48,7 +48,7 @@ impl RingBuilder {
 
     /// Writes a `.builder` file, atomically.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), BuilderError> {
-        Ok(write_atomically(path.as_ref(), &self.to_bytes()?)?)
+        Ok(write_atomically(path.as_ref(), &self.to_bytes())?)
     }
 }
 

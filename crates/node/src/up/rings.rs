@@ -20,10 +20,10 @@ pub(crate) fn write_rings(layout: &Layout, shape: Shape, ports: Ports) -> Result
     let rings = [("account", ports.account), ("container", ports.container)];
     for (name, port) in rings.into_iter().chain([("object", ports.object)]) {
         let builder = build(shape, port).with_context(|| format!("cannot make the {name} ring"))?;
-        let bytes = builder
-            .to_bytes()
-            .with_context(|| format!("cannot make {name}.builder"))?;
-        write_file(&layout.etc.join(format!("{name}.builder")), &bytes)?;
+        write_file(
+            &layout.etc.join(format!("{name}.builder")),
+            &builder.to_bytes(),
+        )?;
         let ring = layout.etc.join(format!("{name}.ring.gz"));
         builder
             .ring_data()

@@ -59,8 +59,6 @@ pub struct RingBuilder {
     last_part_gather_start: u64,
     /// Percent of replicas placed closer together than they need be, as of the last rebalance.
     dispersion: Option<f64>,
-    /// Read from a pickle of Swift's tool, to be written back as one.
-    is_swift_file: bool,
 }
 
 /// A device and what only the builder knows of it.
@@ -103,7 +101,6 @@ impl RingBuilder {
             last_part_moves_epoch: 0,
             last_part_gather_start: 0,
             dispersion: Some(0.0),
-            is_swift_file: false,
         })
     }
 

@@ -1,5 +1,6 @@
-//! The builder file: one JSON object. (Builders that Swift made stay in its own format, see
-//! `swift_file.rs`.)
+//! The builder file. Written as OpenStack Swift's pickle (`swift_file.rs`), so that its own tools
+//! read every builder. Earlier versions of this program wrote one JSON object, which is still read,
+//! and becomes a pickle when the builder is next saved:
 //!
 //! ```text
 //! {"format": "cairn-ring-builder", "format_version": 1,
@@ -10,13 +11,8 @@
 //!  "last_part_moves": [[hours, run length], …],
 //!  "assignments": null | [[device id, … per partition], … per replica]}
 //! ```
-//!
-//! `format_version` rises when an older Cairn could misread the file; unknown keys are refused for
-//! the same reason.
 
-use std::borrow::Cow;
-
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::builder::{BuilderDevice, BuilderError, DEVICE_ID_MAX, RingBuilder, swift_file};
 use crate::device::Device;
@@ -26,10 +22,10 @@ const FORMAT_VERSION: u32 = 1;
 /// A pickle of protocol 2 or later starts with this byte; JSON never does.
 const PICKLE_START: u8 = 0x80;
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct BuilderFile<'a> {
-    format: Cow<'a, str>,
+struct JsonFile {
+    format: String,
     format_version: u32,
     id: Option<String>,
     version: u64,
@@ -45,10 +41,10 @@ struct BuilderFile<'a> {
     last_part_gather_start: u64,
     devs: Vec<Option<Box<StoredDevice>>>,
     last_part_moves: Vec<(u8, u64)>,
-    assignments: Cow<'a, Option<Vec<Vec<u32>>>>,
+    assignments: Option<Vec<Vec<u32>>>,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 struct StoredDevice {
     #[serde(flatten)]
     device: Device,
@@ -58,43 +54,8 @@ struct StoredDevice {
 
 impl RingBuilder {
     /// The bytes of a builder file.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, BuilderError> {
-        if self.is_swift_file {
-            return Ok(swift_file::write(self));
-        }
-        let stored = |dev: &BuilderDevice| {
-            Box::new(StoredDevice {
-                device: dev.device.clone(),
-                parts: dev.parts,
-                removing: dev.removing,
-            })
-        };
-        let file = BuilderFile {
-            format: Cow::Borrowed(FORMAT),
-            format_version: FORMAT_VERSION,
-            id: self.id.clone(),
-            version: self.version,
-            part_power: self.part_power,
-            next_part_power: self.next_part_power,
-            replicas: self.replicas,
-            min_part_hours: self.min_part_hours,
-            overload: self.overload,
-            devs_changed: self.devs_changed,
-            dispersion: self.dispersion,
-            dev_id_bytes: self.table_id_bytes,
-            last_part_moves_epoch: self.last_part_moves_epoch,
-            last_part_gather_start: self.last_part_gather_start,
-            devs: self
-                .devs
-                .iter()
-                .map(|dev| dev.as_ref().map(stored))
-                .collect(),
-            last_part_moves: run_lengths(&self.last_part_moves),
-            assignments: Cow::Borrowed(&self.table),
-        };
-        let mut bytes = serde_json::to_vec(&file).map_err(|e| format_error(&e))?;
-        bytes.push(b'\n');
-        Ok(bytes)
+    pub fn to_bytes(&self) -> Vec<u8> {
+        swift_file::write(self)
     }
 
     /// Reads a builder file and checks all that later work relies on.
@@ -104,7 +65,7 @@ impl RingBuilder {
             builder.check_stored()?;
             return Ok(builder);
         }
-        let file: BuilderFile<'_> = serde_json::from_slice(bytes).map_err(|e| format_error(&e))?;
+        let file: JsonFile = serde_json::from_slice(bytes).map_err(|e| format_error(&e))?;
         if file.format != FORMAT || file.format_version != FORMAT_VERSION {
             return Err(BuilderError::Format(format!(
                 "format is {:?} version {}: {FORMAT:?} version {FORMAT_VERSION} expected",
@@ -127,7 +88,7 @@ impl RingBuilder {
             .into_iter()
             .map(|dev| dev.map(|dev| restored(*dev)))
             .collect();
-        builder.table = file.assignments.into_owned();
+        builder.table = file.assignments;
         builder.check_stored()?;
         Ok(builder)
     }
@@ -201,12 +162,6 @@ fn format_error(error: &serde_json::Error) -> BuilderError {
     BuilderError::Format(error.to_string())
 }
 
-fn run_lengths(ages: &[u8]) -> Vec<(u8, u64)> {
-    ages.chunk_by(|a, b| a == b)
-        .map(|run| (run[0], run.len() as u64))
-        .collect()
-}
-
 fn expanded(runs: &[(u8, u64)], parts: u64) -> Result<Vec<u8>, BuilderError> {
     let mut ages = Vec::new();
     for (age, length) in runs {
@@ -227,10 +182,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ages_survive_run_lengths() {
+    fn ages_are_read_from_run_lengths() {
         let ages = [0, 0, 255, 255, 255, 3];
-        assert_eq!(run_lengths(&ages), [(0, 2), (255, 3), (3, 1)]);
-        assert_eq!(expanded(&run_lengths(&ages), 6).unwrap(), ages);
+        assert_eq!(expanded(&[(0, 2), (255, 3), (3, 1)], 6).unwrap(), ages);
         assert!(expanded(&[(0, u64::MAX), (1, 9)], 6).is_err());
     }
 

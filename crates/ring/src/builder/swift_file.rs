@@ -1,7 +1,6 @@
 //! Builder files of OpenStack Swift: the pickled dictionary its `swift-ring-builder` keeps.
 //!
-//! A builder read from such a file is written back as one, so that both programs can work on the
-//! same cluster's builders in turn. Keys: `part_power`, `next_part_power`, `replicas`,
+//! Both programs can work on the same cluster's builders in turn. Keys: `part_power`, `next_part_power`, `replicas`,
 //! `min_part_hours`, `parts`, `devs` (dictionaries with the ring's keys, `parts` and
 //! `parts_wanted`), `devs_changed`, `dev_id_bytes`, `version`, `overload`, `_replica2part2dev`
 //! (arrays), `_last_part_moves_epoch`, `_last_part_moves` (array), `_last_part_gather_start`,
@@ -60,7 +59,6 @@ pub(super) fn read(bytes: &[u8]) -> Result<RingBuilder, BuilderError> {
     }
     let bytes_needed = builder.dev_id_bytes().max(2);
     builder.table_id_bytes = fields.optional("dev_id_bytes")?.unwrap_or(bytes_needed);
-    builder.is_swift_file = true;
     Ok(builder)
 }
 
