@@ -72,7 +72,7 @@ impl Cairn {
         command
             .arg("--data")
             .arg(dir)
-            .args(["--bind", &address.to_string()]);
+            .args(["--bind", &format!("127.0.0.1:{}", address.port())]);
         for user in users() {
             let mut groups = vec![user.key.clone()];
             groups.extend(user.groups);
@@ -94,13 +94,16 @@ impl Cairn {
                 dir.display()
             );
         }
-        Ok(Cairn {
+        let cairn = Cairn {
             binary: binary.to_owned(),
             dir: dir.to_owned(),
             address,
             confs,
             processes: Vec::new(),
-        })
+        };
+        // `up` refuses the users' well-known keys beyond loopback.
+        cairn.set("proxy", "DEFAULT", "bind_ip", &address.ip().to_string())?;
+        Ok(cairn)
     }
 
     /// Somebody else's confs; `dir` is for logs.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use cairn_node::logging::{LogFormat, LogOptions};
-use cairn_node::up::{ConsoleChoice, User};
+use cairn_node::up::{ConsoleChoice, UserOption};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::console::{LabServeArguments, parse_choice};
@@ -91,10 +91,15 @@ pub(crate) struct UpArguments {
     #[arg(long, value_name = "N", value_parser = parse_count, allow_negative_numbers = true)]
     pub(crate) part_power: Option<u32>,
 
-    /// A user; give it again for more. The group .admin owns the account. These users replace
-    /// those of an earlier start [default: test:tester=testing,.admin]
-    #[arg(long = "user", value_name = "ACCOUNT:USER=KEY[,GROUP...]")]
-    pub(crate) users: Vec<User>,
+    /// A user; give it again for more. The group .admin owns the account. Without =KEY the key is
+    /// asked for; a key given here shows in ps. These users replace those of an earlier start
+    /// [default: those of CAIRN_USERS, or test:tester=testing,.admin]
+    #[arg(long = "user", value_name = "ACCOUNT:USER[=KEY][,GROUP...]")]
+    pub(crate) users: Vec<UserOption>,
+
+    /// More users, a line ACCOUNT:USER=KEY[,GROUP...] each; - reads standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) user_file: Option<PathBuf>,
 
     /// Where the console is served, or off [default: the next port above the store's]
     #[arg(long, value_name = "IP:PORT|off", value_parser = parse_choice)]

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use cairn_node::serve::{self, RunOptions};
-use cairn_node::up::{self, UpOptions};
+use cairn_node::up::{self, UpOptions, UserOption};
 use clap::Parser;
 
 use crate::args::{Arguments, Command, LabCommand, ServeArguments, UpArguments};
@@ -58,13 +58,15 @@ pub(crate) fn exit_code(result: Result<()>) -> ExitCode {
 }
 
 fn run_up(arguments: UpArguments) -> Result<()> {
+    let has_key = |user: &UserOption| matches!(user, UserOption::Complete(_));
     let options = UpOptions {
         data: arguments.data,
         bind: arguments.bind,
         devices: arguments.devices,
         replicas: arguments.replicas,
         part_power: arguments.part_power,
-        users: arguments.users,
+        shows_keys: arguments.users.iter().any(has_key),
+        users: up::read_users(arguments.users, arguments.user_file.as_deref())?,
         unsafe_no_fsync: arguments.unsafe_no_fsync,
         log: arguments.log.into(),
         pid_file: arguments.pid_file,

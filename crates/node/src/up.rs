@@ -9,6 +9,7 @@ mod edit;
 mod files;
 mod layout;
 mod rings;
+mod user_sources;
 mod users;
 mod welcome;
 
@@ -19,6 +20,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE;
+use cairn_formats::ini::Conf;
 use tracing::warn;
 
 use crate::conf::{Role, ServerConf, read_conf};
@@ -29,9 +31,12 @@ use crate::settings::{LogLevel, ServerSettings};
 pub use console::ConsoleChoice;
 pub use layout::{Layout, Shape};
 use rings::Ports;
+pub use user_sources::{USERS_VARIABLE, UserOption, read as read_users};
 pub use users::User;
 pub(crate) use welcome::reachable;
 
+/// The catalog's region where the conf names none.
+const DEFAULT_REGION: &str = "RegionOne";
 /// Where clients are served unless told otherwise.
 pub const DEFAULT_BIND: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
 const DEFAULT_SHAPE: Shape = Shape {
@@ -51,6 +56,8 @@ pub struct UpOptions {
     pub part_power: Option<u32>,
     /// All users; those of an earlier start are no longer users.
     pub users: Vec<User>,
+    /// A key is among the arguments, which every local user may read.
+    pub shows_keys: bool,
     /// Answer writes before they are on disk.
     pub unsafe_no_fsync: bool,
     pub log: LogOptions,
@@ -70,6 +77,8 @@ pub struct Store {
     pub bind: SocketAddr,
     pub users: Vec<User>,
     pub first_start: bool,
+    /// The region that the store's catalog names.
+    pub region: String,
     _lock: FolderLock,
 }
 
@@ -97,6 +106,7 @@ pub fn up(options: UpOptions) -> Result<()> {
         .into_iter()
         .map(|role| ServerConf::load(&store.layout.conf(role.server_name())))
         .collect::<Result<Vec<_>>>()?;
+    warn_of_keys(&store, &options);
     for device in missing_devices(&store) {
         warn!(
             device, folder = %store.layout.devices.join(&device).display(),
@@ -104,9 +114,7 @@ pub fn up(options: UpOptions) -> Result<()> {
         );
     }
     let console = console::prepare(&options, &store)?;
-    let console_shown = console
-        .as_ref()
-        .map(|(run, password)| (run.bind, password.as_str()));
+    let console_shown = console.as_ref().map(|(run, password)| (run.bind, password));
     let greeting = welcome::text(&store, console_shown);
     serve::run(
         confs,
@@ -125,6 +133,40 @@ fn missing_devices(store: &Store) -> Vec<String> {
     Layout::device_names(store.shape.devices)
         .filter(|name| !store.layout.devices.join(name).is_dir())
         .collect()
+}
+
+fn warn_of_keys(store: &Store, options: &UpOptions) {
+    if options.shows_keys {
+        warn!("--user with a key shows it to all users of this machine (ps): use --user-file");
+    }
+    if store.users.iter().any(User::is_default) {
+        warn!("test:tester has the key that everybody knows: the store is open to this machine");
+    }
+}
+
+/// Refuses to let other machines in by the key that everybody knows.
+fn refuse_default_key_from_afar(
+    bind: SocketAddr,
+    console: ConsoleChoice,
+    users: &[User],
+) -> Result<()> {
+    if !users.iter().any(User::is_default) {
+        return Ok(());
+    }
+    let is_far = |address: SocketAddr| !address.ip().to_canonical().is_loopback();
+    let refuse = |option: &str, address: SocketAddr| {
+        bail!(
+            "{option} {address}: other machines could use the default user test:tester, whose key \
+             everybody knows: name users of your own with --user-file FILE (lines \
+             ACCOUNT:USER=KEY,.admin), --user ACCOUNT:USER,.admin (asks for the key) or \
+             {USERS_VARIABLE}, or stay on 127.0.0.1"
+        )
+    };
+    match console {
+        _ if is_far(bind) => refuse("--bind", bind),
+        ConsoleChoice::At(address) if is_far(address) => refuse("--console", address),
+        _ => Ok(()),
+    }
 }
 
 /// The first start.
@@ -156,6 +198,7 @@ fn create(layout: Layout, lock: FolderLock, options: &UpOptions) -> Result<Store
         [] => vec![User::tester()],
         users => users.to_vec(),
     };
+    refuse_default_key_from_afar(bind, options.console, &users)?;
     for folder in [&layout.etc, &layout.devices, &layout.cache] {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
@@ -199,6 +242,7 @@ fn create(layout: Layout, lock: FolderLock, options: &UpOptions) -> Result<Store
         bind,
         users,
         first_start: true,
+        region: DEFAULT_REGION.to_owned(),
         _lock: lock,
     })
 }
@@ -224,13 +268,25 @@ fn reuse(layout: Layout, shape: Shape, lock: FolderLock, options: &UpOptions) ->
         || fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()));
     let before = read()?;
     let mut text = before.clone();
+    let section = "filter:tempauth";
+    let users_of = |conf: &Conf| User::of_section(&conf.section_or_defaults(section));
+    {
+        let bind = match options.bind {
+            Some(bind) => bind,
+            None => ServerSettings::read(&ServerConf::load(&path)?)?.bind,
+        };
+        let users = match &options.users[..] {
+            [] => users_of(&read_conf(&path)?),
+            users => users.to_vec(),
+        };
+        refuse_default_key_from_afar(bind, options.console, &users)?;
+    }
     if let Some(mut bind) = options.bind {
         choose_port(&mut bind)?;
         text = edit::set_option(&text, "DEFAULT", "bind_ip", &bind.ip().to_string());
         text = edit::set_option(&text, "DEFAULT", "bind_port", &bind.port().to_string());
     }
     if !options.users.is_empty() {
-        let section = "filter:tempauth";
         let of_user = |option: &str| option.starts_with("user_") || option.starts_with("user64_");
         text = edit::remove_options(&text, section, of_user);
         for user in &options.users {
@@ -242,13 +298,15 @@ fn reuse(layout: Layout, shape: Shape, lock: FolderLock, options: &UpOptions) ->
         layout::write_file(&path, text.as_bytes())?;
     }
     let bind = ServerSettings::read(&ServerConf::load(&path)?)?.bind;
-    let users = User::of_section(&read_conf(&path)?.section_or_defaults("filter:tempauth"));
+    let conf = read_conf(&path)?;
+    let identity = conf.section_or_defaults("filter:identity");
     Ok(Store {
         layout,
         shape,
         bind,
-        users,
+        users: users_of(&conf),
         first_start: false,
+        region: identity.str_or("region", DEFAULT_REGION).to_owned(),
         _lock: lock,
     })
 }

@@ -2,6 +2,7 @@
 //! Swift's; its password, made once and kept; its folder of runs.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use cairn_console::Password;
@@ -24,8 +25,16 @@ pub enum ConsoleChoice {
 
 const BACKLOG: i32 = 128;
 
-/// Takes the console's port; the password is told with it, to be printed.
-pub(crate) fn prepare(options: &UpOptions, store: &Store) -> Result<Option<(ConsoleRun, String)>> {
+/// The console's password, as the start shows it.
+pub(crate) enum Shown {
+    /// Made at this start: shown this once.
+    New(String),
+    /// Kept in this file.
+    In(PathBuf),
+}
+
+/// Takes the console's port.
+pub(crate) fn prepare(options: &UpOptions, store: &Store) -> Result<Option<(ConsoleRun, Shown)>> {
     let listener = match options.console {
         ConsoleChoice::Off => return Ok(None),
         ConsoleChoice::At(address) => {
@@ -43,12 +52,12 @@ pub(crate) fn prepare(options: &UpOptions, store: &Store) -> Result<Option<(Cons
         },
     };
     let path = store.layout.etc.join("console-password");
-    let password = match path.exists() {
-        true => Password::read(&path)?,
+    let (password, shown) = match path.exists() {
+        true => (Password::read(&path)?, Shown::In(path.clone())),
         false => {
             let made = Password::generate();
             write_file(&path, format!("{made}\n").as_bytes())?;
-            made
+            (made.clone(), Shown::New(made))
         }
     };
     let run = ConsoleRun {
@@ -59,7 +68,7 @@ pub(crate) fn prepare(options: &UpOptions, store: &Store) -> Result<Option<(Cons
         runs: store.layout.data.join("lab"),
         allow_local: options.allow_local.clone(),
     };
-    Ok(Some((run, password)))
+    Ok(Some((run, shown)))
 }
 
 fn beside(store: SocketAddr) -> Result<TcpListener> {

@@ -94,6 +94,70 @@ fn refusals_name_option_value_and_remedy() {
     assert!(refused(|_| {}).contains("holds data"));
 }
 
+#[test]
+fn the_default_key_is_for_this_machine_alone() {
+    let far = |options: UpOptions| UpOptions {
+        bind: Some("0.0.0.0:0".parse().unwrap()),
+        ..options
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let refused = |options: UpOptions| write_configuration(&options).unwrap_err().to_string();
+    let text = refused(far(options(folder.path())));
+    assert!(
+        text.contains("--bind 0.0.0.0") && text.contains("--user-file"),
+        "{text}"
+    );
+    assert!(!folder.path().join("etc").exists(), "nothing was made");
+    let console = ConsoleChoice::At("[::]:8081".parse().unwrap());
+    let with_console = |options: UpOptions| UpOptions { console, ..options };
+    assert!(refused(with_console(options(folder.path()))).contains("--console"));
+
+    // Nor at a later start, which leaves the files as they are.
+    drop(write_configuration(&options(folder.path())).unwrap());
+    let conf = folder.path().join("etc/proxy-server.conf");
+    let before = fs::read(&conf).unwrap();
+    assert!(refused(far(options(folder.path()))).contains("--bind"));
+    assert_eq!(fs::read(&conf).unwrap(), before);
+    let own = UpOptions {
+        users: vec!["a:b=c,.admin".parse().unwrap()],
+        ..far(options(folder.path()))
+    };
+    drop(write_configuration(&own).unwrap());
+    let unchanged = UpOptions {
+        bind: None,
+        ..with_console(options(folder.path()))
+    };
+    drop(write_configuration(&unchanged).unwrap());
+    let testers = UpOptions {
+        bind: None,
+        users: vec![User::tester()],
+        ..options(folder.path())
+    };
+    assert!(refused(testers).contains("--bind"));
+}
+
+#[test]
+fn the_start_shows_no_key_but_the_default_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let new = console::Shown::New("pass-word".into());
+    let kept = console::Shown::In("/x/console-password".into());
+    let address = "127.0.0.1:8081".parse().unwrap();
+    let store = write_configuration(&options(folder.path())).unwrap();
+    let text = welcome::text(&store, Some((address, &new)));
+    for part in ["ST_KEY=testing", "region   RegionOne", "pass-word"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    drop(store);
+    let own = UpOptions {
+        users: vec!["a:b=hidden,.admin".parse().unwrap()],
+        ..options(folder.path())
+    };
+    let store = write_configuration(&own).unwrap();
+    let text = welcome::text(&store, Some((address, &kept)));
+    assert!(text.contains("password in /x/console-password"), "{text}");
+    assert!(text.contains("a:b") && !text.contains("hidden"), "{text}");
+}
+
 #[tokio::test]
 async fn all_daemons_run_and_only_once() {
     use crate::daemons::DaemonKind;

@@ -26,6 +26,12 @@ impl User {
         }
     }
 
+    /// Is its key the one that everybody knows?
+    pub fn is_default(&self) -> bool {
+        let tester = User::tester();
+        (&self.account, &self.user, &self.key) == (&tester.account, &tester.user, &tester.key)
+    }
+
     /// As the conf file has it: `user_test_tester` and `testing .admin`.
     pub fn conf_line(&self) -> (String, String) {
         let plain = |text: &str| {

@@ -2,43 +2,59 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::up::Store;
+use crate::up::console::Shown;
+use crate::up::{Store, User};
 
-/// `console`: its address and password.
-pub(crate) fn text(store: &Store, console: Option<(SocketAddr, &str)>) -> String {
+/// `console`: its address and password. Keys are not shown, but for the one that everybody knows.
+pub(crate) fn text(store: &Store, console: Option<(SocketAddr, &Shown)>) -> String {
     let url = format!("http://{}", reachable(store.bind));
     let state = if store.first_start { "new" } else { "existing" };
     let mut text = format!(
-        "\nCairn serves {url}\n\n  data     {} ({state}: {} devices, {} replicas)\n",
+        "\nCairn serves {url}\n\n  data     {} ({state}: {} devices, {} replicas)\n  region   {}\n",
         store.layout.data.display(),
         store.shape.devices,
         store.shape.replicas,
+        store.region,
     );
     for user in &store.users {
         let groups = user.groups.join(" ");
         let name = format!("{}:{}", user.account, user.user);
-        text.push_str(&format!(
-            "  user     {name}   key {}   {groups}\n",
-            user.key
-        ));
+        let key = match user.is_default() {
+            true => format!("key {}   ", user.key),
+            false => String::new(),
+        };
+        text.push_str(&format!("  user     {name}   {key}{groups}\n"));
     }
     if let Some((address, password)) = console {
+        let password = match password {
+            Shown::New(password) => password.clone(),
+            Shown::In(file) => format!("in {}", file.display()),
+        };
         text.push_str(&format!(
             "  console  http://{}   password {password}\n",
             reachable(address)
         ));
     }
-    let Some(user) = store.users.first() else {
-        return text;
-    };
+    if let Some(user) = store.users.first() {
+        text.push_str(&first_commands(&url, user, &store.region));
+    }
+    text
+}
+
+fn first_commands(url: &str, user: &User, region: &str) -> String {
     let name = format!("{}:{}", user.account, user.user);
-    let (name, key) = (shell_quoted(&name), shell_quoted(&user.key));
+    let name = shell_quoted(&name);
+    let (key, asked) = match user.is_default() {
+        true => (shell_quoted(&user.key), ""),
+        false => ("\"$KEY\"".to_owned(), "  read -rsp 'Key: ' KEY\n"),
+    };
     let (os_user, account) = (shell_quoted(&user.user), shell_quoted(&user.account));
-    text.push_str(&format!(
+    let region = shell_quoted(region);
+    format!(
         "
 First commands to try, with the swift client (pip install python-swiftclient):
 
-  export ST_AUTH={url}/auth/v1.0 ST_USER={name} ST_KEY={key}
+{asked}  export ST_AUTH={url}/auth/v1.0 ST_USER={name} ST_KEY={key}
   swift upload photos /etc/hostname
   swift list photos
   swift stat
@@ -56,13 +72,12 @@ or, for clients that speak Keystone, v3 or v2.0 (pip install python-openstackcli
 
   export OS_AUTH_URL={url}/v3 OS_IDENTITY_API_VERSION=3 OS_USERNAME={os_user} \\
     OS_PASSWORD={key} OS_PROJECT_NAME={account} \\
-    OS_USER_DOMAIN_NAME=Default OS_PROJECT_DOMAIN_NAME=Default
+    OS_USER_DOMAIN_NAME=Default OS_PROJECT_DOMAIN_NAME=Default OS_REGION_NAME={region}
   openstack container list
 
 Ctrl-C ends it; the same command starts it again with everything kept.
 "
-    ));
-    text
+    )
 }
 
 /// An address one can connect to, where the server listens on all.

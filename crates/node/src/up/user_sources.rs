@@ -1,0 +1,173 @@
+//! Where `cairn up` learns of users: `--user`, a file, the environment, or the terminal. The
+//! command line of a process is every local user's to read (`ps`), so a key may come by the others.
+
+use std::fs::File;
+use std::io::{BufRead, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+
+use crate::up::users::User;
+
+/// Users separated by blanks or line breaks, for where neither option is given.
+pub const USERS_VARIABLE: &str = "CAIRN_USERS";
+/// Bytes of a file of users.
+const FILE_MAX: u64 = 1 << 20;
+
+/// A `--user`: with its key, or without, to be asked for on the terminal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UserOption {
+    Complete(User),
+    /// The user, its key still empty.
+    WithoutKey(User),
+}
+
+impl std::str::FromStr for UserOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<UserOption, String> {
+        if text.contains('=') || !text.contains(':') {
+            return text.parse().map(UserOption::Complete);
+        }
+        let (name, groups) = match text.split_once(',') {
+            Some((name, groups)) => (name, format!(",{groups}")),
+            None => (text, String::new()),
+        };
+        let mut user: User = format!("{name}=-{groups}").parse()?;
+        user.key = String::new();
+        Ok(UserOption::WithoutKey(user))
+    }
+}
+
+/// The users that the options name, or else the environment; empty: none are named.
+pub fn read(options: Vec<UserOption>, file: Option<&Path>) -> Result<Vec<User>> {
+    let mut users = Vec::new();
+    for option in options {
+        users.push(match option {
+            UserOption::Complete(user) => user,
+            UserOption::WithoutKey(user) => ask_for_key(user)?,
+        });
+    }
+    if let Some(path) = file {
+        users.extend(of_file(path)?);
+    } else if users.is_empty() {
+        match std::env::var(USERS_VARIABLE) {
+            Ok(text) => users.extend(of_text(&text, USERS_VARIABLE)?),
+            Err(std::env::VarError::NotPresent) => {}
+            Err(std::env::VarError::NotUnicode(_)) => bail!("{USERS_VARIABLE}: expected UTF-8"),
+        }
+    }
+    Ok(users)
+}
+
+/// `-` is standard input.
+fn of_file(path: &Path) -> Result<Vec<User>> {
+    let source = format!("--user-file {}", path.display());
+    let read = || -> std::io::Result<String> {
+        let mut text = String::new();
+        match path == Path::new("-") {
+            true => std::io::stdin().take(FILE_MAX).read_to_string(&mut text)?,
+            false => File::open(path)?.take(FILE_MAX).read_to_string(&mut text)?,
+        };
+        Ok(text)
+    };
+    let text = read().with_context(|| format!("{source}: cannot read it"))?;
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#'))
+        .collect();
+    let users = of_text(&lines.join("\n"), &source)?;
+    if users.is_empty() {
+        bail!("{source}: it names no user; expected lines ACCOUNT:USER=KEY[,GROUP...]");
+    }
+    Ok(users)
+}
+
+/// Never repeats the text, which holds keys.
+fn of_text(text: &str, source: &str) -> Result<Vec<User>> {
+    let read = |(at, word): (usize, &str)| match word.parse::<User>() {
+        Ok(user) => Ok(user),
+        Err(why) => bail!("{source}: user {}: {why}", at + 1),
+    };
+    text.split_whitespace().enumerate().map(read).collect()
+}
+
+fn ask_for_key(mut user: User) -> Result<User> {
+    let name = format!("{}:{}", user.account, user.user);
+    let terminal = PathBuf::from("/dev/tty");
+    let opened = File::options().read(true).write(true).open(&terminal);
+    let mut terminal = match opened {
+        Ok(terminal) if terminal.is_terminal() => terminal,
+        _ => bail!(
+            "--user {name}: it has no key, and there is no terminal to ask for one: use \
+             --user-file or {USERS_VARIABLE}"
+        ),
+    };
+    let _ = write!(terminal, "Key of {name}: ");
+    let key = read_unseen(&terminal).with_context(|| format!("--user {name}: its key"))?;
+    let _ = writeln!(terminal);
+    let groups: String = user.groups.iter().map(|g| format!(",{g}")).collect();
+    let complete: Result<User, String> = format!("{name}={key}{groups}").parse();
+    match complete {
+        Ok(complete) if complete.key == key => {
+            user.key = key;
+            Ok(user)
+        }
+        Ok(_) => bail!("--user {name}: a key may not contain ','"),
+        Err(why) => bail!("--user {name}: {why}"),
+    }
+}
+
+/// A line that the terminal does not show while it is typed.
+fn read_unseen(terminal: &File) -> Result<String> {
+    let before = tcgetattr(terminal)?;
+    let mut unseen = before.clone();
+    unseen.local_modes.remove(LocalModes::ECHO);
+    tcsetattr(terminal, OptionalActions::Flush, &unseen)?;
+    let mut line = String::new();
+    let read = std::io::BufReader::new(terminal.take(4096)).read_line(&mut line);
+    tcsetattr(terminal, OptionalActions::Flush, &before)?;
+    read?;
+    Ok(line.trim_end_matches(['\n', '\r']).to_owned())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_with_and_without_a_key() {
+        let with = "a:b=k,.admin".parse::<UserOption>();
+        assert_eq!(
+            with,
+            Ok(UserOption::Complete("a:b=k,.admin".parse().unwrap()))
+        );
+        let Ok(UserOption::WithoutKey(user)) = "a:b,.admin,g".parse() else {
+            panic!("it has no key");
+        };
+        assert_eq!((user.key.as_str(), user.groups.len()), ("", 2));
+        for bad in ["joe", "", ":b", "a:", "a:b,", "a:b="] {
+            let error = bad.parse::<UserOption>().unwrap_err();
+            assert!(error.contains("ACCOUNT:USER=KEY"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_users() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("users");
+        std::fs::write(&path, "# who\na:b=secret,.admin\n\n  # c:d=old\nc:d=e\n").unwrap();
+        let users = read(Vec::new(), Some(&path)).unwrap();
+        assert_eq!(users.len(), 2);
+        assert_eq!(users[0], "a:b=secret,.admin".parse().unwrap());
+        for (text, part) in [("a:b=secret\nc=d\n", "user 2"), ("# none\n", "no user")] {
+            std::fs::write(&path, text).unwrap();
+            let error = read(Vec::new(), Some(&path)).unwrap_err().to_string();
+            assert!(error.contains(part) && !error.contains("secret"), "{error}");
+        }
+        let missing = folder.path().join("missing");
+        assert!(read(Vec::new(), Some(&missing)).is_err());
+    }
+}
