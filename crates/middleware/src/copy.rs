@@ -4,7 +4,7 @@
 //!
 //! What is copied besides the data: all headers the source shows, but for those that describe
 //! the transfer or the manifest; the request's own headers win. With `X-Fresh-Metadata: true`
-//! only system metadata is taken over.
+//! only system metadata is taken over. Never copied is what makes a link trusted (`trust.rs`).
 
 mod heartbeat;
 
@@ -26,6 +26,7 @@ use http::{HeaderMap, Method, StatusCode};
 
 use crate::accept::best_match;
 use crate::api_path::{ObjectPath, account_header, path_header, refuse, set};
+use crate::trust;
 use crate::watch::with_length;
 use crate::{FilterEnv, FilterError};
 
@@ -298,7 +299,7 @@ fn sink_request(
         } else {
             !NOT_COPIED.contains(&key) && !key.starts_with("x-backend")
         };
-        if copied {
+        if copied && !trust::is_mark(name) {
             headers.insert(name, value.clone());
         }
     }

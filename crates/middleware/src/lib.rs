@@ -63,6 +63,7 @@ mod tempauth;
 mod tempurl;
 #[cfg(test)]
 mod testing;
+mod trust;
 mod versioned_writes;
 mod watch;
 mod whole;

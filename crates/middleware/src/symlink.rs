@@ -5,9 +5,10 @@
 //! and `-Target-Bytes`, and once more as parameters of the hash in the container's row (through
 //! `X-Object-Sysmeta-Container-Update-Override-Etag`), for listings. Targets are percent-encoded.
 //!
-//! Other filters make links with `X-Object-Sysmeta-Symloop-Extend` (a step over it is not
-//! counted) and `X-Object-Sysmeta-Allow-Reserved-Names` (it is followed on the proxy's own
-//! authority, into reserved names).
+//! A link to an object's own latest version is trusted (`trust.rs`): with
+//! `X-Object-Sysmeta-Allow-Reserved-Names` it is followed on the proxy's own authority, into
+//! reserved names, and with `X-Object-Sysmeta-Symloop-Extend` it does not count for `symloop_max`.
+//! Any other link with that metadata is followed as one that a client made.
 
 mod listing;
 mod put;
@@ -22,9 +23,12 @@ use http::header::{ETAG, HeaderName, LOCATION};
 use http::{HeaderMap, Method, StatusCode, Uri};
 use serde_json::json;
 
-use crate::api_path::{ApiPath, names_object, set};
+use crate::api_path::{ApiPath, ObjectPath, names_object, set};
 use crate::cause::drain;
+use crate::trust::{ALLOW_RESERVED_NAMES, SYMLOOP_EXTEND};
+use crate::versioned_writes::is_version_of;
 use crate::{FilterEnv, FilterError};
+pub(crate) use put::AskedBy;
 
 const SOURCE: &str = "SYM";
 
@@ -40,12 +44,6 @@ pub(crate) const STORED_ETAG: HeaderName =
     HeaderName::from_static("x-object-sysmeta-symlink-target-etag");
 pub(crate) const STORED_BYTES: HeaderName =
     HeaderName::from_static("x-object-sysmeta-symlink-target-bytes");
-/// A step over this link does not count as one.
-pub(crate) const SYMLOOP_EXTEND: HeaderName =
-    HeaderName::from_static("x-object-sysmeta-symloop-extend");
-/// Whoever wrote this link saw to it that it may be followed into reserved names.
-pub(crate) const ALLOW_RESERVED_NAMES: HeaderName =
-    HeaderName::from_static("x-object-sysmeta-allow-reserved-names");
 pub(crate) const BACKEND_ALLOW_RESERVED: HeaderName =
     HeaderName::from_static("x-backend-allow-reserved-names");
 
@@ -62,8 +60,16 @@ const SHOWN_AND_STORED: [(HeaderName, HeaderName); 4] = [
 
 struct Symlink {
     next: Handler,
-    /// Steps from link to link that one request may take.
+    /// Steps from link to link that one request may take, those over trusted links not counted.
     symloop_max: u64,
+}
+
+impl Symlink {
+    /// The limit on all steps. A trusted link leads to a version, which is no trusted link: at most
+    /// every other step is over one.
+    fn steps_max(&self) -> u64 {
+        self.symloop_max.saturating_mul(2)
+    }
 }
 
 pub(crate) fn make(
@@ -87,8 +93,12 @@ impl Service for Symlink {
         if of_object && (method == Method::GET || method == Method::HEAD) {
             return Box::pin(self.read(request));
         }
-        if of_object && method == Method::PUT && request.headers().contains_key(TARGET) {
-            return Box::pin(self.put(request));
+        if of_object && method == Method::PUT {
+            let request = put::without_marks(request);
+            return match request.headers().contains_key(TARGET) {
+                true => Box::pin(self.put(request)),
+                false => self.next.call(request),
+            };
         }
         if of_object && method == Method::POST {
             return Box::pin(self.post(request));
@@ -102,38 +112,56 @@ impl Service for Symlink {
 
 /// What a link's system metadata says.
 struct Link {
-    target: String,
-    account: Option<String>,
+    /// Where it points: path as the client is shown it, quoted as its target is, and the same
+    /// parsed. No URI where the path is too long for one.
+    path: String,
+    uri: Option<Uri>,
     etag: Option<String>,
+    /// Not counted as a step.
     is_free: bool,
+    /// Followed on the proxy's own authority.
     is_trusted: bool,
 }
 
 impl Link {
-    fn of(headers: &HeaderMap) -> Option<Link> {
-        let text = |name: HeaderName| respond::header(headers, name.as_str()).map(str::to_owned);
+    /// `from`: where the link is.
+    fn of(headers: &HeaderMap, from: &Uri) -> Option<Link> {
+        let text = |name: HeaderName| respond::header(headers, name.as_str());
         let filled = |name| text(name).filter(|text| !text.is_empty());
+        let target = filled(STORED_TARGET)?.trim_start_matches('/');
+        let here = ApiPath::of(from.path())?;
+        let account = match filled(STORED_ACCOUNT) {
+            Some(account) => account.to_owned(),
+            None => quote(&here.account),
+        };
+        let path = format!("/{}/{account}/{target}", here.version);
+        let uri: Option<Uri> = path.parse().ok();
+        let is_own_version = uri.as_ref().is_some_and(|uri| points_to_version(from, uri));
+        let extends = text(SYMLOOP_EXTEND).is_some_and(is_true);
         Some(Link {
-            target: filled(STORED_TARGET)?,
-            account: filled(STORED_ACCOUNT),
-            etag: filled(STORED_ETAG),
-            is_free: text(SYMLOOP_EXTEND).is_some_and(|text| is_true(&text)),
-            is_trusted: filled(ALLOW_RESERVED_NAMES).is_some(),
+            etag: filled(STORED_ETAG).map(str::to_owned),
+            is_free: is_own_version && extends,
+            is_trusted: is_own_version && filled(ALLOW_RESERVED_NAMES).is_some(),
+            path,
+            uri,
         })
     }
+}
 
-    /// The path it points to, quoted as its target is. `from`: where the link is.
-    fn path(&self, from: &Uri) -> Option<String> {
-        let here = ApiPath::of(from.path())?;
-        let account = self.account.clone().unwrap_or_else(|| quote(&here.account));
-        let target = self.target.trim_start_matches('/');
-        Some(format!("/{}/{account}/{target}", here.version))
+/// Does a link point to a version of itself? Decided by the names that the proxy will read in the
+/// path, not by how they are written.
+fn points_to_version(from: &Uri, to: &Uri) -> bool {
+    match (ObjectPath::of(from.path()), ObjectPath::of(to.path())) {
+        (Some(link), Some(target)) => is_version_of(&link, &target),
+        _ => false,
     }
 }
 
 /// A read that goes from link to link.
 struct Walk {
+    /// Those that count for `symloop_max`.
     steps: u64,
+    all_steps: u64,
     /// Where the last link pointed.
     at: Option<String>,
     /// What the last link, if it was a static one, expects there.
@@ -179,6 +207,7 @@ impl Symlink {
         }
         let walk = Walk {
             steps: 0,
+            all_steps: 0,
             at: None,
             expected: None,
             follows_dynamic: true,
@@ -193,7 +222,7 @@ impl Symlink {
         let mut here = request.uri().clone();
         loop {
             let response = self.next.call(request).await;
-            let link = Link::of(response.headers());
+            let link = Link::of(response.headers(), &here);
             let Some(link) = link.filter(|l| l.etag.is_some() || walk.follows_dynamic) else {
                 return walk.arrive(response);
             };
@@ -203,20 +232,21 @@ impl Symlink {
             if walk.expected.is_some() && walk.expected != found {
                 return walk.conflict("X-Symlink-Target-Etag headers do not match".into());
             }
-            if walk.steps >= self.symloop_max {
+            if walk.steps >= self.symloop_max || walk.all_steps >= self.steps_max() {
                 let most = self.symloop_max;
                 return respond::text(
                     StatusCode::CONFLICT,
                     format!("Too many levels of symbolic links, maximum allowed is {most}"),
                 );
             }
-            let Some((path, next)) = asked.again_at(&link, &here) else {
+            let Some(next) = asked.again_at(&link) else {
                 return respond::standard(StatusCode::URI_TOO_LONG);
             };
             here = next.uri().clone();
             request = next;
             walk.steps += u64::from(!link.is_free);
-            walk.at = Some(path);
+            walk.all_steps += 1;
+            walk.at = Some(link.path);
             walk.expected = link.etag;
             walk.follows_dynamic = true;
         }
@@ -231,8 +261,8 @@ impl Symlink {
         }
         let uri = request.uri().clone();
         let response = self.next.call(request).await;
-        let link = Link::of(response.headers()).filter(|_| response.status().is_success());
-        let Some((location, link)) = link.and_then(|link| Some((link.path(&uri)?, link))) else {
+        let link = Link::of(response.headers(), &uri).filter(|_| response.status().is_success());
+        let Some(link) = link else {
             return response;
         };
         // The object server cannot know: the POST was applied to the link.
@@ -243,7 +273,7 @@ impl Symlink {
              requested metadata.",
         );
         let headers = redirect.headers_mut();
-        set(headers, LOCATION, &location);
+        set(headers, LOCATION, &link.path);
         if let Some(etag) = &link.etag {
             set(headers, TARGET_ETAG, etag);
         }
@@ -275,30 +305,30 @@ impl Asked {
         }
     }
 
-    /// The same read of what a link found at `here` points to, and its path. What one trusted
-    /// link opens is open for that step alone: the next one is the client's own again.
-    fn again_at(&self, link: &Link, here: &Uri) -> Option<(String, Request)> {
-        let path = link.path(here)?;
+    /// The same read of what a link points to. What one trusted link opens is open for that step
+    /// alone: the next one is the client's own again.
+    fn again_at(&self, link: &Link) -> Option<Request> {
         let uri = if self.query.is_empty() {
-            path.parse()
+            link.uri.clone()?
         } else {
-            format!("{path}?{}", self.query).parse()
+            format!("{}?{}", link.path, self.query).parse().ok()?
         };
         let mut request = Request::new(Body::empty());
         *request.method_mut() = self.method.clone();
-        *request.uri_mut() = uri.ok()?;
+        *request.uri_mut() = uri;
         *request.headers_mut() = self.headers.clone();
-        request
-            .headers_mut()
-            .remove("x-backend-storage-policy-index");
+        let headers = request.headers_mut();
+        headers.remove("x-backend-storage-policy-index");
+        // Whoever asked for a reserved name asked for the link, not for what it points to.
+        headers.remove(BACKEND_ALLOW_RESERVED);
         let context = if link.is_trusted {
-            set(request.headers_mut(), BACKEND_ALLOW_RESERVED, "true");
+            set(headers, BACKEND_ALLOW_RESERVED, "true");
             self.context.pre_authorized(SOURCE)
         } else {
             self.context.subrequest(SOURCE)
         };
         request.extensions_mut().insert(context);
-        Some((path, request))
+        Some(request)
     }
 }
 

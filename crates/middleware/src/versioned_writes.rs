@@ -29,6 +29,7 @@ use serde_json::{Value, json};
 
 use crate::{FilterEnv, FilterError};
 use legacy::VersionedWrites;
+pub(crate) use names::is_version_of;
 use object_versioning::ObjectVersioning;
 pub(crate) use object_versioning::versions_container;
 

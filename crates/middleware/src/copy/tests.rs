@@ -392,3 +392,42 @@ async fn others_pass() {
         assert_eq!(response.status(), 202);
     }
 }
+
+/// What makes a link trusted is not copied, with the source's other metadata or without.
+#[tokio::test]
+async fn trust_is_not_copied() {
+    const MARKS: [&str; 3] = [
+        "x-object-sysmeta-allow-reserved-names",
+        "x-object-sysmeta-symloop-extend",
+        "x-object-sysmeta-versions-symlink",
+    ];
+    let (app, seen) = store(
+        200,
+        &[
+            ("etag", "e"),
+            (MARKS[0], "true"),
+            (MARKS[1], "true"),
+            (MARKS[2], "true"),
+            ("x-object-sysmeta-s", "sys"),
+        ],
+    );
+    for fresh in ["true", "false"] {
+        for (method, name) in [("COPY", "destination"), ("PUT", "x-copy-from")] {
+            seen.lock().unwrap().clear();
+            let headers = [
+                (name, "d/o"),
+                ("content-length", "0"),
+                ("x-fresh-metadata", fresh),
+            ];
+            let response = app.call(request(method, "/v1/a/c/o", &headers)).await;
+            assert_eq!(response.status(), 201);
+            let seen = seen.lock().unwrap();
+            let put = &seen[1].0;
+            assert_eq!(sent(put, "x-object-sysmeta-s"), Some("sys"));
+            for mark in MARKS {
+                assert_eq!(sent(put, mark), None, "{method} {mark}");
+                assert_eq!(header(&response, mark), None);
+            }
+        }
+    }
+}

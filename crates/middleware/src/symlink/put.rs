@@ -12,6 +12,7 @@ use super::{
 };
 use crate::api_path::{ObjectPath, account_header, path_header, refuse, set};
 use crate::cause::{Cause, drain};
+use crate::trust::{self, LatestVersionLink};
 
 const MD5_OF_NOTHING: &str = "d41d8cd98f00b204e9800998ecf8427e";
 /// What the container's row has instead of the object's own ETag.
@@ -21,6 +22,24 @@ const SLO_ETAG: &str = "x-object-sysmeta-slo-etag";
 const SLO_SIZE: &str = "x-object-sysmeta-slo-size";
 const BAD_TARGET: &str =
     "X-Symlink-Target header must be of the form <container name>/<object name>";
+
+/// In the extensions of a PUT that a filter makes on its own authority of what a client sent: on
+/// whose authority a static link's target is looked at.
+#[derive(Clone)]
+pub(crate) struct AskedBy(pub(crate) Context);
+
+/// The PUT with the marks of a trusted link only where the filter that makes these asked for them.
+/// Daemons, which ask for reserved names by themselves, move objects with all they have.
+pub(super) fn without_marks(mut request: Request) -> Request {
+    let is_version_link = request.extensions_mut().remove::<LatestVersionLink>();
+    if !Context::of_request(&request).allow_reserved {
+        trust::strip(request.headers_mut());
+    }
+    if is_version_link.is_some() {
+        trust::mark(request.headers_mut());
+    }
+    request
+}
 
 impl Symlink {
     pub(super) async fn put(&self, request: Request) -> Response {
@@ -66,13 +85,20 @@ impl Symlink {
         etag: String,
     ) -> Result<(), Response> {
         let path = target.path();
-        let cause = Cause::of_parts(parts);
+        let mut cause = Cause::of_parts(parts);
+        let asked_by = parts.extensions.get::<AskedBy>().cloned();
+        let reserved = respond::header(&parts.headers, BACKEND_ALLOW_RESERVED.as_str());
+        let reserved = asked_by.is_none() && reserved.is_some_and(is_true);
+        if let Some(AskedBy(context)) = asked_by {
+            cause.context = context;
+        }
         let mut head = cause.for_client(SOURCE, Method::HEAD, &path, "")?;
-        if respond::header(&parts.headers, BACKEND_ALLOW_RESERVED.as_str()).is_some_and(is_true) {
+        if reserved {
             set(head.headers_mut(), BACKEND_ALLOW_RESERVED, "true");
         }
         let walk = Walk {
             steps: 0,
+            all_steps: 0,
             at: Some(quote_path(&path)),
             expected: Some(etag.clone()),
             follows_dynamic: false,

@@ -7,6 +7,10 @@ use crate::testing::{Seen, env, filter, filter_in, header, recorder, request, te
 
 const STORED: &str = "x-object-sysmeta-symlink-target";
 const STATIC: &str = "x-object-sysmeta-symlink-target-etag";
+const EXTEND: &str = "x-object-sysmeta-symloop-extend";
+const RESERVED: &str = "x-object-sysmeta-allow-reserved-names";
+const LATEST: &str = "x-object-sysmeta-versions-symlink";
+const OTHER_ACCOUNT: &str = "x-object-sysmeta-symlink-target-account";
 const EMPTY: &str = "d41d8cd98f00b204e9800998ecf8427e";
 
 type Objects = &'static [(&'static str, u16, &'static [(&'static str, &'static str)])];
@@ -159,7 +163,16 @@ const CHAIN: Objects = &[
     (
         "/v1/a/c/free",
         200,
-        &[(STORED, "c/2"), ("x-object-sysmeta-symloop-extend", "true")],
+        &[
+            (STORED, "%00versions%00c/%00free%0060"),
+            (EXTEND, "true"),
+            (RESERVED, "true"),
+        ],
+    ),
+    (
+        "/v1/a/%00versions%00c/%00free%0060",
+        200,
+        &[(STORED, "c/2")],
     ),
 ];
 
@@ -204,34 +217,166 @@ async fn static_links_say_what_they_expect() {
     );
 }
 
+/// Whether each request was made on the proxy's own authority, and into reserved names.
+fn trusted(seen: &Seen) -> Vec<(bool, bool)> {
+    let seen = seen.lock().unwrap();
+    let of = |parts: &http::request::Parts| {
+        let reserved = parts.headers.contains_key(BACKEND_ALLOW_RESERVED);
+        (Context::of(parts).authorized, reserved)
+    };
+    seen.iter().map(|(parts, _)| of(parts)).collect()
+}
+
 #[tokio::test]
 async fn trust_is_for_one_step() {
     let (app, seen) = store(&[
         (
             "/v1/a/c/l",
             200,
-            &[
-                (STORED, "%00v/%00o"),
-                ("x-object-sysmeta-allow-reserved-names", "true"),
-            ],
+            &[(STORED, "%00versions%00c/%00l%0060"), (RESERVED, "true")],
         ),
-        ("/v1/a/%00v/%00o", 200, &[(STORED, "d/1")]),
+        ("/v1/a/%00versions%00c/%00l%0060", 200, &[(STORED, "d/1")]),
         ("/v1/a/d/1", 200, &[]),
     ]);
     assert_eq!(
         app.call(request("GET", "/v1/a/c/l", &[])).await.status(),
         200
     );
-    let trusted: Vec<(bool, bool)> = seen
-        .lock()
-        .unwrap()
-        .iter()
-        .map(|(parts, _)| {
-            let reserved = parts.headers.contains_key(BACKEND_ALLOW_RESERVED);
-            (Context::of(parts).authorized, reserved)
-        })
-        .collect();
-    assert_eq!(trusted, [(false, false), (true, true), (false, false)]);
+    assert_eq!(
+        trusted(&seen),
+        [(false, false), (true, true), (false, false)]
+    );
+    // A client that may ask for the version itself may not ask for what that points to.
+    seen.lock().unwrap().clear();
+    let headers = [("x-backend-allow-reserved-names", "true")];
+    let version = "/v1/a/%00versions%00c/%00l%0060";
+    app.call(request("GET", version, &headers)).await;
+    assert_eq!(trusted(&seen), [(false, true), (false, false)]);
+}
+
+/// The metadata of a trusted link is believed only where it points to a version of the very object
+/// that it is; any other is the client's own link, whoever stored it.
+#[tokio::test]
+async fn other_links_are_never_trusted() {
+    const VERSION: &str = "%00versions%00c/%00l%0060";
+    for (from, target, account) in [
+        ("/v1/a/c/l", "priv/secret", Some("b")),
+        ("/v1/a/c/l", "priv/secret", None),
+        ("/v1/a/c/l", VERSION, Some("b")),
+        ("/v1/a/c/l", VERSION, Some("%61%00")),
+        ("/v1/a/c/l", VERSION, Some("b/priv")),
+        ("/v1/a/c/l", VERSION, Some("b%2Fpriv")),
+        ("/v1/a/c/l", "%00versions%00d/%00l%0060", None),
+        ("/v1/a/c/l", "%00versions%00c/%00other%0060", None),
+        ("/v1/a/c/l", "%00versions%00c/%00l%00x", None),
+        ("/v1/a/c/l", "%00versions%00c/l", None),
+        ("/v1/a/c/l", "%00versions%00c%2F%00x/%00l%0060", None),
+        ("/v1/a/c/l", "%00versions%00c?/%00l%0060", None),
+        ("/v1/a/d/l", VERSION, None),
+        ("/v1/a/%00versions%00c/%00l%0061", VERSION, None),
+        ("/v1/a/%00versions%00c/l", VERSION, None),
+    ] {
+        let (inner, seen) = recorder(move |parts| {
+            let mut response = respond::text(StatusCode::OK, "data");
+            if parts.uri.path() == from {
+                let headers = response.headers_mut();
+                respond::set(headers, STORED, target);
+                for name in [EXTEND, RESERVED, LATEST] {
+                    respond::set(headers, name, "true");
+                }
+                if let Some(account) = account {
+                    respond::set(headers, OTHER_ACCOUNT, account);
+                }
+            }
+            response
+        });
+        let app = filter("symlink", &[], inner);
+        app.call(request("GET", from, &[])).await;
+        let what = format!("{from} to {account:?} {target}");
+        assert_eq!(trusted(&seen), [(false, false), (false, false)], "{what}");
+    }
+    // The same name in other writing.
+    for (target, account) in [(VERSION, "a"), ("%00%76ersions%00c/%00l%0060", "%61")] {
+        let (inner, seen) = recorder(move |parts| {
+            let mut response = respond::text(StatusCode::OK, "data");
+            if parts.uri.path() == "/v1/a/c/l" {
+                respond::set(response.headers_mut(), STORED, target);
+                respond::set(response.headers_mut(), OTHER_ACCOUNT, account);
+                respond::set(response.headers_mut(), RESERVED, "true");
+            }
+            response
+        });
+        let app = filter("symlink", &[], inner);
+        app.call(request("GET", "/v1/a/c/l", &[])).await;
+        assert_eq!(trusted(&seen), [(false, false), (true, true)], "{target}");
+    }
+}
+
+/// Links that say they do not count, pointing at each other: the walk ends all the same.
+#[tokio::test]
+async fn links_that_do_not_count_are_no_loop() {
+    let marks = |target| [(STORED, target), (EXTEND, "true"), (RESERVED, "true")];
+    let (one, two) = (marks("c/2"), marks("c/1"));
+    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let (inner, seen) = recorder(move |parts| {
+        let before = asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        assert!(before < 100, "the walk has an end");
+        let mut response = respond::text(StatusCode::OK, "");
+        let headers = if parts.uri.path() == "/v1/a/c/1" {
+            one
+        } else {
+            two
+        };
+        for (name, value) in headers {
+            respond::set(response.headers_mut(), name, value);
+        }
+        response
+    });
+    let app = filter("symlink", &[], inner);
+    let response = app.call(request("GET", "/v1/a/c/1", &[])).await;
+    assert_eq!(response.status(), 409);
+    let told = "Too many levels of symbolic links, maximum allowed is 2";
+    assert_eq!(text(response).await, told);
+    assert!(seen.lock().unwrap().len() <= 5);
+}
+
+/// The marks of a trusted link are written for the filter that makes it alone.
+#[tokio::test]
+async fn marks_are_not_taken_from_headers() {
+    let marks = [EXTEND, RESERVED, LATEST];
+    let put = |link: bool| {
+        let mut headers = vec![("content-length", "0")];
+        headers.extend(marks.map(|name| (name, "true")));
+        if link {
+            headers.push(("x-symlink-target", "d/o"));
+        }
+        request("PUT", "/v1/a/c/l", &headers)
+    };
+    for link in [true, false] {
+        let (app, seen) = store(&[]);
+        assert_eq!(app.call(put(link)).await.status(), 201);
+        assert!(marks.iter().all(|name| sent(&seen, 0, name).is_none()));
+    }
+    let (app, seen) = store(&[]);
+    let mut own = request(
+        "PUT",
+        "/v1/a/c/l",
+        &[("content-length", "0"), ("x-symlink-target", "d/o")],
+    );
+    own.extensions_mut().insert(crate::trust::LatestVersionLink);
+    app.call(own).await;
+    for name in marks {
+        assert_eq!(sent(&seen, 0, name).as_deref(), Some("true"));
+    }
+    // A daemon moves an object with all that it has.
+    let (app, seen) = store(&[]);
+    let mut moved = put(false);
+    moved.extensions_mut().insert(Context {
+        allow_reserved: true,
+        ..Context::default()
+    });
+    app.call(moved).await;
+    assert_eq!(sent(&seen, 0, RESERVED).as_deref(), Some("true"));
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use http::{Method, StatusCode};
 use crate::api_path::set;
 use crate::cause::Cause;
 use crate::symlink::BACKEND_ALLOW_RESERVED;
+use crate::trust;
 use crate::watch::with_length;
 
 /// Headers of a GET's answer that are about the answer, or not the new object's.
@@ -66,7 +67,8 @@ impl Copies<'_> {
         let headers = request.headers_mut();
         for (name, value) in &head.headers {
             let key = name.as_str();
-            if !NOT_COPIED.contains(&key) && !key.starts_with("x-backend") {
+            let is_about_answer = NOT_COPIED.contains(&key) || key.starts_with("x-backend");
+            if !is_about_answer && !trust::is_mark(name) {
                 headers.insert(name, value.clone());
             }
         }
@@ -83,6 +85,11 @@ impl Copies<'_> {
         }
         request.headers_mut().insert(CONTENT_LENGTH, length.into());
         *request.body_mut() = with_length(body, length);
+        // A static link is copied whatever has become of its target, which is not looked at: this
+        // filter's authority is not the client's.
+        let mut context = Context::of_request(&request);
+        context.symlink_override = true;
+        request.extensions_mut().insert(context);
         Ok(self.next.call(request).await)
     }
 }

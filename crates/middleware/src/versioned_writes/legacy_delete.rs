@@ -31,6 +31,7 @@ struct Versions<'v> {
 impl Kept<'_> {
     pub(super) async fn pop(&self, request: Request) -> Result<Response, Response> {
         let (parts, body) = request.into_parts();
+        authorize(&parts, self.write_acl.as_deref()).await?;
         let cause = Cause::of_parts(&parts);
         let mut versions = Versions {
             kept: self,
@@ -39,12 +40,7 @@ impl Kept<'_> {
             marker: String::new(),
             is_over: false,
         };
-        let mut is_authorized = false;
         while let Some(version) = versions.next().await? {
-            if !is_authorized {
-                authorize(&parts, self.write_acl.as_deref()).await?;
-                is_authorized = true;
-            }
             if version.is_marker {
                 if self.is_there(&cause).await? {
                     // Only what is there goes: deleted is what it was before.

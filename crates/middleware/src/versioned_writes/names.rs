@@ -8,6 +8,8 @@
 use cairn_types::Timestamp;
 use cairn_types::timestamp::MAX_TICKS;
 
+use crate::api_path::ObjectPath;
+
 const RESERVED: char = '\0';
 const VERSIONS: &str = "versions";
 
@@ -65,6 +67,14 @@ pub(super) fn parse_version_name(name: &str) -> (&str, Option<String>) {
         },
         _ => (name, None),
     }
+}
+
+/// Is the second a version of the first, there where object versioning puts it?
+pub(crate) fn is_version_of(object: &ObjectPath, version: &ObjectPath) -> bool {
+    let container = versions_container(&object.container);
+    version.account == object.account
+        && container.is_some_and(|container| container == version.container)
+        && matches!(parse_version_name(&version.object), (name, Some(_)) if name == object.object)
 }
 
 /// The time as far from the end of all time as this one from its beginning.

@@ -19,14 +19,11 @@ use crate::api_path::{ObjectPath, set};
 use crate::cause::{Cause, drain};
 use crate::header_params;
 use crate::symlink::{
-    ALLOW_RESERVED_NAMES, BACKEND_ALLOW_RESERVED, STORED_BYTES, STORED_ETAG, SYMLOOP_EXTEND,
-    TARGET, TARGET_ACCOUNT,
+    AskedBy, BACKEND_ALLOW_RESERVED, STORED_BYTES, STORED_ETAG, TARGET, TARGET_ACCOUNT,
 };
+use crate::trust::{LatestVersionLink, VERSIONS_SYMLINK};
 use crate::watch::{Received, count};
 
-/// Marks the links that stand for the latest version.
-pub(super) const VERSIONS_SYMLINK: HeaderName =
-    HeaderName::from_static("x-object-sysmeta-versions-symlink");
 const X_TIMESTAMP: HeaderName = HeaderName::from_static("x-timestamp");
 const CONTENT_LOCATION: HeaderName = HeaderName::from_static("content-location");
 pub(super) const BACKEND_CONTENT_TYPE: HeaderName =
@@ -83,7 +80,9 @@ impl ObjectVersioning {
             write_acl: info.write_acl.clone(),
         });
         let answer = match (id, versioned) {
-            (Some(id), versioned) => Box::pin(self.with_version_id(request, &id, versioned)).await,
+            (Some(id), versioned) => {
+                Box::pin(self.with_version_id(request, &id, versioned, &info)).await
+            }
             (None, None) => Ok(self.next.call(request).await),
             (None, Some(versioned)) => match *request.method() {
                 Method::PUT if enabled => Box::pin(versioned.put(request)).await,
@@ -180,8 +179,10 @@ impl Versioned<'_> {
         let location = respond::header(response.headers(), LOCATION.as_str())
             .and_then(|location| unquote(location).ok())
             .and_then(|location| split_object_path(&location))
-            .filter(|(account, container, _)| {
-                *account == self.path.account && *container == self.versions
+            .filter(|(account, container, name)| {
+                *account == self.path.account
+                    && *container == self.versions
+                    && names::parse_version_name(name).0 == self.path.object
             });
         let Some((_, _, name)) = location else {
             return Ok(response);
@@ -297,6 +298,7 @@ impl Versioned<'_> {
             put.headers_mut().remove(name);
         }
         set(put.headers_mut(), BACKEND_ALLOW_RESERVED, "true");
+        put.extensions_mut().insert(AskedBy(cause.context.clone()));
         let announced = body.length();
         let received = Arc::new(Received::default());
         *put.body_mut() = count(body, &received);
@@ -346,9 +348,6 @@ impl Versioned<'_> {
             (CONTENT_TYPE, &latest.content_type),
             (CONTENT_LENGTH, "0"),
             (TARGET, &target),
-            (VERSIONS_SYMLINK, "true"),
-            (SYMLOOP_EXTEND, "true"),
-            (ALLOW_RESERVED_NAMES, "true"),
             (BACKEND_ALLOW_RESERVED, "true"),
         ] {
             set(headers, name, value);
@@ -357,6 +356,7 @@ impl Versioned<'_> {
         context.source = Some(SOURCE);
         context.content_type_overridden = false;
         parts.extensions.insert(context);
+        parts.extensions.insert(LatestVersionLink);
         let link = Request::from_parts(parts, Body::empty());
         let mut response = self.filter.next.call(link).await;
         set(response.headers_mut(), ETAG, &latest.etag);

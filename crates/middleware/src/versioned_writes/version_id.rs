@@ -2,7 +2,7 @@
 //! it is where it is no version. They work while versioning is suspended, too.
 
 use cairn_http::params::{split_path, unquote, with_path_and_query};
-use cairn_http::{Body, BodyError, Context, Request, Response, respond};
+use cairn_http::{Body, BodyError, ContainerInfo, Context, Request, Response, respond};
 use cairn_types::Timestamp;
 use http::header::{
     CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, TRANSFER_ENCODING,
@@ -10,14 +10,13 @@ use http::header::{
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 
-use super::object::{
-    BACKEND_CONTENT_TYPE, Latest, VERSIONS_SYMLINK, Versioned, check, no_versions_container,
-};
+use super::object::{BACKEND_CONTENT_TYPE, Latest, Versioned, check, no_versions_container};
 use super::object_versioning::{OBJECT_VERSION_ID, ObjectVersioning, SOURCE};
-use super::{DELETE_MARKER, names};
+use super::{DELETE_MARKER, authorize, names};
 use crate::api_path::set;
 use crate::cause::{Cause, drain};
 use crate::symlink::{BACKEND_ALLOW_RESERVED, TARGET};
+use crate::trust::VERSIONS_SYMLINK;
 
 const CURRENT_VERSION_ID: HeaderName = HeaderName::from_static("x-object-current-version-id");
 
@@ -35,6 +34,7 @@ impl ObjectVersioning {
         request: Request,
         id: &str,
         versioned: Option<Versioned<'_>>,
+        info: &ContainerInfo,
     ) -> Result<Response, Response> {
         if request.method() == Method::POST {
             return Err(bad_request("POST to a specific version is not allowed"));
@@ -46,6 +46,7 @@ impl ObjectVersioning {
                 _ => Ok(self.next.call(request).await),
             };
         }
+        let request = authorized(request, info).await?;
         let Some(versioned) = versioned else {
             return Err(bad_request(
                 "version-aware operations require that the container is versioned",
@@ -76,6 +77,20 @@ impl ObjectVersioning {
         set(response.headers_mut(), OBJECT_VERSION_ID, "null");
         response
     }
+}
+
+/// The request, if the client may make it of the object. What is looked at on the filter's own
+/// authority, and whether there are versions at all, shows in the answer.
+async fn authorized(request: Request, info: &ContainerInfo) -> Result<Request, Response> {
+    let (parts, body) = request.into_parts();
+    let acl = match parts.method {
+        // As without an id: the proxy answers by the container's CORS rules.
+        Method::OPTIONS => return Ok(Request::from_parts(parts, body)),
+        Method::GET | Method::HEAD => &info.read_acl,
+        _ => &info.write_acl,
+    };
+    authorize(&parts, acl.as_deref()).await?;
+    Ok(Request::from_parts(parts, body))
 }
 
 impl Versioned<'_> {

@@ -463,3 +463,70 @@ async fn refusals_with_a_version_id() {
         .await;
     assert_eq!((response.status().as_u16(), calls(&seen).len()), (404, 1));
 }
+
+/// Who may not ask is told neither whether a version is there, nor which is the latest, nor
+/// whether the container has any; nothing is looked at for him.
+#[tokio::test]
+async fn who_may_not_ask_is_told_nothing_of_versions() {
+    let version = row(&format!("HEAD {OLD}"), 200, &[("etag", "e")], "");
+    for env in [versioned("True"), versioned("False"), env_of(&[])] {
+        for method in ["GET", "HEAD", "PUT", "DELETE"] {
+            let rows = table([version.clone(), link_to_old("HEAD")]);
+            let (app, seen) = app(&env, rows);
+            let path = format!("/v1/a/c/o?version-id={OLD_ID}");
+            let asked = denied(method, &path, &[("content-length", "0")]);
+            let response = app.call(asked).await;
+            assert_eq!(response.status(), 403, "{method}");
+            let current = header(&response, "x-object-current-version-id");
+            assert_eq!(current, None, "{method}");
+            assert!(calls(&seen).is_empty(), "{method}: {:?}", calls(&seen));
+        }
+    }
+}
+
+/// A client's link in a container with versions: its target is looked at on the client's
+/// authority, although the version is written on the filter's.
+#[tokio::test]
+async fn targets_of_links_are_looked_at_for_the_client() {
+    let target = row("HEAD /v1/b/priv/secret", 200, &[("etag", "real")], "");
+    let (app, seen) = app(&versioned("True"), target);
+    let headers = [
+        ("x-symlink-target", "priv/secret"),
+        ("x-symlink-target-account", "b"),
+        ("x-symlink-target-etag", "guess"),
+        ("content-length", "0"),
+    ];
+    app.call(request("PUT", "/v1/a/c/o", &headers)).await;
+    let at = calls(&seen)
+        .iter()
+        .position(|call| call.starts_with("HEAD /v1/b/"))
+        .unwrap();
+    assert!(!context(&seen, at).authorized);
+    assert_eq!(sent(&seen, at, "x-backend-allow-reserved-names"), None);
+}
+
+/// A static link that is kept is kept as it is: nobody looks at its target.
+#[tokio::test]
+async fn links_are_kept_unseen() {
+    let link = [
+        ("x-object-sysmeta-symlink-target", "priv/secret"),
+        ("x-object-sysmeta-symlink-target-account", "b"),
+        ("x-object-sysmeta-symlink-target-etag", "old"),
+        ("x-object-sysmeta-symlink-target-bytes", "7"),
+        ("x-object-sysmeta-allow-reserved-names", "true"),
+        ("x-timestamp", "60"),
+    ];
+    let current = row("GET /v1/a/c/o", 200, &link, "");
+    let (app, seen) = app(&versioned("True"), current);
+    let put = request("PUT", "/v1/a/c/o", &[("content-length", "0")]);
+    assert_eq!(app.call(put).await.status(), 201);
+    assert_eq!(calls(&seen)[1], format!("PUT {OLD}"));
+    for (name, value) in [
+        ("x-object-sysmeta-symlink-target", Some("priv/secret")),
+        ("x-object-sysmeta-symlink-target-etag", Some("old")),
+        ("x-object-sysmeta-symlink-target-bytes", Some("7")),
+        ("x-object-sysmeta-allow-reserved-names", None),
+    ] {
+        assert_eq!(sent(&seen, 1, name).as_deref(), value, "{name}");
+    }
+}
