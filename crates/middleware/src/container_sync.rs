@@ -16,8 +16,17 @@ use serde_json::{Map, Value, json};
 use subtle::ConstantTimeEq;
 use tracing::error;
 
+use crate::scope::Scope;
 use crate::{FilterEnv, FilterError};
 
+/// Headers that name an object to copy, or where to. No cluster sends them, and the signature does
+/// not cover them.
+const POINTERS: [&str; 4] = [
+    "x-copy-from",
+    "x-copy-from-account",
+    "destination",
+    "destination-account",
+];
 const X_TIMESTAMP: HeaderName = HeaderName::from_static("x-timestamp");
 const INBOUND_TIMESTAMP: HeaderName = HeaderName::from_static("x-backend-inbound-x-timestamp");
 /// The realms' file is looked at so often.
@@ -167,9 +176,15 @@ impl ContainerSync {
         if note != VALID {
             return Err(unauthorized(&target.account));
         }
+        let headers = request.headers();
+        if let Some(name) = POINTERS.iter().find(|name| headers.contains_key(**name)) {
+            return bad(&format!("{name} is not allowed in container sync.\n"));
+        }
+        let scope = Scope::container(&target.account, &target.container);
         request.extensions_mut().insert(Context {
             authorized: true,
-            authorizer: None,
+            // The container's key is that container's alone.
+            authorizer: Some(Arc::new(scope)),
             // What is sent is as it is stored, and may come before what it points to.
             slo_override: true,
             symlink_override: true,

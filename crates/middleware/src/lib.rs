@@ -53,6 +53,7 @@ mod recon;
 mod remembered;
 mod report;
 mod resellers;
+mod scope;
 mod segments;
 mod signature;
 mod slo;

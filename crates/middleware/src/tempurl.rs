@@ -10,7 +10,6 @@
 mod disposition;
 mod expires;
 mod ip_range;
-mod scope;
 
 use std::sync::Arc;
 
@@ -25,18 +24,27 @@ use serde_json::json;
 
 use crate::header_list::Removal;
 use crate::names::Names;
-use crate::signature::{AllowedDigests, Signature, keys};
+use crate::scope::Scope;
+use crate::signature::{AllowedDigests, KeyOwner, Signature, keys};
 use crate::{FilterEnv, FilterError};
 use expires::Expires;
-use scope::Scope;
 
 const METHODS: &str = "GET HEAD PUT POST DELETE";
 const INCOMING_REMOVE: &str = "x-timestamp x-open-expired";
 const OUTGOING_REMOVE: &str = "x-object-meta-*";
 const OUTGOING_ALLOW: &str = "x-object-meta-public-*";
 
-/// Headers that would make the new object a pointer to data which the signature does not open.
-const POINTERS: [&str; 2] = ["x-object-manifest", "x-symlink-target"];
+/// Headers that name another object: the new object would be a copy of data which the signature
+/// does not open, or a pointer to it, or be written where it does not reach.
+const POINTERS: [&str; 7] = [
+    "x-object-manifest",
+    "x-symlink-target",
+    "x-symlink-target-account",
+    "x-copy-from",
+    "x-copy-from-account",
+    "destination",
+    "destination-account",
+];
 
 struct TempUrl {
     next: Handler,
@@ -267,7 +275,10 @@ impl TempUrl {
             let message = format!("{range}{method}\n{}\n{path}", expires.seconds());
             for (key, owner) in keys(&account_info, &container_info) {
                 if signature.signs(key, message.as_bytes()) {
-                    return Some(Scope::new(owner, &names.account, container));
+                    return Some(match owner {
+                        KeyOwner::Account => Scope::account(&names.account),
+                        KeyOwner::Container => Scope::container(&names.account, container),
+                    });
                 }
             }
         }

@@ -66,11 +66,49 @@ async fn only_what_is_signed_gets_in() {
             assert!(text(response).await.contains("contact cluster operator"));
         }
     }
-    let seen = seen.lock().unwrap();
-    assert_eq!(seen.len(), 2);
-    let context = Context::of(&seen[0].0);
+    let (parts, _) = {
+        let mut seen = seen.lock().unwrap();
+        assert_eq!(seen.len(), 2);
+        seen.remove(0)
+    };
+    let context = Context::of(&parts);
     assert!(context.authorized && context.slo_override && context.symlink_override);
-    assert_eq!(seen[0].0.headers["x-timestamp"], "5");
+    assert_eq!(parts.headers["x-timestamp"], "5");
+    // The signature opens its container and no other, by whatever detour.
+    for (path, allowed) in [
+        ("/v1/a/c/o%20p", true),
+        ("/v1/a/c/other", true),
+        ("/v1/a/d/o", false),
+        ("/v1/b/c/o", false),
+    ] {
+        let (asked, _) = request("GET", path, &[]).into_parts();
+        let decision = match &context.authorizer {
+            Some(authorizer) => authorizer.authorize(&asked, None).await.is_ok(),
+            None => true,
+        };
+        assert_eq!(decision, allowed, "{path}");
+    }
+}
+
+/// No cluster sends copies, and the signature does not cover what they would be of.
+#[tokio::test]
+async fn copies_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("container-sync-realms.conf"), REALMS).unwrap();
+    let options = [("swift_dir", folder.path().to_str().unwrap())];
+    let environment = environment(Some("userkey"), None);
+    let (inner, seen) = recorder(|_| respond::empty(StatusCode::CREATED));
+    let app = filter_in(&environment, "container_sync", &options, inner);
+    for name in ["x-copy-from", "x-copy-from-account", "destination"] {
+        let headers = [
+            ("x-container-sync-auth", &*auth("realmkey", "userkey")),
+            ("x-backend-inbound-x-timestamp", "5"),
+            (name, "priv/secret"),
+        ];
+        let response = app.call(request("PUT", "/v1/a/c/o%20p", &headers)).await;
+        assert_eq!(response.status(), 400, "{name}");
+    }
+    assert!(seen.lock().unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -110,15 +110,23 @@ async fn ends_with_its_time() {
     }
 }
 
-/// CVE-2015-5223: no pointers to what the signature does not open, and a container's key opens
-/// nothing beyond the container, whatever a manifest says.
+/// CVE-2015-5223, CVE-2026-97149: no pointers to what the signature does not open and no copies of it,
+/// and a container's key opens nothing beyond the container, whatever a manifest says.
 #[tokio::test]
 async fn no_way_around_the_scope() {
     let (app, seen) = app(&[]);
     let url = signed("PUT", "/v1/a/c/o", "container's key", "");
-    for name in ["X-Object-Manifest", "X-Symlink-Target"] {
+    for name in [
+        "X-Object-Manifest",
+        "X-Symlink-Target",
+        "X-Symlink-Target-Account",
+        "X-Copy-From",
+        "X-Copy-From-Account",
+        "Destination",
+        "Destination-Account",
+    ] {
         let answer = app.call(request("PUT", &url, &[(name, "d/secret")])).await;
-        assert_eq!(answer.status(), 400);
+        assert_eq!(answer.status(), 400, "{name}");
         assert!(text(answer).await.contains(name));
     }
     assert!(seen.lock().unwrap().is_empty());

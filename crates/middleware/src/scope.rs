@@ -1,26 +1,28 @@
-//! What a temporary URL may reach: the account or the container whose key signed it, also by
-//! detours such as the segments of a large object.
+//! Authority of a signature: the account or the container whose key signed the request, also by
+//! detours such as the segments of a large object. For temporary URLs and container sync.
 
 use cairn_http::context::{Authorize, AuthorizeFuture, Granted};
 use http::request::Parts;
 
 use crate::names::Names;
-use crate::signature::KeyOwner;
 
-pub(super) struct Scope {
+pub(crate) struct Scope {
     account: String,
     container: Option<String>,
 }
 
 impl Scope {
-    pub(super) fn new(owner: KeyOwner, account: &str, container: &str) -> Scope {
-        let container = match owner {
-            KeyOwner::Account => None,
-            KeyOwner::Container => Some(container.to_owned()),
-        };
+    pub(crate) fn account(account: &str) -> Scope {
         Scope {
             account: account.to_owned(),
-            container,
+            container: None,
+        }
+    }
+
+    pub(crate) fn container(account: &str, container: &str) -> Scope {
+        Scope {
+            account: account.to_owned(),
+            container: Some(container.to_owned()),
         }
     }
 
