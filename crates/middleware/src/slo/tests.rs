@@ -415,3 +415,22 @@ async fn small_segments_are_paced() {
     // Three small ones: one free, one begins the pace, one waits.
     assert_eq!(start.elapsed(), Duration::from_secs(1));
 }
+
+/// Short ranges of one large object are as many small requests as small objects are.
+#[tokio::test(start_paused = true)]
+async fn short_ranges_of_large_segments_are_paced() {
+    let store = store();
+    store.put("/v1/a/segs/large", &[], &[b'x'; 100]);
+    let options = [
+        ("rate_limit_after_segment", "1"),
+        ("rate_limit_segments_per_sec", "1"),
+        ("rate_limit_under_size", "8"),
+    ];
+    let app = filter("slo", &options, store.handler());
+    let json = r#"[{"path": "/segs/large", "range": "0-1"}, {"path": "/segs/large"},
+        {"path": "/segs/large", "range": "4-5"}, {"path": "/segs/large", "range": "8-9"}]"#;
+    put(&app, json).await;
+    let start = tokio::time::Instant::now();
+    assert_eq!(text(get(&app, &[]).await).await.len(), 106);
+    assert_eq!(start.elapsed(), Duration::from_secs(1));
+}

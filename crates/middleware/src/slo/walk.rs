@@ -27,7 +27,8 @@ pub(super) struct Source {
     pub(super) requests: Subrequests,
     pub(super) path: ObjectPath,
     pub(super) manifest_max: u64,
-    /// Segments below this count for the rate limit.
+    /// Segments shorter than this count for the rate limit: of an object of which the manifest has
+    /// a range, the range.
     pub(super) limited_below: u64,
 }
 
@@ -113,20 +114,23 @@ impl Walk {
                         self.descend(&object, from, to).await?;
                         continue;
                     }
-                    return Ok(Some(self.piece(object, from as u64, to as u64)));
+                    let is_limited = length < i128::from(self.source.limited_below);
+                    let bytes = (from as u64, to as u64);
+                    return Ok(Some(self.piece(object, bytes, is_limited)));
                 }
             }
         }
     }
 
-    fn piece(&self, object: ObjectSegment, first: u64, last: u64) -> Piece {
+    fn piece(&self, object: ObjectSegment, bytes: (u64, u64), is_limited: bool) -> Piece {
+        let (first, last) = bytes;
         Piece::Segment(segments::Segment {
             path: self.source.path.sibling(&object.name),
             first,
             last: Some(last),
             etag: Some(object.hash).filter(|hash| !hash.is_empty()),
             size: Some(object.bytes),
-            is_limited: object.bytes < self.source.limited_below,
+            is_limited,
         })
     }
 
