@@ -11,7 +11,7 @@ mod catalog;
 mod directory;
 mod listing;
 mod login;
-mod secret;
+mod revoked;
 mod tokens;
 mod v2;
 mod v3;
@@ -57,6 +57,8 @@ struct Core {
     /// Roles that make a token good as a service's.
     service_roles: Vec<String>,
     hashing: Semaphore,
+    /// One looks at the file of revoked tokens, or writes it; the others wait without a thread.
+    revoking: Arc<Semaphore>,
     clock: Clock,
 }
 
@@ -102,6 +104,7 @@ pub(crate) fn make(
         catalog: Catalog::read(section, prefixes[0].clone()),
         service_roles: section.list_or("service_token_roles", "service"),
         hashing: Semaphore::new(HASHING_AT_ONCE),
+        revoking: Arc::new(Semaphore::new(1)),
         clock: env.clock.clone(),
     };
     env.swift_info.register(
@@ -117,7 +120,8 @@ impl Core {
         self.complete.get_or_init(|| {
             let mut of_file = self.of_file.lock().unwrap_or_else(|e| e.into_inner());
             let mut directory = of_file.take().unwrap_or_default();
-            directory.add_logins(&self.logins.all(), self.catalog.account_prefix());
+            let (logins, privileged) = (self.logins.all(), self.logins.privileged());
+            directory.add_logins(&logins, self.catalog.account_prefix(), &privileged);
             directory
         })
     }
@@ -126,14 +130,43 @@ impl Core {
         self.clock.now().secs()
     }
 
+    /// Must other processes' revocations be read before tokens are judged?
+    fn is_behind(&self, headers: &HeaderMap) -> bool {
+        let tokens = [X_AUTH_TOKEN, X_STORAGE_TOKEN, X_SERVICE_TOKEN];
+        self.tokens.revoked.is_stale(self.now()) && tokens.iter().any(|t| headers.contains_key(t))
+    }
+
+    /// Reads what other processes have revoked.
+    async fn catch_up(self: &Arc<Self>) {
+        if !self.tokens.revoked.is_stale(self.now()) {
+            return;
+        }
+        let Ok(turn) = self.revoking.clone().acquire_owned().await else {
+            return;
+        };
+        let now = self.now();
+        if !self.tokens.revoked.is_stale(now) {
+            return;
+        }
+        let core = self.clone();
+        let looking = tokio::task::spawn_blocking(move || {
+            core.tokens.revoked.look(now);
+            drop(turn);
+        });
+        // Only a panic is in the way, and that is in the log.
+        let _ = looking.await;
+    }
+
     /// A token of ours that is good now.
     fn open(&self, text: &str) -> Option<Valid> {
         if !text.starts_with(tokens::PREFIX) {
             return None;
         }
         let now = self.now();
+        // With and without its padding it is one token.
+        let text = text.trim_end_matches('=');
         if let Some(valid) = self.remembered.get(text, now) {
-            return Some(valid);
+            return (!self.tokens.revoked.has(&valid.token)).then_some(valid);
         }
         let directory = self.directory();
         let token = self.tokens.open(text, directory, now)?;
@@ -191,10 +224,13 @@ impl Service for Identity {
             return Box::pin(self.answer(version, request));
         }
         request.extensions_mut().remove::<Confirmed>();
-        if let Some(confirmed) = self.identify(request.headers()) {
-            request.extensions_mut().insert(confirmed);
+        if self.core.is_behind(request.headers()) {
+            return Box::pin(async {
+                self.core.catch_up().await;
+                self.go_on(request).await
+            });
         }
-        self.next.call(request)
+        self.go_on(request)
     }
 }
 
@@ -229,9 +265,17 @@ fn version(request: &Request) -> Option<Version> {
 }
 
 impl Identity {
+    fn go_on<'a>(&'a self, mut request: Request) -> ServiceFuture<'a> {
+        if let Some(confirmed) = self.identify(request.headers()) {
+            request.extensions_mut().insert(confirmed);
+        }
+        self.next.call(request)
+    }
+
     async fn answer(&self, version: Version, request: Request) -> Response {
         let is_head = request.method() == http::Method::HEAD;
         let host = self.core.catalog.host(&request);
+        self.core.catch_up().await;
         let answer = match version {
             Version::All => Ok(catalog::all_versions(&host)),
             Version::V2 => v2::answer(&self.core, &host, request).await,

@@ -63,6 +63,7 @@ pub(crate) fn make(
         warn!("keystoneauth has no option is_admin any more, as in Swift: take it out");
     }
     let core = Arc::new(Core::read(section, env));
+    env.logins.tell_privileged(core.privileged_roles());
     Ok(Arc::new(KeystoneAuth {
         next,
         allow_overrides: section.bool_or("allow_overrides", true),
@@ -89,6 +90,18 @@ impl Core {
             allow_names_in_acls: section.bool_or("allow_names_in_acls", true),
             info_source: env.info_source.clone(),
         }
+    }
+
+    /// Roles that give more than a container's list does. Those of services count beside others
+    /// alone.
+    fn privileged_roles(&self) -> Vec<String> {
+        let mut roles = vec![self.reseller_admin_role.clone()];
+        roles.extend(self.system_reader_roles.iter().cloned());
+        for rules in self.rules.values() {
+            roles.extend(rules.operator_roles.iter().cloned());
+            roles.extend(rules.project_reader_roles.iter().cloned());
+        }
+        roles
     }
 
     /// Is this one of the accounts of that project?

@@ -54,6 +54,7 @@ mod remembered;
 mod report;
 mod resellers;
 mod scope;
+mod secret;
 mod segments;
 mod signature;
 mod slo;

@@ -57,11 +57,6 @@ impl<T: Clone> Remembered<T> {
         }
         entries.insert(self.digest(token), Entry { until, value });
     }
-
-    pub(crate) fn forget(&self, token: &str) {
-        let mut entries = self.entries.write().unwrap_or_else(|e| e.into_inner());
-        entries.remove(&self.digest(token));
-    }
 }
 
 #[cfg(test)]
@@ -75,8 +70,6 @@ mod tests {
         assert_eq!(remembered.get("a", 10), Some(1));
         assert_eq!(remembered.get("a", 11), None);
         assert_eq!(remembered.get("b", 10), None);
-        remembered.forget("a");
-        assert_eq!(remembered.get("a", 10), None);
         for number in 0..2 * MOST {
             remembered.add(&number.to_string(), 10, 5, number);
         }

@@ -18,14 +18,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_formats::ini::{Conf, ConfError, Section};
 use sha2::{Digest, Sha256};
+use tracing::warn;
 
-use super::secret::Secret;
 use crate::logins::Login;
+use crate::secret::Secret;
 
 /// The group of TempAuth that owns its account, and the roles its members have here.
 const OWNER: (&str, [&str; 2]) = (".admin", ["swiftoperator", "member"]);
 const RESELLER_ADMIN: (&str, [&str; 2]) = (".reseller_admin", ["ResellerAdmin", "admin"]);
 const RESELLER_READER: (&str, [&str; 2]) = (".reseller_reader", ["system_reader", "member"]);
+
+/// Roles that mean more than their name, whatever `keystoneauth` is told, in lower case.
+const PRIVILEGED: [&str; 4] = ["admin", "swiftoperator", "reselleradmin", "system_reader"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Project {
@@ -170,8 +174,14 @@ impl Directory {
         Ok(name.to_owned())
     }
 
-    /// Adds TempAuth's users; of those whose account has another prefix, none.
-    pub(super) fn add_logins(&mut self, logins: &[Login], prefix: &str) {
+    /// Adds TempAuth's users; of those whose account has another prefix, none. `privileged`: roles
+    /// that a group is none of by its name.
+    pub(super) fn add_logins(
+        &mut self,
+        logins: &[Login],
+        prefix: &str,
+        privileged: &BTreeSet<String>,
+    ) {
         for login in logins {
             let Some(project_id) = login.account_id.strip_prefix(prefix) else {
                 continue;
@@ -193,7 +203,7 @@ impl Directory {
                 name: login.user.clone(),
                 login: Some(account_user),
                 secret: Secret::Plain(login.key.clone()),
-                roles: BTreeMap::from([(project_id.to_owned(), roles_of(&login.groups))]),
+                roles: BTreeMap::from([(project_id.to_owned(), roles_of(login, privileged))]),
                 default_project: Some(project_id.to_owned()),
             });
         }
@@ -251,13 +261,25 @@ impl Person {
     }
 }
 
-/// The roles that groups of TempAuth amount to; groups of no meaning there are roles by name.
-fn roles_of(groups: &[String]) -> Vec<String> {
+/// The roles that groups of TempAuth amount to; groups of no meaning there are roles by name, but
+/// for the names that mean something here.
+fn roles_of(login: &Login, privileged: &BTreeSet<String>) -> Vec<String> {
+    let is_privileged = |group: &String| {
+        let group = group.to_lowercase();
+        PRIVILEGED.contains(&group.as_str()) || privileged.contains(&group)
+    };
     let mut roles: Vec<String> = Vec::new();
     let known = [OWNER, RESELLER_ADMIN, RESELLER_READER];
-    for group in groups {
+    for group in &login.groups {
         match known.iter().find(|(name, _)| name == group) {
             Some((_, named)) => roles.extend(named.map(str::to_owned)),
+            None if is_privileged(group) => warn!(
+                account = login.account,
+                user = login.user,
+                group,
+                "this group of tempauth is no role of this name: .admin, .reseller_admin or \
+                 identity.conf give such roles"
+            ),
             None => roles.push(group.clone()),
         }
     }
@@ -312,11 +334,17 @@ mod tests {
         };
         let mut directory = Directory::default();
         directory.add_logins(
-            &[login("test", &[".admin"]), login("two", &["service"])],
+            &[
+                login("test", &[".admin"]),
+                login("two", &["service"]),
+                login("three", &["admin", "resellerADMIN", "Boss", "team"]),
+            ],
             "AUTH_",
+            &BTreeSet::from(["boss".to_owned()]),
         );
         let testers = directory.find_people(&Naming::Name("tester".into()));
-        assert_eq!(testers.len(), 2);
+        assert_eq!(testers.len(), 3);
+        assert_eq!(testers[2].roles["three"], ["team"]);
         assert_eq!(testers[0].roles["test"], ["swiftoperator", "member"]);
         assert_eq!(testers[1].roles["two"], ["service"]);
         let one = directory.find_people(&Naming::Name("two:tester".into()));

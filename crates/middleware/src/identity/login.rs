@@ -11,6 +11,9 @@ use super::{Core, Valid};
 pub(super) const WRONG: Refusal = Refusal::Unauthorized(
     "Wrong user name, password or project: the request you have made requires authentication.",
 );
+const TOO_LONG: Refusal = Refusal::Forbidden(
+    "Too many tokens have been made one with another: log in with the password.",
+);
 const BUSY: Refusal = Refusal::Busy("Too many logins wait: try again.");
 
 /// How a client shows who it is.
@@ -129,7 +132,8 @@ fn grant(
     parent: Option<&Token>,
 ) -> Result<Granted, Refusal> {
     let person = core.directory().person(person_id).ok_or(WRONG)?;
-    let (text, _) = core.tokens.make(person, project, parent, core.now());
+    let made = core.tokens.make(person, project, parent, core.now());
+    let (text, _) = made.ok_or(TOO_LONG)?;
     let valid = core.open(&text).ok_or(WRONG)?;
     let methods = match parent {
         None => vec!["password"],
@@ -142,14 +146,17 @@ fn grant(
     })
 }
 
-/// Ends a token before its time, for good.
-pub(super) async fn end(core: &Arc<Core>, text: &str, token: &Arc<Token>) -> Result<(), Refusal> {
+/// Ends a token, and those made with it, before their time and for good.
+pub(super) async fn end(core: &Arc<Core>, token: &Arc<Token>) -> Result<(), Refusal> {
+    let turn = core.revoking.clone().acquire_owned().await;
     let ended = {
         let (core, token) = (core.clone(), token.clone());
-        tokio::task::spawn_blocking(move || core.tokens.end(&token, core.now())).await
+        tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            core.tokens.revoked.add(&token, core.now())
+        })
+        .await
     };
-    // After: nobody can remember it again.
-    core.remembered.forget(text);
     if ended.unwrap_or(false) {
         Ok(())
     } else {

@@ -393,6 +393,73 @@ async fn tokens_are_shown_and_end() {
     );
 }
 
+/// Asks something of one token with another.
+async fn about(store: &Store, method: &str, asker: &str, subject: &str) -> u16 {
+    let headers = [("x-auth-token", asker), ("x-subject-token", subject)];
+    let (response, _) = store.send(method, "/v3/auth/tokens", &headers, None).await;
+    response.status().as_u16()
+}
+
+#[tokio::test]
+async fn a_revoked_token_ends_in_every_spelling_with_those_made_with_it() {
+    let store = Store::new();
+    // Until one has padding: its length varies with what is in it.
+    let mut films = String::new();
+    for _ in 0..3 {
+        let token = store.token("alice", "wonderland", "films").await;
+        films = if token.ends_with('=') { token } else { films };
+    }
+    let padded = [films, store.token("alice", "wonderland", "photos").await];
+    let padded = padded.iter().find(|token| token.ends_with('='));
+    let token = padded.expect("a token with padding").as_str();
+    let bare = token.trim_end_matches('=');
+    let again = json!({ "auth": {
+        "identity": { "methods": ["token"], "token": { "id": token } },
+        "scope": { "project": { "name": "photos", "domain": { "id": "default" } } },
+    }});
+    let (status, child, _) = store.login(&again).await;
+    assert_eq!(status, 201);
+    // All are remembered.
+    for token in [token, bare, &child] {
+        assert_eq!(store.get(token, "/v3/auth/projects").await.0, 200);
+    }
+    assert_eq!(about(&store, "DELETE", bare, bare).await, 204);
+    for token in [token, bare, &child] {
+        assert_eq!(
+            store.get(token, "/v3/auth/projects").await.0,
+            401,
+            "{token}"
+        );
+        assert_eq!(store.may(token, "PUT", "/v1/AUTH_3f2a/c", "").await, 401);
+    }
+    assert_eq!(store.login(&again).await.0, 401);
+}
+
+#[tokio::test]
+async fn a_revoked_token_ends_in_every_process_of_the_host() {
+    let store = Store::new();
+    let other = Store::again(&store._folder, FILE);
+    let token = store.token("alice", "wonderland", "photos").await;
+    assert_eq!(other.may(&token, "PUT", "/v1/AUTH_3f2a/c", "").await, 201);
+    assert_eq!(about(&store, "DELETE", &token, &token).await, 204);
+    other
+        .environment
+        .clock
+        .advance(std::time::Duration::from_secs(1));
+    assert_eq!(other.may(&token, "PUT", "/v1/AUTH_3f2a/c", "").await, 401);
+}
+
+#[tokio::test]
+async fn services_see_tokens_and_end_none() {
+    let store = Store::new();
+    let alice = store.token("alice", "wonderland", "photos").await;
+    let glance = store.token("glance", "glance", "services").await;
+    assert_eq!(about(&store, "GET", &glance, &alice).await, 200);
+    assert_eq!(about(&store, "DELETE", &glance, &alice).await, 403);
+    let root = store.token("root", "toor", "films").await;
+    assert_eq!(about(&store, "DELETE", &root, &alice).await, 204);
+}
+
 #[tokio::test]
 async fn lists() {
     let store = Store::new();

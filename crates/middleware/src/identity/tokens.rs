@@ -1,16 +1,12 @@
 //! Tokens of this identity: Fernet messages (`gAAAA…`, as Keystone's own look) that outlive a
 //! restart, and the list of those ended before their time.
 //!
-//! The message is `{"u": user id, "p": project id, "e": second of expiry, "a": audit id, "x":
-//! proof}`. The proof is an HMAC over the user's id and password: a token ends when the password
-//! changes or the user goes. Roles are those of the moment it is used.
-//!
-//! Ended tokens are kept in a file, one line `AUDIT-ID EXPIRY` each, until they would have expired.
+//! The message is `{"u": user id, "p": project id, "e": second of expiry, "a": audit id, "c": audit
+//! ids of the tokens it was made with, "l": second of the login that began them, "x": proof}`. The
+//! proof is an HMAC over the user's id and password: a token ends when the password changes or the
+//! user goes. Roles are those of the moment it is used.
 
-use std::collections::HashMap;
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, RwLock};
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -18,9 +14,10 @@ use cairn_formats::hmac::sha256_of_parts;
 use cairn_formats::ini::Section;
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq;
-use tracing::{error, warn};
+use tracing::warn;
 
 use super::directory::{Directory, Person};
+use super::revoked::Revoked;
 use crate::fernet::Fernet;
 use crate::random::Random;
 use crate::resellers::secret_option;
@@ -28,15 +25,15 @@ use crate::{FilterEnv, FilterError};
 
 /// What every token begins with: Fernet's version and the first bytes of a time.
 pub(super) const PREFIX: &str = "gAAAA";
-/// Tokens ended before their time that are remembered at once.
-const MOST_ENDED: usize = 100_000;
+/// Tokens made one with another: all their ids are in the last.
+const PARENTS_MAX: usize = 32;
 
 pub(super) struct Tokens {
     key: Fernet,
     proof_key: [u8; 32],
     pub(super) life: u64,
     random: Random,
-    ended: Ended,
+    pub(super) revoked: Revoked,
 }
 
 /// A valid token's facts.
@@ -47,6 +44,10 @@ pub(super) struct Token {
     pub(super) issued: u64,
     pub(super) expires: u64,
     pub(super) audit_id: String,
+    /// Audit ids of the token that this one was made with, and of those before: it ends with each.
+    pub(super) parents: Vec<String>,
+    /// When a password began them, at the latest.
+    pub(super) login: u64,
 }
 
 impl Tokens {
@@ -81,37 +82,53 @@ impl Tokens {
             proof_key: derive(b"cairn identity proof 1"),
             life: section.u64_or("token_life", 86_400)?,
             random: env.random.clone(),
-            ended: Ended::read(file, env.clock.now().secs()),
+            revoked: Revoked::read(file, env.clock.now().secs()),
         })
     }
 
-    /// A new token. `parent`: the token it was made with, which it does not outlive.
+    /// A new token. `parent`: the token it was made with, which it does not outlive. `None`: too
+    /// many have been made one with another.
     pub(super) fn make(
         &self,
         person: &Person,
         project_id: Option<&str>,
         parent: Option<&Token>,
         now: u64,
-    ) -> (String, Token) {
+    ) -> Option<(String, Token)> {
+        let parents: Vec<String> = match parent {
+            Some(parent) if parent.parents.len() >= PARENTS_MAX => return None,
+            Some(parent) => parent
+                .parents
+                .iter()
+                .chain([&parent.audit_id])
+                .cloned()
+                .collect(),
+            None => Vec::new(),
+        };
         let token = Token {
             user_id: person.id.clone(),
             project_id: project_id.map(str::to_owned),
             issued: now,
             expires: parent.map_or(now.saturating_add(self.life), |token| token.expires),
             audit_id: URL_SAFE_NO_PAD.encode(self.random.bytes::<16>()),
+            parents,
+            login: match parent {
+                Some(parent) => parent.login,
+                None => self.revoked.login_second(&person.id, now),
+            },
         };
         let message = json!({
             "u": token.user_id,
             "p": token.project_id,
             "e": token.expires,
             "a": token.audit_id,
+            "c": token.parents,
+            "l": token.login,
             "x": URL_SAFE_NO_PAD.encode(self.proof(person)),
         });
         let iv = self.random.bytes();
-        (
-            self.key.seal(message.to_string().as_bytes(), now, iv),
-            token,
-        )
+        let text = self.key.seal(message.to_string().as_bytes(), now, iv);
+        Some((text, token))
     }
 
     /// The facts of a token that is valid now.
@@ -121,12 +138,18 @@ impl Tokens {
         }
         let opened = self.key.open(text, now, self.life)?;
         let message: Value = serde_json::from_slice(&opened.message).ok()?;
+        let parents = message["c"].as_array().into_iter().flatten();
         let token = Token {
             user_id: message["u"].as_str()?.to_owned(),
             project_id: message["p"].as_str().map(str::to_owned),
             issued: opened.made,
             expires: message["e"].as_u64()?,
             audit_id: message["a"].as_str()?.to_owned(),
+            // Earlier versions wrote neither.
+            parents: parents
+                .filter_map(|id| Some(id.as_str()?.to_owned()))
+                .collect(),
+            login: message["l"].as_u64().unwrap_or(opened.made),
         };
         let person = directory.person(&token.user_id)?;
         let sent = URL_SAFE_NO_PAD.decode(message["x"].as_str()?).ok()?;
@@ -135,13 +158,8 @@ impl Tokens {
             .project_id
             .as_ref()
             .is_none_or(|id| person.roles.contains_key(id));
-        let is_current = token.expires > now && !self.ended.has(&token.audit_id);
+        let is_current = token.expires > now && !self.revoked.has(&token);
         (is_right && has_project && is_current).then_some(token)
-    }
-
-    /// Ends a token for good: false where that cannot be remembered. Blocks.
-    pub(super) fn end(&self, token: &Token, now: u64) -> bool {
-        self.ended.add(&token.audit_id, token.expires, now)
     }
 
     fn proof(&self, person: &Person) -> [u8; 32] {
@@ -150,76 +168,6 @@ impl Tokens {
             &[person.id.as_bytes(), person.secret.bytes()],
         )
     }
-}
-
-/// Tokens ended before their time, by audit id, with the second they would have expired.
-struct Ended {
-    ids: RwLock<HashMap<String, u64>>,
-    /// One writer at a time.
-    file: Mutex<Option<PathBuf>>,
-}
-
-impl Ended {
-    fn read(file: Option<PathBuf>, now: u64) -> Ended {
-        let text = file
-            .as_ref()
-            .and_then(|path| std::fs::read_to_string(path).ok())
-            .unwrap_or_default();
-        let line = |line: &str| {
-            let (id, expires) = line.split_once(' ')?;
-            Some((id.to_owned(), expires.parse().ok()?))
-        };
-        let current = |(_, expires): &(String, u64)| *expires > now;
-        Ended {
-            ids: RwLock::new(text.lines().filter_map(line).filter(current).collect()),
-            file: Mutex::new(file),
-        }
-    }
-
-    fn has(&self, id: &str) -> bool {
-        let ids = self.ids.read().unwrap_or_else(|e| e.into_inner());
-        ids.contains_key(id)
-    }
-
-    fn add(&self, id: &str, expires: u64, now: u64) -> bool {
-        let file = self.file.lock().unwrap_or_else(|e| e.into_inner());
-        let all: Vec<(String, u64)> = {
-            let mut ids = self.ids.write().unwrap_or_else(|e| e.into_inner());
-            ids.retain(|_, expires| *expires > now);
-            if ids.len() >= MOST_ENDED {
-                return false;
-            }
-            ids.insert(id.to_owned(), expires);
-            ids.iter()
-                .map(|(id, expires)| (id.clone(), *expires))
-                .collect()
-        };
-        let Some(path) = &*file else {
-            return true;
-        };
-        match write_file(path, &all) {
-            Ok(()) => true,
-            Err(error) => {
-                error!(%error, file = %path.display(), "an ended token could not be written down: \
-                       it would be valid again after a restart");
-                false
-            }
-        }
-    }
-}
-
-/// Writes a neighbour, syncs it and renames it into place.
-fn write_file(path: &Path, ended: &[(String, u64)]) -> std::io::Result<()> {
-    let mut text = String::new();
-    for (id, expires) in ended {
-        text.push_str(&format!("{id} {expires}\n"));
-    }
-    let staged = path.with_extension("ended.new");
-    let mut file = std::fs::File::create(&staged)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&staged, path)?;
-    std::fs::File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
 
 #[cfg(test)]
@@ -247,7 +195,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let people = directory("x", "photos: member");
         let alice = people.people().next().unwrap();
-        let (text, token) = tokens(folder.path()).make(alice, Some("photos"), None, NOW);
+        let (text, token) = tokens(folder.path())
+            .make(alice, Some("photos"), None, NOW)
+            .unwrap();
         assert!(text.starts_with(PREFIX), "{text}");
         // A restart in between: nothing is kept but the key.
         let later = tokens(folder.path());
@@ -259,10 +209,32 @@ mod tests {
         ] {
             assert_eq!(later.open(&text, &changed, NOW), None);
         }
-        let (_, child) = later.make(alice, None, Some(&token), NOW + 50);
+        // The seeded randomness of both begins with one id.
+        later.make(alice, None, None, NOW).unwrap();
+        let make = |parent| later.make(alice, None, Some(parent), NOW + 50).unwrap();
+        let (child_text, child) = make(&token);
+        let (grandchild_text, grandchild) = make(&child);
         assert_eq!(child.expires, token.expires);
-        assert!(later.end(&token, NOW));
+        assert_eq!(
+            later.open(&child_text, &people, NOW + 50),
+            Some(child.clone())
+        );
+        assert!(later.revoked.add(&child, NOW));
+        assert_eq!(later.open(&child_text, &people, NOW + 50), None);
+        assert_eq!(later.open(&grandchild_text, &people, NOW + 50), None);
+        assert!(
+            later.open(&text, &people, NOW).is_some(),
+            "its parent lives"
+        );
+        let (sibling_text, _) = make(&token);
+        assert!(later.revoked.add(&token, NOW));
         assert_eq!(later.open(&text, &people, NOW), None, "ended");
+        assert_eq!(later.open(&sibling_text, &people, NOW + 50), None);
+        let mut deep = grandchild;
+        while let Some((_, deeper)) = later.make(alice, None, Some(&deep), NOW) {
+            deep = deeper;
+        }
+        assert_eq!(deep.parents.len(), PARENTS_MAX);
         assert_eq!(
             tokens(folder.path()).open(&text, &people, NOW),
             None,

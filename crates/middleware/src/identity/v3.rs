@@ -9,7 +9,7 @@ use http::{HeaderMap, Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::answer::{self, Answer, NO_TOKEN, Refusal};
-use super::directory::Naming;
+use super::directory::{Naming, Person};
 use super::login::{self, Granted, Proof, Scope};
 use super::{Core, Valid, X_AUTH_TOKEN, catalog, listing};
 
@@ -168,8 +168,12 @@ fn describe(core: &Core, host: &str, valid: &Valid, methods: &[&str], with_catal
     json!({ "token": described })
 }
 
-/// The token that a request is about, where its asker may know of it.
-fn subject(core: &Core, headers: &HeaderMap) -> Result<(String, Valid), Refusal> {
+/// The token that a request is about, where its asker may do this with it.
+fn subject(
+    core: &Core,
+    headers: &HeaderMap,
+    may: fn(&Core, &Valid, &Valid) -> bool,
+) -> Result<(String, Valid), Refusal> {
     let asker = asker(core, headers)?;
     let text = respond::header(headers, SUBJECT)
         .ok_or_else(|| Refusal::Bad("The header X-Subject-Token is missing.".into()))?;
@@ -177,29 +181,28 @@ fn subject(core: &Core, headers: &HeaderMap) -> Result<(String, Valid), Refusal>
     let valid = core
         .open(&text)
         .ok_or_else(|| Refusal::NotFound("this token".into()))?;
-    may_see(core, &asker, &valid)?;
-    Ok((text, valid))
-}
-
-/// One's own tokens are everybody's to see and to end; others are an administrator's.
-fn may_see(core: &Core, asker: &Valid, subject: &Valid) -> Result<(), Refusal> {
-    let is_own = asker.token.user_id == subject.token.user_id;
-    let is_service = asker
-        .holder
-        .roles
-        .iter()
-        .any(|r| core.service_roles.contains(r));
-    if is_own || is_service || core.person(asker).is_some_and(|p| p.is_admin()) {
-        Ok(())
-    } else {
-        Err(Refusal::Forbidden(
+    match may(core, &asker, &valid) {
+        true => Ok((text, valid)),
+        false => Err(Refusal::Forbidden(
             "This token is somebody else's: that needs the role admin.",
-        ))
+        )),
     }
 }
 
+/// One's own tokens are everybody's to end; others are an administrator's.
+fn may_end(core: &Core, asker: &Valid, subject: &Valid) -> bool {
+    let is_own = asker.token.user_id == subject.token.user_id;
+    is_own || core.person(asker).is_some_and(Person::is_admin)
+}
+
+/// Services besides see others' tokens, which clients bring them.
+fn may_see(core: &Core, asker: &Valid, subject: &Valid) -> bool {
+    let mut roles = asker.holder.roles.iter();
+    may_end(core, asker, subject) || roles.any(|role| core.service_roles.contains(role))
+}
+
 fn validate(core: &Core, host: &str, request: &Request) -> Answer {
-    let (text, valid) = subject(core, request.headers())?;
+    let (text, valid) = subject(core, request.headers(), may_see)?;
     let described = describe(core, host, &valid, &["password"], has_catalog(request));
     let mut response = answer::ok(&described);
     respond::set(response.headers_mut(), SUBJECT, text);
@@ -207,7 +210,7 @@ fn validate(core: &Core, host: &str, request: &Request) -> Answer {
 }
 
 async fn revoke(core: &Arc<Core>, headers: &HeaderMap) -> Result<Response, Refusal> {
-    let (text, valid) = subject(core, headers)?;
-    login::end(core, &text, &valid.token).await?;
+    let (_, valid) = subject(core, headers, may_end)?;
+    login::end(core, &valid.token).await?;
     Ok(respond::empty(StatusCode::NO_CONTENT))
 }

@@ -47,10 +47,13 @@ impl TempAuth {
         let headers = request.headers();
         let token = header(headers, &X_AUTH_TOKEN).or_else(|| header(headers, &X_STORAGE_TOKEN));
         let both = [token, header(headers, &X_SERVICE_TOKEN)];
-        let unknown = both
-            .into_iter()
-            .flatten()
-            .filter(|token| self.core.tokens.is_looked_up(token) && self.user(token).is_none());
+        let now = self.core.clock.now().secs();
+        // One of our own that is not good any more is not made good by a copy.
+        let unknown = both.into_iter().flatten().filter(|token| {
+            self.core.tokens.is_looked_up(token)
+                && self.user(token).is_none()
+                && !self.core.tokens.is_own(token, now)
+        });
         let unknown: Vec<String> = unknown.map(str::to_owned).collect();
         (!unknown.is_empty()).then(|| (shared.clone(), unknown))
     }
@@ -63,6 +66,13 @@ impl TempAuth {
             let Some((groups, expires)) = value.as_ref().and_then(read) else {
                 continue;
             };
+            // Who the user is now counts, not who it was at the login.
+            let core = &self.core;
+            let known = groups
+                .get(1)
+                .and_then(|name| Some((name, core.users.get(name)?)));
+            let Some((name, user)) = known else { continue };
+            let groups = user.groups(name, &core.prefixes);
             if expires >= now {
                 let until = expires.min(now.saturating_add(TRUST));
                 self.remember(token, groups, until, now);

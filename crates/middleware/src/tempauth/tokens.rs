@@ -6,14 +6,18 @@
 //! | `<prefix>zftk…` | the same, zlib-compressed | `fernet_key_<id>` |
 //! | `<prefix>tk…` | 32 bytes of proof, then `account:user` | derived from the cluster's hash path |
 //!
-//! The first two are OpenStack Swift's. The third takes the place of its memcached tokens: the
+//! The first two are OpenStack Swift's, with a last group of ours (`.proof:…`, which its proxies take
+//! for one that no list names): such a token dies like the third when its user is changed; one that
+//! a Swift proxy made lacks it, and dies when its user is removed. The third takes the place of its memcached tokens: the
 //! proof is an HMAC over the user's name, key, groups and URL, so a token dies when its user is
 //! changed or removed, and knowing the hash path alone makes none. Groups are the conf's of the
-//! moment it is opened.
+//! moment any of them is opened, never the token's.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_formats::hmac::sha256_of_parts;
 use cairn_formats::ini::Section;
 use flate2::Compression;
@@ -28,6 +32,8 @@ use crate::random::Random;
 use crate::resellers::secret_option;
 use crate::{FilterEnv, FilterError};
 
+/// Begins the group that holds the proof.
+const PROOF_GROUP: &str = ".proof:";
 /// Bytes of groups in a compressed token.
 const GROUPS_LIMIT: u64 = 64 * 1024;
 
@@ -104,7 +110,9 @@ impl Tokens {
             message.extend_from_slice(account_user.as_bytes());
             return format!("{}tk{}", self.prefix, self.own.seal(&message, now, iv));
         };
-        let groups = user.groups(account_user, prefixes).join(",");
+        let mut groups = user.groups(account_user, prefixes);
+        groups.push(self.proof_group(account_user, user, prefixes));
+        let groups = groups.join(",");
         match compress(groups.as_bytes()).filter(|small| small.len() < groups.len()) {
             Some(small) => format!("{}zftk{}", self.prefix, key.seal(&small, now, iv)),
             None => format!("{}ftk{}", self.prefix, key.seal(groups.as_bytes(), now, iv)),
@@ -145,7 +153,24 @@ impl Tokens {
             opened.message
         };
         let groups = String::from_utf8(message).ok()?;
-        Some((groups.split(',').map(str::to_owned).collect(), expires))
+        let mut groups = groups.split(',');
+        let account_user = groups.nth(1)?;
+        let user = users.get(account_user)?;
+        if let Some(sent) = groups.find(|group| group.starts_with(PROOF_GROUP)) {
+            let expected = self.proof_group(account_user, user, prefixes);
+            if !bool::from(expected.as_bytes().ct_eq(sent.as_bytes())) {
+                return None;
+            }
+        }
+        Some((user.groups(account_user, prefixes), expires))
+    }
+
+    /// Is it a token of this program, whether or not its user is still the same?
+    pub(super) fn is_own(&self, token: &str, now: u64) -> bool {
+        token
+            .strip_prefix(self.prefix.as_str())
+            .and_then(|token| token.strip_prefix("tk"))
+            .is_some_and(|sealed| self.own.open(sealed, now, self.life).is_some())
     }
 
     /// Does OpenStack Swift look for such a token in memcached? The others are opened with keys.
@@ -153,6 +178,11 @@ impl Tokens {
         token
             .strip_prefix(self.prefix.as_str())
             .is_some_and(|token| token.starts_with("tk"))
+    }
+
+    fn proof_group(&self, account_user: &str, user: &User, prefixes: &[String]) -> String {
+        let proof = self.proof(account_user, user, prefixes);
+        format!("{PROOF_GROUP}{}", URL_SAFE_NO_PAD.encode(proof))
     }
 
     fn proof(&self, account_user: &str, user: &User, prefixes: &[String]) -> [u8; 32] {
@@ -225,11 +255,30 @@ mod tests {
             );
         }
         let tokens = tokens(&[("fernet_key_one", KEY)], &env()).unwrap();
-        let (groups, _) = tokens.open(ZFTK, &users("x"), &prefixes(), NOW).unwrap();
+        // Made by a Swift proxy, when the user had other groups.
+        let (groups, _) = tokens.open(ZFTK, &users("x g"), &prefixes(), NOW).unwrap();
+        assert_eq!(groups, ["test", "test:tester", "g"]);
+        let section = Section::from_pairs("filter:tempauth", &[("user_test_other", "x")]);
+        let others = Users::read(&section, &prefixes()).unwrap();
         assert_eq!(
-            (groups.len(), groups[21].as_str(), groups[22].as_str()),
-            (23, "group19", "AUTH_test")
+            tokens.open(ZFTK, &others, &prefixes(), NOW),
+            None,
+            "removed"
         );
+    }
+
+    #[test]
+    fn swifts_kind_of_tokens_end_with_a_change_of_their_user() {
+        let options = [("fernet_key_one", KEY), ("active_fernet_key_id", "one")];
+        let tokens = tokens(&options, &env()).unwrap();
+        let before = users("testing .admin");
+        let user = before.get("test:tester").unwrap();
+        let token = tokens.make("test:tester", user, &prefixes(), NOW);
+        assert!(tokens.open(&token, &before, &prefixes(), NOW).is_some());
+        for changed in ["changed .admin", "testing", "testing .admin g"] {
+            let opened = tokens.open(&token, &users(changed), &prefixes(), NOW);
+            assert_eq!(opened, None, "{changed}");
+        }
     }
 
     #[test]

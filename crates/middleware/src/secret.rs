@@ -14,7 +14,7 @@ const HASHED: &str = "{pbkdf2-sha256}";
 const MOST_ROUNDS: u32 = 5_000_000;
 
 #[derive(Clone)]
-pub(super) enum Secret {
+pub(crate) enum Secret {
     Plain(Arc<str>),
     Hashed {
         rounds: u32,
@@ -25,7 +25,7 @@ pub(super) enum Secret {
 
 impl Secret {
     /// `Err`: what was expected.
-    pub(super) fn read(text: &str) -> Result<Secret, &'static str> {
+    pub(crate) fn read(text: &str) -> Result<Secret, &'static str> {
         let Some(hashed) = text.strip_prefix(HASHED) else {
             return match text {
                 "" => Err("expected a password"),
@@ -50,7 +50,7 @@ impl Secret {
     }
 
     /// Takes as long as its rounds need: for a thread that may be busy.
-    pub(super) fn matches(&self, password: &str) -> bool {
+    pub(crate) fn matches(&self, password: &str) -> bool {
         match self {
             Secret::Plain(key) => {
                 !password.is_empty() && bool::from(key.as_bytes().ct_eq(password.as_bytes()))
@@ -64,12 +64,12 @@ impl Secret {
         }
     }
 
-    pub(super) fn is_slow(&self) -> bool {
+    pub(crate) fn is_slow(&self) -> bool {
         matches!(self, Secret::Hashed { .. })
     }
 
     /// What a token's proof is made over: it changes with the password.
-    pub(super) fn bytes(&self) -> &[u8] {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Secret::Plain(key) => key.as_bytes(),
             Secret::Hashed { hash, .. } => hash,
