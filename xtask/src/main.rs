@@ -13,6 +13,7 @@ mod conformance;
 mod console;
 mod crash;
 mod docs;
+mod faults;
 mod fuzz;
 mod hosts;
 mod identity;
@@ -71,6 +72,8 @@ enum Command {
     Console(console::Options),
     /// Kill the store at random moments, find everything it acknowledged; lose a device
     Crash(crash::Options),
+    /// A store on disks that fail, are slow, full or lose their power (needs root and /dev/fuse)
+    Faults(faults::Options),
     /// OpenStack Swift and Cairn in one cluster, nodes swapped from one to the other under load
     Mixed(mixed::Options),
     /// A cluster over network namespaces: disks pulled, hosts killed, regions cut (needs root)
@@ -117,6 +120,7 @@ fn run(command: Command) -> Result<()> {
         Command::Interop => interop::run()?.finish(),
         Command::Console(options) => console::run(&options)?.finish(),
         Command::Crash(options) => crash::run(&options),
+        Command::Faults(options) => faults::run(&options)?.finish(),
         Command::Mixed(options) => mixed::run(&options),
         Command::Hosts(options) => hosts::run(&options)?.finish(),
         Command::LabDrivers => lab_drivers::run()?.finish(),

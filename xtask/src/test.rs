@@ -8,8 +8,8 @@ use crate::report::Report;
 use crate::venv::Venv;
 use crate::workspace::{build_cairn, cargo, install, run as run_program};
 use crate::{
-    clients, conformance, console, crash, docs, fuzz, hosts, identity, interop, lab_drivers,
-    lab_live, mixed, sim,
+    clients, conformance, console, crash, docs, faults, fuzz, hosts, identity, interop,
+    lab_drivers, lab_live, mixed, sim,
 };
 
 #[derive(Args)]
@@ -70,6 +70,7 @@ fn against_the_store(report: &mut Report, options: &Options) {
         ("lab", || lab_live::run(&lab_live::Options::default())),
         ("lab drivers", lab_drivers::run),
         ("hosts", || hosts::run(&hosts::Options::short())),
+        ("faults", || faults::run(&faults::Options::short())),
     ] {
         match part() {
             Ok(of_part) => report.add(&of_part),

@@ -12,6 +12,9 @@ use super::load;
 use crate::wire::Account;
 
 const OBJECT_DEADLINE: Duration = Duration::from_secs(10);
+/// For an object after a few that were not right in that time.
+const LATER_DEADLINE: Duration = Duration::from_millis(500);
+/// For all listings together.
 const LISTING_DEADLINE: Duration = Duration::from_secs(60);
 
 /// What a listing must say of an object: its size and ETag.
@@ -23,7 +26,12 @@ pub(crate) fn all(account: &mut Account, keys: &[Vec<Key>]) -> Result<Vec<String
     let mut rows: BTreeMap<&str, BTreeMap<&str, Option<Row>>> = BTreeMap::new();
     for key in keys.iter().flatten() {
         let rows = rows.entry(&key.container).or_default();
-        match object(account, key)? {
+        let patience = if lost.len() < 3 {
+            OBJECT_DEADLINE
+        } else {
+            LATER_DEADLINE
+        };
+        match object(account, key, patience)? {
             Ok(row) => {
                 // In doubt, the listing may say either.
                 let certain =
@@ -35,23 +43,33 @@ pub(crate) fn all(account: &mut Account, keys: &[Vec<Key>]) -> Result<Vec<String
             Err(words) => lost.push(words),
         }
     }
-    if lost.is_empty() {
-        let known: Vec<&str> = keys.iter().flatten().map(|k| k.name.as_str()).collect();
-        for (container, rows) in &rows {
-            if let Some(words) = listing(account, container, rows, &known)? {
-                lost.push(words);
-            }
-        }
+    let known: Vec<&str> = keys.iter().flatten().map(|k| k.name.as_str()).collect();
+    let deadline = Instant::now() + LISTING_DEADLINE;
+    for (container, rows) in &rows {
+        lost.extend(listing(account, container, rows, &known, deadline)?);
     }
     Ok(lost)
 }
 
 /// Its row when it is in a possible state, else what is wrong.
-fn object(account: &mut Account, key: &Key) -> Result<Result<Option<Row>, String>> {
+fn object(
+    account: &mut Account,
+    key: &Key,
+    patience: Duration,
+) -> Result<Result<Option<Row>, String>> {
     let path = key.path();
-    let deadline = Instant::now() + OBJECT_DEADLINE;
+    let deadline = Instant::now() + patience;
     loop {
-        let response = account.call("GET", &path, "", &[("X-Newest", "true")], b"")?;
+        let answer = account.call("GET", &path, "", &[("X-Newest", "true")], b"");
+        let response = match answer {
+            Ok(response) => response,
+            // A damaged replica breaks its body off, and is not asked again.
+            Err(_) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+            Err(error) => return Ok(Err(format!("{path}: {error:#}"))),
+        };
         let found = match response.status {
             404 => State::Absent,
             200 => {
@@ -65,6 +83,10 @@ fn object(account: &mut Account, key: &Key) -> Result<Result<Option<Row>, String
                     .header("x-object-meta-posted")
                     .and_then(|n| n.parse().ok());
                 State::Present { version, posted }
+            }
+            500.. if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(100));
+                continue;
             }
             status => return Ok(Err(format!("{path}: {status}"))),
         };
@@ -87,36 +109,37 @@ fn object(account: &mut Account, key: &Key) -> Result<Result<Option<Row>, String
     }
 }
 
-/// None when the listing has each row as given, on several requests in a row (each may be
-/// answered by another replica); else the last difference.
+/// Nothing when the listing has each row as given, on several requests in a row (each may be
+/// answered by another replica); else the last differences.
 fn listing(
     account: &mut Account,
     container: &str,
     rows: &BTreeMap<&str, Option<Row>>,
     known: &[&str],
-) -> Result<Option<String>> {
-    let deadline = Instant::now() + LISTING_DEADLINE;
+    deadline: Instant,
+) -> Result<Vec<String>> {
     let mut right = 0;
     while right < 4 {
-        match difference(account, container, rows, known)? {
-            None => right += 1,
-            Some(words) if Instant::now() > deadline => return Ok(Some(words)),
-            Some(_) => {
-                right = 0;
-                std::thread::sleep(Duration::from_millis(200));
-            }
+        let differences = differences(account, container, rows, known)?;
+        if differences.is_empty() {
+            right += 1;
+        } else if Instant::now() > deadline {
+            return Ok(differences);
+        } else {
+            right = 0;
+            std::thread::sleep(Duration::from_millis(200));
         }
     }
-    Ok(None)
+    Ok(Vec::new())
 }
 
-fn difference(
+fn differences(
     account: &mut Account,
     container: &str,
     rows: &BTreeMap<&str, Option<Row>>,
     known: &[&str],
-) -> Result<Option<String>> {
-    let mut listed = BTreeMap::new();
+) -> Result<Vec<String>> {
+    let (mut listed, mut different) = (BTreeMap::new(), Vec::new());
     for entry in account.listing(container)? {
         let name = entry["name"].as_str().unwrap_or_default().to_owned();
         let row = (
@@ -124,21 +147,19 @@ fn difference(
             entry["hash"].as_str().unwrap_or("").to_owned(),
         );
         if !known.contains(&name.as_str()) {
-            return Ok(Some(format!(
-                "{container} lists {name}, which was never written"
-            )));
+            different.push(format!("{container} lists {name}, which was never written"));
         }
         listed.insert(name, row);
     }
     for (name, row) in rows {
         if listed.get(*name) != row.as_ref() {
-            return Ok(Some(format!(
-                "{container} lists {name} as {:?}, the object is {row:?}",
-                listed.get(*name)
-            )));
+            let listed = listed.get(*name);
+            different.push(format!(
+                "{container} lists {name} as {listed:?}, the object is {row:?}"
+            ));
         }
     }
-    Ok(None)
+    Ok(different)
 }
 
 /// Deletes everything; the containers must become empty and go too.

@@ -12,14 +12,29 @@ use crate::wire::Account;
 pub(crate) struct Counts {
     pub(crate) acknowledged: u64,
     pub(crate) cut_off: u64,
+    /// While disks fail a store may refuse (5xx): the write may have happened or not. None where it
+    /// may not.
+    pub(crate) refused: Option<u64>,
     /// What no store may answer.
     pub(crate) wrong: Vec<String>,
 }
 
 impl Counts {
+    /// For a store whose disks fail.
+    pub(crate) fn tolerant() -> Counts {
+        Counts {
+            refused: Some(0),
+            ..Counts::default()
+        }
+    }
+
     pub(crate) fn add(&mut self, other: Counts, wrong: &mut Vec<String>) {
         self.acknowledged += other.acknowledged;
         self.cut_off += other.cut_off;
+        self.refused = match (self.refused, other.refused) {
+            (None, None) => None,
+            (mine, theirs) => Some(mine.unwrap_or(0) + theirs.unwrap_or(0)),
+        };
         wrong.extend(other.wrong);
     }
 }
@@ -101,20 +116,31 @@ pub(crate) fn write(
             counts.acknowledged += 1;
             key.acknowledged(write, &before);
         }
-        (_, status) => counts
-            .wrong
-            .push(format!("{write:?} of {path}: {status}; it was {before:?}")),
+        // Where most of those asked had not heard of it, which have its tombstone now.
+        (Write::Delete, 404) if counts.refused.is_some() => {
+            counts.acknowledged += 1;
+            key.acknowledged(write, &before);
+        }
+        (_, status) => match &mut counts.refused {
+            Some(refused) if status >= 500 => *refused += 1,
+            Some(refused) if status == 404 && matches!(write, Write::Post { .. }) => *refused += 1,
+            _ => counts
+                .wrong
+                .push(format!("{write:?} of {path}: {status}; it was {before:?}")),
+        },
     }
     true
 }
 
-fn read(account: &mut Account, key: &Key, counts: &mut Counts) -> bool {
+/// False when the connection broke. Anything but a whole version, or none, is wrong.
+pub(crate) fn read(account: &mut Account, key: &Key, counts: &mut Counts) -> bool {
     let path = key.path();
     let Ok(response) = account.call("GET", &path, "", &[], b"") else {
         return false;
     };
     let whole = match response.status {
         200 => version_of(&path, &response.body).is_some(),
+        500.. if counts.refused.is_some() => true,
         status => status == 404,
     };
     if !whole {

@@ -1,0 +1,177 @@
+//! A store on disks that fail as a test says: each is a file system over a loop device over a file
+//! that this program serves, with a cache that a power cut empties, and with reads, writes and
+//! flushes that fail where and when they are told to. Each case does to some or all of them what
+//! broke a store before, and then asks for everything that was acknowledged.
+//!
+//! Counted as lost or wrong: an object or a row that is not in a state it may be in, and any answer
+//! that looks whole and is not. A store may refuse (5xx) what its disks do not take, unless the case
+//! is about just that.
+
+mod cases;
+mod disk;
+mod fuse;
+mod layout;
+mod medium;
+mod rig;
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use crate::report::Report;
+use crate::workspace;
+pub(crate) use cases::Case;
+pub(crate) use disk::FileSystem;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// What happens; everything where none is named
+    #[arg(value_enum)]
+    pub(crate) cases: Vec<Case>,
+    /// On which file systems; all where none is named
+    #[arg(long = "fs", value_enum)]
+    pub(crate) file_systems: Vec<FileSystem>,
+    /// How often each case is done, each time with a new store and another seed
+    #[arg(long, default_value_t = 2)]
+    pub(crate) rounds: u64,
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Say of each round what was lost, all of it
+    #[arg(long)]
+    pub(crate) verbose: bool,
+    /// Keep the stores' confs and logs for a look
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+impl Options {
+    /// What fits in a few minutes.
+    pub(crate) fn short() -> Self {
+        Options {
+            cases: vec![Case::Mixture, Case::Unread],
+            file_systems: vec![FileSystem::Ext4],
+            rounds: 2,
+            seed: 1,
+            verbose: false,
+            keep: false,
+        }
+    }
+}
+
+/// Of one round.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    pub(crate) acknowledged: u64,
+    pub(crate) refused: u64,
+    /// Requests that disks failed.
+    pub(crate) faults: u64,
+    /// What was acknowledged and is not there, or was answered and is not so.
+    pub(crate) lost: Vec<String>,
+}
+
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let mut report = Report::default();
+    let Some(_lock) = lock()? else {
+        bail!("another run of this command is under way in this workspace");
+    };
+    disk::sweep();
+    sweep_when_interrupted()?;
+    let (mut cases, mut file_systems) = (options.cases.clone(), options.file_systems.clone());
+    if cases.is_empty() {
+        cases = Case::all();
+    }
+    if file_systems.is_empty() {
+        file_systems = vec![FileSystem::Ext4, FileSystem::Ext4NoJournal, FileSystem::Xfs];
+    }
+    let binary = std::fs::canonicalize(workspace::build_cairn()?)?;
+    for file_system in file_systems {
+        if let Some(why) = disk::missing(file_system) {
+            report.skip(&format!("faults on {}", file_system.name()), &why);
+            continue;
+        }
+        for case in &cases {
+            let name = format!("{} on {}", case.words(), file_system.name());
+            report.tell(&name, || rounds(*case, file_system, &binary, options));
+        }
+    }
+    Ok(report)
+}
+
+/// All rounds of a case: its numbers, an error when anything was lost.
+fn rounds(
+    case: Case,
+    file_system: FileSystem,
+    binary: &PathBuf,
+    options: &Options,
+) -> Result<String> {
+    let mut total = Outcome::default();
+    let mut failed = Vec::new();
+    for round in 1..=options.rounds {
+        let seed = options.seed.wrapping_mul(1000) + round;
+        let ground = cases::Ground {
+            binary,
+            file_system,
+            seed,
+            keep: options.keep,
+        };
+        let outcome = case
+            .round(&ground)
+            .with_context(|| format!("round {round}"))?;
+        if options.verbose {
+            println!(
+                "        round {round}: {} acknowledged, {} refused, {} requests failed by disks, \
+                 {} lost or wrong",
+                outcome.acknowledged,
+                outcome.refused,
+                outcome.faults,
+                outcome.lost.len()
+            );
+            outcome.lost.iter().for_each(|l| println!("          {l}"));
+        }
+        total.acknowledged += outcome.acknowledged;
+        total.refused += outcome.refused;
+        total.faults += outcome.faults;
+        if !outcome.lost.is_empty() {
+            failed.push(round);
+        }
+        total.lost.extend(outcome.lost);
+    }
+    let words = format!(
+        "{} rounds, {} acknowledged, {} refused, {} requests failed by disks, {} lost or wrong",
+        options.rounds,
+        total.acknowledged,
+        total.refused,
+        total.faults,
+        total.lost.len()
+    );
+    if total.lost.is_empty() {
+        return Ok(words);
+    }
+    total.lost.truncate(5);
+    bail!(
+        "{words} in rounds {failed:?}:\n  {}",
+        total.lost.join("\n  ")
+    );
+}
+
+/// Held while a run lasts: another one would sweep its disks away.
+fn lock() -> Result<Option<File>> {
+    let path = workspace::results("faults")?.join("lock");
+    let file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
+    let operation = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    Ok(rustix::fs::flock(&file, operation).is_ok().then_some(file))
+}
+
+/// On Ctrl-C or SIGTERM nothing stays mounted.
+fn sweep_when_interrupted() -> Result<()> {
+    let wait = || {
+        if workspace::wait_for_end().is_ok() {
+            disk::sweep();
+            std::process::exit(130);
+        }
+    };
+    std::thread::Builder::new().spawn(wait)?;
+    Ok(())
+}

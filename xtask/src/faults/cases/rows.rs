@@ -1,0 +1,45 @@
+//! Writes to container databases fail for 0.7 seconds, on all their disks at once, so that every
+//! replica of a row meets the same error; objects are on other disks, which are well, and go on to
+//! be acknowledged. After a power cut all of them must be listed.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::super::Outcome;
+use super::super::medium::Op;
+use super::super::rig::{self, Mix, ROWS};
+use super::{Ground, outcome};
+
+const LASTS: Duration = Duration::from_millis(700);
+
+pub(super) fn round(ground: &Ground<'_>, exclusive: bool) -> Result<Outcome> {
+    let mut rig = ground.shaped(|shape| (shape.exclusive, shape.apart) = (exclusive, true))?;
+    // Rows that come one by one and rows that come together are written in two ways.
+    let (containers, pace) = match ground.seed % 2 {
+        0 => (2, Duration::ZERO),
+        _ => (8, Duration::from_millis(120)),
+    };
+    let mut keys = rig::keys(8, 96, containers);
+    rig.make_containers(&keys)?;
+    let account = rig.account()?;
+    let seed = rig.random.next();
+    // How long after the error rows still come before the power goes.
+    let after = Duration::from_millis(2000 + rig.random.below(5000));
+    let kept_of_thousand = *rig.random.pick(&[0, 0, 0, 500]);
+    let mix = Mix { pace, ..ROWS };
+    let counts = rig::load(&account, &mut keys, mix, seed, || {
+        std::thread::sleep(Duration::from_millis(1500));
+        for disk in rig.of_containers() {
+            disk.fail(Op::Write, disk.data());
+        }
+        std::thread::sleep(LASTS);
+        rig.heal();
+        std::thread::sleep(after);
+        rig.cut_power();
+        Ok(())
+    })?;
+    rig.start_anew(kept_of_thousand)?;
+    let lost = rig.lost(&keys)?;
+    Ok(outcome(&rig, counts, lost))
+}

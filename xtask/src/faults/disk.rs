@@ -1,0 +1,228 @@
+//! A disk of the store: a medium, a loop device over it, a file system on that, mounted where the
+//! store looks for the device. All of it goes when dropped, and [`sweep`] takes away what a run
+//! that was killed has left.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use fuser::BackgroundSession;
+
+use super::fuse;
+use super::layout;
+use super::medium::{Fault, Medium, Op};
+use crate::workspace::{run_quiet, target};
+
+/// The prefix of the folders that runs make; nothing else is swept.
+pub(super) const PREFIX: &str = "faults";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FileSystem {
+    Ext4,
+    Ext4NoJournal,
+    Xfs,
+}
+
+impl FileSystem {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "ext4",
+            FileSystem::Ext4NoJournal => "ext4 without journal",
+            FileSystem::Xfs => "xfs",
+        }
+    }
+
+    fn kind(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 | FileSystem::Ext4NoJournal => "ext4",
+            FileSystem::Xfs => "xfs",
+        }
+    }
+
+    /// Makes it on the file, with nothing left to be initialised later.
+    fn make(self, on: &Path) -> Result<()> {
+        let mut command = Command::new(format!("mkfs.{}", self.kind()));
+        let now = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
+        let ext4 = ["-q", "-F", "-b", "4096", "-i", "8192", "-E", now];
+        match self {
+            FileSystem::Ext4 => command.args(ext4),
+            FileSystem::Ext4NoJournal => command.args(ext4).args(["-O", "^has_journal"]),
+            FileSystem::Xfs => command.args(["-q", "-f", "-K"]),
+        };
+        run_quiet(command.arg(on)).map(|_| ())
+    }
+}
+
+pub(super) struct Disk {
+    pub(super) file_system: FileSystem,
+    pub(super) medium: Arc<Medium>,
+    /// What files and folders are in; neither the journal nor tables.
+    data: Vec<Range<u64>>,
+    pub(super) mount_point: PathBuf,
+    served_at: PathBuf,
+    loop_device: Option<String>,
+    session: Option<BackgroundSession>,
+}
+
+impl Disk {
+    /// A new one with an empty file system, mounted at `mount_point`; its parts in `dir`.
+    pub(super) fn create(
+        dir: &Path,
+        mount_point: &Path,
+        file_system: FileSystem,
+        size: u64,
+        seed: u64,
+    ) -> Result<Disk> {
+        let served_at = dir.join("served");
+        std::fs::create_dir_all(&served_at)?;
+        let medium = dir.join("medium");
+        File::create(&medium)?.set_len(size)?;
+        file_system.make(&medium)?;
+        let data = layout::data(file_system, &medium, size)?;
+        let medium = Arc::new(Medium::open(&medium, seed)?);
+        let session = fuse::mount(medium.clone(), &served_at, "cairn-faults")
+            .with_context(|| format!("mounting {}", served_at.display()))?;
+        let mut disk = Disk {
+            file_system,
+            medium,
+            data,
+            mount_point: mount_point.to_owned(),
+            served_at,
+            loop_device: None,
+            session: Some(session),
+        };
+        disk.attach()?;
+        Ok(disk)
+    }
+
+    fn attach(&mut self) -> Result<()> {
+        let mut command = Command::new("losetup");
+        command.args(["--find", "--show", "--direct-io=on"]);
+        let device = run_quiet(command.arg(self.served_at.join(fuse::NAME)))?;
+        let device = device.trim().to_owned();
+        self.loop_device = Some(device.clone());
+        if self.file_system == FileSystem::Ext4NoJournal {
+            // What a server's start does; 1 says that something was put right.
+            let checked = Command::new("e2fsck").args(["-y", &device]).output()?;
+            anyhow::ensure!(
+                checked.status.code().is_some_and(|code| code < 4),
+                "e2fsck {device}: {}",
+                String::from_utf8_lossy(&checked.stdout)
+            );
+        }
+        let mut command = Command::new("mount");
+        command.args(["-t", self.file_system.kind(), "-o", "noatime"]);
+        run_quiet(command.arg(&device).arg(&self.mount_point))?;
+        Ok(())
+    }
+
+    fn detach(&mut self) {
+        if let Some(device) = self.loop_device.take() {
+            unmount(&self.mount_point);
+            let _ = Command::new("losetup").args(["-d", &device]).output();
+        }
+    }
+
+    /// The power comes back after [`Medium::power_off`]: of what was not flushed,
+    /// `kept_of_thousand` blocks are there. The caller has ended whoever used the disk.
+    pub(super) fn power_on(&mut self, kept_of_thousand: u64) -> Result<()> {
+        self.detach();
+        self.medium.power_on(kept_of_thousand)?;
+        self.attach()
+    }
+
+    /// All of the disk that is files and folders.
+    pub(super) fn data(&self) -> Vec<Range<u64>> {
+        self.data.clone()
+    }
+
+    /// Where the bytes of these files are, as far as they have a place.
+    pub(super) fn places(&self, files: &[PathBuf]) -> Vec<Range<u64>> {
+        files.iter().flat_map(|f| layout::places(f)).collect()
+    }
+
+    pub(super) fn fail(&self, op: Op, ranges: Vec<Range<u64>>) {
+        self.medium.fail(Fault::of(op, ranges));
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Nothing of it is needed any more, so nothing waits for its writes.
+        self.medium.power_off();
+        self.detach();
+        self.session.take();
+        unmount(&self.served_at);
+    }
+}
+
+/// At once where nobody uses it; else out of sight now, and gone with its last user.
+fn unmount(at: &Path) {
+    for _ in 0..20 {
+        match Command::new("umount").arg(at).output() {
+            Ok(output) if output.status.success() => return,
+            Ok(output) if !String::from_utf8_lossy(&output.stderr).contains("busy") => return,
+            _ => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+    let _ = Command::new("umount").arg("--lazy").arg(at).output();
+}
+
+/// Takes away mounts, loop devices and folders that earlier runs of this command left: those below
+/// `target/xtask/faults-…` only.
+pub(super) fn sweep() {
+    let ours = target().join("xtask").join(format!("{PREFIX}-"));
+    let Some(ours) = ours.to_str() else { return };
+    let table = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let mounts: Vec<(&str, &str)> = table
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            let at = words.nth(1)?;
+            Some((words.next()?, at))
+        })
+        .filter(|(_, at)| at.starts_with(ours))
+        .collect();
+    let unmount_all = |is_fuse: bool| {
+        for (_, at) in mounts
+            .iter()
+            .filter(|(k, _)| k.starts_with("fuse") == is_fuse)
+        {
+            let _ = Command::new("umount").args(["--lazy", at]).output();
+        }
+    };
+    unmount_all(false);
+    let mut list = Command::new("losetup");
+    list.args(["--list", "--noheadings", "--output", "NAME,BACK-FILE"]);
+    for line in run_quiet(&mut list).unwrap_or_default().lines() {
+        if let Some((device, file)) = line.split_once(char::is_whitespace)
+            && file.trim().starts_with(ours)
+        {
+            let _ = Command::new("losetup").args(["-d", device]).output();
+        }
+    }
+    unmount_all(true);
+}
+
+/// Why there can be no such disks here.
+pub(super) fn missing(file_system: FileSystem) -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("needs root".to_owned());
+    }
+    for device in ["/dev/fuse", "/dev/loop-control"] {
+        if let Err(error) = File::options().read(true).write(true).open(device) {
+            return Some(format!("{device}: {error}"));
+        }
+    }
+    let (program, package) = match file_system {
+        FileSystem::Xfs => ("mkfs.xfs", "xfsprogs"),
+        _ => ("mkfs.ext4", "e2fsprogs"),
+    };
+    let has = crate::workspace::install(program, package);
+    (!has).then(|| format!("no {program} here, and {package} is not to be had"))
+}

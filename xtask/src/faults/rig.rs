@@ -1,0 +1,279 @@
+//! A store whose four devices are disks that fail as a test says, and what is done with all of it:
+//! load, power cuts, a look at everything that was acknowledged.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tempfile::TempDir;
+
+use super::disk::{Disk, FileSystem, PREFIX};
+use crate::cairn::{Cairn, Spread};
+use crate::model::keys::{Key, State, Write, next_version};
+use crate::model::{check, load};
+use crate::random::Random;
+use crate::wire::Account;
+use crate::workspace;
+
+const DISKS: usize = 4;
+/// XFS has no less than 300 MB.
+const SIZE: u64 = 400 << 20;
+
+/// How a store is made.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) file_system: FileSystem,
+    /// Databases are the server's alone, as `cairn up` has them.
+    pub(super) exclusive: bool,
+    /// Container databases are on disks of their own, as in many clusters.
+    pub(super) apart: bool,
+    /// The first policy is erasure-coded, 2 + 1.
+    pub(super) coded: bool,
+}
+
+/// Fields in the order in which they go: who uses the disks before them.
+pub(super) struct Rig {
+    pub(super) store: Cairn,
+    /// Those of containers last, where they have their own.
+    pub(super) disks: Vec<Disk>,
+    pub(super) random: Random,
+    _dir: TempDir,
+}
+
+impl Rig {
+    pub(super) fn new(
+        binary: &std::path::Path,
+        shape: Shape,
+        seed: u64,
+        keep: bool,
+    ) -> Result<Rig> {
+        let mut dir = workspace::scratch(PREFIX)?;
+        dir.disable_cleanup(keep);
+        let store = Cairn::create(binary, &dir.path().join("data"), None)?;
+        if !shape.exclusive {
+            for role in ["account", "container"] {
+                store.set(role, "DEFAULT", "exclusive_databases", "no")?;
+            }
+        }
+        if shape.coded {
+            store.add_policy(true)?;
+        }
+        let mut random = Random::new(seed);
+        let mut mount_points = store.devices()?;
+        ensure!(
+            mount_points.len() == DISKS,
+            "{} devices",
+            mount_points.len()
+        );
+        if shape.apart {
+            let root = dir.path().join("data/containers");
+            let devices = root.to_str().context("a path that is not UTF-8")?;
+            store.set("container", "DEFAULT", "devices", devices)?;
+            // Rows that were refused are sent again soon.
+            store.set("object", "object-updater", "interval", "1")?;
+            for name in mount_points.clone().iter().filter_map(|m| m.file_name()) {
+                mount_points.push(root.join(name));
+            }
+        }
+        let mut disks = Vec::new();
+        for (number, mount_point) in mount_points.iter().enumerate() {
+            std::fs::create_dir_all(mount_point)?;
+            let parts = dir.path().join("disks").join(number.to_string());
+            let file_system = shape.file_system;
+            let disk = Disk::create(&parts, mount_point, file_system, SIZE, random.next())?;
+            disks.push(disk);
+        }
+        let mut rig = Rig {
+            store,
+            disks,
+            random,
+            _dir: dir,
+        };
+        rig.store.start(Spread::OneProcess)?;
+        Ok(rig)
+    }
+
+    pub(super) fn account(&self) -> Result<Account> {
+        Account::login(self.store.port())
+    }
+
+    /// The containers of these keys.
+    pub(super) fn make_containers(&self, keys: &[Vec<Key>]) -> Result<()> {
+        let mut account = self.account()?;
+        let mut paths: Vec<&str> = keys.iter().flatten().map(|k| &*k.container).collect();
+        paths.sort_unstable();
+        paths.dedup();
+        for path in paths {
+            account.must("PUT", path, "", &[], b"")?;
+        }
+        Ok(())
+    }
+
+    /// The store ends where it is, and all disks lose their power.
+    pub(super) fn cut_power(&mut self) {
+        self.store.kill();
+        for disk in &self.disks {
+            disk.medium.power_off();
+        }
+    }
+
+    /// Power is back: of what was not flushed, `kept_of_thousand` blocks of a thousand had reached
+    /// the medium by themselves. Everything starts anew.
+    pub(super) fn start_anew(&mut self, kept_of_thousand: u64) -> Result<()> {
+        for disk in &mut self.disks {
+            disk.power_on(kept_of_thousand)?;
+        }
+        self.store.start(Spread::OneProcess)
+    }
+
+    /// All that is written is on the disks, and nothing of it in memory.
+    pub(super) fn read_anew(&mut self) -> Result<()> {
+        self.store.stop()?;
+        self.start_anew(1000)
+    }
+
+    /// The disks with container databases.
+    pub(super) fn of_containers(&self) -> &[Disk] {
+        &self.disks[self.disks.len() - DISKS..]
+    }
+
+    pub(super) fn heal(&self) {
+        self.disks.iter().for_each(|disk| disk.medium.heal());
+    }
+
+    /// Files below the devices whose path says yes.
+    pub(super) fn files(&self, of: usize, chosen: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        let mut folders = vec![self.disks[of].mount_point.clone()];
+        while let Some(folder) = folders.pop() {
+            let Ok(entries) = std::fs::read_dir(&folder) else {
+                continue;
+            };
+            for path in entries.flatten().map(|entry| entry.path()) {
+                if path.is_dir() {
+                    folders.push(path);
+                } else if path.to_str().is_some_and(&chosen) {
+                    found.push(path);
+                }
+            }
+        }
+        found
+    }
+
+    /// What everything that was acknowledged has become, in words: nothing when all of it is there.
+    pub(super) fn lost(&self, keys: &[Vec<Key>]) -> Result<Vec<String>> {
+        check::all(&mut self.account()?, keys)
+    }
+}
+
+/// Workers' keys over containers.
+pub(super) fn keys(workers: usize, of_each: usize, containers: usize) -> Vec<Vec<Key>> {
+    let key = |w: usize, k: usize| {
+        let container = format!("/faults-{}", k % containers);
+        Key::new(&container, format!("w{w}/k{k:03}"))
+    };
+    let of_worker = |w| (0..of_each).map(|k| key(w, k)).collect();
+    (0..workers).map(of_worker).collect()
+}
+
+/// What the workers do.
+#[derive(Clone, Copy)]
+pub(super) struct Mix<'a> {
+    pub(super) sizes: &'a [usize],
+    /// Of ten requests.
+    pub(super) gets: u64,
+    pub(super) deletes: u64,
+    pub(super) posts: u64,
+    /// A worker waits so long after each.
+    pub(super) pace: Duration,
+}
+
+/// Small and large, written and read.
+pub(super) const MIXED: Mix<'_> = Mix {
+    sizes: &[0, 100, 4096, 16_384, 65_537, 300_000, 1 << 20],
+    gets: 2,
+    deletes: 1,
+    posts: 1,
+    pace: Duration::ZERO,
+};
+
+/// Rows, of objects of next to nothing.
+pub(super) const ROWS: Mix<'_> = Mix {
+    sizes: &[100],
+    gets: 0,
+    deletes: 1,
+    posts: 0,
+    pace: Duration::ZERO,
+};
+
+/// The load on all keys while `during` lasts.
+pub(super) fn load(
+    account: &Account,
+    keys: &mut [Vec<Key>],
+    mix: Mix<'_>,
+    seed: u64,
+    during: impl FnOnce() -> Result<()>,
+) -> Result<load::Counts> {
+    let stop = AtomicBool::new(false);
+    let mut total = load::Counts::tolerant();
+    let mut wrong = Vec::new();
+    let done = std::thread::scope(|scope| {
+        let workers: Vec<_> = keys
+            .iter_mut()
+            .enumerate()
+            .map(|(w, keys)| {
+                let (account, stop) = (account.another(), &stop);
+                let random = Random::new(seed ^ (w as u64) << 32);
+                scope.spawn(move || worker(account, keys, mix, random, stop))
+            })
+            .collect();
+        let done = during();
+        stop.store(true, Ordering::Relaxed);
+        for worker in workers {
+            match worker.join() {
+                Ok(counts) => total.add(counts, &mut wrong),
+                Err(_) => wrong.push("a worker panicked".to_owned()),
+            }
+        }
+        done
+    });
+    total.wrong = wrong;
+    done.map(|()| total)
+}
+
+fn worker(
+    mut account: Account,
+    keys: &mut [Key],
+    mix: Mix<'_>,
+    mut random: Random,
+    stop: &AtomicBool,
+) -> load::Counts {
+    let mut counts = load::Counts::tolerant();
+    while !stop.load(Ordering::Relaxed) {
+        let index = random.below(keys.len() as u64) as usize;
+        let key = &mut keys[index];
+        let is_there = key.settled().is_some_and(|s| s != State::Absent);
+        let choice = random.below(10);
+        let connected = if choice < mix.gets {
+            load::read(&mut account, key, &mut counts)
+        } else {
+            let (write, size) = if choice < mix.gets + mix.deletes {
+                (Write::Delete, 0)
+            } else if choice < mix.gets + mix.deletes + mix.posts && is_there {
+                let number = next_version();
+                (Write::Post { number }, 0)
+            } else {
+                let version = next_version();
+                (Write::Put { version }, *random.pick(mix.sizes))
+            };
+            load::write(&mut account, key, write, size, &mut counts)
+        };
+        std::thread::sleep(mix.pace);
+        if !connected {
+            // A body that was broken off, or the store is gone.
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+    counts
+}
