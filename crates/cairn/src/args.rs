@@ -183,6 +183,7 @@ impl From<LogArguments> for LogOptions {
             format,
             level: arguments.log_level,
             syslog: None,
+            access_syslog: None,
         }
     }
 }

@@ -17,6 +17,9 @@ use tracing_subscriber::registry::LookupSpan;
 use crate::settings::LogLevel;
 use crate::syslog::{Syslog, SyslogOptions};
 
+/// The target of access lines, one for each request.
+pub(crate) const ACCESS: &str = "access";
+
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum LogFormat {
@@ -33,6 +36,8 @@ pub struct LogOptions {
     pub level: Option<String>,
     /// To syslog instead of standard error.
     pub syslog: Option<SyslogOptions>,
+    /// Where syslog takes the access log. `None`: with all the rest.
+    pub access_syslog: Option<SyslogOptions>,
 }
 
 /// Starts the log of this process; a second call changes nothing.
@@ -40,11 +45,13 @@ pub fn start(options: &LogOptions, from_conf: LogLevel) -> Result<()> {
     let filter = filter(options, std::env::var("RUST_LOG").ok(), from_conf)?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter);
     if let Some(syslog) = &options.syslog {
+        let access = options.access_syslog.as_ref().unwrap_or(syslog);
         let _ = builder
-            .with_writer(Syslog::new(syslog.clone()))
+            .with_writer(Syslog::new(syslog.clone(), access.clone()))
             .with_ansi(false)
             .without_time()
             .log_internal_errors(false)
+            .map_event_format(SyslogLines)
             .try_init();
         return Ok(());
     }
@@ -78,7 +85,7 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let metadata = event.metadata();
-        if metadata.target() != "access" || writer.has_ansi_escapes() {
+        if metadata.target() != ACCESS || writer.has_ansi_escapes() {
             return self.0.format_event(context, writer, event);
         }
         SystemTime.format_time(&mut writer)?;
@@ -87,6 +94,30 @@ where
         event.record(&mut line);
         line.1?;
         writer.write_char('\n')
+    }
+}
+
+/// Lines for syslog. One of the access log is the request's line and nothing else, as programs
+/// that read Swift's logs expect it.
+struct SyslogLines(Format<Full, ()>);
+
+impl<S, N> FormatEvent<S, N> for SyslogLines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        if event.metadata().target() != ACCESS {
+            return self.0.format_event(context, writer, event);
+        }
+        let mut line = AccessLine(writer.by_ref(), Ok(()));
+        event.record(&mut line);
+        line.1
     }
 }
 

@@ -141,6 +141,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "ionice_class",
     "ionice_priority",
     "log_custom_handlers",
+    "log_format",
     "log_max_line_length",
     "log_statsd_host",
     "namespace_cache_tokens_per_session",

@@ -13,6 +13,7 @@ use cairn_http::metrics::Background;
 use cairn_http::{Clock, Handler};
 use cairn_peer::{Backends, Rings};
 use cairn_proxy::{Proxy, ProxySettings};
+use cairn_servers::AccessLog;
 use cairn_servers::account::AccountServer;
 use cairn_servers::container::ContainerServer;
 use cairn_servers::object::ObjectServer;
@@ -239,6 +240,10 @@ impl Maker {
                 let app = match conf.app.bool_or("replication_server", true) {
                     true => app,
                     false => ForClients::around(app),
+                };
+                let app = match conf.app.bool_or("log_requests", true) {
+                    true => AccessLog::around(app, self.clock.clone()),
+                    false => app,
                 };
                 let env = pipeline::filter_env(&cluster, None, self.clock.clone());
                 pipeline::build(conf, app, &env)

@@ -113,12 +113,18 @@ fn load(called: &Called) -> Result<Server> {
 }
 
 fn log_options(called: &Called, conf: &ServerConf) -> Result<LogOptions> {
-    let syslog = match called.verbose {
-        true => None,
-        false => Some(SyslogOptions::read(&conf.app, called.role.server_name())?),
-    };
+    if called.verbose {
+        return Ok(LogOptions::default());
+    }
+    let program = called.role.server_name();
+    let logging = conf
+        .filters
+        .iter()
+        .find(|f| f.entry_point == "proxy_logging");
+    let access = logging.map(|filter| SyslogOptions::read_access(&filter.section, program));
     Ok(LogOptions {
-        syslog,
+        syslog: Some(SyslogOptions::read(&conf.app, program)?),
+        access_syslog: access.transpose()?,
         ..LogOptions::default()
     })
 }

@@ -13,6 +13,8 @@ use cairn_formats::ini::Section;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::logging::ACCESS;
+
 /// Facilities by the names that `log_facility` has for them, and their numbers.
 const FACILITIES: [(&str, u8); 20] = [
     ("LOG_KERN", 0),
@@ -57,29 +59,47 @@ impl SyslogOptions {
     /// `log_address` (/dev/log), `log_udp_host`, `log_udp_port` (514), `log_facility`
     /// (LOG_LOCAL0) and `log_name` (the program's) of a section.
     pub fn read(section: &Section, program: &str) -> Result<SyslogOptions> {
-        let wanted = section.str_or("log_facility", "LOG_LOCAL0").trim();
+        SyslogOptions::read_prefixed(section, "", program)
+    }
+
+    /// The access log's: `access_log_address` and so on, each in place of `log_address` and so on.
+    pub fn read_access(section: &Section, program: &str) -> Result<SyslogOptions> {
+        SyslogOptions::read_prefixed(section, "access_", program)
+    }
+
+    fn read_prefixed(section: &Section, prefix: &str, program: &str) -> Result<SyslogOptions> {
+        // The option that is there: the prefixed one before the plain one.
+        let option = |plain: &str| {
+            let own = format!("{prefix}{plain}");
+            match section.get(&own) {
+                Some(_) => own,
+                None => plain.to_owned(),
+            }
+        };
+        let named = option("log_facility");
+        let wanted = section.str_or(&named, "LOG_LOCAL0").trim();
         let facility = FACILITIES.iter().find(|(name, _)| *name == wanted);
         let Some((_, facility)) = facility else {
-            return Err(section
-                .bad("log_facility", "expected such as LOG_LOCAL2")
-                .into());
+            return Err(section.bad(&named, "expected such as LOG_LOCAL2").into());
         };
-        let host = section.str_or("log_udp_host", "").trim();
+        let host_option = option("log_udp_host");
+        let host = section.str_or(&host_option, "").trim();
         let address = if host.is_empty() {
-            Address::Local(section.str_or("log_address", "/dev/log").into())
+            Address::Local(section.str_or(&option("log_address"), "/dev/log").into())
         } else {
-            let port = u16::try_from(section.u64_or("log_udp_port", 514)?)
-                .map_err(|_| section.bad("log_udp_port", "expected 1 to 65535"))?;
+            let port_option = option("log_udp_port");
+            let port = u16::try_from(section.u64_or(&port_option, 514)?)
+                .map_err(|_| section.bad(&port_option, "expected 1 to 65535"))?;
             let found = (host, port)
                 .to_socket_addrs()
                 .ok()
                 .and_then(|mut all| all.next());
-            Address::Udp(found.ok_or_else(|| section.bad("log_udp_host", "no such host"))?)
+            Address::Udp(found.ok_or_else(|| section.bad(&host_option, "no such host"))?)
         };
         Ok(SyslogOptions {
             address,
             facility: *facility,
-            name: section.str_or("log_name", program).to_owned(),
+            name: section.str_or(&option("log_name"), program).to_owned(),
         })
     }
 }
@@ -119,16 +139,31 @@ impl Socket {
     }
 }
 
-/// The log's writer.
-#[derive(Clone)]
+/// The log's writer: access lines go one way, all else the other.
 pub(crate) struct Syslog {
+    all: Sender,
+    access: Sender,
+}
+
+impl Syslog {
+    pub(crate) fn new(all: SyslogOptions, access: SyslogOptions) -> Syslog {
+        Syslog {
+            all: Sender::new(all),
+            access: Sender::new(access),
+        }
+    }
+}
+
+/// One way to a syslog daemon.
+#[derive(Clone)]
+struct Sender {
     options: Arc<SyslogOptions>,
     socket: Arc<Mutex<Option<Socket>>>,
 }
 
-impl Syslog {
-    pub(crate) fn new(options: SyslogOptions) -> Syslog {
-        Syslog {
+impl Sender {
+    fn new(options: SyslogOptions) -> Sender {
+        Sender {
             options: Arc::new(options),
             socket: Arc::default(),
         }
@@ -156,13 +191,13 @@ impl Syslog {
 
 /// Takes one event.
 pub(crate) struct Message {
-    syslog: Syslog,
+    sender: Sender,
     severity: u8,
 }
 
 impl io::Write for Message {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        self.syslog.send(self.severity, text);
+        self.sender.send(self.severity, text);
         Ok(text.len())
     }
 
@@ -176,7 +211,7 @@ impl<'a> MakeWriter<'a> for Syslog {
 
     fn make_writer(&'a self) -> Message {
         Message {
-            syslog: self.clone(),
+            sender: self.all.clone(),
             severity: 6,
         }
     }
@@ -188,9 +223,13 @@ impl<'a> MakeWriter<'a> for Syslog {
             Level::INFO => 6,
             _ => 7,
         };
+        let sender = match meta.target() {
+            ACCESS => &self.access,
+            _ => &self.all,
+        };
         Message {
+            sender: sender.clone(),
             severity,
-            ..self.make_writer()
         }
     }
 }
@@ -212,7 +251,8 @@ mod tests {
             ("log_facility", "LOG_LOCAL2"),
         ];
         let section = Section::from_pairs("DEFAULT", &pairs);
-        let syslog = Syslog::new(SyslogOptions::read(&section, "object-server").unwrap());
+        let options = SyslogOptions::read(&section, "object-server").unwrap();
+        let syslog = Syslog::new(options.clone(), options);
         syslog.make_writer().write_all(b"two words\n").unwrap();
         let mut buffer = [0; 100];
         let length = here.recv(&mut buffer).unwrap();
@@ -225,6 +265,24 @@ mod tests {
         syslog.make_writer().write_all(b"again\n").unwrap();
         let length = here.recv(&mut buffer).unwrap();
         assert_eq!(&buffer[..length], b"<150>object-server: again");
+    }
+
+    #[test]
+    fn the_access_log_has_options_of_its_own() {
+        let pairs = [
+            ("log_name", "swift"),
+            ("log_facility", "LOG_LOCAL2"),
+            ("access_log_name", "access"),
+            ("access_log_facility", "LOG_LOCAL5"),
+        ];
+        let section = Section::from_pairs("filter:proxy-logging", &pairs);
+        let access = SyslogOptions::read_access(&section, "proxy-server").unwrap();
+        assert_eq!((access.name.as_str(), access.facility), ("access", 21));
+        let all = SyslogOptions::read(&section, "proxy-server").unwrap();
+        assert_eq!((all.name.as_str(), all.facility), ("swift", 18));
+        let plain = Section::from_pairs("filter:proxy-logging", &pairs[..2]);
+        let access = SyslogOptions::read_access(&plain, "proxy-server").unwrap();
+        assert_eq!(access, all);
     }
 
     #[test]

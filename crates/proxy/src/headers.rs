@@ -1,9 +1,11 @@
 //! Which headers go to a backend, and which of a backend's go to the client.
 
-use cairn_http::params;
+use std::sync::OnceLock;
+
+use cairn_http::{params, respond};
 use cairn_types::metadata::{is_sys_or_user_meta, is_user_meta};
 use cairn_types::{ServerKind, Timestamp};
-use http::header::{ETAG, HeaderName, HeaderValue, REFERER, USER_AGENT};
+use http::header::{ETAG, HOST, HeaderName, HeaderValue, REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderMap as Headers};
 
 use crate::request::Incoming;
@@ -38,13 +40,23 @@ pub(crate) fn base(incoming: &Incoming) -> HeaderMap {
     }
     insert(&mut headers, "x-timestamp", &incoming.timestamp.internal());
     insert(&mut headers, "x-trans-id", &incoming.context.trans_id);
-    headers.insert(USER_AGENT, HeaderValue::from_static("proxy-server"));
+    headers.insert(USER_AGENT, user_agent());
     let target = without_signature(&incoming.parts.uri);
-    let referer = [incoming.method().as_str(), " ", target].concat();
+    let host = respond::header(incoming.headers(), HOST.as_str()).unwrap_or_default();
+    let scheme = incoming.context.scheme();
+    let referer = [incoming.method().as_str(), " ", scheme, "://", host, target].concat();
     if let Ok(value) = HeaderValue::from_str(&referer) {
         headers.insert(REFERER, value);
     }
     headers
+}
+
+/// The name under which backends log the requests of this process.
+fn user_agent() -> HeaderValue {
+    static NAME: OnceLock<HeaderValue> = OnceLock::new();
+    let make = || HeaderValue::from_str(&format!("proxy-server {}", std::process::id()));
+    let unnamed = |_| HeaderValue::from_static("proxy-server");
+    NAME.get_or_init(|| make().unwrap_or_else(unnamed)).clone()
 }
 
 /// Path and query; the path alone where the query is signed. Backends may log what they are told,

@@ -4,7 +4,10 @@
 //! Layer 3: may depend on `types`, `ring`, `formats`, `disk`, `index`, `http` and `peer`; knows
 //! neither proxy nor middleware.
 
+mod access_log;
 pub mod account;
 pub mod container;
 mod index_server;
 pub mod object;
+
+pub use access_log::AccessLog;
