@@ -4,7 +4,7 @@ use cairn_types::{EcType, ErasureScheme};
 use thiserror::Error;
 
 use crate::combine::Combination;
-use crate::fragment::{FragmentError, FragmentHeader, HEADER_LEN, code_of};
+use crate::fragment::{self, FragmentError, FragmentHeader, HEADER_LEN, code_of};
 use crate::matrix::Matrix;
 
 /// Why fragments don't give back what is asked for.
@@ -30,6 +30,8 @@ pub struct Codec {
     ec_type: EcType,
     data: usize,
     parity: usize,
+    /// Fragments are made with a checksum of their payload.
+    has_checksums: bool,
     generator: Matrix,
     parities: Vec<Combination>,
 }
@@ -39,6 +41,7 @@ struct Payloads<'a> {
     by_index: Vec<Option<&'a [u8]>>,
     segment_len: u64,
     payload_len: usize,
+    have_checksums: bool,
 }
 
 impl Codec {
@@ -52,9 +55,18 @@ impl Codec {
             ec_type: scheme.ec_type(),
             data,
             parity,
+            has_checksums: false,
             generator,
             parities,
         }
+    }
+
+    /// From now on fragments are made with the CRC-32 of their payload in their header, in
+    /// liberasurecode's own place for it (`inline_crc32`): each can be checked by itself, part of an
+    /// archive or not. Swift's policies make them without, and read them with and without.
+    pub fn with_checksums(mut self) -> Codec {
+        self.has_checksums = true;
+        self
     }
 
     /// Bytes of a fragment of a segment of `segment_len` bytes, its header included.
@@ -97,6 +109,9 @@ impl Codec {
         for (combination, fragment) in self.parities.iter().zip(parity) {
             combination.append(&sources, fragment);
         }
+        if self.has_checksums {
+            fragments.iter_mut().for_each(|f| fragment::seal(f));
+        }
         fragments
     }
 
@@ -123,7 +138,8 @@ impl Codec {
         Ok(segment)
     }
 
-    /// The fragment `index` from others of its segment.
+    /// The fragment `index` from others of its segment. It gets a checksum only if all of them have
+    /// one: it is no better than what it is made of.
     pub fn reconstruct(&self, fragments: &[&[u8]], index: usize) -> Result<Vec<u8>, CodecError> {
         if index >= self.data + self.parity {
             return Err(CodecError::NoSuchFragment {
@@ -140,6 +156,9 @@ impl Codec {
                 let row = inverse.multiply_row(self.generator.row(index));
                 Combination::new(self.generator.field(), &row).append(&sources, &mut fragment);
             }
+        }
+        if self.has_checksums && payloads.have_checksums {
+            fragment::seal(&mut fragment);
         }
         Ok(fragment)
     }
@@ -178,8 +197,10 @@ impl Codec {
     fn payloads<'a>(&self, fragments: &[&'a [u8]]) -> Result<Payloads<'a>, CodecError> {
         let mut by_index = vec![None; self.data + self.parity];
         let mut lengths = None;
+        let mut have_checksums = true;
         for fragment in fragments {
             let header = self.check(fragment)?;
+            have_checksums &= header.payload_crc32.is_some();
             let payload = header.payload(fragment)?;
             let (segment_len, payload_len) =
                 *lengths.get_or_insert((header.segment_len, payload.len()));
@@ -201,6 +222,7 @@ impl Codec {
                 by_index,
                 segment_len,
                 payload_len,
+                have_checksums,
             }),
             _ => Err(CodecError::TooFew {
                 needed: self.data,
@@ -258,6 +280,32 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_changed_byte_of_a_fragment_with_a_checksum_is_found() {
+        let plain = codec(EcType::IsaLRsVand, 4, 2);
+        let codec = plain.clone().with_checksums();
+        let segment = content(5001);
+        let fragments = codec.encode(&segment);
+        for (fragment, without) in fragments.iter().zip(plain.encode(&segment)) {
+            assert_eq!(fragment[HEADER_LEN..], without[HEADER_LEN..]);
+            assert!(codec.check(fragment).unwrap().payload_crc32.is_some());
+            // Who makes none reads them.
+            assert!(plain.check(fragment).is_ok());
+            for at in [0, 20, 21, 60, HEADER_LEN, 700, fragment.len() - 1] {
+                let mut bad = fragment.clone();
+                bad[at] ^= 1;
+                assert!(codec.check(&bad).is_err(), "byte {at}");
+            }
+        }
+        let given: Vec<&[u8]> = fragments[2..].iter().map(Vec::as_slice).collect();
+        assert_eq!(codec.decode(&given).unwrap(), segment);
+        assert_eq!(codec.reconstruct(&given, 0).unwrap(), fragments[0]);
+        // Made of one that may be wrong: no checksum may vouch for it.
+        let unsure = plain.encode(&segment);
+        let mixed = [&unsure[2][..], given[1], given[2], given[3]];
+        assert_eq!(codec.reconstruct(&mixed, 0).unwrap(), unsure[0]);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! | 4 | 4 | bytes of payload |
 //! | 8 | 4 | bytes that the code itself added to the payload: 0 |
 //! | 12 | 8 | bytes of the segment before it was padded |
-//! | 20 | 1 | kind of the payload's checksum: 1 none, 2 CRC-32, 3 MD5 (never computed) |
+//! | 20 | 1 | kind of the payload's checksum: 1 none (as Swift's policies have it), 2 CRC-32, 3 MD5 (never computed) |
 //! | 21 | 32 | the checksum, its first 4 bytes for a CRC-32 |
 //! | 53 | 1 | 0; set in memory when the checksum was found wrong |
 //! | 54 | 1 | number of the code |
@@ -161,6 +161,17 @@ impl FragmentHeader {
     pub(crate) fn payload_is_whole(&self, payload: &[u8]) -> bool {
         self.payload_crc32
             .is_none_or(|crc| matches_crc32(payload, crc))
+    }
+}
+
+/// Puts the payload's CRC-32 into a fragment's header.
+pub(crate) fn seal(fragment: &mut [u8]) {
+    let Some((bytes, payload)) = fragment.split_first_chunk_mut::<HEADER_LEN>() else {
+        return;
+    };
+    if let Ok(mut header) = FragmentHeader::parse(bytes) {
+        header.payload_crc32 = Some(crc32fast::hash(payload));
+        *bytes = header.to_bytes();
     }
 }
 

@@ -77,6 +77,40 @@ fn compare(ec_type: EcType, data: usize, parity: usize, length: usize) {
     }
 }
 
+/// Fragments with checksums, read there.
+fn checksums_are_read(ec_type: EcType, data: usize, parity: usize, length: usize) {
+    let plain = Codec::new(&ErasureScheme::new(ec_type, data, parity).unwrap());
+    let codec = plain.clone().with_checksums();
+    let segment: Vec<u8> = (0..length).map(|i| (i * i / 7 + i) as u8).collect();
+    let ours = codec.encode(&segment);
+    let given: Vec<usize> = (parity..data + parity).rev().collect();
+    let Some(theirs) = pyeclib(&json!({
+        "ec_type": ec_type.name(), "k": data, "m": parity, "segment": text(&segment),
+        "fragments": ours.iter().map(|f| text(f)).collect::<Vec<_>>(),
+        "given": given, "lost": 0, "sizes": [1],
+    })) else {
+        return;
+    };
+    let name = format!("{ec_type} {data}+{parity}, {length} bytes");
+    assert_eq!(bytes(&theirs["decoded"]), segment, "{name}");
+    assert_eq!(
+        bytes(&theirs["rebuilt"]),
+        plain.encode(&segment)[0],
+        "{name}"
+    );
+    let indexes: Vec<usize> = (0..data + parity).collect();
+    assert_eq!(theirs["valid"], json!(indexes), "{name}");
+}
+
+#[test]
+fn pyeclib_reads_fragments_with_checksums() {
+    for ec_type in EcType::ALL {
+        for length in [1, 1000, 100_003] {
+            checksums_are_read(ec_type, 4, 2, length);
+        }
+    }
+}
+
 #[test]
 fn fragments_are_pyeclibs() {
     for ec_type in EcType::ALL {

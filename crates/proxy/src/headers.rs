@@ -13,6 +13,10 @@ use crate::request::Incoming;
 /// Of which policy an object or container is: between proxy and servers.
 pub(crate) const POLICY_INDEX: &str = "x-backend-storage-policy-index";
 
+/// Asks object servers to break off rather than end an answer that does not match its ETag; those
+/// that do say so with the same header.
+pub(crate) const REFUSE_UNSOUND: &str = "x-backend-refuse-unsound";
+
 /// Headers of a container that are stored as they are.
 const CONTAINER_PASS_THROUGH: [&str; 5] = [
     "x-container-read",

@@ -1,16 +1,18 @@
 //! Reads: ask one replica after the other, take the first good answer (or, with `X-Newest`, the
-//! newest of all), and when a body breaks off go on with another replica where it stopped.
+//! newest of all). `body.rs` passes an object's content on, from several replicas if need be.
 
-use std::sync::Arc;
+mod body;
+
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_http::{Body, BodyError, Request, Response, own_thread, respond};
+use cairn_http::{Body, Request, Response, own_thread, respond};
 use cairn_peer::fan_out::backend_uri;
 use cairn_peer::{Backends, LoadedRing, Node, Nodes, fan_out, quorum};
 use cairn_types::{PolicyIndex, ServerKind, Timestamp};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, RANGE};
+use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_TYPE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -20,6 +22,8 @@ use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
 
+use body::{Wanted, bare_etag, passed_on};
+
 /// The largest error body taken over from a replica.
 const MAX_ERROR_BODY: u64 = 64 * 1024;
 
@@ -27,6 +31,8 @@ const MAX_ERROR_BODY: u64 = 64 * 1024;
 struct Read {
     backends: Arc<Backends>,
     nodes: Arc<Nodes>,
+    /// Given out by `nodes`, and not needed so far: they may go on where another breaks off.
+    spare: Mutex<Vec<Node>>,
     kind: ServerKind,
     partition: u32,
     method: Method,
@@ -100,6 +106,7 @@ impl Proxy {
         let read = Read {
             backends: self.backends.clone(),
             nodes: self.nodes_of(ring.clone(), partition, policy),
+            spare: Mutex::default(),
             timings: self.timings_of(affinity),
             kind,
             partition,
@@ -109,7 +116,7 @@ impl Proxy {
             headers: {
                 let mut headers = headers::with_all(incoming);
                 // What does not match its ETag is of no use: another replica is asked.
-                headers::insert(&mut headers, "x-backend-refuse-unsound", "true");
+                headers::insert(&mut headers, headers::REFUSE_UNSOUND, "true");
                 headers
             },
             timeout: self.options.recoverable_node_timeout,
@@ -217,6 +224,16 @@ impl Proxy {
 }
 
 impl Read {
+    /// Another node to go on with.
+    fn next_node(&self) -> Option<Node> {
+        let spare = self.spare_nodes().pop();
+        spare.or_else(|| self.nodes.next())
+    }
+
+    fn spare_nodes(&self) -> std::sync::MutexGuard<'_, Vec<Node>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn first(&self, refusals: &mut Refusals) -> Option<Source> {
         while let Some(node) = self.nodes.next() {
             if let Some(source) = refusals.note(self.ask(node, None).await) {
@@ -234,11 +251,15 @@ impl Read {
         }
         let mut best: Option<Source> = None;
         while let Some(tried) = asked.next().await {
-            if let Some(source) = refusals.note(tried)
-                && best.as_ref().is_none_or(|b| source.timestamp > b.timestamp)
-            {
-                best = Some(source);
-            }
+            let Some(source) = refusals.note(tried) else {
+                continue;
+            };
+            let is_newer = best.as_ref().is_none_or(|b| source.timestamp > b.timestamp);
+            let other = match is_newer {
+                true => best.replace(source),
+                false => Some(source),
+            };
+            self.spare_nodes().extend(other.map(|other| other.node));
         }
         best.filter(|source| source.timestamp >= refusals.newest_tombstone)
     }
@@ -280,14 +301,14 @@ impl Read {
         }
     }
 
-    /// Asks one node. `resume`: the ETag it must have and the range still wanted.
-    async fn ask(&self, node: Node, resume: Option<&Resume>) -> Tried {
+    /// Asks one node. `wanted`: what another one has begun to send, and this one must have too.
+    async fn ask(&self, node: Node, wanted: Option<&Wanted>) -> Tried {
         let mut request = Request::new(Body::empty());
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = backend_uri(&node, self.partition, &self.path, self.query.as_deref());
         *request.headers_mut() = self.headers.clone();
-        if let Some(resume) = resume {
-            request.headers_mut().insert(RANGE, resume.range());
+        if let Some(range) = wanted.and_then(Wanted::range_header) {
+            request.headers_mut().insert(RANGE, range);
         }
         let asked = Instant::now();
         let response = match self
@@ -308,16 +329,16 @@ impl Read {
         let status = response.status();
         let ranged = self.kind == ServerKind::Object && status == StatusCode::RANGE_NOT_SATISFIABLE;
         if status.is_success() || status.is_redirection() || ranged {
-            return self.good_answer(node, response, resume);
+            return self.good_answer(node, response, wanted);
         }
         Box::pin(self.bad_answer(node, response)).await
     }
 
-    fn good_answer(&self, node: Node, response: Response, resume: Option<&Resume>) -> Tried {
+    fn good_answer(&self, node: Node, response: Response, wanted: Option<&Wanted>) -> Tried {
         let put_zero = respond::header(response.headers(), "x-put-timestamp")
             .and_then(|text| Timestamp::parse(text).ok())
             .is_some_and(Timestamp::is_zero);
-        let other = resume.is_some_and(|r| bare_etag(response.headers()) != r.etag);
+        let other = wanted.is_some_and(|w| bare_etag(response.headers()) != w.etag());
         if put_zero || other {
             // A database that was never put, or another version than the one under way.
             return Tried::Refused {
@@ -421,143 +442,12 @@ fn working_response(read: Read, source: Source) -> Response {
     if read.method == Method::GET {
         *answer.body_mut() = match (read.kind, body.as_full()) {
             (_, Some(whole)) => Body::full(whole),
-            (ServerKind::Object, None) => match Resume::of(&parts) {
-                Some(resume) => resumable(read, node, body, resume),
+            (ServerKind::Object, None) => match Wanted::of(&parts) {
+                Some(wanted) => passed_on(read, node, &parts.headers, body, wanted),
                 None => body,
             },
             (_, None) => body,
         };
     }
     answer
-}
-
-/// What of an object is still to come, should its source break off.
-struct Resume {
-    etag: String,
-    /// Of the object's bytes, the next and the last.
-    next: u64,
-    last: u64,
-}
-
-impl Resume {
-    /// Of a whole object or one range of it; several ranges in one body are not resumed.
-    fn of(parts: &http::response::Parts) -> Option<Resume> {
-        let etag = bare_etag(&parts.headers);
-        if etag.is_empty() {
-            return None;
-        }
-        let length: u64 = respond::header(&parts.headers, "content-length")?
-            .parse()
-            .ok()?;
-        let next = match parts.status {
-            StatusCode::OK => 0,
-            StatusCode::PARTIAL_CONTENT => content_range_start(&parts.headers)?,
-            _ => return None,
-        };
-        (length > 0).then(|| Resume {
-            etag,
-            next,
-            last: next + length - 1,
-        })
-    }
-
-    fn range(&self) -> HeaderValue {
-        HeaderValue::from_str(&format!("bytes={}-{}", self.next, self.last))
-            .unwrap_or_else(|_| HeaderValue::from_static("bytes=0-"))
-    }
-}
-
-fn content_range_start(headers: &HeaderMap) -> Option<u64> {
-    let range = respond::header(headers, CONTENT_RANGE.as_str())?;
-    range
-        .strip_prefix("bytes ")?
-        .split('-')
-        .next()?
-        .parse()
-        .ok()
-}
-
-fn bare_etag(headers: &HeaderMap) -> String {
-    respond::header(headers, ETAG.as_str())
-        .unwrap_or("")
-        .trim_matches('"')
-        .to_owned()
-}
-
-struct Streaming {
-    read: Read,
-    node: Node,
-    body: Body,
-    resume: Resume,
-    done: bool,
-}
-
-/// A body that goes on with another replica when its source fails.
-fn resumable(read: Read, node: Node, body: Body, resume: Resume) -> Body {
-    let length = resume.last - resume.next + 1;
-    let state = Streaming {
-        read,
-        node,
-        body,
-        resume,
-        done: false,
-    };
-    let stream = futures_util::stream::unfold(state, |mut state| async move {
-        if state.done {
-            return None;
-        }
-        let chunk = state.next().await;
-        state.done = !matches!(chunk, Some(Ok(_)));
-        chunk.map(|chunk| (chunk, state))
-    });
-    Body::from_stream(stream, Some(length))
-}
-
-impl Streaming {
-    async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
-        if self.resume.next > self.resume.last {
-            // Let the source end properly, so that its connection can be used again.
-            let _ = self.body.next_chunk_within(self.read.timeout).await;
-            return None;
-        }
-        loop {
-            let next = self.body.next_chunk_within(self.read.timeout);
-            let backends = &self.read.backends;
-            let broken = match backends.unless_lost(self.node.address, next).await {
-                Some(Some(Ok(chunk))) => {
-                    self.resume.next += chunk.len() as u64;
-                    return Some(Ok(chunk));
-                }
-                Some(Some(Err(error))) => error.to_string(),
-                Some(None) => "ended early".into(),
-                None => "the host does not answer".into(),
-            };
-            warn!(
-                node = %self.node.name(), path = %self.read.path, reason = broken,
-                at = self.resume.next, "source broke off; trying another replica"
-            );
-            self.read.nodes.limiter().increment(&self.node, "broke off");
-            if !self.switch().await {
-                return Some(Err(BodyError::Source(broken)));
-            }
-        }
-    }
-
-    /// Takes another replica from where this one stopped.
-    async fn switch(&mut self) -> bool {
-        while let Some(node) = self.read.nodes.next() {
-            let Tried::Good(source) = self.read.ask(node, Some(&self.resume)).await else {
-                continue;
-            };
-            let (parts, body) = source.response.into_parts();
-            let starts_there = parts.status == StatusCode::PARTIAL_CONTENT
-                && content_range_start(&parts.headers) == Some(self.resume.next);
-            if starts_there {
-                self.node = source.node;
-                self.body = body;
-                return true;
-            }
-        }
-        false
-    }
 }

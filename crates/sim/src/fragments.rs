@@ -132,7 +132,7 @@ fn is_left(cluster: &Cluster, model: &Model, name: &Name) -> bool {
 
 /// The MD5 of each fragment's file, by index.
 fn archives(scheme: &ErasureScheme, content: &[u8]) -> BTreeMap<usize, String> {
-    let codec = Codec::new(scheme);
+    let codec = Codec::new(scheme).with_checksums();
     let mut archives = vec![Md5::new(); scheme.unique()];
     for segment in content.chunks(scheme.segment_size()) {
         for (archive, fragment) in archives.iter_mut().zip(codec.encode(segment)) {

@@ -196,7 +196,7 @@ impl Pass {
         let mut codecs = self.codecs.lock().unwrap_or_else(PoisonError::into_inner);
         let codec = codecs.entry(part.policy);
         codec
-            .or_insert_with(|| Arc::new(Codec::new(&part.scheme)))
+            .or_insert_with(|| Arc::new(Codec::new(&part.scheme).with_checksums()))
             .clone()
     }
 

@@ -220,6 +220,9 @@ impl Rebuilder {
         headers.insert(USER_AGENT, calls::user_agent("obj-reconstructor"));
         headers.insert("x-backend-storage-policy-index", self.policy.0.into());
         headers.insert("x-backend-replication", HeaderValue::from_static("True"));
+        // Nothing is made of an archive that does not match its ETag.
+        let refuse = HeaderValue::from_static("true");
+        headers.insert("x-backend-refuse-unsound", refuse);
         // Of the same time as ours, durable or not.
         let preferences = format!("[{{\"timestamp\": \"{local}\", \"exclude\": []}}]");
         if let Ok(preferences) = HeaderValue::try_from(preferences) {

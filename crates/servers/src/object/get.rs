@@ -26,8 +26,9 @@ use super::{Inner, status};
 /// Objects up to this size are read in the same step in which they are opened.
 const INLINE_LIMIT: u64 = 64 << 10;
 
-/// Our proxies go to another replica where this one's content does not match its ETag, and say so.
-/// Others get the content once, as from Swift's object server, and find out themselves.
+/// Our proxies go to another replica where this one's content does not match its ETag, and say so;
+/// the answer says that the content is checked before its last chunk. Others get the content once,
+/// as from Swift's object server, and find out themselves.
 const REFUSE_UNSOUND: &str = "x-backend-refuse-unsound";
 
 impl Inner {
@@ -48,6 +49,9 @@ impl Inner {
         *response.status_mut() = show(response.headers_mut(), &open.info, &self.config);
         if !apply(&conditions, &parts.headers, &open.info, &mut response) {
             return Ok(response);
+        }
+        if refuses {
+            set(response.headers_mut(), REFUSE_UNSOUND, "true");
         }
         let range = header(&parts.headers, "range");
         let range = range.filter(|_| !ignores_range(&parts.headers, &open.info));

@@ -10,7 +10,7 @@ use cairn_erasure::Codec;
 use cairn_http::{Body, Request, Response, respond};
 use cairn_peer::fan_out::{self, backend_uri};
 use cairn_peer::{Backends, Node, Nodes};
-use cairn_types::Timestamp;
+use cairn_types::{ObjectHash, Timestamp};
 use futures_util::future::join_all;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, RANGE};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -124,6 +124,19 @@ impl Fetch {
     }
 }
 
+/// Which fragment of each archive is wanted.
+pub(super) struct FragmentWanted<'a> {
+    /// Of the archive.
+    pub(super) range: Range<u64>,
+    /// Where what will be read of the archive ends.
+    pub(super) end: u64,
+    /// Bytes of the object that the segment has.
+    pub(super) segment_len: u64,
+    /// A fragment without a checksum of its payload is of no use.
+    pub(super) needs_checksum: bool,
+    pub(super) codec: &'a Codec,
+}
+
 /// One archive, or a part of it, on its way.
 pub(super) struct Archive {
     node: Node,
@@ -170,33 +183,37 @@ impl Archive {
         self.at <= range.start && range.end <= self.end
     }
 
-    /// Reads the fragment at `range` and checks it.
-    async fn read(
-        &mut self,
-        range: &Range<u64>,
-        codec: &Codec,
-        timeout: Duration,
-    ) -> Result<(), String> {
+    /// Reads a fragment and checks it.
+    async fn read(&mut self, wanted: &FragmentWanted<'_>, timeout: Duration) -> Result<(), String> {
+        let range = &wanted.range;
         if self.fragment.is_some() {
             return Ok(());
         }
         if !self.covers(range) {
             return Err("it has another range of the archive".into());
         }
-        let wanted = (range.end - self.at) as usize;
+        let needed = (range.end - self.at) as usize;
         let skipped = (range.start - self.at) as usize;
-        while self.buffer.len() < wanted {
+        while self.buffer.len() < needed {
             match self.body.next_chunk_within(timeout).await {
                 Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
                 Some(Err(error)) => return Err(error.to_string()),
                 None => return Err("ended early".into()),
             }
         }
-        let fragment = self.buffer.split_to(wanted).split_off(skipped).freeze();
+        let fragment = self.buffer.split_to(needed).split_off(skipped).freeze();
         self.at = range.end;
-        let header = codec.check(&fragment).map_err(|error| error.to_string())?;
+        let header = wanted.codec.check(&fragment);
+        let header = header.map_err(|error| error.to_string())?;
         if header.index as usize != self.index {
             return Err(format!("it sent a fragment {}", header.index));
+        }
+        if header.segment_len != wanted.segment_len {
+            let length = header.segment_len;
+            return Err(format!("it sent a fragment of a segment of {length} bytes"));
+        }
+        if wanted.needs_checksum && header.payload_crc32.is_none() {
+            return Err("its fragment has no checksum, as the others' have".into());
         }
         self.fragment = Some(fragment);
         Ok(())
@@ -252,19 +269,24 @@ impl Archives {
         join_all(seeks).await;
     }
 
-    /// The fragments at `range`; `end`: of what will be read of the archives.
+    /// The MD5 of the whole object, where its servers know it.
+    pub(super) fn object_md5(&self) -> Option<ObjectHash> {
+        let etag = self.etag.as_ref()?.to_str().ok()?;
+        ObjectHash::from_hex(etag.trim_matches('"'))
+    }
+
+    /// One fragment of each archive; archives that break off, or send what is no sound fragment,
+    /// are replaced.
     pub(super) async fn fragments(
         &mut self,
-        range: &Range<u64>,
-        end: u64,
-        codec: &Codec,
+        wanted: &FragmentWanted<'_>,
     ) -> Result<Vec<Bytes>, String> {
         let timeout = self.fetch.timeout;
         loop {
             let (reads, backends) = (self.archives.iter_mut(), &self.fetch.backends);
             let reads = join_all(reads.map(|archive| async move {
                 let address = archive.node.address;
-                let read = archive.read(range, codec, timeout);
+                let read = archive.read(wanted, timeout);
                 let outcome = backends.unless_lost(address, read).await;
                 outcome.unwrap_or_else(|| Err("the host does not answer".into()))
             }));
@@ -278,7 +300,8 @@ impl Archives {
                 break;
             }
             for (i, reason) in failures {
-                self.replace(i, range.start..end, &reason).await?;
+                self.replace(i, wanted.range.start..wanted.end, &reason)
+                    .await?;
             }
         }
         let fragments = self.archives.iter_mut();
@@ -305,24 +328,47 @@ impl Archives {
             .filter(|(other, _)| *other != i)
             .map(|(_, archive)| archive.index)
             .collect();
+        match self.other_than(&others, &range).await {
+            Some(archive) => {
+                self.archives[i] = archive;
+                Ok(())
+            }
+            None => Err(format!(
+                "a fragment archive broke off ({reason}), and nobody has another"
+            )),
+        }
+    }
+
+    /// An archive of this version whose index is none of these, from a server not asked before.
+    async fn other_than(&self, indexes: &[usize], range: &Range<u64>) -> Option<Archive> {
         while let Some(node) = self.fetch.nodes.next() {
-            let preferences = preferences(self.timestamp, others.clone());
-            let Asked::Archive(answer) =
-                self.fetch.ask(node, preferences, Some(text(&range))).await
-            else {
+            let preferences = preferences(self.timestamp, indexes.to_vec());
+            let asked = self.fetch.ask(node, preferences, Some(text(range)));
+            let Asked::Archive(answer) = asked.await else {
                 continue;
             };
             let (headers, archive) = *answer;
             let is_same = source_timestamp(&headers) == self.timestamp
                 && headers.get(EC_ETAG) == self.etag.as_ref();
-            if is_same && !others.contains(&archive.index) && archive.covers(&range) {
-                self.archives[i] = archive;
-                return Ok(());
+            if is_same && !indexes.contains(&archive.index) && archive.covers(range) {
+                return Some(archive);
             }
         }
-        Err(format!(
-            "a fragment archive broke off ({reason}), and nobody has another"
-        ))
+        None
+    }
+
+    /// One more fragment than it takes to decode, of a further archive.
+    pub(super) async fn further_fragment(&self, wanted: &FragmentWanted<'_>) -> Option<Bytes> {
+        let (timeout, backends) = (self.fetch.timeout, &self.fetch.backends);
+        let indexes: Vec<usize> = self.archives.iter().map(|archive| archive.index).collect();
+        loop {
+            let mut archive = self.other_than(&indexes, &wanted.range).await?;
+            let address = archive.node.address;
+            let read = archive.read(wanted, timeout);
+            if let Some(Ok(())) = backends.unless_lost(address, read).await {
+                return archive.fragment;
+            }
+        }
     }
 
     pub(super) async fn end(&mut self) {

@@ -1,4 +1,9 @@
 //! What a client asked for, out of fragments: segment by segment, as the client takes it.
+//!
+//! Nothing wrong is to reach a client's end: each fragment is held against the checksum in its
+//! header, and one that fails is replaced by another server's. Fragments that Swift's proxies made
+//! have none; of these, the MD5 of an object read whole is held against its ETag before the last
+//! bytes, as servers hold whole archives against theirs. Ranges of such objects go unchecked.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -7,9 +12,11 @@ use bytes::Bytes;
 use cairn_erasure::{FragmentHeader, HEADER_LEN};
 use cairn_formats::range::Multipart;
 use cairn_http::{Body, BodyError, own_thread};
-use tracing::error;
+use cairn_types::ObjectHash;
+use md5::{Digest, Md5};
+use tracing::{error, warn};
 
-use super::archive::Archives;
+use super::archive::{Archives, FragmentWanted};
 use super::layout::Layout;
 
 /// Segments larger than this are decoded off the event loop.
@@ -22,9 +29,22 @@ enum Part {
     Range(Range<u64>),
 }
 
+/// How what is sent is known to be right.
+enum Check {
+    /// No segment has been read yet.
+    Undecided,
+    /// Each fragment has a checksum.
+    Fragments,
+    /// The whole object has to have this MD5.
+    Whole { md5: Md5, expected: ObjectHash },
+    /// Ranges of fragments without checksums.
+    Nothing,
+}
+
 struct Content {
     archives: Archives,
     layout: Layout,
+    check: Check,
     parts: VecDeque<Part>,
     /// The range under way, and its next segment.
     range: Range<u64>,
@@ -65,6 +85,7 @@ fn body(archives: Archives, layout: Layout, parts: VecDeque<Part>, length: u64) 
     let content = Content {
         archives,
         layout,
+        check: Check::Undecided,
         parts,
         range: 0..0,
         segments: 0..0,
@@ -115,19 +136,83 @@ impl Content {
 
     /// What is wanted of one segment.
     async fn segment(&mut self, segment: u64) -> Result<VecDeque<Bytes>, String> {
-        let at = self.layout.fragment(segment);
-        let end = self
-            .layout
-            .fragments(&(segment..self.segments.end.max(segment + 1)))
-            .end;
-        let codec = &self.layout.erasure().codec;
-        let fragments = self.archives.fragments(&at, end, codec).await?;
+        let erasure = self.layout.erasure().clone();
         let content = self.layout.content(segment);
-        let pieces = match self.plain(&fragments) {
-            Some(pieces) => pieces,
-            None => vec![self.decode(fragments, &content).await?],
+        let until = segment..self.segments.end.max(segment + 1);
+        let wanted = FragmentWanted {
+            range: self.layout.fragment(segment),
+            end: self.layout.fragments(&until).end,
+            segment_len: content.end - content.start,
+            needs_checksum: matches!(self.check, Check::Fragments),
+            codec: &erasure.codec,
         };
+        let fragments = self.archives.fragments(&wanted).await?;
+        if let Check::Undecided = self.check {
+            self.check = self.check_for(&fragments);
+        }
+        let mut pieces = match self.plain(&fragments) {
+            Some(pieces) => cut(pieces, &content, &content).into(),
+            None => vec![self.decode(fragments.clone()).await?],
+        };
+        if !self.is_right(&pieces, content.end) {
+            pieces = vec![self.corrected(&wanted, &fragments).await?];
+        }
         Ok(cut(pieces, &content, &self.range))
+    }
+
+    /// By the first fragments.
+    fn check_for(&self, fragments: &[Bytes]) -> Check {
+        let mut headers = fragments.iter().map(|f| FragmentHeader::parse(f));
+        if headers.all(|header| header.is_ok_and(|h| h.payload_crc32.is_some())) {
+            return Check::Fragments;
+        }
+        let is_whole = self.range == (0..self.layout.length());
+        match self.archives.object_md5() {
+            Some(expected) if is_whole && self.parts.is_empty() => Check::Whole {
+                md5: Md5::new(),
+                expected,
+            },
+            _ => Check::Nothing,
+        }
+    }
+
+    /// Whether the object's bytes up to `end` may be sent, whose last are `pieces`.
+    fn is_right(&mut self, pieces: &[Bytes], end: u64) -> bool {
+        let Check::Whole { md5, expected } = &mut self.check else {
+            return true;
+        };
+        pieces.iter().for_each(|piece| md5.update(piece));
+        let is_last = end == self.layout.length();
+        !is_last || ObjectHash(md5.finalize_reset().into()) == *expected
+    }
+
+    /// The object, where all of it is one segment, decoded from other fragments: one of those there
+    /// are is wrong, and which one shows with a further one in its place.
+    async fn corrected(
+        &self,
+        wanted: &FragmentWanted<'_>,
+        fragments: &[Bytes],
+    ) -> Result<Bytes, String> {
+        let mismatch = "the object does not match its ETag";
+        let is_one_segment = wanted.segment_len == self.layout.length();
+        let Check::Whole { expected, .. } = &self.check else {
+            return Err(mismatch.into());
+        };
+        while is_one_segment && let Some(further) = self.archives.further_fragment(wanted).await {
+            for left_out in 0..fragments.len() {
+                let mut set = fragments.to_vec();
+                set[left_out] = further.clone();
+                let Ok(decoded) = self.decode(set).await else {
+                    continue;
+                };
+                if ObjectHash(Md5::digest(&decoded).into()) == *expected {
+                    warn!("a fragment was wrong; another took its place");
+                    return Ok(decoded);
+                }
+            }
+        }
+        error!(mismatch, "the body is broken off");
+        Err(mismatch.into())
     }
 
     /// The content as it is in the fragments, where they are those with content; the last ones
@@ -142,13 +227,14 @@ impl Content {
         by_index.into_iter().collect()
     }
 
-    async fn decode(&self, fragments: Vec<Bytes>, content: &Range<u64>) -> Result<Bytes, String> {
+    async fn decode(&self, fragments: Vec<Bytes>) -> Result<Bytes, String> {
         let erasure = self.layout.erasure().clone();
+        let size: usize = fragments.iter().map(Bytes::len).sum();
         let decode = move || {
             let fragments: Vec<&[u8]> = fragments.iter().map(AsRef::as_ref).collect();
             erasure.codec.decode(&fragments)
         };
-        let decoded = if content.end - content.start <= INLINE as u64 {
+        let decoded = if size <= INLINE {
             decode()
         } else {
             let decoded = own_thread::blocking(decode).await;

@@ -69,6 +69,7 @@ impl Proxy {
         });
         let mut base = headers::with_all(incoming);
         base.remove(RANGE);
+        headers::insert(&mut base, headers::REFUSE_UNSOUND, "true");
         let affinity = self.affinities.of(Some(place.policy));
         let fetch = Fetch {
             backends: self.backends.clone(),

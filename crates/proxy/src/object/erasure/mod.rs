@@ -32,7 +32,7 @@ impl Erasure {
     pub(crate) fn of_policies(policies: &PolicySet) -> BTreeMap<PolicyIndex, Arc<Erasure>> {
         let coded = policies.iter().filter_map(|policy| {
             let scheme = *policy.erasure()?;
-            let codec = Codec::new(&scheme);
+            let codec = Codec::new(&scheme).with_checksums();
             Some((policy.index, Arc::new(Erasure { scheme, codec })))
         });
         coded.collect()

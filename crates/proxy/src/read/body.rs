@@ -1,0 +1,279 @@
+//! An object's content on its way to a client, from one replica or, when that one breaks off, from
+//! several.
+//!
+//! A replica that breaks off may have found its copy to be corrupt, or have gone away before it
+//! could find out: over a socket the two look alike. So what was passed on is kept as a CRC-32,
+//! and another replica sends the same range from its beginning: only if it begins with the same
+//! bytes does the client get the rest of it, else the client's body breaks off too. The rest is as
+//! good as what the last replica alone would have sent: read whole, it is held against the ETag
+//! before the last chunk, by a server that says so, or here.
+
+use bytes::Bytes;
+use cairn_http::{Body, BodyError, respond};
+use cairn_peer::Node;
+use cairn_types::ObjectHash;
+use crc32fast::Hasher;
+use http::header::{CONTENT_RANGE, ETAG};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use md5::{Digest, Md5};
+use tracing::warn;
+
+use super::{Read, Tried};
+use crate::headers::REFUSE_UNSOUND;
+
+/// What a client gets of an object: all of it, or one range. Several ranges in one body are not
+/// asked for twice.
+pub(super) struct Wanted {
+    etag: String,
+    status: StatusCode,
+    /// Of the object's bytes, the first, and the number.
+    start: u64,
+    length: u64,
+    /// These are all bytes of the object: their MD5 is its ETag.
+    is_whole: bool,
+}
+
+impl Wanted {
+    /// By the answer of the replica that sends it first.
+    pub(super) fn of(parts: &http::response::Parts) -> Option<Wanted> {
+        let etag = bare_etag(&parts.headers);
+        let length: u64 = respond::header(&parts.headers, "content-length")?
+            .parse()
+            .ok()?;
+        if etag.is_empty() || length == 0 {
+            return None;
+        }
+        let (start, is_whole) = match parts.status {
+            StatusCode::OK => (0, true),
+            StatusCode::PARTIAL_CONTENT => {
+                let (start, size) = content_range(&parts.headers)?;
+                (start, start == 0 && size == Some(length))
+            }
+            _ => return None,
+        };
+        Some(Wanted {
+            etag: etag.to_owned(),
+            status: parts.status,
+            start,
+            length,
+            is_whole,
+        })
+    }
+
+    pub(super) fn etag(&self) -> &str {
+        &self.etag
+    }
+
+    /// The range to ask another replica for; `None` for what the client's own headers bring.
+    pub(super) fn range_header(&self) -> Option<HeaderValue> {
+        if self.status == StatusCode::OK {
+            return None;
+        }
+        let last = self.start + self.length - 1;
+        HeaderValue::from_str(&format!("bytes={}-{last}", self.start)).ok()
+    }
+
+    /// Whether this is the beginning of the same bytes.
+    fn is_in(&self, parts: &http::response::Parts) -> bool {
+        Wanted::of(parts).is_some_and(|other| {
+            (other.status, other.start, other.length) == (self.status, self.start, self.length)
+        })
+    }
+
+    /// A hasher where these bytes are to be held against the ETag here: not where their server
+    /// does it, nor where the ETag is no MD5.
+    fn check(&self, headers: &HeaderMap) -> Option<Md5> {
+        let is_checked = respond::header(headers, REFUSE_UNSOUND).is_some();
+        (self.is_whole && !is_checked && self.md5().is_some()).then(Md5::new)
+    }
+
+    fn md5(&self) -> Option<ObjectHash> {
+        ObjectHash::from_hex(&self.etag)
+    }
+}
+
+/// The first byte of the range that an answer has, and the object's size.
+fn content_range(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
+    let range = respond::header(headers, CONTENT_RANGE.as_str())?;
+    let (range, size) = range.strip_prefix("bytes ")?.split_once('/')?;
+    Some((range.split('-').next()?.parse().ok()?, size.parse().ok()))
+}
+
+pub(super) fn bare_etag(headers: &HeaderMap) -> &str {
+    respond::header(headers, ETAG.as_str())
+        .unwrap_or("")
+        .trim_matches('"')
+}
+
+/// One replica's bytes, from the first that is wanted.
+struct Source {
+    node: Node,
+    body: Body,
+    /// So many came.
+    at: u64,
+    /// Of all that came, where it is to be held against the ETag here.
+    md5: Option<Md5>,
+}
+
+struct PassedOn {
+    read: Read,
+    wanted: Wanted,
+    source: Source,
+    /// Came with bytes that the client already had.
+    rest: Option<Bytes>,
+    /// What the client has.
+    passed: u64,
+    checksum: Hasher,
+    done: bool,
+}
+
+/// A body that goes on with another replica when its source fails.
+pub(super) fn passed_on(
+    read: Read,
+    node: Node,
+    headers: &HeaderMap,
+    body: Body,
+    wanted: Wanted,
+) -> Body {
+    let length = wanted.length;
+    let state = PassedOn {
+        read,
+        source: Source {
+            node,
+            body,
+            at: 0,
+            md5: wanted.check(headers),
+        },
+        wanted,
+        rest: None,
+        passed: 0,
+        checksum: Hasher::new(),
+        done: false,
+    };
+    let stream = futures_util::stream::unfold(state, |mut state| async move {
+        if state.done {
+            return None;
+        }
+        let chunk = state.next().await;
+        state.done = !matches!(chunk, Some(Ok(_)));
+        chunk.map(|chunk| (chunk, state))
+    });
+    Body::from_stream(stream, Some(length))
+}
+
+impl PassedOn {
+    async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        if self.passed == self.wanted.length {
+            // Let the source end properly, so that its connection can be used again.
+            let _ = self.source.body.next_chunk_within(self.read.timeout).await;
+            return None;
+        }
+        loop {
+            let chunk = match self.rest.take() {
+                Some(rest) => Ok(rest),
+                None => self.source.next_chunk(&self.read, &self.wanted).await,
+            };
+            let reason = match chunk {
+                Ok(chunk) => {
+                    self.checksum.update(&chunk);
+                    self.passed += chunk.len() as u64;
+                    return Some(Ok(chunk));
+                }
+                Err(reason) => reason,
+            };
+            warn!(
+                node = %self.source.node.name(), path = %self.read.path, reason,
+                at = self.passed, "source broke off; trying another replica"
+            );
+            let limiter = self.read.nodes.limiter();
+            limiter.increment(&self.source.node, "broke off");
+            if !self.switch().await {
+                return Some(Err(BodyError::Source(reason)));
+            }
+        }
+    }
+
+    /// Takes another replica that begins as the client's body does, at the byte where this one
+    /// stopped.
+    async fn switch(&mut self) -> bool {
+        while let Some(node) = self.read.next_node() {
+            let Tried::Good(answer) = self.read.ask(node, Some(&self.wanted)).await else {
+                continue;
+            };
+            let (parts, body) = answer.response.into_parts();
+            if !self.wanted.is_in(&parts) {
+                continue;
+            }
+            let mut source = Source {
+                node: answer.node,
+                body,
+                at: 0,
+                md5: self.wanted.check(&parts.headers),
+            };
+            match self.skip(&mut source).await {
+                Ok(rest) => {
+                    self.source = source;
+                    self.rest = rest;
+                    return true;
+                }
+                Err(reason) => warn!(
+                    node = %source.node.name(), path = %self.read.path, reason,
+                    at = self.passed, "this replica cannot go on for the other"
+                ),
+            }
+        }
+        false
+    }
+
+    /// Reads what the client already has. What comes in the same chunk and is new to the client;
+    /// or why the source is of no use.
+    async fn skip(&self, source: &mut Source) -> Result<Option<Bytes>, String> {
+        let mut checksum = Hasher::new();
+        let mut rest = None;
+        while source.at < self.passed {
+            let left = self.passed - source.at;
+            let mut chunk = source.next_chunk(&self.read, &self.wanted).await?;
+            if chunk.len() as u64 > left {
+                rest = Some(chunk.split_off(left as usize));
+            }
+            checksum.update(&chunk);
+        }
+        if checksum.finalize() != self.checksum.clone().finalize() {
+            return Err("it has other bytes than those that were sent".into());
+        }
+        Ok(rest)
+    }
+}
+
+impl Source {
+    /// The next chunk, or why there is none. The last one comes after it was checked, with all
+    /// before it, where that is for us to do.
+    async fn next_chunk(&mut self, read: &Read, wanted: &Wanted) -> Result<Bytes, String> {
+        let next = self.body.next_chunk_within(read.timeout);
+        let chunk = match read.backends.unless_lost(self.node.address, next).await {
+            Some(Some(Ok(chunk))) => chunk,
+            Some(Some(Err(error))) => return Err(error.to_string()),
+            Some(None) => return Err("ended early".into()),
+            None => return Err("the host does not answer".into()),
+        };
+        self.at += chunk.len() as u64;
+        if self.at > wanted.length {
+            return Err("it sent more than it said".into());
+        }
+        if let Some(md5) = &mut self.md5 {
+            md5.update(&chunk);
+        }
+        if self.at == wanted.length
+            && let Some(md5) = self.md5.take()
+        {
+            let found = ObjectHash(md5.finalize().into());
+            if Some(found) != wanted.md5() {
+                return Err(format!(
+                    "its content has the MD5 {}, not the ETag's",
+                    found.hex()
+                ));
+            }
+        }
+        Ok(chunk)
+    }
+}
