@@ -1,5 +1,10 @@
 //! Follows a head as it comes in, in pieces that end anywhere, and changes what the parser would
 //! not take.
+//!
+//! The other way round, what two programs on a request's way could read differently (RFC 9112,
+//! sections 2.2, 3.2 and 6.3) is made unparseable, for the parser is lenient: lines that end in a bare
+//! LF, a second `Host`, a second `Transfer-Encoding`, and `Content-Length` beside
+//! `Transfer-Encoding`. The parser then answers 400 and ends the connection.
 
 use cairn_types::header_name;
 
@@ -8,6 +13,8 @@ use cairn_types::header_name;
 const PATHS: [&str; 3] = ["x-symlink-target", "x-copy-from", "destination"];
 /// Longer than any of these.
 const NAME_KEPT: usize = 20;
+/// No head has it, so the parser refuses a head that does.
+const REFUSED: u8 = 0;
 /// Where the status begins in `HTTP/1.1 200 OK`.
 const STATUS_AT: usize = "HTTP/1.1 ".len();
 
@@ -31,6 +38,37 @@ pub(super) struct Scanner {
     is_interim: bool,
     /// The beginning of the name that was read last.
     name: Vec<u8>,
+    /// The byte before the next one.
+    last: u8,
+    seen: Seen,
+}
+
+/// Headers that decide where a request goes and where it ends.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    host: bool,
+    content_length: bool,
+    transfer_encoding: bool,
+}
+
+impl Seen {
+    /// Takes note of a header; false where it must not follow those before.
+    fn note(&mut self, name: &[u8]) -> bool {
+        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+        if is("host") {
+            return !std::mem::replace(&mut self.host, true);
+        }
+        if is("content-length") {
+            // That two are the same the parser checks.
+            self.content_length = true;
+            return !self.transfer_encoding;
+        }
+        if is("transfer-encoding") {
+            let is_second = std::mem::replace(&mut self.transfer_encoding, true);
+            return !is_second && !self.content_length;
+        }
+        true
+    }
 }
 
 impl Scanner {
@@ -41,6 +79,8 @@ impl Scanner {
             first: 0,
             is_interim: false,
             name: Vec::new(),
+            last: 0,
+            seen: Seen::default(),
         }
     }
 
@@ -54,6 +94,7 @@ impl Scanner {
     /// The next bytes begin a head.
     pub(super) fn begin(&mut self) {
         self.place = Place::Before;
+        self.last = 0;
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -66,6 +107,7 @@ impl Scanner {
         let mut at = 0;
         while at < bytes.len() {
             at = self.step(&mut changed, at);
+            self.last = at.checked_sub(1).map_or(self.last, |at| bytes[at]);
         }
         changed.out
     }
@@ -95,6 +137,9 @@ impl Scanner {
                 let push = header_name::push_escaped;
                 changed.each(at, length, header_name::is_escaped, push);
                 if rest.get(length) == Some(&b':') {
+                    if self.of_requests && !self.seen.note(&self.name) {
+                        return self.refuse(changed, at + length);
+                    }
                     self.place = Place::Value;
                     changed.keep(at + length, 1);
                     return at + length + 1;
@@ -112,10 +157,26 @@ impl Scanner {
         }
     }
 
+    /// Makes the head unparseable in place of the byte at `at`; what follows is nobody's.
+    fn refuse(&mut self, changed: &mut Changed<'_>, at: usize) -> usize {
+        changed.each(at, 1, |_| true, |out, _| out.push(REFUSED));
+        self.place = Place::Ended;
+        at + 1
+    }
+
+    /// Whether the LF at `at` has no CR before it, in a request.
+    fn is_bare(&self, changed: &Changed<'_>, at: usize) -> bool {
+        let before = at.checked_sub(1).map_or(self.last, |at| changed.bytes[at]);
+        self.of_requests && before != b'\r'
+    }
+
     /// Keeps the line's end, if it has come.
     fn end_line(&mut self, changed: &mut Changed<'_>, at: usize) -> usize {
         if at == changed.bytes.len() {
             return at;
+        }
+        if self.is_bare(changed, at) {
+            return self.refuse(changed, at);
         }
         self.place = Place::LineStart;
         changed.keep(at, 1);
@@ -124,10 +185,12 @@ impl Scanner {
 
     fn begin_line(&mut self, changed: &mut Changed<'_>, at: usize, byte: u8) -> usize {
         match (self.place, byte) {
+            (_, b'\n') if self.is_bare(changed, at) => return self.refuse(changed, at),
             (Place::Before, b'\r' | b'\n') | (_, b'\r') => {}
             (Place::Before, _) => {
                 self.place = Place::First;
                 (self.first, self.is_interim) = (0, false);
+                self.seen = Seen::default();
                 return at;
             }
             (_, b'\n') if self.is_interim => self.place = Place::Before,

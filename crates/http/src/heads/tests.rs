@@ -104,5 +104,46 @@ async fn a_late_end_says_nothing() {
     drop(first);
     exchange(b"^: 2", b"^: 2").await;
     drop(second);
-    exchange(b"PUT / HTTP/1.1\n^: 1\n\n", b"PUT / HTTP/1.1\n^094: 1\n\n").await;
+    exchange(
+        b"PUT / HTTP/1.1\r\n^: 2\r\n\r\n",
+        b"PUT / HTTP/1.1\r\n^094: 2\r\n\r\n",
+    )
+    .await;
+}
+
+/// Heads that others on a request's way may read differently reach the parser as none.
+#[tokio::test]
+async fn ambiguous_heads_are_made_unparseable() {
+    for wire in [
+        "GET / HTTP/1.1\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\n\n",
+        "GET / HTTP/1.1\r\nHost: a\n\n",
+        "GET / HTTP/1.1\r\nX\n: b\r\n\r\n",
+        "\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n",
+        "PUT / HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+        "PUT / HTTP/1.1\r\ntransfer-encoding: chunked\r\nX: y\r\ncontent-length: 5\r\n\r\n",
+        "PUT / HTTP/1.1\r\nTransfer-Encoding: x\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ] {
+        for size in [1, 2, 7, 1000] {
+            let (mut heads, _, _) = Heads::of_requests(wire.as_bytes());
+            let read = read_in_pieces(&mut heads, size).await;
+            assert!(read.contains(&0), "{wire:?} in pieces of {size}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn plain_heads_stay_as_they_are() {
+    for wire in [
+        "\r\nGET / HTTP/1.1\r\nHost: a\r\nX-Host: b\r\nHosts: c\r\n\r\n",
+        "PUT / HTTP/1.1\r\nContent-Length: 1\r\nTE: trailers\r\n\r\n\n",
+        "PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nX-Content-Length: 1\r\n\r\n",
+    ] {
+        for size in [1, 3, 1000] {
+            let (mut heads, _, _) = Heads::of_requests(wire.as_bytes());
+            assert_eq!(read_in_pieces(&mut heads, size).await, wire.as_bytes());
+        }
+    }
 }
