@@ -2,7 +2,7 @@
 //! length. One type on both sides, so that a body passes between servers without being copied.
 
 use std::pin::Pin;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 
 use crate::heads::{DueAtEnd, HeadDue};
+use crate::progress::Progress;
 
 /// Why a body ended before its end.
 #[derive(Debug, Error)]
@@ -34,14 +35,28 @@ type BoxBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Se
 
 enum Kind {
     Full(Option<Bytes>),
-    /// From a socket; tells at its end that the next message is due.
-    Incoming(hyper::body::Incoming, Option<DueAtEnd>),
+    /// From a socket.
+    Incoming(hyper::body::Incoming, Option<OfRequest>),
     /// The mutex is never locked: it makes a body `Sync`, so that requests can be borrowed across
     /// waits.
     Stream {
         inner: Mutex<BoxBody>,
         remaining: Option<u64>,
     },
+}
+
+/// What the connection of a request's body is told.
+struct OfRequest {
+    /// That the next message is due, at the end.
+    _due: DueAtEnd,
+    /// That more of the body is waited for.
+    progress: Arc<Progress>,
+}
+
+impl Drop for OfRequest {
+    fn drop(&mut self) {
+        self.progress.forget_body();
+    }
 }
 
 /// A body; poll it as an `http_body::Body`, or pull chunks with [`Body::next_chunk`].
@@ -91,12 +106,20 @@ impl Body {
         Body(Kind::Incoming(incoming, None))
     }
 
-    /// A request's body, which tells `due` when it has been read to its end or given up.
-    pub(crate) fn of_request(incoming: hyper::body::Incoming, due: &HeadDue) -> Self {
-        let due = due.begin();
+    /// A request's body, which tells `due` when it has been read to its end or given up, and
+    /// `progress` when more of it is waited for.
+    pub(crate) fn of_request(
+        incoming: hyper::body::Incoming,
+        due: &HeadDue,
+        progress: &Arc<Progress>,
+    ) -> Self {
+        let of_request = OfRequest {
+            _due: due.begin(),
+            progress: progress.clone(),
+        };
         // One without content has been read.
-        let due = (!http_body::Body::is_end_stream(&incoming)).then_some(due);
-        Body(Kind::Incoming(incoming, due))
+        let has_more = !http_body::Body::is_end_stream(&incoming);
+        Body(Kind::Incoming(incoming, has_more.then_some(of_request)))
     }
 
     /// Bytes still to come, where known.
@@ -241,10 +264,14 @@ impl http_body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.0 {
             Kind::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-            Kind::Incoming(incoming, due) => {
-                let frame = std::task::ready!(Pin::new(&mut *incoming).poll_frame(cx));
+            Kind::Incoming(incoming, of_request) => {
+                let frame = Pin::new(&mut *incoming).poll_frame(cx);
+                if let Some(OfRequest { progress, .. }) = of_request {
+                    note_progress(progress, &frame);
+                }
+                let frame = std::task::ready!(frame);
                 if frame.is_none() || http_body::Body::is_end_stream(incoming) {
-                    *due = None;
+                    *of_request = None;
                 }
                 Poll::Ready(frame.map(|frame| frame.map_err(|e| incoming_error(&e))))
             }
@@ -282,6 +309,16 @@ impl http_body::Body for Body {
             Some(n) => SizeHint::with_exact(n),
             None => SizeHint::default(),
         }
+    }
+}
+
+fn note_progress<E>(progress: &Progress, frame: &Poll<Option<Result<Frame<Bytes>, E>>>) {
+    match frame {
+        Poll::Pending => progress.awaits_body(),
+        Poll::Ready(Some(Ok(frame))) => {
+            progress.got_body(frame.data_ref().map_or(0, |data| data.len()));
+        }
+        Poll::Ready(_) => {}
     }
 }
 

@@ -38,6 +38,7 @@ pub struct Metrics {
     seconds: Family<ServerLabels, Histogram>,
     in_flight: Family<ServerLabels, Gauge>,
     connections: Family<ServerLabels, Gauge>,
+    closed: Family<ServerLabels, Counter>,
 }
 
 impl Metrics {
@@ -48,6 +49,7 @@ impl Metrics {
             (|| Histogram::new(BUCKETS.iter().copied())) as fn() -> Histogram,
         );
         let (in_flight, connections) = (Family::default(), Family::default());
+        let closed = Family::default();
         registry.register(
             "requests",
             "Requests answered over a socket, by server, method and status",
@@ -69,12 +71,18 @@ impl Metrics {
             "Open client connections",
             connections.clone(),
         );
+        registry.register(
+            "connections_closed_for_room",
+            "Connections closed, or turned away, because all places for clients were taken",
+            closed.clone(),
+        );
         Arc::new(Metrics {
             registry: std::sync::RwLock::new(registry),
             requests,
             seconds,
             in_flight,
             connections,
+            closed,
         })
     }
 
@@ -108,6 +116,10 @@ impl Metrics {
     pub(crate) fn connections(&self, server: &'static str) -> Gauge {
         self.connections
             .get_or_create_owned(&ServerLabels { server })
+    }
+
+    pub(crate) fn closed_for_room(&self, server: &'static str) -> Counter {
+        self.closed.get_or_create_owned(&ServerLabels { server })
     }
 
     pub(crate) fn answered(

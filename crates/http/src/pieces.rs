@@ -1,24 +1,24 @@
-//! A socket's reading half that is read a piece at a time, however much there is: hyper makes its
+//! A socket that is read a piece at a time, however much there is: hyper makes its
 //! buffers as large as what the last read brought, and each upload holds three of them.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf, Take};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 
 /// Less than a power of two: a read that fills its buffer asks for the double.
 const PIECE: u64 = (32 << 10) - 1;
 
-pub(crate) struct Pieces<R>(Take<R>);
+pub(crate) struct Pieces<S>(Take<S>);
 
-impl<R: AsyncRead> Pieces<R> {
-    pub(crate) fn new(reader: R) -> Self {
-        Pieces(reader.take(PIECE))
+impl<S: AsyncRead> Pieces<S> {
+    pub(crate) fn new(socket: S) -> Self {
+        Pieces(socket.take(PIECE))
     }
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Pieces<R> {
+impl<S: AsyncRead + Unpin> AsyncRead for Pieces<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -26,6 +26,36 @@ impl<R: AsyncRead + Unpin> AsyncRead for Pieces<R> {
     ) -> Poll<io::Result<()>> {
         self.0.set_limit(PIECE);
         Pin::new(&mut self.0).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Pieces<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(self.0.get_mut()).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(self.0.get_mut()).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.0.get_ref().is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.0.get_mut()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.0.get_mut()).poll_shutdown(cx)
     }
 }
 

@@ -1,11 +1,57 @@
 //! Open files: every connection and every open database needs some, and the usual soft limit of
-//! 1024 is meant for programs that use `select`.
+//! 1024 is meant for programs that use `select`. How many connections follow from that, and from
+//! memory.
+
+use std::fs;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
+use crate::conf::Role;
+
 /// Below this many open files a busy server runs out.
 const FEW: u64 = 4096;
+
+/// What a connection whose client does not read its answer holds, rounded up.
+const CONNECTION_BYTES: u64 = 256 << 10;
+/// Connections that every server may have.
+const CONNECTIONS_MIN: u64 = 64;
+
+/// How many connections of clients a server can have, such that open files are left for disks,
+/// databases and calls to other servers, and at most a quarter of the memory can be held by clients
+/// that do not read.
+pub(crate) fn connections(role: Role) -> usize {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = most_connections(role, files, memory());
+    usize::try_from(most).unwrap_or(usize::MAX)
+}
+
+fn most_connections(role: Role, files: u64, memory: Option<u64>) -> u64 {
+    // The connection itself and, for an upload, one to each replica; or a file.
+    let files_each = match role {
+        Role::Proxy => 5,
+        _ => 3,
+    };
+    let by_memory = memory.map_or(u64::MAX, |bytes| bytes / 4 / CONNECTION_BYTES);
+    (files / files_each).min(by_memory).max(CONNECTIONS_MIN)
+}
+
+/// Bytes that this machine, or the container this process runs in, has.
+fn memory() -> Option<u64> {
+    let machine = fs::read_to_string("/proc/meminfo").ok();
+    let machine = machine.as_deref().and_then(total_memory);
+    let container = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let container = container.and_then(|text| text.trim().parse().ok());
+    machine.into_iter().chain(container).min()
+}
+
+fn total_memory(meminfo: &str) -> Option<u64> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
+}
 
 /// Takes as many open files as this process may have.
 pub(crate) fn raise_open_files() {
@@ -33,5 +79,20 @@ fn warn_of_few(files: Option<u64>) {
             files,
             "the limit of open files is low; raise it (ulimit -n) for a busy server"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_leave_files_and_memory() {
+        let gib = 1 << 30;
+        assert_eq!(most_connections(Role::Proxy, 20_000, Some(64 * gib)), 4000);
+        assert_eq!(most_connections(Role::Object, 30_000, None), 10_000);
+        assert_eq!(most_connections(Role::Proxy, 1 << 20, Some(2 * gib)), 2048);
+        assert_eq!(most_connections(Role::Proxy, 100, Some(gib)), 64);
+        assert_eq!(total_memory("MemTotal:  2 kB\nMemFree: 1 kB\n"), Some(2048));
     }
 }

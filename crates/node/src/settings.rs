@@ -4,7 +4,8 @@
 //! Option (default): `bind_ip` (0.0.0.0), `bind_port` (none), `bind_timeout` (0: a port in use is an
 //! error at once), `backlog` (4096), `workers` (auto: as many threads as the machine runs at once;
 //! Swift's processes are threads here, and the largest number of all confs counts),
-//! `max_clients` (1024, per worker), `client_timeout` (60), `keepalive_timeout` (client_timeout),
+//! `max_clients` (1024, per worker; fewer where open files or memory are short, see
+//! [`crate::limits`]), `client_timeout` (60), `keepalive_timeout` (client_timeout),
 //! `swift_dir` (/etc/swift), `devices` (/srv/node), `mount_check` (true),
 //! `exclusive_databases` (false: other processes read and write account and container databases,
 //! too), `user` (none: Swift would become `swift`; here a program started as root stays root unless
@@ -22,7 +23,11 @@ use cairn_formats::ini::{ConfError, Section};
 use cairn_http::serve::{MetricsAccess, ServeOptions};
 
 use crate::conf::{Role, ServerConf};
+use crate::limits;
 use crate::ring_ports::PerPort;
+
+/// A proxy that reads nothing from a storage server for this long is cut off there.
+const STALLED_PROXY: Duration = Duration::from_secs(600);
 
 /// How one server is served.
 #[derive(Clone, Debug)]
@@ -139,8 +144,16 @@ impl ServerSettings {
             Role::Proxy => Duration::from_secs(1),
             _ => Duration::from_secs(60),
         };
+        // What a slow client does not take, its proxy does not read from a storage server: the
+        // proxy's own limit decides there.
+        let stall_timeout = match self.role {
+            Role::Proxy => self.client_timeout,
+            _ => self.client_timeout.max(STALLED_PROXY),
+        };
+        let wanted = self.max_clients.saturating_mul(threads.max(1)).min(1 << 20);
         ServeOptions {
-            max_connections: self.max_clients.saturating_mul(threads.max(1)).min(1 << 20),
+            max_connections: wanted.min(limits::connections(self.role)),
+            stall_timeout,
             header_timeout: self.keepalive_timeout.max(least),
             grace: self.grace,
             metrics: self.metrics,

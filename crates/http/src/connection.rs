@@ -1,0 +1,346 @@
+//! One connection: from its socket to answers, one request after the other.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::StatusCode;
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HeaderValue, RETRY_AFTER};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tracing::{debug, warn};
+
+use crate::body::Body;
+use crate::context::Context;
+use crate::heads::Heads;
+use crate::interim::InterimSocket;
+use crate::metrics::Metrics;
+use crate::pieces::Pieces;
+use crate::places::Place;
+use crate::progress::{Answering, Progress, Watched};
+use crate::proxy_line::{self, ProxyLine, ProxyLineError};
+use crate::respond;
+use crate::serve::{MetricsAccess, ServeOptions};
+use crate::service::{Handler, Request, Response};
+
+/// So long a client that was let in just before the end has for its first request.
+const FIRST_REQUEST: Duration = Duration::from_secs(1);
+/// And one that has had answers, for a request that is on its way.
+const NEXT_REQUEST: Duration = Duration::from_millis(100);
+
+/// Who is refused before there is a request may take so long to hear why.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// So much of what it sends is read meanwhile.
+const UNREAD_MAX: u64 = 1 << 20;
+
+/// Answered on connections without a place, too.
+const HEALTH_CHECK: &str = "/healthcheck";
+
+/// Bytes that wait in the kernel for a connection's turn to be sent. Without a bound each large
+/// answer fills megabytes, long before they are of use, and those who share the link take turns as
+/// long.
+const UNSENT_MAX: u32 = 128 << 10;
+
+/// What the connections of a listener share.
+pub(crate) struct Shared {
+    pub(crate) handler: Handler,
+    pub(crate) options: ServeOptions,
+    pub(crate) metrics: Arc<Metrics>,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy)]
+struct Peer {
+    /// Of the connection itself.
+    socket: SocketAddr,
+    /// As a proxy in front of us tells.
+    told: ProxyLine,
+}
+
+impl Peer {
+    fn client(&self) -> SocketAddr {
+        self.told.client.unwrap_or(self.socket)
+    }
+
+    fn is_local(&self) -> bool {
+        let is_loopback = |address: SocketAddr| address.ip().to_canonical().is_loopback();
+        is_loopback(self.socket) && is_loopback(self.client())
+    }
+}
+
+/// Answers, and reads what is still sent: a connection closed before it was read is reset, and the
+/// answer lost.
+async fn refuse(stream: &mut TcpStream, answer: &[u8]) -> std::io::Result<()> {
+    stream.write_all(answer).await?;
+    stream.shutdown().await?;
+    let mut rest = stream.take(UNREAD_MAX);
+    tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
+    Ok(())
+}
+
+/// What a proxy in front of us says of its client; none where the connection is refused.
+async fn told(
+    stream: &mut TcpStream,
+    peer: SocketAddr,
+    options: &ServeOptions,
+) -> Option<ProxyLine> {
+    let line = tokio::time::timeout(options.header_timeout, proxy_line::read(stream)).await;
+    match line {
+        Ok(Ok(line)) => return Some(line),
+        Ok(Err(ProxyLineError::Io(error))) => debug!(%peer, %error, "connection ended early"),
+        Err(_) => debug!(%peer, "no PROXY line came"),
+        Ok(Err(error)) => {
+            warn!(server = options.server, %peer, %error, "require_proxy_protocol: refused");
+            let text = format!("{error}\n");
+            let answer = format!(
+                "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
+                 Connection: close\r\n\r\n{text}",
+                text.len()
+            );
+            let _ = tokio::time::timeout(LAST_WORDS, refuse(stream, answer.as_bytes())).await;
+        }
+    }
+    None
+}
+
+/// Serves a connection to its end.
+pub(crate) async fn connection(
+    mut stream: TcpStream,
+    peer: SocketAddr,
+    shared: Arc<Shared>,
+    mut stop: watch::Receiver<bool>,
+    place: Place,
+    progress: Arc<Progress>,
+) {
+    // Small answers leave at once.
+    let _ = stream.set_nodelay(true);
+    let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_MAX);
+    let _open = GaugeGuard::new(shared.metrics.connections(shared.options.server));
+    let told = match shared.options.proxy_protocol {
+        false => Some(ProxyLine::default()),
+        true => tokio::select! {
+            biased;
+            told = told(&mut stream, peer, &shared.options) => told,
+            () = ended_before_its_first(&mut stop) => None,
+            () = place.closes() => None,
+        },
+    };
+    let Some(told) = told else { return };
+    let peer = Peer { socket: peer, told };
+    place.set_address(peer.client().ip());
+    let socket = Watched::new(stream, progress.clone());
+    requests(socket, peer, &shared, stop, &place, &progress).await;
+}
+
+/// Answers what comes over a socket.
+async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
+    socket: S,
+    peer: Peer,
+    shared: &Arc<Shared>,
+    mut stop: watch::Receiver<bool>,
+    place: &Place,
+    progress: &Arc<Progress>,
+) {
+    let (socket, interims) = InterimSocket::new(Pieces::new(socket));
+    let (socket, due, names) = Heads::of_requests(socket);
+    let activity = watch::Sender::new(Activity::default());
+    let activity = &activity;
+    let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
+        activity.send_modify(|activity| {
+            activity.requests += 1;
+            activity.under_way = true;
+        });
+        let under_way = progress.begin_request();
+        let names = names.clone();
+        let mut request = request.map(|body| Body::of_request(body, &due, progress));
+        let waits = request.headers().contains_key(EXPECT);
+        let interims = waits.then(|| interims.clone());
+        if let Some(interims) = &interims {
+            request.extensions_mut().insert(interims.begin());
+        }
+        async move {
+            let mut response = answer(request, peer, shared, place).await;
+            names.stand_in(response.headers_mut());
+            if let Some(interims) = interims {
+                interims.end();
+            }
+            activity.send_modify(|activity| activity.under_way = false);
+            Ok::<_, Infallible>(response.map(|body| Answering::new(body, under_way)))
+        }
+    });
+    let options = &shared.options;
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(options.header_timeout)
+        .max_buf_size(options.max_head)
+        .max_headers(options.max_headers)
+        .title_case_headers(true)
+        .serve_connection(TokioIo::new(socket), service);
+    let mut connection = std::pin::pin!(connection);
+    let mut closes = std::pin::pin!(place.closes());
+    let mut silent = std::pin::pin!(progress.silent_for(options.stall_timeout));
+    let mut ending = false;
+    loop {
+        tokio::select! {
+            biased;
+            result = connection.as_mut() => {
+                if let Err(error) = result {
+                    debug!(peer = %peer.client(), %error, "connection ended early");
+                }
+                break;
+            }
+            () = may_end(&mut stop, activity), if !ending => {
+                ending = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = closes.as_mut() => {
+                debug!(peer = %peer.client(), "connection closed: its place is needed");
+                break;
+            }
+            () = silent.as_mut() => {
+                debug!(peer = %peer.client(), "connection closed: its client neither sends nor reads");
+                break;
+            }
+        }
+    }
+}
+
+/// Comes back when the end was asked for and who was let in just before has had its time.
+async fn ended_before_its_first(stop: &mut watch::Receiver<bool>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+    tokio::time::sleep(FIRST_REQUEST).await;
+}
+
+/// What a connection has done.
+#[derive(Clone, Copy, Default)]
+struct Activity {
+    requests: u64,
+    under_way: bool,
+}
+
+/// Comes back when the end was asked for and what the client may have sent before has come.
+async fn may_end(stop: &mut watch::Receiver<bool>, activity: &watch::Sender<Activity>) {
+    let _ = stop.wait_for(|stop| *stop).await;
+    let mut changes = activity.subscribe();
+    let now = *changes.borrow();
+    let patience = match now.requests {
+        _ if now.under_way => return,
+        0 => FIRST_REQUEST,
+        _ => NEXT_REQUEST,
+    };
+    let another = changes.wait_for(|activity| activity.requests > now.requests);
+    let _ = tokio::time::timeout(patience, another).await;
+}
+
+async fn answer(mut request: Request, peer: Peer, shared: &Shared, place: &Place) -> Response {
+    let options = &shared.options;
+    if request.uri().path() == "/metrics" && request.method() == http::Method::GET {
+        let allowed = match options.metrics {
+            MetricsAccess::Nobody => false,
+            MetricsAccess::Loopback => peer.is_local(),
+            MetricsAccess::Everybody => true,
+        };
+        if allowed {
+            let text = shared.metrics.encode();
+            return respond::typed(StatusCode::OK, Metrics::CONTENT_TYPE, text);
+        }
+    }
+    let started = Instant::now();
+    let mut closes = false;
+    if place.is_waiting() {
+        let is_health = request.uri().path() == HEALTH_CHECK;
+        closes = is_health || !place.get().await;
+        if closes && !is_health {
+            return busy(&request, shared, started);
+        }
+    }
+    let _in_flight = GaugeGuard::new(shared.metrics.in_flight(options.server));
+    let method = request.method().clone();
+    let asks_keep_alive = respond::header(request.headers(), "connection")
+        .is_some_and(|c| c.eq_ignore_ascii_case("keep-alive"));
+    request.extensions_mut().insert(Context {
+        remote: Some(peer.client()),
+        is_tls: peer.told.is_tls,
+        ..Context::default()
+    });
+    let mut response = shared.handler.call(request).await;
+    if closes {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(CONNECTION, close);
+    } else if asks_keep_alive {
+        // Said to those who asked, as Swift's server does.
+        response
+            .headers_mut()
+            .entry(CONNECTION)
+            .or_insert(HeaderValue::from_static("keep-alive"));
+    }
+    finish_head(&method, &mut response);
+    shared.metrics.answered(
+        options.server,
+        &method,
+        response.status().as_u16(),
+        started.elapsed(),
+    );
+    response
+}
+
+/// For a request that got no place.
+fn busy(request: &Request, shared: &Shared, started: Instant) -> Response {
+    let mut response = respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+    let headers = response.headers_mut();
+    headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    finish_head(request.method(), &mut response);
+    let (server, status) = (shared.options.server, response.status().as_u16());
+    let method = request.method();
+    shared
+        .metrics
+        .answered(server, method, status, started.elapsed());
+    response
+}
+
+/// What the socket needs and services need not think of: a length where it is known, none where
+/// the status forbids a body.
+fn finish_head(method: &http::Method, response: &mut Response) {
+    let status = response.status();
+    if status == StatusCode::NOT_MODIFIED {
+        *response.body_mut() = Body::empty();
+        return;
+    }
+    if status == StatusCode::NO_CONTENT {
+        // Swift tells the length of nothing here too, and clients look for it.
+        response
+            .headers_mut()
+            .insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+        *response.body_mut() = Body::from_stream(futures_util::stream::empty(), Some(0));
+        return;
+    }
+    if method == http::Method::HEAD {
+        *response.body_mut() = Body::empty();
+    } else if let Some(length) = response.body().length() {
+        response
+            .headers_mut()
+            .entry(CONTENT_LENGTH)
+            .or_insert(HeaderValue::from(length));
+    }
+}
+
+struct GaugeGuard(prometheus_client::metrics::gauge::Gauge);
+
+impl GaugeGuard {
+    fn new(gauge: prometheus_client::metrics::gauge::Gauge) -> Self {
+        gauge.inc();
+        GaugeGuard(gauge)
+    }
+}
+
+impl Drop for GaugeGuard {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}

@@ -1,0 +1,329 @@
+//! Whether a connection waits for its client, and how slow that client is.
+//!
+//! A server waits for a client in three ways: for the next request's head, for more of a request's
+//! body, and for room in the socket to send an answer. [`Watched`] notes the last, a request's body
+//! (`body.rs`) the second; the first is whenever no request is under way. Time that the server itself
+//! takes is nobody's fault and is not counted.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use http_body::{Frame, SizeHint};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::body::{Body, BodyError};
+
+/// A client that needs long for this much is slow, however often it moves a byte.
+const SLOW_BYTES: u64 = 16 << 10;
+
+/// Time spent waiting for a client, in milliseconds on the clock of [`Progress`].
+#[derive(Default)]
+struct Waits {
+    /// When the present wait began; 0: there is none.
+    began: AtomicU64,
+    /// Waited since [`SLOW_BYTES`] were moved last, the present wait excepted.
+    waited: AtomicU64,
+    /// Bytes moved meanwhile.
+    moved: AtomicU64,
+}
+
+impl Waits {
+    fn begin(&self, now: impl FnOnce() -> u64) {
+        if self.began.load(Ordering::Relaxed) == 0 {
+            self.began.store(now(), Ordering::Relaxed);
+        }
+    }
+
+    fn end(&self, bytes: u64, now: impl FnOnce() -> u64) {
+        let began = self.began.load(Ordering::Relaxed);
+        let mut waited = self.waited.load(Ordering::Relaxed);
+        if began == 0 && waited == 0 {
+            // The usual case: nothing was waited for.
+            return;
+        }
+        if began != 0 {
+            waited += now().saturating_sub(began);
+            self.began.store(0, Ordering::Relaxed);
+        }
+        let moved = self.moved.load(Ordering::Relaxed) + bytes;
+        let (waited, moved) = match moved >= SLOW_BYTES {
+            true => (0, 0),
+            false => (waited, moved),
+        };
+        self.waited.store(waited, Ordering::Relaxed);
+        self.moved.store(moved, Ordering::Relaxed);
+    }
+
+    fn forget(&self) {
+        self.began.store(0, Ordering::Relaxed);
+        self.waited.store(0, Ordering::Relaxed);
+        self.moved.store(0, Ordering::Relaxed);
+    }
+
+    /// Of the present wait alone.
+    fn silent(&self, now: u64) -> u64 {
+        match self.began.load(Ordering::Relaxed) {
+            0 => 0,
+            began => now.saturating_sub(began),
+        }
+    }
+
+    fn stalled(&self, now: u64) -> Option<u64> {
+        let began = self.began.load(Ordering::Relaxed);
+        (began != 0).then(|| now.saturating_sub(began) + self.waited.load(Ordering::Relaxed))
+    }
+}
+
+/// What a connection waits for. Written by its own task, read by whoever looks for connections that
+/// can be closed.
+pub(crate) struct Progress {
+    start: Instant,
+    /// Requests whose answers are not all with the socket.
+    under_way: AtomicU32,
+    idle_since: AtomicU64,
+    bodies: Waits,
+    writes: Waits,
+}
+
+/// How a connection waits for its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// No: the server works.
+    No,
+    /// For a request, since then.
+    Idle(Duration),
+    /// For bytes of a body or for an answer to be read; waited so long for the last few KiB.
+    Stalled(Duration),
+}
+
+impl Progress {
+    pub(crate) fn new() -> Arc<Progress> {
+        Arc::new(Progress {
+            start: Instant::now(),
+            under_way: AtomicU32::new(0),
+            idle_since: AtomicU64::new(1),
+            bodies: Waits::default(),
+            writes: Waits::default(),
+        })
+    }
+
+    /// As of a connection that has been idle for so long.
+    #[cfg(test)]
+    pub(crate) fn begun_before(time: Duration) -> Arc<Progress> {
+        let mut progress = Progress::new();
+        if let (Some(progress), Some(start)) = (
+            Arc::get_mut(&mut progress),
+            Instant::now().checked_sub(time),
+        ) {
+            progress.start = start;
+        }
+        progress
+    }
+
+    /// Never 0.
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64 + 1
+    }
+
+    /// A request has come; it is under way until the guard is dropped.
+    pub(crate) fn begin_request(self: &Arc<Self>) -> UnderWay {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        self.bodies.forget();
+        UnderWay(self.clone())
+    }
+
+    pub(crate) fn awaits_body(&self) {
+        self.bodies.begin(|| self.now());
+    }
+
+    pub(crate) fn got_body(&self, bytes: usize) {
+        self.bodies.end(bytes as u64, || self.now());
+    }
+
+    /// Nobody reads the body any more.
+    pub(crate) fn forget_body(&self) {
+        self.bodies.forget();
+    }
+
+    pub(crate) fn waiting(&self) -> Waiting {
+        let now = self.now();
+        let stalled = self.bodies.stalled(now).max(self.writes.stalled(now));
+        if let Some(stalled) = stalled {
+            return Waiting::Stalled(Duration::from_millis(stalled));
+        }
+        if self.under_way.load(Ordering::Relaxed) > 0 {
+            return Waiting::No;
+        }
+        let since = self.idle_since.load(Ordering::Relaxed);
+        Waiting::Idle(Duration::from_millis(now.saturating_sub(since)))
+    }
+
+    /// Comes back when the client has moved not a byte for `timeout` while it was waited for with a
+    /// request under way. For a body somewhat longer: services that read one have timers of their
+    /// own, and answer 408.
+    pub(crate) async fn silent_for(&self, timeout: Duration) {
+        let limit = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        loop {
+            let now = self.now();
+            let bodies = self.bodies.silent(now) / 5 * 4;
+            let silent = bodies.max(self.writes.silent(now));
+            if silent >= limit {
+                return;
+            }
+            // At least a part of it, so that a wait that ends and begins costs few timers.
+            let left = Duration::from_millis(limit - silent).max(timeout / 8);
+            tokio::time::sleep(left).await;
+        }
+    }
+}
+
+/// A request is under way.
+pub(crate) struct UnderWay(Arc<Progress>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let progress = &self.0;
+        progress.idle_since.store(progress.now(), Ordering::Relaxed);
+        progress.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An answer's body, which keeps its request under way until the socket has all of it.
+pub(crate) struct Answering {
+    body: Body,
+    _under_way: UnderWay,
+}
+
+impl Answering {
+    pub(crate) fn new(body: Body, under_way: UnderWay) -> Self {
+        Answering {
+            body,
+            _under_way: under_way,
+        }
+    }
+}
+
+impl http_body::Body for Answering {
+    type Data = bytes::Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<bytes::Bytes>, BodyError>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        http_body::Body::size_hint(&self.body)
+    }
+}
+
+/// A socket that notes when there is no room in it to write.
+pub(crate) struct Watched<S> {
+    socket: S,
+    progress: Arc<Progress>,
+}
+
+impl<S> Watched<S> {
+    pub(crate) fn new(socket: S, progress: Arc<Progress>) -> Self {
+        Watched { socket, progress }
+    }
+
+    fn note(&self, written: &Poll<io::Result<usize>>) {
+        let (writes, now) = (&self.progress.writes, || self.progress.now());
+        match written {
+            Poll::Pending => writes.begin(now),
+            Poll::Ready(Ok(bytes)) => writes.end(*bytes as u64, now),
+            Poll::Ready(Err(_)) => {}
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_read(cx, buf)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write(cx, buf);
+        self.note(&written);
+        written
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.socket).poll_write_vectored(cx, bufs);
+        self.note(&written);
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_moves_a_byte_now_and_then_is_slow() {
+        let waits = Waits::default();
+        for second in 1..=5_u64 {
+            waits.begin(|| second * 1000);
+            waits.end(1, || second * 1000 + 900);
+        }
+        waits.begin(|| 6000);
+        assert_eq!(waits.stalled(6100), Some(4600));
+        assert_eq!(waits.silent(6100), 100);
+        waits.end(SLOW_BYTES, || 6100);
+        waits.begin(|| 7000);
+        assert_eq!(waits.stalled(7010), Some(10));
+        waits.forget();
+        assert_eq!(waits.stalled(8000), None);
+    }
+
+    #[test]
+    fn the_server_s_own_time_is_not_counted() {
+        let progress = Progress::new();
+        assert!(matches!(progress.waiting(), Waiting::Idle(_)));
+        let request = progress.begin_request();
+        assert_eq!(progress.waiting(), Waiting::No);
+        progress.awaits_body();
+        assert!(matches!(progress.waiting(), Waiting::Stalled(_)));
+        progress.got_body(7);
+        assert_eq!(progress.waiting(), Waiting::No);
+        drop(request);
+        assert!(matches!(progress.waiting(), Waiting::Idle(_)));
+    }
+}
