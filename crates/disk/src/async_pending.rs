@@ -131,10 +131,13 @@ pub fn write_async_update(
 ) -> Result<(), DiskError> {
     let hex = hash.hex();
     let dir = format!("{}/{}", policy.dir("async_pending"), &hex[29..]);
-    let mut staged = StagedFile::create(disk, &policy.dir("tmp"), Reserve::Ignore)?;
-    staged.write(&[Bytes::from(update.to_pickle())])?;
-    staged.publish(&dir, &format!("{hex}-{}", timestamp.internal()), just_link)?;
-    Ok(())
+    let content = Bytes::from(update.to_pickle());
+    disk.with_room(|| {
+        let mut staged = StagedFile::create(disk, &policy.dir("tmp"), Reserve::Ignore)?;
+        staged.write(std::slice::from_ref(&content))?;
+        staged.publish(&dir, &format!("{hex}-{}", timestamp.internal()), just_link)?;
+        Ok(())
+    })
 }
 
 /// Removes an update that [`write_async_update`] wrote, if it is still there.

@@ -12,7 +12,8 @@ use rustix::io::Errno;
 use std::os::fd::AsFd;
 
 use crate::device_pool::Disk;
-use crate::diskfile::{DiskFileEngine, quarantine_dir};
+use crate::diskfile::DiskFileEngine;
+use crate::diskfile::quarantine::{Goes, HashDir};
 use crate::error::DiskError;
 use crate::layout::{hash_dir, partition_dir};
 use crate::object_file::{ObjectKey, OpenObject, OpenOptions};
@@ -159,11 +160,17 @@ pub fn quarantine_object(
     names: &[String],
     reason: &str,
 ) -> Result<bool, DiskError> {
-    if files(disk, policy, partition, hash)? != names {
-        return Ok(false);
-    }
-    quarantine_dir(disk, policy, partition, hash, reason)?;
-    Ok(true)
+    let place = HashDir {
+        policy,
+        partition,
+        hash,
+    };
+    place.quarantine(disk, reason, || {
+        Ok(match files(disk, policy, partition, hash)? == names {
+            true => Goes::Whole,
+            false => Goes::Nothing,
+        })
+    })
 }
 
 /// Removes what runs of rsync that were cut off have left beside an object:
@@ -299,6 +306,45 @@ mod tests {
         assert!(check().is_empty());
         assert_ne!(hashes().hashes, before);
         assert_eq!(check(), [false]);
+    }
+
+    #[test]
+    fn a_torn_note_hides_no_suffix() {
+        let root = tempfile::tempdir().unwrap();
+        let disk = disk_in(root.path());
+        let engine = DiskFileEngine::new(
+            HashPath::new("", "test"),
+            &PolicySet::single(),
+            DiskFileConfig::default(),
+        );
+        let policy = PolicyIndex(0);
+        let put = |hash, name: &str| {
+            let dir = root.path().join("d").join(hash_dir(policy, 7, hash));
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join(name), "x").unwrap();
+        };
+        let (one, other) = (ObjectHash([1; 16]), ObjectHash([2; 16]));
+        put(one, "0000000001.00000.data");
+        put(other, "0000000001.00000.data");
+        let hashes = || get_hashes(&disk, &engine, policy, 7, &[], false).unwrap();
+        let invalid = root.path().join("d/objects/7/hashes.invalid");
+        let mut before = get_hashes(&disk, &engine, policy, 7, &[], true)
+            .unwrap()
+            .hashes;
+        // Of the first note a part is on disk; the second is written behind it.
+        for (at, noted) in ["10202\n", "1", "\0\x00202\n"].iter().enumerate() {
+            put(one, &format!("{:010}.00000.data", 2 + at));
+            put(other, &format!("{:010}.00000.data", 2 + at));
+            std::fs::write(&invalid, noted).unwrap();
+            assert!(settled_hashes(&disk, policy, 7).unwrap().is_empty());
+            let after = hashes().hashes;
+            for (suffix, hash) in &before {
+                assert_ne!(after.get(suffix), Some(hash), "{suffix} after {noted:?}");
+            }
+            assert_eq!(after.len(), 2);
+            assert_eq!(hashes().hashed, 0, "hashed for good");
+            before = after;
+        }
     }
 
     #[test]

@@ -34,6 +34,7 @@ use crate::group_sync::GroupSync;
 use crate::machine::{self, Machine};
 use crate::made_dirs::MadeDirs;
 use crate::recent::{FileIdentity, Recent};
+use crate::room::{self, Room};
 use crate::steps::{self, Step};
 use commit_lane::CommitLane;
 use lane::{Lane, Refused};
@@ -225,6 +226,15 @@ pub(crate) struct DeviceState {
     pub(crate) large_reads: Recent<(FileIdentity, u64)>,
     pub(crate) touched: Touched,
     pub(crate) made_dirs: MadeDirs,
+    room: DeviceRoom,
+}
+
+/// What is known of the room set aside on a device (`room.rs`).
+#[derive(Default)]
+struct DeviceRoom {
+    /// We gave it up, and have not found it made again.
+    is_spent: AtomicBool,
+    is_unsupported: AtomicBool,
 }
 
 struct Root {
@@ -273,6 +283,7 @@ impl Device {
                 large_reads: Recent::new(LARGE_READS_ENTRIES),
                 touched: Touched::new(),
                 made_dirs: MadeDirs::default(),
+                room: DeviceRoom::default(),
             }),
         }
     }
@@ -546,6 +557,14 @@ impl Disk {
         }
     }
 
+    /// Refused where the device takes no more writes.
+    pub(crate) fn may_write(&self) -> Result<(), DeviceError> {
+        match self.state.poisoned.load(Ordering::Acquire) {
+            true => Err(DeviceError::Poisoned(self.name().to_owned())),
+            false => Ok(()),
+        }
+    }
+
     /// Refuses all further writes: after a failed fsync nobody knows what is on the disk.
     pub(crate) fn poison(&self, path: &str, error: &std::io::Error) {
         if !self.state.poisoned.swap(true, Ordering::AcqRel) {
@@ -555,6 +574,51 @@ impl Disk {
                 %error,
                 "fsync failed; the device takes no more writes until restart"
             );
+        }
+    }
+
+    /// Sees to it that room is set aside. False: there is none, and what only adds is to be refused.
+    pub(crate) fn keeps_room(&self) -> Result<bool, DiskError> {
+        let state = &self.state.room;
+        if self.machine().is_some() || state.is_unsupported.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        let kept = room::keep_in(self.fd());
+        let kept = kept.map_err(|errno| DiskError::from_errno("reserve", self.name(), errno))?;
+        state
+            .is_spent
+            .store(kept == Room::Scarce, Ordering::Relaxed);
+        state
+            .is_unsupported
+            .store(kept == Room::Unsupported, Ordering::Relaxed);
+        Ok(kept != Room::Scarce)
+    }
+
+    /// Room was given up here: what only adds must stop.
+    pub(crate) fn has_spent_room(&self) -> bool {
+        self.state.room.is_spent.load(Ordering::Relaxed)
+    }
+
+    /// Runs what frees space or must not be lost: once more with the room set aside, where the file
+    /// system is full.
+    pub(crate) fn with_room<T>(
+        &self,
+        work: impl Fn() -> Result<T, DiskError>,
+    ) -> Result<T, DiskError> {
+        match work() {
+            Err(DiskError::NoSpace) => {
+                self.spend_room();
+                work()
+            }
+            other => other,
+        }
+    }
+
+    /// Gives up the room set aside, for something that may use it and is then tried once more.
+    pub(crate) fn spend_room(&self) {
+        if self.machine().is_none() {
+            self.state.room.is_spent.store(true, Ordering::Relaxed);
+            room::spend_in(self.fd());
         }
     }
 

@@ -4,6 +4,7 @@
 mod look;
 mod open;
 pub(crate) use look::read_range;
+pub(crate) mod quarantine;
 mod write;
 
 use std::collections::BTreeMap;
@@ -12,7 +13,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_types::plant::Plant;
 use cairn_types::{HashPath, ObjectHash, PolicyIndex, PolicySet, Timestamp};
 use rustix::fs::AtFlags;
 use rustix::io::Errno;
@@ -21,14 +21,15 @@ use crate::device_pool::Disk;
 use crate::error::DiskError;
 use crate::known::KnownObjects;
 use crate::layout::{
-    FileEntry, FragmentChoice, OnDiskFiles, choose_files, choose_fragments, hash_dir, partition_dir,
+    FileEntry, FragmentChoice, OnDiskFiles, choose_files, choose_fragments, hash_dir,
 };
 use crate::object_file::{
-    Durability, ObjectEngine, ObjectKey, ObjectWriter, OpenObject, OpenOptions, SeenDir,
+    Durability, ObjectEngine, ObjectKey, ObjectWriter, OpenObject, OpenOptions, SeenDir, Suspect,
 };
-use crate::staged_file::{move_aside, open_dir, remove_dir, remove_file};
+use crate::staged_file::{open_dir, remove_dir, remove_file};
 use crate::steps::Step;
-use crate::{Metadata, overflow, suffix_hashes};
+use crate::{Metadata, overflow};
+use quarantine::{Goes, HashDir};
 
 /// Options of the engine, with Swift's names.
 #[derive(Clone, Debug, PartialEq)]
@@ -168,7 +169,17 @@ impl DiskFileEngine {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(OnDiskFiles::default()),
             Err(errno) if is_broken_dir(errno) => {
-                quarantine_dir(disk, policy, partition, hash, "not a readable directory")?;
+                let place = HashDir {
+                    policy,
+                    partition,
+                    hash,
+                };
+                place.quarantine(disk, "not a readable directory", || {
+                    Ok(match open_dir(disk, &dir) {
+                        Err(errno) if is_broken_dir(errno) => Goes::Whole,
+                        _ => Goes::Nothing,
+                    })
+                })?;
                 return Ok(OnDiskFiles::default());
             }
             Err(errno) => return Err(DiskError::from_errno("open", dir, errno)),
@@ -260,35 +271,6 @@ fn is_broken_dir(errno: Errno) -> bool {
     matches!(errno, Errno::NOTDIR | Errno::NODATA | Errno::UCLEAN)
 }
 
-/// Moves a hash directory to `quarantined/objects[-N]/<hash>`.
-pub(crate) fn quarantine_dir(
-    disk: &Disk,
-    policy: PolicyIndex,
-    partition: u32,
-    hash: ObjectHash,
-    reason: &str,
-) -> Result<(), DiskError> {
-    if Plant::NoQuarantine.is_on() {
-        return Ok(());
-    }
-    let from = hash_dir(policy, partition, hash);
-    let to = format!("quarantined/{}/{}", policy.dir("objects"), hash.hex());
-    // On disk before the move is: after a power cut between the two nobody would look here, and the
-    // other replicas' nodes would count on this one for ever.
-    let partition = partition_dir(policy, partition);
-    let _lock = suffix_hashes::invalidating_durably(disk, &partition, &[hash.suffix()])?;
-    let to = match move_aside(disk, &from, &to) {
-        Ok(to) => to,
-        // Somebody else was faster.
-        Err(DiskError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-            return Ok(());
-        }
-        Err(error) => return Err(error),
-    };
-    tracing::warn!(device = disk.name(), from, to, reason, "quarantined object");
-    Ok(())
-}
-
 impl ObjectEngine for DiskFileEngine {
     fn open(
         &self,
@@ -358,8 +340,15 @@ impl ObjectEngine for DiskFileEngine {
         self.tombstone_steps(disk, key, timestamp, seen)
     }
 
-    fn quarantine(&self, disk: &Disk, key: &ObjectKey, reason: &str) -> Result<(), DiskError> {
-        quarantine_dir(disk, key.policy, key.partition, key.hash, reason)
+    fn quarantine(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        suspect: &Suspect,
+        reason: &str,
+    ) -> Result<bool, DiskError> {
+        let place = HashDir::of(key);
+        place.quarantine(disk, reason, || place.with_suspect(disk, suspect))
     }
 }
 

@@ -26,6 +26,7 @@ pub mod reader;
 mod recent;
 pub mod relink;
 pub mod replication;
+pub mod room;
 pub mod staged_file;
 pub mod steps;
 pub mod suffix_hashes;
@@ -38,6 +39,6 @@ pub use layout::{FragmentChoice, FragmentPreference};
 pub use metadata::Metadata;
 pub use object_file::{
     Durability, FragmentInfo, ObjectEngine, ObjectInfo, ObjectKey, ObjectWriter, OpenObject,
-    OpenOptions,
+    OpenOptions, Suspect,
 };
 pub use reader::ObjectReader;

@@ -172,6 +172,26 @@ impl ContentFile {
         self.gives_unsound = true;
         self
     }
+
+    /// For as long as it is open.
+    pub(crate) fn suspect(&self) -> Suspect {
+        Suspect::File {
+            device: self.identity.device(),
+            inode: self.identity.inode(),
+        }
+    }
+}
+
+/// Content that was found broken, by what it is known again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suspect {
+    /// A file that is open: nothing else has its number meanwhile.
+    File { device: u64, inode: u64 },
+    /// The content, or the fragment of this index, of one time.
+    Data {
+        timestamp: Timestamp,
+        fragment: Option<u32>,
+    },
 }
 
 /// An upload under way. Dropped without a commit, it is gone.
@@ -259,6 +279,13 @@ pub trait ObjectEngine: Send + Sync {
         seen: Option<SeenDir>,
     ) -> Result<Step<()>, DiskError>;
 
-    /// Moves a broken object out of the way, for replication to bring a good one.
-    fn quarantine(&self, disk: &Disk, key: &ObjectKey, reason: &str) -> Result<(), DiskError>;
+    /// Moves a broken object out of the way, for replication to bring a good one. False: it is not
+    /// there any more.
+    fn quarantine(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        suspect: &Suspect,
+        reason: &str,
+    ) -> Result<bool, DiskError>;
 }

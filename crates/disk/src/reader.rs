@@ -167,8 +167,11 @@ impl ObjectReader {
         let passed = self.passed(at);
         self.ahead = Some(self.device.read(move |disk| {
             let broken = |reason: String| {
-                engine.quarantine(disk, &key, &reason)?;
-                Err(DiskError::Quarantined(reason))
+                match engine.quarantine(disk, &key, &content.suspect(), &reason)? {
+                    true => Err(DiskError::Quarantined(reason)),
+                    // Something else is in its place, of which nothing is known.
+                    false => Err(DiskError::StateChanged),
+                }
             };
             let offset = content.offset + at;
             if let Some(passed) = passed {
@@ -196,8 +199,11 @@ impl ObjectReader {
                     disk.state.verified.insert(&content.identity);
                 } else {
                     let outcome = broken(format!("ETag {etag} and file's md5 {md5} do not match"));
-                    let is_quarantined = matches!(outcome, Err(DiskError::Quarantined(_)));
-                    if !(content.gives_unsound && is_quarantined) {
+                    let is_settled = matches!(
+                        outcome,
+                        Err(DiskError::Quarantined(_) | DiskError::StateChanged)
+                    );
+                    if !(content.gives_unsound && is_settled) {
                         return outcome;
                     }
                 }

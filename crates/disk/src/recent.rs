@@ -41,6 +41,10 @@ impl FileIdentity {
         }
     }
 
+    pub(crate) fn device(&self) -> u64 {
+        self.device
+    }
+
     pub(crate) fn inode(&self) -> u64 {
         self.inode
     }

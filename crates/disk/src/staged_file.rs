@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use cairn_types::plant::Plant;
-use rustix::fs::{Advice, AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::fs::{Advice, AtFlags, CWD, FallocateFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::device_pool::{Disk, FallocateReserve};
@@ -45,6 +45,8 @@ pub struct StagedFile {
     content: FileContent,
     drop_cache: bool,
     beside: Beside,
+    /// It may not use the room set aside (`room.rs`).
+    only_adds: bool,
 }
 
 /// A file that has to be on disk when the name is.
@@ -140,6 +142,7 @@ impl StagedFile {
         staged.dir = opened.dir;
         staged.may_write(0)?;
         if let Reserve::Keep { size } = reserve {
+            staged.only_adds = true;
             staged.reserve(size.unwrap_or(0))?;
         }
         Ok(staged)
@@ -171,6 +174,7 @@ impl StagedFile {
             dir: None,
             drop_cache: false,
             beside: Beside::default(),
+            only_adds: false,
         }
     }
 
@@ -195,6 +199,9 @@ impl StagedFile {
 
     fn reserve(&self, size: u64) -> Result<(), DiskError> {
         let config = self.disk.config();
+        if !self.disk.keeps_room()? {
+            return Err(DiskError::NoSpace);
+        }
         let stat = rustix::fs::fstatvfs(&self.fd)
             .map_err(|e| DiskError::from_errno("statvfs", self.disk.name(), e))?;
         let free = stat
@@ -223,6 +230,10 @@ impl StagedFile {
 
     /// Appends.
     pub fn write(&mut self, chunks: &[Bytes]) -> Result<(), DiskError> {
+        // A long upload would take what was given up for others.
+        if self.only_adds && self.disk.has_spent_room() {
+            return Err(DiskError::NoSpace);
+        }
         self.may_write(chunks.iter().map(|chunk| chunk.len() as u64).sum())?;
         let written = self.content.append(chunks);
         written.map_err(|errno| self.error("write", errno))
@@ -321,7 +332,11 @@ impl StagedFile {
                 None => make_noted(disk, dir)?,
             };
             made_dir |= made_now;
-            match around(disk, &mut || self.link(dir_fd.as_fd(), name))? {
+            let mut link = || match is_at(disk, dir, dir_fd.as_fd()) {
+                true => self.link(dir_fd.as_fd(), name),
+                false => Err(Errno::NOENT),
+            };
+            match around(disk, &mut link)? {
                 Ok(()) => {
                     self.made_dir = None;
                     let making = disk.state.made_dirs.named_in(dir);
@@ -337,7 +352,8 @@ impl StagedFile {
                         making: making.filter(|_| made_dir || !Plant::OthersFolders.is_on()),
                     });
                 }
-                // Somebody removed the directory, empty as it was.
+                // Somebody removed the directory, empty as it was, or moved it away with a broken
+                // object in it.
                 Err(Errno::NOENT) if attempt < PUBLISH_ATTEMPTS => {}
                 Err(errno) => {
                     return Err(DiskError::from_errno(
@@ -437,6 +453,20 @@ impl Linking {
             }
             Ok(Step::Done(self.published))
         })
+    }
+}
+
+/// Whether a directory that was opened a while ago is still the one of its name.
+fn is_at(disk: &Disk, dir: &str, open: BorrowedFd<'_>) -> bool {
+    // `statx` without times: who asks for them makes the next write one of them, too.
+    let flags = StatxFlags::TYPE | StatxFlags::INO;
+    let by_name = rustix::fs::statx(disk.fd(), dir, AtFlags::SYMLINK_NOFOLLOW, flags);
+    let by_fd = rustix::fs::statx(open, "", AtFlags::EMPTY_PATH, flags);
+    match (by_name, by_fd) {
+        (Ok(named), Ok(open)) => named.stx_ino == open.stx_ino,
+        // An old kernel, or a filter of system calls.
+        (Err(Errno::NOSYS | Errno::PERM), _) => true,
+        _ => false,
     }
 }
 
@@ -634,8 +664,22 @@ fn sync_dirs(disk: &Disk, dir_fd: BorrowedFd<'_>, dir: &str, is_new: bool) -> st
         if parent.is_empty() {
             return fsync(disk, disk.fd());
         }
-        fsync(disk, open_dir(disk, parent)?.as_fd())?;
+        match open_dir(disk, parent) {
+            Ok(fd) => fsync(disk, fd.as_fd())?,
+            // Out of descriptors, say. That is no failed sync: what is open leads to the whole file
+            // system.
+            Err(_) => return sync_whole(disk, dir_fd),
+        }
     }
+}
+
+/// Syncs the file system that an open directory is on.
+fn sync_whole(disk: &Disk, dir_fd: BorrowedFd<'_>) -> std::io::Result<()> {
+    if disk.machine().is_none() {
+        rustix::fs::syncfs(dir_fd)?;
+    }
+    // Without a journal `syncfs` flushes the disk's cache too early.
+    fsync(disk, dir_fd)
 }
 
 /// How many [`sync_dirs`] syncs.
@@ -878,6 +922,23 @@ mod tests {
         };
         staged.publish("objects/1", "f", around).unwrap();
         assert!(dir.join("f").exists());
+    }
+
+    #[test]
+    fn a_directory_moved_away_in_between_is_made_again() {
+        let (root, disk) = disk(|_| {});
+        let staged = StagedFile::create(&disk, "tmp", keep()).unwrap();
+        let (dir, aside) = (root.path().join("d/objects/1"), root.path().join("aside"));
+        let (from, to) = (dir.clone(), aside.clone());
+        let moved = std::cell::Cell::new(false);
+        let around = move |_: &Disk, link: &mut dyn FnMut() -> Result<(), Errno>| {
+            if !moved.replace(true) {
+                std::fs::rename(&from, &to).unwrap();
+            }
+            Ok(link())
+        };
+        staged.publish("objects/1", "f", around).unwrap();
+        assert!(dir.join("f").exists() && !aside.join("f").exists());
     }
 
     /// Notes the names of what is synced.

@@ -142,9 +142,11 @@ pub(crate) fn invalidating_durably<'a, S: AsRef<str>>(
     partition_dir: &str,
     suffixes: &[S],
 ) -> Result<PartitionLock<'a>, DiskError> {
-    let lock = PartitionLock::acquire(disk, partition_dir)?;
-    note_durably(disk, partition_dir, suffixes)?;
-    Ok(lock)
+    disk.with_room(|| {
+        let lock = PartitionLock::acquire(disk, partition_dir)?;
+        note_durably(disk, partition_dir, suffixes)?;
+        Ok(lock)
+    })
 }
 
 /// Notes on disk that suffixes change, with one sync. Under the partition's lock only.
@@ -172,7 +174,7 @@ pub(crate) fn note_durably<S: AsRef<str>>(
 
 /// Notes that a suffix has to be hashed again.
 pub fn invalidate(disk: &Disk, partition_dir: &str, suffix: &str) -> Result<(), DiskError> {
-    invalidating(disk, partition_dir, suffix).map(drop)
+    disk.with_room(|| invalidating(disk, partition_dir, suffix).map(drop))
 }
 
 /// As [`invalidate`] for many suffixes, with the notes on disk.
@@ -204,8 +206,11 @@ fn append_invalid(
         lines.extend_from_slice(suffix.as_ref().as_bytes().get(..3).unwrap_or(b"???"));
         lines.push(b'\n');
     }
-    rustix::io::write(&file, &lines).map_err(error)?;
-    Ok(Some(file))
+    match rustix::io::write(&file, &lines).map_err(error)? {
+        count if count == lines.len() => Ok(Some(file)),
+        // The rest was for a block that is not to be had: a torn line (`Changed`).
+        _ => Err(DiskError::NoSpace),
+    }
 }
 
 /// What `hashes.pkl` says, and nothing else.
@@ -257,10 +262,14 @@ fn write_hashes(
 ) -> Result<(), DiskError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     hashes.updated = now.map_or(0.0, |d| d.as_secs_f64());
-    let mut staged = StagedFile::create(disk, partition_dir, Reserve::Ignore)?;
-    staged.write(&[Bytes::from(pickle::dumps(&to_value(hashes)))])?;
-    staged.publish(partition_dir, HASHES, just_link)?;
-    Ok(())
+    let content = Bytes::from(pickle::dumps(&to_value(hashes)));
+    // Replicators need it to move things away.
+    disk.with_room(|| {
+        let mut staged = StagedFile::create(disk, partition_dir, Reserve::Ignore)?;
+        staged.write(std::slice::from_ref(&content))?;
+        staged.publish(partition_dir, HASHES, just_link)?;
+        Ok(())
+    })
 }
 
 /// A partition's suffix hashes, and how many of them had to be made anew.
@@ -288,20 +297,21 @@ pub fn get_hashes(
     let mut hashed = 0;
     loop {
         let (original, invalid) = read_both(disk, &dir)?;
+        let changed = Changed::parse(&invalid);
         let mut hashes = original.clone();
-        if !original.valid {
+        if !original.valid || changed.is_torn {
             hashes = SuffixHashes {
                 valid: true,
                 ..SuffixHashes::default()
             };
         }
-        if look || !original.valid {
+        if look || !original.valid || changed.is_torn {
             for name in list(disk, &dir)?.into_iter().filter(|n| is_suffix(n)) {
                 hashes.suffixes.entry(name).or_insert(None);
             }
         }
-        let changed = suffixes_of(&invalid);
-        for suffix in recalculate.iter().filter(|s| is_suffix(s)).chain(&changed) {
+        let asked = recalculate.iter().filter(|s| is_suffix(s));
+        for suffix in asked.chain(&changed.suffixes) {
             hashes.suffixes.insert(suffix.clone(), None);
         }
         let pending: Vec<String> = hashes
@@ -340,7 +350,11 @@ pub fn settled_hashes(
     partition: u32,
 ) -> Result<BTreeMap<String, SuffixHash>, DiskError> {
     let (mut hashes, invalid) = read_both(disk, &partition_dir(policy, partition))?;
-    for suffix in suffixes_of(&invalid) {
+    let changed = Changed::parse(&invalid);
+    if changed.is_torn {
+        return Ok(BTreeMap::new());
+    }
+    for suffix in changed.suffixes {
         hashes.suffixes.remove(&suffix);
     }
     let hashes = hashes.suffixes.into_iter();
@@ -390,7 +404,9 @@ fn keep(
         return Ok(false);
     };
     let mut kept = hashes.clone();
-    for suffix in suffixes_of(since) {
+    let changed = Changed::parse(since);
+    kept.valid &= !changed.is_torn;
+    for suffix in changed.suffixes {
         kept.suffixes.insert(suffix, None);
     }
     if kept.valid != original.valid || kept.suffixes != original.suffixes {
@@ -402,13 +418,24 @@ fn keep(
     Ok(true)
 }
 
-fn suffixes_of(invalid: &[u8]) -> Vec<String> {
-    let text = String::from_utf8_lossy(invalid);
-    let lines = text.lines().map(str::trim);
-    lines
-        .filter(|line| is_suffix(line))
-        .map(str::to_owned)
-        .collect()
+/// What `hashes.invalid` says.
+struct Changed {
+    suffixes: Vec<String>,
+    /// A line is not a suffix. A power cut or a full disk left the beginning of one, and the next was
+    /// written behind it: nobody knows which they were, and every suffix has to be hashed again.
+    is_torn: bool,
+}
+
+impl Changed {
+    fn parse(invalid: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(invalid);
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let (suffixes, torn): (Vec<_>, Vec<_>) = lines.partition(|line| is_suffix(line));
+        Changed {
+            suffixes: suffixes.into_iter().map(str::to_owned).collect(),
+            is_torn: !torn.is_empty(),
+        }
+    }
 }
 
 /// What it said is in `hashes.pkl`, durably.

@@ -264,7 +264,8 @@ impl Walk {
             Err(error) => Err(error),
         };
         match result {
-            Ok(()) => self.recent.passes += 1,
+            // Of what took its place meanwhile the next walk knows.
+            Ok(()) | Err(DiskError::StateChanged) => self.recent.passes += 1,
             Err(DiskError::Quarantined(reason)) => {
                 self.recent.passes += 1;
                 self.recent.quarantined += 1;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use cairn_disk::metadata::FRAGMENT_INDEX;
 use cairn_disk::{
-    Device, DiskError, DiskFileEngine, Metadata, ObjectEngine, ObjectInfo, ObjectKey,
+    Device, DiskError, DiskFileEngine, Metadata, ObjectEngine, ObjectInfo, ObjectKey, Suspect,
 };
 use cairn_erasure::{Codec, CodecError};
 use cairn_http::lines::{BodyLines, LineError};
@@ -104,7 +104,7 @@ impl Rebuilder {
             .all(|name| metadata.get(name).is_some_and(|value| !value.is_empty()));
         if !is_whole {
             let reason = format!("Invalid fragment #{}", own.unwrap_or(0));
-            return Err(self.quarantine(key, reason).await);
+            return Err(self.quarantine(key, info, reason).await);
         }
         let mut answers = Answers::default();
         if let Some(bodies) = self.ask(node, key, info, index, &mut answers).await {
@@ -130,7 +130,7 @@ impl Rebuilder {
         let local = info.data_timestamp;
         if self.is_lonely(&answers, local, own) {
             let reason = format!("Solitary fragment #{}", own.unwrap_or(0));
-            return Err(self.quarantine(key, reason).await);
+            return Err(self.quarantine(key, info, reason).await);
         }
         for (timestamp, bucket) in &answers.buckets {
             let (object, found) = (&*key.name, bucket.useful.len());
@@ -155,13 +155,18 @@ impl Rebuilder {
         })
     }
 
-    async fn quarantine(&self, key: &ObjectKey, reason: String) -> RebuildError {
+    async fn quarantine(&self, key: &ObjectKey, info: &ObjectInfo, reason: String) -> RebuildError {
         let (engine, key, why) = (self.engine.clone(), key.clone(), reason.clone());
+        let suspect = Suspect::Data {
+            timestamp: info.data_timestamp,
+            fragment: info.fragments.as_ref().map(|fragments| fragments.index),
+        };
         let moved = self
             .device
-            .write(move |disk| engine.quarantine(disk, &key, &why));
+            .write(move |disk| engine.quarantine(disk, &key, &suspect, &why));
         match moved.await {
-            Ok(()) => RebuildError::Quarantined(reason),
+            Ok(true) => RebuildError::Quarantined(reason),
+            Ok(false) => DiskError::StateChanged.into(),
             Err(error) => error.into(),
         }
     }

@@ -10,7 +10,8 @@ use rustix::fs::RawDir;
 use rustix::io::Errno;
 
 use super::look::{Look, open_file};
-use super::{DiskFileEngine, is_broken_dir, quarantine_dir};
+use super::quarantine::{Goes, HashDir};
+use super::{DiskFileEngine, is_broken_dir};
 use crate::device_pool::Disk;
 use crate::error::DiskError;
 use crate::known::KnownObject;
@@ -203,8 +204,16 @@ impl DiskFileEngine {
                 }
                 Err(Failed::Changed | Failed::NotCached) => {}
                 Err(Failed::Broken(reason)) => {
-                    quarantine_dir(disk, place.policy, place.partition, place.hash, &reason)?;
-                    return Err(DiskError::Quarantined(reason));
+                    let again = || self.try_open(disk, place, &dir, options, Look::OnDisk);
+                    let is_gone = place.dir().quarantine(disk, &reason, || {
+                        Ok(match again() {
+                            Err(Failed::Broken(_)) => Goes::Whole,
+                            _ => Goes::Nothing,
+                        })
+                    })?;
+                    if is_gone {
+                        return Err(DiskError::Quarantined(reason));
+                    }
                 }
                 Err(Failed::Final(error)) => return Err(error),
             }
@@ -438,6 +447,16 @@ struct Place<'a> {
     partition: u32,
     hash: ObjectHash,
     name: Option<&'a Arc<str>>,
+}
+
+impl Place<'_> {
+    fn dir(&self) -> HashDir {
+        HashDir {
+            policy: self.policy,
+            partition: self.partition,
+            hash: self.hash,
+        }
+    }
 }
 
 /// A file's metadata, with its overflow.

@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::device_pool::{Device, Devices, DevicesConfig};
+use crate::layout::partition_dir;
 use crate::object_file::Content;
 use crate::reader::{ObjectReader, block_on};
 use crate::recent::FileIdentity;
@@ -536,9 +537,127 @@ fn suffix_hashes_follow_changes() {
     assert_eq!(kept.suffixes.get("a83"), Some(&second.get("a83").cloned()));
     let expected = etag(format!("{}.ts", ts(3)).as_bytes());
     assert_eq!(hashes()["a83"].whole(), Some(&*expected));
-    world
+    world.put(ts(4), "x");
+    let suspect = Suspect::Data {
+        timestamp: ts(4),
+        fragment: None,
+    };
+    let quarantined = world
         .engine
-        .quarantine(&world.disk, &world.key, "a test")
-        .unwrap();
+        .quarantine(&world.disk, &world.key, &suspect, "a test");
+    assert!(quarantined.unwrap());
     assert!(hashes().is_empty());
+}
+
+/// A file of content with a byte changed, its size and attributes as they were.
+fn spoil(path: &std::path::Path) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    file.write_all_at(b"#", 0).unwrap();
+}
+
+#[test]
+fn a_newer_object_is_not_quarantined_for_an_older_one() {
+    let Some(world) = world() else { return };
+    let body = vec![b'x'; 200 << 10];
+    // Written while the old one is read; then with the old one still beside it.
+    for is_beside in [false, true] {
+        world.put(ts(1), body.clone());
+        let old = world.dir().join(world.files().concat());
+        spoil(&old);
+        let mut options = OpenOptions::metadata(ts(100));
+        options.inline_limit = 1;
+        let open = world
+            .engine
+            .open(&world.disk, &world.key, &options)
+            .unwrap();
+        let Content::File(content) = open.content else {
+            panic!("not a file")
+        };
+        let size = open.info.size;
+        let engine: Arc<dyn ObjectEngine> = Arc::new(world.engine.clone());
+        let mut reader = ObjectReader::new(
+            world.device.clone(),
+            engine,
+            world.key.clone(),
+            open.info.etag(),
+            content,
+            0..size,
+            64 << 10,
+        );
+        block_on(reader.next_chunk()).unwrap();
+        let kept = world.root.path().join("kept");
+        std::fs::hard_link(&old, &kept).unwrap();
+        world.put(ts(2), body.clone());
+        if is_beside {
+            std::fs::rename(&kept, &old).unwrap();
+        }
+        let read = loop {
+            match block_on(reader.next_chunk()) {
+                Ok(Some(_)) => {}
+                other => break other,
+            }
+        };
+        assert!(matches!(read, Err(DiskError::StateChanged)), "{read:?}");
+        let newer = format!("{}.data", ts(2).internal());
+        assert!(world.files().contains(&newer), "{:?}", world.files());
+        assert!(!world.device.path().join("quarantined").exists());
+        std::fs::remove_dir_all(world.dir()).unwrap();
+        let _ = std::fs::remove_file(&kept);
+    }
+}
+
+#[test]
+fn a_broken_object_found_by_opening_is_looked_at_again_before_it_goes() {
+    let Some(world) = world() else { return };
+    world.put(ts(1), "old");
+    let place = HashDir::of(&world.key);
+    let suspect = Suspect::Data {
+        timestamp: ts(1),
+        fragment: None,
+    };
+    world.put(ts(2), "new");
+    let quarantined = place.quarantine(&world.disk, "a test", || {
+        place.with_suspect(&world.disk, &suspect)
+    });
+    assert!(!quarantined.unwrap());
+    assert_eq!(world.files(), [format!("{}.data", ts(2).internal())]);
+}
+
+#[test]
+fn a_file_linked_into_a_quarantined_directory_is_in_the_new_one() {
+    let Some(world) = world() else { return };
+    world.put(ts(1), "old");
+    let key = world.key.clone();
+    // Staged in the directory, which goes before the file gets its name.
+    let writer = world.engine.create(&world.disk, &key, Some(3), true);
+    let mut writer = writer.unwrap();
+    writer.write(&[Bytes::from_static(b"new")]).unwrap();
+    let suspect = Suspect::Data {
+        timestamp: ts(1),
+        fragment: None,
+    };
+    let gone = world
+        .engine
+        .quarantine(&world.disk, &key, &suspect, "a test");
+    assert!(gone.unwrap());
+    let step = writer.commit(metadata(ts(2), b"new"), Durability::AtOnce);
+    step.unwrap().finish(&world.disk).unwrap();
+    assert_eq!(world.files(), [format!("{}.data", ts(2).internal())]);
+
+    // A tombstone, by the directory in which the object was seen.
+    let open = OpenOptions::metadata(ts(100));
+    let seen = world.engine.open(&world.disk, &key, &open).unwrap().seen;
+    assert!(seen.is_some());
+    let suspect = Suspect::Data {
+        timestamp: ts(2),
+        fragment: None,
+    };
+    let gone = world
+        .engine
+        .quarantine(&world.disk, &key, &suspect, "a test");
+    assert!(gone.unwrap());
+    let step = world.engine.delete(&world.disk, &key, ts(3), seen);
+    step.unwrap().finish(&world.disk).unwrap();
+    assert_eq!(world.files(), [format!("{}.ts", ts(3).internal())]);
 }

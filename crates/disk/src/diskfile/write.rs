@@ -101,7 +101,8 @@ impl DiskFileEngine {
         let partition = partition_dir(key.policy, key.partition);
         let from = fragment_name(timestamp, fragment, false);
         let to = fragment_name(timestamp, fragment, true);
-        let (lock, noted) = invalidating(disk, &partition, &key.hash.suffix())?;
+        let suffix = key.hash.suffix();
+        let (lock, noted) = disk.with_room(|| invalidating(disk, &partition, &suffix))?;
         let renamed = match open_dir(disk, &dir) {
             Ok(fd) => rename_in(disk, fd, noted, &from, &to),
             Err(errno) => Err(errno),
@@ -158,6 +159,29 @@ impl DiskFileEngine {
     }
 
     pub(super) fn tombstone_steps(
+        &self,
+        disk: &Disk,
+        key: &ObjectKey,
+        timestamp: Timestamp,
+        seen: Option<SeenDir>,
+    ) -> Result<Step<()>, DiskError> {
+        match self.tombstone_once(disk, key, timestamp, seen) {
+            // One that takes nothing away would only use up what is set aside.
+            Err(DiskError::NoSpace) if self.has_data(disk, key)? => {
+                disk.spend_room();
+                self.tombstone_once(disk, key, timestamp, None)
+            }
+            other => other,
+        }
+    }
+
+    fn has_data(&self, disk: &Disk, key: &ObjectKey) -> Result<bool, DiskError> {
+        let choice = FragmentChoice::default();
+        let files = self.look(disk, key.policy, key.partition, key.hash, &choice)?;
+        Ok(files.data.is_some() || !files.fragments.sets.is_empty())
+    }
+
+    fn tombstone_once(
         &self,
         disk: &Disk,
         key: &ObjectKey,

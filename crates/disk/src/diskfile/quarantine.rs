@@ -1,0 +1,154 @@
+//! Moving broken objects to `quarantined/objects[-N]/<hash>`.
+//!
+//! Between the moment something was found broken and this one a sound object may have taken its
+//! place. So whoever found it says how to know it again, and it is looked for under the partition's
+//! lock, under which everything gets its name: what is not what was found stays where it is.
+
+use std::os::fd::AsFd;
+
+use cairn_types::plant::Plant;
+use cairn_types::{ObjectHash, PolicyIndex};
+use rustix::fs::AtFlags;
+use rustix::io::Errno;
+
+use super::open::list_entries;
+use crate::device_pool::Disk;
+use crate::error::DiskError;
+use crate::layout::{FileEntry, FileKind, hash_dir, partition_dir};
+use crate::object_file::{ObjectKey, Suspect};
+use crate::partition_lock::PartitionLock;
+use crate::staged_file::{move_aside, open_dir, unique};
+use crate::suffix_hashes::note_durably;
+
+/// Whose place it is.
+#[derive(Clone, Copy)]
+pub(crate) struct HashDir {
+    pub(crate) policy: PolicyIndex,
+    pub(crate) partition: u32,
+    pub(crate) hash: ObjectHash,
+}
+
+/// What of a hash directory is to go.
+pub(crate) enum Goes {
+    Nothing,
+    Whole,
+    File(String),
+}
+
+impl HashDir {
+    pub(crate) fn of(key: &ObjectKey) -> Self {
+        HashDir {
+            policy: key.policy,
+            partition: key.partition,
+            hash: key.hash,
+        }
+    }
+
+    /// Moves away what `look`, called under the partition's lock, says. False: nothing.
+    pub(crate) fn quarantine(
+        self,
+        disk: &Disk,
+        reason: &str,
+        look: impl Fn() -> Result<Goes, DiskError>,
+    ) -> Result<bool, DiskError> {
+        if Plant::NoQuarantine.is_on() {
+            return Ok(true);
+        }
+        // What cannot be made durable is not to be begun.
+        disk.may_write()?;
+        disk.with_room(|| self.try_quarantine(disk, reason, &look))
+    }
+
+    fn try_quarantine(
+        self,
+        disk: &Disk,
+        reason: &str,
+        look: &impl Fn() -> Result<Goes, DiskError>,
+    ) -> Result<bool, DiskError> {
+        let dir = hash_dir(self.policy, self.partition, self.hash);
+        let mut to = format!(
+            "quarantined/{}/{}",
+            self.policy.dir("objects"),
+            self.hash.hex()
+        );
+        let partition = partition_dir(self.policy, self.partition);
+        if matches!(open_dir(disk, &partition), Err(Errno::NOENT)) {
+            return Ok(false);
+        }
+        let _lock = PartitionLock::acquire(disk, &partition)?;
+        let from = match look()? {
+            Goes::Nothing => return Ok(false),
+            Goes::Whole => dir,
+            Goes::File(name) => {
+                to = format!("{to}-{}/{name}", unique());
+                format!("{dir}/{name}")
+            }
+        };
+        // On disk before the move is: after a power cut between the two nobody would look here, and
+        // the other replicas' nodes would count on this one for ever.
+        note_durably(disk, &partition, &[self.hash.suffix()])?;
+        let to = match move_aside(disk, &from, &to) {
+            Ok(to) => to,
+            // A program that takes no lock was faster.
+            Err(DiskError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        };
+        tracing::warn!(device = disk.name(), from, to, reason, "quarantined object");
+        Ok(true)
+    }
+
+    /// What of the directory goes with a file of content that was found broken.
+    pub(crate) fn with_suspect(self, disk: &Disk, suspect: &Suspect) -> Result<Goes, DiskError> {
+        let dir = hash_dir(self.policy, self.partition, self.hash);
+        let error = |errno| DiskError::from_errno("list", &*dir, errno);
+        let fd = match open_dir(disk, &dir) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => return Ok(Goes::Nothing),
+            Err(errno) => return Err(error(errno)),
+        };
+        let entries = list_entries(fd.as_fd()).map_err(error)?.entries;
+        let is_suspect = |entry: &&FileEntry| match suspect {
+            Suspect::File { device, inode } => {
+                let stat = rustix::fs::statat(&fd, &*entry.name, AtFlags::SYMLINK_NOFOLLOW);
+                stat.is_ok_and(|stat| (stat.st_dev, stat.st_ino) == (*device, *inode))
+            }
+            Suspect::Data {
+                timestamp,
+                fragment,
+            } => {
+                is_content(entry)
+                    && entry.timestamp == *timestamp
+                    && fragment_of(entry) == *fragment
+            }
+        };
+        let Some(suspect) = entries.iter().find(is_suspect) else {
+            return Ok(Goes::Nothing);
+        };
+        let mut others = entries.iter().filter(|entry| entry.name != suspect.name);
+        Ok(match suspect.kind {
+            // Other fragments are nobody's fault.
+            FileKind::Fragment { .. } if others.any(is_content) => Goes::File(suspect.name.clone()),
+            // It is obsolete, and about to be removed.
+            FileKind::Data if others.any(|other| outdates(other, suspect)) => Goes::Nothing,
+            _ => Goes::Whole,
+        })
+    }
+}
+
+fn is_content(entry: &FileEntry) -> bool {
+    matches!(entry.kind, FileKind::Data | FileKind::Fragment { .. })
+}
+
+fn fragment_of(entry: &FileEntry) -> Option<u32> {
+    match entry.kind {
+        FileKind::Fragment { index, .. } => Some(index),
+        _ => None,
+    }
+}
+
+fn outdates(entry: &FileEntry, data: &FileEntry) -> bool {
+    let replaces = is_content(entry) || entry.kind == FileKind::Tombstone;
+    replaces && entry.timestamp > data.timestamp
+}

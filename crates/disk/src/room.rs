@@ -1,0 +1,174 @@
+//! Room kept back on each device, for what frees space or must not be lost: tombstones, rows,
+//! checkpoints of databases, notes of what changed.
+//!
+//! ```text
+//! <device>/.cairn-reserve/space        blocks set aside, a hundredth of the file system, 1 to 32 MiB
+//! <device>/.cairn-reserve/inode-NN     empty files: inodes set aside
+//! ```
+//!
+//! A file system without a free block refuses the very tombstone that would free some. The files
+//! are then given up ([`spend`]), and whoever was refused tries again. Until they have been made
+//! again ([`keep`]), which takes twice their size of free space, nothing that only adds is taken.
+//!
+//! No state but the files: all processes that serve the device share them, and none holds them open.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+const FOLDER: &str = ".cairn-reserve";
+const SPACE: &str = ".cairn-reserve/space";
+const INODES: u64 = 32;
+const SPACE_MIN: u64 = 1 << 20;
+const SPACE_MAX: u64 = 32 << 20;
+
+/// How a device stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// What is set aside is there.
+    Kept,
+    /// It is not, and there is too little free space to set it aside: take only what frees space or
+    /// must not be lost.
+    Scarce,
+    /// Nothing can be set aside on this file system.
+    Unsupported,
+}
+
+/// Sets room aside on a device, where that was not done or it was spent.
+pub fn keep(device: &Path) -> io::Result<Room> {
+    Ok(keep_in(open(device)?.as_fd())?)
+}
+
+/// Gives up what was set aside. To be called where a device has no space left for something that may
+/// use it, which is then tried once more, whatever is returned: another may have given it up just
+/// before. True: it was there.
+pub fn spend(device: &Path) -> io::Result<bool> {
+    Ok(spend_in(open(device)?.as_fd()))
+}
+
+fn open(device: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, device, flags, Mode::empty())
+}
+
+/// As [`keep`], of an open device.
+pub(crate) fn keep_in(device: BorrowedFd<'_>) -> Result<Room, Errno> {
+    if is_whole(device) {
+        return Ok(Room::Kept);
+    }
+    let stat = statvfs(device)?;
+    let total = stat.f_frsize.saturating_mul(stat.f_blocks);
+    let size = (total / 100).clamp(SPACE_MIN, SPACE_MAX);
+    let has_blocks = stat.f_frsize.saturating_mul(stat.f_bavail) >= 2 * size;
+    // Zero: the file system makes inodes as it needs them.
+    let has_inodes = stat.f_files == 0 || stat.f_favail >= 2 * INODES;
+    if !has_blocks || !has_inodes {
+        return Ok(Room::Scarce);
+    }
+    match set_aside(device, size) {
+        Ok(()) => {
+            tracing::debug!(size, "room set aside on a device");
+            Ok(Room::Kept)
+        }
+        Err(Errno::NOSPC | Errno::DQUOT) => {
+            spend_in(device);
+            Ok(Room::Scarce)
+        }
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+            spend_in(device);
+            Ok(Room::Unsupported)
+        }
+        Err(errno) => Err(errno),
+    }
+}
+
+/// As [`spend`], of an open device.
+pub(crate) fn spend_in(device: BorrowedFd<'_>) -> bool {
+    let was_whole = is_whole(device);
+    for number in 0..INODES {
+        let _ = rustix::fs::unlinkat(device, inode(number), AtFlags::empty());
+    }
+    // Cut, not removed: that takes no space on any file system.
+    let flags = OFlags::WRONLY | OFlags::TRUNC | OFlags::CLOEXEC;
+    drop(rustix::fs::openat(device, SPACE, flags, Mode::empty()));
+    if was_whole {
+        tracing::warn!(
+            "a device's file system is full: the room set aside is given up for deletions and rows, \
+             and uploads are refused until there is space again"
+        );
+    }
+    was_whole
+}
+
+/// The space is made last, and given a size only with all its blocks.
+fn is_whole(device: BorrowedFd<'_>) -> bool {
+    let stat = rustix::fs::statat(device, SPACE, AtFlags::SYMLINK_NOFOLLOW);
+    stat.is_ok_and(|stat| stat.st_size > 0 && stat.st_blocks * 512 >= stat.st_size)
+}
+
+fn set_aside(device: BorrowedFd<'_>, size: u64) -> Result<(), Errno> {
+    match rustix::fs::mkdirat(device, FOLDER, Mode::from_raw_mode(0o700)) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(errno),
+    }
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let create = |name: &str| rustix::fs::openat(device, name, flags, Mode::from_raw_mode(0o600));
+    for number in 0..INODES {
+        create(&inode(number))?;
+    }
+    let space = create(SPACE)?;
+    loop {
+        match rustix::fs::fallocate(&space, FallocateFlags::empty(), 0, size) {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+fn inode(number: u64) -> String {
+    format!("{FOLDER}/inode-{number:02}")
+}
+
+fn statvfs(device: BorrowedFd<'_>) -> Result<rustix::fs::StatVfs, Errno> {
+    // What an `O_PATH` descriptor may be asked, too.
+    rustix::fs::fstatvfs(device)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn set_aside_given_up_and_set_aside_again() {
+        let device = tempfile::tempdir().unwrap();
+        let files = || {
+            std::fs::read_dir(device.path().join(FOLDER))
+                .unwrap()
+                .count()
+        };
+        let size = || std::fs::metadata(device.path().join(SPACE)).unwrap().len();
+        assert!(!spend(device.path()).unwrap());
+        match keep(device.path()).unwrap() {
+            Room::Kept => {}
+            other => return println!("skipped: {other:?} in the temporary directory"),
+        }
+        assert!((SPACE_MIN..=SPACE_MAX).contains(&size()));
+        assert_eq!(files() as u64, INODES + 1);
+        assert!(spend(device.path()).unwrap());
+        assert_eq!((files(), size()), (1, 0));
+        assert!(!spend(device.path()).unwrap(), "given up twice");
+        assert_eq!(keep(device.path()).unwrap(), Room::Kept);
+        assert_eq!(files() as u64, INODES + 1);
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_has_none() {
+        let missing = Path::new("/nonexistent/device");
+        assert!(keep(missing).is_err() && spend(missing).is_err());
+    }
+}
