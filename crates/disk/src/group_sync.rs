@@ -11,11 +11,19 @@
 //! `syncfs` also writes what others left dirty on the file system. Where that is much (a disk
 //! shared with other programs) groups would wait for strangers: after a slow `syncfs` everyone
 //! syncs for themselves for a while.
+//!
+//! A write error is reported by `syncfs` once to each open file description, and not at all to one
+//! opened after another was told of it; the pages that were not written count as clean from then
+//! on. So there is one descriptor for each file system, opened before anybody wrote who syncs by
+//! it: writers hold its [`GroupSync`] from before their first write. And when it has reported an
+//! error nobody knows whose pages were meant: they may be those of a writer who comes to sync only
+//! later. From then on, until nobody holds this `GroupSync` any more, everyone syncs the files they
+//! wrote themselves, by the descriptors they wrote them with, which report the errors of each.
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, StatxFlags};
@@ -33,9 +41,10 @@ const AVOID: Duration = Duration::from_secs(2);
 /// The numbers of the device that a file system is on.
 type Device = (u32, u32);
 
-/// The syncs of one file system.
-#[derive(Default)]
+/// The syncs of one file system: to be held from before the first write until after its sync.
 pub struct GroupSync {
+    /// What `syncfs` is called with.
+    fd: OwnedFd,
     state: Mutex<State>,
     /// Where the members of even and of odd groups wait: the end of one wakes its own members,
     /// and one of the next to run it.
@@ -51,8 +60,8 @@ struct State {
     /// All groups before this one have ended.
     ended: u64,
     running: bool,
-    /// How the groups ended that not all members have heard of yet.
-    failures: HashMap<u64, Errno>,
+    /// A group's sync failed: nobody's success follows from another's any more.
+    has_failed: bool,
     alone: usize,
     costs: Costs,
     avoid_until: Option<Instant>,
@@ -72,29 +81,53 @@ struct Costs {
 struct Cost(Option<Duration>);
 
 impl GroupSync {
-    /// The one for the file system that `fd` is on, shared by all devices on it.
+    /// The one for the file system that `fd` is on, shared by all devices on it. It keeps the file
+    /// system from being unmounted.
     pub fn of(fd: BorrowedFd<'_>) -> io::Result<Arc<GroupSync>> {
-        static ALL: OnceLock<Mutex<HashMap<Device, Arc<GroupSync>>>> = OnceLock::new();
+        static ALL: OnceLock<Mutex<HashMap<Device, Weak<GroupSync>>>> = OnceLock::new();
         let file_system = device_of(fd)?;
         let mut all = ALL
             .get_or_init(Mutex::default)
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        Ok(all.entry(file_system).or_default().clone())
+        if let Some(held) = all.get(&file_system).and_then(Weak::upgrade) {
+            return Ok(held);
+        }
+        all.retain(|_, group| group.strong_count() > 0);
+        let group = Arc::new(GroupSync::by(rustix::io::fcntl_dupfd_cloexec(fd, 0)?));
+        all.insert(file_system, Arc::downgrade(&group));
+        Ok(group)
+    }
+
+    fn by(fd: OwnedFd) -> Self {
+        let state = State {
+            has_failed: !reports_errors(),
+            ..State::default()
+        };
+        GroupSync {
+            fd,
+            state: Mutex::new(state),
+            waiting: Default::default(),
+        }
     }
 
     /// Returns when everything this thread wrote is on disk: by a group's `syncfs`, or by `own`,
-    /// which syncs what the caller knows it wrote. `fd`: anything on the file system. `weight`:
+    /// which syncs what the caller knows it wrote, by descriptors opened before it did. `weight`:
     /// how many things `own` would sync one by one.
-    pub fn sync(
+    pub fn sync(&self, weight: usize, own: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        self.sync_by(weight, own, || sync_all(self.fd.as_fd()))
+    }
+
+    fn sync_by(
         &self,
-        fd: BorrowedFd<'_>,
         weight: usize,
         own: impl FnOnce() -> io::Result<()>,
+        sync_all: impl Fn() -> Result<(), Errno>,
     ) -> io::Result<()> {
         let mut state = self.lock();
         let has_company = state.running || state.gathered > 0 || state.alone >= ALONE_MAX;
-        if state.is_avoided() || (!has_company && state.costs.own_is_quicker(weight)) {
+        let is_alone = !has_company && state.costs.own_is_quicker(weight);
+        if state.has_failed || state.is_avoided() || is_alone {
             state.alone += 1;
             drop(state);
             let started = Instant::now();
@@ -120,7 +153,7 @@ impl GroupSync {
             let members = std::mem::take(&mut state.gathered);
             drop(state);
             let started = Instant::now();
-            let result = sync_all(fd);
+            let result = sync_all();
             let took = started.elapsed();
             state = self.lock();
             if members <= ALONE_MAX {
@@ -128,9 +161,13 @@ impl GroupSync {
             }
             state.running = false;
             state.ended = group + 1;
-            if let Err(errno) = result {
-                // Few, and each ends the life of its device: they may stay.
-                state.failures.insert(group, errno);
+            if let Err(error) = result {
+                state.has_failed = true;
+                tracing::error!(
+                    %error,
+                    "a sync of a whole file system failed: what was written there is synced file by \
+                     file from now on"
+                );
             }
             if took > SLOW {
                 state.avoid_until = Some(Instant::now() + AVOID);
@@ -138,9 +175,12 @@ impl GroupSync {
             self.waits(group).notify_all();
             self.waits(group + 1).notify_one();
         }
-        match state.failures.get(&group) {
-            Some(errno) => Err((*errno).into()),
-            None => Ok(()),
+        let is_on_disk = !state.has_failed;
+        drop(state);
+        match is_on_disk {
+            true => Ok(()),
+            // The error may be a stranger's; this thread's own files tell.
+            false => own(),
         }
     }
 
@@ -205,6 +245,23 @@ fn sync_all(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     retry(|| rustix::fs::fsync(fd))
 }
 
+/// Does `syncfs` report what could not be written? Linux does since 5.8.
+fn reports_errors() -> bool {
+    static REPORTS: OnceLock<bool> = OnceLock::new();
+    *REPORTS.get_or_init(|| {
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease");
+        release.is_ok_and(|release| is_from_5_8(&release))
+    })
+}
+
+fn is_from_5_8(release: &str) -> bool {
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|n| n.trim().parse().ok());
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    version >= (5, 8)
+}
+
 /// Asked without the file's times: the next write of a file that was asked for them gives it new
 /// ones, and its sync then has an inode to write, too.
 fn device_of(fd: BorrowedFd<'_>) -> io::Result<Device> {
@@ -231,15 +288,13 @@ fn retry(call: impl Fn() -> Result<(), Errno>) -> Result<(), Errno> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use std::os::fd::AsFd;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
     #[test]
     fn everyone_returns_and_most_share() {
-        let file = tempfile::tempfile().unwrap();
-        let group = GroupSync::default();
+        let group = group();
         let own = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..32 {
@@ -250,7 +305,7 @@ mod tests {
                             std::thread::sleep(Duration::from_millis(1));
                             Ok(())
                         };
-                        group.sync(file.as_fd(), 1, count).unwrap();
+                        group.sync(1, count).unwrap();
                     }
                 });
             }
@@ -280,15 +335,93 @@ mod tests {
         assert!(!costs.own_is_quicker(1));
     }
 
+    fn group() -> GroupSync {
+        GroupSync::by(tempfile::tempfile().unwrap().into())
+    }
+
+    fn no_sync() -> Result<(), Errno> {
+        panic!("a group's sync")
+    }
+
     #[test]
     fn alone_a_writer_syncs_for_itself_and_hears_of_failure() {
-        let file = tempfile::tempfile().unwrap();
-        let group = GroupSync::default();
+        let group = group();
         let failing = || Err(io::Error::from(Errno::IO));
-        assert!(group.sync(file.as_fd(), 1, failing).is_err());
+        assert!(group.sync_by(1, failing, no_sync).is_err());
         let mut state = group.lock();
         state.alone = ALONE_MAX;
         drop(state);
-        group.sync(file.as_fd(), 1, failing).unwrap();
+        group.sync(1, failing).unwrap();
+    }
+
+    /// The kernel reports what it could not write to the first sync after that, of whomever.
+    #[test]
+    fn after_a_failed_group_nobody_is_told_success_by_another_sync() {
+        let group = group();
+        let own = AtomicUsize::new(0);
+        let good = || {
+            own.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        let bad = || Err(io::Error::from(Errno::IO));
+        group.lock().alone = ALONE_MAX;
+        // A stranger's error: what this writer wrote is on disk.
+        group.sync_by(1, good, || Err(Errno::IO)).unwrap();
+        assert_eq!(own.load(Ordering::Relaxed), 1);
+        // One whose pages were lost in that sync, and who syncs only now.
+        assert!(group.sync_by(1, bad, || Ok(())).is_err());
+        group.sync_by(1, good, no_sync).unwrap();
+        assert_eq!(own.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn members_that_wait_are_not_told_success_after_a_failure() {
+        let group = group();
+        let own = AtomicUsize::new(0);
+        let members = 8;
+        let begun = AtomicUsize::new(0);
+        group.lock().alone = ALONE_MAX;
+        std::thread::scope(|scope| {
+            for _ in 0..members {
+                scope.spawn(|| {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    let good = || {
+                        own.fetch_add(1, Ordering::SeqCst);
+                        Ok(())
+                    };
+                    let sync = || {
+                        while begun.load(Ordering::SeqCst) < members {
+                            std::thread::yield_now();
+                        }
+                        Err(Errno::IO)
+                    };
+                    group.sync_by(1, good, sync).unwrap();
+                });
+            }
+        });
+        assert_eq!(own.load(Ordering::SeqCst), members);
+    }
+
+    #[test]
+    fn one_descriptor_while_anybody_holds_it() {
+        // No other test holds this file system's.
+        let file = std::fs::File::open("/proc").unwrap();
+        let first = GroupSync::of(file.as_fd()).unwrap();
+        let again = std::fs::File::open("/proc/self").unwrap();
+        let second = GroupSync::of(again.as_fd()).unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        let held = Arc::downgrade(&first);
+        drop((first, second));
+        assert!(held.upgrade().is_none(), "nobody can unmount this");
+    }
+
+    #[test]
+    fn kernels_that_keep_errors_to_themselves() {
+        for new in ["5.8.0", "5.10.0-28-amd64", "6.1", "10.0.1"] {
+            assert!(is_from_5_8(new), "{new}");
+        }
+        for old in ["4.19.0-6-amd64", "5.7.19", "5", "", "what"] {
+            assert!(!is_from_5_8(old), "{old}");
+        }
     }
 }

@@ -106,7 +106,7 @@ pub(crate) fn durable(
     }
     let synced = match disk.machine() {
         Some(_) => own(),
-        None => disk.group_sync().sync(disk.fd(), weight, own),
+        None => disk.group_sync().sync(weight, own),
     };
     synced.map_err(|source| {
         disk.poison("what was just written", &source);

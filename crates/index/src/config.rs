@@ -1,13 +1,15 @@
 //! How many threads, queues and open databases an index may have; and its clock and dice.
 
+use std::any::Any;
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cairn_types::Timestamp;
 
+use crate::held;
 use crate::metadata::MetadataLimits;
 
 /// Where "now" comes from: handed in, so that a simulator can own it.
@@ -27,6 +29,13 @@ pub enum SyncWeight {
 /// when they are on disk, by that way or by one shared with others.
 pub type CommitSync =
     Arc<dyn Fn(&File, SyncWeight, &dyn Fn() -> io::Result<()>) -> io::Result<()> + Send + Sync>;
+
+/// Called with a database's folder before anything is written there. What it gives is held until
+/// the last sync of it.
+pub type HoldSyncs = Arc<dyn Fn(&File) -> io::Result<Arc<dyn Any + Send + Sync>> + Send + Sync>;
+
+/// Has whoever reads a file next get what is on the disk, and not what the page cache has.
+pub type ReadFromDisk = Arc<dyn Fn(&Path) -> io::Result<()> + Send + Sync>;
 
 /// Runs a device's job, now or later.
 pub type Runner = Arc<dyn Fn(Box<dyn FnOnce() + Send>) + Send + Sync>;
@@ -66,6 +75,9 @@ pub struct IndexConfig {
     /// Asked for what is pending and for commits of exclusive databases; commits of shared ones are
     /// synced by SQLite itself.
     pub commit_sync: CommitSync,
+    pub hold_syncs: HoldSyncs,
+    /// Asked for SQLite's log before an exclusive database that has one is opened.
+    pub read_from_disk: ReadFromDisk,
     /// Takes the jobs that threads would have done, in their order, and runs them on the thread it
     /// was called on: a simulator's. No thread is started then, and nothing idle is closed.
     pub runner: Option<Runner>,
@@ -91,6 +103,8 @@ impl IndexConfig {
             unsafe_no_sync: false,
             metadata_limits: MetadataLimits::default(),
             commit_sync: Arc::new(|_, _, own| own()),
+            hold_syncs: Arc::new(|_| Ok(Arc::new(()))),
+            read_from_disk: Arc::new(held::read_from_disk),
             runner: None,
             clock: Arc::new(|| {
                 let since = SystemTime::now().duration_since(UNIX_EPOCH);

@@ -9,21 +9,28 @@
 //! file and removes it. Swift's programs set the journal mode to DELETE when they open a file, and
 //! fail at once where somebody has it open in WAL mode: such a database is for one process only.
 
+use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use md5::{Digest, Md5};
+use rusqlite::config::DbConfig;
 use rusqlite::functions::FunctionFlags;
+use rusqlite::hooks::Wal;
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::config::IndexConfig;
-use crate::{IndexError, Result};
+use crate::held::wal_path;
+use crate::{IndexError, Result, files};
 
 /// Log pages after which a commit also merges the log into the file: often enough to keep reads
 /// quick, seldom enough that hot pages are merged once for many commits.
-const CHECKPOINT_PAGES: u32 = 2000;
+const CHECKPOINT_PAGES: i32 = 2000;
+/// How long readers of the log are waited for before it is emptied.
+const READERS_LEAVE: Duration = Duration::from_secs(1);
 const WRITER_CACHE_KIB: i32 = 1024;
 const READER_CACHE_KIB: i32 = 512;
 const STATEMENTS_MAX: usize = 48;
@@ -34,13 +41,17 @@ const STATEMENTS_MAX: usize = 48;
 const EXCLUSIVE_VFS: &str = "unix-excl";
 const SHARED_VFS: &str = "unix";
 
-/// The one connection that writes a database.
+/// The one connection that writes a database. Closed by [`close`], or its log stays beside it.
 pub(crate) fn open_writer(path: &Path, config: &IndexConfig) -> Result<Connection> {
-    let conn = open_existing(path, config)?;
+    read_log_from_disk(path, config)?;
+    let mut conn = open_existing(path, config)?;
     conn.pragma_update(None, "cache_size", -WRITER_CACHE_KIB)?;
     if config.exclusive {
+        set_log_stays(&conn, true)?;
         set_journal_mode(&conn, path, "wal", config.lock_timeout)?;
-        conn.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+        conn.wal_hook(Some(merge_grown_log))?;
+        // SQLite opens its log with the first read.
+        conn.query_row("SELECT COUNT(*) FROM sqlite_master", [], |_| Ok(()))?;
         // The log is synced after each commit by whoever commits (`db.rs`), together with others'.
         // NORMAL syncs what merging the log into the file needs.
         conn.pragma_update(None, "synchronous", "NORMAL")?;
@@ -49,6 +60,55 @@ pub(crate) fn open_writer(path: &Path, config: &IndexConfig) -> Result<Connectio
         set_synced_commits(&conn, config)?;
     }
     Ok(conn)
+}
+
+/// Closes the connection that writes, and merges the log into the file if `is_sound`, that is, if no
+/// sync has failed: else pages of the log may be lost that are still read as if they were there.
+pub(crate) fn close(conn: Connection, is_sound: bool) {
+    if is_sound && let Err(error) = set_log_stays(&conn, false) {
+        tracing::warn!(%error, "the log of a database is left beside it");
+    }
+    drop(conn);
+}
+
+/// Whether SQLite leaves the log where it is when the last connection is closed.
+pub(crate) fn set_log_stays(conn: &Connection, stays: bool) -> Result<()> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, stays)?;
+    Ok(())
+}
+
+/// Merges the whole log, and cuts it to nothing. False: somebody still reads what is in it.
+pub(crate) fn empty_log(conn: &Connection, config: &IndexConfig) -> Result<bool> {
+    conn.busy_timeout(READERS_LEAVE.min(config.lock_timeout))?;
+    let busy = conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| {
+        row.get::<_, i64>(0)
+    });
+    conn.busy_timeout(config.lock_timeout)?;
+    Ok(busy? == 0)
+}
+
+/// A log that was not merged was left by a process that was killed, or is distrusted: what of it the
+/// page cache has may not be what is on the disk.
+pub(crate) fn read_log_from_disk(path: &Path, config: &IndexConfig) -> Result<()> {
+    let log = wal_path(path);
+    let is_left = fs::metadata(&log).is_ok_and(|meta| meta.len() > 0);
+    match is_left && !config.unsafe_no_sync {
+        true => (config.read_from_disk)(&log).map_err(|error| IndexError::io(&log, error)),
+        false => Ok(()),
+    }
+}
+
+/// Merges the log after a commit that made it long. As SQLite would by itself, but that it keeps
+/// failures of its syncs to itself then: here the commit fails, and the connection is given up.
+fn merge_grown_log(log: &mut Wal, pages: i32) -> rusqlite::Result<()> {
+    if pages < CHECKPOINT_PAGES {
+        return Ok(());
+    }
+    match log.checkpoint() {
+        Err(error) if error.sqlite_error_code() == Some(ErrorCode::SystemIoFailure) => Err(error),
+        // Another merges just now, or there is no room for what is new: it is all in the log.
+        _ => Ok(()),
+    }
 }
 
 /// A file that nobody else knows of yet: one that a replicator has sent. It stays one file.
@@ -77,17 +137,22 @@ pub(crate) fn open_reader(path: &Path, config: &IndexConfig) -> Result<Connectio
     Ok(conn)
 }
 
-/// A new file, filled without syncs: the caller syncs it once, when it is whole.
-pub(crate) fn open_new(path: &Path) -> Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+/// A new file, filled without syncs: the caller syncs it once, when it is whole, by the descriptor
+/// that was opened before anything was written. To be kept until the connection is closed.
+pub(crate) fn open_new(path: &Path) -> Result<(Connection, fs::File)> {
+    let created = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(files::PRIVATE)
+        .open(path);
+    let file = created.map_err(|error| IndexError::io(path, error))?;
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let conn = Connection::open_with_flags(path, flags)?;
     conn.pragma_update(None, "synchronous", "OFF")?;
     conn.pragma_update(None, "temp_store", "MEMORY")?;
     conn.pragma_update(None, "journal_mode", "MEMORY")?;
     add_chexor(&conn)?;
-    Ok(conn)
+    Ok((conn, file))
 }
 
 fn open_existing(path: &Path, config: &IndexConfig) -> Result<Connection> {

@@ -6,8 +6,7 @@
 //! own and see the last commit.
 
 use std::collections::VecDeque;
-use std::fs::{self, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::OpenOptions;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,13 +16,14 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 
 use crate::broker::Broker;
-use crate::config::{IndexConfig, SyncWeight};
+use crate::config::IndexConfig;
 use crate::container::batch;
 use crate::files::{self, Identity};
 use crate::gate::Gate;
+use crate::held::{Held, Reading};
 use crate::logged::Logged;
 use crate::migrate::{Schema, migrate};
-use crate::schema::{self, NewDb};
+use crate::schema::NewDb;
 use crate::{DbKey, DriveCheck, IndexError, ObjectRow, Result, connection, deferred, pending};
 
 /// The right to write, and the connection to do it with.
@@ -34,6 +34,9 @@ const READER_PATIENCE: Duration = Duration::from_secs(1);
 
 /// So long a batch waits for more: a fraction of what a sync takes.
 const GATHER_MAX: Duration = Duration::from_micros(100);
+
+/// A database that others open and give up all the while is not waited for.
+const OPEN_ATTEMPTS: usize = 3;
 
 /// Read connections kept per database; more are opened when more read at once.
 const READERS_KEPT: usize = 2;
@@ -93,6 +96,10 @@ impl Queue {
 struct Shared {
     opened: Option<Opened>,
     readers: Vec<Connection>,
+    /// Of what the writer has open.
+    held: Option<Arc<Held>>,
+    /// What was open when a sync failed.
+    distrusted: Option<Arc<Held>>,
 }
 
 #[derive(Clone)]
@@ -102,6 +109,7 @@ pub(crate) struct Opened {
     pub(crate) schema: Schema,
     /// The name of SQLite's log in its folder is on disk, too.
     pub(crate) log_is_named: Arc<AtomicBool>,
+    pub(crate) held: Arc<Held>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -111,8 +119,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Drop for Db {
     /// The writer closes last: it merges the log into the file, synced.
     fn drop(&mut self) {
-        lock(&self.shared).readers.clear();
-        *self.writer.lock() = None;
+        self.forget(&mut self.writer.lock());
     }
 }
 
@@ -167,19 +174,11 @@ impl Db {
         config: &IndexConfig,
         f: impl FnOnce(Broker<'_>) -> Result<T>,
     ) -> Result<T> {
-        let opened = match self.still_open(config)? {
-            Some(opened) if !self.is_behind(config, &opened)? => opened,
-            Some(opened) => match self.writer.try_lock_for(READER_PATIENCE) {
-                Some(mut writer) => self.open_shown(config, &mut writer)?,
-                // Whoever writes waits for the disk. What was there before can be told.
-                None => opened,
-            },
-            None => self.open_shown(config, &mut self.writer.lock())?,
-        };
-        let kept = lock(&self.shared).readers.pop();
+        let (opened, _reading, kept) = self.begin_reading(config)?;
         let conn = match kept {
             Some(conn) => conn,
             None => connection::open_reader(&opened.file, config)
+                .and_then(|conn| connection::set_log_stays(&conn, true).map(|()| conn))
                 .map_err(|error| self.failed(config, &opened.file, error))?,
         };
         let reading = (!config.exclusive).then(|| self.gate.read());
@@ -201,6 +200,35 @@ impl Db {
         }
     }
 
+    /// Opens the database, unless it is, and gives a connection of one that has read it. It is not
+    /// opened anew after a failed sync as long as somebody reads it.
+    fn begin_reading(&self, config: &IndexConfig) -> Result<(Opened, Reading, Option<Connection>)> {
+        for _ in 0..OPEN_ATTEMPTS {
+            let opened = self.open_to_read(config)?;
+            let mut shared = lock(&self.shared);
+            let is_open = |now: &Opened| Arc::ptr_eq(&now.held, &opened.held);
+            if shared.opened.as_ref().is_some_and(is_open) && !opened.held.has_failed() {
+                let (reading, kept) = (opened.held.reading(), shared.readers.pop());
+                return Ok((opened, reading, kept));
+            }
+        }
+        Err(IndexError::Busy {
+            what: self.key.file(&config.devices).display().to_string(),
+        })
+    }
+
+    fn open_to_read(&self, config: &IndexConfig) -> Result<Opened> {
+        match self.still_open(config)? {
+            Some(opened) if !self.is_behind(config, &opened)? => Ok(opened),
+            Some(opened) => match self.writer.try_lock_for(READER_PATIENCE) {
+                Some(mut writer) => self.open_shown(config, &mut writer),
+                // Whoever writes waits for the disk. What was there before can be told.
+                None => Ok(opened),
+            },
+            None => self.open_shown(config, &mut self.writer.lock()),
+        }
+    }
+
     /// Is there anything pending that readers do not see?
     fn is_behind(&self, config: &IndexConfig, opened: &Opened) -> Result<bool> {
         match config.exclusive {
@@ -211,8 +239,8 @@ impl Db {
 
     fn keep_reader(&self, conn: Connection, opened: &Opened) {
         let mut shared = lock(&self.shared);
-        let same = shared.opened.as_ref().map(|now| now.identity) == Some(opened.identity);
-        if same && shared.readers.len() < READERS_KEPT {
+        let is_open = |now: &Opened| Arc::ptr_eq(&now.held, &opened.held);
+        if shared.opened.as_ref().is_some_and(is_open) && shared.readers.len() < READERS_KEPT {
             shared.readers.push(conn);
         } else {
             drop(shared);
@@ -301,8 +329,13 @@ impl Db {
                 Ok(()) => self.transact(config, conn, &opened, updates),
                 Err(error) => Some(self.undone(config, &opened, error, updates)),
             };
-            if failed.is_some_and(|error| error.spoils_connection()) || !conn.is_autocommit() {
-                self.forget(&mut writer);
+            let is_undone = conn.is_autocommit();
+            match failed {
+                Some(error) if error.spoils_connection() || !is_undone => {
+                    self.forget_after(&error, &mut writer);
+                }
+                None if !is_undone => self.forget(&mut writer),
+                _ => {}
             }
         }
     }
@@ -375,6 +408,7 @@ impl Db {
         if config.exclusive {
             deferred::push(deferred::Commit {
                 file: opened.file.as_path().into(),
+                held: opened.held.clone(),
                 log: deferred::CommitLog::Wal(opened.log_is_named.clone()),
                 sync: config.commit_sync.clone(),
                 waiting: waiting.collect(),
@@ -420,7 +454,8 @@ impl Db {
     /// What is open, if the file is still the one that was opened: another process may have
     /// removed or replaced it, or put the file of a later epoch beside it.
     fn still_open(&self, config: &IndexConfig) -> Result<Option<Opened>> {
-        let Some(opened) = lock(&self.shared).opened.clone() else {
+        let opened = lock(&self.shared).opened.clone();
+        let Some(opened) = opened.filter(|opened| !opened.held.has_failed()) else {
             return Ok(None);
         };
         let same = match config.exclusive {
@@ -442,12 +477,19 @@ impl Db {
             Some(opened) if writer.is_some() => return Ok(opened),
             _ => self.forget(writer),
         }
+        self.settle_distrust(config)?;
         let dir = self.key.file(&config.devices);
         let found = files::find_db_file(&self.key, &config.devices)?;
         let (file, identity) = found.ok_or(IndexError::NotFound { path: dir })?;
+        files::make_private(&file);
+        let held = Held::begin(&file, config)?;
         let opened = connection::open_writer(&file, config).and_then(|conn| {
+            if config.exclusive {
+                held.hold_wal()?;
+            }
             let schema = migrate(&conn, self.key.kind, has_epoch(&file))?;
-            pending::merge_pending(self.broker(config, &conn, schema, false), &file, None, None)?;
+            let broker = self.broker(config, &conn, schema, false);
+            pending::merge_pending(broker, &file, &held, None, None)?;
             Ok((conn, schema))
         });
         let (conn, schema) = opened.map_err(|error| self.failed(config, &file, error.at(&file)))?;
@@ -456,10 +498,37 @@ impl Db {
             identity,
             schema,
             log_is_named: Arc::default(),
+            held: held.clone(),
         };
         *writer = Some(conn);
-        lock(&self.shared).opened = Some(opened.clone());
+        let mut shared = lock(&self.shared);
+        shared.opened = Some(opened.clone());
+        shared.held = Some(held);
+        shared.distrusted = None;
         Ok(opened)
+    }
+
+    /// SQLite's connections of one process share what they know of the log: to read it from the
+    /// disk, all of them have to be closed.
+    fn settle_distrust(&self, config: &IndexConfig) -> Result<()> {
+        let distrusted = lock(&self.shared).distrusted.clone();
+        let Some(distrusted) = distrusted else {
+            return Ok(());
+        };
+        if distrusted.is_read() {
+            return Err(IndexError::DriveFailed {
+                path: self.key.file(&config.devices),
+                reason: "a sync failed, and the database is still being read as it was".into(),
+            });
+        }
+        if !config.exclusive {
+            // The removal of a journal is perhaps not on disk, and with it a commit.
+            match files::sync_folder(&self.key.dir(&config.devices)) {
+                Err(error) if !files::is_missing_db(&error) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Opens it, and merges all that is pending. Triggers are on.
@@ -472,7 +541,7 @@ impl Db {
         if let Some(conn) = writer.as_ref() {
             let settled = self.settle_log(config, conn, &opened);
             if let Err(error) = settled.and_then(|()| batch::set_triggers(conn, true)) {
-                self.forget(writer);
+                self.forget_after(&error, writer);
                 return Err(self.failed(config, &opened.file, error));
             }
         }
@@ -492,15 +561,32 @@ impl Db {
         }
     }
 
+    /// Closes the database, its log merged unless a sync has failed.
     pub(crate) fn forget(&self, writer: &mut Option<Connection>) {
-        let readers = {
+        let (readers, is_sound) = {
             let mut shared = lock(&self.shared);
             shared.opened = None;
-            std::mem::take(&mut shared.readers)
+            let held = shared.held.take();
+            let is_sound = held.as_ref().is_none_or(|held| !held.has_failed());
+            if !is_sound {
+                shared.distrusted = held;
+            }
+            (std::mem::take(&mut shared.readers), is_sound)
         };
         drop(readers);
         self.forget_log();
-        *writer = None;
+        if let Some(conn) = writer.take() {
+            connection::close(conn, is_sound);
+        }
+    }
+
+    /// As [`Db::forget`], after an error: one of the disk may have been one of a sync.
+    pub(crate) fn forget_after(&self, error: &IndexError, writer: &mut Option<Connection>) {
+        let held = lock(&self.shared).held.clone();
+        if let Some(held) = held.filter(|_| error.spoils_connection()) {
+            held.distrust();
+        }
+        self.forget(writer);
     }
 
     /// Moves a damaged database out of the way; other errors pass.
@@ -535,75 +621,6 @@ impl Db {
             }
         }
     }
-
-    /// Makes the database with the first update in it: built beside its place, synced, and
-    /// renamed into it, so that it is there whole or not at all.
-    fn create(&self, config: &IndexConfig, new: &NewDb, mut first: Box<dyn Update>) {
-        let outcome = self.create_with(config, new, first.as_mut());
-        let path = self.key.file(&config.devices);
-        first.finish(outcome.map_err(|error| error.at(&path)));
-    }
-
-    fn create_with(&self, config: &IndexConfig, new: &NewDb, first: &mut dyn Update) -> Result<()> {
-        let dir = self.key.dir(&config.devices);
-        let path = self.key.file(&config.devices);
-        files::make_folders(&config.devices.join(&*self.key.device), &dir)?;
-        let _lock = files::lock_folder(&dir, config.lock_timeout)?;
-        let temporary = dir.join(format!("{:032x}.tmp", (config.random)()));
-        let result = self
-            .build(config, new, first, &temporary)
-            .and_then(|outcome| {
-                sync_file(&temporary)?;
-                if !files::rename_to_free(&temporary, &path)? {
-                    // Another process was quicker; one that receives a database takes no lock.
-                    return Err(IndexError::Busy {
-                        what: path.display().to_string(),
-                    });
-                }
-                name_file(config, &dir)?;
-                outcome
-            });
-        if result.is_err() {
-            // Gone already where it was renamed; else a leftover that nobody reads.
-            let _ = fs::remove_file(&temporary);
-        }
-        result
-    }
-
-    /// Fills the file. The inner result is the update's own: a database that it refuses to be
-    /// put into is made all the same, as Swift does.
-    fn build(
-        &self,
-        config: &IndexConfig,
-        new: &NewDb,
-        first: &mut dyn Update,
-        path: &std::path::Path,
-    ) -> Result<Result<()>> {
-        let created = OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o644)
-            .open(path);
-        created.map_err(|error| IndexError::io(path, error))?;
-        let conn = connection::open_new(path)?;
-        let id = config.new_db_id(&self.key.device);
-        schema::create(&conn, new, &config.now().internal(), &id)?;
-        let schema = Schema {
-            indexed: true,
-            has_epoch: false,
-            known_triggers: true,
-        };
-        let broker = self.broker(config, &conn, schema, true);
-        run(&conn, "BEGIN IMMEDIATE")?;
-        let outcome = apply_alone(&conn, broker, first)?;
-        run(&conn, "COMMIT")?;
-        if config.exclusive {
-            // The mode is part of the file: it is born as we open it later.
-            conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
-        }
-        conn.close().map_err(|(_, error)| IndexError::from(error))?;
-        Ok(outcome)
-    }
 }
 
 /// Sharding makes `<hash>_<epoch>.db`.
@@ -612,7 +629,7 @@ fn has_epoch(file: &std::path::Path) -> bool {
     name.contains('_')
 }
 
-fn run(conn: &Connection, sql: &str) -> Result<()> {
+pub(crate) fn run(conn: &Connection, sql: &str) -> Result<()> {
     conn.prepare_cached(sql)?.execute([])?;
     Ok(())
 }
@@ -649,7 +666,7 @@ fn merge_rows(broker: Broker<'_>, rows: Vec<ObjectRow>) -> Result<()> {
 }
 
 /// The outer error undoes the whole transaction, the inner one only this update.
-fn apply_alone(
+pub(crate) fn apply_alone(
     conn: &Connection,
     broker: Broker<'_>,
     update: &mut dyn Update,
@@ -666,16 +683,6 @@ fn apply_alone(
     }
     run(conn, "RELEASE one")?;
     Ok(outcome)
-}
-
-/// Makes a name in a folder durable.
-fn name_file(config: &IndexConfig, dir: &std::path::Path) -> Result<()> {
-    if !config.exclusive {
-        return files::sync_folder(dir);
-    }
-    fs::File::open(dir)
-        .and_then(|folder| (config.commit_sync)(&folder, SyncWeight::Of(1), &|| folder.sync_all()))
-        .map_err(|error| IndexError::io(dir, error))
 }
 
 pub(crate) fn sync_file(path: &std::path::Path) -> Result<()> {

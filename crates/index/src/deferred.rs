@@ -2,7 +2,6 @@
 //! wait for it, then syncs once for all of them, and only then tells those who wait.
 
 use std::cell::{Cell, RefCell};
-use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,11 +11,13 @@ use cairn_types::plant::Plant;
 
 use crate::config::{CommitSync, IndexConfig, SyncWeight};
 use crate::db::Update;
+use crate::held::{Held, SyncedFile};
 use crate::{IndexError, Result};
 
 /// A transaction that is committed, but not yet on disk.
 pub(crate) struct Commit {
     pub(crate) file: Arc<Path>,
+    pub(crate) held: Arc<Held>,
     pub(crate) log: CommitLog,
     pub(crate) sync: CommitSync,
     pub(crate) waiting: Vec<(Box<dyn Update>, Result<()>)>,
@@ -27,7 +28,7 @@ pub(crate) enum CommitLog {
     /// SQLite's own, beside the file; whether its name in its folder is on disk, too.
     Wal(Arc<AtomicBool>),
     /// The pending file; whether its size, and its name in its folder, are on disk, too.
-    Pending(Arc<File>, Arc<AtomicBool>),
+    Pending(Arc<SyncedFile>, Arc<AtomicBool>),
 }
 
 type Then = Box<dyn FnOnce()>;
@@ -70,17 +71,26 @@ pub(crate) fn flush() {
 }
 
 fn tell_all(commits: Vec<Commit>, synced: &io::Result<()>) {
+    if let Err(error) = synced {
+        // Before the first hears of it, who may try again at once.
+        commits.iter().for_each(|commit| commit.held.fail(error));
+    }
     for commit in commits {
-        let outcome = match synced {
-            Ok(()) => {
+        let failed = |error: &io::Error| match error.raw_os_error() {
+            Some(number) => IndexError::io(&commit.file, io::Error::from_raw_os_error(number)),
+            None => IndexError::io(
+                &commit.file,
+                io::Error::new(error.kind(), error.to_string()),
+            ),
+        };
+        let outcome = match (synced, commit.held.believed()) {
+            (Err(error), _) => Err(failed(error)),
+            (_, Err(error)) => Err(failed(&error)),
+            _ => {
                 let (CommitLog::Wal(is_named) | CommitLog::Pending(_, is_named)) = &commit.log;
                 is_named.store(true, Ordering::Release);
                 Ok(())
             }
-            Err(error) => Err(IndexError::io(
-                &commit.file,
-                io::Error::new(error.kind(), error.to_string()),
-            )),
         };
         for (update, applied) in commit.waiting {
             update.finish(outcome.clone().and(applied));
@@ -97,13 +107,11 @@ fn sync(first: &Commit, commits: &[Commit]) -> io::Result<()> {
     }
     let own = || commits.iter().try_for_each(sync_alone);
     let weight = SyncWeight::Of(commits.iter().map(Commit::weight).sum());
-    match &first.log {
-        CommitLog::Pending(log, _) => (first.sync)(log, weight, &own),
-        CommitLog::Wal(_) => {
-            let folder = File::open(first.file.parent().unwrap_or(&first.file))?;
-            (first.sync)(&folder, weight, &own)
-        }
-    }
+    let on = match &first.log {
+        CommitLog::Pending(log, _) => log,
+        CommitLog::Wal(_) => &first.held.folder,
+    };
+    (first.sync)(&on.file, weight, &own)
 }
 
 impl Commit {
@@ -117,30 +125,17 @@ impl Commit {
 }
 
 fn sync_alone(commit: &Commit) -> io::Result<()> {
+    let held = &commit.held;
     match &commit.log {
-        CommitLog::Wal(is_named) => sync_wal(&commit.file, is_named),
-        CommitLog::Pending(file, is_named) if is_named.load(Ordering::Acquire) => file.sync_data(),
+        CommitLog::Wal(is_named) => held.sync_wal(is_named),
+        CommitLog::Pending(file, is_named) if is_named.load(Ordering::Acquire) => {
+            file.sync(held, false)
+        }
         CommitLog::Pending(file, _) => {
-            file.sync_all()?;
-            File::open(commit.file.parent().unwrap_or(&commit.file))?.sync_all()
+            file.sync(held, true)?;
+            held.folder.sync(held, true)
         }
     }
-}
-
-/// The log, and, once, its name.
-fn sync_wal(file: &Path, is_named: &AtomicBool) -> io::Result<()> {
-    let mut log = file.as_os_str().to_owned();
-    log.push("-wal");
-    match File::open(&log) {
-        Ok(log) => log.sync_data()?,
-        // Nothing was written since the last merge.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
-    if !is_named.load(Ordering::Acquire) {
-        File::open(file.parent().unwrap_or(file))?.sync_all()?;
-    }
-    Ok(())
 }
 
 /// As `Commit::weight`, of hundreds of rows.
@@ -149,16 +144,15 @@ pub(crate) const ROWS_WEIGHT: SyncWeight = SyncWeight::Of(8);
 /// Syncs what has been committed to an exclusive database at once.
 pub(crate) fn sync_now(
     config: &IndexConfig,
-    file: &Path,
+    held: &Held,
     weight: SyncWeight,
     is_named: &AtomicBool,
-) -> Result<()> {
+) -> io::Result<()> {
     if Plant::PendingTooSoon.is_on() {
         return Ok(());
     }
-    File::open(file.parent().unwrap_or(file))
-        .and_then(|folder| (config.commit_sync)(&folder, weight, &|| sync_wal(file, is_named)))
-        .map_err(|error| IndexError::io(file, error))?;
+    let own = || held.sync_wal(is_named);
+    held.sync(&config.commit_sync, &held.folder.file, weight, &own)?;
     is_named.store(true, Ordering::Release);
     Ok(())
 }

@@ -4,9 +4,9 @@
 //! Never open a database's own file here: closing any descriptor of it would drop SQLite's locks
 //! on it, for the whole process.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -16,6 +16,11 @@ use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 
 use crate::{DbKey, IndexError, Result};
+
+/// Files that hold keys, rows or names are for their owner, as whom all servers and daemons of a
+/// disk run.
+pub(crate) const PRIVATE: u32 = 0o600;
+const PRIVATE_FOLDER: u32 = 0o700;
 
 /// Which file this is, whatever its name: tells a database from another put in its place.
 pub(crate) type Identity = (u64, u64);
@@ -60,6 +65,10 @@ pub(crate) fn identity(path: &Path) -> Result<Option<Identity>> {
     }
 }
 
+pub(crate) fn is_missing_db(error: &IndexError) -> bool {
+    matches!(error, IndexError::Io { source, .. } if is_missing(source))
+}
+
 pub(crate) fn is_missing(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -84,7 +93,7 @@ pub(crate) fn make_folders(root: &Path, dir: &Path) -> Result<()> {
         at = at.parent().unwrap_or(root);
     }
     for folder in missing.into_iter().rev() {
-        match fs::create_dir(folder) {
+        match DirBuilder::new().mode(PRIVATE_FOLDER).create(folder) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(IndexError::io(folder, error)),
@@ -117,6 +126,15 @@ pub(crate) fn rename_to_free(from: &Path, to: &Path) -> Result<bool> {
     }
 }
 
+/// Keeps others from reading a file that an older release, another program or a replicator made.
+pub(crate) fn make_private(path: &Path) {
+    let is_open = fs::metadata(path).is_ok_and(|meta| meta.mode() & 0o077 != 0);
+    if is_open && let Err(error) = fs::set_permissions(path, Permissions::from_mode(PRIVATE)) {
+        // It is another user's.
+        tracing::debug!(path = %path.display(), %error, "others may read a database");
+    }
+}
+
 /// Swift's lock on a folder: an exclusive `flock` of its `.lock` file, freed on drop.
 pub(crate) struct FolderLock {
     _file: File,
@@ -128,7 +146,7 @@ pub(crate) fn lock_folder(dir: &Path, timeout: Duration) -> Result<FolderLock> {
         .write(true)
         .create(true)
         .truncate(false)
-        .mode(0o644)
+        .mode(PRIVATE)
         .open(&path)
         .map_err(|error| IndexError::io(&path, error))?;
     let deadline = Instant::now() + timeout;
@@ -153,7 +171,11 @@ pub(crate) fn quarantine(key: &DbKey, devices: &Path, random: u128) -> Result<Pa
     let dir = key.dir(devices);
     let device = devices.join(&*key.device);
     let parent = device.join("quarantined").join(key.kind.datadir());
-    fs::create_dir_all(&parent).map_err(|error| IndexError::io(&parent, error))?;
+    let made = DirBuilder::new()
+        .recursive(true)
+        .mode(PRIVATE_FOLDER)
+        .create(&parent);
+    made.map_err(|error| IndexError::io(&parent, error))?;
     let hash = key.hash.hex();
     let to = parent.join(&hash);
     match fs::rename(&dir, &to) {

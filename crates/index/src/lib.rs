@@ -17,6 +17,7 @@ mod config;
 mod connection;
 pub mod container;
 pub mod content_type;
+mod create;
 mod db;
 mod deferred;
 mod device;
@@ -25,6 +26,7 @@ mod error;
 mod files;
 mod gate;
 mod handle;
+mod held;
 pub mod inspect;
 mod key;
 pub mod listing;
@@ -41,7 +43,7 @@ pub mod sync_store;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
 pub use broker::{Broker, Reclaimed};
-pub use config::{Clock, CommitSync, IndexConfig, Runner, SyncWeight};
+pub use config::{Clock, CommitSync, HoldSyncs, IndexConfig, ReadFromDisk, Runner, SyncWeight};
 pub use container::{
     ContainerBroker, ContainerInfo, Cut, DbState, FoundRange, ObjectRow, PolicyStats, RangeQuery,
     RowsQuery,

@@ -11,7 +11,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use cairn_types::Timestamp;
@@ -144,6 +144,7 @@ impl Db {
         self.is_behind.store(true, Ordering::Release);
         deferred::push(Commit {
             file: opened.file.as_path().into(),
+            held: Arc::clone(&opened.held),
             log: log.to_sync(),
             sync: config.commit_sync.clone(),
             waiting: updates.into_iter().map(|update| (update, Ok(()))).collect(),
@@ -168,7 +169,9 @@ impl Db {
         }
         let log = match &mut logged.log {
             Some(log) => log,
-            None => logged.log.insert(Log::open(&opened.file, config)?),
+            None => logged
+                .log
+                .insert(Log::open(&opened.file, config, &opened.held)?),
         };
         if !log.has_room(text.len()) {
             return Ok(false);
@@ -203,11 +206,12 @@ impl Db {
         if !config.exclusive {
             let broker = self.broker(config, conn, opened.schema, false);
             let ours = logged.log.as_ref().map(Log::ours);
-            pending::merge_pending(broker, &opened.file, Some(&self.gate), ours)?;
+            pending::merge_pending(broker, &opened.file, &opened.held, Some(&self.gate), ours)?;
         } else if let Some(log) = logged.log.as_mut().filter(|log| !log.is_empty()) {
             self.merge(config, conn, opened, log.take_rows())?;
             let (weight, is_named) = (deferred::ROWS_WEIGHT, &opened.log_is_named);
-            deferred::sync_now(config, &opened.file, weight, is_named)?;
+            deferred::sync_now(config, &opened.held, weight, is_named)
+                .map_err(|error| IndexError::io(&opened.file, error))?;
         }
         if let Some(log) = &mut logged.log {
             log.clear(config)?;
@@ -271,8 +275,8 @@ impl Db {
             tracing::error!(hash = %self.key.hash.hex(), "a merge of rows panicked");
             Err(IndexError::Closed)
         });
-        if worked.is_err() {
-            self.forget(writer);
+        if let Err(error) = &worked {
+            self.forget_after(error, writer);
         }
         worked
     }
@@ -289,12 +293,9 @@ impl Db {
         };
         self.merge(config, conn, opened, rows)?;
         self.set_shown();
-        deferred::sync_now(
-            config,
-            &opened.file,
-            SyncWeight::Unawaited,
-            &opened.log_is_named,
-        )?;
+        let (weight, is_named) = (SyncWeight::Unawaited, &opened.log_is_named);
+        deferred::sync_now(config, &opened.held, weight, is_named)
+            .map_err(|error| IndexError::io(&opened.file, error))?;
         merged.clear(config, SyncWeight::Unawaited)?;
         if let Some(log) = &mut self.logged().log {
             log.full_is_clear();

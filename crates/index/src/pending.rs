@@ -20,6 +20,7 @@ use crate::container::batch;
 use crate::container::epoch_of;
 use crate::files::{self, is_missing};
 use crate::gate::Gate;
+use crate::held::Held;
 use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, ObjectRow, Result, deferred};
 
 pub(crate) use log::{Log, entries};
@@ -34,6 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) fn merge_pending(
     broker: Broker<'_>,
     db_file: &Path,
+    held: &Held,
     gate: Option<&Gate>,
     ours: Option<(&[u8], &[ObjectRow])>,
 ) -> Result<()> {
@@ -54,7 +56,8 @@ pub(crate) fn merge_pending(
     if broker.config.exclusive {
         // The rows must not go from here before they are on disk there.
         let is_named = AtomicBool::new(false);
-        deferred::sync_now(broker.config, db_file, deferred::ROWS_WEIGHT, &is_named)?;
+        deferred::sync_now(broker.config, held, deferred::ROWS_WEIGHT, &is_named)
+            .map_err(|error| IndexError::io(db_file, error))?;
     }
     let file = OpenOptions::new().write(true).open(&path);
     file.and_then(|file| file.set_len(0))

@@ -8,7 +8,8 @@ use cairn_formats::shard::ShardRange;
 use rusqlite::{Connection, params};
 
 use crate::config::IndexConfig;
-use crate::db::{Db, sync_file};
+use crate::db::Db;
+use crate::held::wal_path;
 use crate::migrate::Schema;
 use crate::{
     ContainerBroker, ContainerInfo, DbState, Metadata, NewDb, Result, SyncPoint, connection, files,
@@ -118,7 +119,11 @@ impl Db {
         };
         self.forget(&mut writer);
         match fs::remove_file(&retiring) {
-            Ok(()) => files::sync_folder(&dir)?,
+            Ok(()) => {
+                // What its last reader left beside it says nothing without it.
+                let _ = fs::remove_file(wal_path(&retiring));
+                files::sync_folder(&dir)?;
+            }
             Err(error) if files::is_missing(&error) => return Ok(false),
             Err(error) => return Err(crate::IndexError::io(&retiring, error)),
         }
@@ -165,7 +170,7 @@ impl Db {
         let dir = path.parent().unwrap_or(path);
         let temporary = dir.join(format!("{:032x}.tmp", (config.random)()));
         let build = || -> Result<()> {
-            let conn = connection::open_new(&temporary)?;
+            let (conn, file) = connection::open_new(&temporary)?;
             let id = config.new_db_id(&self.key.device);
             schema::create(&conn, new, &config.now().internal(), &id)?;
             let schema = Schema {
@@ -182,7 +187,8 @@ impl Db {
             }
             conn.close()
                 .map_err(|(_, error)| crate::IndexError::from(error))?;
-            sync_file(&temporary)?;
+            file.sync_all()
+                .map_err(|error| crate::IndexError::io(&temporary, error))?;
             fs::rename(&temporary, path).map_err(|error| crate::IndexError::io(path, error))?;
             files::sync_folder(dir)
         };

@@ -59,16 +59,15 @@ impl Storage {
             config.exclusive = place.exclusive_databases;
             config.unsafe_no_sync = self.unsafe_no_fsync;
             // Rows and objects on one file system share their syncs.
-            config.commit_sync = if self.unsafe_no_fsync {
-                Arc::new(|_, _, _| Ok(()))
+            if self.unsafe_no_fsync {
+                config.commit_sync = Arc::new(|_, _, _| Ok(()));
             } else {
-                Arc::new(|on, weight, own| match weight {
+                config.hold_syncs = Arc::new(|folder| Ok(GroupSync::of(folder.as_fd())?));
+                config.commit_sync = Arc::new(|on, weight, own| match weight {
                     SyncWeight::Unawaited => own(),
-                    SyncWeight::Of(syncs) => {
-                        GroupSync::of(on.as_fd())?.sync(on.as_fd(), syncs, own)
-                    }
-                })
-            };
+                    SyncWeight::Of(syncs) => GroupSync::of(on.as_fd())?.sync(syncs, own),
+                });
+            }
             IndexPool::new(config)
         };
         self.pools

@@ -170,6 +170,7 @@ impl ContainerBroker<'_> {
     pub fn with_source<T>(&self, f: impl FnOnce(&ContainerBroker<'_>) -> Result<T>) -> Result<T> {
         match self.retiring()? {
             Some(file) => {
+                connection::read_log_from_disk(&file, self.0.config)?;
                 let conn = connection::open_reader(&file, self.0.config)?;
                 f(&self.on(&conn, false)?).map_err(|error| error.at(&file))
             }
@@ -191,6 +192,7 @@ impl ContainerBroker<'_> {
         conn.execute_batch("BEGIN IMMEDIATE")?;
         let value = f(&self.on(&conn, false)?).map_err(|error| error.at(&file))?;
         conn.execute_batch("COMMIT")?;
+        connection::close(conn, true);
         Ok(value)
     }
 

@@ -10,7 +10,7 @@
 //!   never one mixed from two. It has two halves: while one, full, is merged, entries go to the
 //!   other.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use std::time::Instant;
 
 use crate::config::{IndexConfig, SyncWeight};
 use crate::deferred::CommitLog;
+use crate::held::{Held, SyncedFile};
 use crate::{IndexError, ObjectRow, Result, files};
 
 /// A disk's least write: what has been acknowledged is not written again with what follows.
@@ -54,7 +55,8 @@ pub(crate) struct Log {
 
 struct LogFile {
     path: PathBuf,
-    file: Arc<File>,
+    file: Arc<SyncedFile>,
+    held: Arc<Held>,
 }
 
 struct Half {
@@ -95,17 +97,21 @@ pub(crate) struct Merged {
 
 impl Log {
     /// Opens the file; what is pending has been merged.
-    pub(crate) fn open(db_file: &Path, config: &IndexConfig) -> Result<Self> {
+    pub(crate) fn open(db_file: &Path, config: &IndexConfig, held: &Arc<Held>) -> Result<Self> {
         let path = super::pending_path(db_file);
         let opened = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(0o644)
+            .mode(files::PRIVATE)
             .open(&path);
-        let file = Arc::new(opened.map_err(|error| IndexError::io(&path, error))?);
-        let file = LogFile { path, file };
+        let file = opened.map_err(|error| IndexError::io(&path, error))?;
+        let file = LogFile {
+            path,
+            file: Arc::new(SyncedFile::new(file)),
+            held: Arc::clone(held),
+        };
         let bytes_max = config.pending_bytes.next_multiple_of(ALIGN);
         if config.exclusive {
             file.fill(0, 2 * bytes_max)?;
@@ -170,7 +176,7 @@ impl Log {
         }
         let path = &self.file.path;
         let _lock = files::lock_folder(path.parent().unwrap_or(path), super::PATIENCE)?;
-        let meta = self.file.file.metadata();
+        let meta = self.file.file.file.metadata();
         let meta = meta.map_err(|error| IndexError::io(path, error))?;
         if meta.nlink() == 0 || meta.len() != at as u64 {
             return Ok(false);
@@ -234,7 +240,7 @@ impl Log {
     /// Leaves an empty file behind, as Swift does.
     pub(crate) fn close(self) -> Result<()> {
         if self.is_in_place {
-            let cut = self.file.file.set_len(0);
+            let cut = self.file.file.file.set_len(0);
             cut.map_err(|error| IndexError::io(&self.file.path, error))?;
         }
         Ok(())
@@ -244,9 +250,10 @@ impl Log {
 impl Merged {
     /// What they were merged into is on disk: they become colons.
     pub(crate) fn clear(&self, config: &IndexConfig, weight: SyncWeight) -> Result<()> {
-        let LogFile { path, file } = &*self.file;
+        let LogFile { path, file, held } = &*self.file;
         self.file.fill(self.start, self.used)?;
-        let synced = (config.commit_sync)(file, weight, &|| file.sync_data());
+        let own = || file.sync(held, false);
+        let synced = held.sync(&config.commit_sync, &file.file, weight, &own);
         synced.map_err(|error| IndexError::io(path, error))
     }
 }
@@ -257,7 +264,7 @@ impl LogFile {
     }
 
     fn write_at(&self, bytes: &[u8], at: usize) -> Result<()> {
-        let written = self.file.write_all_at(bytes, at as u64);
+        let written = self.file.file.write_all_at(bytes, at as u64);
         written.map_err(|error| IndexError::io(&self.path, error))
     }
 }

@@ -1,0 +1,89 @@
+//! Making a database: built beside its place with the first update in it, synced, and renamed, so
+//! that it is there whole or not at all.
+
+use std::fs::{self, File};
+use std::path::Path;
+
+use crate::config::{IndexConfig, SyncWeight};
+use crate::db::{Db, Update, apply_alone, run};
+use crate::migrate::Schema;
+use crate::schema::{self, NewDb};
+use crate::{IndexError, Result, connection, files};
+
+impl Db {
+    /// Makes the database, and tells who asked for it.
+    pub(crate) fn create(&self, config: &IndexConfig, new: &NewDb, mut first: Box<dyn Update>) {
+        let outcome = self.create_with(config, new, first.as_mut());
+        let path = self.key.file(&config.devices);
+        first.finish(outcome.map_err(|error| error.at(&path)));
+    }
+
+    fn create_with(&self, config: &IndexConfig, new: &NewDb, first: &mut dyn Update) -> Result<()> {
+        let dir = self.key.dir(&config.devices);
+        let path = self.key.file(&config.devices);
+        files::make_folders(&config.devices.join(&*self.key.device), &dir)?;
+        let _lock = files::lock_folder(&dir, config.lock_timeout)?;
+        let folder = File::open(&dir).map_err(|error| IndexError::io(&dir, error))?;
+        let held = (config.hold_syncs)(&folder).map_err(|error| IndexError::io(&dir, error))?;
+        let temporary = dir.join(format!("{:032x}.tmp", (config.random)()));
+        let result = self
+            .build(config, new, first, &temporary)
+            .and_then(|outcome| {
+                if !files::rename_to_free(&temporary, &path)? {
+                    // Another process was quicker; one that receives a database takes no lock.
+                    return Err(IndexError::Busy {
+                        what: path.display().to_string(),
+                    });
+                }
+                name_file(config, &dir, &folder)?;
+                outcome
+            });
+        if result.is_err() {
+            // Gone already where it was renamed; else a leftover that nobody reads.
+            let _ = fs::remove_file(&temporary);
+        }
+        drop(held);
+        result
+    }
+
+    /// Fills the file, and syncs it. The inner result is the update's own: a database that it
+    /// refuses to be put into is made all the same, as Swift does.
+    fn build(
+        &self,
+        config: &IndexConfig,
+        new: &NewDb,
+        first: &mut dyn Update,
+        path: &Path,
+    ) -> Result<Result<()>> {
+        let (conn, file) = connection::open_new(path)?;
+        let id = config.new_db_id(&self.key.device);
+        schema::create(&conn, new, &config.now().internal(), &id)?;
+        let schema = Schema {
+            indexed: true,
+            has_epoch: false,
+            known_triggers: true,
+        };
+        let broker = self.broker(config, &conn, schema, true);
+        run(&conn, "BEGIN IMMEDIATE")?;
+        let outcome = apply_alone(&conn, broker, first)?;
+        run(&conn, "COMMIT")?;
+        if config.exclusive {
+            // The mode is part of the file: it is born as we open it later.
+            conn.query_row("PRAGMA journal_mode = WAL", [], |_| Ok(()))?;
+        }
+        conn.close().map_err(|(_, error)| IndexError::from(error))?;
+        file.sync_all()
+            .map_err(|error| IndexError::io(path, error))?;
+        Ok(outcome)
+    }
+}
+
+/// Makes a name in a folder durable.
+fn name_file(config: &IndexConfig, dir: &Path, folder: &File) -> Result<()> {
+    let own = || folder.sync_all();
+    let synced = match config.exclusive {
+        true => (config.commit_sync)(folder, SyncWeight::Of(1), &own),
+        false => own(),
+    };
+    synced.map_err(|error| IndexError::io(dir, error))
+}
