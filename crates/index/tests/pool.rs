@@ -354,3 +354,56 @@ fn old_tombstones_are_reclaimed() {
     let names: Vec<_> = left.iter().map(|row| row.name.as_str()).collect();
     assert_eq!(names, ["b", "c"]);
 }
+
+/// SQLite takes the log that lies beside a database for its own.
+#[test]
+fn a_database_that_is_replaced_leaves_no_log_to_its_successor() {
+    for is_read in [false, true] {
+        let index = index_with(|config| {
+            config.exclusive = true;
+            let seconds = AtomicUsize::new(1000);
+            config.clock = Arc::new(move || {
+                Timestamp::from_secs(seconds.fetch_add(1, Ordering::SeqCst) as u64)
+            });
+        });
+        let db = index.container("c");
+        block_on(db.merge_items(new_container("c"), vec![object("first", 1, 1)])).unwrap();
+        let any = index.pool.db_by_key(db.key().clone());
+        block_on(any.snapshot("received".into())).unwrap();
+        for n in 0..200 {
+            let name = format!("o{n:04}-{}", "x".repeat(200));
+            block_on(db.merge_items(None, vec![object(&name, 1, 1)])).unwrap();
+        }
+        let (go_on, told) = mpsc::channel::<()>();
+        let reading = is_read.then(|| {
+            let (reader, (begun, has_begun)) = (db.clone(), mpsc::channel());
+            let reading = std::thread::spawn(move || {
+                block_on(reader.read(move |broker| {
+                    begun.send(()).unwrap();
+                    let _ = told.recv();
+                    broker.info()
+                }))
+            });
+            has_begun.recv().unwrap();
+            reading
+        });
+        let replaced = block_on(any.replace_by_received("received".into())).unwrap();
+        assert_eq!(replaced, cairn_index::Received::Done);
+        let count = || {
+            block_on(db.read(|broker| broker.info()))
+                .unwrap()
+                .object_count
+        };
+        assert_eq!(count(), 201);
+        block_on(db.merge_items(None, vec![object("last", 1, 1)])).unwrap();
+        drop(go_on);
+        if let Some(reading) = reading {
+            reading.join().unwrap().unwrap();
+        }
+        assert_eq!(count(), 202);
+        block_on(any.read(|broker| broker.audit())).unwrap();
+        index.close(db.key());
+        assert_eq!(count(), 202);
+        block_on(any.read(|broker| broker.audit())).unwrap();
+    }
+}

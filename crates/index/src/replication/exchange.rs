@@ -11,6 +11,7 @@ use rusqlite::Connection;
 use crate::broker::Broker;
 use crate::config::IndexConfig;
 use crate::db::{Db, sync_file};
+use crate::held::wal_path;
 use crate::migrate::migrate;
 use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, Result, connection, files};
 
@@ -71,6 +72,8 @@ impl Db {
             false => Some(files::lock_folder(&dir, config.lock_timeout)?),
         };
         self.forget(&mut writer);
+        // A log without its database would be taken for this one's.
+        let _ = fs::remove_file(wal_path(&to));
         sync_file(&received)?;
         if !files::rename_to_free(&received, &to)? {
             return Ok(Received::NotNow);
@@ -109,6 +112,11 @@ impl Db {
             return Ok(Received::NotNow);
         };
         if !received.exists() {
+            return Ok(Received::NotNow);
+        }
+        // From here on nothing is written to the log, which is to be empty: whoever opens the file
+        // that takes this one's place finds it beside that, and SQLite takes it for that one's.
+        if config.exclusive && !connection::empty_log(conn, config)? {
             return Ok(Received::NotNow);
         }
         let locked = Locked::begin(conn).map_err(|error| error.at(&opened.file))?;
@@ -173,6 +181,7 @@ impl Db {
         path: &Path,
         f: impl FnOnce(Broker<'_>) -> Result<T>,
     ) -> Result<T> {
+        files::make_private(path);
         let work = || -> Result<T> {
             let conn = connection::open_received(path, config)?;
             let schema = migrate(&conn, self.key.kind, false)?;
