@@ -114,19 +114,54 @@ fn check_url(url: &str, hosts: &[String]) -> Result<(), String> {
     let Some((authority, path)) = rest.split_once('/') else {
         return Err("Path required in X-Container-Sync-To".into());
     };
-    if path.contains(['?', '#', ';']) {
+    if rest.contains(['?', '#', ';']) {
         return Err("Params, queries, and fragments not allowed in X-Container-Sync-To".into());
     }
-    let host = authority.rsplit('@').next().unwrap_or(authority);
-    let host = match host.strip_prefix('[') {
-        Some(v6) => v6.split(']').next().unwrap_or(v6),
-        None => host.split(':').next().unwrap_or(host),
-    };
-    let host = host.to_lowercase();
-    match hosts.contains(&host) {
-        true => Ok(()),
-        false => Err(format!("Invalid host '{host}' in X-Container-Sync-To")),
+    let host = host_of(authority).ok_or_else(|| {
+        format!("Invalid host '{authority}' in X-Container-Sync-To, expected HOST or HOST:PORT")
+    })?;
+    if !hosts.contains(&host) {
+        return Err(format!("Invalid host '{host}' in X-Container-Sync-To"));
     }
+    if !names_container(path) {
+        return Err(format!(
+            "Invalid path '/{path}' in X-Container-Sync-To, must end in /v1/account/container"
+        ));
+    }
+    Ok(())
+}
+
+/// The host of `HOST`, `HOST:PORT` or `[ADDRESS]:PORT` in lower case. Nothing else may be there: a
+/// user, or a character that parsers of URLs read in different ways, would let the name that is
+/// checked be another one than the name that is asked.
+fn host_of(authority: &str) -> Option<String> {
+    let (host, port) = match authority.strip_prefix('[') {
+        Some(v6) => {
+            let (host, port) = v6.split_once(']')?;
+            let is_address = |c: char| c.is_ascii_hexdigit() || c == ':' || c == '.';
+            host.chars().all(is_address).then_some((host, port))?
+        }
+        None => {
+            let at = authority.find(':').unwrap_or(authority.len());
+            let (host, port) = authority.split_at(at);
+            let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+            host.chars().all(is_name).then_some((host, port))?
+        }
+    };
+    let is_port = port.is_empty()
+        || port
+            .strip_prefix(':')
+            .is_some_and(|port| port.chars().all(|c| c.is_ascii_digit()));
+    (is_port && !host.is_empty()).then(|| host.to_lowercase())
+}
+
+/// Is it the path of a container under the public API? Storage servers may listen on an allowed
+/// host too, and take requests of anybody; their paths begin otherwise.
+fn names_container(path: &str) -> bool {
+    let mut parts = path.rsplit('/');
+    let names = [parts.next(), parts.next()];
+    let is_filled = |part: &Option<&str>| part.is_some_and(|part| !part.is_empty());
+    names.iter().all(is_filled) && matches!(parts.next(), Some("v1" | "v1.0"))
 }
 
 /// What a signature is of.
@@ -187,9 +222,35 @@ mod tests {
             "http://127.0.0.1",
             "http://127.0.0.1/v1/a/c?x",
             "http://10.0.0.1/v1/a/c",
+            // Another host than the one that seems to be named.
+            "http://10.0.0.1?@127.0.0.1/v1/a/c",
+            "http://10.0.0.1#@127.0.0.1/v1/a/c",
+            "http://10.0.0.1;@127.0.0.1/v1/a/c",
+            "http://10.0.0.1\\@127.0.0.1/v1/a/c",
+            "http://10.0.0.1%2F@127.0.0.1/v1/a/c",
+            "http://127.0.0.1:80@10.0.0.1/v1/a/c",
+            "http://127.0.0.1:80:81/v1/a/c",
+            "http://127.0.0.1:x/v1/a/c",
+            "http://[127.0.0.1/v1/a/c",
+            "http://:80/v1/a/c",
+            // No container of the public API.
+            "http://127.0.0.1:6200/sdb1/123/a/c",
+            "http://127.0.0.1/v1/a",
+            "http://127.0.0.1/v1//c",
+            "http://127.0.0.1/a/c",
         ] {
             assert!(to(value).is_err(), "{value}");
         }
+        for value in [
+            "http://127.0.0.1/v1/a/c",
+            "https://127.0.0.1:443/swift/v1/a/c",
+            "http://127.0.0.1:8080/v1.0/AUTH_a%20b/c",
+        ] {
+            assert!(to(value).is_ok(), "{value}");
+        }
+        let v6 = ["::1".to_owned()];
+        let six = realms().destination("http://[::1]:8080/v1/a/c", &v6);
+        assert!(six.is_ok());
     }
 
     #[test]

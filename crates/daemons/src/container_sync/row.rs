@@ -2,8 +2,9 @@
 
 use cairn_http::{Body, respond};
 use cairn_index::ObjectRecord;
-use cairn_types::Timestamp;
+use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_meta};
 use cairn_types::timestamp::decode_timestamps;
+use cairn_types::{ServerKind, Timestamp};
 use http::header::{
     CONNECTION, CONTENT_TYPE, DATE, ETAG, HeaderMap, HeaderName, HeaderValue, LAST_MODIFIED,
     TRANSFER_ENCODING,
@@ -136,9 +137,20 @@ fn time_of(headers: &HeaderMap) -> Timestamp {
     respond::header_timestamp(headers, "x-timestamp").unwrap_or_default()
 }
 
-/// An answer's headers as those of an upload.
+/// An answer's headers as those of an upload. What is internal to this cluster stays here: the
+/// other one's gatekeeper would drop it, and anything else that may answer must not be told.
 fn outgoing(mut headers: HeaderMap) -> HeaderMap {
     for name in OF_THE_ANSWER {
+        headers.remove(name);
+    }
+    let is_internal = |name: &HeaderName| {
+        let name = name.as_str();
+        name.starts_with("x-backend-")
+            || is_sys_meta(ServerKind::Object, name)
+            || is_object_transient_sysmeta(name)
+    };
+    let internal: Vec<HeaderName> = headers.keys().filter(|n| is_internal(n)).cloned().collect();
+    for name in internal {
         headers.remove(name);
     }
     let text = |headers: &HeaderMap, name: &HeaderName| {
@@ -171,6 +183,9 @@ mod tests {
             ("date", "now"),
             ("last-modified", "then"),
             ("x-timestamp", "5"),
+            ("x-backend-timestamp", "5"),
+            ("x-object-sysmeta-a", "b"),
+            ("x-object-transient-sysmeta-a", "b"),
         ] {
             respond::set(&mut headers, name, value);
         }
@@ -183,5 +198,8 @@ mod tests {
             ("b", "5")
         );
         assert_eq!((header("date"), header("last-modified")), ("none", "none"));
+        let internal = |name: &HeaderName| name.as_str().contains("sysmeta-");
+        assert!(!headers.keys().any(internal));
+        assert_eq!(header("x-backend-timestamp"), "none");
     }
 }
