@@ -4,10 +4,33 @@
 //! A pattern's `{name}` and `*` stand for one segment, `**` for any number.
 
 use cairn_http::Request;
+use cairn_http::params::unquote;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use tracing::warn;
 
 use super::server::Described;
+
+/// What is escaped in a path as keystonemiddleware compares it.
+const PATH: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'/')
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'!')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'(')
+    .remove(b')')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b':')
+    .remove(b'@');
 
 /// Do the token's rules, where it has some, allow this request?
 pub(super) fn allow(
@@ -35,14 +58,19 @@ pub(super) fn allow(
         );
         return false;
     }
-    let path = request.uri().path();
+    // Encoded slashes are slashes to all filters behind this one: patterns are for what the path
+    // means, in the usual writing, not for how the client wrote it.
+    let Ok(path) = unquote(request.uri().path()) else {
+        return false;
+    };
+    let path = utf8_percent_encode(&path, PATH).to_string();
     has_service_token
         || rules.iter().any(|rule| {
             rule["service"] == service_type
                 && rule["method"] == request.method().as_str()
                 && rule["path"]
                     .as_str()
-                    .is_some_and(|pattern| matches(pattern, path))
+                    .is_some_and(|pattern| matches(pattern, &path))
         })
 }
 

@@ -371,6 +371,8 @@ async fn bound_and_restricted_tokens() {
     let mut restricted = token("alice", &["member"], LATER);
     restricted["token"]["application_credential"] = json!({ "access_rules": [
         { "service": "object-store", "method": "GET", "path": "/v1/AUTH_p_id/**" },
+        { "service": "object-store", "method": "HEAD", "path": "/v1/AUTH_p_id/*" },
+        { "service": "object-store", "method": "HEAD", "path": "/v1/AUTH_p_id/c/a%20b!" },
     ]});
     setup.knows("restricted", restricted.clone());
     assert_eq!(setup.ask(&[("x-auth-token", "bound")]).await.status(), 401);
@@ -381,6 +383,18 @@ async fn bound_and_restricted_tokens() {
     assert_eq!(ask("GET", "/v1/AUTH_p_id/c/o").await.status(), 200);
     assert_eq!(ask("PUT", "/v1/AUTH_p_id/c/o").await.status(), 401);
     assert_eq!(ask("GET", "/v1/AUTH_other/c").await.status(), 401);
+    // A rule is for what a path means: an object is no container because its slash is encoded.
+    for (path, status) in [
+        ("/v1/AUTH_p_id/c", 200),
+        ("/v1/AUTH_p_id/c/o", 401),
+        ("/v1/AUTH_p_id/c%2Fo", 401),
+        ("/v1/AUTH_p_id%2fc%2fo", 401),
+        ("/v1/AUTH_p_id/c/a%20b%21", 200),
+        ("/v1/AUTH_p_id/c/a%20%62!", 200),
+        ("/v1/AUTH_p_id/%ff", 401),
+    ] {
+        assert_eq!(ask("HEAD", path).await.status().as_u16(), status, "{path}");
+    }
     let untyped = self::setup(&[]).await;
     untyped.knows("restricted", restricted);
     assert_eq!(

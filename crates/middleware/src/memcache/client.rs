@@ -224,7 +224,7 @@ async fn exchange(
                 .write_all(format!("get {key}\r\n").as_bytes())
                 .await?;
             stream.flush().await?;
-            read_value(stream).await
+            read_value(stream, key).await
         }
         Command::Set { value, life } => {
             let head = format!("set {key} {JSON} {life} {}\r\n", value.len());
@@ -254,15 +254,15 @@ async fn expect(
 }
 
 /// `VALUE key flags length`, the value, `END`; or `END` alone. A value that is not JSON is passed
-/// over.
-async fn read_value(stream: &mut BufStream<TcpStream>) -> io::Result<Option<Vec<u8>>> {
+/// over. An answer to another question is none: it would be somebody else's token.
+async fn read_value(stream: &mut BufStream<TcpStream>, key: &str) -> io::Result<Option<Vec<u8>>> {
     let mut found = None;
     loop {
         let line = read_line(stream).await?;
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
             ["END"] => return Ok(found),
-            ["VALUE", _, flags, length, ..] => {
+            ["VALUE", name, flags, length, ..] if name == key && found.is_none() => {
                 let length: usize = length.parse().map_err(|_| unexpected(&line))?;
                 if length > VALUE_LIMIT {
                     return Err(unexpected(&line));
@@ -408,6 +408,34 @@ pub(crate) mod tests {
         assert_eq!(memcached.get("a").await, None);
         values.lock().unwrap().insert(md5_text("b"), b"{".to_vec());
         assert_eq!(memcached.get("b").await, None);
+    }
+
+    /// A server that answers something else, or more than it was asked, is not listened to.
+    #[tokio::test]
+    async fn answers_to_other_questions_are_none() {
+        let key = md5_text("a");
+        let other = md5_text("b");
+        for answer in [
+            format!("VALUE {other} 2 1\r\n1\r\nEND\r\n"),
+            format!("VALUE {key} 2 1\r\n1\r\nVALUE {key} 2 1\r\n2\r\nEND\r\n"),
+            format!("VALUE {key} 2 99999999999\r\n"),
+            format!("VALUE {key} 2 -1\r\n"),
+            format!("{}\r\n", "x".repeat(5000)),
+            "\r\n".to_owned(),
+        ] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let name = listener.local_addr().unwrap().to_string();
+            let said = answer.clone();
+            tokio::spawn(async move {
+                while let Ok((mut stream, _)) = listener.accept().await {
+                    let mut asked = [0; 512];
+                    let _ = stream.read(&mut asked).await;
+                    let _ = stream.write_all(said.as_bytes()).await;
+                }
+            });
+            let memcached = Memcached::new(&[name], 3, 2, timeouts());
+            assert_eq!(memcached.get("a").await, None, "{answer:?}");
+        }
     }
 
     #[tokio::test]
