@@ -78,6 +78,8 @@ pub struct IndexConfig {
     pub hold_syncs: HoldSyncs,
     /// Asked for SQLite's log before an exclusive database that has one is opened.
     pub read_from_disk: ReadFromDisk,
+    /// Called with a device that has no space left for rows: gives up what was set aside for them.
+    pub make_room: Arc<dyn Fn(&Path) + Send + Sync>,
     /// Takes the jobs that threads would have done, in their order, and runs them on the thread it
     /// was called on: a simulator's. No thread is started then, and nothing idle is closed.
     pub runner: Option<Runner>,
@@ -104,6 +106,7 @@ impl IndexConfig {
             metadata_limits: MetadataLimits::default(),
             commit_sync: Arc::new(|_, _, own| own()),
             hold_syncs: Arc::new(|_| Ok(Arc::new(()))),
+            make_room: Arc::new(|_| {}),
             read_from_disk: Arc::new(held::read_from_disk),
             runner: None,
             clock: Arc::new(|| {

@@ -24,7 +24,9 @@ use crate::held::{Held, Reading};
 use crate::logged::Logged;
 use crate::migrate::{Schema, migrate};
 use crate::schema::NewDb;
-use crate::{DbKey, DriveCheck, IndexError, ObjectRow, Result, connection, deferred, pending};
+use crate::{
+    DbKey, DriveCheck, IndexError, ObjectRow, Result, connection, deferred, drive, pending,
+};
 
 /// The right to write, and the connection to do it with.
 pub(crate) type Writer<'a> = parking_lot::MutexGuard<'a, Option<Connection>>;
@@ -288,6 +290,7 @@ impl Db {
 
     fn write(&self, config: &IndexConfig, batch: Vec<Box<dyn Update>>) {
         let mut batch = self.with_device(config, batch);
+        self.ensure_room(config);
         let mut writer = match self.writer.try_lock() {
             Some(writer) => writer,
             None => match self.log_beside(config, batch) {
@@ -473,6 +476,15 @@ impl Db {
         config: &IndexConfig,
         writer: &mut Option<Connection>,
     ) -> Result<Opened> {
+        self.open_with(config, writer, true)
+    }
+
+    fn open_with(
+        &self,
+        config: &IndexConfig,
+        writer: &mut Option<Connection>,
+        merges: bool,
+    ) -> Result<Opened> {
         match self.still_open(config)? {
             Some(opened) if writer.is_some() => return Ok(opened),
             _ => self.forget(writer),
@@ -489,7 +501,9 @@ impl Db {
             }
             let schema = migrate(&conn, self.key.kind, has_epoch(&file))?;
             let broker = self.broker(config, &conn, schema, false);
-            pending::merge_pending(broker, &file, &held, None, None)?;
+            if merges {
+                pending::merge_pending(broker, &file, &held, None, None)?;
+            }
             Ok((conn, schema))
         });
         let (conn, schema) = opened.map_err(|error| self.failed(config, &file, error.at(&file)))?;
@@ -548,8 +562,43 @@ impl Db {
         Ok(opened)
     }
 
-    /// Opens it, and lets readers see what is pending.
+    /// Opens it, and lets readers see what is pending, as far as there is space to merge it.
     fn open_shown(&self, config: &IndexConfig, writer: &mut Option<Connection>) -> Result<Opened> {
+        match self.try_open_shown(config, writer) {
+            Err(IndexError::NoSpace { .. }) => {}
+            other => return other,
+        }
+        (config.make_room)(&config.devices.join(&*self.key.device));
+        match self.try_open_shown(config, writer) {
+            Err(IndexError::NoSpace { .. }) => self.open_unmerged(config, writer),
+            other => other,
+        }
+    }
+
+    /// Opens it for readers alone: whoever writes opens it anew, and merges what is pending first.
+    fn open_unmerged(
+        &self,
+        config: &IndexConfig,
+        writer: &mut Option<Connection>,
+    ) -> Result<Opened> {
+        self.forget(writer);
+        let opened = self.open_with(config, writer, false)?;
+        // Its log stays for the readers: a file that cannot grow takes no merge.
+        drop(writer.take());
+        self.is_behind.store(true, Ordering::Release);
+        Ok(opened)
+    }
+
+    fn ensure_room(&self, config: &IndexConfig) {
+        let device = config.devices.join(&*self.key.device);
+        drive::ensure_room(&device, |device| (config.make_room)(device));
+    }
+
+    fn try_open_shown(
+        &self,
+        config: &IndexConfig,
+        writer: &mut Option<Connection>,
+    ) -> Result<Opened> {
         let opened = self.open(config, writer)?;
         let shown = self.or_forget(writer, |conn| match config.exclusive {
             true => self.show_logged(config, conn, &opened),

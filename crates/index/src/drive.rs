@@ -7,6 +7,9 @@ use std::path::Path;
 
 use crate::{IndexError, Result};
 
+/// What a transaction may take: many rows, and a merge of the log.
+const ROOM: u64 = 4 << 20;
+
 /// What must hold for a device to be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct DriveCheck {
@@ -57,6 +60,22 @@ impl Reserve {
             }
         })
     }
+}
+
+/// Has room made on a device that has next to none left.
+pub(crate) fn ensure_room(device: &Path, make_room: impl Fn(&Path)) {
+    if is_full(device) {
+        make_room(device);
+    }
+}
+
+/// Is there next to no space left where this is?
+pub(crate) fn is_full(path: &Path) -> bool {
+    rustix::fs::statvfs(path).is_ok_and(|stat| {
+        let free = stat.f_frsize.saturating_mul(stat.f_bavail);
+        // Only file systems that make inodes beforehand have a number of them.
+        free < ROOM || (stat.f_files > 0 && stat.f_favail == 0)
+    })
 }
 
 /// Another file system than its parent's, or its root. A file `.ismount` says so too: inside

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rusqlite::ErrorCode;
 use thiserror::Error;
 
+use crate::drive;
 use crate::metadata::MetadataRefused;
 
 #[derive(Debug, Error, Clone)]
@@ -121,6 +122,10 @@ impl IndexError {
                 IndexError::Locked { path }
             }
             Some(ErrorCode::DiskFull) => IndexError::NoSpace { path },
+            // A journal, or a log, for which there is no space.
+            Some(ErrorCode::CannotOpen) if drive::is_full(path.parent().unwrap_or(&path)) => {
+                IndexError::NoSpace { path }
+            }
             Some(
                 ErrorCode::ReadOnly
                 | ErrorCode::CannotOpen

@@ -26,7 +26,7 @@ impl AccountServer {
         });
         let even_deleted = text(headers, "x-account-override-deleted")
             .is_some_and(|word| word.eq_ignore_ascii_case("yes"));
-        let db = self.db_to_fill(&asked.place);
+        let db = self.db(&asked.place);
         let put = db.write(new, move |broker| {
             if !even_deleted && broker.is_deleted()? {
                 return Ok(false);

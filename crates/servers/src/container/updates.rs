@@ -50,9 +50,8 @@ impl ContainerServer {
             return Ok(redirected);
         }
         let new = self.new_db_for_row(&asked, time, policy);
-        self.db_to_fill(&asked.place)
-            .merge_items(new, vec![row])
-            .await?;
+        // Of an object that is there: what is kept free of uploads is for its row.
+        self.db(&asked.place).merge_items(new, vec![row]).await?;
         Ok(done(StatusCode::CREATED))
     }
 
@@ -78,7 +77,7 @@ impl ContainerServer {
             return Err(no_policy());
         }
         let rows = read_body(body, ROWS_BYTES_MAX, rows_of_json).await?;
-        self.db_to_fill(&asked.place).merge_items(new, rows).await?;
+        self.db(&asked.place).merge_items(new, rows).await?;
         Ok(done(StatusCode::ACCEPTED))
     }
 
