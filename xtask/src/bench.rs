@@ -7,6 +7,7 @@
 
 mod container;
 mod disk;
+mod encryption;
 mod lab;
 pub(crate) mod load;
 pub(crate) mod null;
@@ -46,6 +47,8 @@ pub(crate) enum Name {
     Container,
     /// What each filter of the default pipeline adds to a request
     Middleware,
+    /// Cairn with objects encrypted, beside itself without
+    Encryption,
     /// A device is wiped: how long until its objects are back, and clients meanwhile
     Repair,
 }
@@ -71,6 +74,9 @@ pub(crate) struct Options {
     /// Length of each measurement, after a second of warm-up
     #[arg(long)]
     seconds: Option<u64>,
+    /// Of `encryption`: as often is each cell measured, in turns
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
     /// Measure one of the two alone
     #[arg(long)]
     only: Option<Only>,
@@ -159,6 +165,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     if options.name == Name::Container {
         return container::run(options);
+    }
+    if options.name == Name::Encryption {
+        return encryption::run(options);
     }
     if options.name == Name::Repair {
         return repair::run(options);

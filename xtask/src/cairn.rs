@@ -9,6 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::process::{Process, free_range, wait_for};
+use crate::swift::KEYMASTER_OPTIONS;
 use crate::wire::Connection;
 use crate::workspace::run_quiet;
 
@@ -159,6 +160,32 @@ impl Cairn {
             std::fs::write(conf, with_option(&text, section, option, value))?;
         }
         Ok(())
+    }
+
+    /// Objects are encrypted: `keymaster` and `encryption` go behind all filters but logging.
+    /// `options` are those of `encryption`.
+    pub(crate) fn encrypt(&self, options: &[(&str, &str)]) -> Result<()> {
+        let conf = self.conf("proxy").context("there is no proxy's conf")?;
+        let text = std::fs::read_to_string(&conf)?;
+        let line = text.lines().find(|line| line.starts_with("pipeline = "));
+        let line = line.with_context(|| format!("no pipeline in {}", conf.display()))?;
+        let (filters, last) = match line.rsplit_once(" proxy-logging ") {
+            Some((filters, app)) if !app.contains(' ') => (filters, format!("proxy-logging {app}")),
+            _ => {
+                let (filters, app) = line.rsplit_once(' ').context("an empty pipeline")?;
+                (filters, app.to_owned())
+            }
+        };
+        let with = format!("{filters} keymaster encryption {last}");
+        std::fs::write(&conf, text.replacen(line, &with, 1))?;
+        for (option, value) in KEYMASTER_OPTIONS {
+            self.set_or_add("proxy", "filter:keymaster", option, value)?;
+        }
+        self.set_or_add("proxy", "filter:keymaster", "use", "egg:swift#keymaster")?;
+        for (option, value) in options {
+            self.set_or_add("proxy", "filter:encryption", option, value)?;
+        }
+        self.set_or_add("proxy", "filter:encryption", "use", "egg:swift#encryption")
     }
 
     /// A second storage policy on the same ring. `coded`: the first is erasure-coded, with as many

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 
 use crate::cairn::{Cairn, Spread, users};
 use crate::probe::{self, Probe};
-use crate::swift::{Layout, Swift};
+use crate::swift::{ENCRYPTED_FULL_PIPELINE, FULL_PIPELINE, Layout, Swift};
 use crate::venv::Venv;
 use crate::wire::Account;
 use crate::workspace;
@@ -46,6 +46,9 @@ pub(crate) struct Functional {
     /// With an erasure-coded default policy
     #[arg(long, conflicts_with_all = ["url", "upstream"])]
     pub(crate) coded: bool,
+    /// With objects encrypted: `keymaster` and `encryption` in the pipeline
+    #[arg(long, conflicts_with = "url")]
+    pub(crate) encryption: bool,
     /// A running endpoint instead of a store of our own; its accounts must be empty
     #[arg(long)]
     pub(crate) url: Option<String>,
@@ -158,7 +161,14 @@ pub(crate) fn functional(options: &Functional) -> Result<Counts> {
     let url = match &options.url {
         Some(url) => url.trim_end_matches('/').to_owned(),
         None if options.upstream => {
-            let swift = Swift::create(&venv, dir.path(), Layout::default())?;
+            let layout = Layout {
+                pipeline: match options.encryption {
+                    true => ENCRYPTED_FULL_PIPELINE,
+                    false => FULL_PIPELINE,
+                },
+                ..Layout::default()
+            };
+            let swift = Swift::create(&venv, dir.path(), layout)?;
             let swift: &mut Swift = peer.insert(swift);
             swift.start()?;
             create_accounts(swift.port)?;
@@ -166,6 +176,9 @@ pub(crate) fn functional(options: &Functional) -> Result<Counts> {
         }
         None => {
             let mut store = store(&dir.path().join("data"), None, options.coded)?;
+            if options.encryption {
+                store.encrypt(&[])?;
+            }
             store.start(if options.split {
                 Spread::ProcessPerRole
             } else {

@@ -39,6 +39,9 @@ pub(crate) struct Options {
     /// Whole nodes there and back, not each role of each
     #[arg(long)]
     pub(crate) short: bool,
+    /// Objects are encrypted, by both kinds of proxies with the same root secrets
+    #[arg(long)]
+    pub(crate) encryption: bool,
     /// The load follows from it
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
@@ -54,7 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.keep {
         println!("the cluster's folder is {}", dir.path().display());
     }
-    let mut cluster = Cluster::create(&venv, dir.path())?;
+    let mut cluster = Cluster::create(&venv, dir.path(), options.encryption)?;
     let outcome = in_cluster(options, &mut cluster, &venv);
     cluster.stop();
     outcome

@@ -23,6 +23,30 @@ pub(crate) const FULL_PIPELINE: &str = "catch_errors gatekeeper healthcheck prox
 pub(crate) const CORE_PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache \
      listing_formats tempauth copy proxy-logging proxy-server";
 
+/// As [`CORE_PIPELINE`], with objects encrypted.
+pub(crate) const ENCRYPTED_CORE_PIPELINE: &str = "catch_errors gatekeeper healthcheck \
+     proxy-logging cache listing_formats tempauth copy keymaster encryption proxy-logging \
+     proxy-server";
+
+/// As [`FULL_PIPELINE`], with objects encrypted.
+pub(crate) const ENCRYPTED_FULL_PIPELINE: &str = "catch_errors gatekeeper healthcheck \
+     proxy-logging cache etag-quoter domain_remap listing_formats bulk tempurl formpost crossdomain \
+     s3api tempauth staticweb copy container-quotas account-quotas slo dlo versioned_writes symlink \
+     keymaster encryption proxy-logging proxy-server";
+
+/// Options of `keymaster`: two root secrets, the second for what is written.
+pub(crate) const KEYMASTER_OPTIONS: [(&str, &str); 3] = [
+    (
+        "encryption_root_secret",
+        "Zm9yIHRlc3RzIGFuZCBiZW5jaG1hcmtzIG9ubHksIG51bWJlciAx",
+    ),
+    (
+        "encryption_root_secret_2",
+        "Zm9yIHRlc3RzIGFuZCBiZW5jaG1hcmtzIG9ubHksIG51bWJlciAy",
+    ),
+    ("active_root_secret_id", "2"),
+];
+
 pub(crate) struct Layout {
     pub(crate) devices: usize,
     pub(crate) replicas: usize,
@@ -367,6 +391,10 @@ fn filter_options(name: &str, memcached_port: u16) -> String {
         "s3api" => {
             "s3_acl = yes\ncheck_bucket_owner = yes\ncors_preflight_allow_origin = *\n".into()
         }
+        "keymaster" => KEYMASTER_OPTIONS
+            .iter()
+            .map(|(option, value)| format!("{option} = {value}\n"))
+            .collect(),
         "domain_remap" => "storage_domain = example.com\n".into(),
         "slo" => "allow_async_delete = true\n".into(),
         "versioned_writes" => {

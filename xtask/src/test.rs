@@ -94,6 +94,7 @@ fn against_the_store(report: &mut Report, options: &Options) {
         || {
             mixed::run(&mixed::Options {
                 short: true,
+                encryption: false,
                 seed: 1,
                 keep: false,
             })

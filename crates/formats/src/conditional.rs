@@ -22,7 +22,8 @@ impl<'a> EntityTags<'a> {
         self.tags().any(|tag| tag == "*")
     }
 
-    fn tags(&self) -> impl Iterator<Item = &'a str> {
+    /// All of them, without quotes.
+    pub fn tags(&self) -> impl Iterator<Item = &'a str> {
         let tags = self.0.split(',').map(str::trim);
         tags.filter(|tag| !tag.is_empty()).map(normalize_etag)
     }

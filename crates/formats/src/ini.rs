@@ -252,6 +252,11 @@ impl Section {
         &self.name
     }
 
+    /// The conf that it is of, as errors name it.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.options.iter().map(|(o, v)| (o.as_str(), v.as_str()))
     }

@@ -7,6 +7,7 @@
 pub mod acl;
 pub mod conditional;
 pub mod content_type;
+pub mod crypto_meta;
 pub mod hmac;
 pub mod ini;
 pub mod json_ascii;

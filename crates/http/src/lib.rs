@@ -15,9 +15,11 @@ mod connection;
 pub mod context;
 pub mod digest;
 pub mod followed;
+pub mod footers;
 mod heads;
 pub mod info;
 pub mod interim;
+pub mod limits;
 pub mod lines;
 pub mod metrics;
 pub mod own_thread;
@@ -37,6 +39,7 @@ pub use clock::Clock;
 pub use context::{Authorize, AuthorizeFuture, Context, Granted};
 pub use digest::SharedDigest;
 pub use followed::Followed;
+pub use footers::{Footers, SharedFooters, Trailer};
 pub use info::{
     AccountInfo, ContainerInfo, Cors, DevicePlace, InfoFuture, InfoSource, PolicyUsage, SwiftInfo,
 };

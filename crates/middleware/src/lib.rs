@@ -20,6 +20,7 @@ mod container_quotas;
 mod container_sync;
 mod copy;
 mod crossdomain;
+mod crypto;
 mod dlo;
 mod domain_remap;
 mod etag_quoter;

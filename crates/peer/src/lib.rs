@@ -5,6 +5,7 @@
 //! in this process.
 
 pub mod backends;
+pub mod documents;
 pub mod error_limit;
 pub mod fan_out;
 pub mod hosts;

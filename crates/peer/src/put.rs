@@ -6,14 +6,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::client::CallError;
-use cairn_http::{Body, BodySender, Request, Response};
+use cairn_http::{Body, BodySender, Request, Response, params, respond};
 use http::HeaderMap;
 use http::header::{EXPECT, HeaderValue};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::backends::Backends;
+use crate::documents;
 use crate::nodes::Node;
+
+/// Names the boundary of content that has footers behind it.
+const BOUNDARY: &str = "x-backend-obj-multipart-mime-boundary";
 
 /// How many chunks may wait for one backend.
 const DEPTH: usize = 1;
@@ -25,6 +29,9 @@ pub struct Putter {
     pending: Pending,
     /// The backend answered before it took the body.
     pub early: Option<(u16, HeaderMap)>,
+    /// Of an upload with footers behind the content.
+    boundary: Option<String>,
+    has_begun: bool,
     failed: bool,
 }
 
@@ -38,6 +45,8 @@ enum Pending {
 pub enum OpenError {
     Call(CallError),
     Timeout,
+    /// It would store the footers as content.
+    NoFooters,
 }
 
 impl Putter {
@@ -52,6 +61,8 @@ impl Putter {
         extensions: http::Extensions,
         timeout: Duration,
     ) -> Result<Putter, OpenError> {
+        let boundary = respond::header(&headers, BOUNDARY).map(str::to_owned);
+        let wants_footers = boundary.is_some();
         let (ready_tx, ready) = oneshot::channel();
         let signal = ReadySignal(Arc::new(Mutex::new(Some(ready_tx))));
         let (sender, body) = Body::channel(length, DEPTH);
@@ -73,7 +84,8 @@ impl Putter {
             let signal = signal.clone();
             hyper::ext::on_informational(&mut request, move |informational| {
                 if informational.status() == http::StatusCode::CONTINUE {
-                    signal.fire();
+                    let told = respond::header(informational.headers(), "x-obj-metadata-footer");
+                    signal.fire(!wants_footers || told.is_some_and(params::is_true));
                 }
             });
         }
@@ -85,7 +97,13 @@ impl Putter {
         }));
         let ready = tokio::select! {
             biased;
-            _ = ready => None,
+            ready = ready => match ready {
+                Ok(false) => {
+                    response.abort();
+                    return Err(OpenError::NoFooters);
+                }
+                _ => None,
+            },
             answer = &mut response => Some(answer),
             () = tokio::time::sleep(timeout) => {
                 response.abort();
@@ -98,6 +116,8 @@ impl Putter {
                 sender: Some(sender),
                 pending: Pending::Answer(response),
                 early: None,
+                boundary,
+                has_begun: false,
                 failed: false,
             }),
             Some(Ok(Ok(answer))) => Ok(Putter {
@@ -105,6 +125,8 @@ impl Putter {
                 sender: None,
                 early: Some((answer.status().as_u16(), answer.headers().clone())),
                 pending: Pending::Here(Box::new(answer)),
+                boundary: None,
+                has_begun: false,
                 failed: false,
             }),
             Some(Ok(Err(error))) => Err(OpenError::Call(error)),
@@ -118,6 +140,24 @@ impl Putter {
 
     /// Hands on a chunk; a backend that takes nothing for `timeout`, or has gone, has failed.
     pub async fn send(&mut self, chunk: Bytes, timeout: Duration) {
+        if !std::mem::replace(&mut self.has_begun, true)
+            && let Some(boundary) = &self.boundary
+        {
+            let head = documents::head(boundary);
+            self.feed(head, timeout).await;
+        }
+        self.feed(chunk, timeout).await;
+    }
+
+    /// Ends the content of an upload that has footers behind it: a JSON object of headers.
+    pub async fn end_content(&mut self, footers: &str, timeout: Duration) {
+        if let Some(boundary) = &self.boundary {
+            let text = documents::footers(boundary, footers) + "--";
+            self.send(text.into(), timeout).await;
+        }
+    }
+
+    async fn feed(&mut self, chunk: Bytes, timeout: Duration) {
         if self.failed {
             return;
         }
@@ -162,14 +202,14 @@ impl Putter {
     }
 }
 
-/// Tells once that the body is wanted.
+/// Tells once that the body is wanted, and whether as it will come.
 #[derive(Clone)]
-struct ReadySignal(Arc<Mutex<Option<oneshot::Sender<()>>>>);
+struct ReadySignal(Arc<Mutex<Option<oneshot::Sender<bool>>>>);
 
 impl ReadySignal {
-    fn fire(&self) {
+    fn fire(&self, as_it_comes: bool) {
         if let Some(tx) = self.0.lock().unwrap_or_else(|e| e.into_inner()).take() {
-            let _ = tx.send(());
+            let _ = tx.send(as_it_comes);
         }
     }
 
@@ -178,7 +218,7 @@ impl ReadySignal {
         let stream = futures_util::stream::poll_fn(move |cx| {
             if !fired {
                 fired = true;
-                signal.fire();
+                signal.fire(true);
             }
             let frame = http_body::Body::poll_frame(std::pin::Pin::new(&mut body), cx);
             frame.map(|frame| frame.map(|frame| frame.map(|f| f.into_data().unwrap_or_default())))

@@ -1,9 +1,8 @@
 //! What a client may send: names, metadata, lengths, expiry. Each check answers with Swift's
 //! status and says what was wrong.
 
-use cairn_http::params;
-use cairn_http::{Response, respond};
-use cairn_types::{Constraints, ServerKind, Timestamp, header_name};
+use cairn_http::{Response, limits, params, respond};
+use cairn_types::{Constraints, ServerKind, Timestamp};
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING};
 use http::{HeaderMap, StatusCode};
 
@@ -16,58 +15,9 @@ fn bad_request(message: impl Into<String>) -> Response {
     respond::text(StatusCode::BAD_REQUEST, message)
 }
 
-/// Metadata names and values: their lengths, number and sum, and for accounts and containers
-/// that they are UTF-8.
+/// As [`limits::check_metadata`]; the error is the answer.
 pub(crate) fn check_metadata(headers: &HeaderMap, kind: ServerKind, limits: &Constraints) -> Check {
-    let prefix = kind.user_meta_prefix();
-    let (mut count, mut size) = (0, 0);
-    for (name, value) in headers {
-        if value.len() > limits.max_header_size {
-            let name: String = name
-                .as_str()
-                .chars()
-                .take(limits.max_meta_name_length)
-                .collect();
-            return Err(bad_request(format!("Header value too long: {name}")));
-        }
-        let Some(key) = name.as_str().strip_prefix(prefix) else {
-            continue;
-        };
-        if key.is_empty() {
-            return Err(bad_request("Metadata name cannot be empty"));
-        }
-        let wire_key = header_name::unescape(key);
-        let is_text = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
-        if kind != ServerKind::Object && !(is_text(&wire_key) && is_text(value.as_bytes())) {
-            return Err(bad_request("Metadata must be valid UTF-8"));
-        }
-        count += 1;
-        size += wire_key.len() + value.len();
-        if wire_key.len() > limits.max_meta_name_length {
-            return Err(bad_request(format!(
-                "Metadata name too long: {prefix}{key}"
-            )));
-        }
-        if value.len() > limits.max_meta_value_length {
-            return Err(bad_request(format!(
-                "Metadata value longer than {}: {prefix}{key}",
-                limits.max_meta_value_length
-            )));
-        }
-        if count > limits.max_meta_count {
-            return Err(bad_request(format!(
-                "Too many metadata items; max {}",
-                limits.max_meta_count
-            )));
-        }
-        if size > limits.max_meta_overall_size {
-            return Err(bad_request(format!(
-                "Total metadata too large; max {}",
-                limits.max_meta_overall_size
-            )));
-        }
-    }
-    Ok(())
+    limits::check_metadata(headers, kind, limits).map_err(bad_request)
 }
 
 /// How a request's body is delimited.

@@ -77,9 +77,9 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Writes everything below `dir`; starts nothing.
-    pub(super) fn create(venv: &Venv, dir: &Path) -> Result<Cluster> {
+    pub(super) fn create(venv: &Venv, dir: &Path, encryption: bool) -> Result<Cluster> {
         ensure!(workspace::install("rsync", "rsync"), "rsync is missing");
-        let swift = Swift::create(venv, &dir.join("swift"), confs::layout())?;
+        let swift = Swift::create(venv, &dir.join("swift"), confs::layout(encryption))?;
         let ports = free_ports(2)?;
         let [first, second] = confs::complete(&swift, dir, [ports[0], ports[1]])?;
         confs::programs(venv, &swift, dir)?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::cluster::Kind;
 use crate::cairn::with_option;
-use crate::swift::{CORE_PIPELINE, KINDS, Layout, Swift};
+use crate::swift::{CORE_PIPELINE, ENCRYPTED_CORE_PIPELINE, KINDS, Layout, Swift};
 use crate::venv::Venv;
 use crate::workspace;
 
@@ -39,10 +39,13 @@ const PROGRAMS: [&str; 17] = [
     "swift-dispersion-report",
 ];
 
-pub(super) fn layout() -> Layout {
+pub(super) fn layout(encryption: bool) -> Layout {
     Layout {
         devices: NODES,
-        pipeline: CORE_PIPELINE,
+        pipeline: match encryption {
+            true => ENCRYPTED_CORE_PIPELINE,
+            false => CORE_PIPELINE,
+        },
         proxy_workers: 1,
         workers: 0,
         part_power: 6,

@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
+pub mod store;
+
+pub use store::Store;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

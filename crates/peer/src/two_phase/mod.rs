@@ -17,12 +17,12 @@ use cairn_http::client::CallError;
 use cairn_http::{Body, BodySender, Interim, Request, Response, params, respond};
 use http::header::{CONTENT_LENGTH, EXPECT, HeaderValue};
 use http::{HeaderMap, Method, Uri};
-use md5::{Digest, Md5};
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::backends::Backends;
+use crate::documents;
 use crate::fan_out::Answer;
 use crate::nodes::Node;
 use wire::Piece;
@@ -157,8 +157,8 @@ impl TwoPhasePut {
             return;
         }
         if !std::mem::replace(&mut self.has_begun, true) {
-            let head = format!("--{}\r\nX-Document: object body\r\n\r\n", self.boundary);
-            self.feed(head.into(), timeout).await;
+            let head = documents::head(&self.boundary);
+            self.feed(head, timeout).await;
         }
         self.feed(chunk, timeout).await;
     }
@@ -168,15 +168,7 @@ impl TwoPhasePut {
         if self.early.is_some() {
             return;
         }
-        let boundary = &self.boundary;
-        let md5: String = Md5::digest(footers.as_bytes())
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
-        let text = format!(
-            "\r\n--{boundary}\r\nX-Document: object metadata\r\nContent-MD5: {md5}\r\n\r\n\
-             {footers}\r\n--{boundary}\r\n"
-        );
+        let text = documents::footers(&self.boundary, footers) + "\r\n";
         self.send(text.into(), timeout).await;
         self.end_body(timeout).await;
     }

@@ -3,13 +3,14 @@
 //! MD5 is computed here once for all servers of this process.
 
 use cairn_formats::content_type;
-use cairn_http::{BodyError, Response, SharedDigest, params, respond};
+use cairn_http::{BodyError, Footers, Response, SharedDigest, Trailer, params, respond};
 use cairn_peer::fan_out::Answer;
 use http::header::{
     CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH, LAST_MODIFIED,
 };
 use http::{HeaderMap, Method, StatusCode};
 use md5::{Digest, Md5};
+use serde_json::{Map, Value};
 use tracing::{error, info};
 
 use super::{Name, Place};
@@ -102,6 +103,14 @@ impl Proxy {
         for headers in &mut headers {
             headers.insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
         }
+        let md5 = match trailer(incoming, body.len() as u64) {
+            Ok(None) => Md5::digest(&body).into(),
+            Ok(Some(trailer)) => {
+                headers.iter_mut().for_each(|own| overlay(own, &trailer));
+                trailer.md5
+            }
+            Err(refused) => return refused,
+        };
         let path = incoming.target.entity_path();
         let what = format!("PUT {path}");
         let mut write = Write::new(
@@ -111,9 +120,7 @@ impl Proxy {
             path,
             headers,
         );
-        write
-            .extensions
-            .insert(SharedDigest::of(Md5::digest(&body).into()));
+        write.extensions.insert(SharedDigest::of(md5));
         write.body = body;
         let nodes = self.upload_nodes(&place);
         let answers = self.write_answers(write, &nodes).await;
@@ -132,6 +139,38 @@ impl Proxy {
         info!(path = %incoming.parts.uri.path(), code, %error, "upload did not arrive whole");
         respond::standard(respond::status(code))
     }
+}
+
+/// What a filter adds now that the body has been read, all `length` bytes of it.
+pub(super) fn trailer(incoming: &Incoming, length: u64) -> Result<Option<Trailer>, Response> {
+    let Some(footers) = incoming.parts.extensions.get::<Footers>() else {
+        return Ok(None);
+    };
+    let trailer = footers.conclude()?;
+    if trailer.length != length {
+        error!(
+            path = %incoming.parts.uri.path(), length, handed_on = trailer.length,
+            "another filter took the place of a body that had been encrypted: \
+             encryption is to be behind it in the pipeline"
+        );
+        return Err(respond::standard(StatusCode::INTERNAL_SERVER_ERROR));
+    }
+    Ok(Some(trailer))
+}
+
+fn overlay(headers: &mut HeaderMap, trailer: &Trailer) {
+    for (name, value) in &trailer.headers {
+        headers.insert(name, value.clone());
+    }
+}
+
+/// Footers as an object of JSON, each byte of a value a character of Latin-1.
+pub(super) fn footers_json(footers: &HeaderMap) -> Map<String, Value> {
+    let text = |value: &[u8]| value.iter().copied().map(char::from).collect::<String>();
+    let pairs = footers.iter();
+    pairs
+        .map(|(name, value)| (name.to_string(), text(value.as_bytes()).into()))
+        .collect()
 }
 
 /// The client's answer from the replicas'.

@@ -4,19 +4,20 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use cairn_http::{Blocks, BodyError, Response, SharedDigest, respond};
+use cairn_http::{Blocks, BodyError, Footers, Response, SharedDigest, SharedFooters, respond};
 use cairn_peer::fan_out::{self, Answer};
 use cairn_peer::put::{OpenError, Putter};
-use cairn_peer::{Node, Nodes, quorum};
+use cairn_peer::{Node, Nodes, documents, quorum};
 use futures_util::future::join_all;
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use http::{HeaderMap, StatusCode};
 use md5::{Digest, Md5};
+use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 use tracing::{debug, error};
 
 use super::Place;
-use super::put::{conclude, refused_by_state};
+use super::put::{self, conclude, refused_by_state};
 use crate::app::Proxy;
 use crate::checks::MessageLength;
 use crate::request::Incoming;
@@ -34,10 +35,17 @@ impl Proxy {
     ) -> Response {
         let replicas = headers.len();
         let enough = quorum::quorum_size(replicas);
-        let digest = SharedDigest::new();
+        let notes = Notes {
+            digest: SharedDigest::new(),
+            footers: incoming
+                .parts
+                .extensions
+                .get::<Footers>()
+                .map(|_| SharedFooters::new()),
+        };
         let nodes = self.upload_nodes(&place);
         let mut putters = self
-            .open_putters(incoming, &nodes, place.partition, headers, length, &digest)
+            .open_putters(incoming, &nodes, place.partition, headers, length, &notes)
             .await;
         let early = putters
             .iter()
@@ -55,19 +63,51 @@ impl Proxy {
             );
             return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
         }
-        let hash_here = putters
-            .iter()
-            .any(|p| self.backends.local(p.node.address).is_some());
+        let hash_here = notes.footers.is_none()
+            && putters
+                .iter()
+                .any(|p| self.backends.local(p.node.address).is_some());
         let hasher = hash_here.then(Md5::new);
-        match self.pump(incoming, &mut putters, enough, hasher).await {
-            Ok(Some(md5)) => digest.set(md5),
-            Ok(None) => {}
-            Err(broken) => return broken,
+        let pumped = self.pump(incoming, &mut putters, enough, hasher).await;
+        let concluded = match pumped {
+            Ok((length, md5)) => {
+                self.conclude_content(incoming, &mut putters, &notes, length, md5)
+                    .await
+            }
+            Err(broken) => Err(broken),
+        };
+        if let Err(refused) = concluded {
+            return refused;
         }
         let timeout = self.options.node_timeout;
         join_all(putters.iter_mut().map(|p| p.finish(timeout))).await;
         let answers = self.answers(putters, replicas, &nodes).await;
         conclude(incoming, &answers, &format!("PUT {path}"))
+    }
+
+    /// Tells the servers what is known now that all of the content is with them.
+    async fn conclude_content(
+        &self,
+        incoming: &Incoming,
+        putters: &mut [Putter],
+        notes: &Notes,
+        length: u64,
+        md5: Option<[u8; 16]>,
+    ) -> Result<(), Response> {
+        let mut md5 = md5;
+        if let Some(shared) = &notes.footers
+            && let Some(trailer) = put::trailer(incoming, length)?
+        {
+            let json = Value::Object(put::footers_json(&trailer.headers)).to_string();
+            shared.set(trailer.headers);
+            md5 = Some(trailer.md5);
+            let timeout = self.options.node_timeout;
+            join_all(putters.iter_mut().map(|p| p.end_content(&json, timeout))).await;
+        }
+        if let Some(md5) = md5 {
+            notes.digest.set(md5);
+        }
+        Ok(())
     }
 
     /// One open upload per replica, to handoffs where primaries don't answer.
@@ -78,7 +118,7 @@ impl Proxy {
         partition: u32,
         headers: Vec<HeaderMap>,
         length: MessageLength,
-        digest: &SharedDigest,
+        notes: &Notes,
     ) -> Vec<Putter> {
         let path = incoming.target.entity_path();
         // What has no content is not asked for: nothing is sent as chunks are, so that all have
@@ -91,7 +131,7 @@ impl Proxy {
             if let Some(n) = known {
                 headers.insert(CONTENT_LENGTH, HeaderValue::from(n));
             }
-            self.open_one(nodes, partition, &path, headers, known, digest)
+            self.open_one(nodes, partition, &path, headers, known, notes)
         });
         join_all(opening).await.into_iter().flatten().collect()
     }
@@ -103,17 +143,25 @@ impl Proxy {
         path: &str,
         headers: HeaderMap,
         length: Option<u64>,
-        digest: &SharedDigest,
+        notes: &Notes,
     ) -> Option<Putter> {
         while let Some(node) = nodes.next() {
             let mut extensions = http::Extensions::new();
-            extensions.insert(digest.clone());
+            extensions.insert(notes.digest.clone());
+            let (mut headers, mut length) = (headers.clone(), length);
+            if let Some(footers) = &notes.footers {
+                if self.backends.is_in_process(node.address) {
+                    extensions.insert(footers.clone());
+                } else {
+                    in_documents(&mut headers, length.take());
+                }
+            }
             let request = http::Request::put(fan_out::backend_uri(&node, partition, path, None));
             let opened = Putter::open(
                 &self.backends,
                 node.clone(),
                 request,
-                headers.clone(),
+                headers,
                 length,
                 extensions,
                 self.options.node_timeout,
@@ -132,14 +180,14 @@ impl Proxy {
         None
     }
 
-    /// Hands every chunk to every upload, and hashes it meanwhile.
+    /// Hands every chunk to every upload, and hashes it meanwhile. How much it was, and its MD5.
     async fn pump(
         &self,
         incoming: &mut Incoming,
         putters: &mut Vec<Putter>,
         enough: usize,
         mut hasher: Option<Md5>,
-    ) -> Result<Option<[u8; 16]>, Response> {
+    ) -> Result<(u64, Option<[u8; 16]>), Response> {
         let body = std::mem::take(&mut incoming.body);
         let mut blocks = Blocks::new(body, self.options.client_timeout);
         let mut sent = 0;
@@ -163,7 +211,7 @@ impl Proxy {
                 return Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE));
             }
         }
-        Ok(hasher.map(|md5| md5.finalize().into()))
+        Ok((sent, hasher.map(|md5| md5.finalize().into())))
     }
 
     /// Answers until a quorum agrees and the rest have had their time; missing ones are 503.
@@ -223,6 +271,24 @@ impl Proxy {
         }
         answers
     }
+}
+
+/// What servers of this process are told without a message.
+struct Notes {
+    digest: SharedDigest,
+    /// Where a filter adds something at the content's end.
+    footers: Option<SharedFooters>,
+}
+
+/// An upload of content with footers behind it; `length`: of the content.
+fn in_documents(headers: &mut HeaderMap, length: Option<u64>) {
+    headers.remove(CONTENT_LENGTH);
+    if let Some(length) = length {
+        respond::set(headers, "x-backend-obj-content-length", length.to_string());
+    }
+    let boundary = documents::boundary();
+    respond::set(headers, "x-backend-obj-multipart-mime-boundary", boundary);
+    respond::set(headers, "x-backend-obj-metadata-footer", "yes");
 }
 
 /// Turns to hash, one for each processor.

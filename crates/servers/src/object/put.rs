@@ -16,7 +16,7 @@ use cairn_disk::{
 };
 use cairn_formats::conditional::{EntityTags, normalize_etag};
 use cairn_http::respond::{header, set, standard};
-use cairn_http::{Body, Response, SharedDigest};
+use cairn_http::{Body, Response, SharedDigest, SharedFooters};
 use cairn_types::blocks;
 use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_or_user_meta};
 use cairn_types::plant::Plant;
@@ -55,6 +55,8 @@ struct Upload {
     /// Whether a fragment counts when it has come.
     durability: Durability,
     digest: Option<SharedDigest>,
+    /// Of a proxy in this process.
+    footers: Option<SharedFooters>,
 }
 
 /// What an upload may not take the place of.
@@ -90,7 +92,7 @@ impl Inner {
         let upload = self.check_put(&mut parts, &body, phases.is_some())?;
         let is_small = upload.size.is_some_and(|size| size <= SMALL);
         let is_here = body.as_full().is_some() || !parts.headers.contains_key(EXPECT);
-        if is_small && is_here && phases.is_none() {
+        if is_small && is_here && phases.is_none() && upload.footers.is_none() {
             self.put_small(parts, upload, body).await
         } else {
             // The future of a small one would have its size.
@@ -147,6 +149,7 @@ impl Inner {
                 false => Durability::AtOnce,
             },
             digest: parts.extensions.get::<SharedDigest>().cloned(),
+            footers: parts.extensions.get::<SharedFooters>().cloned(),
         })
     }
 
@@ -209,7 +212,11 @@ impl Inner {
         let staged = self.stage(&upload, &mut content).await?;
         let inner = self.clone();
         to_the_end(async move {
-            let footers = content.footers().await?;
+            let footers = match &upload.footers {
+                // Set by now, where the body ended well.
+                Some(shared) => shared.get().cloned().ok_or(Refusal::Failed)?,
+                None => content.footers().await?,
+            };
             let written = inner.publish(&parts, &upload, staged, &content, &footers);
             let metadata = written.await?;
             if content.waits_for_commit() {

@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use cairn_http::{BodyError, Response, own_thread, respond};
+use cairn_http::{BodyError, Response, respond};
 use cairn_peer::fan_out::{self, Answer};
 use cairn_peer::two_phase::TwoPhasePut;
-use cairn_peer::{Nodes, quorum};
+use cairn_peer::{Nodes, documents, quorum};
 use cairn_types::ErasureScheme;
 use futures_util::future::join_all;
 use http::header::{CONTENT_LENGTH, ETAG};
 use http::{HeaderMap, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, error};
 
@@ -21,9 +21,12 @@ use super::encode::{Encoder, Etags};
 use crate::app::Proxy;
 use crate::checks::MessageLength;
 use crate::object::Place;
-use crate::object::put::refused_by_state;
+use crate::object::put::{footers_json, refused_by_state, trailer};
 use crate::request::Incoming;
 use crate::write::best_response;
+
+/// System metadata of the fragment, not of the object.
+const EC_PREFIX: &str = "x-object-sysmeta-ec-";
 
 /// An upload to one server, and which fragments it gets.
 struct Upload {
@@ -123,7 +126,7 @@ impl Proxy {
                 node.clone(),
                 fan_out::backend_uri(&node, partition, path, None),
                 headers.clone(),
-                boundary(),
+                documents::boundary(),
                 self.options.node_timeout,
             )
             .await;
@@ -198,13 +201,18 @@ impl Proxy {
             return Err(self.broken_upload(incoming, &BodyError::Disconnected));
         }
         let etags = encoder.etags();
-        if let Some(given) = incoming.header(ETAG.as_str())
-            && given.trim_matches('"') != etags.object
-        {
+        let added = trailer(incoming, length)?.map(|trailer| trailer.headers);
+        let given = match added.as_ref().and_then(|added| added.get(ETAG)) {
+            Some(value) => value.to_str().ok(),
+            None => incoming.header(ETAG.as_str()),
+        };
+        if given.is_some_and(|given| given.trim_matches('"') != etags.object) {
             return Err(respond::standard(StatusCode::UNPROCESSABLE_ENTITY));
         }
         let ends = uploads.iter_mut().map(|upload| {
-            let footers = footers(&erasure.scheme, upload.fragment, &etags, length);
+            let mut footers = footers(&erasure.scheme, upload.fragment, &etags, length);
+            add(&mut footers, added.as_ref());
+            let footers = footers.to_string();
             async move { upload.put.end_content(&footers, timeout).await }
         });
         join_all(ends).await;
@@ -370,7 +378,7 @@ fn destinations(nodes: &[Option<usize>], scheme: &ErasureScheme) -> Vec<Option<u
 }
 
 /// What is only known at the end, as the JSON of one fragment's headers.
-fn footers(scheme: &ErasureScheme, fragment: usize, etags: &Etags, length: u64) -> String {
+fn footers(scheme: &ErasureScheme, fragment: usize, etags: &Etags, length: u64) -> Value {
     let archive = etags.archives.get(fragment).map_or("", String::as_str);
     json!({
         "Etag": archive,
@@ -382,13 +390,15 @@ fn footers(scheme: &ErasureScheme, fragment: usize, etags: &Etags, length: u64) 
         "X-Backend-Container-Update-Override-Etag": etags.object,
         "X-Backend-Container-Update-Override-Size": length.to_string(),
     })
-    .to_string()
 }
 
-/// A text that no content has in it.
-fn boundary() -> String {
-    let words: [u64; 4] = std::array::from_fn(|_| own_thread::random());
-    words.iter().map(|word| format!("{word:016x}")).collect()
+/// Adds what filters say of the object; what erasure coding says of the fragment stays.
+fn add(footers: &mut Value, added: Option<&HeaderMap>) {
+    let (Some(footers), Some(added)) = (footers.as_object_mut(), added) else {
+        return;
+    };
+    let added = footers_json(added).into_iter();
+    footers.extend(added.filter(|(name, _)| name != "etag" && !name.starts_with(EC_PREFIX)));
 }
 
 #[cfg(test)]
@@ -430,8 +440,7 @@ mod tests {
             object: "o".into(),
             archives: vec!["a".into(), "b".into(), "c".into()],
         };
-        let footers: serde_json::Value =
-            serde_json::from_str(&footers(&scheme, 2, &etags, 7)).unwrap();
+        let footers = footers(&scheme, 2, &etags, 7);
         assert_eq!(footers["Etag"], "c");
         assert_eq!(footers["X-Object-Sysmeta-Ec-Frag-Index"], "2");
         assert_eq!(footers["X-Object-Sysmeta-Ec-Scheme"], "isa_l_rs_vand 2+1");

@@ -1,0 +1,45 @@
+//! AES-256 in counter mode, Swift's cipher for content, metadata and keys. It hides; it does not
+//! notice changes. The `aes` crate uses the processor's instructions where it has them.
+
+use aes::Aes256;
+use cairn_formats::crypto_meta::Iv;
+use ctr::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
+
+use super::CryptoError;
+use super::keys::{KEY_BYTES, Key};
+
+/// A position in a key stream.
+pub(crate) struct CtrStream(ctr::Ctr128BE<Aes256>);
+
+impl CtrStream {
+    /// The key stream from byte `offset` on.
+    pub(crate) fn new(key: &Key, iv: &Iv, offset: u64) -> Self {
+        let mut stream = ctr::Ctr128BE::<Aes256>::new(key.bytes().into(), iv.into());
+        if offset > 0 {
+            // A counter of 128 bits has every place that 64 can name.
+            let _ = stream.try_seek(offset);
+        }
+        CtrStream(stream)
+    }
+
+    /// Encrypts or decrypts, which is the same.
+    pub(crate) fn apply(&mut self, bytes: &mut [u8]) {
+        self.0.apply_keystream(bytes);
+    }
+}
+
+/// Encrypts or decrypts what is in one piece.
+pub(crate) fn ctr(key: &Key, iv: &Iv, bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    CtrStream::new(key, iv, 0).apply(&mut bytes);
+    bytes
+}
+
+/// A key of 32 bytes that was encrypted with another.
+pub(crate) fn unwrap_key(wrapping: &Key, iv: &Iv, wrapped: &[u8]) -> Result<Key, CryptoError> {
+    let mut bytes: [u8; KEY_BYTES] = wrapped
+        .try_into()
+        .map_err(|_| CryptoError::bad_meta("a wrapped key must have 32 bytes"))?;
+    CtrStream::new(wrapping, iv, 0).apply(&mut bytes);
+    Ok(Key::new(bytes))
+}

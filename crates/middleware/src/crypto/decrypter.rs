@@ -1,0 +1,273 @@
+//! Answers about objects: headers and content as they were before they were encrypted.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bytes::{Bytes, BytesMut};
+use cairn_formats::crypto_meta::{self as meta, CryptoMeta, Iv, ctr_iv};
+use cairn_http::{Body, Response, own_thread, respond};
+use futures_util::stream;
+use http::header::{
+    ACCESS_CONTROL_EXPOSE_HEADERS, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName, HeaderValue,
+    ORIGIN,
+};
+use http::request::Parts;
+use http::{HeaderMap, Method, StatusCode};
+use tracing::error;
+
+use super::cipher::{CtrStream, ctr, unwrap_key};
+use super::keys::{Key, KeySource, Keys};
+use super::multipart;
+use super::{BODY_META, CryptoError, METADATA_META, METADATA_PREFIX, ROW_ETAG, no_keys};
+
+/// Chunks larger than this are decrypted off the event loop: 256 KiB take 0.1 ms.
+const INLINE: usize = 256 << 10;
+
+/// What of the request the answer's decryption depends on.
+pub(super) struct Asked {
+    source: Option<KeySource>,
+    is_get: bool,
+    has_origin: bool,
+    path: String,
+}
+
+impl Asked {
+    pub(super) fn of(parts: &Parts) -> Self {
+        Asked {
+            source: parts.extensions.get::<KeySource>().cloned(),
+            is_get: parts.method == Method::GET,
+            has_origin: parts.headers.contains_key(ORIGIN),
+            path: parts.uri.path().to_owned(),
+        }
+    }
+}
+
+/// How the content of an object was encrypted.
+#[derive(Clone)]
+struct Content {
+    key: Key,
+    iv: Iv,
+}
+
+/// What was found in an answer's headers.
+struct Found {
+    content: Option<Content>,
+    put_keys: Keys,
+    post_keys: Keys,
+}
+
+pub(super) async fn decrypted(asked: Asked, response: Response) -> Response {
+    let status = response.status();
+    let is_about_object = status.is_success()
+        || status == StatusCode::NOT_MODIFIED
+        || status == StatusCode::PRECONDITION_FAILED;
+    let Some(source) = asked.source.as_ref() else {
+        error!(path = asked.path, error = %CryptoError::NoKeymaster, "cannot decrypt");
+        return no_keys();
+    };
+    let (mut parts, body) = response.into_parts();
+    let read = found(source, &parts.headers, is_about_object).and_then(|found| {
+        decrypt_headers(&mut parts.headers, source, &found, asked.has_origin).map(|()| found)
+    });
+    let found = match read {
+        Ok(found) => found,
+        Err(problem) => {
+            error!(path = asked.path, error = %problem, "an object cannot be decrypted");
+            return respond::text(StatusCode::INTERNAL_SERVER_ERROR, "Error decrypting object");
+        }
+    };
+    let mut response = Response::from_parts(parts, body);
+    if let Some(content) = found.content.filter(|_| status.is_success()) {
+        let name = HeaderName::from_static("x-backend-crypto-cipher");
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(meta::CTR));
+        if asked.is_get {
+            return decrypt_body(response, content);
+        }
+    }
+    response
+}
+
+fn found(
+    source: &KeySource,
+    headers: &HeaderMap,
+    is_about_object: bool,
+) -> Result<Found, CryptoError> {
+    let meta = |name| match respond::header(headers, name).filter(|_| is_about_object) {
+        Some(text) => CryptoMeta::load(text).map(Some),
+        None => Ok(None),
+    };
+    let (put, post) = (meta(BODY_META)?, meta(METADATA_META)?);
+    let keys = |meta: &Option<CryptoMeta>| {
+        source.keys(meta.as_ref().and_then(|meta| meta.key_id.as_ref()))
+    };
+    let (put_keys, post_keys) = (keys(&put)?, keys(&post)?);
+    let content = match &put {
+        None => None,
+        Some(meta) => {
+            let iv = meta.ctr_iv()?;
+            let wrapped = meta.body_key.as_ref();
+            let wrapped = wrapped.ok_or_else(|| CryptoError::bad_meta("body_key is missing"))?;
+            let key_iv = ctr_iv(&wrapped.iv)?;
+            let key = unwrap_key(put_keys.object()?, &key_iv, &wrapped.key)?;
+            Some(Content { key, iv })
+        }
+    };
+    Ok(Found {
+        content,
+        put_keys,
+        post_keys,
+    })
+}
+
+/// A value that is decrypted where crypto metadata stands behind it, and else as it is.
+fn value_of(value: &str, key: &Key, is_required: bool) -> Result<Vec<u8>, CryptoError> {
+    match meta::extract(value)? {
+        (first, Some(meta)) => decrypt_value(first, key, &meta),
+        (_, None) if is_required => Err(CryptoError::NoMeta),
+        (_, None) => Ok(value.as_bytes().to_vec()),
+    }
+}
+
+pub(super) fn decrypt_value(
+    value: &str,
+    key: &Key,
+    meta: &CryptoMeta,
+) -> Result<Vec<u8>, CryptoError> {
+    let iv = meta.ctr_iv()?;
+    let bytes = STANDARD.decode(value.trim());
+    let bytes = bytes.map_err(|_| CryptoError::bad_meta("a value is not in base64"))?;
+    Ok(ctr(key, &iv, &bytes))
+}
+
+/// Puts what was decrypted into its place, and takes away what only object servers need to know.
+fn decrypt_headers(
+    headers: &mut HeaderMap,
+    source: &KeySource,
+    found: &Found,
+    has_origin: bool,
+) -> Result<(), CryptoError> {
+    let mut shown: Vec<(HeaderName, Vec<u8>)> = Vec::new();
+    let text = |name: &str| respond::header(headers, name).filter(|text| !text.is_empty());
+    if let Some(etag) = text(super::ETAG) {
+        shown.push((ETAG, value_of(etag, found.put_keys.object()?, true)?));
+    }
+    if let Some(etag) = text(ROW_ETAG) {
+        // Of an object without content nothing else says which key it is.
+        let id = meta::extract(etag)?.1.and_then(|meta| meta.key_id);
+        let keys = source.keys(id.as_ref())?;
+        let etag = value_of(etag, keys.container()?, false)?;
+        shown.push((HeaderName::from_static(ROW_ETAG), etag));
+    }
+    let mut exposed = Vec::new();
+    for (name, value) in headers.iter() {
+        let Some(short) = name.as_str().strip_prefix(METADATA_PREFIX) else {
+            continue;
+        };
+        let name = format!("x-object-meta-{short}");
+        let (Ok(value), Ok(name)) = (value.to_str(), HeaderName::from_bytes(name.as_bytes()))
+        else {
+            return Err(CryptoError::bad_meta("a value of metadata is not ASCII"));
+        };
+        if !value.is_empty() {
+            exposed.push(name.to_string());
+            shown.push((name, value_of(value, found.post_keys.object()?, true)?));
+        }
+    }
+    for (name, value) in shown {
+        let value = HeaderValue::from_bytes(&value);
+        let value = value.map_err(|_| CryptoError::bad_meta("a value that no header can have"))?;
+        headers.insert(name, value);
+    }
+    let hidden: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| is_ours(name))
+        .cloned()
+        .collect();
+    for name in hidden {
+        headers.remove(name);
+    }
+    expose(headers, &exposed, has_origin);
+    Ok(())
+}
+
+fn is_ours(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("x-object-sysmeta-crypto-")
+        || name.starts_with("x-object-transient-sysmeta-crypto-")
+}
+
+/// The proxy has named the headers that browsers may see, and did not know these.
+fn expose(headers: &mut HeaderMap, names: &[String], has_origin: bool) {
+    let before = respond::header(headers, ACCESS_CONTROL_EXPOSE_HEADERS.as_str());
+    let list = match before {
+        _ if names.is_empty() => return,
+        Some(before) => format!("{before}, {}", names.join(", ")),
+        None if has_origin => names.join(", "),
+        None => return,
+    };
+    respond::set(headers, ACCESS_CONTROL_EXPOSE_HEADERS.as_str(), list);
+}
+
+fn decrypt_body(response: Response, content: Content) -> Response {
+    let (parts, body) = response.into_parts();
+    let content_type = respond::header(&parts.headers, CONTENT_TYPE.as_str()).unwrap_or("");
+    if parts.status == StatusCode::PARTIAL_CONTENT
+        && content_type.starts_with(multipart::CONTENT_TYPE)
+    {
+        let boundary = multipart::boundary_of(content_type);
+        let Some(parser) = boundary.map(multipart::Ranges::new) else {
+            error!("ranges without a boundary");
+            return respond::text(StatusCode::INTERNAL_SERVER_ERROR, "Error decrypting object");
+        };
+        let body = multipart::decrypted(body, parser, content.key, content.iv);
+        return Response::from_parts(parts, body);
+    }
+    let range = respond::header(&parts.headers, CONTENT_RANGE.as_str());
+    let offset = match range.map(multipart::first_byte) {
+        None => 0,
+        Some(Some(offset)) => offset,
+        Some(None) => {
+            error!("a range that cannot be read");
+            return respond::text(StatusCode::INTERNAL_SERVER_ERROR, "Error decrypting object");
+        }
+    };
+    let stream = CtrStream::new(&content.key, &content.iv, offset);
+    Response::from_parts(parts, plain(body, stream))
+}
+
+/// The body, decrypted as it is read.
+fn plain(body: Body, stream: CtrStream) -> Body {
+    let length = body.length();
+    let chunks = stream::unfold((body, Some(stream)), |(mut body, stream)| async move {
+        let mut stream = stream?;
+        let chunk = match body.next_chunk().await? {
+            Ok(chunk) => chunk,
+            Err(error) => return Some((Err(error), (body, None))),
+        };
+        let mut bytes = owned(chunk);
+        if bytes.len() <= INLINE {
+            stream.apply(&mut bytes);
+            return Some((Ok(bytes.freeze()), (body, Some(stream))));
+        }
+        let decrypted = own_thread::blocking(move || {
+            stream.apply(&mut bytes);
+            (bytes.freeze(), stream)
+        });
+        match decrypted.await {
+            Some((bytes, stream)) => Some((Ok(bytes), (body, Some(stream)))),
+            None => {
+                let error = cairn_http::BodyError::Source("decryption failed".into());
+                Some((Err(error), (body, None)))
+            }
+        }
+    });
+    Body::from_stream(chunks, length)
+}
+
+/// Bytes that may be changed: a copy only where others have them too.
+pub(super) fn owned(chunk: Bytes) -> BytesMut {
+    chunk
+        .try_into_mut()
+        .unwrap_or_else(|shared| BytesMut::from(&shared[..]))
+}

@@ -1,0 +1,112 @@
+//! Listings of containers: the ETags of the rows, each encrypted with the container's key under
+//! the root secret of its day.
+
+use cairn_formats::crypto_meta::{self as meta, KeyId};
+use cairn_http::{Response, respond};
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+use serde_json::Value;
+use tracing::error;
+
+use super::keys::{KeySource, Keys};
+use super::{CryptoError, decrypter};
+use crate::whole::{self, Row};
+
+/// What a row has whose ETag cannot be decrypted.
+const UNKNOWN: &str = "<unknown>";
+
+pub(super) async fn decrypted(
+    response: Response,
+    source: Option<KeySource>,
+    account: String,
+    container: String,
+) -> Response {
+    let content_type = respond::header(response.headers(), CONTENT_TYPE.as_str()).unwrap_or("");
+    let is_json = content_type.split(';').next() == Some("application/json");
+    if response.status() != StatusCode::OK || !is_json {
+        return response;
+    }
+    let (parts, json) = match whole::listing(response).await {
+        Ok(whole) => whole,
+        Err(as_it_is) => return as_it_is,
+    };
+    let mut rows = Rows {
+        source,
+        last: None,
+        has_complained: false,
+        path: format!("/{account}/{container}"),
+    };
+    match whole::with_rows(&json, "swift_meta", move |row| rows.decrypt(row)).await {
+        Some(changed) => whole::rewritten(parts, changed),
+        None => whole::rewritten(parts, json),
+    }
+}
+
+struct Rows {
+    source: Option<KeySource>,
+    /// Neighbours have the same container's key, most of the time.
+    last: Option<(KeyId, Keys)>,
+    /// One line a listing is enough.
+    has_complained: bool,
+    path: String,
+}
+
+impl Rows {
+    fn decrypt(&mut self, row: &mut Row) {
+        let Some(Value::String(hash)) = row.get("hash") else {
+            return;
+        };
+        let etag = match self.etag(hash) {
+            Ok(None) => return,
+            Ok(Some(etag)) => etag,
+            Err(problem) => {
+                if !self.has_complained {
+                    error!(
+                        container = self.path, error = %problem,
+                        "ETags of a listing cannot be decrypted"
+                    );
+                    self.has_complained = true;
+                }
+                UNKNOWN.to_owned()
+            }
+        };
+        row.insert("hash".to_owned(), etag.into());
+    }
+
+    /// `None`: it is not encrypted.
+    fn etag(&mut self, hash: &str) -> Result<Option<String>, CryptoError> {
+        let (value, Some(meta)) = meta::extract(hash)? else {
+            return Ok(None);
+        };
+        let source = self.source.as_ref().ok_or(CryptoError::NoKeymaster)?;
+        let keys = match (&meta.key_id, &self.last) {
+            (None, _) => source.active()?,
+            (Some(id), Some((last, keys))) if is_same_container(id, last) => keys.clone(),
+            (Some(id), _) => {
+                let keys = source.keys(Some(id))?;
+                self.last = Some((id.clone(), keys.clone()));
+                keys
+            }
+        };
+        let etag = decrypter::decrypt_value(value, keys.container()?, &meta)?;
+        let etag = String::from_utf8(etag);
+        let etag = etag.map_err(|_| CryptoError::bad_meta("an ETag is not UTF-8"))?;
+        Ok(Some(etag))
+    }
+}
+
+/// Whether two ids name the same container's key: the object's name is the rest of the path.
+fn is_same_container(one: &KeyId, other: &KeyId) -> bool {
+    let is_like = one.version == other.version && one.secret_id == other.secret_id;
+    // In version 1 the path may be an object's name alone.
+    is_like && one.version != "1" && container_of(&one.path) == container_of(&other.path)
+}
+
+/// `/account/container` of the path of an object.
+fn container_of(path: &str) -> &str {
+    let end = path
+        .match_indices('/')
+        .nth(2)
+        .map_or(path.len(), |(at, _)| at);
+    &path[..end]
+}

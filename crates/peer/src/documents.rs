@@ -1,0 +1,29 @@
+//! An upload's content in a MIME document, with a second one behind it: the footers, JSON of what
+//! is only known at the content's end, with its MD5.
+
+use bytes::Bytes;
+use cairn_http::own_thread;
+use md5::{Digest, Md5};
+
+/// What stands before the content.
+pub(crate) fn head(boundary: &str) -> Bytes {
+    format!("--{boundary}\r\nX-Document: object body\r\n\r\n").into()
+}
+
+/// The footers, up to the boundary behind them. `footers`: a JSON object of headers.
+pub(crate) fn footers(boundary: &str, footers: &str) -> String {
+    let md5: String = Md5::digest(footers.as_bytes())
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!(
+        "\r\n--{boundary}\r\nX-Document: object metadata\r\nContent-MD5: {md5}\r\n\r\n\
+         {footers}\r\n--{boundary}"
+    )
+}
+
+/// A text that no content has in it.
+pub fn boundary() -> String {
+    let words: [u64; 4] = std::array::from_fn(|_| own_thread::random());
+    words.iter().map(|word| format!("{word:016x}")).collect()
+}

@@ -1,0 +1,113 @@
+//! What encryption costs: Cairn with Swift's filters, Cairn with authenticated encryption, and Cairn
+//! without, cell by cell in turns, each store frozen while another works. The ratio of a round is
+//! to the store without in the same round; of all rounds the median counts.
+
+use anyhow::Result;
+
+use super::disk::Disk;
+use super::load::Verb;
+use super::{Cell, Options, Subject};
+use crate::cairn::{Cairn, Spread};
+use crate::workspace;
+
+const NONE: &str = "none";
+const SWIFTS: &str = "AES-CTR";
+
+/// What must be left of the throughput without, at a megabyte.
+const WANTED: [(Verb, f64); 2] = [(Verb::Put, 0.7), (Verb::Get, 0.6)];
+
+/// A store's name, and the options of its `encryption`; none: it has no such filter.
+const STORES: [(&str, Option<&[(&str, &str)]>); 2] = [(NONE, None), (SWIFTS, Some(&[]))];
+
+pub(super) fn run(options: &Options) -> Result<()> {
+    let binary = workspace::build_release("xtask")?;
+    let dir = workspace::scratch("bench")?;
+    let program = workspace::build_cairn()?;
+    let (mut disks, mut stores, mut subjects) = (Vec::new(), Vec::new(), Vec::new());
+    for (name, encryption) in STORES {
+        let disk = Disk::fresh(dir.path(), name, options.file_system)?;
+        let mut store = Cairn::create(&program, &disk.path().join("data"), None)?;
+        if let Some(encryption) = encryption {
+            store.encrypt(encryption)?;
+        }
+        store.start(Spread::OneProcess)?;
+        let subject = Subject::new(name, store.port(), store.processes(), disk.path())?;
+        subject.freeze(true);
+        subjects.push(subject);
+        stores.push(store);
+        disks.push(disk);
+    }
+    let (sizes, connections, seconds) = options.plan();
+    let mut cells: Vec<(usize, Cell)> = Vec::new();
+    for &size in &sizes {
+        for &connections in &connections {
+            for round in 0..options.rounds {
+                for turn in 0..subjects.len() {
+                    // Nobody is always the first after another.
+                    let count = subjects.len();
+                    let subject = &mut subjects[(turn + round) % count];
+                    subject.freeze(false);
+                    let measured = subject.cells(&binary, size, connections, seconds)?;
+                    subject.freeze(true);
+                    cells.extend(measured.into_iter().map(|cell| (round, cell)));
+                }
+            }
+            print(&cells, size, connections);
+        }
+    }
+    for subject in &subjects {
+        subject.freeze(false);
+    }
+    for store in &mut stores {
+        store.stop()?;
+    }
+    let results = workspace::results("bench-encryption")?;
+    let all: Vec<&Cell> = cells.iter().map(|(_, cell)| cell).collect();
+    std::fs::write(results.join("bench.json"), serde_json::to_vec_pretty(&all)?)?;
+    println!("kept in {}", results.display());
+    Ok(())
+}
+
+fn print(cells: &[(usize, Cell)], size: u64, connections: usize) {
+    for verb in [Verb::Put, Verb::Get] {
+        let of = |name: &str| -> Vec<f64> {
+            let is_it = |cell: &Cell| {
+                cell.store == name
+                    && cell.verb == verb
+                    && cell.size == size
+                    && cell.connections == connections
+            };
+            let cells = cells.iter().filter(|(_, cell)| is_it(cell));
+            let mut cells: Vec<(usize, f64)> = cells
+                .map(|(round, cell)| (*round, cell.outcome.per_second()))
+                .collect();
+            cells.sort_by_key(|(round, _)| *round);
+            cells.into_iter().map(|(_, rate)| rate).collect()
+        };
+        let without = of(NONE);
+        for (name, _) in STORES.iter().filter(|(name, _)| *name != NONE) {
+            let with = of(name);
+            let pairs = with.iter().zip(&without).filter(|(_, base)| **base > 0.0);
+            let mut ratios: Vec<f64> = pairs.map(|(with, base)| with / base).collect();
+            ratios.sort_by(f64::total_cmp);
+            let Some(median) = ratios.get(ratios.len() / 2) else {
+                continue;
+            };
+            let wanted = WANTED
+                .iter()
+                .find(|(of, _)| *of == verb && size == 1_000_000);
+            let verdict = match wanted {
+                Some((_, wanted)) if median < wanted => format!(", less than {wanted}"),
+                Some((_, wanted)) => format!(", at least {wanted}"),
+                None => String::new(),
+            };
+            println!(
+                "{} {size} B, {connections} connections, {name}: {median:.2} of without \
+                 (rounds {:.2} to {:.2}){verdict}",
+                verb.as_str(),
+                ratios[0],
+                ratios[ratios.len() - 1]
+            );
+        }
+    }
+}
