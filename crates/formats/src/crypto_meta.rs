@@ -129,7 +129,7 @@ impl CryptoMeta {
         }
         self.iv
             .as_deref()
-            .map_or_else(|| Err(bad("iv is missing")), |iv| ctr_iv(iv))
+            .map_or_else(|| Err(bad("iv is missing")), ctr_iv)
     }
 }
 
@@ -165,8 +165,8 @@ pub fn extract(value: &str) -> Result<(&str, Option<CryptoMeta>), BadMeta> {
         return Ok((value, None));
     };
     let parameters = rest.split(';').filter_map(|item| item.split_once('='));
-    let named = parameters.filter(|(name, _)| name.trim() == "swift_meta");
-    match named.last() {
+    let mut named = parameters.filter(|(name, _)| name.trim() == "swift_meta");
+    match named.next_back() {
         Some((_, meta)) => Ok((first, Some(CryptoMeta::load(meta.trim())?))),
         None => Ok((first, None)),
     }

@@ -16,8 +16,11 @@ const SWIFTS: &str = "AES-CTR";
 /// What must be left of the throughput without, at a megabyte.
 const WANTED: [(Verb, f64); 2] = [(Verb::Put, 0.7), (Verb::Get, 0.6)];
 
+/// Options of a filter.
+type Settings = &'static [(&'static str, &'static str)];
+
 /// A store's name, and the options of its `encryption`; none: it has no such filter.
-const STORES: [(&str, Option<&[(&str, &str)]>); 2] = [(NONE, None), (SWIFTS, Some(&[]))];
+const STORES: [(&str, Option<Settings>); 2] = [(NONE, None), (SWIFTS, Some(&[]))];
 
 pub(super) fn run(options: &Options) -> Result<()> {
     let binary = workspace::build_release("xtask")?;

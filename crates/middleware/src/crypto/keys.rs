@@ -209,7 +209,7 @@ impl KeySource {
         if names == expected {
             return names;
         }
-        match names.from_latin1() {
+        match names.read_from_latin1() {
             Some(other)
                 if other == expected
                     || (self.object.is_none()
@@ -243,7 +243,7 @@ impl Names {
         Some(names)
     }
 
-    fn from_latin1(&self) -> Option<Names> {
+    fn read_from_latin1(&self) -> Option<Names> {
         let part = |part: &Option<String>| match part {
             Some(part) => from_latin1(part).map(Some),
             None => Some(None),
