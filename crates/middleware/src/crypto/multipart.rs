@@ -197,7 +197,10 @@ mod tests {
     use cairn_formats::range::Multipart;
     use proptest::prelude::*;
 
-    fn pieces(body: &[u8], cuts: &[usize]) -> Result<Vec<(Option<u64>, Vec<u8>)>, BodyError> {
+    /// Where content stood, and bytes.
+    type Found = (Option<u64>, Vec<u8>);
+
+    fn pieces(body: &[u8], cuts: &[usize]) -> Result<Vec<Found>, BodyError> {
         let mut ranges = Ranges::new("edge");
         let (mut found, mut from) = (Vec::new(), 0);
         let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (body.len() + 1)).collect();

@@ -4,8 +4,6 @@
 
 pub mod store;
 
-pub use store::Store;
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
