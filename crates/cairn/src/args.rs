@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use cairn_node::logging::{LogFormat, LogOptions};
-use cairn_node::up::{ConsoleChoice, UserOption};
+use cairn_node::up::{ConsoleChoice, TlsChoice, UserOption};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::console::{LabServeArguments, parse_choice};
@@ -105,6 +105,30 @@ pub(crate) struct UpArguments {
     #[arg(long, value_name = "IP:PORT|off", value_parser = parse_choice)]
     pub(crate) console: Option<ConsoleChoice>,
 
+    /// Clients connect by TLS, with a certificate made at the first start, or no longer. Kept for
+    /// later starts [default: off]
+    #[arg(long, value_name = "on|off", value_parser = parse_tls, num_args = 0..=1,
+          default_missing_value = "on", require_equals = true)]
+    pub(crate) tls: Option<TlsChoice>,
+
+    /// Clients connect by TLS with this certificate (PEM, those of its authorities behind it)
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_key",
+        conflicts_with = "tls"
+    )]
+    pub(crate) tls_cert: Option<PathBuf>,
+
+    /// Its key (PEM)
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "tls_cert",
+        conflicts_with = "tls"
+    )]
+    pub(crate) tls_key: Option<PathBuf>,
+
     /// A host name under which browsers reach the console, beside addresses and localhost; give
     /// it again for more
     #[arg(long = "console-host", value_name = "NAME")]
@@ -191,6 +215,14 @@ impl From<LogArguments> for LogOptions {
 fn parse_count(text: &str) -> Result<u32, String> {
     text.parse()
         .map_err(|_| "expected a whole number, such as 4".to_owned())
+}
+
+fn parse_tls(text: &str) -> Result<TlsChoice, String> {
+    match text {
+        "on" => Ok(TlsChoice::Own),
+        "off" => Ok(TlsChoice::Off),
+        _ => Err("expected on or off".to_owned()),
+    }
 }
 
 pub(crate) fn parse_bind(text: &str) -> Result<SocketAddr, String> {

@@ -64,6 +64,7 @@ pub(crate) fn serve(arguments: LabServeArguments) -> Result<()> {
         runs.display()
     );
     let run = ConsoleRun {
+        tls: None,
         listener,
         bind: address,
         hosts: arguments.hosts,

@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use cairn_node::serve::{self, RunOptions};
-use cairn_node::up::{self, UpOptions, UserOption};
+use cairn_node::up::{self, TlsChoice, UpOptions, UserOption};
 use clap::Parser;
 
 use crate::args::{Arguments, Command, LabCommand, ServeArguments, UpArguments};
@@ -71,6 +71,10 @@ fn run_up(arguments: UpArguments) -> Result<()> {
         log: arguments.log.into(),
         pid_file: arguments.pid_file,
         console: arguments.console.unwrap_or_default(),
+        tls: match (arguments.tls_cert, arguments.tls_key) {
+            (Some(cert), Some(key)) => Some(TlsChoice::Given(cert, key)),
+            _ => arguments.tls,
+        },
         console_hosts: arguments.console_hosts,
         allow_local: arguments.allow_local,
     };

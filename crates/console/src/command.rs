@@ -11,6 +11,13 @@ use crate::submission::Submission;
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
     pub(crate) allow_local: Vec<PathBuf>,
+    /// The certificate by which the store of this process is trusted, and its URL.
+    pub(crate) store_ca: Option<(PathBuf, String)>,
+}
+
+fn is_below(url: &str, store: &str) -> bool {
+    let rest = url.strip_prefix(store);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The page and the plots of a run that is over, into its folder.
@@ -37,6 +44,10 @@ pub(crate) fn lab_run(
     }
     if let Some(url) = &target.url {
         command.args(["--target", url]);
+        let own = program.store_ca.as_ref();
+        if let Some((ca, _)) = own.filter(|(_, store)| is_below(url, store)) {
+            command.arg("--ca").arg(ca);
+        }
     }
     for (name, value) in [
         ("CAIRN_LAB_USER", &target.user),

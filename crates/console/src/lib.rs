@@ -36,6 +36,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use cairn_http::metrics::Metrics;
 use cairn_http::serve::{MetricsAccess, ServeOptions, serve};
+use cairn_http::tls::ServerTls;
 use cairn_lab::footprint::LocalAccess;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -64,6 +65,10 @@ pub struct ConsoleOptions {
     /// may sign in may read and delete what lies below.
     pub allow_local: Vec<PathBuf>,
     pub store: Option<StoreView>,
+    /// The console itself is served over TLS.
+    pub tls: Option<Arc<ServerTls>>,
+    /// The certificate by which runs trust the store, where the system does not.
+    pub store_ca: Option<PathBuf>,
 }
 
 /// Everything a request may need.
@@ -93,6 +98,9 @@ pub async fn run(
     let program = command::Program {
         path: options.program,
         allow_local: options.allow_local,
+        store_ca: options
+            .store_ca
+            .zip(options.store.as_ref().map(|store| store.endpoint.clone())),
     };
     let queue = Arc::new(queue::Queue::new(history.clone(), program));
     let listener = tokio::net::TcpListener::from_std(listener)
@@ -120,6 +128,7 @@ pub async fn run(
         max_headers: 96,
         grace: Duration::from_secs(5),
         metrics: MetricsAccess::Nobody,
+        tls: options.tls,
         ..ServeOptions::new("console")
     };
     let handler = Arc::new(router::Router(console));

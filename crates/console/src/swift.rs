@@ -75,7 +75,10 @@ fn request(
     remote: Option<SocketAddr>,
 ) -> Result<Request, Refusal> {
     let bad = |error: http::Error| Refusal::new(StatusCode::BAD_REQUEST, format!("path: {error}"));
-    let host = store.view.endpoint.trim_start_matches("http://");
+    let endpoint = &store.view.endpoint;
+    let host = endpoint
+        .split_once("://")
+        .map_or(&**endpoint, |(_, host)| host);
     let mut request = http::Request::builder()
         .method(method)
         .uri(path)

@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio_rustls::server::TlsStream;
 use tracing::{debug, warn};
 
 use crate::body::Body;
@@ -27,6 +28,7 @@ use crate::proxy_line::{self, ProxyLine, ProxyLineError};
 use crate::respond;
 use crate::serve::{MetricsAccess, ServeOptions};
 use crate::service::{Handler, Request, Response};
+use crate::tls::ServerTls;
 
 /// So long a client that was let in just before the end has for its first request.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
@@ -37,6 +39,9 @@ const NEXT_REQUEST: Duration = Duration::from_millis(100);
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// So much of what it sends is read meanwhile.
 const UNREAD_MAX: u64 = 1 << 20;
+
+/// A TLS handshake may take this long.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Answered on connections without a place, too.
 const HEALTH_CHECK: &str = "/healthcheck";
@@ -60,6 +65,7 @@ struct Peer {
     socket: SocketAddr,
     /// As a proxy in front of us tells.
     told: ProxyLine,
+    is_tls: bool,
 }
 
 impl Peer {
@@ -96,12 +102,7 @@ async fn told(
         Err(_) => debug!(%peer, "no PROXY line came"),
         Ok(Err(error)) => {
             warn!(server = options.server, %peer, %error, "require_proxy_protocol: refused");
-            let text = format!("{error}\n");
-            let answer = format!(
-                "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
-                 Connection: close\r\n\r\n{text}",
-                text.len()
-            );
+            let answer = bad_request(&format!("{error}\n"));
             let _ = tokio::time::timeout(LAST_WORDS, refuse(stream, answer.as_bytes())).await;
         }
     }
@@ -131,10 +132,65 @@ pub(crate) async fn connection(
         },
     };
     let Some(told) = told else { return };
-    let peer = Peer { socket: peer, told };
+    let tls = shared.options.tls.as_deref();
+    let peer = Peer {
+        socket: peer,
+        told,
+        is_tls: tls.is_some(),
+    };
     place.set_address(peer.client().ip());
+    let Some(tls) = tls else {
+        let socket = Watched::new(stream, progress.clone());
+        return requests(socket, peer, &shared, stop, &place, &progress).await;
+    };
+    let socket = tokio::select! {
+        biased;
+        socket = tokio::time::timeout(HANDSHAKE, handshake(stream, tls, peer, &progress)) => socket,
+        () = ended_before_its_first(&mut stop) => return,
+        () = place.closes() => return,
+    };
+    match socket {
+        Ok(Some(socket)) => requests(socket, peer, &shared, stop, &place, &progress).await,
+        Ok(None) => {}
+        Err(_) => debug!(peer = %peer.client(), "no TLS handshake within {HANDSHAKE:?}"),
+    }
+}
+
+/// A connection's TLS; none where the client does not speak it, or not so that it can be served.
+async fn handshake(
+    mut stream: TcpStream,
+    tls: &ServerTls,
+    peer: Peer,
+    progress: &Arc<Progress>,
+) -> Option<TlsStream<Watched<TcpStream>>> {
+    let mut first = [0];
+    if !matches!(stream.peek(&mut first).await, Ok(1)) {
+        return None;
+    }
+    if first[0].is_ascii_alphabetic() {
+        debug!(peer = %peer.client(), "a request without TLS; refused");
+        let text = "This port speaks TLS: ask by https://\n";
+        let answer = bad_request(text);
+        let _ = tokio::time::timeout(LAST_WORDS, refuse(&mut stream, answer.as_bytes())).await;
+        return None;
+    }
     let socket = Watched::new(stream, progress.clone());
-    requests(socket, peer, &shared, stop, &place, &progress).await;
+    match tls.acceptor().accept(socket).await {
+        Ok(socket) => Some(socket),
+        Err(error) => {
+            debug!(peer = %peer.client(), %error, "TLS handshake failed");
+            None
+        }
+    }
+}
+
+/// An answer to who is refused before there is a request.
+fn bad_request(text: &str) -> String {
+    format!(
+        "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
+         Connection: close\r\n\r\n{text}",
+        text.len()
+    )
 }
 
 /// Answers what comes over a socket.
@@ -265,7 +321,7 @@ async fn answer(mut request: Request, peer: Peer, shared: &Shared, place: &Place
         .is_some_and(|c| c.eq_ignore_ascii_case("keep-alive"));
     request.extensions_mut().insert(Context {
         remote: Some(peer.client()),
-        is_tls: peer.told.is_tls,
+        is_tls: peer.is_tls || peer.told.is_tls,
         ..Context::default()
     });
     let mut response = shared.handler.call(request).await;

@@ -34,7 +34,8 @@ pub struct Context {
     pub trans_id: Arc<str>,
     /// The client's address, where the request came over a socket.
     pub remote: Option<SocketAddr>,
-    /// The client's connection is TLS, which a proxy in front of us ends (`wsgi.url_scheme`).
+    /// The client's connection is TLS, which ends here or at a proxy in front of us
+    /// (`wsgi.url_scheme`).
     pub is_tls: bool,
     /// Set by an authentication middleware; without one everything is allowed.
     pub authorizer: Option<Arc<dyn Authorize>>,

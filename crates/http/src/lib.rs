@@ -31,6 +31,7 @@ mod proxy_line;
 pub mod respond;
 pub mod serve;
 pub mod service;
+pub mod tls;
 pub mod to_the_end;
 
 pub use blocks::Blocks;

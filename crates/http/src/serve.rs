@@ -15,6 +15,7 @@ use crate::metrics::Metrics;
 use crate::places::Places;
 use crate::progress::Progress;
 use crate::service::Handler;
+use crate::tls::ServerTls;
 
 /// How a listener treats its clients.
 #[derive(Clone, Debug)]
@@ -38,6 +39,8 @@ pub struct ServeOptions {
     pub metrics: MetricsAccess,
     /// Each connection begins with a line of the PROXY protocol (`proxy_line.rs`).
     pub proxy_protocol: bool,
+    /// Connections are TLS.
+    pub tls: Option<Arc<ServerTls>>,
 }
 
 /// Who may read `/metrics`.
@@ -60,6 +63,7 @@ impl ServeOptions {
             grace: Duration::from_secs(60),
             metrics: MetricsAccess::Loopback,
             proxy_protocol: false,
+            tls: None,
         }
     }
 }
@@ -115,6 +119,10 @@ pub async fn serve(
     let closed = metrics.closed_for_room(options.server);
     let places = Places::new(options.server, options.max_connections, closed);
     let mut connections = JoinSet::new();
+    let mut following = JoinSet::new();
+    if let Some(tls) = &options.tls {
+        following.spawn(tls.clone().follow());
+    }
     let shared = Arc::new(Shared {
         handler,
         options,

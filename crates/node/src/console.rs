@@ -14,6 +14,7 @@ use cairn_console::{
 };
 use cairn_http::Handler;
 use cairn_http::metrics::Metrics;
+use cairn_http::tls::{ServerTls, TlsFiles};
 use cairn_peer::LoadedRing;
 use tokio::sync::watch;
 
@@ -21,6 +22,7 @@ use crate::cluster::Cluster;
 use crate::conf::{Role, ServerConf};
 use crate::settings::ServerSettings;
 use crate::signals::StopSignals;
+use crate::up::StoreTls;
 
 /// A console that is to be served; its port is held already.
 #[derive(Debug)]
@@ -34,12 +36,23 @@ pub struct ConsoleRun {
     pub runs: PathBuf,
     /// Local folders that runs may use.
     pub allow_local: Vec<PathBuf>,
+    /// Served over TLS, with the store's certificate.
+    pub tls: Option<StoreTls>,
 }
 
 impl ConsoleRun {
     fn options(self, store: Option<StoreView>) -> Result<(TcpListener, ConsoleOptions)> {
         let program = std::env::current_exe().context("cannot tell which program this is")?;
+        let tls = self.tls.as_ref().map(|tls| {
+            ServerTls::load(TlsFiles {
+                pairs: vec![(tls.cert.clone(), tls.key.clone())],
+                client_authorities: None,
+            })
+        });
+        let own = self.tls.filter(|tls| tls.is_own);
         let options = ConsoleOptions {
+            tls: tls.transpose()?,
+            store_ca: own.map(|tls| tls.cert),
             bind: self.bind,
             hosts: self.hosts,
             password: self.password,
@@ -118,7 +131,10 @@ pub(crate) fn store_view(
         .collect();
     Some(StoreView {
         swift: handlers[place].clone(),
-        endpoint: format!("http://{}", crate::up::reachable(proxy.bind)),
+        endpoint: match proxy.tls {
+            Some(_) => format!("https://{}", crate::up::reachable(proxy.bind)),
+            None => format!("http://{}", crate::up::reachable(proxy.bind)),
+        },
         metrics: metrics.clone(),
         state: Arc::new(move || state(&cluster, &local)),
         recon,

@@ -12,15 +12,19 @@
 //! told), `log_level` (INFO), `metrics` (loopback: who may read `/metrics`; off, loopback or on),
 //! `shutdown_grace` (60: seconds for requests under way when the server is told to end),
 //! `servers_per_port` (0; of object servers: listen on the ports that the rings name, see
-//! [`crate::ring_ports`]), `ring_ip` (`bind_ip`), `ring_check_interval` (15).
+//! [`crate::ring_ports`]), `ring_ip` (`bind_ip`), `ring_check_interval` (15), `cert_file` and
+//! `key_file` (none: no TLS; PEM, several with commas between), `require_client_cert` (false) with
+//! `client_ca_file` (none).
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use cairn_formats::ini::{ConfError, Section};
 use cairn_http::serve::{MetricsAccess, ServeOptions};
+use cairn_http::tls::{ServerTls, TlsFiles};
 
 use crate::conf::{Role, ServerConf};
 use crate::limits;
@@ -54,6 +58,8 @@ pub struct ServerSettings {
     pub proxy_protocol: bool,
     /// Listens on the rings' ports of this node, not on `bind`'s.
     pub per_port: Option<PerPort>,
+    /// Connections are TLS.
+    pub tls: Option<Arc<ServerTls>>,
 }
 
 /// Where a server or a daemon finds what it works on.
@@ -103,13 +109,6 @@ impl LogLevel {
 impl ServerSettings {
     pub fn read(conf: &ServerConf) -> Result<ServerSettings> {
         let section = &conf.app;
-        for option in ["cert_file", "key_file"] {
-            if section.get(option).is_some_and(|v| !v.is_empty()) {
-                let remedy = "TLS is not served yet: remove cert_file and key_file, and let a \
-                              proxy in front (haproxy, nginx, hitch) end TLS";
-                return Err(section.bad(option, remedy).into());
-            }
-        }
         let client_timeout = positive(section, "client_timeout", 60.0)?;
         let per_port = PerPort::read(conf.role, section)?;
         let backlog = section.u64_or("backlog", 4096)?;
@@ -131,6 +130,7 @@ impl ServerSettings {
             metrics: metrics(section)?,
             grace: section.seconds_or("shutdown_grace", 60.0)?,
             proxy_protocol: section.bool_or("require_proxy_protocol", false),
+            tls: tls(section)?,
             replication_only: conf.role != Role::Proxy
                 && section.get("replication_server").is_some()
                 && section.bool_or("replication_server", false),
@@ -158,6 +158,7 @@ impl ServerSettings {
             grace: self.grace,
             metrics: self.metrics,
             proxy_protocol: self.proxy_protocol,
+            tls: self.tls.clone(),
             ..ServeOptions::new(self.role.as_str())
         }
     }
@@ -200,6 +201,47 @@ fn bind_address(section: &Section, per_port: bool) -> Result<SocketAddr> {
             )
             .into()
     })
+}
+
+/// `cert_file` and `key_file`, each a file or several with commas between; `require_client_cert` with
+/// `client_ca_file`.
+fn tls(section: &Section) -> Result<Option<Arc<ServerTls>>> {
+    let files = |option: &str| -> Vec<PathBuf> {
+        section
+            .list_or(option, "")
+            .iter()
+            .map(PathBuf::from)
+            .collect()
+    };
+    let (certificates, keys) = (files("cert_file"), files("key_file"));
+    let authorities = section
+        .get("client_ca_file")
+        .filter(|path| !path.is_empty());
+    let is_required = section.bool_or("require_client_cert", false);
+    if certificates.is_empty() && keys.is_empty() {
+        if is_required {
+            let remedy = "needs TLS: give cert_file and key_file";
+            return Err(section.bad("require_client_cert", remedy).into());
+        }
+        return Ok(None);
+    }
+    if certificates.len() != keys.len() {
+        let remedy = "expected as many files as cert_file has, each the key of its certificate";
+        return Err(section.bad("key_file", remedy).into());
+    }
+    if is_required != authorities.is_some() {
+        let remedy = "require_client_cert = true and client_ca_file, whose certificates clients \
+                      must have, go together";
+        return Err(section.bad("require_client_cert", remedy).into());
+    }
+    let files = TlsFiles {
+        pairs: certificates.into_iter().zip(keys).collect(),
+        client_authorities: authorities.map(PathBuf::from),
+    };
+    let loaded = ServerTls::load(files);
+    Ok(Some(loaded.map_err(|error| {
+        section.bad("cert_file", error.to_string())
+    })?))
 }
 
 fn workers(section: &Section) -> Result<Option<usize>, ConfError> {
@@ -292,7 +334,15 @@ mod tests {
             ("bind_port = 1\nclient_timeout = 0", "client_timeout"),
             ("bind_port = 1\nmetrics = yes", "off, loopback or on"),
             ("bind_port = 1\nlog_level = LOUD", "log_level"),
-            ("bind_port = 1\ncert_file = /x", "TLS is not served yet"),
+            ("bind_port = 1\ncert_file = /x", "key_file"),
+            (
+                "bind_port = 1\ncert_file = /no/x\nkey_file = /no/y",
+                "/no/x: ",
+            ),
+            (
+                "bind_port = 1\nrequire_client_cert = true",
+                "cert_file and key_file",
+            ),
             ("bind_port = 1\nbind_ip = no such host", "bind_ip"),
         ] {
             let error = read(text).unwrap_err().to_string();

@@ -9,6 +9,7 @@ mod edit;
 mod files;
 mod layout;
 mod rings;
+mod tls;
 mod user_sources;
 mod users;
 mod welcome;
@@ -31,6 +32,7 @@ use crate::settings::{LogLevel, ServerSettings};
 pub use console::ConsoleChoice;
 pub use layout::{Layout, Shape};
 use rings::Ports;
+pub use tls::{StoreTls, TlsChoice};
 pub use user_sources::{USERS_VARIABLE, UserOption, read as read_users};
 pub use users::User;
 pub(crate) use welcome::reachable;
@@ -63,6 +65,8 @@ pub struct UpOptions {
     pub log: LogOptions,
     pub pid_file: Option<PathBuf>,
     pub console: ConsoleChoice,
+    /// None: as at the start before.
+    pub tls: Option<TlsChoice>,
     /// Names the console may be asked by, beside addresses and `localhost`.
     pub console_hosts: Vec<String>,
     /// Local folders that the console's runs may use.
@@ -78,6 +82,7 @@ pub struct Store {
     pub users: Vec<User>,
     pub first_start: bool,
     /// The region that the store's catalog names.
+    pub tls: Option<StoreTls>,
     pub region: String,
     _lock: FolderLock,
 }
@@ -92,10 +97,12 @@ pub fn write_configuration(options: &UpOptions) -> Result<Store> {
     fs::create_dir_all(&layout.data)
         .with_context(|| format!("--data {}: cannot make this folder", data.display()))?;
     let lock = FolderLock::data(&layout.data)?;
-    match layout.shape()? {
-        Some(shape) => reuse(layout, shape, lock, options),
-        None => create(layout, lock, options),
-    }
+    let mut store = match layout.shape()? {
+        Some(shape) => reuse(layout, shape, lock, options)?,
+        None => create(layout, lock, options)?,
+    };
+    store.tls = tls::settle(&store, options)?;
+    Ok(store)
 }
 
 /// Serves the store until a signal ends it.
@@ -243,6 +250,7 @@ fn create(layout: Layout, lock: FolderLock, options: &UpOptions) -> Result<Store
         users,
         first_start: true,
         region: DEFAULT_REGION.to_owned(),
+        tls: None,
         _lock: lock,
     })
 }
@@ -307,6 +315,7 @@ fn reuse(layout: Layout, shape: Shape, lock: FolderLock, options: &UpOptions) ->
         users: users_of(&conf),
         first_start: false,
         region: identity.str_or("region", DEFAULT_REGION).to_owned(),
+        tls: None,
         _lock: lock,
     })
 }

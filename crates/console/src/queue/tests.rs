@@ -23,6 +23,7 @@ esac
     std::fs::write(&path, script).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     Program {
+        store_ca: None,
         path,
         allow_local: Vec::new(),
     }

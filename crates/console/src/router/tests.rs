@@ -38,6 +38,7 @@ impl Bench {
             queue: Arc::new(queue::Queue::new(
                 history.clone(),
                 crate::command::Program {
+                    store_ca: None,
                     path: "/bin/false".into(),
                     allow_local: vec![dir.path().join("allowed")],
                 },

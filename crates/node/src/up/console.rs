@@ -67,6 +67,7 @@ pub(crate) fn prepare(options: &UpOptions, store: &Store) -> Result<Option<(Cons
         password: Password::given(&password, &path.display().to_string())?,
         runs: store.layout.data.join("lab"),
         allow_local: options.allow_local.clone(),
+        tls: store.tls.clone(),
     };
     Ok(Some((run, shown)))
 }

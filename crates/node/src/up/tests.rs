@@ -199,3 +199,41 @@ async fn all_daemons_run_and_only_once() {
     assert!(services.daemons().is_empty());
     services.into_storage().close();
 }
+
+#[test]
+fn tls_is_made_once_and_kept() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let started = |tls: Option<TlsChoice>| {
+        let options = UpOptions {
+            bind: None,
+            tls,
+            ..options(folder.path())
+        };
+        let store = write_configuration(&options).unwrap();
+        let conf = ServerConf::load(&store.layout.conf("proxy-server")).unwrap();
+        let settings = ServerSettings::read(&conf).unwrap();
+        assert_eq!(settings.tls.is_some(), store.tls.is_some());
+        store
+            .tls
+            .clone()
+            .map(|tls| (tls, welcome::text(&store, None)))
+    };
+    assert!(started(None).is_none());
+    let (tls, text) = started(Some(TlsChoice::Own)).unwrap();
+    assert!(tls.is_own && text.contains("Cairn serves https://127.0.0.1:"));
+    assert!(text.contains(&tls.fingerprint) && text.contains("OS_CACERT="));
+    let mode = fs::metadata(&tls.key).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let (kept, _) = started(None).unwrap();
+    assert_eq!(kept.fingerprint, tls.fingerprint);
+    let given = TlsChoice::Given(tls.cert.clone(), folder.path().join("none"));
+    let wrong = UpOptions {
+        tls: Some(given),
+        ..options(folder.path())
+    };
+    assert!(write_configuration(&wrong).is_err());
+    assert!(started(Some(TlsChoice::Off)).is_none());
+    let (again, _) = started(Some(TlsChoice::Own)).unwrap();
+    assert_eq!(again.fingerprint, tls.fingerprint);
+}

@@ -3,11 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::up::console::Shown;
-use crate::up::{Store, User};
+use crate::up::{Store, StoreTls, User};
 
 /// `console`: its address and password. Keys are not shown, but for the one that everybody knows.
 pub(crate) fn text(store: &Store, console: Option<(SocketAddr, &Shown)>) -> String {
-    let url = format!("http://{}", reachable(store.bind));
+    let scheme = match store.tls {
+        Some(_) => "https",
+        None => "http",
+    };
+    let url = format!("{scheme}://{}", reachable(store.bind));
     let state = if store.first_start { "new" } else { "existing" };
     let mut text = format!(
         "\nCairn serves {url}\n\n  data     {} ({state}: {} devices, {} replicas)\n  region   {}\n",
@@ -25,23 +29,30 @@ pub(crate) fn text(store: &Store, console: Option<(SocketAddr, &Shown)>) -> Stri
         };
         text.push_str(&format!("  user     {name}   {key}{groups}\n"));
     }
+    if let Some(tls) = &store.tls {
+        let (cert, fingerprint) = (tls.cert.display(), &tls.fingerprint);
+        text.push_str(&format!(
+            "  tls      {cert}\n           SHA-256 {fingerprint}\n"
+        ));
+    }
     if let Some((address, password)) = console {
         let password = match password {
             Shown::New(password) => password.clone(),
             Shown::In(file) => format!("in {}", file.display()),
         };
         text.push_str(&format!(
-            "  console  http://{}   password {password}\n",
+            "  console  {scheme}://{}   password {password}\n",
             reachable(address)
         ));
     }
     if let Some(user) = store.users.first() {
-        text.push_str(&first_commands(&url, user, &store.region));
+        let own = store.tls.as_ref().filter(|tls| tls.is_own);
+        text.push_str(&first_commands(&url, user, &store.region, own));
     }
     text
 }
 
-fn first_commands(url: &str, user: &User, region: &str) -> String {
+fn first_commands(url: &str, user: &User, region: &str, own: Option<&StoreTls>) -> String {
     let name = format!("{}:{}", user.account, user.user);
     let name = shell_quoted(&name);
     let (key, asked) = match user.is_default() {
@@ -50,11 +61,16 @@ fn first_commands(url: &str, user: &User, region: &str) -> String {
     };
     let (os_user, account) = (shell_quoted(&user.user), shell_quoted(&user.account));
     let region = shell_quoted(region);
+    // By these, clients trust a certificate that was made here.
+    let trusts = own.map_or(String::new(), |tls| {
+        let file = shell_quoted(&tls.cert.display().to_string());
+        format!("  export OS_CACERT={file} CURL_CA_BUNDLE={file}\n")
+    });
     format!(
         "
 First commands to try, with the swift client (pip install python-swiftclient):
 
-{asked}  export ST_AUTH={url}/auth/v1.0 ST_USER={name} ST_KEY={key}
+{trusts}{asked}  export ST_AUTH={url}/auth/v1.0 ST_USER={name} ST_KEY={key}
   swift upload photos /etc/hostname
   swift list photos
   swift stat

@@ -1,0 +1,109 @@
+//! TLS of calls to other servers.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::{TlsError, authorities, certified_key, provider};
+
+/// Whose certificates are trusted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Trust {
+    /// The authorities that the system trusts.
+    #[default]
+    System,
+    /// Those of this file, and no others.
+    File(PathBuf),
+}
+
+/// How TLS is spoken to servers. Cheap to clone.
+#[derive(Clone)]
+pub struct ClientTls {
+    config: Arc<ClientConfig>,
+    /// The name that servers' certificates must have, in place of the one they are called by.
+    name: Option<ServerName<'static>>,
+}
+
+impl fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientTls")
+            .field("name", &self.name)
+            .finish()
+    }
+}
+
+impl ClientTls {
+    /// `own`: the certificate, and its key, that is shown to servers that ask for one.
+    pub fn new(trust: &Trust, own: Option<(&Path, &Path)>) -> Result<ClientTls, TlsError> {
+        let roots = match trust {
+            Trust::File(path) => authorities(path)?,
+            Trust::System => {
+                let mut roots = RootCertStore::empty();
+                // The system's store may hold some that rustls does not take.
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+                Arc::new(roots)
+            }
+        };
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let mut config = match own {
+            None => builder.with_no_client_auth(),
+            Some((cert, key)) => {
+                let key = Arc::new(certified_key(cert, key)?);
+                builder.with_client_cert_resolver(Arc::new(Own(key)))
+            }
+        };
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(ClientTls {
+            config: Arc::new(config),
+            name: None,
+        })
+    }
+
+    /// Servers must have certificates for this name, whatever they are called by.
+    pub fn with_name(mut self, name: &str) -> Result<ClientTls, TlsError> {
+        let wrong = || TlsError::Name(name.to_owned());
+        self.name = Some(ServerName::try_from(name.to_owned()).map_err(|_| wrong())?);
+        Ok(self)
+    }
+
+    /// Speaks TLS over a connection to `host`, a name or an address.
+    pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        host: &str,
+        socket: S,
+    ) -> std::io::Result<TlsStream<S>> {
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => ServerName::try_from(host.trim_matches(['[', ']']).to_owned())
+                .map_err(std::io::Error::other)?,
+        };
+        let connector = TlsConnector::from(self.config.clone());
+        connector.connect(name, socket).await
+    }
+}
+
+/// Shows one certificate to whoever asks for one.
+#[derive(Debug)]
+struct Own(Arc<rustls::sign::CertifiedKey>);
+
+impl rustls::client::ResolvesClientCert for Own {
+    fn resolve(
+        &self,
+        _authorities: &[&[u8]],
+        _schemes: &[rustls::SignatureScheme],
+    ) -> Option<Arc<rustls::sign::CertifiedKey>> {
+        Some(self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,248 @@
+//! Listeners that speak TLS, with certificates made for the test.
+
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use cairn_http::metrics::Metrics;
+use cairn_http::serve::{ServeOptions, serve};
+use cairn_http::tls::{ClientTls, ServerTls, TlsFiles, Trust};
+use cairn_http::{Context, Request, handler_fn, respond};
+use http::StatusCode;
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn pem(label: &str, der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
+}
+
+/// An authority, its certificate in `ca.pem`, and a folder of what it signs.
+struct Authority {
+    folder: tempfile::TempDir,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().unwrap();
+        let cert = params.self_signed(&key).unwrap();
+        std::fs::write(folder.path().join("ca.pem"), pem("CERTIFICATE", cert.der())).unwrap();
+        Authority {
+            folder,
+            issuer: Issuer::new(params, key),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes `file.pem` and `file.key`.
+    fn sign(&self, file: &str, names: &[&str]) -> (PathBuf, PathBuf) {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(names).unwrap();
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
+        let paths = (
+            self.path(&format!("{file}.pem")),
+            self.path(&format!("{file}.key")),
+        );
+        std::fs::write(&paths.0, pem("CERTIFICATE", cert.der())).unwrap();
+        std::fs::write(&paths.1, pem("PRIVATE KEY", &key.serialize_der())).unwrap();
+        paths
+    }
+
+    fn client(&self, own: Option<(&Path, &Path)>) -> ClientTls {
+        ClientTls::new(&Trust::File(self.path("ca.pem")), own).unwrap()
+    }
+}
+
+struct Server {
+    address: SocketAddr,
+    tls: Arc<ServerTls>,
+    _stop: watch::Sender<bool>,
+}
+
+/// Answers with the scheme of the URLs that it would give its client.
+async fn server(files: TlsFiles) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = watch::channel(false);
+    let service = handler_fn(|request: Request| async move {
+        respond::text(StatusCode::OK, Context::of_request(&request).scheme())
+    });
+    let tls = ServerTls::load(files).unwrap();
+    let mut options = ServeOptions::new("test");
+    options.tls = Some(tls.clone());
+    tokio::spawn(serve(listener, service, options, Metrics::new(), stopped));
+    Server {
+        address,
+        tls,
+        _stop: stop,
+    }
+}
+
+fn files(pairs: &[&(PathBuf, PathBuf)]) -> TlsFiles {
+    TlsFiles {
+        pairs: pairs.iter().map(|pair| (*pair).clone()).collect(),
+        client_authorities: None,
+    }
+}
+
+/// The body of an answer on this connection, which is kept.
+async fn ask(socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> std::io::Result<String> {
+    let asked = async {
+        let get = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+        socket.write_all(get).await?;
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"http") && !answer.ends_with(b"https") {
+            if socket.read_buf(&mut answer).await? == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        let text = String::from_utf8(answer).unwrap();
+        assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
+        Ok(text.rsplit("\r\n").next().unwrap().to_owned())
+    };
+    tokio::time::timeout(PATIENCE, asked).await.unwrap()
+}
+
+async fn tcp(server: &Server) -> TcpStream {
+    TcpStream::connect(server.address).await.unwrap()
+}
+
+#[tokio::test]
+async fn requests_come_over_tls_and_know_it() {
+    let authority = Authority::new();
+    let pair = authority.sign("a", &["127.0.0.1"]);
+    let server = server(files(&[&pair])).await;
+    let client = authority.client(None);
+    let mut socket = client
+        .connect("127.0.0.1", tcp(&server).await)
+        .await
+        .unwrap();
+    assert_eq!(ask(&mut socket).await.unwrap(), "https");
+    assert_eq!(ask(&mut socket).await.unwrap(), "https");
+    // It is of nobody else.
+    let other = client.connect("other.example", tcp(&server).await).await;
+    assert!(other.is_err());
+    let named = client.with_name("other.example").unwrap();
+    assert!(
+        named
+            .connect("127.0.0.1", tcp(&server).await)
+            .await
+            .is_err()
+    );
+}
+
+#[tokio::test]
+async fn a_request_without_tls_is_told_so() {
+    let authority = Authority::new();
+    let pair = authority.sign("a", &["127.0.0.1"]);
+    let server = server(files(&[&pair])).await;
+    let mut plain = tcp(&server).await;
+    let get = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
+    plain.write_all(get).await.unwrap();
+    let mut answer = String::new();
+    plain.read_to_string(&mut answer).await.unwrap();
+    assert!(
+        answer.starts_with("HTTP/1.1 400 Bad Request\r\n"),
+        "{answer}"
+    );
+    assert!(answer.ends_with("ask by https://\n"), "{answer}");
+}
+
+#[tokio::test]
+async fn only_the_cluster_is_answered() {
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let pair = authority.sign("a", &["127.0.0.1"]);
+    let mut files = files(&[&pair]);
+    files.client_authorities = Some(authority.path("ca.pem"));
+    let server = server(files).await;
+    let (cert, key) = authority.sign("own", &["proxy"]);
+    let (foreign_cert, foreign_key) = stranger.sign("own", &["proxy"]);
+    for (own, is_answered) in [
+        (Some((&*cert, &*key)), true),
+        (Some((&*foreign_cert, &*foreign_key)), false),
+        (None, false),
+    ] {
+        let client = authority.client(own);
+        let answered = async {
+            let mut socket = client.connect("127.0.0.1", tcp(&server).await).await?;
+            ask(&mut socket).await
+        };
+        assert_eq!(answered.await.is_ok(), is_answered, "{own:?}");
+    }
+}
+
+/// The first certificate is for everybody whose name no other is for.
+#[tokio::test]
+async fn a_name_has_its_certificate() {
+    let authority = Authority::new();
+    let first = authority.sign("a", &["a.example"]);
+    let second = authority.sign("b", &["*.b.example"]);
+    let server = server(files(&[&first, &second])).await;
+    let client = authority.client(None);
+    for (name, good) in [
+        ("a.example", true),
+        ("x.b.example", true),
+        ("c.example", false),
+    ] {
+        let connected = client.connect(name, tcp(&server).await).await;
+        assert_eq!(connected.is_ok(), good, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn changed_certificates_are_for_new_connections() {
+    let (authority, next) = (Authority::new(), Authority::new());
+    let pair = authority.sign("a", &["127.0.0.1"]);
+    let server = server(files(&[&pair])).await;
+    let (old, new) = (authority.client(None), next.client(None));
+    let mut kept = old.connect("127.0.0.1", tcp(&server).await).await.unwrap();
+    assert_eq!(ask(&mut kept).await.unwrap(), "https");
+
+    // What cannot be read changes nothing.
+    std::fs::write(&pair.0, "no certificate").unwrap();
+    server.tls.reload();
+    assert!(old.connect("127.0.0.1", tcp(&server).await).await.is_ok());
+
+    let (cert, key) = next.sign("a", &["127.0.0.1"]);
+    let later = std::time::SystemTime::now() + Duration::from_secs(9);
+    for (from, to) in [(cert, &pair.0), (key, &pair.1)] {
+        std::fs::copy(from, to).unwrap();
+        let file = std::fs::File::options().write(true).open(to).unwrap();
+        file.set_modified(later).unwrap();
+    }
+    server.tls.reload();
+    assert!(new.connect("127.0.0.1", tcp(&server).await).await.is_ok());
+    assert!(old.connect("127.0.0.1", tcp(&server).await).await.is_err());
+    assert_eq!(ask(&mut kept).await.unwrap(), "https");
+}
+
+#[test]
+fn what_cannot_be_used_is_named() {
+    let authority = Authority::new();
+    let (cert, key) = authority.sign("a", &["a"]);
+    let (_, other) = authority.sign("b", &["b"]);
+    let load = |cert: &Path, key: &Path| {
+        let pair = (cert.to_owned(), key.to_owned());
+        ServerTls::load(files(&[&pair])).unwrap_err().to_string()
+    };
+    assert!(load(&cert, &other).contains("b.key: not the key of"));
+    assert!(load(&key, &key).contains("no certificate"));
+    assert!(load(&cert, &authority.path("none")).contains("none: "));
+}
