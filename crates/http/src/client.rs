@@ -1,12 +1,12 @@
 //! The pooled client to other servers: one per process, connections kept per address.
 
+mod connector;
 mod own_connection;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::Uri;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::{Client as HyperClient, Error as HyperError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use thiserror::Error;
@@ -15,6 +15,10 @@ use crate::body::Body;
 use crate::heads;
 use crate::interim::Interim;
 use crate::service::{Request, Response};
+use crate::tls::ClientTls;
+
+use connector::Connector;
+pub use connector::{Stream, dial};
 
 /// Why a call brought no response. Whether the server saw the request decides who may retry.
 #[derive(Debug, Error)]
@@ -39,7 +43,8 @@ pub enum CallError {
 /// A client with a pool of connections. Cheap to clone.
 #[derive(Clone)]
 pub struct Client {
-    pool: HyperClient<HttpConnector, Body>,
+    pool: HyperClient<Connector, Body>,
+    tls: Option<ClientTls>,
     connect_timeout: Duration,
 }
 
@@ -49,9 +54,17 @@ const MAX_HEADERS: usize = 256;
 impl Client {
     /// `idle_per_host`: kept open without use, for `idle_timeout`.
     pub fn new(connect_timeout: Duration, idle_per_host: usize, idle_timeout: Duration) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(connect_timeout));
+        Client::with_tls(connect_timeout, idle_per_host, idle_timeout, None)
+    }
+
+    /// A client that speaks TLS to all servers, where there is `tls`.
+    pub fn with_tls(
+        connect_timeout: Duration,
+        idle_per_host: usize,
+        idle_timeout: Duration,
+        tls: Option<ClientTls>,
+    ) -> Self {
+        let connector = Connector::new(connect_timeout, tls.clone());
         let pool = HyperClient::builder(TokioExecutor::new())
             .pool_max_idle_per_host(idle_per_host)
             .pool_idle_timeout(idle_timeout)
@@ -62,6 +75,7 @@ impl Client {
             .build(connector);
         Client {
             pool,
+            tls,
             connect_timeout,
         }
     }
@@ -72,16 +86,48 @@ impl Client {
     pub async fn call(
         &self,
         address: SocketAddr,
+        request: Request,
+        timeout: Duration,
+    ) -> Result<Response, CallError> {
+        self.send(address, None, request, timeout).await
+    }
+
+    /// As [`Client::call`]; with TLS the server's certificate must be for `host`, which is the name of
+    /// `address`.
+    pub async fn call_by_name(
+        &self,
+        host: &str,
+        address: SocketAddr,
+        request: Request,
+        timeout: Duration,
+    ) -> Result<Response, CallError> {
+        self.send(address, Some(host), request, timeout).await
+    }
+
+    async fn send(
+        &self,
+        address: SocketAddr,
+        host: Option<&str>,
         mut request: Request,
         timeout: Duration,
     ) -> Result<Response, CallError> {
+        let own = Own {
+            address,
+            host: host.map(str::to_owned),
+            tls: self.tls.as_ref(),
+            connect_timeout: self.connect_timeout,
+        };
         if heads::has_escapes(request.headers()) {
-            let connect = self.connect_timeout;
-            return own_connection::call(address, request, connect, timeout).await;
+            return Box::pin(own_connection::call(own, request, timeout)).await;
         }
         let again = own_connection::copy(&request);
         let path = request.uri().path_and_query().map_or("/", |p| p.as_str());
-        let uri: Uri = format!("http://{address}{path}")
+        let uri = match (&self.tls, host) {
+            (None, _) => format!("http://{address}{path}"),
+            (Some(_), None) => format!("https://{address}{path}"),
+            (Some(_), Some(host)) => format!("https://{host}:{}{path}", address.port()),
+        };
+        let uri: Uri = uri
             .parse()
             .map_err(|e: http::uri::InvalidUri| CallError::BadRequest(e.to_string()))?;
         *request.uri_mut() = uri;
@@ -100,9 +146,7 @@ impl Client {
                 reason: reason(&error),
             }),
             Ok(Err(error)) => match again.filter(|_| own_connection::is_parse(&error)) {
-                Some(again) => {
-                    own_connection::call(address, again, self.connect_timeout, timeout).await
-                }
+                Some(again) => Box::pin(own_connection::call(own, again, timeout)).await,
                 None => Err(CallError::Broken {
                     address,
                     reason: reason(&error),
@@ -114,6 +158,14 @@ impl Client {
             }),
         }
     }
+}
+
+/// For a connection outside of the pool.
+struct Own<'a> {
+    address: SocketAddr,
+    host: Option<String>,
+    tls: Option<&'a ClientTls>,
+    connect_timeout: Duration,
 }
 
 /// The innermost cause: hyper's own words are "client error (Connect)".

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use cairn_http::client::{CallError, Client};
 use cairn_http::metrics::Metrics;
 use cairn_http::serve::{ServeOptions, serve};
 use cairn_http::tls::{ClientTls, ServerTls, TlsFiles, Trust};
-use cairn_http::{Context, Request, handler_fn, respond};
+use cairn_http::{Body, Context, Request, handler_fn, respond};
 use http::StatusCode;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -231,6 +232,45 @@ async fn changed_certificates_are_for_new_connections() {
     assert!(new.connect("127.0.0.1", tcp(&server).await).await.is_ok());
     assert!(old.connect("127.0.0.1", tcp(&server).await).await.is_err());
     assert_eq!(ask(&mut kept).await.unwrap(), "https");
+}
+
+/// The pooled client, also where it takes a connection of its own, and by a host's name.
+#[tokio::test]
+async fn calls_go_over_tls() {
+    let authority = Authority::new();
+    let pair = authority.sign("a", &["127.0.0.1"]);
+    let named = authority.sign("b", &["localhost"]);
+    let mut files = files(&[&pair, &named]);
+    files.client_authorities = Some(authority.path("ca.pem"));
+    let server = server(files).await;
+    let (cert, key) = authority.sign("own", &["proxy"]);
+    let tls = authority.client(Some((&cert, &key)));
+    let client = Client::with_tls(PATIENCE, 1, PATIENCE, Some(tls));
+    for name in ["x-plain", "x-f^195^168"] {
+        let mut request = http::Request::get("/x").body(Body::empty()).unwrap();
+        let name = http::HeaderName::from_bytes(name.as_bytes()).unwrap();
+        let value = http::HeaderValue::from_static("1");
+        request.headers_mut().insert(name, value);
+        let answer = client.call(server.address, request, PATIENCE).await;
+        let body = answer.unwrap().into_body().collect(100).await.unwrap();
+        assert_eq!(body, "https");
+    }
+    let request = || http::Request::get("/x").body(Body::empty()).unwrap();
+    let by_name = client
+        .call_by_name("localhost", server.address, request(), PATIENCE)
+        .await;
+    assert_eq!(by_name.unwrap().status(), StatusCode::OK);
+    // Nobody in between who has no certificate of the cluster's, and nothing without TLS.
+    let stranger = Authority::new().client(None);
+    let stranger = Client::with_tls(PATIENCE, 1, PATIENCE, Some(stranger));
+    let refused = stranger.call(server.address, request(), PATIENCE).await;
+    assert!(
+        matches!(refused, Err(CallError::Connect { .. })),
+        "{refused:?}"
+    );
+    let plain = Client::new(PATIENCE, 1, PATIENCE);
+    let answer = plain.call(server.address, request(), PATIENCE).await;
+    assert_eq!(answer.unwrap().status(), StatusCode::BAD_REQUEST);
 }
 
 #[test]

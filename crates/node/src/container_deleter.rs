@@ -13,6 +13,7 @@ use cairn_http::Clock;
 use cairn_peer::Backends;
 use cairn_types::Timestamp;
 
+use crate::backend_tls;
 use crate::cluster::Clusters;
 use crate::conf::ServerConf;
 use crate::daemons;
@@ -73,7 +74,8 @@ pub fn run(called: Called, out: &mut dyn Write) -> Result<()> {
         .context("cannot start")?;
     runtime.block_on(async {
         let cluster = Clusters::default().get(&Place::read(&conf.app).swift_dir)?;
-        let backends = Backends::new(conf.app.seconds_or("conn_timeout", 0.5)?);
+        let timeout = conf.app.seconds_or("conn_timeout", 0.5)?;
+        let backends = Backends::with_tls(timeout, backend_tls::of(&conf.app)?);
         let pipeline = daemons::read_pipeline(&path, &cluster, &backends, &Clock::system())
             .with_context(|| path.display().to_string())?;
         let client = InternalClient::new(pipeline, "Swift Container Deleter", tries);

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::info;
 
+use crate::backend_tls;
 use crate::cluster::Clusters;
 use crate::conf::{Role, read_conf};
 use crate::daemons::{self, Daemon, DaemonKind, Ground, Narrowed};
@@ -92,7 +93,10 @@ pub fn run(called: &Called) -> Result<()> {
         let ground = Ground {
             clusters: &mut clusters,
             storage: &mut storage,
-            backends: &Backends::new(section.seconds_or("conn_timeout", 0.5)?),
+            backends: &Backends::with_tls(
+                section.seconds_or("conn_timeout", 0.5)?,
+                backend_tls::of(&section)?,
+            ),
             clock: &Clock::system(),
             written: None,
             conf: &called.conf,

@@ -5,6 +5,7 @@
 //! the binary depends on it. Decisions about requests are made elsewhere; here are files, ports,
 //! locks, signals, threads, and their order.
 
+mod backend_tls;
 mod backends;
 mod background;
 mod cluster;

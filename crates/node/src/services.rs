@@ -19,6 +19,7 @@ use cairn_servers::container::ContainerServer;
 use cairn_servers::object::ObjectServer;
 use cairn_types::PolicyIndex;
 
+use crate::backend_tls;
 use crate::backends;
 use crate::background;
 use crate::cluster::{Cluster, Clusters};
@@ -51,7 +52,10 @@ impl Services {
         with_daemons: bool,
     ) -> Result<Services> {
         let mut maker = Maker {
-            backends: Backends::new(connect_timeout(servers)?),
+            backends: Backends::with_tls(
+                connect_timeout(servers)?,
+                backend_tls::of_all(servers.iter().map(|(conf, _)| conf))?,
+            ),
             clusters: Clusters::default(),
             storage: Storage::new(unsafe_no_fsync),
             clock: Clock::system(),

@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant};
 
-use cairn_http::client::{CallError, Client};
+use cairn_http::client::{CallError, Client, Stream, dial};
+use cairn_http::tls::ClientTls;
 use cairn_http::{Handler, Request, Response, Service};
 
 use crate::reach::Reach;
@@ -27,6 +28,7 @@ pub struct Backends {
     network: Option<Arc<dyn Network>>,
     local: RwLock<HashMap<SocketAddr, Handler>>,
     client: Client,
+    tls: Option<ClientTls>,
     connect_timeout: Duration,
     reach: Arc<Reach>,
     /// Bytes of bodies that wait for replicas after their requests were answered.
@@ -36,11 +38,18 @@ pub struct Backends {
 impl Backends {
     /// `connect_timeout`: Swift's `conn_timeout`.
     pub fn new(connect_timeout: Duration) -> Arc<Self> {
-        let client = Client::new(connect_timeout, 256, Duration::from_secs(30));
+        Backends::with_tls(connect_timeout, None)
+    }
+
+    /// With `tls`, all servers of other processes are called by it.
+    pub fn with_tls(connect_timeout: Duration, tls: Option<ClientTls>) -> Arc<Self> {
+        let idle = Duration::from_secs(30);
+        let client = Client::with_tls(connect_timeout, 256, idle, tls.clone());
         Arc::new(Backends {
             network: None,
             local: RwLock::default(),
             client,
+            tls,
             connect_timeout,
             reach: Reach::new(connect_timeout),
             left_behind: AtomicUsize::new(0),
@@ -53,6 +62,7 @@ impl Backends {
             network: Some(network),
             local: RwLock::default(),
             client: Client::new(Duration::from_secs(1), 1, Duration::from_secs(1)),
+            tls: None,
             connect_timeout: Duration::from_secs(1),
             reach: Reach::new(Duration::from_secs(1)),
             left_behind: AtomicUsize::new(0),
@@ -64,8 +74,10 @@ impl Backends {
         self.network.is_some() || self.local(address).is_some()
     }
 
-    pub(crate) fn connect_timeout(&self) -> Duration {
-        self.connect_timeout
+    /// A connection that does not go back to the pool.
+    pub(crate) async fn connect(&self, address: SocketAddr) -> std::io::Result<Stream> {
+        let host = address.ip().to_string();
+        dial(address, &host, self.tls.as_ref(), self.connect_timeout).await
     }
 
     /// From now on calls to `address` are answered by `handler`, without a socket.

@@ -3,7 +3,6 @@
 //! where heads begin, which a pool does not tell.
 
 use std::error::Error;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::header::{CONNECTION, HOST, HeaderValue};
@@ -11,9 +10,8 @@ use http::{Method, Uri};
 use hyper::client::conn::http1;
 use hyper_util::client::legacy;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 
-use super::{CallError, MAX_HEADERS};
+use super::{CallError, MAX_HEADERS, Own, dial};
 use crate::body::Body;
 use crate::heads::Heads;
 use crate::service::{Request, Response};
@@ -47,13 +45,12 @@ pub(super) fn is_parse(error: &legacy::Error) -> bool {
 }
 
 pub(super) async fn call(
-    address: SocketAddr,
+    own: Own<'_>,
     request: Request,
-    connect_timeout: Duration,
     timeout: Duration,
 ) -> Result<Response, CallError> {
-    let answer = exchange(address, request, connect_timeout);
-    match tokio::time::timeout(timeout, answer).await {
+    let address = own.address;
+    match tokio::time::timeout(timeout, exchange(own, request)).await {
         Ok(answer) => answer,
         Err(_) => Err(CallError::Timeout {
             address,
@@ -62,18 +59,15 @@ pub(super) async fn call(
     }
 }
 
-async fn exchange(
-    address: SocketAddr,
-    mut request: Request,
-    connect_timeout: Duration,
-) -> Result<Response, CallError> {
-    let refused = |reason: String| CallError::Connect { address, reason };
-    let stream = match tokio::time::timeout(connect_timeout, TcpStream::connect(address)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return Err(refused(error.to_string())),
-        Err(_) => return Err(refused(format!("no connection within {connect_timeout:?}"))),
-    };
-    let _ = stream.set_nodelay(true);
+async fn exchange(own: Own<'_>, mut request: Request) -> Result<Response, CallError> {
+    let address = own.address;
+    let host = own.host.unwrap_or_else(|| address.ip().to_string());
+    let stream = dial(address, &host, own.tls, own.connect_timeout)
+        .await
+        .map_err(|error| CallError::Connect {
+            address,
+            reason: error.to_string(),
+        })?;
     let (socket, names) = Heads::of_one_response(stream);
     let broken = |error: hyper::Error| CallError::Broken {
         address,
@@ -106,7 +100,7 @@ async fn exchange(
 #[allow(clippy::unwrap_used)]
 mod tests {
     use http::StatusCode;
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpStream};
     use tokio::sync::watch;
 
     use crate::client::Client;

@@ -114,8 +114,8 @@ impl TwoPhasePut {
             let head = wire::head(node.address, &uri, &headers);
             let (backends, address) = (backends.clone(), node.address);
             let conversation = async move {
-                let spoken =
-                    wire::converse(address, backends.connect_timeout(), head, pieces, told);
+                let connecting = backends.connect(address);
+                let spoken = wire::converse(address, connecting, head, pieces, told);
                 backends.unless_lost(address, spoken).await;
             };
             (Feed::Wire(feed), tokio::spawn(conversation))

@@ -4,16 +4,14 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use cairn_http::client::Stream;
 use cairn_http::{Body, Response, respond};
 use cairn_types::header_name;
 use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
 use http::{HeaderMap, Uri};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::mpsc;
 use tracing::debug;
 
@@ -48,19 +46,16 @@ pub(super) fn head(address: SocketAddr, uri: &Uri, headers: &HeaderMap) -> Bytes
 /// there was a final answer. A conversation that breaks off ends without one.
 pub(super) async fn converse(
     address: SocketAddr,
-    connect_timeout: Duration,
+    connecting: impl Future<Output = io::Result<Stream>>,
     head: Bytes,
     pieces: mpsc::Receiver<Piece>,
     told: mpsc::UnboundedSender<Event>,
 ) {
-    let connected = tokio::time::timeout(connect_timeout, TcpStream::connect(address)).await;
-    let stream = match connected {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return debug!(%address, %error, "cannot connect for an upload"),
-        Err(_) => return debug!(%address, "no connection for an upload in time"),
+    let stream = match connecting.await {
+        Ok(stream) => stream,
+        Err(error) => return debug!(%address, %error, "cannot connect for an upload"),
     };
-    let _ = stream.set_nodelay(true);
-    let (reader, writer) = stream.into_split();
+    let (reader, writer) = tokio::io::split(stream);
     let writing = async {
         if let Err(error) = write(writer, head, pieces).await {
             debug!(%address, %error, "upload broke off");
@@ -79,11 +74,12 @@ pub(super) async fn converse(
 }
 
 async fn write(
-    mut writer: OwnedWriteHalf,
+    mut writer: WriteHalf<Stream>,
     head: Bytes,
     mut pieces: mpsc::Receiver<Piece>,
 ) -> io::Result<()> {
     writer.write_all(&head).await?;
+    writer.flush().await?;
     while let Some(piece) = pieces.recv().await {
         match piece {
             Piece::Data(data) if data.is_empty() => {}
@@ -91,15 +87,19 @@ async fn write(
                 let size = Bytes::from(format!("{:x}\r\n", data.len()));
                 let mut chunk = size.chain(data).chain(&b"\r\n"[..]);
                 writer.write_all_buf(&mut chunk).await?;
+                writer.flush().await?;
             }
-            Piece::End => writer.write_all(b"0\r\n\r\n").await?,
+            Piece::End => {
+                writer.write_all(b"0\r\n\r\n").await?;
+                writer.flush().await?;
+            }
         }
     }
     // Not closed: the answer is still to come.
     std::future::pending().await
 }
 
-async fn read(mut reader: OwnedReadHalf, told: &mpsc::UnboundedSender<Event>) -> io::Result<()> {
+async fn read(mut reader: ReadHalf<Stream>, told: &mpsc::UnboundedSender<Event>) -> io::Result<()> {
     let mut buffer = BytesMut::with_capacity(4096);
     loop {
         let Some((status, headers, length)) = parse(&buffer)? else {
@@ -144,7 +144,7 @@ fn parse(bytes: &[u8]) -> io::Result<Option<(u16, HeaderMap, usize)>> {
 
 /// As long as the head says, or to the end of the connection.
 async fn read_body(
-    reader: &mut OwnedReadHalf,
+    reader: &mut ReadHalf<Stream>,
     mut body: BytesMut,
     headers: &HeaderMap,
 ) -> io::Result<Bytes> {
