@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use cairn_formats::sync_realms::Realms;
 use cairn_http::Followed;
-use cairn_http::client::Client;
 use cairn_index::{
     ContainerBroker, ContainerInfo, DbKey, DbKind, DriveCheck, IndexDb, IndexError, IndexPool,
     Metadata, ObjectRecord, sync_store,
@@ -31,7 +30,7 @@ use tracing::{debug, error, info, warn};
 use crate::internal_client::InternalClient;
 use crate::local::{blocking, folders};
 pub use config::ContainerSyncConfig;
-use peer::Peer;
+use peer::{Clients, Peer};
 use row::{Done, Pair, RowError};
 
 /// Rows looked at together; the points are moved after each such page.
@@ -68,7 +67,7 @@ pub struct ContainerSync {
     config: ContainerSyncConfig,
     parts: SyncParts,
     realms: Arc<Followed<Realms>>,
-    http: Client,
+    clients: Clients,
     stats: Mutex<SyncStats>,
 }
 
@@ -77,7 +76,7 @@ impl ContainerSync {
         let parse = |file: &str, text: &str| Realms::parse(file, text).map_err(|e| e.to_string());
         Arc::new(ContainerSync {
             realms: Followed::new(config.realms_file.clone(), LOOK_EVERY, parse),
-            http: Client::new(config.conn_timeout, 32, Duration::from_secs(30)),
+            clients: Clients::new(config.conn_timeout, config.tls.clone()),
             config,
             parts,
             stats: Mutex::default(),
@@ -224,7 +223,7 @@ impl ContainerSync {
         let Some(destination) = destination else {
             return Ok(None);
         };
-        let peer = Peer::find(&self.http, destination, key).await?;
+        let peer = Peer::find(&self.clients, destination, key).await?;
         Ok(Some(Pair {
             client: self.parts.client.clone(),
             account: account.clone(),

@@ -15,6 +15,7 @@ mod build;
 mod bulk;
 mod catch_errors;
 mod cause;
+mod client_tls;
 mod cname_lookup;
 mod container_quotas;
 mod container_sync;

@@ -16,6 +16,7 @@ use cairn_http::{Handler, Request, Service, ServiceFuture};
 use http::Method;
 
 use crate::api_path::ApiPath;
+use crate::client_tls::client_tls;
 use crate::{FilterEnv, FilterError};
 use client::{Memcached, Timeouts};
 
@@ -46,7 +47,14 @@ pub(crate) fn make(
     };
     let tries = section.usize_or("tries", 3)?;
     let connections = section.usize_or("memcache_max_connections", 2)?;
-    let memcached = Memcached::new(&servers, tries, connections, timeouts);
+    let tls = match section.bool_or("tls_enabled", false) {
+        true => Some(client_tls(
+            section,
+            ["tls_cafile", "tls_certfile", "tls_keyfile"],
+        )?),
+        false => None,
+    };
+    let memcached = Memcached::new(&servers, tries, connections, timeouts).over_tls(tls);
     Ok(Arc::new(Memcache {
         next,
         shared: Shared(Arc::new(memcached)),

@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cairn_formats::ini::{ConfError, Section};
+use cairn_http::tls::{ClientTls, TlsError, Trust};
 
 use crate::db_replicator::{default_port, own_address};
 use crate::local::OwnAddress;
 use cairn_index::DbKind;
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct ContainerSyncConfig {
     /// From one pass' start to the next one's.
     pub interval: Duration,
@@ -19,6 +20,8 @@ pub struct ContainerSyncConfig {
     pub row_concurrency: usize,
     /// To connect to the other cluster.
     pub conn_timeout: Duration,
+    /// Towards clusters whose URLs begin with `https`.
+    pub tls: ClientTls,
     /// Hosts of plain URLs that may be synced to.
     pub allowed_sync_hosts: Vec<String>,
     pub realms_file: PathBuf,
@@ -41,6 +44,7 @@ impl ContainerSyncConfig {
             container_time: section.seconds_or("container_time", 60.0)?,
             row_concurrency: section.usize_or("sync_row_concurrency", 8)?.clamp(1, 1024),
             conn_timeout: section.seconds_or("conn_timeout", 5.0)?,
+            tls: tls(section)?,
             allowed_sync_hosts: section.list_or("allowed_sync_hosts", "127.0.0.1"),
             realms_file: swift_dir.join("container-sync-realms.conf"),
             request_tries: u32::try_from(tries.clamp(1, 10)).unwrap_or(3),
@@ -48,4 +52,15 @@ impl ContainerSyncConfig {
             own: own_address(section, default_port(DbKind::Container))?,
         })
     }
+}
+
+/// `sync_ca_file` (none: the authorities that the system trusts).
+fn tls(section: &Section) -> Result<ClientTls, ConfError> {
+    let file = section.get("sync_ca_file").filter(|path| !path.is_empty());
+    let trust = match file {
+        Some(path) => Trust::File(path.into()),
+        None => Trust::System,
+    };
+    let wrong = |error: TlsError| section.bad("sync_ca_file", error.to_string());
+    ClientTls::new(&trust, None).map_err(wrong)
 }

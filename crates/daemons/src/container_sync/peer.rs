@@ -7,6 +7,7 @@ use std::time::Duration;
 use cairn_formats::sync_realms::{Destination, Signed};
 use cairn_http::client::{CallError, Client};
 use cairn_http::params::quote_path;
+use cairn_http::tls::ClientTls;
 use cairn_http::{Body, Request, Response};
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode, Uri};
@@ -20,7 +21,7 @@ const UPLOAD_PATIENCE: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Error)]
 pub(super) enum PeerError {
-    #[error("{0}: expected a URL that begins with http:// (TLS is for a proxy on the way)")]
+    #[error("{0}: expected a URL that begins with http:// or https://")]
     Url(String),
     #[error("no address of {0}")]
     NoAddress(String),
@@ -32,10 +33,28 @@ pub(super) enum PeerError {
     Status(StatusCode),
 }
 
+/// Connections to other clusters.
+pub(super) struct Clients {
+    plain: Client,
+    tls: Client,
+}
+
+impl Clients {
+    pub(super) fn new(conn_timeout: Duration, tls: ClientTls) -> Clients {
+        let client = |tls| Client::with_tls(conn_timeout, 32, Duration::from_secs(30), tls);
+        Clients {
+            plain: client(None),
+            tls: client(Some(tls)),
+        }
+    }
+}
+
 /// A container elsewhere.
 pub(super) struct Peer {
     client: Client,
     address: SocketAddr,
+    /// For which its certificate must be.
+    name: String,
     host: HeaderValue,
     /// Of the container, as the realm or the user wrote it.
     path: String,
@@ -45,22 +64,26 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) async fn find(
-        client: &Client,
+        clients: &Clients,
         destination: Destination,
         user_key: &str,
     ) -> Result<Peer, PeerError> {
         let url = destination.url;
         let uri: Uri = url.parse().map_err(|_| PeerError::Url(url.clone()))?;
-        let (Some("http"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-            return Err(PeerError::Url(url));
+        let (client, default_port) = match uri.scheme_str() {
+            Some("http") => (&clients.plain, 80),
+            Some("https") => (&clients.tls, 443),
+            _ => return Err(PeerError::Url(url)),
         };
-        let port = authority.port_u16().unwrap_or(80);
+        let authority = uri.authority().ok_or_else(|| PeerError::Url(url.clone()))?;
+        let port = authority.port_u16().unwrap_or(default_port);
         let name = authority.host().trim_matches(['[', ']']);
         let no_address = || PeerError::NoAddress(authority.host().to_owned());
         let mut found = lookup_host((name, port)).await.map_err(|_| no_address())?;
         Ok(Peer {
             client: client.clone(),
             address: found.next().ok_or_else(no_address)?,
+            name: authority.host().to_owned(),
             host: HeaderValue::from_str(authority.as_str()).map_err(|_| PeerError::Header)?,
             path: uri.path().to_owned(),
             realm: destination.realm,
@@ -88,7 +111,9 @@ impl Peer {
         *request.method_mut() = method;
         *request.uri_mut() = path.parse().map_err(|_| PeerError::Url(path.clone()))?;
         *request.headers_mut() = headers;
-        let answer = self.client.call(self.address, request, patience).await?;
+        let (client, name) = (&self.client, &self.name);
+        let call = client.call_by_name(name, self.address, request, patience);
+        let answer = call.await?;
         match answer.status() {
             status if status.is_success() => Ok(answer),
             status => Err(PeerError::Status(status)),

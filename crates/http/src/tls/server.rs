@@ -69,7 +69,7 @@ impl ServerTls {
     }
 
     /// For the next connection.
-    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+    pub fn acceptor(&self) -> TlsAcceptor {
         let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
         TlsAcceptor::from(config.clone())
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use cairn_formats::conditional::parse_iso_date;
 use cairn_formats::ini::Section;
 use cairn_http::client::{CallError, Client};
+use cairn_http::tls::ClientTls;
 use cairn_http::{Body, Clock, Request, Response, respond};
 use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode, Uri};
@@ -17,6 +18,7 @@ use tokio::sync::{Mutex, Semaphore};
 
 use super::options::{Options, ServiceUser};
 use crate::FilterError;
+use crate::client_tls::client_tls;
 use crate::keystone::{Holder, Named, Project};
 
 /// Questions to Keystone at one time; further ones wait, as long as one may take.
@@ -93,16 +95,12 @@ impl Server {
             .auth_url
             .parse()
             .map_err(|_| bad("expected a URL such as http://127.0.0.1:5000"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => {
-                return Err(bad(
-                    "TLS to Keystone is not built in: give its http:// address, or that of a \
-                     TLS-terminating proxy on this machine",
-                ));
-            }
-            _ => return Err(bad("expected a URL that begins with http://")),
-        }
+        let tls = match uri.scheme_str() {
+            Some("http") => None,
+            Some("https") => Some(tls(section)?),
+            _ => return Err(bad("expected a URL that begins with http:// or https://")),
+        };
+        let default_port = if tls.is_some() { 443 } else { 80 };
         let host = uri.host().ok_or_else(|| bad("has no host"))?.to_owned();
         let base = uri.path().trim_end_matches('/');
         let base = ["/v3", "/v2.0"]
@@ -110,8 +108,8 @@ impl Server {
             .find_map(|version| base.strip_suffix(version))
             .unwrap_or(base);
         Ok(Server {
-            client: Client::new(options.timeout, 8, Duration::from_secs(15)),
-            port: uri.port_u16().unwrap_or(80),
+            client: Client::with_tls(options.timeout, 8, Duration::from_secs(15), tls),
+            port: uri.port_u16().unwrap_or(default_port),
             host,
             path: format!("{base}/v3"),
             login: user.login.to_string().into_bytes(),
@@ -244,7 +242,9 @@ impl Server {
             if method == Method::POST {
                 headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             }
-            match self.client.call(address, request, self.timeout).await {
+            let client = &self.client;
+            let call = client.call_by_name(&self.host, address, request, self.timeout);
+            match call.await {
                 Ok(response) => return Ok(response),
                 Err(CallError::Connect { .. } | CallError::Broken { .. })
                     if tries < self.retries =>
@@ -266,6 +266,16 @@ impl Server {
         }
         .ok_or_else(|| AskError::NoAddress(self.host.clone()))
     }
+}
+
+/// How Keystone is asked by TLS, by keystonemiddleware's options: `cafile` (none: the authorities that
+/// the system trusts), `certfile` and `keyfile` (none).
+fn tls(section: &Section) -> Result<ClientTls, FilterError> {
+    if section.bool_or("insecure", false) {
+        let remedy = "Keystone's certificate is always checked: name its authorities with cafile";
+        return Err(section.bad("insecure", remedy).into());
+    }
+    client_tls(section, ["cafile", "certfile", "keyfile"])
 }
 
 /// An answer's body, all of it within `limit`.

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::*;
-use crate::testing::{Seen, env, header, recorder, request};
+use crate::testing::{Certificate, Seen, env, header, recorder, request};
 use cairn_http::metrics::Metrics;
 use cairn_http::serve::{ServeOptions, bind, serve};
 use cairn_http::{SwiftInfo, handler_fn};
@@ -95,6 +95,10 @@ struct Setup {
 }
 
 async fn setup(options: &[(&str, &str)]) -> Setup {
+    setup_with(options, None).await
+}
+
+async fn setup_with(options: &[(&str, &str)], tls: Option<&Certificate>) -> Setup {
     let keystone = Shared::default();
     let listener = bind("127.0.0.1:0".parse().unwrap(), 16).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -103,11 +107,15 @@ async fn setup(options: &[(&str, &str)]) -> Setup {
     tokio::spawn(serve(
         tokio::net::TcpListener::from_std(listener).unwrap(),
         handler_fn(move |request| answer(shared.clone(), request)),
-        ServeOptions::new("keystone"),
+        ServeOptions {
+            tls: tls.map(Certificate::served),
+            ..ServeOptions::new("keystone")
+        },
         Metrics::new(),
         stopping,
     ));
-    let auth_url = format!("http://localhost:{port}/identity/v3/");
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let auth_url = format!("{scheme}://localhost:{port}/identity/v3/");
     let mut all = vec![
         ("auth_url", auth_url.as_str()),
         ("username", "swift"),
@@ -407,6 +415,44 @@ async fn bound_and_restricted_tokens() {
 }
 
 #[test]
+fn tls_is_never_unchecked() {
+    let (next, _) = recorder(|_| respond::empty(StatusCode::OK));
+    let options = [
+        ("auth_url", "https://127.0.0.1:5000"),
+        ("username", "swift"),
+        ("password", "secret"),
+    ];
+    let made = |more: (&str, &str)| {
+        let options: Vec<_> = options.into_iter().chain([more]).collect();
+        let section = Section::from_pairs("filter:authtoken", &options);
+        make(&section, next.clone(), &env())
+            .map(|_| ())
+            .map_err(|e| e.to_string())
+    };
+    made(("cafile", "")).unwrap();
+    assert!(made(("insecure", "true")).unwrap_err().contains("cafile"));
+    assert!(made(("cafile", "/none")).unwrap_err().contains("/none"));
+    assert!(made(("keyfile", "/none")).unwrap_err().contains("certfile"));
+}
+
+/// The certificate must be for the name in `auth_url`.
+#[tokio::test]
+async fn keystone_over_tls() {
+    let certificate = Certificate::of("localhost");
+    let ca = certificate.cert.to_str().unwrap();
+    let setup = self::setup_with(&[("cafile", ca)], Some(&certificate)).await;
+    setup.knows("good", token("u", &["member"], LATER));
+    let status = setup.ask(&[("x-auth-token", "good")]).await.status();
+    assert_eq!(status, 200);
+    let other = Certificate::of("other.example");
+    let ca = other.cert.to_str().unwrap();
+    let setup = self::setup_with(&[("cafile", ca)], Some(&other)).await;
+    setup.knows("good", token("u", &["member"], LATER));
+    let status = setup.ask(&[("x-auth-token", "good")]).await.status();
+    assert_eq!(status, 503);
+}
+
+#[test]
 fn mistakes_are_named_without_the_password() {
     let good = [
         ("auth_url", "http://127.0.0.1:5000"),
@@ -422,7 +468,6 @@ fn mistakes_are_named_without_the_password() {
     };
     made(&good).unwrap();
     for (option, value, part) in [
-        ("auth_url", "https://keystone:5000", "TLS"),
         ("auth_url", "keystone", "http://"),
         ("auth_url", "", "auth_url"),
         ("username", "", "username"),

@@ -9,10 +9,11 @@ use std::io;
 use std::sync::Mutex;
 use std::time::Duration;
 
+use cairn_http::client::{Stream, dial};
+use cairn_http::tls::ClientTls;
 use md5::{Digest, Md5};
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufStream};
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
@@ -41,6 +42,7 @@ pub(crate) struct Memcached {
     tries: usize,
     /// Idle connections kept to each server.
     connections: usize,
+    tls: Option<ClientTls>,
 }
 
 struct Server {
@@ -51,7 +53,7 @@ struct Server {
 
 #[derive(Default)]
 struct State {
-    idle: Vec<BufStream<TcpStream>>,
+    idle: Vec<BufStream<Stream>>,
     suspended_until: Option<Instant>,
 }
 
@@ -87,7 +89,13 @@ impl Memcached {
             timeouts,
             tries,
             connections,
+            tls: None,
         }
+    }
+
+    /// Servers are asked by TLS.
+    pub(super) fn over_tls(self, tls: Option<ClientTls>) -> Memcached {
+        Memcached { tls, ..self }
     }
 
     pub(crate) async fn get(&self, key: &str) -> Option<Value> {
@@ -157,9 +165,11 @@ impl Memcached {
             server.put_back(idle, self.connections);
             return Ok(answer);
         }
-        let connecting = TcpStream::connect(&server.address);
-        let stream = timeout(self.timeouts.connect, connecting).await??;
-        stream.set_nodelay(true)?;
+        let address = &server.address;
+        let host = address
+            .rsplit_once(':')
+            .map_or(&**address, |(host, _)| host);
+        let stream = dial(&**address, host, self.tls.as_ref(), self.timeouts.connect).await?;
         let mut stream = BufStream::new(stream);
         let answer = self.exchange(&mut stream, key, command).await?;
         server.put_back(stream, self.connections);
@@ -168,7 +178,7 @@ impl Memcached {
 
     async fn exchange(
         &self,
-        stream: &mut BufStream<TcpStream>,
+        stream: &mut BufStream<Stream>,
         key: &str,
         command: &Command<'_>,
     ) -> io::Result<Option<Vec<u8>>> {
@@ -194,18 +204,17 @@ impl Server {
     }
 
     /// One that the server has not closed meanwhile.
-    fn idle(&self) -> Option<BufStream<TcpStream>> {
+    fn idle(&self) -> Option<BufStream<Stream>> {
         let mut state = self.state();
         while let Some(stream) = state.idle.pop() {
-            let nothing_yet = stream.get_ref().try_read(&mut [0]);
-            if matches!(nothing_yet, Err(e) if e.kind() == io::ErrorKind::WouldBlock) {
+            if !stream.get_ref().is_stale() {
                 return Some(stream);
             }
         }
         None
     }
 
-    fn put_back(&self, stream: BufStream<TcpStream>, most: usize) {
+    fn put_back(&self, stream: BufStream<Stream>, most: usize) {
         let mut state = self.state();
         if state.idle.len() < most {
             state.idle.push(stream);
@@ -214,7 +223,7 @@ impl Server {
 }
 
 async fn exchange(
-    stream: &mut BufStream<TcpStream>,
+    stream: &mut BufStream<Stream>,
     key: &str,
     command: &Command<'_>,
 ) -> io::Result<Option<Vec<u8>>> {
@@ -241,10 +250,7 @@ async fn exchange(
     }
 }
 
-async fn expect(
-    stream: &mut BufStream<TcpStream>,
-    expected: &[&str],
-) -> io::Result<Option<Vec<u8>>> {
+async fn expect(stream: &mut BufStream<Stream>, expected: &[&str]) -> io::Result<Option<Vec<u8>>> {
     stream.flush().await?;
     let line = read_line(stream).await?;
     match expected.contains(&line.as_str()) {
@@ -255,7 +261,7 @@ async fn expect(
 
 /// `VALUE key flags length`, the value, `END`; or `END` alone. A value that is not JSON is passed
 /// over. An answer to another question is none: it would be somebody else's token.
-async fn read_value(stream: &mut BufStream<TcpStream>, key: &str) -> io::Result<Option<Vec<u8>>> {
+async fn read_value(stream: &mut BufStream<Stream>, key: &str) -> io::Result<Option<Vec<u8>>> {
     let mut found = None;
     loop {
         let line = read_line(stream).await?;
@@ -277,7 +283,9 @@ async fn read_value(stream: &mut BufStream<TcpStream>, key: &str) -> io::Result<
     }
 }
 
-async fn read_line(stream: &mut BufStream<TcpStream>) -> io::Result<String> {
+async fn read_line(
+    stream: &mut BufStream<impl AsyncRead + AsyncWrite + Unpin>,
+) -> io::Result<String> {
     let mut line = Vec::new();
     stream.take(LINE_LIMIT).read_until(b'\n', &mut line).await?;
     match line.strip_suffix(b"\r\n") {
@@ -312,10 +320,13 @@ pub(crate) mod tests {
     use std::collections::HashMap;
     use std::sync::Arc;
 
+    use cairn_formats::ini::Section;
     use serde_json::json;
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::client_tls::client_tls;
+    use crate::testing::Certificate;
 
     fn timeouts() -> Timeouts {
         let second = Duration::from_secs(1);
@@ -342,7 +353,7 @@ pub(crate) mod tests {
         (name, values)
     }
 
-    async fn serve(mut stream: BufStream<TcpStream>, values: Values) {
+    async fn serve(mut stream: BufStream<impl AsyncRead + AsyncWrite + Unpin>, values: Values) {
         while let Ok(line) = read_line(&mut stream).await {
             let words: Vec<&str> = line.split(' ').collect();
             let answer = match words[..] {
@@ -436,6 +447,33 @@ pub(crate) mod tests {
             let memcached = Memcached::new(&[name], 3, 2, timeouts());
             assert_eq!(memcached.get("a").await, None, "{answer:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn values_come_back_over_tls() {
+        let certificate = Certificate::of("127.0.0.1");
+        let acceptor = certificate.served().acceptor();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let name = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move {
+            let values = Values::default();
+            while let Ok((stream, _)) = listener.accept().await {
+                if let Ok(stream) = acceptor.accept(stream).await {
+                    tokio::spawn(serve(BufStream::new(stream), values.clone()));
+                }
+            }
+        });
+        let cafile = certificate.cert.to_str().unwrap();
+        let section = Section::from_pairs("filter:cache", &[("tls_cafile", cafile)]);
+        let tls = client_tls(&section, ["tls_cafile", "tls_certfile", "tls_keyfile"]).unwrap();
+        let memcached = Memcached::new(std::slice::from_ref(&name), 3, 2, timeouts());
+        let memcached = memcached.over_tls(Some(tls));
+        memcached.set("a", &json!(7), 60, 0).await;
+        assert_eq!(memcached.get("a").await, Some(json!(7)));
+        assert_eq!(memcached.get("a").await, Some(json!(7)));
+        // Without TLS nothing is said that it understands.
+        let plain = Memcached::new(&[name], 3, 2, timeouts());
+        assert_eq!(plain.get("a").await, None);
     }
 
     #[tokio::test]
