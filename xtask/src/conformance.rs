@@ -49,6 +49,9 @@ pub(crate) struct Functional {
     /// With objects encrypted: `keymaster` and `encryption` in the pipeline
     #[arg(long, conflicts_with = "url")]
     pub(crate) encryption: bool,
+    /// With objects encrypted so that changes are noticed, which Swift cannot do
+    #[arg(long, conflicts_with_all = ["url", "upstream"])]
+    pub(crate) authenticated: bool,
     /// A running endpoint instead of a store of our own; its accounts must be empty
     #[arg(long)]
     pub(crate) url: Option<String>,
@@ -176,7 +179,9 @@ pub(crate) fn functional(options: &Functional) -> Result<Counts> {
         }
         None => {
             let mut store = store(&dir.path().join("data"), None, options.coded)?;
-            if options.encryption {
+            if options.authenticated {
+                store.encrypt(&[("authenticated", "true")])?;
+            } else if options.encryption {
                 store.encrypt(&[])?;
             }
             store.start(if options.split {

@@ -34,6 +34,12 @@ pub struct KeyId {
 /// AES-256 in counter mode.
 pub const CTR: &str = "AES_CTR_256";
 
+/// AES-256 in Galois/counter mode, of a value in one piece. Ours, not Swift's.
+pub const GCM: &str = "AES_256_GCM";
+
+/// The same, of content in segments.
+pub const GCM_SEGMENTS: &str = "AES_256_GCM_SEGMENTS";
+
 /// More than this is no crypto metadata.
 const META_BYTES_MAX: usize = 64 << 10;
 

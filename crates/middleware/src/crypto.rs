@@ -6,7 +6,10 @@
 //! encrypted: content, the values of users' metadata, the ETag of the content and that of the
 //! container's row. Names, sizes, content types and timestamps are not.
 //!
-//! The format is Swift's own, and objects that either wrote can be read by the other: see
+//! With `authenticated`, content and values are sealed instead (`sealed.rs`, `open.rs`): changes are
+//! noticed, and Swift cannot read them.
+//!
+//! The format is Swift's own else, and objects that either wrote can be read by the other: see
 //! `docs/encryption.md`.
 
 mod cipher;
@@ -17,6 +20,8 @@ mod keys;
 mod listing;
 mod md5_pair;
 mod multipart;
+mod open;
+mod sealed;
 mod upload;
 
 pub(crate) use encrypter::make as make_encryption;
@@ -37,6 +42,10 @@ const BODY_META: &str = "x-object-sysmeta-crypto-body-meta";
 const METADATA_META: &str = "x-object-transient-sysmeta-crypto-meta";
 /// With the short name behind it: a value of the user's metadata, encrypted.
 const METADATA_PREFIX: &str = "x-object-transient-sysmeta-crypto-meta-";
+/// There where content is in sealed segments, whose ranges only the filter can read.
+const SEALED_MARK: &str = "x-object-sysmeta-crypto-sealed";
+/// What the container's row has instead of the length of the sealed content.
+const ROW_SIZE: &str = "x-object-sysmeta-container-update-override-size";
 /// What the container's row has instead of the object's own ETag.
 const ROW_ETAG: &str = "x-object-sysmeta-container-update-override-etag";
 
@@ -53,6 +62,8 @@ pub(crate) enum CryptoError {
     BadMeta(#[from] BadMeta),
     #[error("crypto metadata is missing")]
     NoMeta,
+    #[error("it is not what was encrypted: it was changed, cut, or is of another object")]
+    Tampered,
 }
 
 impl CryptoError {

@@ -12,6 +12,7 @@ use crate::workspace;
 
 const NONE: &str = "none";
 const SWIFTS: &str = "AES-CTR";
+const SEALED: &str = "AES-GCM";
 
 /// What must be left of the throughput without, at a megabyte.
 const WANTED: [(Verb, f64); 2] = [(Verb::Put, 0.7), (Verb::Get, 0.6)];
@@ -20,7 +21,11 @@ const WANTED: [(Verb, f64); 2] = [(Verb::Put, 0.7), (Verb::Get, 0.6)];
 type Settings = &'static [(&'static str, &'static str)];
 
 /// A store's name, and the options of its `encryption`; none: it has no such filter.
-const STORES: [(&str, Option<Settings>); 2] = [(NONE, None), (SWIFTS, Some(&[]))];
+const STORES: [(&str, Option<Settings>); 3] = [
+    (NONE, None),
+    (SWIFTS, Some(&[])),
+    (SEALED, Some(&[("authenticated", "true")])),
+];
 
 pub(super) fn run(options: &Options) -> Result<()> {
     let binary = workspace::build_release("xtask")?;

@@ -3,12 +3,12 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{Bytes, BytesMut};
-use cairn_formats::crypto_meta::{self as meta, CryptoMeta, Iv, ctr_iv};
-use cairn_http::{Body, Response, own_thread, respond};
+use cairn_formats::crypto_meta::{self as meta, CryptoMeta, Iv, WrappedKey, ctr_iv};
+use cairn_http::{Body, Handler, Response, own_thread, respond};
 use futures_util::stream;
 use http::header::{
     ACCESS_CONTROL_EXPOSE_HEADERS, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName, HeaderValue,
-    ORIGIN,
+    ORIGIN, RANGE,
 };
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
@@ -16,8 +16,11 @@ use tracing::error;
 
 use super::cipher::{CtrStream, ctr, unwrap_key};
 use super::keys::{Key, KeySource, Keys};
-use super::multipart;
-use super::{BODY_META, CryptoError, METADATA_META, METADATA_PREFIX, ROW_ETAG, no_keys};
+use super::{
+    BODY_META, CryptoError, METADATA_META, METADATA_PREFIX, ROW_ETAG, ROW_SIZE, multipart, no_keys,
+    open, sealed,
+};
+use crate::segments::want_whole;
 
 /// Chunks larger than this are decrypted off the event loop: 256 KiB take 0.1 ms.
 const INLINE: usize = 256 << 10;
@@ -25,14 +28,23 @@ const INLINE: usize = 256 << 10;
 /// What of the request the answer's decryption depends on.
 pub(super) struct Asked {
     source: Option<KeySource>,
+    /// Where ranges are wanted: the request, to be made again for sealed segments.
+    again: Option<Parts>,
     is_get: bool,
     has_origin: bool,
     path: String,
 }
 
 impl Asked {
-    pub(super) fn of(parts: &Parts) -> Self {
+    /// Sealed content is wanted whole: which segments a range is in, the servers do not know.
+    pub(super) fn of(parts: &mut Parts) -> Self {
+        let is_ranged = parts.method == Method::GET && parts.headers.contains_key(RANGE);
+        let again = is_ranged.then(|| parts.clone());
+        if is_ranged {
+            want_whole(&mut parts.headers, "X-Object-Sysmeta-Crypto-Sealed");
+        }
         Asked {
+            again,
             source: parts.extensions.get::<KeySource>().cloned(),
             is_get: parts.method == Method::GET,
             has_origin: parts.headers.contains_key(ORIGIN),
@@ -43,9 +55,18 @@ impl Asked {
 
 /// How the content of an object was encrypted.
 #[derive(Clone)]
-struct Content {
-    key: Key,
-    iv: Iv,
+enum Content {
+    Ctr { key: Key, iv: Iv },
+    Sealed(Key),
+}
+
+impl Content {
+    fn cipher(&self) -> &'static str {
+        match self {
+            Content::Ctr { .. } => meta::CTR,
+            Content::Sealed(_) => meta::GCM_SEGMENTS,
+        }
+    }
 }
 
 /// What was found in an answer's headers.
@@ -55,7 +76,7 @@ struct Found {
     post_keys: Keys,
 }
 
-pub(super) async fn decrypted(asked: Asked, response: Response) -> Response {
+pub(super) async fn decrypted(asked: Asked, next: &Handler, response: Response) -> Response {
     let status = response.status();
     let is_about_object = status.is_success()
         || status == StatusCode::NOT_MODIFIED
@@ -65,6 +86,7 @@ pub(super) async fn decrypted(asked: Asked, response: Response) -> Response {
         return no_keys();
     };
     let (mut parts, body) = response.into_parts();
+    let version = open::Version::of(&parts.headers);
     let read = found(source, &parts.headers, is_about_object).and_then(|found| {
         decrypt_headers(&mut parts.headers, source, &found, asked.has_origin).map(|()| found)
     });
@@ -80,9 +102,14 @@ pub(super) async fn decrypted(asked: Asked, response: Response) -> Response {
         let name = HeaderName::from_static("x-backend-crypto-cipher");
         response
             .headers_mut()
-            .insert(name, HeaderValue::from_static(meta::CTR));
-        if asked.is_get {
-            return decrypt_body(response, content);
+            .insert(name, HeaderValue::from_static(content.cipher()));
+        match content {
+            Content::Sealed(key) if asked.is_get => {
+                return open::opened(response, key, asked.again, version, next).await;
+            }
+            Content::Sealed(_) => open::show_length(&mut response),
+            Content::Ctr { key, iv } if asked.is_get => return decrypt_body(response, key, iv),
+            Content::Ctr { .. } => {}
         }
     }
     response
@@ -105,12 +132,9 @@ fn found(
     let content = match &put {
         None => None,
         Some(meta) => {
-            let iv = meta.ctr_iv()?;
             let wrapped = meta.body_key.as_ref();
             let wrapped = wrapped.ok_or_else(|| CryptoError::bad_meta("body_key is missing"))?;
-            let key_iv = ctr_iv(&wrapped.iv)?;
-            let key = unwrap_key(put_keys.object()?, &key_iv, &wrapped.key)?;
-            Some(Content { key, iv })
+            Some(content(meta, wrapped, &put_keys, source)?)
         }
     };
     Ok(Found {
@@ -120,24 +144,50 @@ fn found(
     })
 }
 
+fn content(
+    meta: &CryptoMeta,
+    wrapped: &WrappedKey,
+    keys: &Keys,
+    source: &KeySource,
+) -> Result<Content, CryptoError> {
+    if meta.cipher.as_deref() == Some(meta::GCM_SEGMENTS) {
+        let place = sealed::place(BODY_META, &source.path());
+        let key = sealed::open_key(keys.object()?, &wrapped.iv, &place, &wrapped.key)?;
+        return Ok(Content::Sealed(key));
+    }
+    let iv = meta.ctr_iv()?;
+    let key_iv = ctr_iv(&wrapped.iv)?;
+    let key = unwrap_key(keys.object()?, &key_iv, &wrapped.key)?;
+    Ok(Content::Ctr { key, iv })
+}
+
 /// A value that is decrypted where crypto metadata stands behind it, and else as it is.
-fn value_of(value: &str, key: &Key, is_required: bool) -> Result<Vec<u8>, CryptoError> {
+fn value_of(
+    value: &str,
+    key: &Key,
+    place: &str,
+    is_required: bool,
+) -> Result<Vec<u8>, CryptoError> {
     match meta::extract(value)? {
-        (first, Some(meta)) => decrypt_value(first, key, &meta),
+        (first, Some(meta)) => decrypt_value(first, key, &meta, place),
         (_, None) if is_required => Err(CryptoError::NoMeta),
         (_, None) => Ok(value.as_bytes().to_vec()),
     }
 }
 
+/// `place`: what a sealed value is bound to.
 pub(super) fn decrypt_value(
     value: &str,
     key: &Key,
     meta: &CryptoMeta,
+    place: &str,
 ) -> Result<Vec<u8>, CryptoError> {
-    let iv = meta.ctr_iv()?;
     let bytes = STANDARD.decode(value.trim());
     let bytes = bytes.map_err(|_| CryptoError::bad_meta("a value is not in base64"))?;
-    Ok(ctr(key, &iv, &bytes))
+    if meta.cipher.as_deref() == Some(meta::GCM) {
+        return sealed::open(key, meta.iv.as_deref().unwrap_or_default(), place, &bytes);
+    }
+    Ok(ctr(key, &meta.ctr_iv()?, &bytes))
 }
 
 /// Puts what was decrypted into its place, and takes away what only object servers need to know.
@@ -147,16 +197,19 @@ fn decrypt_headers(
     found: &Found,
     has_origin: bool,
 ) -> Result<(), CryptoError> {
+    let path = source.path();
+    let place = |name: &str| sealed::place(name, &path);
     let mut shown: Vec<(HeaderName, Vec<u8>)> = Vec::new();
     let text = |name: &str| respond::header(headers, name).filter(|text| !text.is_empty());
     if let Some(etag) = text(super::ETAG) {
-        shown.push((ETAG, value_of(etag, found.put_keys.object()?, true)?));
+        let key = found.put_keys.object()?;
+        shown.push((ETAG, value_of(etag, key, &place(super::ETAG), true)?));
     }
     if let Some(etag) = text(ROW_ETAG) {
         // Of an object without content nothing else says which key it is.
         let id = meta::extract(etag)?.1.and_then(|meta| meta.key_id);
         let keys = source.keys(id.as_ref())?;
-        let etag = value_of(etag, keys.container()?, false)?;
+        let etag = value_of(etag, keys.container()?, &place(ROW_ETAG), false)?;
         shown.push((HeaderName::from_static(ROW_ETAG), etag));
     }
     let mut exposed = Vec::new();
@@ -164,6 +217,7 @@ fn decrypt_headers(
         let Some(short) = name.as_str().strip_prefix(METADATA_PREFIX) else {
             continue;
         };
+        let place = place(name.as_str());
         let name = format!("x-object-meta-{short}");
         let (Ok(value), Ok(name)) = (value.to_str(), HeaderName::from_bytes(name.as_bytes()))
         else {
@@ -171,13 +225,17 @@ fn decrypt_headers(
         };
         if !value.is_empty() {
             exposed.push(name.to_string());
-            shown.push((name, value_of(value, found.post_keys.object()?, true)?));
+            let key = found.post_keys.object()?;
+            shown.push((name, value_of(value, key, &place, true)?));
         }
     }
     for (name, value) in shown {
         let value = HeaderValue::from_bytes(&value);
         let value = value.map_err(|_| CryptoError::bad_meta("a value that no header can have"))?;
         headers.insert(name, value);
+    }
+    if matches!(found.content, Some(Content::Sealed(_))) {
+        headers.remove(ROW_SIZE);
     }
     let hidden: Vec<HeaderName> = headers
         .keys()
@@ -209,7 +267,7 @@ fn expose(headers: &mut HeaderMap, names: &[String], has_origin: bool) {
     respond::set(headers, ACCESS_CONTROL_EXPOSE_HEADERS.as_str(), list);
 }
 
-fn decrypt_body(response: Response, content: Content) -> Response {
+fn decrypt_body(response: Response, key: Key, iv: Iv) -> Response {
     let (parts, body) = response.into_parts();
     let content_type = respond::header(&parts.headers, CONTENT_TYPE.as_str()).unwrap_or("");
     if parts.status == StatusCode::PARTIAL_CONTENT
@@ -220,7 +278,7 @@ fn decrypt_body(response: Response, content: Content) -> Response {
             error!("ranges without a boundary");
             return respond::text(StatusCode::INTERNAL_SERVER_ERROR, "Error decrypting object");
         };
-        let body = multipart::decrypted(body, parser, content.key, content.iv);
+        let body = multipart::decrypted(body, parser, key, iv);
         return Response::from_parts(parts, body);
     }
     let range = respond::header(&parts.headers, CONTENT_RANGE.as_str());
@@ -232,7 +290,7 @@ fn decrypt_body(response: Response, content: Content) -> Response {
             return respond::text(StatusCode::INTERNAL_SERVER_ERROR, "Error decrypting object");
         }
     };
-    let stream = CtrStream::new(&content.key, &content.iv, offset);
+    let stream = CtrStream::new(&key, &iv, offset);
     Response::from_parts(parts, plain(body, stream))
 }
 

@@ -11,11 +11,12 @@ use cairn_formats::conditional::{EntityTags, normalize_etag};
 use cairn_formats::crypto_meta::{self as meta, CryptoMeta, Iv};
 use cairn_formats::ini::Section;
 use cairn_http::{
-    Footers, Handler, Request, Response, Service, ServiceFuture, Trailer, limits, respond,
+    Context, Footers, Handler, InfoSource, Request, Response, Service, ServiceFuture, Trailer,
+    limits, respond,
 };
 use cairn_types::metadata::is_user_meta;
-use cairn_types::{Constraints, ObjectHash, ServerKind};
-use http::header::{ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
+use cairn_types::{Constraints, ObjectHash, PolicyIndex, ServerKind};
+use http::header::{CONTENT_LENGTH, ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 use md5::{Digest, Md5};
@@ -24,9 +25,11 @@ use tracing::error;
 
 use super::cipher::ctr;
 use super::keys::{Key, KeySource, Keys};
-use super::upload::{Done, Upload};
+use super::sealed;
+use super::upload::{Done, Protection, Upload};
 use super::{
-    BODY_META, CryptoError, METADATA_META, METADATA_PREFIX, ROW_ETAG, decrypter, listing, no_keys,
+    BODY_META, CryptoError, METADATA_META, METADATA_PREFIX, ROW_ETAG, ROW_SIZE, SEALED_MARK,
+    decrypter, listing, no_keys,
 };
 use crate::names::Names;
 use crate::segments::etag_is_at;
@@ -41,6 +44,43 @@ struct Encryption {
     constraints: Arc<Constraints>,
     random: Random,
     is_disabled: bool,
+    sealing: Sealing,
+    info_source: Arc<dyn InfoSource>,
+}
+
+/// Of which policies objects are sealed, so that changes are noticed.
+#[derive(Debug, PartialEq, Eq)]
+enum Sealing {
+    None,
+    All,
+    Of(Vec<PolicyIndex>),
+}
+
+impl Sealing {
+    fn read(section: &Section, env: &FilterEnv) -> Result<Self, FilterError> {
+        let names = section.list_or("authenticated_policies", "");
+        if !section.bool_or("authenticated", false) {
+            if names.is_empty() {
+                return Ok(Sealing::None);
+            }
+            let remedy = "is set, and authenticated is not: set authenticated = true too";
+            return Err(section.bad("authenticated_policies", remedy).into());
+        }
+        let index = |name: &String| {
+            let by_name = env.policies.by_name(name);
+            let policy = by_name.or_else(|| {
+                let index = name.parse().ok().map(PolicyIndex)?;
+                env.policies.by_index(index)
+            });
+            let unknown = || section.bad("authenticated_policies", format!("no policy {name:?}"));
+            policy.map(|policy| policy.index).ok_or_else(unknown)
+        };
+        if names.is_empty() {
+            return Ok(Sealing::All);
+        }
+        let policies: Result<Vec<_>, _> = names.iter().map(index).collect();
+        Ok(Sealing::Of(policies?))
+    }
 }
 
 pub(crate) fn make(
@@ -56,6 +96,8 @@ pub(crate) fn make(
         constraints: env.constraints.clone(),
         random: env.random.clone(),
         is_disabled,
+        sealing: Sealing::read(section, env)?,
+        info_source: env.info_source.clone(),
     }))
 }
 
@@ -85,7 +127,8 @@ impl Service for Encryption {
 
 impl Encryption {
     async fn put(&self, request: Request) -> Response {
-        match self.encrypted_put(request) {
+        let is_sealed = self.seals(&request).await;
+        match self.encrypted_put(request, is_sealed) {
             Ok((request, upload)) => {
                 let response = self.next.call(request).await;
                 with_plain_etag(response, &upload)
@@ -94,11 +137,40 @@ impl Encryption {
         }
     }
 
-    fn encrypted_put(&self, request: Request) -> Result<(Request, Upload), Response> {
+    /// Whether the object is, or will be, in a policy whose objects are sealed.
+    async fn seals(&self, request: &Request) -> bool {
+        let policies = match &self.sealing {
+            Sealing::None => return false,
+            Sealing::All => return true,
+            Sealing::Of(policies) => policies,
+        };
+        let Some(names) = Names::of(request.uri().path()) else {
+            return false;
+        };
+        let context = Context::of_request(request);
+        let container = names.container.unwrap_or_default();
+        let info = self
+            .info_source
+            .container(&context, &names.account, &container);
+        policies.contains(&info.await.policy)
+    }
+
+    fn encrypted_put(
+        &self,
+        request: Request,
+        is_sealed: bool,
+    ) -> Result<(Request, Upload), Response> {
         let (mut parts, body) = request.into_parts();
-        let keys = self.prepared(&mut parts)?;
+        let keys = self.prepared(&mut parts, is_sealed)?;
         let object = keys.object().cloned().map_err(|_| no_keys())?;
-        let upload = Upload::new(self.random.clone(), object);
+        let protection = match is_sealed {
+            true => Protection::Sealed(object, keys.id.path.clone()),
+            false => Protection::Ctr(object),
+        };
+        let upload = Upload::new(self.random.clone(), protection);
+        if is_sealed {
+            announce_sealed(&mut parts.headers);
+        }
         let client_etag = parts.headers.remove(ETAG);
         let client_etag = client_etag.and_then(|etag| {
             etag.to_str()
@@ -108,6 +180,7 @@ impl Encryption {
         let conclusion = Conclusion {
             upload: upload.clone(),
             keys,
+            is_sealed,
             random: self.random.clone(),
             client_etag,
             row_etag: respond::header(&parts.headers, ROW_ETAG).map(str::to_owned),
@@ -120,23 +193,32 @@ impl Encryption {
     }
 
     async fn post(&self, request: Request) -> Response {
+        let is_sealed = self.seals(&request).await;
         let (mut parts, body) = request.into_parts();
-        match self.prepared(&mut parts) {
+        match self.prepared(&mut parts, is_sealed) {
             Ok(_) => self.next.call(Request::from_parts(parts, body)).await,
             Err(refused) => refused,
         }
     }
 
     /// Checks the user's metadata, as nobody can afterwards, and encrypts it.
-    fn prepared(&self, parts: &mut Parts) -> Result<Keys, Response> {
+    fn prepared(&self, parts: &mut Parts, is_sealed: bool) -> Result<Keys, Response> {
         limits::check_metadata(&parts.headers, ServerKind::Object, &self.constraints)
             .map_err(|reason| respond::text(StatusCode::BAD_REQUEST, reason))?;
-        let keys = KeySource::of(parts).and_then(KeySource::active);
+        let active = match is_sealed {
+            true => KeySource::active_bound,
+            false => KeySource::active,
+        };
+        let keys = KeySource::of(parts).and_then(active);
         let keys = keys.map_err(|error| {
             error!(%error, "no keys to encrypt with");
             no_keys()
         })?;
-        encrypt_metadata(&mut parts.headers, &keys, &self.random).map_err(|_| no_keys())?;
+        let sealer = Values {
+            random: &self.random,
+            path: is_sealed.then_some(keys.id.path.as_str()),
+        };
+        encrypt_metadata(&mut parts.headers, &keys, &sealer).map_err(|_| no_keys())?;
         Ok(keys)
     }
 
@@ -145,9 +227,9 @@ impl Encryption {
         if let Err(refused) = mask_conditions(&mut parts) {
             return refused;
         }
-        let asked = decrypter::Asked::of(&parts);
+        let asked = decrypter::Asked::of(&mut parts);
         let response = self.next.call(Request::from_parts(parts, body)).await;
-        decrypter::decrypted(asked, response).await
+        decrypter::decrypted(asked, &self.next, response).await
     }
 
     async fn list(&self, request: Request, account: String, container: String) -> Response {
@@ -157,10 +239,42 @@ impl Encryption {
     }
 }
 
-/// A value encrypted under a random IV, and how.
-pub(super) fn encrypt_value(random: &Random, key: &Key, value: &[u8]) -> (String, CryptoMeta) {
-    let iv: Iv = random.bytes();
-    (STANDARD.encode(ctr(key, &iv, value)), CryptoMeta::ctr(&iv))
+/// Encrypts values, as Swift does or sealed.
+struct Values<'a> {
+    random: &'a Random,
+    /// The object's, where values are sealed: they are bound to it.
+    path: Option<&'a str>,
+}
+
+impl Values<'_> {
+    /// A value encrypted under a random IV, and how.
+    fn encrypt(
+        &self,
+        key: &Key,
+        name: &str,
+        value: &[u8],
+    ) -> Result<(String, CryptoMeta), CryptoError> {
+        let Some(path) = self.path else {
+            let iv: Iv = self.random.bytes();
+            return Ok((STANDARD.encode(ctr(key, &iv, value)), CryptoMeta::ctr(&iv)));
+        };
+        let nonce: [u8; sealed::NONCE_BYTES] = self.random.bytes();
+        let sealed = sealed::seal(key, nonce, &sealed::place(name, path), value)?;
+        let meta = CryptoMeta {
+            cipher: Some(meta::GCM.to_owned()),
+            iv: Some(nonce.to_vec()),
+            ..CryptoMeta::default()
+        };
+        Ok((STANDARD.encode(sealed), meta))
+    }
+}
+
+/// Tells the servers how long the content will be.
+fn announce_sealed(headers: &mut HeaderMap) {
+    let length = respond::header(headers, CONTENT_LENGTH.as_str());
+    if let Some(length) = length.and_then(|text| text.trim().parse().ok()) {
+        headers.insert(CONTENT_LENGTH, sealed::sealed_length(length).into());
+    }
 }
 
 /// Replaces `X-Object-Meta-…` by what object servers take for system metadata that a POST
@@ -168,34 +282,34 @@ pub(super) fn encrypt_value(random: &Random, key: &Key, value: &[u8]) -> (String
 fn encrypt_metadata(
     headers: &mut HeaderMap,
     keys: &Keys,
-    random: &Random,
+    values: &Values<'_>,
 ) -> Result<(), CryptoError> {
     let names: Vec<HeaderName> = headers
         .keys()
         .filter(|name| is_user_meta(ServerKind::Object, name.as_str()))
         .cloned()
         .collect();
-    let mut is_any = false;
+    let mut cipher = None;
     for name in names {
-        let values: Vec<&[u8]> = headers
+        let all: Vec<&[u8]> = headers
             .get_all(&name)
             .iter()
             .map(|v| v.as_bytes())
             .collect();
-        let value = values.join(&b","[..]);
+        let value = all.join(&b","[..]);
         if value.is_empty() {
             continue;
         }
-        let (encrypted, meta) = encrypt_value(random, keys.object()?, &value);
         let short = &name.as_str()[ServerKind::Object.user_meta_prefix().len()..];
         let stored = format!("{METADATA_PREFIX}{short}");
+        let (encrypted, meta) = values.encrypt(keys.object()?, &stored, &value)?;
         respond::set(headers, &stored, meta::append(&encrypted, &meta));
         headers.remove(&name);
-        is_any = true;
+        cipher = meta.cipher;
     }
-    if is_any {
+    if cipher.is_some() {
         let common = CryptoMeta {
-            cipher: Some(meta::CTR.to_owned()),
+            cipher,
             key_id: Some(keys.id.clone()),
             ..CryptoMeta::default()
         };
@@ -254,6 +368,7 @@ fn mask_conditions(parts: &mut Parts) -> Result<(), Response> {
 struct Conclusion {
     upload: Upload,
     keys: Keys,
+    is_sealed: bool,
     random: Random,
     /// Of the content as the client has it.
     client_etag: Option<String>,
@@ -262,6 +377,13 @@ struct Conclusion {
 }
 
 impl Conclusion {
+    fn values(&self) -> Values<'_> {
+        Values {
+            random: &self.random,
+            path: self.is_sealed.then_some(self.keys.id.path.as_str()),
+        }
+    }
+
     fn trailer(&self) -> Result<Trailer, Response> {
         let mut headers = HeaderMap::new();
         let done = self.upload.done();
@@ -281,7 +403,8 @@ impl Conclusion {
             && (etag != MD5_OF_NOTHING || plain_etag.is_some())
         {
             let key = self.keys.container().map_err(|_| no_keys())?;
-            let (value, mut meta) = encrypt_value(&self.random, key, etag.as_bytes());
+            let encrypted = self.values().encrypt(key, ROW_ETAG, etag.as_bytes());
+            let (value, mut meta) = encrypted.map_err(|_| no_keys())?;
             meta.key_id = Some(self.keys.id.clone());
             respond::set(&mut headers, ROW_ETAG, meta::append(&value, &meta));
         }
@@ -309,7 +432,10 @@ impl Conclusion {
         let key = self.keys.object().map_err(|_| no_keys())?;
         let cipher_etag = ObjectHash(done.cipher_md5).hex();
         respond::set(headers, ETAG.as_str(), cipher_etag);
-        let (value, meta) = encrypt_value(&self.random, key, plain_etag.as_bytes());
+        let encrypted = self
+            .values()
+            .encrypt(key, super::ETAG, plain_etag.as_bytes());
+        let (value, meta) = encrypted.map_err(|_| no_keys())?;
         respond::set(headers, super::ETAG, meta::append(&value, &meta));
         let body = CryptoMeta {
             key_id: Some(self.keys.id.clone()),
@@ -317,6 +443,10 @@ impl Conclusion {
         };
         respond::set(headers, BODY_META, body.dump());
         respond::set(headers, super::ETAG_MAC, mac_of(key, plain_etag));
+        if self.is_sealed {
+            respond::set(headers, SEALED_MARK, "yes");
+            respond::set(headers, ROW_SIZE, done.plain_length.to_string());
+        }
         Ok(())
     }
 }

@@ -109,9 +109,22 @@ impl KeySource {
         self.keys(None)
     }
 
+    /// The same, with an id whose path is to be trusted.
+    pub(crate) fn active_bound(&self) -> Result<Keys, CryptoError> {
+        self.own(None, Some("3"))
+    }
+
+    /// The path of the request's object, in ids of version 3.
+    pub(crate) fn path(&self) -> String {
+        let part = |part: &Option<String>| part.as_deref().map(|p| format!("/{p}"));
+        let container = part(&self.container).unwrap_or_default();
+        let object = part(&self.object).unwrap_or_default();
+        format!("/{}{container}{object}", self.account)
+    }
+
     /// The keys that an id names; without one, those to encrypt with.
     pub(crate) fn keys(&self, id: Option<&KeyId>) -> Result<Keys, CryptoError> {
-        match self.own(id) {
+        match self.own(id, None) {
             Err(CryptoError::UnknownSecret(unknown)) => match &self.alternate {
                 Some(alternate) => alternate.keys(id),
                 None => Err(CryptoError::UnknownSecret(unknown)),
@@ -130,7 +143,7 @@ impl KeySource {
         Ok([vec![active], others].concat())
     }
 
-    fn own(&self, id: Option<&KeyId>) -> Result<Keys, CryptoError> {
+    fn own(&self, id: Option<&KeyId>, version: Option<&str>) -> Result<Keys, CryptoError> {
         let (names, version, secret_id) = match id {
             Some(id) => (self.names_of(id)?, id.version.clone(), id.secret_id.clone()),
             None => (
@@ -139,7 +152,7 @@ impl KeySource {
                     container: self.container.clone(),
                     object: self.object.clone(),
                 },
-                self.secrets.version_to_write.clone(),
+                version.unwrap_or(&self.secrets.version_to_write).to_owned(),
                 self.secrets.active.clone(),
             ),
         };

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tracing::error;
 
 use super::keys::{KeySource, Keys};
-use super::{CryptoError, decrypter};
+use super::{CryptoError, decrypter, sealed};
 use crate::whole::{self, Row};
 
 /// What a row has whose ETag cannot be decrypted.
@@ -56,7 +56,8 @@ impl Rows {
         let Some(Value::String(hash)) = row.get("hash") else {
             return;
         };
-        let etag = match self.etag(hash) {
+        let name = row.get("name").and_then(Value::as_str).unwrap_or("");
+        let etag = match self.etag(hash, name) {
             Ok(None) => return,
             Ok(Some(etag)) => etag,
             Err(problem) => {
@@ -74,7 +75,7 @@ impl Rows {
     }
 
     /// `None`: it is not encrypted.
-    fn etag(&mut self, hash: &str) -> Result<Option<String>, CryptoError> {
+    fn etag(&mut self, hash: &str, name: &str) -> Result<Option<String>, CryptoError> {
         let (value, Some(meta)) = meta::extract(hash)? else {
             return Ok(None);
         };
@@ -88,7 +89,9 @@ impl Rows {
                 keys
             }
         };
-        let etag = decrypter::decrypt_value(value, keys.container()?, &meta)?;
+        let path = format!("{}/{name}", self.path);
+        let place = sealed::place(super::ROW_ETAG, &path);
+        let etag = decrypter::decrypt_value(value, keys.container()?, &meta, &place)?;
         let etag = String::from_utf8(etag);
         let etag = etag.map_err(|_| CryptoError::bad_meta("an ETag is not UTF-8"))?;
         Ok(Some(etag))

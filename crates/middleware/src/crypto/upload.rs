@@ -4,14 +4,21 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use cairn_formats::crypto_meta::{CryptoMeta, Iv, WrappedKey};
+use cairn_formats::crypto_meta::{CryptoMeta, GCM_SEGMENTS, Iv, WrappedKey};
 use cairn_http::{Body, BodyError, own_thread};
 use futures_util::stream;
+use md5::{Digest, Md5};
 
+use super::CryptoError;
 use super::cipher::{CtrStream, ctr};
 use super::keys::Key;
 use super::md5_pair::Md5Pair;
+use super::sealed::{self, SEGMENT_BYTES, Segments, TAG_BYTES};
 use crate::Random;
+
+fn failed() -> BodyError {
+    BodyError::Source("encryption failed".into())
+}
 
 /// Chunks larger than this are encrypted off the event loop: 64 KiB take 0.1 ms.
 const INLINE: usize = 64 << 10;
@@ -22,7 +29,7 @@ pub(super) struct Upload(Arc<Mutex<State>>);
 
 struct State {
     random: Random,
-    wrapping: Key,
+    protection: Protection,
     /// From the first byte on; not while a chunk is being encrypted, nor after a failure.
     work: Option<Box<Work>>,
     has_begun: bool,
@@ -30,10 +37,38 @@ struct State {
     done: Option<Done>,
 }
 
+/// How an object's content is to be encrypted, and the object's key, with which the content's is.
+#[derive(Clone)]
+pub(super) enum Protection {
+    /// As Swift does.
+    Ctr(Key),
+    /// So that changes are noticed; with the path that the key is bound to.
+    Sealed(Key, String),
+}
+
 struct Work {
+    cipher: Cipher,
+    meta: CryptoMeta,
+}
+
+enum Cipher {
+    Ctr(Box<Counting>),
+    Sealed(Box<Sealing>),
+}
+
+struct Counting {
     stream: CtrStream,
     sums: Md5Pair,
-    meta: CryptoMeta,
+}
+
+struct Sealing {
+    segments: Segments,
+    /// The segment that is to be sealed next: not before it is known whether it is the last.
+    pending: Vec<u8>,
+    number: u64,
+    plain: Md5,
+    sealed: Md5,
+    sealed_length: u64,
 }
 
 /// What is known at the end of content that was not empty.
@@ -41,41 +76,132 @@ struct Work {
 pub(super) struct Done {
     pub(super) plain_md5: [u8; 16],
     pub(super) cipher_md5: [u8; 16],
+    pub(super) plain_length: u64,
+    /// Of what was handed on.
     pub(super) length: u64,
     /// How the content was encrypted, and its key encrypted with the object's.
     pub(super) meta: CryptoMeta,
 }
 
 impl Work {
-    fn new(random: &Random, wrapping: &Key) -> Self {
+    fn new(random: &Random, protection: &Protection) -> Result<Self, CryptoError> {
         let key = Key::new(random.bytes());
-        let (iv, key_iv): (Iv, Iv) = (random.bytes(), random.bytes());
-        let mut meta = CryptoMeta::ctr(&iv);
-        meta.body_key = Some(WrappedKey {
-            key: ctr(wrapping, &key_iv, key.bytes()),
-            iv: key_iv.to_vec(),
-        });
-        Work {
-            stream: CtrStream::new(&key, &iv, 0),
-            sums: Md5Pair::new(),
-            meta,
+        match protection {
+            Protection::Ctr(wrapping) => {
+                let (iv, key_iv): (Iv, Iv) = (random.bytes(), random.bytes());
+                let mut meta = CryptoMeta::ctr(&iv);
+                meta.body_key = Some(WrappedKey {
+                    key: ctr(wrapping, &key_iv, key.bytes()),
+                    iv: key_iv.to_vec(),
+                });
+                let stream = CtrStream::new(&key, &iv, 0);
+                let sums = Md5Pair::new();
+                let cipher = Cipher::Ctr(Box::new(Counting { stream, sums }));
+                Ok(Work { cipher, meta })
+            }
+            Protection::Sealed(wrapping, path) => {
+                let iv: [u8; sealed::NONCE_BYTES] = random.bytes();
+                let place = sealed::place(super::BODY_META, path);
+                let meta = CryptoMeta {
+                    cipher: Some(GCM_SEGMENTS.to_owned()),
+                    body_key: Some(WrappedKey {
+                        key: sealed::seal(wrapping, iv, &place, key.bytes())?,
+                        iv: iv.to_vec(),
+                    }),
+                    ..CryptoMeta::default()
+                };
+                let cipher = Cipher::Sealed(Box::new(Sealing {
+                    segments: Segments::new(&key)?,
+                    pending: Vec::with_capacity(SEGMENT_BYTES),
+                    number: 0,
+                    plain: Md5::new(),
+                    sealed: Md5::new(),
+                    sealed_length: 0,
+                }));
+                Ok(Work { cipher, meta })
+            }
         }
     }
 
-    fn encrypt(&mut self, chunk: &[u8]) -> Bytes {
-        let mut encrypted = chunk.to_vec();
-        self.stream.apply(&mut encrypted);
-        self.sums.update(chunk, &encrypted);
-        encrypted.into()
+    fn encrypt(&mut self, chunk: &[u8]) -> Result<Bytes, CryptoError> {
+        match &mut self.cipher {
+            Cipher::Ctr(counting) => {
+                let mut encrypted = chunk.to_vec();
+                counting.stream.apply(&mut encrypted);
+                counting.sums.update(chunk, &encrypted);
+                Ok(encrypted.into())
+            }
+            Cipher::Sealed(sealing) => sealing.add(chunk),
+        }
+    }
+
+    fn done(self) -> Done {
+        let meta = self.meta;
+        match self.cipher {
+            Cipher::Ctr(counting) => {
+                let length = counting.sums.length();
+                let [plain_md5, cipher_md5] = counting.sums.finish();
+                Done {
+                    plain_md5,
+                    cipher_md5,
+                    plain_length: length,
+                    length,
+                    meta,
+                }
+            }
+            Cipher::Sealed(sealing) => Done {
+                plain_md5: sealing.plain.finalize().into(),
+                cipher_md5: sealing.sealed.finalize().into(),
+                plain_length: sealing.sealed_length - sealing.number * TAG_BYTES as u64,
+                length: sealing.sealed_length,
+                meta,
+            },
+        }
+    }
+}
+
+impl Sealing {
+    fn add(&mut self, mut chunk: &[u8]) -> Result<Bytes, CryptoError> {
+        self.plain.update(chunk);
+        let mut out = Vec::with_capacity(chunk.len() + 2 * TAG_BYTES);
+        while !chunk.is_empty() {
+            if self.pending.len() == SEGMENT_BYTES {
+                self.seal(false, &mut out)?;
+            }
+            let taken = (SEGMENT_BYTES - self.pending.len()).min(chunk.len());
+            self.pending.extend_from_slice(&chunk[..taken]);
+            chunk = &chunk[taken..];
+        }
+        Ok(self.handed_on(out))
+    }
+
+    /// The last segment.
+    fn end(&mut self) -> Result<Bytes, CryptoError> {
+        let mut out = Vec::with_capacity(self.pending.len() + TAG_BYTES);
+        self.seal(true, &mut out)?;
+        Ok(self.handed_on(out))
+    }
+
+    fn seal(&mut self, is_last: bool, out: &mut Vec<u8>) -> Result<(), CryptoError> {
+        self.segments
+            .seal(self.number, is_last, &self.pending, out)?;
+        self.pending.clear();
+        self.number += 1;
+        Ok(())
+    }
+
+    fn handed_on(&mut self, out: Vec<u8>) -> Bytes {
+        self.sealed.update(&out);
+        self.sealed_length += out.len() as u64;
+        out.into()
     }
 }
 
 impl Upload {
-    /// `wrapping`: the object's key.
-    pub(super) fn new(random: Random, wrapping: Key) -> Self {
+    pub(super) fn new(random: Random, protection: Protection) -> Self {
         Upload(Arc::new(Mutex::new(State {
             random,
-            wrapping,
+            protection,
             work: None,
             has_begun: false,
             done: None,
@@ -84,29 +210,41 @@ impl Upload {
 
     /// The body, encrypted while it is read.
     pub(super) fn encrypted(&self, body: Body) -> Body {
-        let length = body.length();
+        let length = match (body.length(), &self.lock().protection) {
+            (Some(length), Protection::Sealed(..)) => Some(sealed::sealed_length(length)),
+            (length, _) => length,
+        };
         if length == Some(0) {
             return body;
         }
         let upload = self.clone();
-        let chunks = stream::unfold(body, move |mut body| {
+        let chunks = stream::unfold(Some(body), move |body| {
             let upload = upload.clone();
             async move {
-                let chunk = match body.next_chunk().await? {
-                    Ok(chunk) => upload.encrypt(chunk).await,
-                    Err(error) => Err(error),
-                };
-                Some((chunk, body))
+                let mut body = body?;
+                match body.next_chunk().await {
+                    Some(Ok(chunk)) => Some((upload.encrypt(chunk).await, Some(body))),
+                    Some(Err(error)) => Some((Err(error), None)),
+                    None => upload.end().map(|last| (last, None)),
+                }
             }
         });
         Body::from_stream(chunks, length)
     }
 
+    /// What is handed on when the content has ended, where it has not all been.
+    fn end(&self) -> Option<Result<Bytes, BodyError>> {
+        let mut state = self.lock();
+        match &mut state.work.as_mut()?.cipher {
+            Cipher::Ctr(_) => None,
+            Cipher::Sealed(sealing) => Some(sealing.end().map_err(|_| failed())),
+        }
+    }
+
     async fn encrypt(&self, chunk: Bytes) -> Result<Bytes, BodyError> {
-        let failed = || BodyError::Source("encryption failed".into());
         let mut work = self.take().ok_or_else(failed)?;
         if chunk.len() <= INLINE {
-            let encrypted = work.encrypt(&chunk);
+            let encrypted = work.encrypt(&chunk).map_err(|_| failed())?;
             self.lock().work = Some(work);
             return Ok(encrypted);
         }
@@ -118,7 +256,7 @@ impl Upload {
             return Err(failed());
         };
         self.lock().work = Some(work);
-        Ok(encrypted)
+        encrypted.map_err(|_| failed())
     }
 
     /// One key encrypts all of it: a second one is never begun.
@@ -127,21 +265,15 @@ impl Upload {
         if std::mem::replace(&mut state.has_begun, true) {
             return state.work.take();
         }
-        Some(Box::new(Work::new(&state.random, &state.wrapping)))
+        let work = Work::new(&state.random, &state.protection).ok()?;
+        Some(Box::new(work))
     }
 
     /// What was encrypted; none where there was no content.
     pub(super) fn done(&self) -> Option<Done> {
         let mut state = self.lock();
         if let Some(work) = state.work.take() {
-            let length = work.sums.length();
-            let [plain_md5, cipher_md5] = work.sums.finish();
-            state.done = Some(Done {
-                plain_md5,
-                cipher_md5,
-                length,
-                meta: work.meta,
-            });
+            state.done = Some(work.done());
         }
         state.done.clone()
     }
