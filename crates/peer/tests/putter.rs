@@ -9,8 +9,8 @@ use bytes::Bytes;
 use cairn_http::metrics::Metrics;
 use cairn_http::serve::{ServeOptions, bind, serve};
 use cairn_http::service::handler_fn;
-use cairn_http::{Handler, Request, respond};
-use cairn_peer::put::Putter;
+use cairn_http::{Handler, Interim, Request, respond};
+use cairn_peer::put::{OpenError, Putter};
 use cairn_peer::{Backends, Node};
 use cairn_ring::Device;
 use http::{HeaderMap, StatusCode};
@@ -135,4 +135,63 @@ async fn an_upload_given_up_is_seen_as_broken() {
             .unwrap();
         assert!(!whole, "half an upload must not look whole");
     }
+}
+
+#[tokio::test]
+async fn footers_follow_content_where_they_are_understood() {
+    let able = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let knows = able.clone();
+    let echo = handler_fn(move |mut request: Request| {
+        let knows = knows.clone();
+        async move {
+            if knows.load(std::sync::atomic::Ordering::Relaxed)
+                && let Some(interim) = request.extensions_mut().remove::<Interim>()
+            {
+                let mut able = HeaderMap::new();
+                respond::set(&mut able, "x-obj-metadata-footer", "yes");
+                interim.send(&able);
+            }
+            match request.into_body().collect(1 << 20).await {
+                Ok(body) => respond::typed(StatusCode::CREATED, "text/plain", body),
+                Err(_) => respond::standard(respond::status(499)),
+            }
+        }
+    });
+    let (targets, _stop) = both(echo).await;
+    let (backends, node) = &targets[1];
+    let open = || {
+        let mut headers = HeaderMap::new();
+        respond::set(&mut headers, "x-backend-obj-multipart-mime-boundary", "xyz");
+        respond::set(&mut headers, "x-backend-obj-metadata-footer", "yes");
+        let request = http::Request::put("/d0/1/a/c/o");
+        let extensions = http::Extensions::new();
+        Putter::open(
+            backends,
+            node.clone(),
+            request,
+            headers,
+            None,
+            extensions,
+            WAIT,
+        )
+    };
+    for content in ["", "content"] {
+        let mut putter = open().await.unwrap();
+        if !content.is_empty() {
+            putter.send(Bytes::from(content), WAIT).await;
+        }
+        putter.end_content("{\"Etag\":\"e\"}", WAIT).await;
+        putter.finish(WAIT).await;
+        let response = putter.answer(WAIT).await.unwrap();
+        let text = response.into_body().collect(1000).await.unwrap();
+        let expected = format!(
+            "--xyz\r\nX-Document: object body\r\n\r\n{content}\r\n--xyz\r\n\
+             X-Document: object metadata\r\nContent-MD5: 3c283b3bbdd7f3c37446b9b6fb927f67\r\n\r\n\
+             {{\"Etag\":\"e\"}}\r\n--xyz--"
+        );
+        assert_eq!(text, expected);
+    }
+    // A server that knows nothing of footers would store them.
+    able.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert!(matches!(open().await, Err(OpenError::NoFooters)));
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_formats::ini::Section;
 use cairn_http::{
-    Body, BodyError, Clock, Request, Response, Service, ServiceFuture, SwiftInfo, respond,
+    Body, BodyError, Clock, Footers, Request, Response, Service, ServiceFuture, SwiftInfo, Trailer,
+    respond,
 };
 use cairn_peer::{Backends, Rings};
 use cairn_proxy::{Proxy, ProxySettings};
@@ -505,6 +506,43 @@ async fn an_upload_that_ends_early_is_not_stored() {
         assert_eq!(response.status().as_u16(), 499);
     }
     assert_eq!(cluster.took("PUT"), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn what_a_filter_refuses_at_the_end_of_an_upload_is_not_stored() {
+    let refuses: fn(u64) -> Result<Trailer, Response> =
+        |_| Err(respond::standard(StatusCode::UNPROCESSABLE_ENTITY));
+    // Another filter has taken the place of its body.
+    let was_replaced: fn(u64) -> Result<Trailer, Response> = |length| trailer(length + 1);
+    let agrees: fn(u64) -> Result<Trailer, Response> = trailer;
+    for length in [100, 200_000] {
+        for (concludes, status) in [(refuses, 422), (was_replaced, 500), (agrees, 201)] {
+            let cluster = Cluster::new(b"");
+            let chunks = vec![7; length as usize];
+            let chunks: Vec<_> = chunks.chunks(7_000).map(Bytes::copy_from_slice).collect();
+            let chunks = futures_util::stream::iter(chunks.into_iter().map(Ok));
+            let mut request = Request::new(Body::from_stream(chunks, Some(length)));
+            *request.method_mut() = http::Method::PUT;
+            *request.uri_mut() = PATH.parse().unwrap();
+            request
+                .headers_mut()
+                .insert("content-length", length.into());
+            let footers = Footers::new(move || concludes(length));
+            request.extensions_mut().insert(footers);
+            let response = cluster.proxy.call(request).await;
+            assert_eq!(response.status().as_u16(), status, "{length}");
+            let stored = if status == 201 { 3 } else { 0 };
+            assert_eq!(cluster.took("PUT").len(), stored, "{length} {status}");
+        }
+    }
+}
+
+fn trailer(length: u64) -> Result<Trailer, Response> {
+    Ok(Trailer {
+        headers: http::HeaderMap::new(),
+        md5: [7; 16],
+        length,
+    })
 }
 
 #[tokio::test]
