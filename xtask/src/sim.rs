@@ -39,6 +39,9 @@ pub(crate) struct Options {
     /// New objects are put by several clients at once, and the power fails often
     #[arg(long)]
     pub(crate) crowded: bool,
+    /// Syncs of databases fail on all nodes, and the power fails often
+    #[arg(long)]
+    pub(crate) failing_syncs: bool,
     /// Go on after a seed that fails
     #[arg(long)]
     pub(crate) keep_going: bool,
@@ -57,6 +60,7 @@ impl Options {
             fragments: false,
             expiring: false,
             crowded: false,
+            failing_syncs: false,
             keep_going: false,
         }
     }
@@ -80,6 +84,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         (options.fragments, "--fragments"),
         (options.expiring, "--expiring"),
         (options.crowded, "--crowded"),
+        (options.failing_syncs, "--failing-syncs"),
     ] {
         if is_wanted {
             command.arg(name);

@@ -398,7 +398,9 @@ impl Cluster {
         config.runner = Some(Arc::new(move |job| runner.queue(job)));
         let syncer = life.clone();
         // What SQLite would sync itself is in `disk`'s hands.
-        config.commit_sync = Arc::new(move |folder, _, _| syncer.commit(folder));
+        config.commit_sync = Arc::new(move |synced, _, _| syncer.commit(synced));
+        let reader = life.clone();
+        config.read_from_disk = Arc::new(move |path| reader.read_from_disk(path));
         let (shared, node) = (self.shared.clone(), life.node);
         config.clock = Arc::new(move || shared.now(node));
         let shared = self.shared.clone();

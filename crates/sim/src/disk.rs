@@ -8,14 +8,15 @@
 //! the syncs, which is less than file systems promise.
 //!
 //! A database survives as its files were at its last synced commit, or as they are now, and so does
-//! its pending file, each for itself; SQLite's own recovery from torn writes is trusted. That folders of databases are made and removed
+//! its pending file, each for itself; SQLite's own recovery from torn writes is trusted. Of a file
+//! whose sync failed the pages are lost that were to be written (`lost.rs`). That folders of databases are made and removed
 //! durably is trusted too.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use cairn_types::Timestamp;
 use rustix::fs::{AtFlags, Timespec, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
+use crate::lost::Lost;
 use crate::shared::Dice;
 
 type Bytes = Arc<Vec<u8>>;
@@ -59,6 +61,9 @@ pub(crate) struct Durable {
     /// By a database's folder: its files at the last synced commit, and its pending file at the
     /// last sync of that.
     databases: BTreeMap<PathBuf, [Option<Synced>; 2]>,
+    /// SQLite's logs as they were when the device was mounted.
+    mounted_logs: BTreeMap<PathBuf, (u64, Bytes)>,
+    pub(crate) lost: Lost,
 }
 
 /// Files by their names, with their inodes.
@@ -178,11 +183,62 @@ impl Durable {
         }
     }
 
+    /// Notes that such a sync has failed. How many pages are lost.
+    pub(crate) fn lose(&mut self, synced: &File) -> io::Result<usize> {
+        let place = fs::read_link(path_of(synced.as_fd()))?;
+        let (folder, end) = match synced.metadata()?.is_dir() {
+            true => (&*place, ".db-wal"),
+            false => (place.parent().unwrap_or(&place), ".db.pending"),
+        };
+        let mut count = 0;
+        for (name, is) in names_in(folder)?.iter().filter(|(n, _)| n.ends_with(end)) {
+            let path = folder.join(name);
+            let noted = self.databases.get(folder).into_iter().flatten().flatten();
+            let mut noted = noted.filter_map(|part| part.get(name));
+            let synced = noted.next().filter(|(inode, _)| *inode == is.inode);
+            let mounted = self.mounted_logs.get(&path);
+            let mounted = mounted.filter(|(inode, _)| *inode == is.inode);
+            let on_disk = synced.map(|(_, content)| &content.bytes);
+            let on_disk = on_disk.or(mounted.map(|(_, bytes)| bytes));
+            let on_disk = on_disk.map_or(&[][..], |bytes| bytes);
+            count += self.lost.lose(&path, is.inode, &fs::read(&path)?, on_disk);
+        }
+        Ok(count)
+    }
+
+    /// The page cache lets go of a file.
+    pub(crate) fn read_from_disk(&mut self, path: &Path) -> io::Result<bool> {
+        let (inode, read) = (fs::metadata(path)?.ino(), fs::read(path)?);
+        let on_disk = self.lost.on_disk(path, inode, &read);
+        self.lost.forget(path);
+        match &on_disk {
+            Some(content) => OpenOptions::new()
+                .write(true)
+                .open(path)?
+                .write_all_at(content, 0)?,
+            None => {}
+        }
+        Ok(on_disk.is_some())
+    }
+
+    /// A file's content as the disk has it, but for what was never synced.
+    fn content_on_disk(&self, path: &Path, inode: u64) -> io::Result<Content> {
+        let mut content = content_at(path)?;
+        if let Some(bytes) = self.lost.on_disk(path, inode, &content.bytes) {
+            content.bytes = Arc::new(bytes);
+        }
+        Ok(content)
+    }
+
     fn note_part(&mut self, folder: &Path, part: usize) -> io::Result<()> {
         let mut kept = Synced::new();
         for (name, is) in names_in(folder)? {
             if is_of(part, &name) {
-                kept.insert(name.clone(), (is.inode, content_at(&folder.join(&name))?));
+                let path = folder.join(&name);
+                let read = fs::read(&path)?;
+                self.lost.forget_rewritten(&path, is.inode, &read);
+                let content = self.content_on_disk(&path, is.inode)?;
+                kept.insert(name.clone(), (is.inode, content));
             }
         }
         let noted = self.databases.entry(folder.to_owned()).or_default();
@@ -191,8 +247,13 @@ impl Durable {
     }
 
     /// Takes all that is there as durable: the state a machine starts from.
-    pub(crate) fn mount(root: &Path) -> io::Result<Self> {
-        let mut durable = Durable::default();
+    /// `lost`: what the page cache alone has, of a machine whose process was killed.
+    pub(crate) fn mount(root: &Path, lost: Lost) -> io::Result<Self> {
+        let inode_of = |path: &Path| fs::metadata(path).ok().map(|meta| meta.ino());
+        let mut durable = Durable {
+            lost: lost.found_again(inode_of),
+            ..Durable::default()
+        };
         durable.take_all(root, true)?;
         Ok(durable)
     }
@@ -219,6 +280,11 @@ impl Durable {
         let names = names_in(folder)?;
         if names.keys().any(|name| is_of(1, name)) {
             self.note_part(folder, 1)?;
+        }
+        for (name, is) in names.iter().filter(|(n, _)| n.ends_with(".db-wal")) {
+            let path = folder.join(name);
+            let bytes = self.content_on_disk(&path, is.inode)?.bytes;
+            self.mounted_logs.insert(path, (is.inode, bytes));
         }
         let mut folders = names.iter().filter(|(_, is)| is.is_folder);
         folders.try_for_each(|(name, _)| self.take_pending(&folder.join(name)))
@@ -316,7 +382,7 @@ impl Durable {
             let entry = if is.is_folder {
                 Entry::Folder(self.databases(&path, dice)?)
             } else {
-                Entry::File(content_at(&path)?)
+                Entry::File(self.content_on_disk(&path, is.inode)?)
             };
             kept.insert(name, entry);
         }

@@ -116,6 +116,9 @@ impl Misfortune {
         if shared.manner.is_crowded && dice.below(3) == 0 {
             return self.each_dies(&[0, 1, 2, 3], true);
         }
+        if shared.manner.has_failing_syncs && dice.coin() {
+            return self.failing_syncs();
+        }
         let node = dice.index(NODES);
         match dice.below(100) {
             0..12 => self.weather(),
@@ -159,6 +162,29 @@ impl Misfortune {
                 }
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    /// What is lost on one node only, the others have: so it happens to all of them.
+    fn failing_syncs(&self) -> Result<()> {
+        let shared = &self.cluster.shared;
+        let dice = &shared.fault_dice;
+        match dice.below(10) {
+            0..4 => {
+                let count = 1 + dice.below(3);
+                shared.log(|| format!("syncs of databases will fail, {count} on each node"));
+                let mut disks = lock(&shared.disks);
+                disks.iter_mut().for_each(|disk| disk.fail_commits = count);
+            }
+            4..8 => {
+                let nodes = (0..NODES).filter_map(|node| self.cluster.node(node));
+                for running in nodes {
+                    tokio::spawn(async move { running.pass(Pass::ObjectUpdater).await });
+                }
+            }
+            8 => return self.each_dies(&[dice.index(NODES)], false),
+            _ => return self.each_dies(&[0, 1, 2, 3], true),
         }
         Ok(())
     }

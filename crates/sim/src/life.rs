@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::panic::AssertUnwindSafe;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -47,10 +47,11 @@ impl Life {
         node: usize,
         device: PathBuf,
     ) -> io::Result<Arc<Self>> {
+        let lost = std::mem::take(&mut lock(&shared.lost)[node]);
         Ok(Arc::new(Life {
             node,
             alive: Arc::new(AtomicBool::new(true)),
-            durable: Mutex::new(Durable::mount(&device)?),
+            durable: Mutex::new(Durable::mount(&device, lost)?),
             device,
             shared,
             waiting: Mutex::default(),
@@ -78,6 +79,7 @@ impl Life {
     pub(crate) fn killed(&self) -> io::Result<()> {
         if self.alive.swap(false, Ordering::Relaxed) {
             let image = crate::disk::after_kill(&self.device)?;
+            lock(&self.shared.lost)[self.node] = lock(&self.durable).lost.clone();
             self.shared
                 .log(|| format!("n{} killed, {} entries left", self.node, image.count()));
             *lock(&self.left) = Some(image);
@@ -145,9 +147,40 @@ impl Life {
     }
 
     /// A commit of a database is to be durable.
-    pub(crate) fn commit(&self, folder: &File) -> io::Result<()> {
-        self.begin_sync()?;
-        lock(&self.durable).commit(folder)
+    pub(crate) fn commit(&self, synced: &File) -> io::Result<()> {
+        let begun = self.begin_sync();
+        let fails = begun.is_ok() && {
+            let left = &mut lock(&self.shared.disks)[self.node].fail_commits;
+            let fails = *left > 0;
+            *left -= u64::from(fails);
+            fails
+        };
+        let mut durable = lock(&self.durable);
+        match begun {
+            Ok(()) if !fails => durable.commit(synced),
+            failed => {
+                if self.is_alive() {
+                    let count = durable.lose(synced)?;
+                    let node = self.node;
+                    self.shared
+                        .log(|| format!("n{node} sync of a database fails, {count} pages lost"));
+                }
+                failed.and(Err(dead()))
+            }
+        }
+    }
+
+    /// The page cache lets go of a file.
+    pub(crate) fn read_from_disk(&self, path: &Path) -> io::Result<()> {
+        if !self.is_alive() {
+            return Err(dead());
+        }
+        if lock(&self.durable).read_from_disk(path)? {
+            let node = self.node;
+            self.shared
+                .log(|| format!("n{node} reads a log from its disk"));
+        }
+        Ok(())
     }
 }
 

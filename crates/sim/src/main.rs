@@ -12,6 +12,7 @@ mod faults;
 mod fragments;
 mod life;
 mod load;
+mod lost;
 mod model;
 mod network;
 mod policies;
@@ -60,6 +61,9 @@ struct Options {
     /// New objects are put by several clients at once, and the power fails often
     #[arg(long)]
     crowded: bool,
+    /// Syncs of databases fail on all nodes, and the power fails often
+    #[arg(long)]
+    failing_syncs: bool,
     /// Go on after a seed that fails
     #[arg(long)]
     keep_going: bool,
@@ -71,6 +75,7 @@ impl Options {
             is_verbose,
             is_expiring: self.expiring,
             is_crowded: self.crowded,
+            has_failing_syncs: self.failing_syncs,
         }
     }
 }

@@ -33,6 +33,9 @@ pub(crate) struct Manner {
     /// Several clients at once put an object that nobody has heard of, disks take their time, and
     /// the power fails often.
     pub(crate) is_crowded: bool,
+    /// Syncs of databases fail on all nodes at about the same time, updaters go round, and the power
+    /// fails.
+    pub(crate) has_failing_syncs: bool,
 }
 
 /// How a seed ended.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use cairn_types::Timestamp;
 use tokio::time::Instant;
 
+use crate::lost::Lost;
 use crate::run::Manner;
 
 /// Storage nodes, each with one device.
@@ -84,6 +85,8 @@ pub(crate) struct DiskFaults {
     pub(crate) slow: bool,
     /// The next fsync fails.
     pub(crate) fail_sync: bool,
+    /// So many syncs of databases fail.
+    pub(crate) fail_commits: u64,
     /// Power fails at the so-manieth fsync from now.
     pub(crate) power_fails_at: Option<u64>,
 }
@@ -101,6 +104,8 @@ pub(crate) struct Shared {
     skew: [i64; MACHINES],
     pub(crate) network: Mutex<NetworkFaults>,
     pub(crate) disks: Mutex<[DiskFaults; NODES]>,
+    /// What the page cache alone has of a killed node's files.
+    pub(crate) lost: Mutex<[Lost; NODES]>,
     /// Nothing passes from the one to the other.
     pub(crate) cut: Mutex<[[bool; MACHINES]; MACHINES]>,
     /// When a disk was replaced, by the cluster's time.
@@ -126,6 +131,7 @@ impl Shared {
             skew,
             network: Mutex::default(),
             disks: Mutex::default(),
+            lost: Mutex::default(),
             cut: Mutex::default(),
             replaced: Mutex::default(),
             log: Mutex::new(Log {

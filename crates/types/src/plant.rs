@@ -41,10 +41,12 @@ pub enum Plant {
     UnsyncedPending,
     /// The pending file is cleared before the rows that were in it are on disk.
     PendingTooSoon,
+    /// After a failed sync a database goes on as if nothing had been lost.
+    FailedSyncBelieved,
 }
 
 impl Plant {
-    pub const ALL: [Plant; 17] = [
+    pub const ALL: [Plant; 18] = [
         Plant::UnsyncedContent,
         Plant::UnsyncedName,
         Plant::UnsyncedCommit,
@@ -62,6 +64,7 @@ impl Plant {
         Plant::ExpiredUnasked,
         Plant::UnsyncedPending,
         Plant::PendingTooSoon,
+        Plant::FailedSyncBelieved,
     ];
 
     /// What it is called on a command line.
@@ -84,6 +87,7 @@ impl Plant {
             Plant::ExpiredUnasked => "expired-unasked",
             Plant::UnsyncedPending => "unsynced-pending",
             Plant::PendingTooSoon => "pending-too-soon",
+            Plant::FailedSyncBelieved => "failed-sync-believed",
         }
     }
 
