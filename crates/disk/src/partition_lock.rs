@@ -55,7 +55,7 @@ fn is_unlinked(file: &OwnedFd) -> bool {
 
 fn open_lock(disk: &Disk, partition_dir: &str, path: &str) -> Result<OwnedFd, DiskError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
-    let open = || rustix::fs::openat(disk.fd(), path, flags, Mode::from_raw_mode(0o644));
+    let open = || rustix::fs::openat(disk.fd(), path, flags, Mode::from_raw_mode(0o600));
     match open() {
         Err(Errno::NOENT) => {
             make_dirs(disk, partition_dir)?;

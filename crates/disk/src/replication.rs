@@ -547,7 +547,7 @@ impl ReplicationLock {
 
 fn try_lock(disk: &Disk, path: &str) -> Result<Option<ReplicationLock>, DiskError> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(disk.fd(), path, flags, Mode::from_raw_mode(0o644))
+    let file = rustix::fs::openat(disk.fd(), path, flags, Mode::from_raw_mode(0o600))
         .map_err(|errno| DiskError::from_errno("open", path, errno))?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(ReplicationLock { _file: file })),

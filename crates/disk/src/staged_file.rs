@@ -631,7 +631,7 @@ pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY
 
 /// False: somebody else was faster.
 fn make_missing(disk: &Disk, dir: &str) -> Result<bool, DiskError> {
-    let mode = Mode::from_raw_mode(0o755);
+    let mode = Mode::from_raw_mode(0o700);
     match rustix::fs::mkdirat(disk.fd(), dir, mode) {
         Ok(()) => Ok(true),
         Err(Errno::EXIST) => Ok(false),
@@ -825,6 +825,8 @@ pub(crate) fn move_aside(disk: &Disk, from: &str, to: &str) -> Result<String, Di
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
     use crate::device_pool::{Devices, DevicesConfig};
     use crate::machine::{Job, Machine};
@@ -860,7 +862,12 @@ mod tests {
                 assert_eq!(std::fs::read_to_string(path).unwrap(), content);
             }
             let dir = root.path().join("d/objects/1/abc/x");
-            assert_eq!(std::fs::read_dir(dir).unwrap().count(), 1);
+            assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
+            let ours = ["d/objects", "d/objects/1/abc/x", "d/objects/1/abc/x/f.data"];
+            for (path, mode) in ours.iter().zip([0o700, 0o700, 0o600]) {
+                let meta = std::fs::metadata(root.path().join(path)).unwrap();
+                assert_eq!(meta.mode() & 0o777, mode, "{path}");
+            }
             assert_eq!(
                 std::fs::read_dir(root.path().join("d/tmp"))
                     .unwrap()

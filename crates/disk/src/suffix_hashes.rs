@@ -194,7 +194,7 @@ fn append_invalid(
     let path = format!("{partition_dir}/{INVALID}");
     let error = |errno| DiskError::from_errno("append", &*path, errno);
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
-    let mode = Mode::from_raw_mode(0o644);
+    let mode = Mode::from_raw_mode(0o600);
     let file = match rustix::fs::openat(disk.fd(), &*path, flags, mode) {
         Ok(file) => file,
         // The partition was handed off and removed: there is nothing left to hash.

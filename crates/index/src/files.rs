@@ -103,6 +103,14 @@ pub(crate) fn make_folders(root: &Path, dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Makes a folder and its missing parents; not durable.
+pub(crate) fn make_private_folders(dir: &Path) -> io::Result<()> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(PRIVATE_FOLDER)
+        .create(dir)
+}
+
 pub(crate) fn sync_folder(dir: &Path) -> Result<()> {
     File::open(dir)
         .and_then(|dir| dir.sync_all())
@@ -171,11 +179,7 @@ pub(crate) fn quarantine(key: &DbKey, devices: &Path, random: u128) -> Result<Pa
     let dir = key.dir(devices);
     let device = devices.join(&*key.device);
     let parent = device.join("quarantined").join(key.kind.datadir());
-    let made = DirBuilder::new()
-        .recursive(true)
-        .mode(PRIVATE_FOLDER)
-        .create(&parent);
-    made.map_err(|error| IndexError::io(&parent, error))?;
+    make_private_folders(&parent).map_err(|error| IndexError::io(&parent, error))?;
     let hash = key.hash.hex();
     let to = parent.join(&hash);
     match fs::rename(&dir, &to) {

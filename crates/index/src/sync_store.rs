@@ -9,7 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use crate::{ContainerBroker, Metadata};
+use crate::{ContainerBroker, Metadata, files};
 
 /// The folder on each device.
 pub const SYNC_STORE: &str = "sync_containers";
@@ -43,7 +43,7 @@ impl ContainerBroker<'_> {
         match (wanted, is_there) {
             (true, false) => {
                 if let Some(folder) = link.parent() {
-                    fs::create_dir_all(folder)?;
+                    files::make_private_folders(folder)?;
                 }
                 match symlink(file, &link) {
                     Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),

@@ -355,6 +355,58 @@ fn old_tombstones_are_reclaimed() {
     assert_eq!(names, ["b", "c"]);
 }
 
+#[test]
+fn others_read_nothing_of_a_database() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+    for exclusive in [true, false] {
+        let index = index_with(|config| {
+            config.exclusive = exclusive;
+            config.clock = Arc::new(|| Timestamp::from_secs(1000));
+        });
+        let db = index.container("c");
+        for name in ["a", "b", "c"] {
+            block_on(db.merge_items(new_container("c"), vec![object(name, 1, 1)])).unwrap();
+        }
+        let sda = index.dir.path().join("sda");
+        let mut folders = vec![sda.join("containers")];
+        let mut seen = Vec::new();
+        while let Some(folder) = folders.pop() {
+            assert_eq!(
+                folder.metadata().unwrap().mode() & 0o777,
+                0o700,
+                "{folder:?}"
+            );
+            for entry in std::fs::read_dir(folder).unwrap() {
+                let path = entry.unwrap().path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false => {
+                        let mode = path.metadata().unwrap().mode() & 0o777;
+                        assert_eq!(mode, 0o600, "{path:?}");
+                        seen.push(path);
+                    }
+                }
+            }
+        }
+        let has = |end: &str| {
+            seen.iter()
+                .any(|path| path.to_string_lossy().ends_with(end))
+        };
+        assert!(
+            has(".db") && has(".pending") && has(".db-wal") == exclusive,
+            "{seen:?}"
+        );
+
+        // One of an older release.
+        index.close(db.key());
+        let file = db.key().file(index.dir.path());
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o644)).unwrap();
+        block_on(db.read(|broker| broker.info())).unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
+    }
+}
+
 /// SQLite takes the log that lies beside a database for its own.
 #[test]
 fn a_database_that_is_replaced_leaves_no_log_to_its_successor() {

@@ -94,11 +94,14 @@ pub fn write_configuration(options: &UpOptions) -> Result<Store> {
         None => Layout::default_data()?,
     };
     let layout = Layout::new(&data)?;
-    fs::create_dir_all(&layout.data)
+    layout::make_private_folder(&layout.data)
         .with_context(|| format!("--data {}: cannot make this folder", data.display()))?;
     let lock = FolderLock::data(&layout.data)?;
     let mut store = match layout.shape()? {
-        Some(shape) => reuse(layout, shape, lock, options)?,
+        Some(shape) => {
+            layout.make_private();
+            reuse(layout, shape, lock, options)?
+        }
         None => create(layout, lock, options)?,
     };
     store.tls = tls::settle(&store, options)?;
@@ -207,11 +210,13 @@ fn create(layout: Layout, lock: FolderLock, options: &UpOptions) -> Result<Store
     };
     refuse_default_key_from_afar(bind, options.console, &users)?;
     for folder in [&layout.etc, &layout.devices, &layout.cache] {
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        layout::make_private_folder(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
     }
     for name in Layout::device_names(shape.devices) {
         let folder = layout.devices.join(name);
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        layout::make_private_folder(&folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
     }
     let random = || format!("{:032x}", rand::random::<u128>());
     let fernet_key = URL_SAFE.encode(rand::random::<[u8; 32]>());

@@ -211,12 +211,9 @@ impl Durable {
         let (inode, read) = (fs::metadata(path)?.ino(), fs::read(path)?);
         let on_disk = self.lost.on_disk(path, inode, &read);
         self.lost.forget(path);
-        match &on_disk {
-            Some(content) => OpenOptions::new()
-                .write(true)
-                .open(path)?
-                .write_all_at(content, 0)?,
-            None => {}
+        if let Some(content) = &on_disk {
+            let file = OpenOptions::new().write(true).open(path)?;
+            file.write_all_at(content, 0)?;
         }
         Ok(on_disk.is_some())
     }

@@ -16,10 +16,14 @@
 
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use cairn_formats::ini::Conf;
+
+/// Folders are their owner's: keys are in the confs, and in databases.
+const PRIVATE: u32 = 0o700;
 
 /// The paths of a data folder.
 #[derive(Clone, Debug)]
@@ -39,6 +43,20 @@ pub struct Shape {
 }
 
 impl Layout {
+    /// Shuts others out of the folders that an earlier release left open to them.
+    pub fn make_private(&self) {
+        for folder in [&self.etc, &self.devices, &self.cache] {
+            let is_open = fs::metadata(folder).is_ok_and(|meta| meta.mode() & 0o077 != 0);
+            let private = || fs::set_permissions(folder, fs::Permissions::from_mode(PRIVATE));
+            if is_open && let Err(error) = private() {
+                tracing::warn!(
+                    folder = %folder.display(), %error,
+                    "other users of this computer may look into this folder"
+                );
+            }
+        }
+    }
+
     /// Absolute, so that the conf files mean the same wherever they are read.
     pub fn new(data: &Path) -> Result<Layout> {
         let data = std::path::absolute(data)
@@ -135,10 +153,17 @@ impl Layout {
     }
 }
 
+/// Makes a folder and its missing parents for their owner alone.
+pub(crate) fn make_private_folder(path: &Path) -> std::io::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(PRIVATE)
+        .create(path)
+}
+
 /// Writes a neighbour, syncs it, renames it into place and syncs the folder: after a power cut
 /// there is the old text or the new one. Readable by its owner alone, for it may hold keys.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
     let mut staged_name = path.file_name().unwrap_or_default().to_os_string();
     staged_name.push(".new");
     let staged = path.with_file_name(staged_name);

@@ -35,6 +35,31 @@ fn the_first_start_writes_swifts_files() {
 }
 
 #[test]
+fn others_see_nothing_of_it() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let store = write_configuration(&options(&data)).unwrap();
+    assert_eq!(mode(&data), 0o700);
+    let ours = [&store.layout.etc, &store.layout.devices].map(Clone::clone);
+    for path in &ours {
+        assert_eq!(mode(path), 0o700, "{path:?}");
+    }
+    assert_eq!(mode(&store.layout.conf("proxy-server")), 0o600);
+    drop(store);
+    // As an earlier release left them.
+    for path in &ours {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    write_configuration(&options(&data)).unwrap();
+    for path in &ours {
+        assert_eq!(mode(path), 0o700, "{path:?}");
+    }
+}
+
+#[test]
 fn a_later_start_keeps_what_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let first = write_configuration(&options(folder.path())).unwrap();
