@@ -58,7 +58,7 @@ pub struct IndexConfig {
     /// Swift's servers leave pending (`PENDING_CAP`). That of an exclusive database has twice the
     /// room.
     pub pending_bytes: usize,
-    /// Databases kept open; each holds up to seven file descriptors.
+    /// Databases kept open; each holds up to nine file descriptors.
     pub open_max: usize,
     /// A database nobody used for this long is closed, its log merged into the one file that
     /// other programs read and copy.

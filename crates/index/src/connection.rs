@@ -90,7 +90,7 @@ pub(crate) fn empty_log(conn: &Connection, config: &IndexConfig) -> Result<bool>
 
 /// A log that was not merged was left by a process that was killed, or is distrusted: what of it the
 /// page cache has may not be what is on the disk.
-pub(crate) fn read_log_from_disk(path: &Path, config: &IndexConfig) -> Result<()> {
+fn read_log_from_disk(path: &Path, config: &IndexConfig) -> Result<()> {
     let log = wal_path(path);
     let is_left = fs::metadata(&log).is_ok_and(|meta| meta.len() > 0);
     match is_left && !config.unsafe_no_sync && !Plant::FailedSyncBelieved.is_on() {

@@ -170,8 +170,9 @@ impl ContainerBroker<'_> {
     pub fn with_source<T>(&self, f: impl FnOnce(&ContainerBroker<'_>) -> Result<T>) -> Result<T> {
         match self.retiring()? {
             Some(file) => {
-                connection::read_log_from_disk(&file, self.0.config)?;
                 let conn = connection::open_reader(&file, self.0.config)?;
+                // Only who writes it knows whether its log is sound.
+                connection::set_log_stays(&conn, true)?;
                 f(&self.on(&conn, false)?).map_err(|error| error.at(&file))
             }
             None => f(self),
