@@ -58,6 +58,8 @@ impl Storage {
             let mut config = IndexConfig::new(&place.devices);
             config.exclusive = place.exclusive_databases;
             config.unsafe_no_sync = self.unsafe_no_fsync;
+            // A device without room set aside has none to give up.
+            config.make_room = Arc::new(|device| drop(cairn_disk::room::spend(device)));
             // Rows and objects on one file system share their syncs.
             if self.unsafe_no_fsync {
                 config.commit_sync = Arc::new(|_, _, _| Ok(()));
