@@ -13,6 +13,7 @@ pub(crate) mod load;
 pub(crate) mod null;
 mod repair;
 mod table;
+mod tls;
 mod usage;
 
 use std::io::Write;
@@ -49,6 +50,8 @@ pub(crate) enum Name {
     Middleware,
     /// Cairn with objects encrypted, beside itself without
     Encryption,
+    /// GET by TLS, beside the same without
+    Tls,
     /// A device is wiped: how long until its objects are back, and clients meanwhile
     Repair,
 }
@@ -74,7 +77,7 @@ pub(crate) struct Options {
     /// Length of each measurement, after a second of warm-up
     #[arg(long)]
     seconds: Option<u64>,
-    /// Of `encryption`: as often is each cell measured, in turns
+    /// Of `encryption` and `tls`: as often is each cell measured, in turns
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Measure one of the two alone
@@ -168,6 +171,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     if options.name == Name::Encryption {
         return encryption::run(options);
+    }
+    if options.name == Name::Tls {
+        return tls::run(options);
     }
     if options.name == Name::Repair {
         return repair::run(options);
@@ -325,6 +331,7 @@ impl Subject {
             first,
             count: affordable(&self.disk, size, connections)?,
             headers: String::new(),
+            ca: None,
         };
         let put = self.cell(binary, &job)?;
         self.next = first + put.outcome.started;
@@ -421,6 +428,7 @@ fn ceilings(binary: &Path, dir: &Path, sizes: &[u64]) -> Result<Vec<(u64, Outcom
             first: 0,
             count: 1000,
             headers: String::new(),
+            ca: None,
         };
         all.push((size, load_process(binary, &job)?));
     }

@@ -8,7 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::process::{Process, free_range, wait_for};
+use crate::process::{Process, free_ports, free_range, wait_for};
 use crate::swift::KEYMASTER_OPTIONS;
 use crate::wire::Connection;
 use crate::workspace::run_quiet;
@@ -186,6 +186,30 @@ impl Cairn {
             self.set_or_add("proxy", "filter:encryption", option, value)?;
         }
         self.set_or_add("proxy", "filter:encryption", "use", "egg:swift#encryption")
+    }
+
+    /// A second proxy beside the first one, which speaks TLS; its port, and the certificate that its
+    /// clients are to trust.
+    pub(crate) fn add_tls_proxy(&mut self) -> Result<(u16, PathBuf)> {
+        let write = |tls: &str| {
+            let mut command = Command::new(&self.binary);
+            command.args(["up", "--write-only", tls, "--data"]);
+            run_quiet(command.arg(&self.dir))
+        };
+        let conf = self.conf("proxy").context("there is no proxy's conf")?;
+        write("--tls")?;
+        let text = std::fs::read_to_string(&conf)?;
+        write("--tls=off")?;
+        let cert = text
+            .lines()
+            .find_map(|line| line.strip_prefix("cert_file = "));
+        let cert = cert.with_context(|| format!("no cert_file in {}", conf.display()))?;
+        let port = free_ports(1)?[0];
+        let second = conf.with_file_name("proxy-server-tls.conf");
+        let with = with_option(&text, "DEFAULT", "bind_port", &port.to_string());
+        std::fs::write(&second, with)?;
+        self.confs.push(second);
+        Ok((port, PathBuf::from(cert)))
     }
 
     /// A second storage policy on the same ring. `coded`: the first is erasure-coded, with as many

@@ -245,6 +245,7 @@ impl Ground {
                       X-Content-Type: application/octet-stream\r\n\
                       X-Etag: d41d8cd98f00b204e9800998ecf8427e\r\n"
                 .into(),
+            ca: None,
         };
         let outcome = load_process(&self.load, &job)?;
         ensure!(outcome.errors == 0, "updates: {:?}", outcome.error);
@@ -350,6 +351,7 @@ impl Ground {
             first: 3_000_000_000,
             count: u64::MAX / 4,
             headers: String::new(),
+            ca: None,
         };
         load_process(&self.load, &job)
     }

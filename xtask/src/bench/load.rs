@@ -4,16 +4,25 @@
 //! buffer and drained into one.
 
 use std::cell::RefCell;
-use std::io::{ErrorKind, IoSlice, Read};
+use std::future::poll_fn;
+use std::io::{IoSlice, Read};
 use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use hdrhistogram::Histogram;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use serde::{Deserialize, Serialize};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 use crate::random::Random;
 
@@ -52,6 +61,9 @@ pub(crate) struct Job {
     /// Lines that each request has besides, with their ends.
     #[serde(default)]
     pub(crate) headers: String,
+    /// By TLS, trusting this certificate.
+    #[serde(default)]
+    pub(crate) ca: Option<PathBuf>,
 }
 
 /// Counts of requests that started within the measurement, unless said otherwise.
@@ -83,8 +95,16 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
 /// An object's number has as many digits.
 const DIGITS: usize = 10;
 
+/// A connection, plain or TLS.
+trait Wire: AsyncRead + AsyncWrite + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Wire for T {}
+
+type Stream = Box<dyn Wire>;
+
 struct Shared {
     job: Job,
+    tls: Option<TlsConnector>,
     measured_from: Instant,
     end: Instant,
     body: Vec<u8>,
@@ -120,6 +140,7 @@ async fn run(job: Job) -> Result<Outcome> {
         _ => Vec::new(),
     };
     let connections = job.connections;
+    let tls = job.ca.as_deref().map(connector).transpose()?;
     let start = Instant::now();
     let measured_from = start + Duration::from_secs(job.warm_up_seconds);
     let shared = Rc::new(Shared {
@@ -136,6 +157,7 @@ async fn run(job: Job) -> Result<Outcome> {
             random: Random::new(job.first ^ job.size),
         }),
         job,
+        tls,
     });
     let tasks: Vec<_> = (0..connections)
         .map(|_| tokio::task::spawn_local(connection(shared.clone())))
@@ -156,6 +178,29 @@ async fn run(job: Job) -> Result<Outcome> {
         max_ms: ms(state.latency_us.max()),
         generator_cpu_us: super::usage::cpu_seconds(&[std::process::id()]) * 1e6
             / state.started.max(1) as f64,
+    })
+}
+
+fn connector(ca: &Path) -> Result<TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca)?)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+async fn connect(shared: &Shared) -> Result<Stream> {
+    let socket = TcpStream::connect((Ipv4Addr::LOCALHOST, shared.job.port)).await?;
+    socket.set_nodelay(true)?;
+    Ok(match &shared.tls {
+        None => Box::new(socket),
+        Some(tls) => {
+            let name = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
+            Box::new(tls.connect(name, socket).await?)
+        }
     })
 }
 
@@ -258,14 +303,12 @@ impl Head {
 
 async fn exchange(
     shared: &Shared,
-    slot: &mut Option<TcpStream>,
+    slot: &mut Option<Stream>,
     head: &[u8],
     buffer: &mut [u8],
 ) -> Result<()> {
     if slot.is_none() {
-        let new = TcpStream::connect((Ipv4Addr::LOCALHOST, shared.job.port)).await?;
-        new.set_nodelay(true)?;
-        *slot = Some(new);
+        *slot = Some(connect(shared).await?);
     }
     let stream = slot.as_mut().context("connected above")?;
     send(stream, head, &shared.body).await?;
@@ -279,14 +322,16 @@ async fn exchange(
         .checked_sub(answer.read_of_body)
         .context("more than the body came")?;
     while left > 0 {
-        stream.readable().await?;
-        let mut sink = shared.sink.borrow_mut();
-        let most = sink.len().min(left);
-        match stream.try_read(&mut sink[..most]) {
-            Ok(0) => bail!("the body ended early"),
-            Ok(count) => left -= count,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error.into()),
+        let count = poll_fn(|cx| {
+            let mut sink = shared.sink.borrow_mut();
+            let most = sink.len().min(left);
+            let mut buffer = ReadBuf::new(&mut sink[..most]);
+            ready!(Pin::new(&mut *stream).poll_read(cx, &mut buffer))?;
+            Poll::Ready(std::io::Result::Ok(buffer.filled().len()))
+        });
+        match count.await? {
+            0 => bail!("the body ended early"),
+            count => left -= count,
         }
     }
     if answer.close {
@@ -300,7 +345,7 @@ async fn exchange(
     }
 }
 
-async fn send(stream: &mut TcpStream, mut head: &[u8], mut body: &[u8]) -> Result<()> {
+async fn send(stream: &mut Stream, mut head: &[u8], mut body: &[u8]) -> Result<()> {
     while !head.is_empty() {
         let count = stream
             .write_vectored(&[IoSlice::new(head), IoSlice::new(body)])
@@ -311,6 +356,7 @@ async fn send(stream: &mut TcpStream, mut head: &[u8], mut body: &[u8]) -> Resul
         body = &body[count - of_head..];
     }
     stream.write_all(body).await?;
+    stream.flush().await?;
     Ok(())
 }
 
@@ -322,7 +368,7 @@ struct Answer {
     read_of_body: usize,
 }
 
-async fn read_head(stream: &mut TcpStream, buffer: &mut [u8]) -> Result<Answer> {
+async fn read_head(stream: &mut Stream, buffer: &mut [u8]) -> Result<Answer> {
     let mut filled = 0;
     loop {
         let count = stream.read(&mut buffer[filled..]).await?;
@@ -404,6 +450,7 @@ mod tests {
             first: 0,
             count: 1,
             headers: String::new(),
+            ca: None,
         };
         let mut head = Head::new(&job);
         head.set(1234, 4);

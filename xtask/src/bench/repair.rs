@@ -220,6 +220,7 @@ impl Ground {
             first: 0,
             count: self.objects,
             headers: String::new(),
+            ca: None,
         };
         let outcome = load_process(load, &job)?;
         ensure!(outcome.errors == 0, "{:?}", outcome.error);
