@@ -113,7 +113,7 @@ pub async fn run(
     tasks.spawn(queue.clone().work(stop.clone()));
     let console = Arc::new(Console {
         guard: guard::Guard::new(options.hosts),
-        sessions: session::Sessions::new(options.bind.port()),
+        sessions: session::Sessions::new(options.bind.port(), options.tls.is_some()),
         password: options.password,
         history,
         queue,

@@ -44,14 +44,17 @@ struct Failures {
 
 pub(crate) struct Sessions {
     cookie: String,
+    /// The console is served over TLS: browsers send the cookie over nothing else.
+    is_tls: bool,
     open: Mutex<HashMap<Key, Session>>,
     failures: Mutex<HashMap<IpAddr, Failures>>,
 }
 
 impl Sessions {
-    pub(crate) fn new(port: u16) -> Sessions {
+    pub(crate) fn new(port: u16, is_tls: bool) -> Sessions {
         Sessions {
             cookie: format!("cairn_console_{port}"),
+            is_tls,
             open: Mutex::default(),
             failures: Mutex::default(),
         }
@@ -84,7 +87,9 @@ impl Sessions {
     }
 
     fn set_cookie(&self, response: &mut Response, value: &str) {
-        let text = format!("{}={value}; Path=/; HttpOnly; SameSite=Strict", self.cookie);
+        let secure = if self.is_tls { "; Secure" } else { "" };
+        let name = &self.cookie;
+        let text = format!("{name}={value}; Path=/; HttpOnly; SameSite=Strict{secure}");
         if let Ok(value) = HeaderValue::try_from(text) {
             response.headers_mut().insert(SET_COOKIE, value);
         }
@@ -176,12 +181,13 @@ mod tests {
 
     #[test]
     fn opened_used_and_closed() {
-        let sessions = Sessions::new(8081);
+        let sessions = Sessions::new(8081, false);
         let mut response = Response::new(Body::empty());
         sessions.open(&mut response);
         let (set, headers) = cookie_of(&response);
         assert!(set.starts_with("cairn_console_8081="), "{set}");
         assert!(set.contains("; HttpOnly; SameSite=Strict"), "{set}");
+        assert!(!set.contains("; Secure"), "{set}");
         assert!(sessions.is_open(&headers));
         assert!(!sessions.is_open(&HeaderMap::new()));
         sessions.close(&headers, &mut response);
@@ -190,18 +196,19 @@ mod tests {
 
     #[test]
     fn the_number_of_sessions_is_bounded() {
-        let sessions = Sessions::new(1);
+        let sessions = Sessions::new(1, true);
         let mut response = Response::new(Body::empty());
         for _ in 0..SESSIONS + 5 {
             sessions.open(&mut response);
         }
         assert_eq!(lock(&sessions.open).len(), SESSIONS);
-        assert!(sessions.is_open(&cookie_of(&response).1));
+        let (set, headers) = cookie_of(&response);
+        assert!(sessions.is_open(&headers) && set.contains("; Secure"));
     }
 
     #[test]
     fn guessing_is_slowed_by_address() {
-        let sessions = Sessions::new(1);
+        let sessions = Sessions::new(1, true);
         let (one, other) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         for _ in 0..FAILURES {
             sessions.may_try(one).unwrap();

@@ -33,7 +33,7 @@ impl Bench {
         };
         let console = Console {
             guard: guard::Guard::new(Vec::new()),
-            sessions: Sessions::new(8081),
+            sessions: Sessions::new(8081, false),
             password: Password::given("a good password", "test").unwrap(),
             queue: Arc::new(queue::Queue::new(
                 history.clone(),
