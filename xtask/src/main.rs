@@ -27,6 +27,7 @@ mod probe;
 mod process;
 mod random;
 mod report;
+mod security;
 mod sim;
 mod study;
 mod swift;
@@ -74,6 +75,8 @@ enum Command {
     Crash(crash::Options),
     /// A store on disks that fail, are slow, full or lose their power (needs root and /dev/fuse)
     Faults(faults::Options),
+    /// Attacks on a running store, each on OpenStack Swift too
+    Security(security::Options),
     /// OpenStack Swift and Cairn in one cluster, nodes swapped from one to the other under load
     Mixed(mixed::Options),
     /// A cluster over network namespaces: disks pulled, hosts killed, regions cut (needs root)
@@ -121,6 +124,7 @@ fn run(command: Command) -> Result<()> {
         Command::Console(options) => console::run(&options)?.finish(),
         Command::Crash(options) => crash::run(&options),
         Command::Faults(options) => faults::run(&options)?.finish(),
+        Command::Security(options) => security::run(&options)?.finish(),
         Command::Mixed(options) => mixed::run(&options),
         Command::Hosts(options) => hosts::run(&options)?.finish(),
         Command::LabDrivers => lab_drivers::run()?.finish(),

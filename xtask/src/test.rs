@@ -9,7 +9,7 @@ use crate::venv::Venv;
 use crate::workspace::{build_cairn, cargo, install, run as run_program};
 use crate::{
     clients, conformance, console, crash, docs, faults, fuzz, hosts, identity, interop,
-    lab_drivers, lab_live, mixed, sim,
+    lab_drivers, lab_live, mixed, security, sim,
 };
 
 #[derive(Args)]
@@ -71,6 +71,7 @@ fn against_the_store(report: &mut Report, options: &Options) {
         ("lab drivers", lab_drivers::run),
         ("hosts", || hosts::run(&hosts::Options::short())),
         ("faults", || faults::run(&faults::Options::short())),
+        ("security", || security::run(&security::Options::short())),
     ] {
         match part() {
             Ok(of_part) => report.add(&of_part),

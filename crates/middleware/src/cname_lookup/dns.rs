@@ -11,6 +11,7 @@ use cairn_types::Timestamp;
 use simple_dns::rdata::RData;
 use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, RCODE, TYPE};
 use tokio::net::UdpSocket;
+use tokio::sync::Semaphore;
 use tracing::{debug, warn};
 
 use crate::Random;
@@ -19,6 +20,9 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const MOST_SERVERS: usize = 3;
 /// Names remembered.
 const MOST: usize = 10_000;
+/// Questions under way at once. Hosts are what clients say, and each question holds a socket; more
+/// wait, no longer than for an answer.
+const UNDER_WAY: usize = 64;
 /// How long it is remembered that there is no CNAME, in seconds.
 const NEGATIVE_TTL: u32 = 60;
 const LONGEST_TTL: u32 = 86_400;
@@ -29,6 +33,7 @@ pub(super) struct Resolver {
     random: Random,
     /// The answer of each name, and until when it holds.
     known: Mutex<HashMap<String, (Option<String>, Timestamp)>>,
+    under_way: Semaphore,
 }
 
 /// What a server said, and for how many seconds it holds.
@@ -45,6 +50,7 @@ impl Resolver {
             clock,
             random,
             known: Mutex::default(),
+            under_way: Semaphore::new(UNDER_WAY),
         }
     }
 
@@ -97,6 +103,8 @@ impl Resolver {
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let exchange = async {
+            // Never closed, so that it cannot fail.
+            let _turn = self.under_way.acquire().await;
             let socket = UdpSocket::bind((any, 0)).await?;
             socket.connect(server).await?;
             socket.send(&question).await?;

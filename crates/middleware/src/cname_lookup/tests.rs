@@ -131,6 +131,34 @@ async fn hosts_that_lead_nowhere() {
     assert_eq!(count.load(Ordering::SeqCst), before + 1, "failure is not");
 }
 
+/// Hosts are what clients make up: a name server that is silent does not cost a socket for each.
+#[tokio::test]
+async fn questions_under_way_are_bounded() {
+    let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let server = silent.local_addr().unwrap().to_string();
+    let (app, _) = app(&server, "1");
+    let asking: Vec<_> = (0..200)
+        .map(|index| {
+            let app = app.clone();
+            tokio::spawn(async move { ask(&app, &format!("{index}.org")).await.0 })
+        })
+        .collect();
+    let mut bytes = [0; 512];
+    let mut asked = std::collections::HashSet::new();
+    while asking.iter().any(|one| !one.is_finished()) {
+        // All of the first turn have asked before the first of them gives up.
+        let wait = std::time::Duration::from_millis(500);
+        match tokio::time::timeout(wait, silent.recv_from(&mut bytes)).await {
+            Ok(from) => drop(asked.insert(from.unwrap().1)),
+            Err(_) => break,
+        }
+    }
+    assert_eq!(asked.len(), 64);
+    for one in asking {
+        assert_eq!(one.await.unwrap(), 400);
+    }
+}
+
 #[tokio::test]
 async fn bad_nameservers_are_refused() {
     for (text, good) in [

@@ -1,0 +1,257 @@
+//! Attacks on a running store: tenants who want what is another's, clients that hold places and
+//! never read, requests that can be read in two ways, guessed and revoked logins, local users and the
+//! console. Each case says what has to hold, and is tried on OpenStack Swift too where its API has
+//! the thing; there a difference is a note and no failure.
+
+mod console;
+mod heads;
+mod logins;
+mod secrets;
+mod slow;
+mod tenants;
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+use crate::cairn::{Cairn, Spread};
+use crate::process::Process;
+use crate::report::Report;
+use crate::swift::{Layout, Swift};
+use crate::venv::Venv;
+use crate::workspace;
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Cases whose names hold one of these words; all where none is given
+    pub(crate) cases: Vec<String>,
+    /// Sockets of each kind of slow client
+    #[arg(long, default_value_t = 5000)]
+    pub(crate) sockets: usize,
+    /// Leave OpenStack Swift out
+    #[arg(long)]
+    pub(crate) cairn_only: bool,
+}
+
+impl Options {
+    /// What fits in a minute.
+    pub(crate) fn short() -> Self {
+        Options {
+            cases: Vec::new(),
+            sockets: 400,
+            cairn_only: true,
+        }
+    }
+}
+
+/// A store under attack, with the users of `conformance/users.txt`.
+pub(crate) struct Store {
+    pub(crate) port: u16,
+    pub(crate) is_cairn: bool,
+    /// The processes that were started, each with a group of its own.
+    leaders: Vec<u32>,
+}
+
+/// Seconds after which a client that moves nothing is cut off, in the stores under attack.
+pub(crate) const CLIENT_TIMEOUT: u64 = 5;
+
+type Attack = fn(&Store, &Options) -> Result<String>;
+
+struct Case {
+    name: &'static str,
+    attack: Attack,
+    /// Why it is not tried on OpenStack Swift.
+    not_on_swift: Option<&'static str>,
+}
+
+const fn both(name: &'static str, attack: Attack) -> Case {
+    Case {
+        name,
+        attack,
+        not_on_swift: None,
+    }
+}
+
+const fn ours(name: &'static str, why: &'static str, attack: Attack) -> Case {
+    Case {
+        name,
+        attack,
+        not_on_swift: Some(why),
+    }
+}
+
+const CASES: [Case; 12] = [
+    ours(
+        "no stranger reads an object, whatever headers say",
+        "of this store alone",
+        tenants::strangers,
+    ),
+    both("links that go round in circles end", tenants::circles),
+    both("a signature opens one object", tenants::signatures),
+    both(
+        "strangers do not learn which versions there are",
+        tenants::versions,
+    ),
+    both("heads that can be read in two ways", heads::ambiguous),
+    both("heads and names without an end", heads::endless),
+    both("slow readers", slow::readers),
+    both("slow senders", slow::senders),
+    both("idle connections", slow::idle),
+    both("half heads", slow::heads),
+    both("ended tokens are ended in every spelling", logins::ended),
+    both(
+        "guesses hold nobody up, and do not tell who there is",
+        logins::guesses,
+    ),
+];
+
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    slow::raise_open_files(options.sockets)?;
+    let binary = workspace::build_cairn()?;
+    let dir = workspace::scratch("security")?;
+    let mut report = Report::default();
+    let mut cairn = Cairn::create(&binary, &dir.path().join("cairn"), None)?;
+    cairn.set(
+        "proxy",
+        "app:proxy-server",
+        "client_timeout",
+        &CLIENT_TIMEOUT.to_string(),
+    )?;
+    cairn.start(Spread::OneProcess)?;
+    let ours = Store {
+        port: cairn.port(),
+        is_cairn: true,
+        leaders: cairn.processes().iter().map(Process::id).collect(),
+    };
+    let mut peer = match options.cairn_only {
+        true => None,
+        false => Some(Peer::start(dir.path())?),
+    };
+    for case in CASES.iter().filter(|case| wanted(options, case.name)) {
+        report.tell(case.name, || {
+            let words = (case.attack)(&ours, options)?;
+            Ok(match &peer {
+                Some(peer) => format!("{words}; {}", peer.compared(case, options)),
+                None => words,
+            })
+        });
+    }
+    if let Some(peer) = &mut peer {
+        peer.swift.stop();
+    }
+    cairn.stop()?;
+    let apart: [(&str, secrets::Apart); 4] = [
+        (
+            "what holds data or keys is its owner's alone",
+            secrets::modes,
+        ),
+        (
+            "no key is in the list of processes or printed",
+            secrets::shown,
+        ),
+        (
+            "a key that everybody knows stays on this host",
+            secrets::known,
+        ),
+        ("the console's runs use no local files", console::runs),
+    ];
+    for (name, attack) in apart.iter().filter(|(name, _)| wanted(options, name)) {
+        report.tell(name, || attack(&binary, dir.path()));
+    }
+    Ok(report)
+}
+
+fn wanted(options: &Options, name: &str) -> bool {
+    options.cases.is_empty()
+        || options
+            .cases
+            .iter()
+            .any(|word| name.contains(word.as_str()))
+}
+
+/// OpenStack Swift with the same users.
+struct Peer {
+    swift: Swift,
+    store: Store,
+}
+
+impl Peer {
+    fn start(dir: &std::path::Path) -> Result<Peer> {
+        let mut swift = Swift::create(&Venv::prepare()?, &dir.join("swift"), Layout::default())?;
+        let conf = swift.proxy_conf();
+        let text = std::fs::read_to_string(&conf)?;
+        let timeout = CLIENT_TIMEOUT.to_string();
+        let text = crate::cairn::with_option(&text, "app:proxy-server", "client_timeout", &timeout);
+        std::fs::write(&conf, text)?;
+        swift.start()?;
+        let store = Store {
+            port: swift.port,
+            is_cairn: false,
+            leaders: swift.processes().iter().map(Process::id).collect(),
+        };
+        Ok(Peer { swift, store })
+    }
+
+    fn compared(&self, case: &Case, options: &Options) -> String {
+        if let Some(why) = case.not_on_swift {
+            return format!("not tried on OpenStack Swift: {why}");
+        }
+        match (case.attack)(&self.store, options) {
+            Ok(words) => format!("OpenStack Swift holds too: {words}"),
+            Err(error) => format!("OpenStack Swift differs: {error:#}"),
+        }
+    }
+}
+
+impl Store {
+    /// Bytes of memory that its processes hold.
+    fn resident(&self) -> u64 {
+        let of = |pid: u32| -> Option<u64> {
+            let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let line = text.lines().find(|line| line.starts_with("VmRSS:"))?;
+            line.split_whitespace().nth(1)?.parse().ok()
+        };
+        self.processes().into_iter().filter_map(of).sum::<u64>() * 1024
+    }
+
+    /// Seconds of processors that its processes have used.
+    fn processor_seconds(&self) -> f64 {
+        let of = |pid: u32| -> Option<f64> {
+            let words = stat(pid)?;
+            let used = words.get(11)?.parse::<f64>().ok()? + words.get(12)?.parse::<f64>().ok()?;
+            Some(used / rustix::param::clock_ticks_per_second() as f64)
+        };
+        self.processes().into_iter().filter_map(of).sum()
+    }
+
+    /// What was started, which leads process groups, and their workers.
+    fn processes(&self) -> Vec<u32> {
+        let Ok(entries) = std::fs::read_dir("/proc") else {
+            return Vec::new();
+        };
+        entries
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter(|pid| {
+                let group = stat(*pid).and_then(|words| words.get(2)?.parse().ok());
+                group.is_some_and(|group: u32| self.leaders.contains(&group))
+            })
+            .collect()
+    }
+}
+
+/// The fields of `/proc/PID/stat` behind the program's name, which may hold anything.
+fn stat(pid: u32) -> Option<Vec<String>> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let rest = text.rsplit_once(')')?.1;
+    Some(rest.split_whitespace().map(str::to_owned).collect())
+}
+
+/// An error that names every one of what did not hold.
+fn all_held(broken: Vec<String>, words: String) -> Result<String> {
+    if broken.is_empty() {
+        return Ok(words);
+    }
+    let count = broken.len();
+    let mut first = broken;
+    first.truncate(6);
+    bail!("{count} did not hold: {}", first.join("; "));
+}

@@ -1,0 +1,143 @@
+//! Tokens that were ended, and guesses at keys.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::{Options, Store, all_held};
+use crate::wire::{Account, Connection};
+
+/// A token that its user ended opens nothing: as it is, without its padding, with more of it, and
+/// what was made with it.
+pub(super) fn ended(store: &Store, _: &Options) -> Result<String> {
+    ensure!(store.is_cairn, "TempAuth's tokens cannot be ended");
+    let mut connection = Connection::new(store.port);
+    let login = |connection: &mut Connection, identity: serde_json::Value| -> Result<String> {
+        let body = json!({"auth": {"identity": identity, "scope": {"project": {
+            "name": "test", "domain": {"name": "Default"}}}}});
+        let kind = [("Content-Type", "application/json")];
+        let answer = connection.call(
+            "POST",
+            "/v3/auth/tokens",
+            &kind,
+            body.to_string().as_bytes(),
+        )?;
+        ensure!(
+            answer.status == 201,
+            "login: {} {}",
+            answer.status,
+            answer.text()
+        );
+        let token = answer.header("x-subject-token").context("no token")?;
+        Ok(token.to_owned())
+    };
+    let password = json!({"methods": ["password"], "password": {"user": {
+        "name": "tester", "domain": {"name": "Default"}, "password": "testing"}}});
+    let token = login(&mut connection, password)?;
+    let child = json!({"methods": ["token"], "token": {"id": token}});
+    let child = login(&mut connection, child)?;
+    let spellings = [
+        token.clone(),
+        token.trim_end_matches('=').to_owned(),
+        format!("{token}="),
+        format!("{}==", token.trim_end_matches('=')),
+        format!(" {token}"),
+        child,
+    ];
+    let mut status = |token: &str| -> Result<u16> {
+        let headers = [("X-Auth-Token", token)];
+        Ok(connection
+            .call("HEAD", "/v1/AUTH_test", &headers, b"")?
+            .status)
+    };
+    // Whoever remembers tokens has seen all of them now.
+    for spelling in &spellings {
+        status(spelling)?;
+    }
+    ensure!(status(&token)? / 100 == 2, "the token opens nothing at all");
+    let headers = [
+        ("X-Auth-Token", token.as_str()),
+        ("X-Subject-Token", token.as_str()),
+    ];
+    let answer = Connection::new(store.port).call("DELETE", "/v3/auth/tokens", &headers, b"")?;
+    ensure!(answer.status == 204, "revocation: {}", answer.status);
+    let mut broken = Vec::new();
+    for (index, spelling) in spellings.iter().enumerate() {
+        let status = status(spelling)?;
+        if status / 100 == 2 {
+            broken.push(format!("spelling {index} of an ended token: {status}"));
+        }
+    }
+    all_held(broken, format!("{} spellings tried", spellings.len()))
+}
+
+/// Wrong guesses from many connections: their number is bounded, and a user with the right key is
+/// let in beside them. Answers do not tell in how long they came which users there are.
+pub(super) fn guesses(store: &Store, _: &Options) -> Result<String> {
+    let port = store.port;
+    let guess = move |user: String| -> Result<(u16, f64)> {
+        let start = Instant::now();
+        let headers = [("X-Auth-User", user.as_str()), ("X-Auth-Key", "wrong")];
+        let answer = Connection::new(port).call("GET", "/auth/v1.0", &headers, b"")?;
+        Ok((answer.status, start.elapsed().as_secs_f64()))
+    };
+    let mut broken = Vec::new();
+    let median = |user: &str| -> Result<f64> {
+        let mut all = Vec::new();
+        for index in 0..5 {
+            // A different user each time, so that no back-off is measured.
+            all.push(guess(user.replace('#', &index.to_string()))?.1);
+        }
+        all.sort_by(f64::total_cmp);
+        Ok(all[2])
+    };
+    let (known, unknown) = (median("test:tester2")?, median("test:nobody#")?);
+    if known.max(unknown) > 0.02 && known.max(unknown) / known.min(unknown) > 3.0 {
+        broken.push(format!(
+            "{:.1} ms for a user that is there, {:.1} for others",
+            known * 1000.0,
+            unknown * 1000.0
+        ));
+    }
+    let until = Instant::now() + Duration::from_secs(5);
+    let threads: Vec<_> = (0..32)
+        .map(|index| {
+            std::thread::spawn(move || {
+                let mut tried = 0u32;
+                while Instant::now() < until {
+                    let headers = [("X-Auth-User", "test:tester3"), ("X-Auth-Key", "wrong")];
+                    let answer = Connection::new(port).call("GET", "/auth/v1.0", &headers, b"");
+                    // 429 and 503 are refusals to try.
+                    tried += u32::from(answer.is_ok_and(|a| a.status == 401));
+                    if index % 8 == 0 {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+                tried
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(1));
+    let start = Instant::now();
+    let login = Account::login(port);
+    let waited = start.elapsed().as_secs_f64();
+    let tried: u32 = threads.into_iter().filter_map(|t| t.join().ok()).sum();
+    if let Err(error) = login {
+        broken.push(format!("another user's login: {error:#}"));
+    }
+    if waited > 3.0 {
+        broken.push(format!("another user's login took {waited:.1} s"));
+    }
+    if tried > 500 {
+        broken.push(format!("{} guesses a second were tried", tried / 5));
+    }
+    all_held(
+        broken,
+        format!(
+            "{:.1} guesses a second tried, another user's login in {:.0} ms",
+            f64::from(tried) / 5.0,
+            waited * 1000.0
+        ),
+    )
+}

@@ -1,0 +1,135 @@
+//! What other users of the host see of a store: files, the list of processes, what a start prints.
+
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::all_held;
+use crate::process::{Process, free_range, wait_for};
+use crate::wire::{Account, Connection};
+
+/// A case that starts stores of its own, below a folder.
+pub(super) type Apart = fn(&Path, &Path) -> Result<String>;
+
+const KEY: &str = "a-key-that-nobody-else-sees";
+
+/// A store of `cairn up` whose only user is in a file.
+fn start(binary: &Path, dir: &Path, name: &str) -> Result<(Process, PathBuf, u16)> {
+    let data = dir.join(name);
+    let users = dir.join(format!("{name}.users"));
+    std::fs::write(&users, format!("test:tester={KEY},.admin\n"))?;
+    std::fs::set_permissions(&users, std::fs::Permissions::from_mode(0o600))?;
+    let port = free_range(100)?;
+    let bind = format!("127.0.0.1:{port}");
+    let text = |path: &Path| {
+        path.to_str()
+            .context("a path that is not UTF-8")
+            .map(str::to_owned)
+    };
+    let (data_text, users_text) = (text(&data)?, text(&users)?);
+    let args = [
+        "up",
+        "--data",
+        &data_text,
+        "--bind",
+        &bind,
+        "--user-file",
+        &users_text,
+    ];
+    let mut store = Process::start(name, binary, &args, &dir.join("log"))?;
+    wait_for("GET /healthcheck", 60, || {
+        if let Some(words) = store.ended() {
+            bail!("{words}");
+        }
+        let answer = Connection::new(port).call("GET", "/healthcheck", &[], b"");
+        Ok(answer.is_ok_and(|a| a.status == 200))
+    })?;
+    Ok((store, data, port))
+}
+
+pub(super) fn modes(binary: &Path, dir: &Path) -> Result<String> {
+    let (mut store, data, port) = start(binary, dir, "modes")?;
+    let mut account = Account::login_as(port, "test:tester", KEY)?;
+    account.must("POST", "", "", &[("X-Account-Meta-Temp-URL-Key", "k")], b"")?;
+    account.must("PUT", "/c", "", &[], b"")?;
+    account.must("PUT", "/c/o", "", &[], b"content")?;
+    store.stop();
+    let mut open = Vec::new();
+    let mut files = 0;
+    walk(&data, false, &mut files, &mut open)?;
+    ensure!(files > 10, "only {files} files below {}", data.display());
+    all_held(open, format!("{files} files"))
+}
+
+/// Files that others may read: by their own mode and that of every folder above them.
+fn walk(folder: &Path, is_shut: bool, files: &mut u32, open: &mut Vec<String>) -> Result<()> {
+    let is_shut = is_shut || folder.metadata()?.mode() & 0o011 == 0;
+    for entry in std::fs::read_dir(folder)? {
+        let (path, kind) = entry.map(|e| (e.path(), e.file_type()))?;
+        if kind?.is_dir() {
+            walk(&path, is_shut, files, open)?;
+            continue;
+        }
+        *files += 1;
+        let mode = path.symlink_metadata()?.mode() & 0o777;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // Rings name devices and are meant to be handed around.
+        let is_public = name.ends_with(".ring.gz") || name.ends_with(".builder");
+        if !is_shut && mode & 0o044 != 0 && !is_public {
+            open.push(format!("{} is {mode:o}", path.display()));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn shown(binary: &Path, dir: &Path) -> Result<String> {
+    let (mut store, _, _) = start(binary, dir, "shown")?;
+    let line = std::fs::read(format!("/proc/{}/cmdline", store.id()))?;
+    ensure!(
+        !String::from_utf8_lossy(&line).contains(KEY),
+        "the key is in the list of processes"
+    );
+    let printed = store.log_lines(KEY);
+    ensure!(printed.is_empty(), "the start prints the key");
+    store.stop();
+    let tail = store.log_tail();
+    ensure!(!tail.contains(KEY), "the key is in the log");
+    Ok(String::new())
+}
+
+pub(super) fn known(binary: &Path, dir: &Path) -> Result<String> {
+    let mut broken = Vec::new();
+    for (name, bind) in [("all", "0.0.0.0"), ("all-v6", "[::]")] {
+        let data = dir.join(format!("known-{name}"));
+        let mut child = Command::new(binary)
+            .arg("up")
+            .arg("--data")
+            .arg(&data)
+            .args(["--bind", &format!("{bind}:{}", free_range(100)?)])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()?;
+        let mut waited = 0;
+        let ended = loop {
+            match child.try_wait()? {
+                Some(status) => break Some(status),
+                None if waited > 100 => break None,
+                None => std::thread::sleep(Duration::from_millis(100)),
+            }
+            waited += 1;
+        };
+        match ended {
+            Some(status) if !status.success() => (),
+            Some(_) => broken.push(format!("{bind}: it ended as if all were well")),
+            None => {
+                child.kill()?;
+                child.wait()?;
+                broken.push(format!("{bind}: it serves"));
+            }
+        }
+    }
+    all_held(broken, "refused".to_owned())
+}

@@ -1,0 +1,314 @@
+//! A tenant who wants what is another's: by headers that name objects, by signatures, by links and
+//! by versions.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Result, ensure};
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use super::{Options, Store, all_held};
+use crate::wire::{Account, Connection};
+
+/// The content that nobody but its owner may see.
+const SECRET: &str =
+    "what only its owner may read, and a signature for something else does not open";
+
+/// The owner, whose container `private` holds `secret`.
+fn owner(store: &Store) -> Result<Account> {
+    let mut owner = Account::login(store.port)?;
+    owner.must("PUT", "/private", "", &[], b"")?;
+    owner.must("PUT", "/private/secret", "", &[], SECRET.as_bytes())?;
+    Ok(owner)
+}
+
+fn stranger(store: &Store) -> Result<Account> {
+    Account::login_as(store.port, "test2:tester2", "testing2")
+}
+
+fn shows_the_secret(body: &[u8]) -> bool {
+    body.windows(20)
+        .any(|part| SECRET.as_bytes().starts_with(part))
+}
+
+/// Requests that name another object, each header and parameter alone and with the others: what a
+/// stranger makes of them shows him nothing, nor do his reads past his own account.
+pub(super) fn strangers(store: &Store, _: &Options) -> Result<String> {
+    let mut owner = owner(store)?;
+    let read = owner.must("GET", "/private/secret", "", &[], b"")?;
+    ensure!(shows_the_secret(&read.body), "its owner cannot read it");
+    let mut stranger = stranger(store)?;
+    for container in ["/mine", "/made"] {
+        stranger.must("PUT", container, "", &[], b"")?;
+    }
+    stranger.must("PUT", "/kept", "", &[("X-Versions-Enabled", "true")], b"")?;
+    let mut broken = Vec::new();
+    let (mut tried, mut made) = (0, 0);
+    for from in ["mine/o", "kept/o"] {
+        stranger.must("PUT", &format!("/{from}"), "", &[], b"of the stranger")?;
+        stranger.must(
+            "PUT",
+            &format!("/{from}"),
+            "",
+            &[],
+            b"of the stranger, later",
+        )?;
+        for set in 0..1u32 << EXTRAS.len() {
+            let extras: Vec<(&str, &str)> = EXTRAS
+                .iter()
+                .enumerate()
+                .filter(|(index, _)| set & (1 << index) != 0)
+                .flat_map(|(_, headers)| headers.iter().copied())
+                .collect();
+            for query in ["", "?symlink=get", "?multipart-manifest=get"] {
+                for is_copy in [true, false] {
+                    tried += 1;
+                    let (status, words) = make(&mut stranger, from, query, is_copy, &extras)?;
+                    made += u32::from(status == 201);
+                    if let Some(how) = seen(store, &mut stranger)? {
+                        broken.push(format!("{words}: seen {how}"));
+                    }
+                }
+            }
+        }
+    }
+    for (path, headers) in DIRECT {
+        tried += 1;
+        let mut all = vec![("X-Auth-Token", stranger.token.as_str())];
+        all.extend(headers);
+        let answer = Connection::new(store.port).call("GET", path, &all, b"");
+        if answer.is_ok_and(|a| shows_the_secret(&a.body)) {
+            broken.push(format!("GET {path} {headers:?}"));
+        }
+    }
+    ensure!(made > 0, "nothing was made at all");
+    all_held(broken, format!("{tried} ways tried"))
+}
+
+type Headers = &'static [(&'static str, &'static str)];
+
+/// Headers with which a request for one object names another or asks for more than it says.
+const EXTRAS: [Headers; 6] = [
+    &[("X-Fresh-Metadata", "true")],
+    &[
+        ("X-Symlink-Target", "private/secret"),
+        ("X-Symlink-Target-Account", "AUTH_test"),
+    ],
+    &[("X-Object-Manifest", "private/s")],
+    &[
+        ("X-Copy-From-Account", "AUTH_test"),
+        ("Destination-Account", "AUTH_test2"),
+    ],
+    &[
+        ("X-Backend-Allow-Reserved-Names", "true"),
+        ("X-Backend-Storage-Policy-Index", "0"),
+        ("X-Backend-Replication", "true"),
+    ],
+    &[
+        ("X-Object-Sysmeta-Symlink-Target", "private/secret"),
+        ("X-Object-Sysmeta-Symlink-Target-Account", "AUTH_test"),
+        ("X-Object-Sysmeta-Allow-Reserved-Names", "true"),
+        ("X-Object-Sysmeta-Symloop-Extend", "true"),
+    ],
+];
+
+/// Reads of the secret itself by a stranger's token.
+const DIRECT: [(&str, Headers); 10] = [
+    ("/v1/AUTH_test/private/secret", &[]),
+    ("/v1/AUTH_test/private/secret?symlink=get", &[]),
+    ("/v1/AUTH_test/private/secret?version-id=null", &[]),
+    ("/v1/AUTH_test2/../AUTH_test/private/secret", &[]),
+    ("/v1/AUTH_test2/%2e%2e/AUTH_test/private/secret", &[]),
+    ("//v1/AUTH_test/private/secret", &[]),
+    ("/v1//AUTH_test/private/secret", &[]),
+    (
+        "/v1/AUTH_test/private/secret",
+        &[("X-Backend-Swift-Owner", "true"), ("X-Swift-Owner", "true")],
+    ),
+    (
+        "/v1/AUTH_test/private/secret",
+        &[("X-Identity-Status", "Confirmed"), ("X-Roles", "admin")],
+    ),
+    (
+        "/private/secret",
+        &[("X-Forwarded-Host", "AUTH-test.example.com")],
+    ),
+];
+
+/// Makes `/made/o` in one of the ways there are, and says which.
+fn make(
+    stranger: &mut Account,
+    from: &str,
+    query: &str,
+    is_copy: bool,
+    extras: &[(&str, &str)],
+) -> Result<(u16, String)> {
+    stranger.call("DELETE", "/made/o", "", &[], b"")?;
+    let mut headers = extras.to_vec();
+    let (method, path) = if is_copy {
+        headers.push(("Destination", "made/o"));
+        ("COPY", format!("/{from}"))
+    } else {
+        headers.push(("X-Copy-From", from));
+        ("PUT", "/made/o".to_owned())
+    };
+    let status = stranger.call(method, &path, query, &headers, b"")?.status;
+    let words = format!("{method} {path}{query} {extras:?} ({status})");
+    Ok((status, words))
+}
+
+/// Does what was made show the secret?
+fn seen(store: &Store, stranger: &mut Account) -> Result<Option<&'static str>> {
+    for (how, query) in [
+        ("by its name", ""),
+        ("as a manifest", "?multipart-manifest=get"),
+    ] {
+        let body = stranger.call("GET", "/made/o", query, &[], b"")?.body;
+        if shows_the_secret(&body) {
+            return Ok(Some(how));
+        }
+    }
+    let path = format!("{}/made/o", stranger.path);
+    let body = Connection::new(store.port)
+        .call("GET", &path, &[], b"")?
+        .body;
+    Ok(shows_the_secret(&body).then_some("without a login"))
+}
+
+/// Links that lead to each other: an answer after a bounded number of steps, and no work that goes on
+/// when it was given.
+pub(super) fn circles(store: &Store, _: &Options) -> Result<String> {
+    let mut owner = Account::login(store.port)?;
+    owner.must("PUT", "/circle", "", &[], b"")?;
+    let count = 4;
+    for index in 0..count {
+        let target = format!("circle/{}", (index + 1) % count);
+        let path = format!("/circle/{index}");
+        owner.must("PUT", &path, "", &[("X-Symlink-Target", &target)], b"")?;
+    }
+    for method in ["GET", "HEAD", "POST"] {
+        let status = owner
+            .call(method, "/circle/0", "", &[("X-Object-Meta-A", "b")], b"")?
+            .status;
+        let expected: &[u16] = if method == "POST" { &[307] } else { &[409] };
+        ensure!(expected.contains(&status), "{method}: {status}");
+    }
+    let (start, before) = (Instant::now(), store.processor_seconds());
+    std::thread::sleep(Duration::from_secs(2));
+    let busy = (store.processor_seconds() - before) / start.elapsed().as_secs_f64();
+    ensure!(busy < 0.5, "{busy:.2} processors busy afterwards");
+    Ok("409, and nothing goes on".to_owned())
+}
+
+/// A temporary URL, by which nothing but its own object is written or read.
+pub(super) fn signatures(store: &Store, _: &Options) -> Result<String> {
+    let mut owner = owner(store)?;
+    let key = "of-the-attack";
+    owner.must("POST", "", "", &[("X-Account-Meta-Temp-URL-Key", key)], b"")?;
+    owner.must("PUT", "/upload", "", &[], b"")?;
+    let path = format!("{}/upload/new", owner.path);
+    let put = signed("PUT", &path, key)?;
+    let get = signed("GET", &path, key)?;
+    let mut connection = Connection::new(store.port);
+    let plain = connection.call("PUT", &put, &[], SECRET.as_bytes())?.status;
+    let read = connection.call("GET", &get, &[], b"")?;
+    ensure!(
+        plain == 201 && shows_the_secret(&read.body),
+        "a signature opens nothing at all: {plain}, {}",
+        read.status
+    );
+    let namings: [Headers; 7] = [
+        &[("X-Copy-From", "private/secret")],
+        &[("X-Copy-From", "/private/secret")],
+        &[
+            ("X-Copy-From", "private/secret"),
+            ("X-Copy-From-Account", "AUTH_test"),
+        ],
+        &[("X-Object-Manifest", "private/s")],
+        &[("X-Symlink-Target", "private/secret")],
+        &[
+            ("X-Symlink-Target", "private/secret"),
+            ("X-Symlink-Target-Account", "AUTH_test"),
+        ],
+        &[
+            ("X-Object-Sysmeta-Symlink-Target", "private/secret"),
+            ("X-Object-Transient-Sysmeta-A", "b"),
+        ],
+    ];
+    let mut broken = Vec::new();
+    for headers in namings {
+        owner.call("DELETE", "/upload/new", "", &[], b"")?;
+        let mut connection = Connection::new(store.port);
+        let status = connection.call("PUT", &put, headers, b"")?.status;
+        if shows_the_secret(&connection.call("GET", &get, &[], b"")?.body) {
+            broken.push(format!("PUT with {headers:?} ({status})"));
+        }
+    }
+    let manifest = br#"[{"path": "/private/secret"}]"#;
+    let as_manifest = format!("{put}&multipart-manifest=put");
+    let mut connection = Connection::new(store.port);
+    let status = connection.call("PUT", &as_manifest, &[], manifest)?.status;
+    if shows_the_secret(&connection.call("GET", &get, &[], b"")?.body) {
+        broken.push(format!("PUT of a manifest ({status})"));
+    }
+    for method in ["COPY", "DELETE", "POST"] {
+        let to = [("Destination", "upload/copied")];
+        let status = connection.call(method, &put, &to, b"")?.status;
+        if !matches!(status, 401 | 403 | 400) {
+            broken.push(format!("{method} by what is signed for PUT: {status}"));
+        }
+    }
+    all_held(broken, "11 ways tried".to_owned())
+}
+
+/// The URL's path and query, good for an hour.
+fn signed(method: &str, path: &str, key: &str) -> Result<String> {
+    let expires = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() + 3600;
+    let mut mac = Hmac::<Sha256>::new_from_slice(key.as_bytes())?;
+    mac.update(format!("{method}\n{expires}\n{path}").as_bytes());
+    let signature: String = mac
+        .finalize()
+        .into_bytes()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    Ok(format!(
+        "{path}?temp_url_sig={signature}&temp_url_expires={expires}"
+    ))
+}
+
+/// Whether a version is there is not to be told from the answers to a stranger.
+pub(super) fn versions(store: &Store, _: &Options) -> Result<String> {
+    let mut owner = Account::login(store.port)?;
+    owner.must(
+        "PUT",
+        "/versions",
+        "",
+        &[("X-Versions-Enabled", "true")],
+        b"",
+    )?;
+    owner.must("PUT", "/versions/o", "", &[], b"one")?;
+    let listing = owner.must("GET", "/versions", "?format=json&versions=true", &[], b"")?;
+    let listing: serde_json::Value = serde_json::from_slice(&listing.body)?;
+    let id = listing[0]["version_id"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    ensure!(!id.is_empty(), "no version-id in the listing");
+    let mut stranger = stranger(store)?;
+    stranger.path = owner.path.clone();
+    let mut broken = Vec::new();
+    for method in ["GET", "HEAD", "PUT", "POST", "DELETE"] {
+        let mut ask = |id: &str| -> Result<(u16, Vec<String>)> {
+            let query = format!("?version-id={id}");
+            let answer = stranger.call(method, "/versions/o", &query, &[], b"")?;
+            let names = answer.headers.into_iter().map(|(name, _)| name).collect();
+            Ok((answer.status, names))
+        };
+        let (there, not) = (ask(&id)?, ask("1111111111.00000")?);
+        if there != not {
+            broken.push(format!("{method}: {} and {}", there.0, not.0));
+        }
+    }
+    all_held(broken, "the same answers".to_owned())
+}
