@@ -152,7 +152,10 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
             "a key that everybody knows stays on this host",
             secrets::known,
         ),
-        ("the console's runs use no local files", console::runs),
+        (
+            "the console: no local files, hostile uploads, guesses",
+            console::runs,
+        ),
     ];
     for (name, attack) in apart.iter().filter(|(name, _)| wanted(options, name)) {
         report.tell(name, || attack(&binary, dir.path()));
@@ -205,12 +208,7 @@ impl Peer {
 impl Store {
     /// Bytes of memory that its processes hold.
     fn resident(&self) -> u64 {
-        let of = |pid: u32| -> Option<u64> {
-            let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-            let line = text.lines().find(|line| line.starts_with("VmRSS:"))?;
-            line.split_whitespace().nth(1)?.parse().ok()
-        };
-        self.processes().into_iter().filter_map(of).sum::<u64>() * 1024
+        self.processes().into_iter().map(resident).sum()
     }
 
     /// Seconds of processors that its processes have used.
@@ -236,6 +234,14 @@ impl Store {
             })
             .collect()
     }
+}
+
+/// Bytes of memory that a process holds; 0 when it has ended.
+fn resident(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
+    kilobytes.unwrap_or(0) * 1024
 }
 
 /// The fields of `/proc/PID/stat` behind the program's name, which may hold anything.

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
-use super::all_held;
+use super::{all_held, resident};
 use crate::process::{Process, free_range, wait_for};
 use crate::wire::Connection;
 use crate::workspace::run_quiet;
@@ -31,10 +31,14 @@ pub(super) fn runs(binary: &Path, dir: &Path) -> Result<String> {
         let answer = Connection::new(port + 1).call("GET", "/api/session", &[], b"");
         Ok(answer.is_ok_and(|a| a.status == 200))
     })?;
-    let words = workloads(port + 1)?;
+    let password = json!({"password": PASSWORD});
+    let (status, cookie) = call(port + 1, "/api/session", "", &password)?;
+    ensure!(matches!(status, 200 | 204), "signing in: {status}");
+    let words = workloads(port + 1, &cookie)?;
+    let uploads = uploads(port + 1, &cookie, store.id())?;
     let guesses = guesses(port + 1)?;
     store.stop();
-    Ok(format!("{words}, {guesses}"))
+    Ok(format!("{words}, {uploads}, {guesses}"))
 }
 
 fn call(port: u16, path: &str, cookie: &str, body: &Value) -> Result<(u16, String)> {
@@ -50,10 +54,7 @@ fn call(port: u16, path: &str, cookie: &str, body: &Value) -> Result<(u16, Strin
     Ok((answer.status, cookie))
 }
 
-fn workloads(port: u16) -> Result<String> {
-    let password = json!({"password": PASSWORD});
-    let (status, cookie) = call(port, "/api/session", "", &password)?;
-    ensure!(status == 200 || status == 204, "signing in: {status}");
+fn workloads(port: u16, cookie: &str) -> Result<String> {
     let workload = |storage: &str, operation: &str| {
         format!(
             "<workload name=\"w\">{storage}<workflow><workstage name=\"m\">\
@@ -89,13 +90,92 @@ fn workloads(port: u16) -> Result<String> {
     for (words, text, target) in &tries {
         for path in ["/api/check", "/api/runs"] {
             let body = json!({"file_name": "w.xml", "text": text, "target": target});
-            let (status, _) = call(port, path, &cookie, &body)?;
+            let (status, _) = call(port, path, cookie, &body)?;
             if !matches!(status, 400 | 403) {
                 broken.push(format!("{words}: {path} answers {status}"));
             }
         }
     }
     all_held(broken, format!("{} workloads refused", tries.len()))
+}
+
+/// Workloads that cost more to read than to send, or claim what nobody has: told so, soon and without
+/// the memory they ask for.
+fn uploads(port: u16, cookie: &str, pid: u32) -> Result<String> {
+    let mut entities = String::from("<!DOCTYPE w [<!ENTITY a0 \"aaaaaaaaaa\">");
+    for level in 1..30 {
+        let inner = format!("&a{};", level - 1).repeat(10);
+        entities.push_str(&format!("<!ENTITY a{level} \"{inner}\">"));
+    }
+    let work = |workers: &str, config: &str| {
+        format!(
+            "<workload name=\"w\"><storage type=\"swift\"/><workflow><workstage name=\"m\">\
+             <work name=\"m\" workers=\"{workers}\" totalOps=\"1\"><operation type=\"write\" \
+             ratio=\"100\" config=\"{config}\"/></work></workstage></workflow></workload>"
+        )
+    };
+    let usual = "containers=c(1);objects=s(1,1);sizes=c(1)B";
+    let texts = [
+        format!("{entities}]><workload name=\"&a29;\"/>"),
+        "<!DOCTYPE w [<!ENTITY x SYSTEM \"file:///etc/passwd\">]><workload name=\"&x;\"/>"
+            .to_owned(),
+        "<a>".repeat(20_000),
+        work("2000000000", usual),
+        work(
+            "1",
+            "containers=r(1,9000000000000000000);objects=s(1,9000000000000000000);sizes=c(1)B",
+        ),
+        work(
+            "1",
+            "containers=c(1);objects=s(1,1);sizes=c(9000000000000)GB",
+        ),
+        "a".repeat(4 << 20),
+    ];
+    let before = resident(pid);
+    let mut broken = Vec::new();
+    let mut tried = 0;
+    for text in &texts {
+        for name in ["w.xml", "w.json", "../../w.xml"] {
+            tried += 1;
+            let file = json!({"kind": "file"});
+            let body = json!({"file_name": name, "text": text, "target": file});
+            let (status, _) = call(port, "/api/check", cookie, &body)?;
+            if !matches!(status, 200 | 400..=422) {
+                let start: String = text.chars().take(60).collect();
+                broken.push(format!("{start}…: {status}"));
+            }
+        }
+    }
+    for body in [
+        "[".repeat(10_000),
+        format!("{{\"a\":{}", "[".repeat(10_000)),
+    ] {
+        tried += 1;
+        let headers = [("X-Cairn-Console", "1"), ("Cookie", cookie)];
+        let answer = Connection::new(port).call("POST", "/api/check", &headers, body.as_bytes())?;
+        if answer.status / 100 != 4 {
+            broken.push(format!("brackets: {}", answer.status));
+        }
+    }
+    for path in [
+        "/api/runs/../../etc/passwd",
+        "/api/runs/%2e%2e/files/%2e%2e%2fetc%2fconsole-password",
+    ] {
+        tried += 1;
+        let headers = [("X-Cairn-Console", "1"), ("Cookie", cookie)];
+        let answer = Connection::new(port).call("GET", path, &headers, b"")?;
+        if answer.status / 100 != 4 || answer.text().contains(PASSWORD) {
+            broken.push(format!("{path}: {}", answer.status));
+        }
+    }
+    let grown = resident(pid).saturating_sub(before) >> 20;
+    if grown > 256 {
+        broken.push(format!("{grown} MB more memory"));
+    }
+    all_held(
+        broken,
+        format!("{tried} hostile uploads answered, {grown} MB more"),
+    )
 }
 
 /// After some wrong passwords the next is not looked at.
