@@ -5,8 +5,11 @@
 //! Two ways lead to a container. A sweep, at every `interval`, looks at those written to through
 //! this process's servers since the last one ([`Written`]), and at those to be tried again. A
 //! walk, every five minutes at most, finds what others wrote: it goes by the times of files,
-//! which it does not open, so that idle containers cost next to nothing. The first walk looks an
-//! hour back, for what a crash left unreported; the second looks at everything, slowly.
+//! which it does not open, so that idle containers cost next to nothing. Without a server in this
+//! process there is a walk at every `interval`. The first walk looks an hour back, for what a crash
+//! left unreported; the second looks at everything, slowly.
+//!
+//! What a sweep or walk took is told to monitoring as Swift's `container_updater_sweep`.
 //!
 //! Swift quarantines a container none of whose account's servers know the account. Here it is
 //! tried again: nothing moves account databases to new primaries yet, and until something does,
@@ -18,6 +21,7 @@ mod written;
 
 use std::collections::HashMap;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -26,17 +30,20 @@ use cairn_http::own_thread;
 use cairn_index::{ContainerBroker, ContainerDb, DbKey, DriveCheck, IndexError, IndexPool};
 use cairn_peer::{Backends, Rings};
 use cairn_types::HashPath;
+use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
 use crate::pace::Pace;
+use crate::recon_cache::{CONTAINER_RECON_FILE, DEFAULT_RECON_CACHE_PATH, ReconCache};
 use crate::rounds::every;
 use report::{Report, Told};
 pub use written::{NotesWrites, Written};
 
-/// From one walk's start to the next one's, at least.
+/// From one walk's start to the next one's, at least, where a server of this process tells what is
+/// written.
 const WALK_INTERVAL: Duration = Duration::from_secs(300);
 /// How far back the first walk looks.
 const RECENT: Duration = Duration::from_secs(3600);
@@ -65,6 +72,7 @@ pub struct ContainerUpdaterConfig {
     pub account_suppression_time: Duration,
     /// A device is used only where a file system is mounted.
     pub mount_check: bool,
+    pub recon_cache_path: PathBuf,
 }
 
 impl ContainerUpdaterConfig {
@@ -91,6 +99,9 @@ impl ContainerUpdaterConfig {
                 + section.seconds_or("node_timeout", 3.0)?,
             account_suppression_time: section.seconds_or("account_suppression_time", 60.0)?,
             mount_check: section.bool_or("mount_check", true),
+            recon_cache_path: section
+                .str_or("recon_cache_path", DEFAULT_RECON_CACHE_PATH)
+                .into(),
         })
     }
 }
@@ -116,6 +127,9 @@ pub struct ContainerUpdater {
     pool: Arc<IndexPool>,
     backends: Arc<Backends>,
     written: Arc<Written>,
+    /// A server of this process notes in `written` what it writes to.
+    is_told: bool,
+    recon: ReconCache,
     suppressed: Mutex<HashMap<String, Instant>>,
     /// Devices that have been walked.
     walked: Mutex<HashMap<String, Walked>>,
@@ -137,21 +151,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ContainerUpdater {
+    /// `written`: what the container server of this process notes; none where there is no such
+    /// server.
     pub fn new(
         config: ContainerUpdaterConfig,
         hash_path: HashPath,
         rings: Arc<Rings>,
         pool: Arc<IndexPool>,
         backends: Arc<Backends>,
-        written: Arc<Written>,
+        written: Option<Arc<Written>>,
     ) -> Arc<Self> {
         Arc::new(ContainerUpdater {
+            recon: ReconCache::new(&config.recon_cache_path, CONTAINER_RECON_FILE),
             config,
             hash_path,
             rings,
             pool,
             backends,
-            written,
+            is_told: written.is_some(),
+            written: written.unwrap_or_default(),
             suppressed: Mutex::default(),
             walked: Mutex::default(),
             stats: Mutex::default(),
@@ -167,7 +185,11 @@ impl ContainerUpdater {
     pub async fn run(self: Arc<Self>, stop: watch::Receiver<bool>) {
         let interval = self.config.interval;
         let sweeps = every(interval, stop.clone(), || self.sweep());
-        let walks = every(interval.max(WALK_INTERVAL), stop, || self.walk());
+        let between_walks = match self.is_told {
+            true => interval.max(WALK_INTERVAL),
+            false => interval,
+        };
+        let walks = every(between_walks, stop, || self.walk());
         tokio::join!(sweeps, walks);
     }
 
@@ -176,9 +198,6 @@ impl ContainerUpdater {
         let started = Instant::now();
         lock(&self.suppressed).retain(|_, until| *until > started);
         let due = self.written.take(started);
-        if due.is_empty() {
-            return;
-        }
         let before = self.stats();
         let mut pace =
             Pace::new(self.config.containers_per_second * self.config.concurrency as f64);
@@ -193,6 +212,9 @@ impl ContainerUpdater {
         }
         while under_way.join_next().await.is_some() {}
         self.tell("container update sweep completed", started, before);
+        if self.is_told {
+            self.tell_monitoring(started).await;
+        }
     }
 
     /// Looks at every container of all devices.
@@ -237,6 +259,16 @@ impl ContainerUpdater {
         }
         while under_way.join_next().await.is_some() {}
         self.tell("container update walk completed", started, before);
+        if !self.is_told {
+            self.tell_monitoring(started).await;
+        }
+    }
+
+    /// How long the kind of pass took that finds what is written.
+    async fn tell_monitoring(&self, started: Instant) {
+        let elapsed = json!(started.elapsed().as_secs_f64());
+        let entries = [("container_updater_sweep".to_owned(), elapsed)];
+        self.recon.update(entries.into_iter().collect()).await;
     }
 
     async fn walk_device(&self, device: String) {

@@ -21,7 +21,8 @@ use crate::recon_cache::{
 };
 use crate::rounds::every;
 
-/// Numbers are told to monitoring once an hour, as Swift does, and at each pass's end.
+/// Numbers are told to monitoring once an hour, as Swift does, and begin at 0 then. They are told at each
+/// pass's end as well: most passes end sooner, and Swift's own show nothing then.
 const TOLD_EVERY: Duration = Duration::from_secs(3600);
 
 /// `[account-auditor]` and `[container-auditor]`; names, units and defaults are Swift's.
@@ -149,7 +150,10 @@ impl DbAuditor {
                 "audit pass completed"
             );
         }
-        let mut entries = Map::new();
+        let mut entries = {
+            let since = lock(&self.since);
+            self.figures(since.at, since.stats)
+        };
         entries.insert(format!("{kind}_auditor_pass_completed"), json!(elapsed_s));
         self.recon.update(entries).await;
         stats
@@ -220,10 +224,10 @@ impl DbAuditor {
             };
             told
         };
-        self.recon.update(self.hourly(told.0, told.1)).await;
+        self.recon.update(self.figures(told.0, told.1)).await;
     }
 
-    fn hourly(&self, since: f64, stats: AuditStats) -> Map<String, Value> {
+    fn figures(&self, since: f64, stats: AuditStats) -> Map<String, Value> {
         let kind = self.config.kind.as_str();
         let mut entries = Map::new();
         entries.insert(format!("{kind}_audits_since"), json!(since));

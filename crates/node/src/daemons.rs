@@ -353,7 +353,7 @@ fn make_at(
                 cluster.rings()?,
                 storage.pool(place),
                 backends,
-                ground.written.unwrap_or_default(),
+                ground.written,
             ),
             |updater| async move { updater.once().await },
             |updater, stop| updater.run(stop),

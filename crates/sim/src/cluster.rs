@@ -11,7 +11,7 @@ use cairn_daemons::{
     AuditOnly, AuditorConfig, AuditorParts, ContainerUpdater, ContainerUpdaterConfig, DbReplicator,
     DbReplicatorConfig, ExpirerParts, InternalClient, ObjectAuditor, ObjectExpirer,
     ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, Only,
-    ReconstructorConfig, ReplicatorConfig, ReplicatorParts, UpdaterConfig, Written,
+    ReconstructorConfig, ReplicatorConfig, ReplicatorParts, UpdaterConfig,
 };
 use cairn_disk::{
     Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, FallocateReserve, machine::Machine,
@@ -342,13 +342,16 @@ impl Cluster {
                 ContainerUpdaterConfig::read(&section(
                     "container-updater",
                     Kind::Container,
-                    &[("account_suppression_time", "1")],
+                    &[
+                        ("account_suppression_time", "1"),
+                        ("recon_cache_path", "/nonexistent"),
+                    ],
                 ))?,
                 hash_path.clone(),
                 rings.clone(),
                 pool.clone(),
                 backends.clone(),
-                Arc::new(Written::default()),
+                None,
             ),
             auditor: ObjectAuditor::new(
                 AuditorConfig::read(&objects("object-auditor", &fast))?,

@@ -21,6 +21,11 @@ struct Cluster {
 }
 
 fn cluster() -> Cluster {
+    cluster_where(true)
+}
+
+/// `is_told`: a container server of this process notes what is written.
+fn cluster_where(is_told: bool) -> Cluster {
     let folder = tempfile::tempdir().unwrap();
     write_rings(folder.path());
     let rings = Rings::open(folder.path(), &cairn_types::PolicySet::single()).unwrap();
@@ -53,6 +58,8 @@ fn cluster() -> Cluster {
     let section = Section::from_pairs("container-updater", &[("mount_check", "no")]);
     let config = ContainerUpdaterConfig {
         containers_per_second: 0.0,
+        interval: Duration::from_millis(200),
+        recon_cache_path: folder.path().to_owned(),
         ..ContainerUpdaterConfig::read(&section).unwrap()
     };
     let hash_path = HashPath::new("", "end");
@@ -63,7 +70,7 @@ fn cluster() -> Cluster {
         rings,
         pool.clone(),
         backends,
-        written.clone(),
+        is_told.then(|| written.clone()),
     );
     Cluster {
         folder,
@@ -270,4 +277,34 @@ fn options() {
             .contains("1 to 1024")
     );
     assert!(read(&[("containers_per_second", "-1")]).is_err());
+}
+
+/// What a program of its own does, which no server tells what is written.
+#[tokio::test]
+async fn untold_it_walks_at_every_interval() {
+    for (is_told, updates) in [(false, 6), (true, 3)] {
+        let cluster = cluster_where(is_told);
+        cluster.put("c", "one", 1).await;
+        let (stop, stopped) = watch::channel(false);
+        let running = tokio::spawn(cluster.updater.clone().run(stopped));
+        let wait = Duration::from_millis(20);
+        let seen = || cluster.seen.lock().unwrap().len();
+        while seen() < 3 {
+            sleep(wait).await;
+        }
+        cluster.put("c", "two", 2).await;
+        if is_told {
+            // Several intervals: nobody told, so nothing is looked at.
+            sleep(wait * 50).await;
+        }
+        while seen() < updates {
+            sleep(wait).await;
+        }
+        assert_eq!(seen(), updates, "told: {is_told}");
+        stop.send_replace(true);
+        running.await.unwrap();
+        let recon = ReconCache::new(cluster.folder.path(), CONTAINER_RECON_FILE).read();
+        let sweep = recon["container_updater_sweep"].as_f64();
+        assert!(sweep.is_some(), "{recon:?}");
+    }
 }

@@ -59,6 +59,11 @@ async fn damage_goes_to_quarantine() {
     assert!(folder.path().join("sda/quarantined/accounts").is_dir());
     let told = auditor.recon.read();
     assert!(told["account_auditor_pass_completed"].is_number());
+    assert!(told["account_audits_since"].as_f64().unwrap() > 0.0);
+    assert_eq!(told["account_audits_passed"], 1);
+    assert_eq!(told["account_audits_failed"], 1);
     let again = auditor.once().await;
     assert_eq!((again.passes, again.failures), (1, 0));
+    // Since the last hourly report, not since the last pass.
+    assert_eq!(auditor.recon.read()["account_audits_passed"], 2);
 }
