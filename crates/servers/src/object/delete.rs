@@ -71,7 +71,7 @@ impl Inner {
             let mut update = UpdateHeaders::new();
             update.set("x-timestamp", timestamp.internal());
             self.update_container("DELETE", &parts, &target, update)
-                .await;
+                .await?;
         }
         if let Some(refusal) = refused {
             return Err(refusal);

@@ -99,7 +99,7 @@ impl Inner {
             if let Some(new) = new_delete_at {
                 let datafile = info.datafile_metadata();
                 self.enqueue_expiry(&parts, &target, timestamp, datafile, new)
-                    .await;
+                    .await?;
             }
         } else {
             // Only the content type is news.
@@ -136,7 +136,8 @@ impl Inner {
         if let Some(old) = old_delete_at.filter(|_| old_delete_at != new_delete_at) {
             self.dequeue_expiry(&parts, &target, timestamp, old).await;
         }
-        self.update_container("PUT", &parts, &target, update).await;
+        self.update_container("PUT", &parts, &target, update)
+            .await?;
         Ok(response)
     }
 }

@@ -402,10 +402,13 @@ impl Inner {
         footers: &HeaderMap,
     ) -> Result<Response, Refusal> {
         let (target, timestamp, new) = (&upload.target, upload.timestamp, upload.delete_at);
-        if let Some(new) = new {
-            self.enqueue_expiry(parts, target, timestamp, metadata, new)
-                .await;
-        }
+        let enqueued = match new {
+            Some(new) => {
+                self.enqueue_expiry(parts, target, timestamp, metadata, new)
+                    .await
+            }
+            None => Ok(()),
+        };
         if let Some(old) = existing.delete_at.filter(|_| existing.delete_at != new) {
             self.dequeue_expiry(parts, target, timestamp, old).await;
         }
@@ -420,7 +423,8 @@ impl Inner {
         }
         let items = parts.headers.iter().chain(footers);
         update.apply_overrides(items.map(|(name, value)| (name.as_str(), value.as_bytes())));
-        self.update_container("PUT", parts, target, update).await;
+        self.update_container("PUT", parts, target, update).await?;
+        enqueued?;
         let mut response = standard(StatusCode::CREATED);
         let etag = metadata.get_str("ETag").unwrap_or("");
         set(response.headers_mut(), "etag", format!("\"{etag}\""));

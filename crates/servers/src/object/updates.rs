@@ -1,12 +1,12 @@
 //! What other servers learn of a change: the object's container gets its row, the expirer's
 //! queue its entry. Sent at once, waited for a moment, and kept on disk for the updater where
-//! it does not get through.
+//! it does not get through. A change whose update could be neither sent nor kept is not acknowledged.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use cairn_disk::Metadata;
 use cairn_disk::async_pending::{AsyncUpdate, remove_async_update, write_async_update};
+use cairn_disk::{DiskError, Metadata};
 use cairn_http::params::{is_true, quote_path, split_path, unquote};
 use cairn_http::respond::header;
 use cairn_http::{Body, Request, Response};
@@ -102,19 +102,20 @@ struct Update {
 }
 
 impl Inner {
-    /// Tells the container's servers that the request names.
+    /// Sends the update to the container's servers that the request names. An error: it was neither
+    /// taken nor kept.
     pub(super) async fn update_container(
         self: &Arc<Self>,
         op: &'static str,
         parts: &Parts,
         target: &Target,
         mut headers: UpdateHeaders,
-    ) {
+    ) -> Result<(), DiskError> {
         let Some(destinations) = container_destinations(&parts.headers) else {
-            return;
+            return Ok(());
         };
         if destinations.is_empty() {
-            return;
+            return Ok(());
         }
         headers.set("x-trans-id", trans_id(&parts.headers));
         headers.set("referer", referer(parts));
@@ -139,19 +140,27 @@ impl Inner {
         });
         let mut all = join_all(sends.collect::<Vec<_>>());
         let patience = self.config.container_update_timeout;
-        if tokio::time::timeout(patience, &mut all).await.is_ok() {
-            return;
+        if let Ok(outcomes) = tokio::time::timeout(patience, &mut all).await {
+            for outcome in outcomes {
+                match outcome {
+                    Ok(sent) => drop(sent?),
+                    // The task panicked, or the runtime is about to end.
+                    Err(_) => self.keep_update(target, update.clone()).await?,
+                }
+            }
+            return Ok(());
         }
         // They go on, but the request is about to be answered: should this server end before
         // they do, the updater has to know.
-        self.keep_update(target, update.clone()).await;
+        self.keep_update(target, update.clone()).await?;
         let (inner, target) = (self.clone(), target.clone());
         tokio::spawn(Box::pin(async move {
             let outcomes = all.await;
-            if outcomes.iter().all(|sent| matches!(sent, Ok(true))) {
+            if outcomes.iter().all(|sent| matches!(sent, Ok(Ok(true)))) {
                 inner.forget_update(&target, &update).await;
             }
         }));
+        Ok(())
     }
 
     /// The expirer's queue no longer needs the entry for `delete_at`: the object now expires at
@@ -170,11 +179,13 @@ impl Inner {
         let container = self.expirer_container(delete_at, target.key.hash);
         let headers = expirer_headers(parts, timestamp);
         let update = self.expirer_update("DELETE", target, delete_at, container, headers);
-        // The updater removes it; nobody waits for that.
-        self.send_update(target, update, None).await;
+        // The updater removes it; nobody waits for that. An entry that stays makes the expirer ask for
+        // a deletion which is refused, as the object expires at another time.
+        let _ = self.send_update(target, update, None).await;
     }
 
-    /// An entry in the expirer's queue for `delete_at`. `metadata`: of the content.
+    /// An entry in the expirer's queue for `delete_at`. `metadata`: of the content. An error: the entry
+    /// was neither taken nor kept, and the object would never expire.
     pub(super) async fn enqueue_expiry(
         self: &Arc<Self>,
         parts: &Parts,
@@ -182,13 +193,13 @@ impl Inner {
         timestamp: Timestamp,
         metadata: &Metadata,
         delete_at: u64,
-    ) {
+    ) -> Result<(), DiskError> {
         if is_replication(&parts.headers) {
-            return;
+            return Ok(());
         }
         // Only some of the object servers are asked to do it.
         let Some(hosts) = header(&parts.headers, "x-delete-at-host") else {
-            return;
+            return Ok(());
         };
         let named = header(&parts.headers, "x-delete-at-container");
         let named = named.and_then(|t| t.trim().parse().ok());
@@ -225,7 +236,10 @@ impl Inner {
         let sends = destinations
             .into_iter()
             .map(|destination| self.send_update(target, update.clone(), destination));
-        join_all(sends).await;
+        for sent in join_all(sends).await {
+            sent?;
+        }
+        Ok(())
     }
 
     fn expirer_update(
@@ -259,18 +273,18 @@ impl Inner {
     }
 
     /// Sends an update; keeps it on the object's device where that does not succeed. True where it
-    /// does.
+    /// does; an error where it could not be kept either.
     async fn send_update(
         self: &Arc<Self>,
         target: &Target,
         mut update: Update,
         destination: Option<Destination>,
-    ) -> bool {
+    ) -> Result<bool, DiskError> {
         let agent = format!("object-server {}", std::process::id());
         update.headers.set("user-agent", agent);
         if let Some(destination) = destination.filter(Destination::is_complete) {
             match self.try_send(&update, &destination).await {
-                Sent::Done => return true,
+                Sent::Done => return Ok(true),
                 Sent::Redirected(path) => update.container_path = Some(path),
                 Sent::Failed(reason) => {
                     let (host, device) = (&destination.host, &destination.device);
@@ -278,8 +292,8 @@ impl Inner {
                 }
             }
         }
-        self.keep_update(target, update).await;
-        false
+        self.keep_update(target, update).await?;
+        Ok(false)
     }
 
     async fn try_send(&self, update: &Update, destination: &Destination) -> Sent {
@@ -350,7 +364,8 @@ impl Inner {
         }
     }
 
-    async fn keep_update(&self, target: &Target, update: Update) {
+    /// Keeps an update on the object's device, for the updater. It may use the room set aside there.
+    async fn keep_update(&self, target: &Target, update: Update) -> Result<(), DiskError> {
         let policy: PolicyIndex = target.key.policy;
         let (hash, timestamp) = self.kept_as(&update);
         let pending = AsyncUpdate {
@@ -364,15 +379,15 @@ impl Inner {
             successes: Vec::new(),
         };
         if Plant::NoAsyncPending.is_on() {
-            return;
+            return Ok(());
         }
         let written = target
             .device
             .write(move |disk| write_async_update(disk, policy, hash, timestamp, &pending));
-        if let Err(error) = written.await {
+        written.await.inspect_err(|error| {
             let (device, object) = (target.device.name(), &*target.key.name);
-            tracing::error!(device, object, %error, "a container update is lost");
-        }
+            tracing::error!(device, object, %error, "a container update could not be kept");
+        })
     }
 }
 

@@ -142,6 +142,55 @@ async fn failed_updates_are_kept() {
 }
 
 #[tokio::test]
+async fn what_is_neither_taken_nor_kept_is_not_acknowledged() {
+    let world = world();
+    let (broken, _) = world.container_server(503);
+    let (sound, _) = world.container_server(201);
+    let obstacle = world.root.path().join("sda1/async_pending");
+    let one = |host: &dyn std::fmt::Display| format!("x-container-host: {host}");
+    let (to_broken, to_sound) = (one(&broken), one(&sound));
+    let to_both = format!("x-container-host: {broken},{sound}");
+    let (first, second) = ("x-container-device: sdx", "x-container-device: sdx,sdy");
+    let time = |n: usize| format!("x-timestamp: {}", T[n]);
+    let (mut taken, mut later) = (Vec::new(), 0);
+    for is_full in [true, false] {
+        match is_full {
+            true => std::fs::write(&obstacle, "").unwrap(),
+            false => std::fs::remove_file(&obstacle).unwrap(),
+        }
+        for (host, device) in [(&to_broken, first), (&to_both, second), (&to_sound, first)] {
+            for method in ["PUT", "POST", "DELETE"] {
+                let (object, time) = (format!("o{later}"), time(2));
+                later += 1;
+                if method != "PUT" {
+                    assert_eq!(world.put(&object, T[1], "x").await.status, 201);
+                }
+                let mut headers = vec![&*time, host, device, "x-container-partition: 5"];
+                if method == "PUT" {
+                    headers.extend(["content-type: a/b", "content-length: 0"]);
+                }
+                let answer = world.send(method, &object, &headers, "").await;
+                taken.push(answer.status);
+            }
+        }
+    }
+    let (refused, done) = ([500, 500, 500], [201, 202, 204]);
+    let expected = [refused, refused, done, done, done, done];
+    assert_eq!(taken, expected.concat());
+    // The entry of an object that is to expire.
+    std::fs::remove_dir_all(&obstacle).unwrap();
+    std::fs::write(&obstacle, "").unwrap();
+    let queue = format!("x-delete-at-host: {broken}");
+    let expires = [
+        &*queue,
+        "x-delete-at-device: sdx",
+        "x-delete-at-partition: 5",
+        "x-delete-at: 4000090000",
+    ];
+    assert_eq!(world.put_with("expires", T[1], &expires).await.status, 500);
+}
+
+#[tokio::test]
 async fn slow_containers_are_not_waited_for() {
     let world = world_with(|config| {
         config.container_update_timeout = Duration::from_millis(10);
