@@ -210,7 +210,12 @@ async fn one_replica(
                 continue;
             }
         };
-        if !check(&node, answer.status().as_u16(), nodes) {
+        let status = answer.status().as_u16();
+        let is_good = match request.method.is_safe() {
+            true => check(&node, status, nodes),
+            false => check_write(&node, status, nodes),
+        };
+        if !is_good {
             continue;
         }
         if is_useless(&node, &answer) {
@@ -235,6 +240,16 @@ async fn one_replica(
         });
     }
     None
+}
+
+/// As [`check`], of the answer to a write. Without space a device takes none, and says so as one that
+/// is not mounted does, but it goes on to be read, and to delete what would make space: it is asked
+/// again at once.
+pub fn check_write(node: &Node, status: u16, nodes: &Nodes) -> bool {
+    match status {
+        507 => false,
+        _ => check(node, status, nodes),
+    }
 }
 
 /// Notes a bad answer with the error limiter; false for one that another node should make good.

@@ -170,7 +170,7 @@ impl Proxy {
             match opened {
                 Ok(putter) => {
                     let status = putter.early.as_ref().map_or(100, |(status, _)| *status);
-                    if fan_out::check(&node, status, nodes) {
+                    if fan_out::check_write(&node, status, nodes) {
                         return Some(putter);
                     }
                 }
@@ -234,7 +234,7 @@ impl Proxy {
                 let (parts, body) = response.into_parts();
                 let status = parts.status.as_u16();
                 let body = body.collect(1 << 20).await.unwrap_or_default();
-                fan_out::check(&node, status, &nodes);
+                fan_out::check_write(&node, status, &nodes);
                 let answer = Answer {
                     status,
                     headers: parts.headers,

@@ -133,7 +133,7 @@ impl Proxy {
             match opened {
                 Ok(put) => {
                     let status = put.early.as_ref().map_or(100, |answer| answer.status);
-                    if fan_out::check(&node, status, nodes) {
+                    if fan_out::check_write(&node, status, nodes) {
                         return Some(put);
                     }
                 }
@@ -323,7 +323,7 @@ async fn conclude(
     let node = put.node.clone();
     if let Some(answer) = put.prepared(timeout).await {
         match answer.node {
-            Some(_) => drop(fan_out::check(&node, answer.status, &nodes)),
+            Some(_) => drop(fan_out::check_write(&node, answer.status, &nodes)),
             None => nodes.limiter().increment(&node, "no answer to an upload"),
         }
         let _ = said.send(Said::Refused(answer)).await;
@@ -336,7 +336,7 @@ async fn conclude(
     }
     let answer = put.commit(timeout).await;
     match answer.node {
-        Some(_) => drop(fan_out::check(&node, answer.status, &nodes)),
+        Some(_) => drop(fan_out::check_write(&node, answer.status, &nodes)),
         None => nodes.limiter().increment(&node, "no answer to a commit"),
     }
     let _ = said.send(Said::Final(answer)).await;
