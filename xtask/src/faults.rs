@@ -15,7 +15,9 @@ mod medium;
 mod rig;
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ScopedJoinHandle;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -38,6 +40,9 @@ pub(crate) struct Options {
     pub(crate) rounds: u64,
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// How many rounds go on at once, each with a store and disks of its own
+    #[arg(long, default_value_t = 2)]
+    pub(crate) jobs: u64,
     /// Say of each round what was lost, all of it
     #[arg(long)]
     pub(crate) verbose: bool,
@@ -54,6 +59,7 @@ impl Options {
             file_systems: vec![FileSystem::Ext4],
             rounds: 2,
             seed: 1,
+            jobs: 2,
             verbose: false,
             keep: false,
         }
@@ -65,7 +71,7 @@ impl Options {
 pub(crate) struct Outcome {
     pub(crate) acknowledged: u64,
     pub(crate) refused: u64,
-    /// Requests that disks failed.
+    /// Requests that disks failed, bytes that they gave back as others.
     pub(crate) faults: u64,
     /// What was acknowledged and is not there, or was answered and is not so.
     pub(crate) lost: Vec<String>,
@@ -100,36 +106,56 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
 }
 
 /// All rounds of a case: its numbers, an error when anything was lost.
-fn rounds(
-    case: Case,
-    file_system: FileSystem,
-    binary: &PathBuf,
-    options: &Options,
-) -> Result<String> {
+fn rounds(case: Case, file_system: FileSystem, binary: &Path, options: &Options) -> Result<String> {
+    let next = AtomicU64::new(1);
+    let one_after_the_other = || {
+        let mut done = Vec::new();
+        loop {
+            let round = next.fetch_add(1, Ordering::Relaxed);
+            if round > options.rounds {
+                return Ok(done);
+            }
+            let ground = cases::Ground {
+                binary,
+                file_system,
+                seed: options.seed.wrapping_mul(1000) + round,
+                keep: options.keep,
+            };
+            let outcome = case.round(&ground);
+            let outcome = outcome.with_context(|| format!("round {round}"))?;
+            if options.verbose {
+                tell(round, &outcome);
+            }
+            done.push((round, outcome));
+        }
+    };
+    let outcomes: Result<Vec<Vec<(u64, Outcome)>>> = std::thread::scope(|scope| {
+        let jobs = 0..options.jobs.max(1);
+        let jobs: Vec<_> = jobs.map(|_| scope.spawn(one_after_the_other)).collect();
+        let ended = |job: ScopedJoinHandle<'_, _>| {
+            let panicked = |_| bail!("a round panicked");
+            job.join().unwrap_or_else(panicked)
+        };
+        jobs.into_iter().map(ended).collect()
+    });
+    summed(options.rounds, outcomes?.into_iter().flatten())
+}
+
+fn tell(round: u64, outcome: &Outcome) {
+    println!(
+        "        round {round}: {} acknowledged, {} refused, {} faults, {} lost or wrong",
+        outcome.acknowledged,
+        outcome.refused,
+        outcome.faults,
+        outcome.lost.len()
+    );
+    outcome.lost.iter().for_each(|l| println!("          {l}"));
+}
+
+fn summed(rounds: u64, outcomes: impl Iterator<Item = (u64, Outcome)>) -> Result<String> {
     let mut total = Outcome::default();
     let mut failed = Vec::new();
-    for round in 1..=options.rounds {
-        let seed = options.seed.wrapping_mul(1000) + round;
-        let ground = cases::Ground {
-            binary,
-            file_system,
-            seed,
-            keep: options.keep,
-        };
-        let outcome = case
-            .round(&ground)
-            .with_context(|| format!("round {round}"))?;
-        if options.verbose {
-            println!(
-                "        round {round}: {} acknowledged, {} refused, {} requests failed by disks, \
-                 {} lost or wrong",
-                outcome.acknowledged,
-                outcome.refused,
-                outcome.faults,
-                outcome.lost.len()
-            );
-            outcome.lost.iter().for_each(|l| println!("          {l}"));
-        }
+    for (round, outcome) in outcomes {
         total.acknowledged += outcome.acknowledged;
         total.refused += outcome.refused;
         total.faults += outcome.faults;
@@ -139,8 +165,7 @@ fn rounds(
         total.lost.extend(outcome.lost);
     }
     let words = format!(
-        "{} rounds, {} acknowledged, {} refused, {} requests failed by disks, {} lost or wrong",
-        options.rounds,
+        "{rounds} rounds, {} acknowledged, {} refused, {} faults, {} lost or wrong",
         total.acknowledged,
         total.refused,
         total.faults,
@@ -149,6 +174,7 @@ fn rounds(
     if total.lost.is_empty() {
         return Ok(words);
     }
+    failed.sort_unstable();
     total.lost.truncate(5);
     bail!(
         "{words} in rounds {failed:?}:\n  {}",

@@ -142,16 +142,20 @@ pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>> {
     Ok(ports)
 }
 
-/// `count` ports one after the other, all free: for programs that count up from their first.
+/// `count` ports one after the other, all free: for programs that count up from their first. Which
+/// were given last are given again last, as who asked for them may not listen yet.
 pub(crate) fn free_range(count: u16) -> Result<u16> {
+    static LAST: Mutex<u16> = Mutex::new(0);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
     // Below the range the kernel hands out to clients, so that nothing takes one meanwhile.
-    for first in (10_000u16..30_000).step_by(usize::from(count)) {
-        let first = first + (std::process::id() % 97) as u16 * count % 2000;
-        let range = first..first + count;
-        if range
-            .into_iter()
-            .all(|p| TcpListener::bind((Ipv4Addr::LOCALHOST, p)).is_ok())
-        {
+    let offset = (std::process::id() % 97) as u16 * count % 2000;
+    let firsts = (10_000u16..30_000).step_by(usize::from(count));
+    let firsts: Vec<u16> = firsts.map(|first| first + offset).collect();
+    let (given, later): (Vec<u16>, Vec<u16>) = firsts.iter().partition(|f| **f <= *last);
+    for first in later.into_iter().chain(given) {
+        let mut range = first..first + count;
+        if range.all(|p| TcpListener::bind((Ipv4Addr::LOCALHOST, p)).is_ok()) {
+            *last = first;
             return Ok(first);
         }
     }

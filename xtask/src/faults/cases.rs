@@ -1,7 +1,13 @@
 //! The cases by name. Each round has a store of its own.
 
+mod bad_write;
+mod corrupt;
+mod descriptors;
+mod full;
 mod mixture;
+mod quarantine;
 mod rows;
+mod slow;
 mod unread;
 
 use std::path::Path;
@@ -24,6 +30,22 @@ pub(crate) enum Case {
     RowsShared,
     /// Object files of one or two disks cannot be read
     Unread,
+    /// The mixture, of erasure-coded objects
+    Fragments,
+    /// Bytes of object files of one or two disks are not what they were
+    Corrupt,
+    /// The same of erasure-coded objects
+    CorruptFragments,
+    /// Rotten objects are read while they are written anew
+    Quarantine,
+    /// No more files can be opened for a while
+    Descriptors,
+    /// Disks without any space
+    Full,
+    /// One write of one disk fails, once
+    BadWrite,
+    /// One disk takes its time
+    Slow,
 }
 
 /// What a round stands on.
@@ -63,12 +85,28 @@ impl Case {
             Case::Rows => "0.7 s of failed writes to databases and a power cut",
             Case::RowsShared => "the same with shared databases",
             Case::Unread => "object files that cannot be read",
+            Case::Fragments => "faults of all kinds and a power cut, erasure-coded",
+            Case::Corrupt => "object files that rot",
+            Case::CorruptFragments => "fragments that rot",
+            Case::Quarantine => "rotten objects read and written anew",
+            Case::Descriptors => "no files to be opened",
+            Case::Full => "full disks",
+            Case::BadWrite => "one bad write",
+            Case::Slow => "one slow disk",
         }
     }
 
     pub(super) fn round(self, ground: &Ground<'_>) -> Result<Outcome> {
         match self {
-            Case::Mixture => mixture::round(ground),
+            Case::Mixture => mixture::round(ground, false),
+            Case::Fragments => mixture::round(ground, true),
+            Case::Corrupt => corrupt::round(ground, false),
+            Case::CorruptFragments => corrupt::round(ground, true),
+            Case::Quarantine => quarantine::round(ground),
+            Case::Descriptors => descriptors::round(ground),
+            Case::Full => full::round(ground),
+            Case::BadWrite => bad_write::round(ground),
+            Case::Slow => slow::round(ground),
             Case::Rows => rows::round(ground, true),
             Case::RowsShared => rows::round(ground, false),
             Case::Unread => unread::round(ground),
@@ -80,10 +118,12 @@ impl Case {
 fn outcome(rig: &Rig, counts: Counts, found: Vec<String>) -> Outcome {
     let mut lost = counts.wrong;
     lost.extend(found);
+    let counted = rig.disks.iter().map(|disk| disk.medium.counted());
+    let faults = counted.map(|counted| counted.failed + counted.rotten);
     Outcome {
         acknowledged: counts.acknowledged,
         refused: counts.refused.unwrap_or(0),
-        faults: rig.disks.iter().map(|d| d.medium.counted().failed).sum(),
+        faults: faults.sum(),
         lost,
     }
 }

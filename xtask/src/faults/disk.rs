@@ -146,6 +146,19 @@ impl Disk {
         files.iter().flat_map(|f| layout::places(f)).collect()
     }
 
+    /// Where a byte of a file is.
+    pub(super) fn place(&self, file: &Path, offset: u64) -> Option<u64> {
+        let mut before = 0;
+        for range in layout::places(file) {
+            let length = range.end - range.start;
+            if offset < before + length {
+                return Some(range.start + offset - before);
+            }
+            before += length;
+        }
+        None
+    }
+
     pub(super) fn fail(&self, op: Op, ranges: Vec<Range<u64>>) {
         self.medium.fail(Fault::of(op, ranges));
     }

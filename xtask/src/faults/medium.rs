@@ -60,6 +60,8 @@ pub(crate) struct Counted {
     pub(crate) writes: u64,
     pub(crate) flushes: u64,
     pub(crate) failed: u64,
+    /// Bytes that are others than those written.
+    pub(crate) rotten: u64,
     /// Blocks that power cuts took.
     pub(crate) lost_blocks: u64,
 }
@@ -189,6 +191,17 @@ impl Medium {
         Ok(())
     }
 
+    /// A bit of this byte turns; no request ever fails for it.
+    pub(crate) fn rot(&self, at: u64) -> io::Result<()> {
+        let mut state = self.state();
+        let mut byte = [0];
+        self.durable.read_exact_at(&mut byte, at)?;
+        byte[0] ^= 1 << state.random.below(8);
+        self.durable.write_all_at(&byte, at)?;
+        state.counted.rotten += 1;
+        Ok(())
+    }
+
     pub(crate) fn fail(&self, fault: Fault) {
         self.state().faults.push(fault);
     }
@@ -303,6 +316,17 @@ mod tests {
         medium.heal();
         medium.flush().expect("healed");
         assert_eq!(medium.counted().failed, 4);
+    }
+
+    #[test]
+    fn one_byte_rots() {
+        let (_file, medium) = medium();
+        medium.write(0, &[1; 100]).expect("written");
+        medium.flush().expect("flushed");
+        medium.rot(50).expect("rotten");
+        let read = medium.read(0, 100).expect("read");
+        let others: Vec<usize> = (0..100).filter(|i| read[*i] != 1).collect();
+        assert_eq!(others, [50]);
     }
 
     #[test]

@@ -127,10 +127,36 @@ impl Rig {
         self.store.start(Spread::OneProcess)
     }
 
+    /// With what was changed in its confs.
+    pub(super) fn restart(&mut self) -> Result<()> {
+        self.store.stop()?;
+        self.store.start(Spread::OneProcess)
+    }
+
     /// All that is written is on the disks, and nothing of it in memory.
     pub(super) fn read_anew(&mut self) -> Result<()> {
         self.store.stop()?;
         self.start_anew(1000)
+    }
+
+    /// All that is written is on the disks, where one byte of each object file of some of them is
+    /// not what it was.
+    pub(super) fn rot(&mut self, numbers: &[usize]) -> Result<()> {
+        self.store.stop()?;
+        for disk in &mut self.disks {
+            disk.power_on(1000)?;
+        }
+        for number in numbers {
+            let is_object = |path: &str| path.contains("/objects/") && path.ends_with(".data");
+            let disk = &self.disks[*number];
+            for file in self.files(*number, is_object) {
+                let size = std::fs::metadata(&file)?.len();
+                if let Some(at) = disk.place(&file, self.random.below(size.max(1))) {
+                    disk.medium.rot(at)?;
+                }
+            }
+        }
+        self.store.start(Spread::OneProcess)
     }
 
     /// The disks with container databases.
@@ -187,6 +213,8 @@ pub(super) struct Mix<'a> {
     pub(super) posts: u64,
     /// A worker waits so long after each.
     pub(super) pace: Duration,
+    /// The store may refuse (5xx) what its disks do not take.
+    pub(super) may_refuse: bool,
 }
 
 /// Small and large, written and read.
@@ -196,6 +224,13 @@ pub(super) const MIXED: Mix<'_> = Mix {
     deletes: 1,
     posts: 1,
     pace: Duration::ZERO,
+    may_refuse: true,
+};
+
+/// The same where nothing keeps the store from it.
+pub(super) const STRICT: Mix<'_> = Mix {
+    may_refuse: false,
+    ..MIXED
 };
 
 /// Rows, of objects of next to nothing.
@@ -205,6 +240,7 @@ pub(super) const ROWS: Mix<'_> = Mix {
     deletes: 1,
     posts: 0,
     pace: Duration::ZERO,
+    may_refuse: true,
 };
 
 /// The load on all keys while `during` lasts.
@@ -249,7 +285,10 @@ fn worker(
     mut random: Random,
     stop: &AtomicBool,
 ) -> load::Counts {
-    let mut counts = load::Counts::tolerant();
+    let mut counts = match mix.may_refuse {
+        true => load::Counts::tolerant(),
+        false => load::Counts::default(),
+    };
     while !stop.load(Ordering::Relaxed) {
         let index = random.below(keys.len() as u64) as usize;
         let key = &mut keys[index];

@@ -12,8 +12,8 @@ use super::super::rig::{self, MIXED};
 use super::{Ground, outcome};
 use crate::random::Random;
 
-pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
-    let mut rig = ground.rig()?;
+pub(super) fn round(ground: &Ground<'_>, coded: bool) -> Result<Outcome> {
+    let mut rig = ground.shaped(|shape| shape.coded = coded)?;
     let mut keys = rig::keys(8, 30, 4);
     rig.make_containers(&keys)?;
     let account = rig.account()?;

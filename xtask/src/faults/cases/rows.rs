@@ -25,7 +25,7 @@ pub(super) fn round(ground: &Ground<'_>, exclusive: bool) -> Result<Outcome> {
     let account = rig.account()?;
     let seed = rig.random.next();
     // How long after the error rows still come before the power goes.
-    let after = Duration::from_millis(2000 + rig.random.below(5000));
+    let after = Duration::from_millis(1500 + rig.random.below(2500));
     let kept_of_thousand = *rig.random.pick(&[0, 0, 0, 500]);
     let mix = Mix { pace, ..ROWS };
     let counts = rig::load(&account, &mut keys, mix, seed, || {

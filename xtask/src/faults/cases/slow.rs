@@ -1,0 +1,41 @@
+//! One disk of four takes its time for everything: requests succeed, what they say is right, and
+//! none waits for that disk alone.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::super::Outcome;
+use super::super::rig::{self, STRICT};
+use super::{Ground, outcome};
+use crate::model::load::Counts;
+
+pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
+    let mut rig = ground.rig()?;
+    let mut keys = rig::keys(8, 20, 4);
+    rig.make_containers(&keys)?;
+    let account = rig.account()?;
+    let seed = rig.random.next();
+    let delay = Duration::from_millis(30 + rig.random.below(300));
+    let disk = &rig.disks[(seed % 4) as usize];
+    let (mut total, mut wrong) = (Counts::tolerant(), Vec::new());
+    for slow in [Duration::ZERO, delay] {
+        disk.medium.slow_down(slow);
+        let counts = rig::load(
+            &account,
+            &mut keys,
+            STRICT,
+            rig.random.clone().next(),
+            || {
+                std::thread::sleep(Duration::from_millis(1500));
+                Ok(())
+            },
+        )?;
+        total.add(counts, &mut wrong);
+    }
+    total.wrong = wrong;
+    rig.cut_power();
+    rig.start_anew(*rig.random.clone().pick(&[0, 500]))?;
+    let lost = rig.lost(&keys)?;
+    Ok(outcome(&rig, total, lost))
+}
