@@ -55,7 +55,13 @@ impl Options {
     /// What fits in a few minutes.
     pub(crate) fn short() -> Self {
         Options {
-            cases: vec![Case::Mixture, Case::Unread],
+            cases: vec![
+                Case::Mixture,
+                Case::Unread,
+                Case::Corrupt,
+                Case::CorruptFragments,
+                Case::Full,
+            ],
             file_systems: vec![FileSystem::Ext4],
             rounds: 2,
             seed: 1,

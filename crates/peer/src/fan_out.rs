@@ -306,6 +306,19 @@ mod tests {
         began.elapsed()
     }
 
+    #[test]
+    fn a_device_that_takes_no_write_is_still_asked() {
+        let ring = Arc::new(LoadedRing::new(Arc::new(ring_of(&[(
+            "127.0.0.1",
+            "127.0.0.1",
+        )]))));
+        let node = ring.primaries(0).remove(0);
+        let limiter = Arc::new(ErrorLimiter::new(Duration::from_secs(60), 10));
+        let nodes = Nodes::in_order(ring, 0, vec![node.clone()], 1, limiter.clone());
+        assert!(!check_write(&node, 507, &nodes) && !limiter.is_limited(&node));
+        assert!(!check(&node, 507, &nodes) && limiter.is_limited(&node));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn bodies_left_behind_are_bounded() {
         let hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3"].map(|ip| (ip, ip));
