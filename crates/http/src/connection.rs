@@ -18,6 +18,7 @@ use tracing::{debug, warn};
 
 use crate::body::Body;
 use crate::context::Context;
+use crate::forwarded::is_forwarded;
 use crate::heads::Heads;
 use crate::interim::InterimSocket;
 use crate::metrics::Metrics;
@@ -298,7 +299,7 @@ async fn answer(mut request: Request, peer: Peer, shared: &Shared, place: &Place
     if request.uri().path() == "/metrics" && request.method() == http::Method::GET {
         let allowed = match options.metrics {
             MetricsAccess::Nobody => false,
-            MetricsAccess::Loopback => peer.is_local(),
+            MetricsAccess::Loopback => peer.is_local() && !is_forwarded(request.headers()),
             MetricsAccess::Everybody => true,
         };
         if allowed {

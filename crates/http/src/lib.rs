@@ -16,6 +16,7 @@ pub mod context;
 pub mod digest;
 pub mod followed;
 pub mod footers;
+mod forwarded;
 mod heads;
 pub mod info;
 pub mod interim;
