@@ -44,6 +44,8 @@ struct Core {
     system_reader_roles: Vec<String>,
     default_domain_id: String,
     allow_names_in_acls: bool,
+    /// Own the account whatever a container's list grants, for a Keystone elsewhere too.
+    owners_before_acls: bool,
     info_source: Arc<dyn InfoSource>,
 }
 
@@ -88,6 +90,7 @@ impl Core {
             system_reader_roles: lower(&section.list_or("system_reader_roles", "")),
             default_domain_id: section.str_or("default_domain_id", "default").to_owned(),
             allow_names_in_acls: section.bool_or("allow_names_in_acls", true),
+            owners_before_acls: section.bool_or("owners_before_acls", false),
             info_source: env.info_source.clone(),
         }
     }

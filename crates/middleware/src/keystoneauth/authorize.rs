@@ -3,6 +3,9 @@
 //! In order: `OPTIONS`, administrators of all accounts, readers of all accounts, the container's
 //! list by project and user, the container's sync key, its list by referrer; then, for the
 //! project's own accounts alone, operators, readers, and roles on the container's list.
+//!
+//! Operators come before the lists where the token is of this store's own `identity`, or where
+//! `owners_before_acls` says so: what a list grants is less, and hides the list from its owner.
 
 use std::sync::Arc;
 
@@ -101,6 +104,10 @@ impl Authorizer {
         if target.container.is_none() && parts.method == Method::DELETE {
             return None;
         }
+        let owns = || self.owns(confirmed, target);
+        if (confirmed.built_in || self.core.owners_before_acls) && owns() {
+            return Some(OWNER);
+        }
         if self
             .by_project_and_user(confirmed, parts, target, acl)
             .await
@@ -111,14 +118,14 @@ impl Authorizer {
         if by_key_or_referrer == Some(true) {
             return Some(USER);
         }
+        if owns() {
+            return Some(OWNER);
+        }
         let project = confirmed.user.project.as_ref()?;
         if !self.core.is_account_of(target.account, &project.id) {
             return None;
         }
         let rules = self.core.rules_of(target.account)?;
-        if self.is_operator(rules) {
-            return Some(OWNER);
-        }
         if reads && rules.project_reader_roles.iter().any(has) {
             return Some(USER);
         }
@@ -128,6 +135,16 @@ impl Authorizer {
             return None;
         }
         lower(&acl.groups).iter().any(has).then_some(USER)
+    }
+
+    /// An operator of the project whose account it is.
+    fn owns(&self, confirmed: &Confirmed, target: &Target<'_>) -> bool {
+        let project = confirmed.user.project.as_ref();
+        project.is_some_and(|project| self.core.is_account_of(target.account, &project.id))
+            && self
+                .core
+                .rules_of(target.account)
+                .is_some_and(|rules| self.is_operator(rules))
     }
 
     fn is_operator(&self, rules: &Rules) -> bool {

@@ -295,6 +295,30 @@ async fn lists_of_containers() {
 }
 
 #[tokio::test]
+async fn owners_own_what_a_list_grants_to_all() {
+    let owner = |built_in| {
+        let mut who = member(&["admin"]).unwrap();
+        who.built_in = built_in;
+        Some(who)
+    };
+    let (upstreams, before) = (
+        Store::new(&[]),
+        Store::new(&[("owners_before_acls", "yes")]),
+    );
+    let path = "/v1/AUTH_p_id/c/o";
+    for acl in [".r:*", ".r:*,.rlistings", "p_id:u_id", "*:*"] {
+        assert_eq!(upstreams.ask(owner(false), "GET", path, acl).await, USER);
+        assert_eq!(upstreams.ask(owner(true), "GET", path, acl).await, OWNER);
+        assert_eq!(before.ask(owner(false), "GET", path, acl).await, OWNER);
+        let other = "/v1/AUTH_other_id/c/o";
+        assert_eq!(before.ask(owner(true), "GET", other, acl).await, USER);
+    }
+    // Accounts are removed by the administrators of all alone, still.
+    let gone = before.ask(owner(true), "DELETE", "/v1/AUTH_p_id", "");
+    assert_eq!(gone.await, NO);
+}
+
+#[tokio::test]
 async fn names_count_in_the_default_domain_alone() {
     let path = "/v1/AUTH_other_id/c/o";
     let of_domain = |id: &str| confirmed(holder("u", "p", id, &["member"]), None);
