@@ -36,8 +36,6 @@ use tokens::{Token, Tokens};
 const X_AUTH_TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
 const X_STORAGE_TOKEN: HeaderName = HeaderName::from_static("x-storage-token");
 const X_SERVICE_TOKEN: HeaderName = HeaderName::from_static("x-service-token");
-/// Passwords that are hashed, and so take a while, checked at one time.
-const HASHING_AT_ONCE: usize = 2;
 
 struct Identity {
     next: Handler,
@@ -56,7 +54,6 @@ struct Core {
     catalog: Catalog,
     /// Roles that make a token good as a service's.
     service_roles: Vec<String>,
-    hashing: Semaphore,
     /// One looks at the file of revoked tokens, or writes it; the others wait without a thread.
     revoking: Arc<Semaphore>,
     clock: Clock,
@@ -103,7 +100,6 @@ pub(crate) fn make(
         remembered: Remembered::default(),
         catalog: Catalog::read(section, prefixes[0].clone()),
         service_roles: section.list_or("service_token_roles", "service"),
-        hashing: Semaphore::new(HASHING_AT_ONCE),
         revoking: Arc::new(Semaphore::new(1)),
         clock: env.clock.clone(),
     };

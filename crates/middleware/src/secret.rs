@@ -64,6 +64,13 @@ impl Secret {
         }
     }
 
+    pub(crate) fn rounds(&self) -> u32 {
+        match self {
+            Secret::Plain(_) => 0,
+            Secret::Hashed { rounds, .. } => *rounds,
+        }
+    }
+
     pub(crate) fn is_slow(&self) -> bool {
         matches!(self, Secret::Hashed { .. })
     }

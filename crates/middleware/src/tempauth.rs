@@ -28,6 +28,7 @@ use http::header::{HeaderMap, HeaderName};
 use tracing::{debug, warn};
 
 use crate::keystone::Confirmed;
+use crate::logins::Logins;
 use crate::remembered::Remembered;
 use crate::resellers::{self, option_of_prefix, reseller_prefixes, unauthorized};
 use crate::{FilterEnv, FilterError};
@@ -53,6 +54,7 @@ struct Core {
     token_life: u64,
     storage_url_scheme: String,
     info_source: Arc<dyn InfoSource>,
+    logins: Logins,
     clock: Clock,
 }
 
@@ -93,6 +95,7 @@ pub(crate) fn make(
         token_life: section.u64_or("token_life", 86_400)?,
         storage_url_scheme: section.str_or("storage_url_scheme", "default").to_owned(),
         info_source: env.info_source.clone(),
+        logins: env.logins.clone(),
         clock: env.clock.clone(),
     });
     Ok(Arc::new(TempAuth {

@@ -20,6 +20,8 @@ pub(super) enum Refusal {
     NotFound(String),
     MethodNotAllowed,
     Busy(&'static str),
+    /// After failed logins; the seconds to wait.
+    HeldBack(u64),
 }
 
 pub(super) type Answer = Result<Response, Refusal>;
@@ -45,11 +47,20 @@ impl Refusal {
                 StatusCode::METHOD_NOT_ALLOWED,
                 "The method is not allowed for this resource.".to_owned(),
             ),
+            Refusal::HeldBack(wait) => (
+                StatusCode::TOO_MANY_REQUESTS,
+                format!("Too many wrong passwords: try again in {wait} seconds."),
+            ),
             Refusal::Busy(why) => (StatusCode::SERVICE_UNAVAILABLE, why.to_owned()),
         }
     }
 
     pub(super) fn into_response(self, host: &str) -> Response {
+        let retry_after = match self {
+            Refusal::HeldBack(wait) => Some(wait),
+            Refusal::Busy(_) => Some(5),
+            _ => None,
+        };
         let (status, message) = self.parts();
         let title = status.canonical_reason().unwrap_or("Error");
         let body = json!({ "error": {
@@ -58,6 +69,9 @@ impl Refusal {
             "message": message,
         }});
         let mut response = of(status, &body);
+        if let Some(wait) = retry_after {
+            respond::set(response.headers_mut(), "retry-after", wait.to_string());
+        }
         if status == StatusCode::UNAUTHORIZED {
             let value = format!("Keystone uri=\"{host}/v3\"");
             respond::set(response.headers_mut(), WWW_AUTHENTICATE.as_str(), value);

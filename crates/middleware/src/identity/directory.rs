@@ -63,6 +63,15 @@ pub(super) enum Naming {
     Name(String),
 }
 
+impl Naming {
+    /// As typed.
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Naming::Id(text) | Naming::Name(text) => text,
+        }
+    }
+}
+
 /// An id as Keystone's look, the same for the same name at every start.
 pub(super) fn id_of(kind: &str, name: &str) -> String {
     let digest = Sha256::digest(format!("{kind}:{name}").as_bytes());
@@ -202,7 +211,7 @@ impl Directory {
                 id: id_of("login", &account_user),
                 name: login.user.clone(),
                 login: Some(account_user),
-                secret: Secret::Plain(login.key.clone()),
+                secret: login.key.clone(),
                 roles: BTreeMap::from([(project_id.to_owned(), roles_of(login, privileged))]),
                 default_project: Some(project_id.to_owned()),
             });
@@ -328,7 +337,7 @@ mod tests {
         let login = |account: &str, groups: &[&str]| Login {
             account: account.into(),
             user: "tester".into(),
-            key: "testing".into(),
+            key: Secret::Plain("testing".into()),
             groups: groups.iter().map(|g| (*g).to_owned()).collect(),
             account_id: format!("AUTH_{account}"),
         };

@@ -7,6 +7,8 @@ use super::answer::Refusal;
 use super::directory::{Naming, Person};
 use super::tokens::Token;
 use super::{Core, Valid};
+use crate::logins::{Address, NotNow, seconds};
+use crate::secret::Secret;
 
 pub(super) const WRONG: Refusal = Refusal::Unauthorized(
     "Wrong user name, password or project: the request you have made requires authentication.",
@@ -40,12 +42,13 @@ pub(super) struct Granted {
 
 pub(super) async fn log_in(
     core: &Arc<Core>,
+    address: Address,
     proof: Proof,
     scope: Scope,
 ) -> Result<Granted, Refusal> {
     match proof {
         Proof::Password { user, password } => {
-            let (person, project) = by_password(core, &user, &password, &scope).await?;
+            let (person, project) = by_password(core, address, &user, &password, &scope).await?;
             grant(core, &person, project.as_deref(), None)
         }
         Proof::Token(text) => {
@@ -63,6 +66,7 @@ pub(super) async fn log_in(
 /// The one person of that name with that password, by id, and their project.
 async fn by_password(
     core: &Arc<Core>,
+    address: Address,
     user: &Naming,
     password: &str,
     scope: &Scope,
@@ -75,16 +79,17 @@ async fn by_password(
         .into_iter()
         .filter_map(|person| Some((person, project_of(core, person, scope).ok()?)))
         .collect();
-    if meant.is_empty() {
-        // As long as for somebody who is there, that nobody learns who is.
-        let anybody = core.directory().people().find(|p| p.secret.is_slow());
-        if let Some(person) = anybody {
-            has_password(core, person, password).await?;
+    if !meant.iter().any(|(person, _)| person.secret.is_slow()) {
+        // As long as for somebody whose password is hashed, that nobody learns who is there.
+        let secrets = core.directory().people().map(|person| &person.secret);
+        let slowest = secrets.filter(|s| s.is_slow()).max_by_key(|s| s.rounds());
+        if let Some(secret) = slowest {
+            has_password(core, address, user, secret, password).await?;
         }
     }
     let mut found = None;
     for (person, project) in meant {
-        if !has_password(core, person, password).await? {
+        if !has_password(core, address, user, &person.secret, password).await? {
             continue;
         }
         if found.is_some() {
@@ -96,19 +101,39 @@ async fn by_password(
     found.ok_or(WRONG)
 }
 
-async fn has_password(core: &Arc<Core>, person: &Person, password: &str) -> Result<bool, Refusal> {
-    if !person.secret.is_slow() {
-        return Ok(person.secret.matches(password));
+async fn has_password(
+    core: &Core,
+    address: Address,
+    user: &Naming,
+    secret: &Secret,
+    password: &str,
+) -> Result<bool, Refusal> {
+    let matching = core.logins.matches(address, user.text(), secret, password);
+    matching.await.map_err(not_now)
+}
+
+fn not_now(why: NotNow) -> Refusal {
+    match why {
+        NotNow::HeldBack(wait) => Refusal::HeldBack(seconds(wait)),
+        NotNow::Busy => BUSY,
     }
-    let waiting = core.hashing.acquire();
-    let permit = tokio::time::timeout(std::time::Duration::from_secs(10), waiting).await;
-    let Ok(Ok(_permit)) = permit else {
-        return Err(BUSY);
-    };
-    let (secret, password) = (person.secret.clone(), password.to_owned());
-    tokio::task::spawn_blocking(move || secret.matches(&password))
-        .await
-        .map_err(|_| BUSY)
+}
+
+/// Runs a login by password, of whatever readings, as one try of this address at this name.
+pub(super) async fn tried<T>(
+    core: &Core,
+    address: Address,
+    user: &str,
+    login: impl Future<Output = Result<T, Refusal>>,
+) -> Result<T, Refusal> {
+    core.logins.may_try(address, user).map_err(not_now)?;
+    let result = login.await;
+    match &result {
+        Ok(_) => core.logins.ended(address, user, true),
+        Err(Refusal::Unauthorized(_)) => core.logins.ended(address, user, false),
+        Err(_) => {}
+    }
+    result
 }
 
 fn project_of(core: &Core, person: &Person, scope: &Scope) -> Result<Option<String>, Refusal> {

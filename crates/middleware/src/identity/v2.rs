@@ -18,6 +18,7 @@ use super::answer::{self, Answer, Refusal};
 use super::directory::{Naming, Project};
 use super::login::{self, Granted, Proof, Scope};
 use super::{Core, Valid, catalog, v3};
+use crate::logins::{Address, address_of};
 
 pub(super) async fn answer(core: &Arc<Core>, host: &str, request: Request) -> Answer {
     let path = unquote(request.uri().path()).map_err(|_| Refusal::NotFound("this path".into()))?;
@@ -38,6 +39,7 @@ pub(super) async fn answer(core: &Arc<Core>, host: &str, request: Request) -> An
 }
 
 async fn log_in(core: &Arc<Core>, host: &str, request: Request) -> Answer {
+    let address = address_of(&request);
     let body = answer::json_of(request).await?;
     let auth = &body["auth"];
     let tenant = match (auth["tenantId"].as_str(), auth["tenantName"].as_str()) {
@@ -48,9 +50,14 @@ async fn log_in(core: &Arc<Core>, host: &str, request: Request) -> Answer {
     let granted = match auth["token"]["id"].as_str() {
         Some(id) => {
             let scope = tenant.map_or(Scope::Unsaid, Scope::Project);
-            login::log_in(core, Proof::Token(id.to_owned()), scope).await?
+            login::log_in(core, address, Proof::Token(id.to_owned()), scope).await?
         }
-        None => by_password(core, &auth["passwordCredentials"], tenant).await?,
+        None => {
+            let given = &auth["passwordCredentials"];
+            let user = given["userId"].as_str().or(given["username"].as_str());
+            let login = by_password(core, address, given, tenant);
+            login::tried(core, address, user.unwrap_or_default(), login).await?
+        }
     };
     let Granted { text, valid, .. } = granted;
     Ok(answer::ok(&describe(core, host, &text, &valid)))
@@ -58,6 +65,7 @@ async fn log_in(core: &Arc<Core>, host: &str, request: Request) -> Answer {
 
 async fn by_password(
     core: &Arc<Core>,
+    address: Address,
     credentials: &Value,
     tenant: Option<Naming>,
 ) -> Result<Granted, Refusal> {
@@ -80,7 +88,8 @@ async fn by_password(
     };
     for (user, scope) in tried {
         let password = password.to_owned();
-        match login::log_in(core, Proof::Password { user, password }, scope).await {
+        let proof = Proof::Password { user, password };
+        match login::log_in(core, address, proof, scope).await {
             Err(Refusal::Unauthorized(_)) => {}
             other => return other,
         }

@@ -12,6 +12,7 @@ use super::answer::{self, Answer, NO_TOKEN, Refusal};
 use super::directory::{Naming, Person};
 use super::login::{self, Granted, Proof, Scope};
 use super::{Core, Valid, X_AUTH_TOKEN, catalog, listing};
+use crate::logins::address_of;
 
 const SUBJECT: &str = "x-subject-token";
 const READ_ONLY: &str = "Projects, users and roles are kept in the store's identity.conf: change \
@@ -51,8 +52,18 @@ pub(super) fn asker(core: &Core, headers: &HeaderMap) -> Result<Valid, Refusal> 
 
 async fn log_in(core: &Arc<Core>, host: &str, request: Request) -> Answer {
     let with_catalog = has_catalog(&request);
+    let address = address_of(&request);
     let body = answer::json_of(request).await?;
-    let granted = login::log_in(core, proof(&body)?, scope(&body)?).await?;
+    let (proof, scope) = (proof(&body)?, scope(&body)?);
+    let user = match &proof {
+        Proof::Password { user, .. } => Some(user.text().to_owned()),
+        Proof::Token(_) => None,
+    };
+    let login = login::log_in(core, address, proof, scope);
+    let granted = match user {
+        Some(user) => login::tried(core, address, &user, login).await?,
+        None => login.await?,
+    };
     let described = describe(core, host, &granted.valid, &granted.methods, with_catalog);
     let mut response = answer::of(StatusCode::CREATED, &described);
     let Granted { text, .. } = granted;

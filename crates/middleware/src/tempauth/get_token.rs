@@ -11,6 +11,8 @@ use tracing::info;
 
 use super::Core;
 use super::shared_tokens::{self, Granted};
+use super::users::User;
+use crate::logins::{Address, NotNow, address_of, seconds};
 use crate::memcache::Shared;
 use crate::resellers::{host_url, unauthorized};
 
@@ -27,9 +29,14 @@ pub(super) async fn answer(core: &Arc<Core>, request: Request, path: String) -> 
         Ok(claim) => claim,
         Err(response) => return response,
     };
-    let (response, granted) = grant(core, &request, &claim);
+    let account_user = format!("{}:{}", claim.account, claim.user);
+    let user = match check(core, &request, &claim, &account_user).await {
+        Ok(user) => user,
+        Err(response) => return response,
+    };
+    let (response, granted) = grant(core, &request, account_user, user);
     let shared = request.extensions().get::<Shared>();
-    if let (Some(granted), Some(shared)) = (granted, shared) {
+    if let Some(shared) = shared {
         shared_tokens::share(core, shared, &granted).await;
     }
     response
@@ -90,24 +97,69 @@ fn claim_of_account(headers: &HeaderMap, account: &str) -> Result<Claim, String>
     })
 }
 
-/// The answer, and what it granted.
-fn grant(core: &Core, request: &Request, claim: &Claim) -> (Response, Option<Granted>) {
+/// The user, where the key is right.
+async fn check<'c>(
+    core: &'c Core,
+    request: &Request,
+    claim: &Claim,
+    account_user: &str,
+) -> Result<&'c User, Response> {
     let realm = if claim.account.is_empty() {
         "unknown"
     } else {
         &claim.account
     };
     if claim.account.is_empty() || claim.user.is_empty() || claim.key.is_empty() {
-        return (unauthorized(realm), None);
+        return Err(unauthorized(realm));
     }
-    let account_user = format!("{}:{}", claim.account, claim.user);
     if let Some(context) = request.extensions().get::<Context>() {
-        context.notes.set_user(account_user.as_str());
+        context.notes.set_user(account_user);
     }
-    let Some(user) = core.users.check(&account_user, &claim.key) else {
+    let address = address_of(request);
+    let is_right = is_right(core, address, account_user, &claim.key)
+        .await
+        .map_err(not_now)?;
+    core.logins.ended(address, account_user, is_right);
+    let user = core.users.get(account_user).filter(|_| is_right);
+    user.ok_or_else(|| {
         info!(user = account_user, "a token was denied");
-        return (unauthorized(realm), None);
+        unauthorized(realm)
+    })
+}
+
+async fn is_right(
+    core: &Core,
+    address: Address,
+    account_user: &str,
+    key: &str,
+) -> Result<bool, NotNow> {
+    core.logins.may_try(address, account_user)?;
+    let (own, more) = core.users.secrets(account_user);
+    if let Some(more) = more {
+        let _ = core
+            .logins
+            .matches(address, account_user, more, key)
+            .await?;
+    }
+    match own {
+        Some(own) => core.logins.matches(address, account_user, own, key).await,
+        None => Ok(false),
+    }
+}
+
+/// 429 after failures, 503 where too many wait.
+fn not_now(why: NotNow) -> Response {
+    let (status, wait) = match why {
+        NotNow::HeldBack(wait) => (StatusCode::TOO_MANY_REQUESTS, seconds(wait)),
+        NotNow::Busy => (StatusCode::SERVICE_UNAVAILABLE, 5),
     };
+    let mut response = respond::standard(status);
+    respond::set(response.headers_mut(), "retry-after", wait.to_string());
+    response
+}
+
+/// The answer, and what it granted.
+fn grant(core: &Core, request: &Request, account_user: String, user: &User) -> (Response, Granted) {
     let now = core.clock.now().secs();
     let token = core.tokens.make(&account_user, user, &core.prefixes, now);
     let mut url = user.url.replace("$HOST", &host_url(request));
@@ -132,5 +184,5 @@ fn grant(core: &Core, request: &Request, claim: &Claim) -> (Response, Option<Gra
         groups,
         now,
     };
-    (response, Some(granted))
+    (response, granted)
 }

@@ -187,8 +187,13 @@ impl Tokens {
 
     fn proof(&self, account_user: &str, user: &User, prefixes: &[String]) -> [u8; 32] {
         let groups = user.groups(account_user, prefixes).join(",");
-        let parts = [account_user, user.key(), &user.url, &groups];
-        sha256_of_parts(&self.proof_key, &parts.map(str::as_bytes))
+        let parts = [
+            account_user.as_bytes(),
+            user.key(),
+            user.url.as_bytes(),
+            groups.as_bytes(),
+        ];
+        sha256_of_parts(&self.proof_key, &parts)
     }
 }
 

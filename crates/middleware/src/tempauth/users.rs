@@ -8,14 +8,14 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use cairn_formats::ini::Section;
 use cairn_http::params::{quote_path, unquote};
-use subtle::ConstantTimeEq;
 
 use crate::FilterError;
 use crate::logins::Login;
 use crate::resellers::secret_option;
+use crate::secret::Secret;
 
 pub(super) struct User {
-    key: String,
+    key: Secret,
     pub(super) url: String,
     groups: Vec<String>,
 }
@@ -59,7 +59,7 @@ impl Users {
             if words.is_empty() {
                 return Err(bad("has no key set"));
             }
-            let key = words.remove(0);
+            let key = Secret::read(&words.remove(0)).map_err(bad)?;
             let is_url = words
                 .last()
                 .is_some_and(|w| w.contains("://") || w.contains("$HOST"));
@@ -86,7 +86,7 @@ impl Users {
             Some(Login {
                 account: account.to_owned(),
                 user: name.to_owned(),
-                key: user.key.as_str().into(),
+                key: user.key.clone(),
                 groups: user.groups.clone(),
                 account_id: unquote(user.account_id()).ok()?,
             })
@@ -97,12 +97,20 @@ impl Users {
         self.0.get(account_user)
     }
 
-    /// The user, where the key is right. Takes the same time whether or not there is such a user.
-    pub(super) fn check(&self, account_user: &str, key: &str) -> Option<&User> {
-        let user = self.get(account_user);
-        let expected = user.map_or("", |u| u.key.as_str());
-        let is_right: bool = expected.as_bytes().ct_eq(key.as_bytes()).into();
-        user.filter(|_| is_right && !key.is_empty())
+    /// A key to compare with: the user's; where that is plain or there is no such user, and
+    /// others' are hashed, the slowest of these besides, so that all are answered after the same
+    /// work. The second is compared for the time alone.
+    pub(super) fn secrets(&self, account_user: &str) -> (Option<&Secret>, Option<&Secret>) {
+        let own = self.get(account_user).map(|user| &user.key);
+        if own.is_some_and(Secret::is_slow) {
+            return (own, None);
+        }
+        let all = self.0.values().map(|user| &user.key);
+        (
+            own,
+            all.filter(|key| key.is_slow())
+                .max_by_key(|key| key.rounds()),
+        )
     }
 }
 
@@ -112,8 +120,8 @@ impl User {
         self.url.rsplit('/').next().unwrap_or("")
     }
 
-    pub(super) fn key(&self) -> &str {
-        &self.key
+    pub(super) fn key(&self) -> &[u8] {
+        self.key.bytes()
     }
 
     /// Account, `account:user`, the user's groups; an administrator gets the accounts' names in
@@ -187,15 +195,23 @@ mod tests {
             ]
         );
         assert_eq!(groups("acc:hosted"), ["acc", "acc:hosted"]);
-        assert!(users.check("test:tester", "testing").is_some());
-        for (user, key) in [
-            ("test:tester", "testin"),
-            ("test:tester", ""),
-            ("nobody:here", ""),
-            ("", ""),
-        ] {
-            assert!(users.check(user, key).is_none());
-        }
+    }
+
+    #[test]
+    fn unknown_users_cost_what_known_ones_do() {
+        let hashed =
+            "{pbkdf2-sha256}1000$c2FsdHNhbHQ=$QHtvVQOPhsig3ze5wP3SU5+1kKGgIx19/rCmn1qY02g=";
+        let users = users(
+            &[("user_a_hashed", hashed), ("user_a_plain", "plain")],
+            &["AUTH_"],
+        )
+        .unwrap();
+        let (own, more) = users.secrets("a:hashed");
+        assert!(own.unwrap().matches("testing") && more.is_none());
+        let (own, more) = users.secrets("a:plain");
+        assert!(own.unwrap().matches("plain") && more.unwrap().is_slow());
+        let (own, more) = users.secrets("a:nobody");
+        assert!(own.is_none() && more.unwrap().is_slow());
     }
 
     #[test]
@@ -204,6 +220,7 @@ mod tests {
             ("user_noaccount", "secret"),
             ("user_a_b_c", "secret"),
             ("user_a_b", ""),
+            ("user_a_b", "{pbkdf2-sha256}secret"),
             ("user64_!_!", "secret"),
         ] {
             let Err(error) = users(&[(option, value)], &["AUTH_"]) else {
