@@ -315,18 +315,18 @@ async fn session(console: &Arc<Console>, request: Request) -> Answer {
         }
         Method::POST => {
             let address = remote(&request).map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |r| r.ip());
-            if let Err(wait) = console.sessions.may_try(address) {
+            if let Err(wait) = console.sessions.begin_try(address) {
                 return Ok(too_many(wait));
             }
             let given: SignIn = read_json(request, SMALL).await?;
             if !console.password.is(&given.password) {
-                console.sessions.failed(address);
                 tracing::warn!(%address, "a wrong password for the console");
                 return Err(Refusal {
                     field: Some("password"),
                     ..Refusal::new(StatusCode::FORBIDDEN, "This is not the console's password.")
                 });
             }
+            console.sessions.not_failed(address);
             let mut response = done();
             console.sessions.open(&mut response);
             Ok(response)
@@ -369,20 +369,21 @@ async fn store_user(console: &Arc<Console>, request: Request) -> Answer {
     match *request.method() {
         Method::POST => {
             let remote = remote(&request);
-            let given: StoreSignIn = read_json(request, SMALL).await?;
             let address = remote.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |r| r.ip());
-            if let Err(wait) = console.sessions.may_try(address) {
+            if let Err(wait) = console.sessions.begin_try(address) {
                 return Ok(too_many(wait));
             }
+            let given: StoreSignIn = read_json(request, SMALL).await?;
             match swift::sign_in(store, &given.user, &given.key, remote).await {
                 Ok(user) => {
+                    console.sessions.not_failed(address);
                     let about = json!({"name": user.name, "account": user.account});
                     console.sessions.set_store_user(&headers, Some(user));
                     Ok(json(&about))
                 }
                 Err(refusal) => {
-                    if refusal.status == StatusCode::FORBIDDEN {
-                        console.sessions.failed(address);
+                    if refusal.status != StatusCode::FORBIDDEN {
+                        console.sessions.not_failed(address);
                     }
                     Err(refusal)
                 }

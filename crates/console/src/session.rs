@@ -133,31 +133,44 @@ impl Sessions {
         self.with(headers, |session| session.store_user = user);
     }
 
-    /// May this address try a password now? Else after how long.
-    pub(crate) fn may_try(&self, address: IpAddr) -> Result<(), Duration> {
-        match lock(&self.failures).get(&address) {
-            Some(failures) if failures.count >= FAILURES => {
-                match WINDOW.checked_sub(failures.since.elapsed()) {
-                    Some(left) => Err(left),
-                    None => Ok(()),
-                }
-            }
-            _ => Ok(()),
-        }
+    /// Counts a try as failed before its password is known, so that tries side by side do not all
+    /// pass; `may_try`'s refusal where it may not. One that turns out not to be a guess is given
+    /// back by `not_failed`.
+    pub(crate) fn begin_try(&self, address: IpAddr) -> Result<(), Duration> {
+        let mut all = lock(&self.failures);
+        may_try(&all, address)?;
+        count(&mut all, address);
+        Ok(())
     }
 
-    pub(crate) fn failed(&self, address: IpAddr) {
-        let mut failures = lock(&self.failures);
-        failures.retain(|_, f| f.since.elapsed() < WINDOW);
-        if failures.len() >= ADDRESSES {
-            failures.clear();
+    pub(crate) fn not_failed(&self, address: IpAddr) {
+        if let Some(failures) = lock(&self.failures).get_mut(&address) {
+            failures.count = failures.count.saturating_sub(1);
         }
-        let entry = failures.entry(address).or_insert(Failures {
-            since: Instant::now(),
-            count: 0,
-        });
-        entry.count += 1;
     }
+}
+
+/// May this address try a password now? Else after how long.
+fn may_try(all: &HashMap<IpAddr, Failures>, address: IpAddr) -> Result<(), Duration> {
+    match all.get(&address) {
+        Some(failures) if failures.count >= FAILURES => {
+            let left = WINDOW.checked_sub(failures.since.elapsed());
+            left.map_or(Ok(()), Err)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn count(failures: &mut HashMap<IpAddr, Failures>, address: IpAddr) {
+    failures.retain(|_, f| f.since.elapsed() < WINDOW);
+    if failures.len() >= ADDRESSES {
+        failures.clear();
+    }
+    let entry = failures.entry(address).or_insert(Failures {
+        since: Instant::now(),
+        count: 0,
+    });
+    entry.count += 1;
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -211,10 +224,12 @@ mod tests {
         let sessions = Sessions::new(1, true);
         let (one, other) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         for _ in 0..FAILURES {
-            sessions.may_try(one).unwrap();
-            sessions.failed(one);
+            sessions.begin_try(one).unwrap();
         }
-        assert!(sessions.may_try(one).is_err());
-        sessions.may_try(other).unwrap();
+        assert!(sessions.begin_try(one).is_err());
+        sessions.begin_try(other).unwrap();
+        // The password of one of them was right.
+        sessions.not_failed(one);
+        sessions.begin_try(one).unwrap();
     }
 }
