@@ -2,10 +2,10 @@
 
 mod background;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use prometheus_client::encoding::{EncodeLabelSet, text};
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -29,6 +29,27 @@ struct RequestLabels {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ServerLabels {
     server: &'static str,
+}
+
+/// What came of a login.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
+pub enum LoginOutcome {
+    Accepted,
+    Wrong,
+    /// Not looked at: too many were wrong, or wait.
+    HeldUp,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LoginLabels {
+    outcome: LoginOutcome,
+}
+
+/// Of the process: filters log people in and know no server's metrics.
+static LOGINS: LazyLock<Family<LoginLabels, Counter>> = LazyLock::new(Family::default);
+
+pub fn count_login(outcome: LoginOutcome) {
+    LOGINS.get_or_create(&LoginLabels { outcome }).inc();
 }
 
 /// One per process, shared by all its servers.
@@ -75,6 +96,11 @@ impl Metrics {
             "connections_closed_for_room",
             "Connections closed, or turned away, because all places for clients were taken",
             closed.clone(),
+        );
+        registry.register(
+            "logins",
+            "Logins by key or password, by what came of them",
+            LOGINS.clone(),
         );
         Arc::new(Metrics {
             registry: std::sync::RwLock::new(registry),

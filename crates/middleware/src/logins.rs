@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use cairn_http::Request;
 use cairn_http::context::Context;
+use cairn_http::metrics::{LoginOutcome, count_login};
 
 pub(crate) use failures::Address;
 use failures::Failures;
@@ -95,15 +96,24 @@ impl Logins {
     /// May this address try this user's key now?
     pub(crate) fn may_try(&self, address: Address, user: &str) -> Result<(), NotNow> {
         let may = self.0.failures.may_try(address, user, Instant::now());
-        may.map_err(NotNow::HeldBack)
+        may.map_err(|wait| {
+            count_login(LoginOutcome::HeldUp);
+            NotNow::HeldBack(wait)
+        })
     }
 
     /// How a try ended.
     pub(crate) fn ended(&self, address: Address, user: &str, accepted: bool) {
         let now = Instant::now();
         match accepted {
-            true => self.0.failures.accepted(address, user, now),
-            false => self.0.failures.failed(address, user, now),
+            true => {
+                count_login(LoginOutcome::Accepted);
+                self.0.failures.accepted(address, user, now);
+            }
+            false => {
+                count_login(LoginOutcome::Wrong);
+                self.0.failures.failed(address, user, now);
+            }
         }
     }
 
@@ -120,7 +130,10 @@ impl Logins {
             return Ok(secret.matches(password));
         }
         let turn = self.0.turns.wait(address).await;
-        let turn = turn.map_err(|Full| NotNow::Busy)?;
+        let turn = turn.map_err(|Full| {
+            count_login(LoginOutcome::HeldUp);
+            NotNow::Busy
+        })?;
         self.may_try(address, user)?;
         let (secret, password) = (secret.clone(), password.to_owned());
         // The turn goes with the thread, which goes on where the client went away.

@@ -100,6 +100,8 @@ pub(super) fn guesses(store: &Store, _: &Options) -> Result<String> {
             unknown * 1000.0
         ));
     }
+    // Somebody who has logged in from here before.
+    Account::login(port)?;
     let until = Instant::now() + Duration::from_secs(5);
     let threads: Vec<_> = (0..32)
         .map(|index| {
