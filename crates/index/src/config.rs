@@ -26,13 +26,18 @@ pub enum SyncWeight {
 
 /// Makes commits durable: called with a file of the databases' file system (the first commit's
 /// pending file, or its database's folder), their weight, and a way to sync them alone. Returns
-/// when they are on disk, by that way or by one shared with others.
+/// when they are on disk, by that way or by one shared with others. Of two who share a sync that
+/// fails, and of one who comes after it, none may hear that it succeeded: syncing alone, by the
+/// descriptors that were open before, is what tells (`held.rs`).
 pub type CommitSync =
     Arc<dyn Fn(&File, SyncWeight, &dyn Fn() -> io::Result<()>) -> io::Result<()> + Send + Sync>;
 
 /// Called with a database's folder before anything is written there. What it gives is held until
 /// the last sync of it.
 pub type HoldSyncs = Arc<dyn Fn(&File) -> io::Result<Arc<dyn Any + Send + Sync>> + Send + Sync>;
+
+/// Syncs a file's content, and with `true` everything that is known of it, by the descriptor given.
+pub type SyncFile = Arc<dyn Fn(&File, bool) -> io::Result<()> + Send + Sync>;
 
 /// Has whoever reads a file next get what is on the disk, and not what the page cache has.
 pub type ReadFromDisk = Arc<dyn Fn(&Path) -> io::Result<()> + Send + Sync>;
@@ -76,6 +81,8 @@ pub struct IndexConfig {
     /// synced by SQLite itself.
     pub commit_sync: CommitSync,
     pub hold_syncs: HoldSyncs,
+    /// What `commit_sync` is given to sync commits alone does it by this, one file at a time.
+    pub sync_file: SyncFile,
     /// Asked for SQLite's log before an exclusive database that has one is opened.
     pub read_from_disk: ReadFromDisk,
     /// Called with a device that has no space left for rows: gives up what was set aside for them.
@@ -106,6 +113,10 @@ impl IndexConfig {
             metadata_limits: MetadataLimits::default(),
             commit_sync: Arc::new(|_, _, own| own()),
             hold_syncs: Arc::new(|_| Ok(Arc::new(()))),
+            sync_file: Arc::new(|file, all| match all {
+                true => file.sync_all(),
+                false => file.sync_data(),
+            }),
             make_room: Arc::new(|_| {}),
             read_from_disk: Arc::new(held::read_from_disk),
             runner: None,

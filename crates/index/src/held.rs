@@ -22,7 +22,7 @@ use cairn_types::plant::Plant;
 use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::config::{CommitSync, IndexConfig, SyncWeight};
+use crate::config::{CommitSync, IndexConfig, SyncFile, SyncWeight};
 use crate::{IndexError, Result};
 
 /// A file that is synced by one descriptor.
@@ -44,11 +44,7 @@ impl SyncedFile {
     pub(crate) fn sync(&self, held: &Held, all: bool) -> io::Result<()> {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         held.believed()?;
-        let synced = match all {
-            true => self.file.sync_all(),
-            false => self.file.sync_data(),
-        };
-        synced.inspect_err(|error| held.fail(error))
+        (held.sync_file)(&self.file, all).inspect_err(|error| held.fail(error))
     }
 }
 
@@ -59,6 +55,7 @@ pub(crate) struct Held {
     /// SQLite's own log: of an exclusive database.
     wal: OnceLock<SyncedFile>,
     has_failed: AtomicBool,
+    sync_file: SyncFile,
     readers: Arc<()>,
     _syncs: Arc<dyn Any + Send + Sync>,
 }
@@ -79,6 +76,7 @@ impl Held {
                 folder: SyncedFile::new(folder),
                 wal: OnceLock::new(),
                 has_failed: AtomicBool::new(false),
+                sync_file: config.sync_file.clone(),
                 readers: Arc::default(),
             })
         });

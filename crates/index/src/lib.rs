@@ -43,7 +43,9 @@ pub mod sync_store;
 
 pub use account::{AccountBroker, AccountInfo, ContainerRow, ContainerStats};
 pub use broker::{Broker, Reclaimed};
-pub use config::{Clock, CommitSync, HoldSyncs, IndexConfig, ReadFromDisk, Runner, SyncWeight};
+pub use config::{
+    Clock, CommitSync, HoldSyncs, IndexConfig, ReadFromDisk, Runner, SyncFile, SyncWeight,
+};
 pub use container::{
     ContainerBroker, ContainerInfo, Cut, DbState, FoundRange, ObjectRow, PolicyStats, RangeQuery,
     RowsQuery,

@@ -34,6 +34,8 @@ struct OnDisk {
     content: Vec<u8>,
     /// Pages that were not written and count as clean, as they are read.
     lost: BTreeMap<usize, Vec<u8>>,
+    /// Pages of it were lost in the sync of another file.
+    owes_error: bool,
 }
 
 fn with_end(file: &Path, end: &str) -> PathBuf {
@@ -43,19 +45,28 @@ fn with_end(file: &Path, end: &str) -> PathBuf {
 }
 
 impl Disk {
-    /// Syncs the log and the pending file of the database in a folder.
-    fn sync(&self, folder: &Path) -> io::Result<()> {
+    /// Syncs one file. As the kernel's: where that fails, pages of the others may be lost with its
+    /// own, and the next sync of each of those fails, once.
+    fn sync(&self, file: &fs::File) -> io::Result<()> {
+        use std::os::fd::AsRawFd;
+        let synced = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        if synced.is_dir() || !synced.exists() {
+            return Ok(());
+        }
+        let mut files = self.files.lock().unwrap();
         let fails = self.fails.swap(false, Ordering::SeqCst);
-        for entry in fs::read_dir(folder)? {
+        for entry in fs::read_dir(synced.parent().unwrap())? {
             let path = entry?.path();
             let name = path.to_string_lossy();
-            if name.ends_with(".db-wal") || name.ends_with(".pending") {
-                let mut files = self.files.lock().unwrap();
+            let is_modelled = name.ends_with(".db-wal") || name.ends_with(".pending");
+            if is_modelled && (fails || path == synced) {
                 let on_disk = files.entry(path.clone()).or_default();
                 on_disk.write_back(&fs::read(&path)?, fails);
+                on_disk.owes_error |= path != synced && !on_disk.lost.is_empty();
             }
         }
-        match fails {
+        let owed = files.get_mut(&synced);
+        match fails || owed.is_some_and(|on_disk| std::mem::take(&mut on_disk.owes_error)) {
             true => Err(io::Error::from_raw_os_error(5)),
             false => Ok(()),
         }
@@ -100,15 +111,7 @@ fn failing(change: impl FnOnce(&mut IndexConfig)) -> Failing {
     let index = index_with(|config| {
         config.exclusive = true;
         config.idle_close = Duration::from_secs(3600);
-        config.commit_sync = Arc::new(move |on, _, _| {
-            use std::os::fd::AsRawFd;
-            let path = fs::read_link(format!("/proc/self/fd/{}", on.as_raw_fd()))?;
-            syncs.sync(if path.is_dir() {
-                &path
-            } else {
-                path.parent().unwrap()
-            })
-        });
+        config.sync_file = Arc::new(move |file, _| syncs.sync(file));
         config.read_from_disk = Arc::new(move |path| reads.read_from_disk(path));
         change(config);
     });
@@ -213,7 +216,7 @@ fn a_log_that_a_killed_process_left_is_read_from_disk() {
     let mut config = IndexConfig::new(&devices);
     config.exclusive = true;
     apart(&mut config);
-    config.commit_sync = Arc::new(move |_, _, _| syncs.sync(wal.parent().unwrap()));
+    config.sync_file = Arc::new(move |file, _| syncs.sync(file));
     config.read_from_disk = Arc::new(move |path| reads.read_from_disk(path));
     let pool = cairn_index::IndexPool::new(config);
     let again = pool.container_by_key(db.key().clone());
@@ -299,15 +302,16 @@ fn whatever_fails_what_was_acknowledged_is_on_disk() {
                 1 => apart(config),
                 _ => {}
             }
-            let sync = config.commit_sync.clone();
-            config.commit_sync = Arc::new(move |on, weight, own| {
+            let sync = config.sync_file.clone();
+            config.sync_file = Arc::new(move |file, all| {
                 let number = count.fetch_add(1, Ordering::SeqCst) as u32;
-                if number > 3 && number.wrapping_mul(2_654_435_761 + seed) >> 29 == 0 {
-                    // Told of the write error, as is nobody after it.
-                    let _ = own();
-                    return sync(on, weight, own).and(Err(io::Error::from_raw_os_error(5)));
+                let synced = sync(file, all);
+                // All is on disk, and the error says otherwise.
+                let fails = number > 3 && number.wrapping_mul(2_654_435_761 + seed) >> 29 == 0;
+                match fails {
+                    true => Err(io::Error::from_raw_os_error(5)),
+                    false => synced,
                 }
-                sync(on, weight, own)
             });
         });
         let db = failing.index.container("c");
