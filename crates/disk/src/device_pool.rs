@@ -9,6 +9,7 @@
 //! Background work (replication, audits) asks for [`Device::background`] and then works on the same
 //! lanes behind clients, with as much of the device as they leave (`share.rs`).
 
+mod caretaker;
 mod commit_lane;
 mod lane;
 mod share;
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cairn_types::ObjectHash;
 use futures_channel::oneshot;
@@ -91,6 +92,8 @@ pub struct DevicesConfig {
     /// Answer before data is on disk: for throw-away test clusters only. A power cut then loses
     /// what was acknowledged.
     pub unsafe_no_fsync: bool,
+    /// A device that nobody used for so long is closed: it can be unmounted.
+    pub idle_close: Duration,
     /// A simulator's, in place of threads and syncs.
     pub machine: Option<Arc<dyn Machine>>,
 }
@@ -107,6 +110,7 @@ impl DevicesConfig {
             fallocate_reserve: FallocateReserve::Percent(1.0),
             disable_fallocate: false,
             unsafe_no_fsync: false,
+            idle_close: Duration::from_secs(5),
             machine: None,
         }
     }
@@ -120,10 +124,14 @@ pub struct Devices {
 
 impl Devices {
     pub fn new(config: DevicesConfig) -> Arc<Self> {
-        Arc::new(Devices {
+        let devices = Arc::new(Devices {
             config: Arc::new(config),
             devices: RwLock::default(),
-        })
+        });
+        if devices.config.machine.is_none() {
+            caretaker::start(&devices);
+        }
+        devices
     }
 
     pub fn config(&self) -> &DevicesConfig {
@@ -213,6 +221,8 @@ pub(crate) struct DeviceState {
     path: PathBuf,
     pub(crate) config: Arc<DevicesConfig>,
     poisoned: AtomicBool,
+    /// It was unmounted since, and nothing of it was open here.
+    was_away: AtomicBool,
     /// The device's directory, opened, and which one it was.
     root: Mutex<Option<Root>>,
     /// `O_TMPFILE` works here; false after it was refused once.
@@ -241,6 +251,7 @@ struct Root {
     fd: Arc<OwnedFd>,
     group_sync: Arc<GroupSync>,
     identity: (u64, u64),
+    used: Instant,
 }
 
 impl Device {
@@ -275,6 +286,7 @@ impl Device {
                 path: config.root.join(name),
                 config,
                 poisoned: AtomicBool::new(false),
+                was_away: AtomicBool::new(false),
                 root: Mutex::new(None),
                 use_tmpfile: AtomicBool::new(true),
                 use_direct_io: AtomicBool::new(true),
@@ -462,14 +474,11 @@ impl DeviceState {
 
     fn disk(self: &Arc<Self>) -> Result<Disk, DeviceError> {
         let unmounted = || DeviceError::Unmounted(self.name.clone());
-        let stat = rustix::fs::stat(&self.path).map_err(|_| unmounted())?;
-        if self.config.mount_check && !self.is_mounted(&stat) {
-            return Err(unmounted());
-        }
-        let identity = (stat.st_dev, stat.st_ino);
+        let identity = self.identity()?;
         let mut root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
-        let (fd, group_sync) = match &*root {
+        let (fd, group_sync) = match &mut *root {
             Some(known) if known.identity == identity => {
+                known.used = Instant::now();
                 (known.fd.clone(), known.group_sync.clone())
             }
             _ => {
@@ -481,6 +490,7 @@ impl DeviceState {
                     fd: fd.clone(),
                     group_sync: group_sync.clone(),
                     identity,
+                    used: Instant::now(),
                 });
                 if let Some(gone) = gone {
                     let_go(&self.name, gone);
@@ -494,6 +504,16 @@ impl DeviceState {
             group_sync,
             state: self.clone(),
         })
+    }
+
+    /// Which directory the device is now. An error: it is not mounted.
+    fn identity(&self) -> Result<(u64, u64), DeviceError> {
+        match rustix::fs::stat(&self.path) {
+            Ok(stat) if !self.config.mount_check || self.is_mounted(&stat) => {
+                Ok((stat.st_dev, stat.st_ino))
+            }
+            _ => Err(DeviceError::Unmounted(self.name.clone())),
+        }
     }
 
     /// A mount point is on another file system than its parent. In containers it may not look
@@ -572,7 +592,8 @@ impl Disk {
                 device = %self.state.name,
                 path,
                 %error,
-                "fsync failed; the device takes no more writes until restart"
+                "fsync failed; the device takes no more writes until it was unmounted and mounted again, or \
+                 until restart"
             );
         }
     }
