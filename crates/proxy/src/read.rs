@@ -169,10 +169,9 @@ impl Proxy {
     /// As [`Proxy::primaries`], for any nodes.
     pub(crate) fn sort(&self, nodes: &mut [Node], policy: Option<PolicyIndex>) {
         own_thread::shuffle(nodes);
-        nodes.sort_by_key(|node| match self.backends.local(node.address) {
-            Some(_) => node.index,
-            None => usize::MAX,
-        });
+        // Servers of this process first, in no order among themselves: a replica that missed a write
+        // must not be the one that answers every time.
+        nodes.sort_by_key(|node| self.backends.local(node.address).is_none());
         let affinity = self.affinities.of(policy);
         match affinity.sorting {
             Sorting::Shuffle => {}

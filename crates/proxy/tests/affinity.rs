@@ -255,6 +255,18 @@ const NEAR: Options<'static> = &[
     ("write_affinity", "r2"),
 ];
 
+/// One that missed a write answers some requests, not all of them, also within one process.
+#[tokio::test]
+async fn the_first_asked_is_not_always_the_same() {
+    let cluster = Cluster::new(&[], &[]);
+    let mut first = std::collections::BTreeSet::new();
+    for _ in 0..64 {
+        let (_, asked) = cluster.send("HEAD", &object("zero")).await;
+        first.insert(asked[0]);
+    }
+    assert!(first.len() > 1, "{first:?}");
+}
+
 #[tokio::test]
 async fn reads_begin_near_and_uploads_go_near() {
     let cluster = Cluster::new(NEAR, &[]);

@@ -214,9 +214,19 @@ impl Cluster {
         let object_ring = ring(if policy == CODED { 5 } else { 3 });
         let partition = object_ring.partition(hash_path.hash("AUTH_a", Some("c"), Some("o")));
         let devices = object_ring.primaries(partition);
+        // The primaries are asked in the ring's order.
+        let near = devices.iter().enumerate();
+        let near: Vec<_> = near
+            .map(|(i, d)| format!("r1z{}={i}", d.device.zone))
+            .collect();
+        let options = [
+            ("node_timeout", "5"),
+            ("sorting_method", "affinity"),
+            ("read_affinity", &near.join(", ")),
+        ];
         let settings = ProxySettings {
             policy_sections: Default::default(),
-            section: Section::from_pairs("app:proxy-server", &[("node_timeout", "5")]),
+            section: Section::from_pairs("app:proxy-server", &options),
             constraints: Arc::new(Constraints::default()),
             policies: policies.clone(),
             hash_path,
