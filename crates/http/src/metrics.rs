@@ -52,6 +52,13 @@ pub fn count_login(outcome: LoginOutcome) {
     LOGINS.get_or_create(&LoginLabels { outcome }).inc();
 }
 
+/// Of the process, as logins are.
+static CLOCK_DIFFERENCES: LazyLock<Counter> = LazyLock::new(Counter::default);
+
+pub fn count_clock_difference() {
+    CLOCK_DIFFERENCES.inc();
+}
+
 /// One per process, shared by all its servers.
 pub struct Metrics {
     registry: std::sync::RwLock<Registry>,
@@ -101,6 +108,11 @@ impl Metrics {
             "logins",
             "Logins by key or password, by what came of them",
             LOGINS.clone(),
+        );
+        registry.register(
+            "clock_differences",
+            "Answers of storage servers whose clock is more than 10 seconds from this host's",
+            CLOCK_DIFFERENCES.clone(),
         );
         Arc::new(Metrics {
             registry: std::sync::RwLock::new(registry),

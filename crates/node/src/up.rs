@@ -349,12 +349,12 @@ fn check(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Port 0 becomes a port that is free now.
+/// Port 0 becomes a port that is free now; any other must be free, before anything is written.
 fn choose_port(bind: &mut SocketAddr) -> Result<()> {
-    if bind.port() == 0 {
-        let free = TcpListener::bind(*bind).and_then(|listener| listener.local_addr());
-        *bind = free.with_context(|| format!("--bind {bind}: cannot listen there"))?;
-    }
+    let free = TcpListener::bind(*bind).and_then(|listener| listener.local_addr());
+    *bind = free.with_context(|| {
+        format!("--bind {bind}: cannot listen there: choose another address or port with --bind")
+    })?;
     Ok(())
 }
 

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, RwLock};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use cairn_http::client::{CallError, Client, Stream, dial};
 use cairn_http::tls::ClientTls;
 use cairn_http::{Handler, Request, Response, Service};
 
+use crate::clocks::Clocks;
 use crate::reach::Reach;
 
 /// A network of a simulator's: carries every call, to servers of this process.
@@ -31,6 +32,7 @@ pub struct Backends {
     tls: Option<ClientTls>,
     connect_timeout: Duration,
     reach: Arc<Reach>,
+    clocks: Clocks,
     /// Bytes of bodies that wait for replicas after their requests were answered.
     pub(crate) left_behind: AtomicUsize,
 }
@@ -52,6 +54,7 @@ impl Backends {
             tls,
             connect_timeout,
             reach: Reach::new(connect_timeout),
+            clocks: Clocks::default(),
             left_behind: AtomicUsize::new(0),
         })
     }
@@ -65,6 +68,7 @@ impl Backends {
             tls: None,
             connect_timeout: Duration::from_secs(1),
             reach: Reach::new(Duration::from_secs(1)),
+            clocks: Clocks::default(),
             left_behind: AtomicUsize::new(0),
         })
     }
@@ -153,6 +157,10 @@ impl Backends {
         let start = Instant::now();
         let call = self.client.call(address, request, timeout);
         let answer = self.reach.unless_lost(address, call).await;
+        if let Some(Ok(response)) = &answer {
+            let now = SystemTime::now();
+            self.clocks.compare(address, response, now);
+        }
         answer.unwrap_or_else(|| {
             Err(CallError::Timeout {
                 address,

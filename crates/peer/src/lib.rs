@@ -5,6 +5,7 @@
 //! in this process.
 
 pub mod backends;
+mod clocks;
 pub mod documents;
 pub mod error_limit;
 pub mod fan_out;

@@ -262,3 +262,18 @@ fn tls_is_made_once_and_kept() {
     let (again, _) = started(Some(TlsChoice::Own)).unwrap();
     assert_eq!(again.fingerprint, tls.fingerprint);
 }
+
+/// Nothing is left behind that a next start would take for a store.
+#[test]
+fn an_occupied_port_makes_no_store() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut options = options(folder.path());
+    options.bind = Some(taken.local_addr().unwrap());
+    let refused = write_configuration(&options).unwrap_err().to_string();
+    assert!(refused.contains("--bind"), "{refused}");
+    let mut left = std::fs::read_dir(folder.path()).unwrap();
+    assert!(left.all(|entry| entry.unwrap().file_name() == "lock"));
+    drop(taken);
+    write_configuration(&options).unwrap();
+}
