@@ -69,6 +69,26 @@ pub struct Context {
 pub struct Notes {
     user: OnceLock<Arc<str>>,
     log_info: Mutex<Vec<String>>,
+    audited: Mutex<Vec<Audited>>,
+}
+
+/// Something that an audit log tells: a login, a token, its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audited {
+    pub action: &'static str,
+    /// As the client named it.
+    pub user: String,
+    pub outcome: Outcome,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Accepted,
+    /// Name, key or token are wrong.
+    Wrong,
+    /// Not looked at: there were too many tries.
+    HeldBack,
+    Refused,
 }
 
 impl Notes {
@@ -87,6 +107,19 @@ impl Notes {
         if info.len() < 32 {
             info.push(text.into());
         }
+    }
+
+    /// For the audit log; bounded.
+    pub fn audit(&self, audited: Audited) {
+        let mut all = self.audited.lock().unwrap_or_else(|e| e.into_inner());
+        if all.len() < 32 {
+            all.push(audited);
+        }
+    }
+
+    /// Takes the notes for the audit log.
+    pub fn take_audited(&self) -> Vec<Audited> {
+        std::mem::take(&mut *self.audited.lock().unwrap_or_else(|e| e.into_inner()))
     }
 
     /// What was added, with commas between.

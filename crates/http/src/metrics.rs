@@ -52,7 +52,7 @@ pub fn count_login(outcome: LoginOutcome) {
     LOGINS.get_or_create(&LoginLabels { outcome }).inc();
 }
 
-/// Of the process, as logins are.
+/// One for the process, as for logins.
 static CLOCK_DIFFERENCES: LazyLock<Counter> = LazyLock::new(Counter::default);
 
 pub fn count_clock_difference() {

@@ -81,7 +81,7 @@ pub struct IndexConfig {
     /// synced by SQLite itself.
     pub commit_sync: CommitSync,
     pub hold_syncs: HoldSyncs,
-    /// What `commit_sync` is given to sync commits alone does it by this, one file at a time.
+    /// Syncs one file, where commits are synced alone (`commit_sync`).
     pub sync_file: SyncFile,
     /// Asked for SQLite's log before an exclusive database that has one is opened.
     pub read_from_disk: ReadFromDisk,

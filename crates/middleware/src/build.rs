@@ -57,9 +57,10 @@ pub enum FilterError {
 type Make = fn(&Section, Handler, &FilterEnv) -> Result<Handler, FilterError>;
 
 /// Filters that are built, under the names of Swift's entry points. `authtoken` is Keystone's
-/// `auth_token`; `identity` is ours.
+/// `auth_token`; `audit` and `identity` are ours.
 const BUILT: &[(&str, Make)] = &[
     ("account_quotas", crate::account_quotas::make),
+    ("audit", crate::audit::make),
     ("authtoken", crate::authtoken::make),
     ("backend_ratelimit", crate::backend_ratelimit::make),
     ("bulk", crate::bulk::make),

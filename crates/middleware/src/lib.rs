@@ -9,6 +9,7 @@
 mod accept;
 mod account_quotas;
 mod api_path;
+mod audit;
 mod authtoken;
 mod backend_ratelimit;
 mod build;

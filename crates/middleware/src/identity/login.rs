@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use cairn_http::context::{Audited, Notes, Outcome};
+
 use super::answer::Refusal;
 use super::directory::{Naming, Person};
 use super::tokens::Token;
@@ -189,4 +191,26 @@ pub(super) async fn end(core: &Arc<Core>, token: &Arc<Token>) -> Result<(), Refu
             "The token's end could not be written down: try again.",
         ))
     }
+}
+
+/// Leaves a note for the audit log.
+pub(super) fn audit<T>(notes: &Notes, action: &'static str, user: &str, done: &Result<T, Refusal>) {
+    let outcome = match done {
+        Ok(_) => Outcome::Accepted,
+        Err(Refusal::Unauthorized(_)) => Outcome::Wrong,
+        Err(Refusal::HeldBack(_) | Refusal::Busy(_)) => Outcome::HeldBack,
+        Err(_) => Outcome::Refused,
+    };
+    notes.audit(Audited {
+        action,
+        user: user.to_owned(),
+        outcome,
+    });
+}
+
+/// The name of the person that a token is for; empty where it is no token.
+pub(super) fn name_of(core: &Core, token: &str) -> String {
+    let valid = core.open(token);
+    let person = valid.as_ref().and_then(|valid| core.person(valid));
+    person.map_or_else(String::new, |person| person.name.clone())
 }

@@ -567,3 +567,55 @@ async fn versions_and_other_paths() {
     let long = json!({ "auth": "x".repeat(200_000) });
     assert_eq!(store.login(&long).await.0, 413);
 }
+
+#[tokio::test]
+async fn the_audit_log_hears_of_logins_tokens_and_their_ends() {
+    let store = Store::new();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.log");
+    let options = [("audit_file", file.to_str().unwrap())];
+    let store = Store {
+        app: filter_in(&store.environment, "audit", &options, store.app.clone()),
+        ..store
+    };
+    let token = store.token("alice", "wonderland", "photos").await;
+    assert_eq!(store.v3("alice", "hidden", Some("photos")).await.0, 401);
+    assert_eq!(store.v2("bob", "builder", Some("films")).await.0, 200);
+    let again = json!({ "auth": { "identity": {
+        "methods": ["token"], "token": { "id": token },
+    }}});
+    assert_eq!(store.login(&again).await.0, 201);
+    let bob = store.token("bob", "builder", "films").await;
+    for (asker, status) in [(&bob, 403), (&token, 204)] {
+        let headers = [("x-auth-token", &**asker), ("x-subject-token", &token)];
+        let (response, _) = store
+            .send("DELETE", "/v3/auth/tokens", &headers, None)
+            .await;
+        assert_eq!(response.status(), status);
+    }
+    let expected = [
+        "login alice accepted",
+        "login alice wrong",
+        "login bob accepted",
+        "token alice accepted",
+        "login bob accepted",
+        "revocation bob refused",
+        "revocation alice accepted",
+    ];
+    let mut text = String::new();
+    for _ in 0..1000 {
+        text = std::fs::read_to_string(&file).unwrap_or_default();
+        if text.lines().count() == expected.len() && text.ends_with('\n') {
+            break;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
+    let told = text.lines().map(|line| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        ["action", "user", "outcome"]
+            .map(|name| line[name].as_str().unwrap().to_owned())
+            .join(" ")
+    });
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert!(!text.contains("hidden") && !text.contains(&token), "{text}");
+}

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use cairn_http::context::Context;
 use cairn_http::params::unquote;
 use cairn_http::{Request, Response};
 use http::Method;
@@ -40,6 +41,7 @@ pub(super) async fn answer(core: &Arc<Core>, host: &str, request: Request) -> An
 
 async fn log_in(core: &Arc<Core>, host: &str, request: Request) -> Answer {
     let address = address_of(&request);
+    let notes = Context::of_request(&request).notes;
     let body = answer::json_of(request).await?;
     let auth = &body["auth"];
     let tenant = match (auth["tenantId"].as_str(), auth["tenantName"].as_str()) {
@@ -47,19 +49,23 @@ async fn log_in(core: &Arc<Core>, host: &str, request: Request) -> Answer {
         (_, Some(name)) if !name.is_empty() => Some(Naming::Name(name.to_owned())),
         _ => None,
     };
-    let granted = match auth["token"]["id"].as_str() {
+    let (action, user, granted) = match auth["token"]["id"].as_str() {
         Some(id) => {
             let scope = tenant.map_or(Scope::Unsaid, Scope::Project);
-            login::log_in(core, address, Proof::Token(id.to_owned()), scope).await?
+            let granted = login::log_in(core, address, Proof::Token(id.to_owned()), scope).await;
+            ("token", login::name_of(core, id), granted)
         }
         None => {
             let given = &auth["passwordCredentials"];
             let user = given["userId"].as_str().or(given["username"].as_str());
+            let user = user.unwrap_or_default();
             let login = by_password(core, address, given, tenant);
-            login::tried(core, address, user.unwrap_or_default(), login).await?
+            let granted = login::tried(core, address, user, login).await;
+            ("login", user.to_owned(), granted)
         }
     };
-    let Granted { text, valid, .. } = granted;
+    login::audit(&notes, action, &user, &granted);
+    let Granted { text, valid, .. } = granted?;
     Ok(answer::ok(&describe(core, host, &text, &valid)))
 }
 

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use cairn_http::context::{Context, Notes};
 use cairn_http::params::{Params, unquote};
-use cairn_http::{Request, Response, respond};
+use cairn_http::{Request, respond};
 use cairn_types::Timestamp;
 use http::{HeaderMap, Method, StatusCode};
 use serde_json::{Value, json};
@@ -29,7 +30,8 @@ pub(super) async fn answer(core: &Arc<Core>, host: &str, request: Request) -> An
         ["auth", "tokens"] if request.method() == Method::POST => log_in(core, host, request).await,
         ["auth", "tokens"] if is_read => validate(core, host, &request),
         ["auth", "tokens"] if request.method() == Method::DELETE => {
-            revoke(core, request.headers()).await
+            let notes = Context::of_request(&request).notes;
+            revoke(core, request.headers(), &notes).await
         }
         _ => {
             let valid = asker(core, request.headers())?;
@@ -53,17 +55,21 @@ pub(super) fn asker(core: &Core, headers: &HeaderMap) -> Result<Valid, Refusal> 
 async fn log_in(core: &Arc<Core>, host: &str, request: Request) -> Answer {
     let with_catalog = has_catalog(&request);
     let address = address_of(&request);
+    let notes = Context::of_request(&request).notes;
     let body = answer::json_of(request).await?;
     let (proof, scope) = (proof(&body)?, scope(&body)?);
-    let user = match &proof {
-        Proof::Password { user, .. } => Some(user.text().to_owned()),
-        Proof::Token(_) => None,
+    let (action, user) = match &proof {
+        Proof::Password { user, .. } => ("login", user.text().to_owned()),
+        Proof::Token(text) => ("token", login::name_of(core, text)),
     };
+    let by_password = matches!(proof, Proof::Password { .. });
     let login = login::log_in(core, address, proof, scope);
-    let granted = match user {
-        Some(user) => login::tried(core, address, &user, login).await?,
-        None => login.await?,
+    let granted = match by_password {
+        true => login::tried(core, address, &user, login).await,
+        false => login.await,
     };
+    login::audit(&notes, action, &user, &granted);
+    let granted = granted?;
     let described = describe(core, host, &granted.valid, &granted.methods, with_catalog);
     let mut response = answer::of(StatusCode::CREATED, &described);
     let Granted { text, .. } = granted;
@@ -220,8 +226,14 @@ fn validate(core: &Core, host: &str, request: &Request) -> Answer {
     Ok(response)
 }
 
-async fn revoke(core: &Arc<Core>, headers: &HeaderMap) -> Result<Response, Refusal> {
-    let (_, valid) = subject(core, headers, may_end)?;
-    login::end(core, &valid.token).await?;
+async fn revoke(core: &Arc<Core>, headers: &HeaderMap, notes: &Notes) -> Answer {
+    let asker = asker(core, headers)?;
+    let ended = match subject(core, headers, may_end) {
+        Ok((_, valid)) => login::end(core, &valid.token).await,
+        Err(refusal) => Err(refusal),
+    };
+    let name = core.person(&asker).map_or("", |person| &person.name);
+    login::audit(notes, "revocation", name, &ended);
+    ended?;
     Ok(respond::empty(StatusCode::NO_CONTENT))
 }

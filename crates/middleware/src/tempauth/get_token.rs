@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cairn_http::context::Context;
+use cairn_http::context::{Audited, Context, Outcome};
 use cairn_http::params::split_path;
 use cairn_http::{Request, Response, respond};
 use http::{HeaderMap, Method, StatusCode};
@@ -116,15 +116,28 @@ async fn check<'c>(
         context.notes.set_user(account_user);
     }
     let address = address_of(request);
-    let is_right = is_right(core, address, account_user, &claim.key)
-        .await
-        .map_err(not_now)?;
+    let is_right = is_right(core, address, account_user, &claim.key).await;
+    audit(request, account_user, &is_right);
+    let is_right = is_right.map_err(not_now)?;
     core.logins.ended(address, account_user, is_right);
     let user = core.users.get(account_user).filter(|_| is_right);
     user.ok_or_else(|| {
         info!(user = account_user, "a token was denied");
         unauthorized(realm)
     })
+}
+
+fn audit(request: &Request, account_user: &str, is_right: &Result<bool, NotNow>) {
+    let outcome = match is_right {
+        Ok(true) => Outcome::Accepted,
+        Ok(false) => Outcome::Wrong,
+        Err(_) => Outcome::HeldBack,
+    };
+    Context::of_request(request).notes.audit(Audited {
+        action: "login",
+        user: account_user.to_owned(),
+        outcome,
+    });
 }
 
 async fn is_right(

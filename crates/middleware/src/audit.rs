@@ -1,0 +1,206 @@
+//! `audit`: who logged in, and who changed what guards data, one JSON object a line.
+//!
+//! A filter of ours, to be placed behind `catch_errors`, before whatever authenticates. Filters
+//! that log people in leave a note ([`Audited`]); changes of ACLs, keys and quotas are told by the
+//! request's headers. Lines have names of headers, never their values, and neither tokens, keys nor
+//! query strings, which may be signatures.
+
+mod file;
+
+use std::sync::Arc;
+
+use cairn_formats::ini::Section;
+use cairn_http::context::{Audited, Context, Outcome};
+use cairn_http::{Clock, Handler, Request, Response, Service, ServiceFuture};
+use http::request::Parts;
+use http::{HeaderMap, Method, StatusCode};
+use serde_json::{Value, json};
+
+use self::file::AuditFile;
+use crate::{FilterEnv, FilterError};
+
+const FILE: &str = "audit_file";
+
+/// Characters of a user's name, which anybody may send.
+const NAME_MAX: usize = 256;
+
+struct Audit {
+    next: Handler,
+    teller: Arc<Teller>,
+}
+
+/// Writes lines.
+struct Teller {
+    clock: Clock,
+    /// `None`: lines go to the process's log, under the target `audit`.
+    file: Option<AuditFile>,
+}
+
+pub(crate) fn make(
+    section: &Section,
+    next: Handler,
+    env: &FilterEnv,
+) -> Result<Handler, FilterError> {
+    let path = section.get(FILE).map(str::trim).filter(|p| !p.is_empty());
+    let open = |path| AuditFile::open(path).map_err(|error| not_opened(path, &error));
+    Ok(Arc::new(Audit {
+        next,
+        teller: Arc::new(Teller {
+            clock: env.clock.clone(),
+            file: path.map(open).transpose()?,
+        }),
+    }))
+}
+
+fn not_opened(path: &str, error: &std::io::Error) -> FilterError {
+    FilterError::Setting(format!(
+        "{FILE} = {path}: cannot be written ({error}): name a file in a folder that the server's \
+         user may write to"
+    ))
+}
+
+impl Service for Audit {
+    fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
+        Box::pin(self.watch(request))
+    }
+}
+
+impl Audit {
+    async fn watch(&self, mut request: Request) -> Response {
+        let context = request.extensions_mut().get_or_insert_default::<Context>();
+        let context = context.clone();
+        let (parts, body) = request.into_parts();
+        let mut watched = Watched {
+            teller: Arc::clone(&self.teller),
+            context,
+            change: Change::of(&parts),
+            status: None,
+        };
+        let response = self.next.call(Request::from_parts(parts, body)).await;
+        watched.status = Some(response.status());
+        response
+    }
+}
+
+/// A request, told of when it is answered, or dropped because its client has left: nobody escapes
+/// by that.
+struct Watched {
+    teller: Arc<Teller>,
+    context: Context,
+    change: Option<Change>,
+    status: Option<StatusCode>,
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        for audited in self.context.notes.take_audited() {
+            self.teller.tell(&self.context, &login_line(&audited));
+        }
+        if let Some(change) = &self.change {
+            let line = change.line(&self.context, self.status);
+            self.teller.tell(&self.context, &line);
+        }
+    }
+}
+
+impl Teller {
+    fn tell(&self, context: &Context, line: &Value) {
+        let mut whole = json!({
+            "time": format!("{}Z", self.clock.now().isoformat()),
+            "txid": &*context.trans_id,
+            "address": context.remote.map(|r| r.ip().to_canonical().to_string()),
+        });
+        if let (Some(whole), Some(line)) = (whole.as_object_mut(), line.as_object()) {
+            whole.extend(line.clone());
+        }
+        match &self.file {
+            Some(file) => file.append(format!("{whole}\n")),
+            None => tracing::info!(target: "audit", "{whole}"),
+        }
+    }
+}
+
+fn login_line(audited: &Audited) -> Value {
+    let outcome = match audited.outcome {
+        Outcome::Accepted => "accepted",
+        Outcome::Wrong => "wrong",
+        Outcome::HeldBack => "held back",
+        Outcome::Refused => "refused",
+    };
+    let user: String = audited.user.chars().take(NAME_MAX).collect();
+    json!({ "action": audited.action, "user": user, "outcome": outcome })
+}
+
+/// A request that changes what guards an account or container.
+struct Change {
+    method: Method,
+    path: String,
+    /// Names of headers, without values.
+    headers: Vec<String>,
+}
+
+impl Change {
+    fn of(parts: &Parts) -> Option<Change> {
+        let writes = [Method::PUT, Method::POST].contains(&parts.method);
+        let headers = match writes {
+            true => guarding(&parts.headers),
+            false => Vec::new(),
+        };
+        (!headers.is_empty()).then(|| Change {
+            method: parts.method.clone(),
+            path: parts.uri.path().to_owned(),
+            headers,
+        })
+    }
+
+    fn line(&self, context: &Context, status: Option<StatusCode>) -> Value {
+        let outcome = match status {
+            Some(status) if status.is_success() => "accepted",
+            Some(_) => "refused",
+            None => "unknown",
+        };
+        json!({
+            "action": "change",
+            "user": context.notes.user().as_deref(),
+            "outcome": outcome,
+            "status": status.map(|status| status.as_u16()),
+            "method": self.method.as_str(),
+            "path": &self.path,
+            "headers": &self.headers,
+        })
+    }
+}
+
+fn guarding(headers: &HeaderMap) -> Vec<String> {
+    let names = headers.keys().map(|name| name.as_str());
+    names
+        .filter(|name| guards(name))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Headers that set or remove ACLs, keys and quotas. In lower case.
+fn guards(name: &str) -> bool {
+    let Some(name) = name.strip_prefix("x-") else {
+        return false;
+    };
+    let name = name.strip_prefix("remove-").unwrap_or(name);
+    let kind = name
+        .strip_prefix("account-")
+        .or_else(|| name.strip_prefix("container-"));
+    let Some(rest) = kind else { return false };
+    let rest = rest.strip_prefix("meta-").unwrap_or(rest);
+    matches!(
+        rest,
+        "read"
+            | "write"
+            | "sync-to"
+            | "sync-key"
+            | "access-control"
+            | "temp-url-key"
+            | "temp-url-key-2"
+    ) || rest.starts_with("quota-")
+}
+
+#[cfg(test)]
+mod tests;
