@@ -2,7 +2,7 @@
 //! length. One type on both sides, so that a body passes between servers without being copied.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,6 +15,11 @@ use tokio::sync::mpsc;
 
 use crate::heads::{DueAtEnd, HeadDue};
 use crate::progress::Progress;
+
+/// A request that was answered before its body was read: as much of it is read afterwards, so that
+/// its connection need not end, and for so long.
+const UNREAD_MAX_BYTES: u64 = 64 << 10;
+const UNREAD_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why a body ended before its end.
 #[derive(Debug, Error)]
@@ -36,7 +41,7 @@ type BoxBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Se
 enum Kind {
     Full(Option<Bytes>),
     /// From a socket.
-    Incoming(hyper::body::Incoming, Option<OfRequest>),
+    Incoming(FromSocket),
     /// The mutex is never locked: it makes a body `Sync`, so that requests can be borrowed across
     /// waits.
     Stream {
@@ -45,12 +50,103 @@ enum Kind {
     },
 }
 
+/// A body as it comes.
+struct FromSocket {
+    /// None once it was given up.
+    incoming: Option<hyper::body::Incoming>,
+    /// None of an answer, and of a request's body that has been read to its end.
+    of_request: Option<OfRequest>,
+}
+
 /// What the connection of a request's body is told.
 struct OfRequest {
     /// That the next message is due, at the end.
-    _due: DueAtEnd,
+    due: Option<DueAtEnd>,
     /// That more of the body is waited for.
     progress: Arc<Progress>,
+    /// What is left, where it was given up.
+    rest: Rest,
+}
+
+impl Drop for FromSocket {
+    fn drop(&mut self) {
+        if let (Some(incoming), Some(mut of_request)) =
+            (self.incoming.take(), self.of_request.take())
+            && let Some(due) = of_request.due.take()
+        {
+            of_request.rest.leave(incoming, due);
+        }
+    }
+}
+
+impl FromSocket {
+    fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let Some(incoming) = &mut self.incoming else {
+            return Poll::Ready(None);
+        };
+        let frame = http_body::Body::poll_frame(Pin::new(&mut *incoming), cx);
+        if let Some(OfRequest { progress, .. }) = &self.of_request {
+            note_progress(progress, &frame);
+        }
+        let frame = std::task::ready!(frame);
+        if frame.is_none() || http_body::Body::is_end_stream(incoming) {
+            let due = self.of_request.take().and_then(|mut of| of.due.take());
+            if let Some(due) = due {
+                due.ended();
+            }
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(|e| incoming_error(&e))))
+    }
+}
+
+/// What a handler left unread of the body of a connection's last request.
+#[derive(Clone, Default)]
+pub(crate) struct Rest(Arc<Mutex<Option<(hyper::body::Incoming, DueAtEnd)>>>);
+
+impl Rest {
+    fn leave(&self, incoming: hyper::body::Incoming, due: DueAtEnd) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((incoming, due));
+    }
+
+    fn take(&self) -> Option<(hyper::body::Incoming, DueAtEnd)> {
+        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        left.take()
+    }
+
+    pub(crate) fn is_left(&self) -> bool {
+        let left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        left.is_some()
+    }
+
+    /// Reads it, so that the connection can go on; false where that is too much, or takes too long.
+    pub(crate) async fn read(&self) -> bool {
+        let Some((mut incoming, due)) = self.take() else {
+            return true;
+        };
+        let is_large = |size: &SizeHint| size.lower() > UNREAD_MAX_BYTES;
+        let reading = async {
+            let mut bytes = 0;
+            while bytes <= UNREAD_MAX_BYTES && !is_large(&http_body::Body::size_hint(&incoming)) {
+                let next = incoming.frame().await;
+                match next {
+                    None => return true,
+                    Some(Ok(frame)) => bytes += frame.data_ref().map_or(0, |d| d.len() as u64),
+                    Some(Err(_)) => return false,
+                }
+            }
+            false
+        };
+        let all = tokio::time::timeout(UNREAD_TIMEOUT, reading).await;
+        if matches!(all, Ok(true)) {
+            due.ended();
+            return true;
+        }
+        self.leave(incoming, due);
+        false
+    }
 }
 
 impl Drop for OfRequest {
@@ -103,30 +199,48 @@ impl Body {
     }
 
     pub fn incoming(incoming: hyper::body::Incoming) -> Self {
-        Body(Kind::Incoming(incoming, None))
+        Body(Kind::Incoming(FromSocket {
+            incoming: Some(incoming),
+            of_request: None,
+        }))
     }
 
-    /// A request's body, which tells `due` when it has been read to its end or given up, and
-    /// `progress` when more of it is waited for.
+    /// A request's body, which tells `due` when it has been read to its end, and `progress` when
+    /// more of it is waited for; given up before, it goes to `rest`.
     pub(crate) fn of_request(
         incoming: hyper::body::Incoming,
         due: &HeadDue,
         progress: &Arc<Progress>,
+        rest: &Rest,
     ) -> Self {
-        let of_request = OfRequest {
-            _due: due.begin(),
-            progress: progress.clone(),
-        };
+        let due = due.begin();
         // One without content has been read.
-        let has_more = !http_body::Body::is_end_stream(&incoming);
-        Body(Kind::Incoming(incoming, has_more.then_some(of_request)))
+        let of_request = match http_body::Body::is_end_stream(&incoming) {
+            true => {
+                due.ended();
+                progress.forget_body();
+                None
+            }
+            false => Some(OfRequest {
+                due: Some(due),
+                progress: progress.clone(),
+                rest: rest.clone(),
+            }),
+        };
+        Body(Kind::Incoming(FromSocket {
+            incoming: Some(incoming),
+            of_request,
+        }))
     }
 
     /// Bytes still to come, where known.
     pub fn length(&self) -> Option<u64> {
         match &self.0 {
             Kind::Full(bytes) => Some(bytes.as_ref().map_or(0, |b| b.len() as u64)),
-            Kind::Incoming(incoming, _) => http_body::Body::size_hint(incoming).exact(),
+            Kind::Incoming(from) => match &from.incoming {
+                Some(incoming) => http_body::Body::size_hint(incoming).exact(),
+                None => Some(0),
+            },
             Kind::Stream { remaining, .. } => *remaining,
         }
     }
@@ -264,17 +378,7 @@ impl http_body::Body for Body {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         match &mut self.0 {
             Kind::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
-            Kind::Incoming(incoming, of_request) => {
-                let frame = Pin::new(&mut *incoming).poll_frame(cx);
-                if let Some(OfRequest { progress, .. }) = of_request {
-                    note_progress(progress, &frame);
-                }
-                let frame = std::task::ready!(frame);
-                if frame.is_none() || http_body::Body::is_end_stream(incoming) {
-                    *of_request = None;
-                }
-                Poll::Ready(frame.map(|frame| frame.map_err(|e| incoming_error(&e))))
-            }
+            Kind::Incoming(from) => from.poll_frame(cx),
             Kind::Stream { inner, remaining } => {
                 let inner = inner.get_mut().unwrap_or_else(|e| e.into_inner());
                 let frame = std::task::ready!(inner.as_mut().poll_frame(cx));
@@ -298,7 +402,10 @@ impl http_body::Body for Body {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             Kind::Full(bytes) => bytes.is_none(),
-            Kind::Incoming(incoming, _) => http_body::Body::is_end_stream(incoming),
+            Kind::Incoming(from) => match &from.incoming {
+                Some(incoming) => http_body::Body::is_end_stream(incoming),
+                None => true,
+            },
             // Not even when nothing remains: the source's own end is an event it may wait for.
             Kind::Stream { .. } => false,
         }

@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio_rustls::server::TlsStream;
 use tracing::{debug, warn};
 
-use crate::body::Body;
+use crate::body::{Body, Rest};
 use crate::context::Context;
 use crate::forwarded::is_forwarded;
 use crate::heads::Heads;
@@ -205,6 +205,7 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
 ) {
     let (socket, interims) = InterimSocket::new(Pieces::new(socket));
     let (socket, due, names) = Heads::of_requests(socket);
+    let rest = &Rest::default();
     let activity = watch::Sender::new(Activity::default());
     let activity = &activity;
     let service = service_fn(|request: http::Request<hyper::body::Incoming>| {
@@ -213,15 +214,25 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
             activity.under_way = true;
         });
         let under_way = progress.begin_request();
+        // Its head was not looked at: the body before it was given up when its answer had begun.
+        let is_misplaced = rest.is_left();
         let names = names.clone();
-        let mut request = request.map(|body| Body::of_request(body, &due, progress));
+        let mut request = request.map(|body| Body::of_request(body, &due, progress, rest));
         let waits = request.headers().contains_key(EXPECT);
         let interims = waits.then(|| interims.clone());
         if let Some(interims) = &interims {
             request.extensions_mut().insert(interims.begin());
         }
         async move {
-            let mut response = answer(request, peer, shared, place).await;
+            let mut response = match is_misplaced {
+                true => busy(&request, shared, Instant::now()),
+                false => answer(request, peer, shared, place).await,
+            };
+            // Who waits to be asked for the body has not sent it.
+            if rest.is_left() && (waits || is_misplaced || !rest.read().await) {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(CONNECTION, close);
+            }
             names.stand_in(response.headers_mut());
             if let Some(interims) = interims {
                 interims.end();

@@ -30,7 +30,8 @@ use scanner::Scanner;
 pub(crate) struct HeadDue(Arc<AtomicU64>);
 
 impl HeadDue {
-    /// For a request whose head has been read. The next one is due when the answer is dropped.
+    /// For a request whose head has been read. The next one is due when the answer is told that
+    /// the body has ended.
     pub(crate) fn begin(&self) -> DueAtEnd {
         let next = (self.0.load(Ordering::Acquire) | 1) + 1;
         self.0.store(next, Ordering::Release);
@@ -38,12 +39,12 @@ impl HeadDue {
     }
 }
 
-/// Held by a body until it has been read to its end, or given up: of one that nobody reads hyper
-/// takes what has come, or ends the connection.
+/// Held by a body until it has been read to its end. One that nobody reads to its end has no next
+/// head: the rest of it, which hyper may take as it comes, must not be changed as if it were one.
 pub(crate) struct DueAtEnd(Arc<AtomicU64>, u64);
 
-impl Drop for DueAtEnd {
-    fn drop(&mut self) {
+impl DueAtEnd {
+    pub(crate) fn ended(self) {
         let (now, due) = (self.1, self.1 | 1);
         let order = Ordering::AcqRel;
         // Otherwise the next request has come already.

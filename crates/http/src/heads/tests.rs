@@ -101,9 +101,9 @@ async fn a_late_end_says_nothing() {
     let first = due.begin();
     exchange(b"^: 1", b"^: 1").await;
     let second = due.begin();
-    drop(first);
+    first.ended();
     exchange(b"^: 2", b"^: 2").await;
-    drop(second);
+    second.ended();
     exchange(
         b"PUT / HTTP/1.1\r\n^: 2\r\n\r\n",
         b"PUT / HTTP/1.1\r\n^094: 2\r\n\r\n",
