@@ -59,6 +59,8 @@ pub struct FragmentInfo {
     pub index: u32,
     /// When the object was written that is durable here.
     pub durable: Option<Timestamp>,
+    /// When the object was deleted, where nothing has become durable since.
+    pub deleted: Option<Timestamp>,
     /// All there are, from the newest to the durable ones.
     pub found: Vec<(Timestamp, Vec<u32>)>,
 }

@@ -2,7 +2,7 @@
 //! it were whole and is wrong.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -29,6 +29,7 @@ const CODED: u32 = 1;
 const SEGMENT: usize = 10_000;
 const CHUNK: usize = 1000;
 const STAMP: &str = "0000000005.00000";
+const LATER: &str = "0000000006.00000";
 
 /// What a server does with content that does not match its ETag.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,6 +57,8 @@ struct Fake {
     manner: Manner,
     policy: u32,
     copies: Arc<Mutex<BTreeMap<String, Copy>>>,
+    /// Devices with a tombstone, younger than all content.
+    deleted: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Service for Fake {
@@ -70,6 +73,11 @@ impl Fake {
             let mut response = respond::empty(StatusCode::NO_CONTENT);
             let name = "x-backend-storage-policy-index";
             respond::set(response.headers_mut(), name, self.policy.to_string());
+            return response;
+        }
+        if self.deleted.lock().unwrap().contains(&self.device) {
+            let mut response = respond::standard(StatusCode::NOT_FOUND);
+            respond::set(response.headers_mut(), "x-backend-timestamp", LATER);
             return response;
         }
         let copies = self.copies.lock().unwrap();
@@ -182,6 +190,7 @@ struct Cluster {
     /// The object's, in the ring's order.
     devices: Vec<String>,
     copies: Arc<Mutex<BTreeMap<String, Copy>>>,
+    deleted: Arc<Mutex<BTreeSet<String>>>,
     _dir: tempfile::TempDir,
 }
 
@@ -198,13 +207,14 @@ impl Cluster {
             ring(replicas).save(path, FormatVersion::V1).unwrap();
         }
         let backends = Backends::new(Duration::from_millis(200));
-        let copies = Arc::default();
+        let (copies, deleted) = (Arc::default(), Arc::default());
         for id in 0..DEVICES {
             let fake = Fake {
                 device: format!("d{id}"),
                 manner,
                 policy,
                 copies: Arc::clone(&copies),
+                deleted: Arc::clone(&deleted),
             };
             let address = SocketAddr::from(([127, 0, 0, 1], 10_000 + id));
             backends.register_local(address, Arc::new(fake));
@@ -238,6 +248,7 @@ impl Cluster {
             proxy: Proxy::new(settings, backends).unwrap(),
             devices: devices.iter().map(|d| d.device.device.clone()).collect(),
             copies,
+            deleted,
             _dir: dir,
         }
     }
@@ -283,15 +294,19 @@ impl Cluster {
     }
 
     async fn get(&self, headers: &[(&str, &str)]) -> Result<Bytes, BodyError> {
+        let response = self.ask(headers).await;
+        let status = response.status().as_u16();
+        assert!([200, 206].contains(&status), "{status}");
+        response.into_body().collect(1 << 24).await
+    }
+
+    async fn ask(&self, headers: &[(&str, &str)]) -> Response {
         let mut request = http::Request::builder().uri("/v1/AUTH_a/c/o");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Body::empty()).unwrap();
-        let response = self.proxy.call(request).await;
-        let status = response.status().as_u16();
-        assert!([200, 206].contains(&status), "{status}");
-        response.into_body().collect(1 << 24).await
+        self.proxy.call(request).await
     }
 }
 
@@ -391,5 +406,24 @@ async fn fragments_without_checksums_make_no_wrong_object() {
                 }
             }
         }
+    }
+}
+
+/// A delete that reached fewer servers than leave fragments enough to decode, and its tombstones on
+/// others than those that are asked first.
+#[tokio::test]
+async fn the_newest_of_fragments_is_no_older_than_a_tombstone() {
+    let newest = [("x-newest", "true")];
+    let cluster = Cluster::new(CODED, Manner::Promises);
+    let content = content(25_500);
+    cluster.archives(&Codec::new(&scheme()).with_checksums(), &content);
+    assert_eq!(cluster.get(&newest).await.unwrap(), content);
+    let handoff = (0..DEVICES).map(|id| format!("d{id}"));
+    let handoff = handoff.filter(|d| !cluster.devices.contains(d)).collect();
+    for deleted in [vec![cluster.devices[4].clone()], handoff] {
+        *cluster.deleted.lock().unwrap() = deleted.into_iter().collect();
+        assert_eq!(cluster.ask(&newest).await.status(), StatusCode::NOT_FOUND);
+        let part = [newest[0], ("range", "bytes=5-9")];
+        assert_eq!(cluster.ask(&part).await.status(), StatusCode::NOT_FOUND);
     }
 }

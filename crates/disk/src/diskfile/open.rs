@@ -563,6 +563,7 @@ fn fragment_info(files: &OnDiskFiles) -> Option<Box<FragmentInfo>> {
     Some(Box::new(FragmentInfo {
         index,
         durable: files.fragments.durable,
+        deleted: files.fragments.deleted,
         found: sets
             .map(|set| (set.timestamp, set.indices().collect()))
             .collect(),

@@ -69,6 +69,8 @@ pub struct Fragments {
     /// When the object was written that is durable here; `None` also where no fragment was
     /// chosen.
     pub durable: Option<Timestamp>,
+    /// When the object was deleted, where nothing has become durable since.
+    pub deleted: Option<Timestamp>,
 }
 
 impl Fragments {
@@ -155,6 +157,7 @@ pub fn choose_fragments(
         .reclaimable
         .retain(|entry| !obsolete.iter().any(|gone| gone.name == entry.name));
     chosen.fragments.sets = sets;
+    chosen.fragments.deleted = files.tombstones.first().map(|e| e.timestamp);
     chosen.fill(files);
     chosen
 }
@@ -250,6 +253,16 @@ mod tests {
             fragment_name(Timestamp::from_secs(7), 3, true),
             "0000000007.00000#3#d.data"
         );
+    }
+
+    #[test]
+    fn a_fragment_that_is_not_durable_hides_no_tombstone() {
+        let choice = FragmentChoice::even_not_durable(None);
+        let files = chosen(&["8#2.data", "7.ts", "6#1#d.data"], &choice);
+        assert_eq!(files.data.unwrap().name, "8#2.data");
+        assert_eq!(files.fragments.deleted, Some(Timestamp::from_secs(7)));
+        let files = chosen(&["9#2.data", "8#2#d.data", "7.ts"], &choice);
+        assert_eq!(files.fragments.deleted, None);
     }
 
     #[test]

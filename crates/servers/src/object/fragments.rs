@@ -118,6 +118,7 @@ mod tests {
         let info = FragmentInfo {
             index: 2,
             durable: None,
+            deleted: None,
             found: vec![
                 (Timestamp::from_secs(8), vec![0, 2]),
                 (Timestamp::from_secs(7), vec![1]),

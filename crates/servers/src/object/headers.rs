@@ -194,6 +194,10 @@ pub(super) fn show(
         None => data.clone(),
         Some(fragments) => {
             set(headers, "x-backend-fragments", found(fragments));
+            if let Some(deleted) = fragments.deleted {
+                // Beyond Swift: its servers hide a tombstone behind what is not durable.
+                set(headers, "x-backend-deleted-timestamp", deleted.internal());
+            }
             let durable = fragments.durable.map(Timestamp::internal);
             durable.and_then(|text| HeaderValue::try_from(text).ok())
         }

@@ -52,6 +52,8 @@ pub(super) struct Buckets<T> {
     counts: Counts,
     good: BTreeMap<Timestamp, Bucket<T>>,
     bad: BTreeMap<u16, Refusals>,
+    /// The newest tombstone behind fragments that are not durable.
+    deleted: Timestamp,
 }
 
 /// An answer whose fragment can't be used.
@@ -103,6 +105,7 @@ impl<T> Buckets<T> {
             counts,
             good: BTreeMap::new(),
             bad: BTreeMap::new(),
+            deleted: Timestamp::ZERO,
         }
     }
 
@@ -126,6 +129,8 @@ impl<T> Buckets<T> {
                 alternates.entry(index).or_default().push(node.clone());
             }
         }
+        let deleted = respond::header_timestamp(headers, "x-backend-deleted-timestamp");
+        self.deleted = self.deleted.max(deleted.unwrap_or(Timestamp::ZERO));
         let data = respond::header_timestamp(headers, "x-backend-data-timestamp");
         let durable = respond::header_timestamp(headers, "x-backend-durable-timestamp");
         let timestamp = source_timestamp(headers);
@@ -155,7 +160,8 @@ impl<T> Buckets<T> {
 
     /// The version to serve; `None` when there is none or it has been deleted since.
     pub(super) fn best(&self) -> Option<&Bucket<T>> {
-        let tombstone = self.bad.get(&404).map_or(Timestamp::ZERO, |r| r.newest);
+        let told = self.bad.get(&404).map_or(Timestamp::ZERO, |r| r.newest);
+        let tombstone = told.max(self.deleted);
         self.ranked()
             .into_iter()
             .find(|bucket| tombstone.is_zero() || bucket.timestamp >= tombstone)
@@ -317,6 +323,22 @@ mod tests {
         let text = format!("{timestamp:010}.00000");
         respond::set(&mut headers, "x-backend-timestamp", text);
         headers
+    }
+
+    #[test]
+    fn a_tombstone_behind_what_is_not_durable_counts() {
+        let mut buckets = Buckets::new(COUNTS);
+        for id in 0..2 {
+            let durable = headers(5, id, Some(5), "{}");
+            buckets.add(&node(id as u32), &durable, ()).unwrap();
+        }
+        assert!(buckets.is_enough());
+        let mut later = headers(9, 2, None, "{}");
+        let name = "x-backend-deleted-timestamp";
+        respond::set(&mut later, name, "0000000007.00000");
+        buckets.add(&node(2), &later, ()).unwrap();
+        assert!(!buckets.is_enough());
+        assert_eq!(buckets.best().unwrap().timestamp, Timestamp::from_secs(9));
     }
 
     #[test]

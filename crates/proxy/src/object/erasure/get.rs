@@ -1,6 +1,7 @@
 //! GET and HEAD. A HEAD asks any one server: all know everything about the object. A GET asks for
 //! as many archives as it takes to decode, and further servers until it has those that belong
-//! together.
+//! together. With `X-Newest` both ask everybody: fragments enough to decode say nothing of a
+//! tombstone, or of a newer version, that others have.
 
 use std::sync::Arc;
 
@@ -81,7 +82,8 @@ impl Proxy {
             timeout: self.options.recoverable_node_timeout,
             timings: self.timings_of(affinity),
         };
-        let found = search(&fetch, &erasure, affinity, primaries, range).await;
+        let newest = headers::wants_newest(incoming);
+        let found = search(&fetch, &erasure, affinity, primaries, range, newest).await;
         if !found.buckets.is_enough() {
             let unheard_of = affinity.unheard_of.min(primaries.saturating_sub(1));
             return refusal(found, unheard_of, &fetch.path);
@@ -95,13 +97,15 @@ impl Proxy {
     }
 }
 
-/// Asks servers until one version can be served, or it is clear that none can.
+/// Asks servers until one version can be served, or it is clear that none can; all of them where the
+/// `newest` version is wanted.
 async fn search(
     fetch: &Fetch,
     erasure: &Erasure,
     affinity: &Affinity,
     primaries: usize,
     range: Option<String>,
+    newest: bool,
 ) -> Found {
     let scheme = &erasure.scheme;
     let counts = Counts {
@@ -121,6 +125,7 @@ async fn search(
     let mut pending = FuturesUnordered::new();
     let mut asked = 0;
     let at_once = match affinity.concurrent_gets {
+        _ if newest => usize::MAX,
         true => scheme.data() + affinity.extra_fragments,
         false => scheme.data(),
     };
@@ -130,7 +135,11 @@ async fn search(
         pending.push(ask(node, &found.buckets));
         asked += 1;
     }
-    let most = (2 * primaries).max(asked);
+    // Those asked for what is newest may have to be asked again, for older fragments.
+    let most = match newest {
+        true => asked + primaries,
+        false => (2 * primaries).max(asked),
+    };
     loop {
         let next = pending.next();
         let answer = if affinity.concurrent_gets && asked < primaries {
@@ -150,6 +159,9 @@ async fn search(
         let Some((node, answer)) = answer else { break };
         let is_good = found.note(&node, answer);
         if found.buckets.is_enough() {
+            if newest {
+                continue;
+            }
             break;
         }
         let is_short = found.buckets.shortfall() > pending.len();
