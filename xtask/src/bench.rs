@@ -11,6 +11,7 @@ mod encryption;
 mod lab;
 pub(crate) mod load;
 pub(crate) mod null;
+mod protection;
 mod repair;
 mod table;
 mod tls;
@@ -52,6 +53,8 @@ pub(crate) enum Name {
     Encryption,
     /// GET by TLS, beside the same without
     Tls,
+    /// `tls` and `encryption` in one run, each bar with its verdict; fails where one is missed
+    Protection,
     /// A device is wiped: how long until its objects are back, and clients meanwhile
     Repair,
 }
@@ -77,7 +80,7 @@ pub(crate) struct Options {
     /// Length of each measurement, after a second of warm-up
     #[arg(long)]
     seconds: Option<u64>,
-    /// Of `encryption` and `tls`: as often is each cell measured, in turns
+    /// Of `encryption`, `tls` and `protection`: as often is each cell measured, in turns
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Measure one of the two alone
@@ -170,10 +173,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return container::run(options);
     }
     if options.name == Name::Encryption {
-        return encryption::run(options);
+        return encryption::measure(options).map(drop);
     }
     if options.name == Name::Tls {
-        return tls::run(options);
+        return tls::measure(options).map(drop);
+    }
+    if options.name == Name::Protection {
+        return protection::run(options);
     }
     if options.name == Name::Repair {
         return repair::run(options);
@@ -256,14 +262,15 @@ impl Options {
             (Name::All, true) => vec![4_000, 1_000_000],
             (Name::All, false) => vec![4_000, 128_000, 1_000_000, 10_000_000],
             (Name::Small, _) => vec![4_000, 128_000],
+            (Name::Protection, _) => vec![1_000_000],
             (_, _) => {
                 vec![1_000_000, 10_000_000]
             }
         };
-        let mut connections = if self.quick {
-            vec![1, 64]
-        } else {
-            vec![1, 16, 64, 256]
+        let mut connections = match (self.name, self.quick) {
+            (Name::Protection, _) => vec![64],
+            (_, true) => vec![1, 64],
+            (_, false) => vec![1, 16, 64, 256],
         };
         if !self.sizes.is_empty() {
             sizes.clone_from(&self.sizes);

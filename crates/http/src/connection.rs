@@ -29,7 +29,7 @@ use crate::proxy_line::{self, ProxyLine, ProxyLineError};
 use crate::respond;
 use crate::serve::{MetricsAccess, ServeOptions};
 use crate::service::{Handler, Request, Response};
-use crate::tls::ServerTls;
+use crate::tls::{ReadAhead, ServerTls};
 
 /// So long a client that was let in just before the end has for its first request.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
@@ -163,7 +163,7 @@ async fn handshake(
     tls: &ServerTls,
     peer: Peer,
     progress: &Arc<Progress>,
-) -> Option<TlsStream<Watched<TcpStream>>> {
+) -> Option<TlsStream<ReadAhead<Watched<TcpStream>>>> {
     let mut first = [0];
     if !matches!(stream.peek(&mut first).await, Ok(1)) {
         return None;
@@ -175,7 +175,7 @@ async fn handshake(
         let _ = tokio::time::timeout(LAST_WORDS, refuse(&mut stream, answer.as_bytes())).await;
         return None;
     }
-    let socket = Watched::new(stream, progress.clone());
+    let socket = ReadAhead::new(Watched::new(stream, progress.clone()));
     match tls.acceptor().accept(socket).await {
         Ok(socket) => Some(socket),
         Err(error) => {

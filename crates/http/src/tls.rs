@@ -2,6 +2,7 @@
 //! certificates from PEM files.
 
 mod client;
+mod read_ahead;
 mod server;
 
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use rustls::sign::CertifiedKey;
 use thiserror::Error;
 
 pub use client::{ClientTls, Trust};
+pub use read_ahead::ReadAhead;
 pub use server::{ServerTls, TlsFiles};
 
 /// Why certificates or keys cannot be used.

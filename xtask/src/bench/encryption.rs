@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::disk::Disk;
 use super::load::Verb;
+use super::protection::Bar;
 use super::{Cell, Options, Subject};
 use crate::cairn::{Cairn, Spread};
 use crate::workspace;
@@ -27,7 +28,8 @@ const STORES: [(&str, Option<Settings>); 3] = [
     (SEALED, Some(&[("authenticated", "true")])),
 ];
 
-pub(super) fn run(options: &Options) -> Result<()> {
+/// Prints and keeps each cell; the bars of those that have one.
+pub(super) fn measure(options: &Options) -> Result<Vec<Bar>> {
     let binary = workspace::build_release("xtask")?;
     let dir = workspace::scratch("bench")?;
     let program = workspace::build_cairn()?;
@@ -47,6 +49,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     }
     let (sizes, connections, seconds) = options.plan();
     let mut cells: Vec<(usize, Cell)> = Vec::new();
+    let mut bars = Vec::new();
     for &size in &sizes {
         for &connections in &connections {
             for round in 0..options.rounds {
@@ -60,7 +63,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
                     cells.extend(measured.into_iter().map(|cell| (round, cell)));
                 }
             }
-            print(&cells, size, connections);
+            bars.extend(print(&cells, size, connections));
         }
     }
     for subject in &subjects {
@@ -73,10 +76,12 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let all: Vec<&Cell> = cells.iter().map(|(_, cell)| cell).collect();
     std::fs::write(results.join("bench.json"), serde_json::to_vec_pretty(&all)?)?;
     println!("kept in {}", results.display());
-    Ok(())
+    Ok(bars)
 }
 
-fn print(cells: &[(usize, Cell)], size: u64, connections: usize) {
+/// The cells' bars, where they have some.
+fn print(cells: &[(usize, Cell)], size: u64, connections: usize) -> Vec<Bar> {
+    let mut bars = Vec::new();
     for verb in [Verb::Put, Verb::Get] {
         let of = |name: &str| -> Vec<f64> {
             let is_it = |cell: &Cell| {
@@ -96,26 +101,36 @@ fn print(cells: &[(usize, Cell)], size: u64, connections: usize) {
         for (name, _) in STORES.iter().filter(|(name, _)| *name != NONE) {
             let with = of(name);
             let pairs = with.iter().zip(&without).filter(|(_, base)| **base > 0.0);
-            let mut ratios: Vec<f64> = pairs.map(|(with, base)| with / base).collect();
-            ratios.sort_by(f64::total_cmp);
-            let Some(median) = ratios.get(ratios.len() / 2) else {
-                continue;
-            };
+            let ratios: Vec<f64> = pairs.map(|(with, base)| with / base).collect();
             let wanted = WANTED
                 .iter()
                 .find(|(of, _)| *of == verb && size == 1_000_000);
+            let title = format!(
+                "{} {size} B, {connections} connections, {name}",
+                verb.as_str()
+            );
+            let Some(bar) = Bar::of(title, wanted.map_or(0.0, |(_, wanted)| *wanted), ratios)
+            else {
+                continue;
+            };
             let verdict = match wanted {
-                Some((_, wanted)) if median < wanted => format!(", less than {wanted}"),
-                Some((_, wanted)) => format!(", at least {wanted}"),
+                Some(_) => format!(", {}", bar.verdict()),
                 None => String::new(),
             };
+            let Bar {
+                name,
+                median,
+                lowest,
+                highest,
+                ..
+            } = &bar;
             println!(
-                "{} {size} B, {connections} connections, {name}: {median:.2} of without \
-                 (rounds {:.2} to {:.2}){verdict}",
-                verb.as_str(),
-                ratios[0],
-                ratios[ratios.len() - 1]
+                "{name}: {median:.2} of without (rounds {lowest:.2} to {highest:.2}){verdict}"
             );
+            if wanted.is_some() {
+                bars.push(bar);
+            }
         }
     }
+    bars
 }

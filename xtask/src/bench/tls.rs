@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::disk::Disk;
 use super::load::{Job, Outcome, Verb};
+use super::protection::Bar;
 use super::{CONTAINERS, Options, READ_OBJECTS, load_process};
 use crate::cairn::{Cairn, Spread};
 use crate::wire::Account;
@@ -40,7 +41,8 @@ struct Ports {
     ca: PathBuf,
 }
 
-pub(super) fn run(options: &Options) -> Result<()> {
+/// Prints and keeps each cell; the bars of those that have one.
+pub(super) fn measure(options: &Options) -> Result<Vec<Bar>> {
     let binary = workspace::build_release("xtask")?;
     let dir = workspace::scratch("bench")?;
     let program = workspace::build_cairn()?;
@@ -62,7 +64,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         [] => vec![CONNECTIONS],
         connections => connections.to_vec(),
     };
-    let mut rounds = Vec::new();
+    let (mut rounds, mut bars) = (Vec::new(), Vec::new());
     for (place, &size) in sizes.iter().enumerate() {
         let mut job = job(&ports, size, place as u64)?;
         ensure!(load_process(&binary, &job)?.errors == 0, "PUT failed");
@@ -75,7 +77,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
             for number in 0..options.rounds {
                 rounds.push(round(&binary, &mut job, &ports, number)?);
             }
-            print(&rounds[from..]);
+            bars.extend(print(&rounds[from..]));
         }
     }
     store.stop()?;
@@ -85,7 +87,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
         serde_json::to_vec_pretty(&rounds)?,
     )?;
     println!("kept in {}", results.display());
-    Ok(())
+    Ok(bars)
 }
 
 /// Writes the objects that are read.
@@ -141,18 +143,23 @@ fn round(binary: &Path, job: &mut Job, ports: &Ports, number: usize) -> Result<R
     })
 }
 
-fn print(rounds: &[Round]) {
+/// The cell's bar, if it has one.
+fn print(rounds: &[Round]) -> Option<Bar> {
     let mut sorted: Vec<&Round> = rounds.iter().collect();
     sorted.sort_by(|a, b| a.ratio().total_cmp(&b.ratio()));
-    let (Some(first), Some(last)) = (sorted.first(), sorted.last()) else {
-        return;
-    };
+    let (first, last) = (*sorted.first()?, *sorted.last()?);
     let median = sorted[sorted.len() / 2];
     let ratio = median.ratio();
-    let wanted = WANTED.iter().find(|(size, _)| *size == median.size);
-    let verdict = match wanted {
-        Some((_, wanted)) if ratio < *wanted => format!(", less than {wanted}"),
-        Some((_, wanted)) => format!(", at least {wanted}"),
+    let wanted = WANTED
+        .iter()
+        .find(|(size, _)| *size == median.size && median.connections == CONNECTIONS);
+    let bar = wanted.and_then(|(size, wanted)| {
+        let name = format!("GET {size} B by TLS, {CONNECTIONS} connections");
+        let ratios = rounds.iter().map(Round::ratio).collect();
+        Bar::of(name, *wanted, ratios)
+    });
+    let verdict = match &bar {
+        Some(bar) => format!(", {}", bar.verdict()),
         None => String::new(),
     };
     println!(
@@ -167,4 +174,5 @@ fn print(rounds: &[Round]) {
         median.with.generator_cpu_us,
         median.without.generator_cpu_us,
     );
+    bar
 }

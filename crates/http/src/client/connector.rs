@@ -13,12 +13,12 @@ use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
-use crate::tls::ClientTls;
+use crate::tls::{ClientTls, ReadAhead};
 
 /// A connection to a server.
 pub enum Stream {
     Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
+    Tls(Box<TlsStream<ReadAhead<TcpStream>>>),
 }
 
 impl Stream {
@@ -27,7 +27,10 @@ impl Stream {
     pub fn is_stale(&self) -> bool {
         let socket = match self {
             Stream::Plain(socket) => socket,
-            Stream::Tls(stream) => stream.get_ref().0,
+            Stream::Tls(stream) => match stream.get_ref().0 {
+                socket if socket.has_bytes() => return true,
+                socket => socket.get_ref(),
+            },
         };
         let nothing_yet = socket.try_read(&mut [0]);
         !matches!(nothing_yet, Err(error) if error.kind() == io::ErrorKind::WouldBlock)

@@ -1,4 +1,4 @@
-//! Two MD5s at once, of texts of one length: the content and its ciphertext.
+//! Two MD5s at once: of content and of its ciphertext, which may be somewhat longer.
 //!
 //! Each step of MD5 waits for the one before, and leaves most of a processor idle. Two digests
 //! side by side take little longer than one.
@@ -11,9 +11,9 @@ type Pair = [u32; 2];
 #[derive(Clone)]
 pub(crate) struct Md5Pair {
     state: [Pair; 4],
-    /// What is not a whole block yet.
+    /// Of either, what is not a whole block yet.
     rest: [[u8; BLOCK]; 2],
-    length: u64,
+    lengths: [u64; 2],
 }
 
 impl Md5Pair {
@@ -21,51 +21,89 @@ impl Md5Pair {
         Md5Pair {
             state: [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476].map(|word| [word, word]),
             rest: [[0; BLOCK]; 2],
-            length: 0,
+            lengths: [0; 2],
         }
     }
 
     /// Bytes of either so far.
-    pub(crate) fn length(&self) -> u64 {
-        self.length
+    pub(crate) fn lengths(&self) -> [u64; 2] {
+        self.lengths
     }
 
-    /// Adds to both; as much of the longer one as the shorter has.
+    /// Adds to both. Fast as far as both have whole blocks.
     pub(crate) fn update(&mut self, first: &[u8], second: &[u8]) {
-        let length = first.len().min(second.len());
-        let (mut first, mut second) = (&first[..length], &second[..length]);
-        let held = (self.length % BLOCK as u64) as usize;
-        self.length += length as u64;
-        if held > 0 {
-            let taken = (BLOCK - held).min(length);
-            self.rest[0][held..held + taken].copy_from_slice(&first[..taken]);
-            self.rest[1][held..held + taken].copy_from_slice(&second[..taken]);
-            (first, second) = (&first[taken..], &second[taken..]);
-            if held + taken < BLOCK {
-                return;
-            }
-            let [one, other] = self.rest;
-            compress(&mut self.state, &one, &other);
+        let (first, first_filled) = self.fill(0, first);
+        let (second, second_filled) = self.fill(1, second);
+        let [one, other] = self.rest;
+        match (first_filled, second_filled) {
+            (true, true) => compress(&mut self.state, &one, &other),
+            (true, false) => self.compress_lane(0, &one),
+            (false, true) => self.compress_lane(1, &other),
+            (false, false) => {}
         }
         let (blocks, rest) = first.as_chunks::<BLOCK>();
         let (others, other_rest) = second.as_chunks::<BLOCK>();
         for (block, other) in blocks.iter().zip(others) {
             compress(&mut self.state, block, other);
         }
-        self.rest[0][..rest.len()].copy_from_slice(rest);
-        self.rest[1][..other_rest.len()].copy_from_slice(other_rest);
+        let paired = blocks.len().min(others.len());
+        for block in &blocks[paired..] {
+            self.compress_lane(0, block);
+        }
+        for block in &others[paired..] {
+            self.compress_lane(1, block);
+        }
+        self.keep(0, rest);
+        self.keep(1, other_rest);
+    }
+
+    /// Completes a lane's block that was begun; what is left of the bytes, and whether the block
+    /// is whole now.
+    fn fill<'a>(&mut self, lane: usize, bytes: &'a [u8]) -> (&'a [u8], bool) {
+        let held = self.held(lane);
+        self.lengths[lane] += bytes.len() as u64;
+        if held == 0 {
+            return (bytes, false);
+        }
+        let (taken, left) = bytes.split_at(bytes.len().min(BLOCK - held));
+        self.rest[lane][held..held + taken.len()].copy_from_slice(taken);
+        (left, held + taken.len() == BLOCK)
+    }
+
+    /// Bytes of a lane's block that is not whole.
+    fn held(&self, lane: usize) -> usize {
+        (self.lengths[lane] % BLOCK as u64) as usize
+    }
+
+    /// Begins a lane's next block; of no bytes, leaves the one that was begun.
+    fn keep(&mut self, lane: usize, rest: &[u8]) {
+        self.rest[lane][..rest.len()].copy_from_slice(rest);
+    }
+
+    /// A block of one lane, where the other has none.
+    fn compress_lane(&mut self, lane: usize, block: &[u8; BLOCK]) {
+        let mut both = self.state;
+        compress(&mut both, block, block);
+        for (word, new) in self.state.iter_mut().zip(both) {
+            word[lane] = new[lane];
+        }
+    }
+
+    /// The end of a lane's text: a bit, zeros, and its length in bits.
+    fn padding(&self, lane: usize) -> ([u8; 2 * BLOCK], usize) {
+        let mut padding = [0; 2 * BLOCK];
+        padding[0] = 0x80;
+        let zeros = (2 * BLOCK - 8 - self.held(lane)) % BLOCK;
+        let zeros = if zeros == 0 { BLOCK } else { zeros };
+        let bits = self.lengths[lane].wrapping_mul(8).to_le_bytes();
+        padding[zeros..zeros + 8].copy_from_slice(&bits);
+        (padding, zeros + 8)
     }
 
     pub(crate) fn finish(mut self) -> [[u8; 16]; 2] {
-        let bits = self.length.wrapping_mul(8).to_le_bytes();
-        let held = (self.length % BLOCK as u64) as usize;
-        let mut padding = [0; 2 * BLOCK];
-        padding[0] = 0x80;
-        let zeros = (2 * BLOCK - 8 - held) % BLOCK;
-        let zeros = if zeros == 0 { BLOCK } else { zeros };
-        padding[zeros..zeros + 8].copy_from_slice(&bits);
-        let padding = &padding[..zeros + 8];
-        self.update(padding, padding);
+        let (first, first_length) = self.padding(0);
+        let (second, second_length) = self.padding(1);
+        self.update(&first[..first_length], &second[..second_length]);
         std::array::from_fn(|lane| {
             let mut digest = [0; 16];
             for (bytes, word) in digest.chunks_exact_mut(4).zip(self.state) {
@@ -162,15 +200,17 @@ mod tests {
     proptest! {
         #[test]
         fn both_are_md5(
-            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..8)
+            pieces in prop::collection::vec(
+                (prop::collection::vec(any::<u8>(), 0..200), prop::collection::vec(any::<u8>(), 0..200)),
+                0..8,
+            )
         ) {
             let mut pair = Md5Pair::new();
             let (mut one, mut other) = (Md5::new(), Md5::new());
-            for piece in &pieces {
-                let flipped: Vec<u8> = piece.iter().map(|byte| byte ^ 0xa5).collect();
-                pair.update(piece, &flipped);
+            for (piece, longer_or_shorter) in &pieces {
+                pair.update(piece, longer_or_shorter);
                 one.update(piece);
-                other.update(&flipped);
+                other.update(longer_or_shorter);
             }
             prop_assert_eq!(pair.finish(), [one.finalize().into(), <[u8; 16]>::from(other.finalize())]);
         }

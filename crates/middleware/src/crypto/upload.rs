@@ -7,7 +7,6 @@ use bytes::Bytes;
 use cairn_formats::crypto_meta::{CryptoMeta, GCM_SEGMENTS, Iv, WrappedKey};
 use cairn_http::{Body, BodyError, own_thread};
 use futures_util::stream;
-use md5::{Digest, Md5};
 
 use super::CryptoError;
 use super::cipher::{CtrStream, ctr};
@@ -66,9 +65,8 @@ struct Sealing {
     /// The segment that is to be sealed next: not before it is known whether it is the last.
     pending: Vec<u8>,
     number: u64,
-    plain: Md5,
-    sealed: Md5,
-    sealed_length: u64,
+    /// Of what was sealed, and of the segments.
+    sums: Md5Pair,
 }
 
 /// What is known at the end of content that was not empty.
@@ -114,9 +112,7 @@ impl Work {
                     segments: Segments::new(&key)?,
                     pending: Vec::with_capacity(SEGMENT_BYTES),
                     number: 0,
-                    plain: Md5::new(),
-                    sealed: Md5::new(),
-                    sealed_length: 0,
+                    sums: Md5Pair::new(),
                 }));
                 Ok(Work { cipher, meta })
             }
@@ -136,33 +132,24 @@ impl Work {
     }
 
     fn done(self) -> Done {
-        let meta = self.meta;
-        match self.cipher {
-            Cipher::Ctr(counting) => {
-                let length = counting.sums.length();
-                let [plain_md5, cipher_md5] = counting.sums.finish();
-                Done {
-                    plain_md5,
-                    cipher_md5,
-                    plain_length: length,
-                    length,
-                    meta,
-                }
-            }
-            Cipher::Sealed(sealing) => Done {
-                plain_md5: sealing.plain.finalize().into(),
-                cipher_md5: sealing.sealed.finalize().into(),
-                plain_length: sealing.sealed_length - sealing.number * TAG_BYTES as u64,
-                length: sealing.sealed_length,
-                meta,
-            },
+        let sums = match self.cipher {
+            Cipher::Ctr(counting) => counting.sums,
+            Cipher::Sealed(sealing) => sealing.sums,
+        };
+        let [plain_length, length] = sums.lengths();
+        let [plain_md5, cipher_md5] = sums.finish();
+        Done {
+            plain_md5,
+            cipher_md5,
+            plain_length,
+            length,
+            meta: self.meta,
         }
     }
 }
 
 impl Sealing {
     fn add(&mut self, mut chunk: &[u8]) -> Result<Bytes, CryptoError> {
-        self.plain.update(chunk);
         let mut out = Vec::with_capacity(chunk.len() + 2 * TAG_BYTES);
         while !chunk.is_empty() {
             if self.pending.len() == SEGMENT_BYTES {
@@ -172,28 +159,24 @@ impl Sealing {
             self.pending.extend_from_slice(&chunk[..taken]);
             chunk = &chunk[taken..];
         }
-        Ok(self.handed_on(out))
+        Ok(out.into())
     }
 
     /// The last segment.
     fn end(&mut self) -> Result<Bytes, CryptoError> {
         let mut out = Vec::with_capacity(self.pending.len() + TAG_BYTES);
         self.seal(true, &mut out)?;
-        Ok(self.handed_on(out))
+        Ok(out.into())
     }
 
     fn seal(&mut self, is_last: bool, out: &mut Vec<u8>) -> Result<(), CryptoError> {
+        let from = out.len();
         self.segments
             .seal(self.number, is_last, &self.pending, out)?;
+        self.sums.update(&self.pending, &out[from..]);
         self.pending.clear();
         self.number += 1;
         Ok(())
-    }
-
-    fn handed_on(&mut self, out: Vec<u8>) -> Bytes {
-        self.sealed.update(&out);
-        self.sealed_length += out.len() as u64;
-        out.into()
     }
 }
 
