@@ -26,6 +26,10 @@ struct Program {
 impl Program {
     /// Starts the proxy of a store.
     fn proxy(data: &Path) -> Program {
+        Program::proxy_of(cairn(), data)
+    }
+
+    fn proxy_of(cairn: Command, data: &Path) -> Program {
         let conf = data.join("etc/proxy-server.conf");
         let option = |name: &str| {
             let conf = std::fs::read_to_string(&conf).unwrap();
@@ -33,13 +37,17 @@ impl Program {
             lines.find(|(n, _)| *n == name).unwrap().1.to_owned()
         };
         let address = format!("{}:{}", option("bind_ip"), option("bind_port"));
-        Program::start("swift-proxy-server", &conf, address.parse().unwrap())
+        Program::start_of(cairn, "swift-proxy-server", &conf, address.parse().unwrap())
     }
 
     /// Waits until it closes its output, as swift-init does.
     fn start(name: &str, conf: &Path, address: SocketAddr) -> Program {
+        Program::start_of(cairn(), name, conf, address)
+    }
+
+    fn start_of(mut cairn: Command, name: &str, conf: &Path, address: SocketAddr) -> Program {
         let (mut said, writer) = std::io::pipe().unwrap();
-        let child = cairn()
+        let child = cairn
             .arg0(name)
             .arg(conf)
             .stdin(Stdio::null())
@@ -247,6 +255,129 @@ fn a_worker_that_dies_is_replaced_and_the_end_is_quick() {
     assert_eq!(program.child.wait().unwrap().code(), Some(0));
     assert!(!Path::new(&format!("/proc/{worker}")).exists());
     assert!(TcpStream::connect(program.address).is_err());
+}
+
+/// A line of proc(5)'s `status`, without its name.
+fn status_of(pid: u32, name: &str) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+    let line = lines.find(|(n, _)| *n == name);
+    line.map_or(String::new(), |(_, value)| value.trim().to_owned())
+}
+
+fn is_there(pid: u32) -> bool {
+    let state = status_of(pid, "State");
+    !state.is_empty() && !state.starts_with('Z')
+}
+
+#[test]
+fn a_worker_ends_with_its_parent() {
+    let folder = store();
+    let mut program = Program::proxy(folder.path());
+    // A new start's worker, too.
+    let first = program.workers();
+    program.signal(Signal::USR1);
+    wait_for("another worker", || {
+        let now = program.workers();
+        now.len() == 1 && now != first && program.is_healthy()
+    });
+    let worker = program.workers()[0];
+    // A request that is under way when it happens.
+    let mut stream = TcpStream::connect(program.address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET /healthcheck HTTP/1.1\r\n").unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    program.child.kill().unwrap();
+    program.child.wait().unwrap();
+    wait_for("the port is closed", || {
+        TcpStream::connect(program.address).is_err()
+    });
+    let again = Program::proxy(folder.path());
+    assert!(again.is_healthy());
+    stream
+        .write_all(b"Host: x\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    wait_for("the worker ends", || !is_there(worker));
+}
+
+#[test]
+fn a_server_of_roots_is_its_users_once_its_ports_are_open() {
+    let nobody = std::fs::read_to_string("/etc/passwd").unwrap();
+    let nobody = nobody.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        (fields[0] == "nobody").then(|| fields[2].to_owned())
+    });
+    let (true, Some(uid)) = (rustix::process::geteuid().is_root(), nobody) else {
+        eprintln!("not tried: only root can become the user nobody");
+        return;
+    };
+    let folder = store();
+    let conf = folder.path().join("etc/proxy-server.conf");
+    let text = std::fs::read_to_string(&conf).unwrap();
+    let text = text.replacen("[DEFAULT]", "[DEFAULT]\nuser = nobody", 1);
+    std::fs::write(&conf, text).unwrap();
+    // The one under test may lie where only root gets to.
+    let program = folder.path().join("cairn");
+    std::fs::copy(env!("CARGO_BIN_EXE_cairn"), &program).unwrap();
+    let own = |path: &Path, user: &str| {
+        let mut chown = Command::new("chown");
+        assert!(
+            chown
+                .args(["-R", user])
+                .arg(path)
+                .status()
+                .unwrap()
+                .success()
+        );
+    };
+    own(folder.path(), "nobody");
+    let server = Program::proxy_of(Command::new(&program), folder.path());
+    let is_nobodys = |pid: u32| {
+        let none = "0000000000000000";
+        let is = |name: &str, value: &str| status_of(pid, name) == value;
+        status_of(pid, "Uid").split_whitespace().all(|id| id == uid)
+            && !status_of(pid, "Gid").split_whitespace().any(|id| id == "0")
+            && !status_of(pid, "Groups")
+                .split_whitespace()
+                .any(|id| id == "0")
+            && ["CapInh", "CapPrm", "CapEff", "CapAmb"]
+                .iter()
+                .all(|name| is(name, none))
+            && is("NoNewPrivs", "1")
+    };
+    let before = server.workers();
+    assert!(server.is_healthy() && before.len() == 1);
+    assert!(is_nobodys(server.child.id()), "the parent");
+    assert!(is_nobodys(before[0]), "the worker");
+    server.signal(Signal::USR1);
+    wait_for("another worker", || {
+        let now = server.workers();
+        now.len() == 1 && now != before && server.is_healthy()
+    });
+    let before = server.workers();
+    assert!(is_nobodys(server.child.id()) && is_nobodys(before[0]));
+    // A conf that this user cannot read changes nothing now, and keeps the next start from serving.
+    own(&conf, "root");
+    server.signal(Signal::USR1);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(server.is_healthy());
+    assert_eq!(server.workers(), before);
+    server.signal(Signal::TERM);
+    wait_for("its end", || !is_there(server.child.id()));
+    let refused = Command::new(&program)
+        .arg0("swift-proxy-server")
+        .arg(&conf)
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success());
+    assert!(
+        error.contains("user = nobody: the server runs as this user"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -199,3 +199,36 @@ fn by_the_names_of_swifts_programs() {
     assert!(text.contains("64 partitions, 3.000000 replicas"), "{text}");
     assert_eq!(run("swift-proxy-server", &[]).status.code(), Some(2));
 }
+
+/// A file system without extended attributes, which would take the first write and fail.
+#[test]
+fn a_file_system_that_cannot_hold_objects() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let inside = |script: &str| {
+        let mut command = std::process::Command::new("unshare");
+        command
+            .args(["--mount", "--map-root-user", "sh", "-c"])
+            .arg(format!("mount -t ramfs none \"$1\" && {script}"))
+            .args(["sh", &folder.path().display().to_string()])
+            .arg(env!("CARGO_BIN_EXE_cairn"))
+            .env_remove("RUST_LOG");
+        command.output().expect("util-linux is here")
+    };
+    if !inside("true").status.success() {
+        eprintln!("not tried: nothing can be mounted here");
+        return;
+    }
+    let start = "\"$2\" up --write-only --bind 127.0.0.1:0 --data \"$1\"/store";
+    let refused = inside(&format!("! {start} && ! ls \"$1\"/store >/dev/null 2>&1"));
+    let error = error_of(&refused);
+    assert!(refused.status.success(), "{error}");
+    for named in [
+        "/store",
+        "(ramfs)",
+        "an extended attribute",
+        "XFS, ext4",
+        "--data",
+    ] {
+        assert!(error.contains(named), "{error}");
+    }
+}

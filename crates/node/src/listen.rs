@@ -43,7 +43,14 @@ pub(crate) fn listen_at(
         let in_use = error.source.kind() == std::io::ErrorKind::AddrInUse;
         if !in_use || Instant::now() >= deadline {
             // Its own text tells the cause already.
-            bail!("{} of {}: {error}", conf.role, conf.path.display());
+            let remedy = match error.source.kind() {
+                std::io::ErrorKind::PermissionDenied => {
+                    "; only root opens ports below 1024, and a server that serves already is root's \
+                     no more: stop it and start it again, or take a port from 1024 on"
+                }
+                _ => "",
+            };
+            bail!("{} of {}: {error}{remedy}", conf.role, conf.path.display());
         }
         std::thread::sleep(Duration::from_millis(100));
     }

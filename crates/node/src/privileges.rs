@@ -1,4 +1,5 @@
-//! `user = NAME`: a program started as root becomes that user once its ports are bound.
+//! `user = NAME`: a program started as root becomes that user once its ports are bound, with none of
+//! root's capabilities, and neither it nor what it starts gains any by a set-user-id program.
 //!
 //! Credentials belong to threads in Linux, and new threads inherit them: this must run on the
 //! main thread before any other is started.
@@ -8,7 +9,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Gid, Uid, geteuid};
-use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_gid,
+    set_thread_groups, set_thread_uid,
+};
 use tracing::{info, warn};
 
 /// The numbers of a user, as /etc/passwd and /etc/group have them.
@@ -22,10 +26,14 @@ struct Account {
 /// Becomes `user` where this process is root's; otherwise says that nothing changed.
 pub(crate) fn become_user(user: &str) -> Result<()> {
     if !geteuid().is_root() {
-        info!(
-            user,
-            "the option user is ignored: only root can become another user"
-        );
+        let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        // A new start of the program is that user already.
+        if find(user, &passwd, "").is_none_or(|account| account.uid != geteuid().as_raw()) {
+            info!(
+                user,
+                "the option user is ignored: only root can become another user"
+            );
+        }
         return Ok(());
     }
     let passwd = fs::read_to_string("/etc/passwd").context("cannot read /etc/passwd")?;
@@ -46,6 +54,15 @@ pub(crate) fn become_user(user: &str) -> Result<()> {
         .and_then(|()| set_thread_gid(Gid::from_raw(account.gid)))
         .and_then(|()| set_thread_uid(Uid::from_raw(account.uid)))
         .with_context(|| format!("user = {user}: cannot become this user"))?;
+    // The kernel has taken them, unless whoever started this had it keep them.
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    set_capabilities(None, none)
+        .and_then(|()| set_no_new_privs(true))
+        .with_context(|| format!("user = {user}: cannot give up root's capabilities"))?;
     info!(user, "running as this user from now on");
     Ok(())
 }

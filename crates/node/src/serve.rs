@@ -36,6 +36,7 @@ use crate::services::Services;
 use crate::settings::{LogLevel, ServerSettings};
 use crate::signals::StopSignals;
 use crate::stdio;
+use crate::supervisor;
 
 pub(crate) type Server = (ServerConf, ServerSettings);
 
@@ -68,6 +69,8 @@ pub struct Worker {
     pub listeners: Vec<TcpListener>,
     /// The log stays on standard error.
     pub verbose: bool,
+    /// The supervisor's process, where it is known.
+    pub parent: Option<rustix::process::Pid>,
 }
 
 /// Reads conf files and folders. `only`: which server they must be of.
@@ -117,7 +120,11 @@ pub fn run(confs: Vec<ServerConf>, options: RunOptions) -> Result<()> {
     warn_of_confs(&servers);
     limits::raise_open_files();
     let (locks, listeners, kept) = match options.worker {
-        Some(Worker { listeners, verbose }) => (Vec::new(), vec![listeners], Some(verbose)),
+        Some(Worker {
+            listeners,
+            verbose,
+            parent,
+        }) => (Vec::new(), vec![listeners], Some((verbose, parent))),
         None => (lock_folders(&servers)?, listen_all(&servers)?, None),
     };
     let pid_file = options
@@ -126,6 +133,13 @@ pub fn run(confs: Vec<ServerConf>, options: RunOptions) -> Result<()> {
         .map(PidFile::write)
         .transpose()?;
     become_user(&servers)?;
+    let kept = match kept {
+        Some((verbose, parent)) => {
+            supervisor::end_with_parent(parent)?;
+            Some(verbose)
+        }
+        None => None,
+    };
 
     let runtime = runtime(&servers)?;
     let services = {

@@ -2,10 +2,13 @@
 //!
 //! The parent is the process whose id Swift's tools write down, and it behaves as they expect.
 //! SIGTERM ends both at once. SIGHUP ends the parent; the worker takes no more clients and
-//! finishes what it has. SIGUSR1 changes the program in place: the parent starts itself anew in
+//! finishes what it has; so it does, too, when the parent is killed. SIGUSR1 changes the program in place: the parent starts itself anew in
 //! the same process, a new worker takes over the socket, which stays open all the while, and the
 //! old worker finishes what it has. A worker that dies is replaced. Service managers are told of all
 //! that (`notify.rs`).
+//!
+//! Both run as the conf's `user` once the ports are bound, and a new start can do no more than that
+//! user: what would keep it from coming up is found out before the old one is given up.
 //!
 //! Between the two: the worker's sockets come through its standard input, and its standard output is
 //! a pipe (`stdio.rs`). A parent that starts itself anew finds the sockets on its standard input and
@@ -21,7 +24,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, getppid, kill_process, waitpid};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
@@ -37,7 +40,7 @@ use crate::signals::{self, StopSignals};
 use crate::stdio;
 use crate::syslog::SyslogOptions;
 
-/// Set for a worker; its value means nothing.
+/// Set for a worker: the parent's process id.
 const WORKER: &str = "CAIRN_WORKER";
 /// Set for a parent that started itself anew: the ids of its earlier workers, comma between them.
 const OLD_WORKERS: &str = "CAIRN_OLD_WORKERS";
@@ -61,8 +64,8 @@ pub struct Called {
 
 /// Serves until a signal ends it.
 pub fn run(called: Called) -> Result<()> {
-    if std::env::var_os(WORKER).is_some() {
-        return work(&called);
+    if let Ok(parent) = std::env::var(WORKER) {
+        return work(&called, Pid::from_raw(parent.parse().unwrap_or_default()));
     }
     let old_workers = std::env::var(OLD_WORKERS).ok().map(|text| pids(&text));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -89,6 +92,11 @@ pub fn run(called: Called) -> Result<()> {
         None => Vec::new(),
     };
     let listeners = listeners(&server, inherited)?;
+    serve::become_user(std::slice::from_ref(&server))?;
+    if let Some(user) = &settings.user {
+        let remedy = "the server runs as this user, who must be able to read its confs";
+        load(&called).with_context(|| format!("user = {user}: {remedy}"))?;
+    }
     let ring_ports = RingPorts::of(settings)?;
     let program = std::env::current_exe().context("where is this program")?;
     let mut parent = Parent {
@@ -129,7 +137,20 @@ fn log_options(called: &Called, conf: &ServerConf) -> Result<LogOptions> {
     })
 }
 
-fn work(called: &Called) -> Result<()> {
+/// Has this worker take no more clients and finish what it has when its parent is gone, however that
+/// ended. The kernel forgets it when the process becomes another user: to be called after that.
+pub(crate) fn end_with_parent(parent: Option<Pid>) -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::HUP))
+        .context("cannot be told when the parent ends")?;
+    // It may have gone before. An earlier release told no id but 1, which is never adopted from.
+    let is_known = parent.is_some_and(|parent| !parent.is_init());
+    if is_known && getppid() != parent {
+        bail!("the parent of this worker ended while it started");
+    }
+    Ok(())
+}
+
+fn work(called: &Called, parent: Option<Pid>) -> Result<()> {
     let listeners = stdio::take_listeners()?;
     let confs = serve::load(std::slice::from_ref(&called.conf), Some(called.role))?;
     let [conf] = &confs[..] else {
@@ -141,6 +162,7 @@ fn work(called: &Called) -> Result<()> {
         worker: Some(Worker {
             listeners,
             verbose: called.verbose,
+            parent,
         }),
         ..RunOptions::default()
     };
@@ -261,7 +283,7 @@ impl Parent {
         let sockets = stdio::hand_down(&self.listeners).context("cannot share the port")?;
         let child = self
             .command()
-            .env(WORKER, "1")
+            .env(WORKER, std::process::id().to_string())
             .env_remove(OLD_WORKERS)
             .env_remove(notify::NOTIFY_SOCKET)
             .stdin(Stdio::from(sockets))
@@ -419,8 +441,18 @@ impl Parent {
     }
 
     fn try_start_anew(&mut self) -> Result<()> {
-        load(&self.called)?;
-        let sockets = stdio::hand_down(&self.listeners).context("cannot share the port")?;
+        let (conf, settings) = load(&self.called)?;
+        let clones = self.listeners.iter().map(TcpListener::try_clone);
+        let open = clones
+            .collect::<std::io::Result<_>>()
+            .context("cannot share the port")?;
+        let impatient = ServerSettings {
+            bind_timeout: Duration::ZERO,
+            ..settings
+        };
+        // What cannot be bound is known now, while there is a server to go on with.
+        let listeners = ring_ports::listen_on_all(&conf, &impatient, open)?;
+        let sockets = stdio::hand_down(&listeners).context("cannot share the port")?;
         let old: Vec<String> = self
             .workers()
             .iter()

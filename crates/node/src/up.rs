@@ -6,6 +6,7 @@
 
 mod console;
 mod edit;
+mod file_system;
 mod files;
 mod layout;
 mod rings;
@@ -94,15 +95,22 @@ pub fn write_configuration(options: &UpOptions) -> Result<Store> {
         None => Layout::default_data()?,
     };
     let layout = Layout::new(&data)?;
+    let is_new = !layout.data.exists();
     layout::make_private_folder(&layout.data)
         .with_context(|| format!("--data {}: cannot make this folder", data.display()))?;
     let lock = FolderLock::data(&layout.data)?;
+    let made = layout.data.clone();
     let mut store = match layout.shape()? {
         Some(shape) => {
             layout.make_private();
             reuse(layout, shape, lock, options)?
         }
-        None => create(layout, lock, options)?,
+        None => create(layout, lock, options).inspect_err(|_| {
+            if is_new {
+                // Half a store; the error that is told says what to do.
+                let _ = fs::remove_dir_all(&made);
+            }
+        })?,
     };
     store.tls = tls::settle(&store, options)?;
     Ok(store)
@@ -209,6 +217,7 @@ fn create(layout: Layout, lock: FolderLock, options: &UpOptions) -> Result<Store
         users => users.to_vec(),
     };
     refuse_default_key_from_afar(bind, options.console, &users)?;
+    file_system::check(&layout.data)?;
     for folder in [&layout.etc, &layout.devices, &layout.cache] {
         layout::make_private_folder(folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
