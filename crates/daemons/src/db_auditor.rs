@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use crate::local::{self, blocking};
+use crate::log_limit::LogLimit;
 use crate::pace::{Pace, yield_to_clients};
 use crate::recon_cache::{
     ACCOUNT_RECON_FILE, CONTAINER_RECON_FILE, DEFAULT_RECON_CACHE_PATH, ReconCache,
@@ -75,6 +76,7 @@ pub struct DbAuditor {
     pool: Arc<IndexPool>,
     recon: ReconCache,
     since: Mutex<Since>,
+    logged: Mutex<LogLimit>,
 }
 
 /// What has been seen since monitoring was told last.
@@ -101,6 +103,7 @@ impl DbAuditor {
                 told: Instant::now(),
                 stats: AuditStats::default(),
             }),
+            logged: Mutex::default(),
             config,
             pool,
         })
@@ -200,7 +203,11 @@ impl DbAuditor {
                 | IndexError::Busy { .. },
             ) => {}
             Err(error) => {
-                error!(device, hash, %error, "audit failed");
+                // A device that fails does so for each database.
+                let is_of_device = matches!(error, IndexError::DriveFailed { .. });
+                if !is_of_device || lock(&self.logged).is_due(&device, Instant::now()) {
+                    error!(device, hash, %error, "audit failed");
+                }
                 stats.failures += 1;
                 stats.quarantined += u64::from(matches!(error, IndexError::Quarantined { .. }));
             }

@@ -35,6 +35,7 @@ pub mod db_auditor;
 pub mod db_replicator;
 pub mod internal_client;
 mod local;
+mod log_limit;
 pub mod object_auditor;
 pub mod object_expirer;
 pub mod object_reconstructor;

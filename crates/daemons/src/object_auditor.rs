@@ -164,3 +164,7 @@ fn add(total: &mut AuditStats, done: Option<Result<AuditStats, tokio::task::Join
         total.add(&stats);
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

@@ -45,6 +45,8 @@ use touched::Touched;
 
 /// Files of a device known to match their checksums: a megabyte.
 const VERIFIED_ENTRIES: usize = 128 << 10;
+/// From one line about a device that cannot read its directories to the next.
+const LOG_EVERY: Duration = Duration::from_secs(60);
 const LARGE_READS_ENTRIES: usize = 4 << 10;
 
 /// Space that stays free: an upload that would eat into it is refused (`fallocate_reserve`).
@@ -223,6 +225,8 @@ pub(crate) struct DeviceState {
     poisoned: AtomicBool,
     /// It was unmounted since, and nothing of it was open here.
     was_away: AtomicBool,
+    /// When an error of the device was logged last.
+    logged: Mutex<Option<Instant>>,
     /// The device's directory, opened, and which one it was.
     root: Mutex<Option<Root>>,
     /// `O_TMPFILE` works here; false after it was refused once.
@@ -287,6 +291,7 @@ impl Device {
                 config,
                 poisoned: AtomicBool::new(false),
                 was_away: AtomicBool::new(false),
+                logged: Mutex::default(),
                 root: Mutex::new(None),
                 use_tmpfile: AtomicBool::new(true),
                 use_direct_io: AtomicBool::new(true),
@@ -342,8 +347,8 @@ impl Device {
     pub fn read_cached<T>(
         &self,
         hash: &ObjectHash,
-        work: impl FnOnce(&Disk) -> Option<T>,
-    ) -> Option<T> {
+        work: impl FnOnce(&Disk) -> Option<Result<T, DiskError>>,
+    ) -> Option<Result<T, DiskError>> {
         let touched = &self.state.touched;
         // A simulated machine's time does not pass while its work does.
         if self.state.config.machine.is_some() || !touched.may_read(hash) {
@@ -353,6 +358,9 @@ impl Device {
         let begun = Instant::now();
         let read = work(&disk);
         touched.took(begun.elapsed());
+        if let Some(Err(error)) = &read {
+            self.state.note(error);
+        }
         read
     }
 
@@ -410,7 +418,7 @@ impl Device {
                 if is_write && state.poisoned.load(Ordering::Acquire) {
                     return Err(DeviceError::Poisoned(state.name.clone()).into());
                 }
-                work(&disk)
+                work(&disk).inspect_err(|error| state.note(error))
             });
             let _ = sender.send(result);
         });
@@ -465,6 +473,32 @@ impl<T> Future for Run<T> {
 }
 
 impl DeviceState {
+    /// Takes the device out of service where its file system is damaged, and logs errors of the
+    /// device: once, or once a minute, as every request may meet them.
+    pub(crate) fn note(&self, error: &DiskError) {
+        if error.is_damage() {
+            if !self.poisoned.swap(true, Ordering::AcqRel) {
+                tracing::error!(
+                    device = %self.name,
+                    %error,
+                    "the file system is damaged; the device takes no more writes until it was \
+                     unmounted, repaired and mounted again, or until restart"
+                );
+            }
+        } else if error.is_of_device() && self.is_log_due(Instant::now()) {
+            tracing::error!(device = %self.name, %error, "a directory cannot be read");
+        }
+    }
+
+    fn is_log_due(&self, now: Instant) -> bool {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = logged.is_none_or(|at| now >= at + LOG_EVERY);
+        if is_due {
+            *logged = Some(now);
+        }
+        is_due
+    }
+
     pub(crate) fn writable_disk(self: &Arc<Self>) -> Result<Disk, DeviceError> {
         if self.poisoned.load(Ordering::Acquire) {
             return Err(DeviceError::Poisoned(self.name.clone()));

@@ -18,7 +18,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 
 use crate::device_pool::Disk;
-use crate::error::DiskError;
+use crate::error::{DiskError, LIST};
 use crate::known::KnownObjects;
 use crate::layout::{
     FileEntry, FragmentChoice, OnDiskFiles, choose_files, choose_fragments, hash_dir,
@@ -197,7 +197,7 @@ impl DiskFileEngine {
         choice: &FragmentChoice,
     ) -> Result<OnDiskFiles, DiskError> {
         let list = open::list_entries(fd);
-        let list = list.map_err(|errno| DiskError::from_errno("list", dir, errno))?;
+        let list = list.map_err(|errno| DiskError::from_errno(LIST, dir, errno))?;
         let mut files = self.choose(policy, list.entries, choice);
         let reclaim = |time: Timestamp| {
             overflow::is_older_than(disk.now(), time.secs() as i64, self.config.reclaim_age)

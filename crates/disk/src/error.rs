@@ -8,6 +8,9 @@ use thiserror::Error;
 
 use crate::object_file::ObjectInfo;
 
+/// The action of an error while a directory was read.
+pub(crate) const LIST: &str = "list";
+
 /// The device itself cannot serve.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum DeviceError {
@@ -15,7 +18,7 @@ pub enum DeviceError {
     Busy(String),
     #[error("device {0:?} is not mounted")]
     Unmounted(String),
-    #[error("device {0:?} failed an fsync and takes no more writes")]
+    #[error("device {0:?} failed and takes no more writes")]
     Poisoned(String),
     #[error("device {0:?} is shutting down")]
     Stopped(String),
@@ -63,6 +66,26 @@ pub enum DiskError {
 }
 
 impl DiskError {
+    /// A damaged file system, as ext4 and XFS report it by `EUCLEAN` and `EBADMSG`. Errors of one
+    /// file's content, or for want of memory, space or descriptors, say nothing of the device.
+    pub(crate) fn is_damage(&self) -> bool {
+        matches!(self.errno(), Some(Errno::UCLEAN | Errno::BADMSG))
+    }
+
+    /// An error of the device, not of one object: of a damaged file system, or of a directory that
+    /// cannot be read. The device has logged it.
+    pub fn is_of_device(&self) -> bool {
+        let is_listing = matches!(self, DiskError::Io { action: LIST, .. });
+        self.is_damage() || (is_listing && self.errno() == Some(Errno::IO))
+    }
+
+    fn errno(&self) -> Option<Errno> {
+        match self {
+            DiskError::Io { source, .. } => Errno::from_io_error(source),
+            _ => None,
+        }
+    }
+
     /// What the kernel said, sorted into the cases that have a meaning of their own.
     pub(crate) fn from_errno(action: &'static str, path: impl Into<String>, errno: Errno) -> Self {
         match errno {

@@ -49,6 +49,9 @@ pub struct GroupSync {
     /// Where the members of even and of odd groups wait: the end of one wakes its own members,
     /// and one of the next to run it.
     waiting: [Condvar; 2],
+    /// A group's sync reports an error.
+    #[cfg(test)]
+    pub(crate) fails: std::sync::atomic::AtomicBool,
 }
 
 #[derive(Default)]
@@ -108,6 +111,8 @@ impl GroupSync {
             fd,
             state: Mutex::new(state),
             waiting: Default::default(),
+            #[cfg(test)]
+            fails: Default::default(),
         }
     }
 
@@ -115,7 +120,19 @@ impl GroupSync {
     /// which syncs what the caller knows it wrote, by descriptors opened before it did. `weight`:
     /// how many things `own` would sync one by one.
     pub fn sync(&self, weight: usize, own: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
-        self.sync_by(weight, own, || sync_all(self.fd.as_fd()))
+        self.sync_by(weight, own, || {
+            #[cfg(test)]
+            if self.fails.load(std::sync::atomic::Ordering::Acquire) {
+                return Err(Errno::IO);
+            }
+            sync_all(self.fd.as_fd())
+        })
+    }
+
+    /// Has the next writer begin a group, as one with company does.
+    #[cfg(test)]
+    pub(crate) fn is_busy(&self) {
+        self.lock().alone = ALONE_MAX;
     }
 
     fn sync_by(

@@ -182,6 +182,7 @@ impl<T: Send + 'static> Operation for Run<T> {
                 false
             }
             Ok(Err(error)) => {
+                disk.state.note(&error);
                 self.end(Err(error));
                 false
             }

@@ -26,7 +26,7 @@ use rustix::io::Errno;
 
 use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
-use crate::error::DiskError;
+use crate::error::{DiskError, LIST};
 use crate::layout::{OnDiskFiles, partition_dir};
 use crate::partition_lock::PartitionLock;
 use crate::staged_file::{Reserve, StagedFile, fsync, just_link, open_dir, remove_dir};
@@ -539,7 +539,7 @@ impl Hashers {
 pub(crate) fn list(disk: &Disk, dir: &str) -> Result<Vec<String>, DiskError> {
     let error = |errno| match errno {
         Errno::NOENT | Errno::NOTDIR => DiskError::NotExist,
-        errno => DiskError::from_errno("list", dir, errno),
+        errno => DiskError::from_errno(LIST, dir, errno),
     };
     let fd = open_dir(disk, dir).map_err(error)?;
     let mut names = Vec::new();

@@ -343,6 +343,14 @@ impl Db {
         }
     }
 
+    /// Has the pool close it next, whoever goes on to ask for it: the device is not mounted any more,
+    /// and what is open of it keeps its file system alive.
+    pub(crate) fn let_go(&self, config: &IndexConfig) {
+        if let Some(long_ago) = Instant::now().checked_sub(config.idle_close) {
+            *lock(&self.last_used) = long_ago;
+        }
+    }
+
     /// Those whose device is as they ask; others are told.
     fn with_device(
         &self,
@@ -362,7 +370,12 @@ impl Db {
             last = Some((asked, outcome.clone()));
             match outcome {
                 Ok(()) => ready.push(update),
-                Err(error) => update.finish(Err(error)),
+                Err(error) => {
+                    if matches!(error, IndexError::NotMounted { .. }) {
+                        self.let_go(config);
+                    }
+                    update.finish(Err(error));
+                }
             }
         }
         ready

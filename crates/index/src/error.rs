@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rusqlite::ErrorCode;
+use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::drive;
@@ -68,8 +69,10 @@ impl IndexError {
         if matches!(
             source.kind(),
             io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem
-        ) || source.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
-        {
+        ) || matches!(
+            Errno::from_io_error(&source),
+            Some(Errno::IO | Errno::UCLEAN | Errno::BADMSG)
+        ) {
             return IndexError::DriveFailed {
                 path: path.into(),
                 reason: source.to_string(),

@@ -195,6 +195,9 @@ impl IndexPool {
                 return;
             }
             let checked = check.check(&inner.config.devices.join(&*db.key.device));
+            if let Err(IndexError::NotMounted { .. }) = &checked {
+                db.let_go(&inner.config);
+            }
             let result = checked.and_then(|()| f(&inner, &db));
             drop(db);
             // Nobody waits any more: the answer is not needed.

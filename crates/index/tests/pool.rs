@@ -6,9 +6,9 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cairn_index::{ContainerRow, IndexError, ListCursor, ListQuery};
+use cairn_index::{ContainerRow, DriveCheck, IndexError, ListCursor, ListQuery};
 use cairn_types::Timestamp;
 use support::{block_on, index, index_with, new_account, new_container, object};
 
@@ -180,6 +180,46 @@ fn closed_databases_are_one_whole_file() {
     assert!(!log.exists());
     let closed = block_on(db.read(|broker| broker.info()));
     assert!(matches!(closed, Err(IndexError::Closed)));
+}
+
+/// Unmounted lazily: what is open keeps the file system alive.
+#[test]
+fn databases_of_an_unmounted_device_are_closed_though_they_are_asked_for() {
+    let index = index_with(|config| {
+        config.exclusive = true;
+        config.idle_close = Duration::from_secs(4);
+    });
+    let mark = index.dir.path().join("sda/.ismount");
+    std::fs::write(&mark, "").unwrap();
+    let db = index.container("c").checked(DriveCheck {
+        mount_check: true,
+        reserve: None,
+    });
+    block_on(db.merge_items(new_container("c"), vec![object("o", 1, 1)])).unwrap();
+    block_on(db.merge_items(None, vec![object("p", 1, 1)])).unwrap();
+    let is_open = || {
+        let open = std::fs::read_dir("/proc/self/fd").unwrap();
+        let mut open = open.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
+        open.any(|path| path.starts_with(index.dir.path().join("sda")))
+    };
+    assert!(is_open());
+    std::fs::remove_file(&mark).unwrap();
+    let unmounted = Instant::now();
+    let mut reads = true;
+    while is_open() {
+        let elapsed = unmounted.elapsed();
+        assert!(elapsed < Duration::from_secs(60), "open after {elapsed:?}");
+        let refused = match reads {
+            true => block_on(db.read(|broker| broker.info())).map(drop),
+            false => block_on(db.merge_items(None, vec![object("q", 1, 1)])),
+        };
+        assert!(matches!(refused, Err(IndexError::NotMounted { .. })));
+        reads = !reads;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::fs::write(&mark, "").unwrap();
+    let info = block_on(db.read(|broker| broker.info())).unwrap();
+    assert_eq!(info.object_count, 2);
 }
 
 #[test]

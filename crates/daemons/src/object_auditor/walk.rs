@@ -7,8 +7,8 @@ use cairn_disk::audit::{self, Audited};
 use cairn_disk::object_file::Content;
 use cairn_disk::suffix_hashes;
 use cairn_disk::{
-    Device, DiskError, FragmentChoice, ObjectEngine, ObjectKey, ObjectReader, OpenObject,
-    OpenOptions,
+    Device, DeviceError, DiskError, FragmentChoice, ObjectEngine, ObjectKey, ObjectReader,
+    OpenObject, OpenOptions,
 };
 use cairn_http::own_thread;
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
@@ -18,6 +18,7 @@ use tracing::{debug, error, info, warn};
 
 use super::dark_data::Found;
 use super::{AuditStats, DarkDataAction, ObjectAuditor};
+use crate::log_limit::LogLimit;
 use crate::pace::{BytePace, Pace};
 
 /// Content up to this size is read in one operation.
@@ -61,6 +62,7 @@ pub(super) struct Walk {
     recent: AuditStats,
     reported: AuditStats,
     report: Report,
+    logged: LogLimit,
     /// By what the watcher found: listed, unknown, dark.
     watched: [u64; 3],
 }
@@ -97,6 +99,7 @@ impl Walk {
                 since: auditor.parts.clock.now().as_f64(),
                 busy: Duration::ZERO,
             },
+            logged: LogLimit::default(),
             watched: [0; 3],
             auditor,
         }
@@ -169,16 +172,15 @@ impl Walk {
             match hashes {
                 Ok(hashes) => {
                     for hash in hashes {
-                        self.audit_one(device, policy, partition, hash).await;
+                        self.audit_one(device, policy, partition, hash).await?;
                     }
                     if self.kind == Kind::All
                         && let Err(error) = self.check_hashes(device, policy, partition).await
                     {
-                        self.count_error(device.name(), &error);
+                        self.failed(device.name(), error)?;
                     }
                 }
-                Err(error @ DiskError::Device(_)) => return Err(error),
-                Err(error) => self.count_error(device.name(), &error),
+                Err(error) => self.failed(device.name(), error)?,
             }
         }
         if !partitions.is_empty() {
@@ -228,7 +230,7 @@ impl Walk {
         policy: PolicyIndex,
         partition: u32,
         hash: ObjectHash,
-    ) {
+    ) -> Result<(), DiskError> {
         self.files.step().await;
         let began = Instant::now();
         let engine = self.auditor.parts.engine.clone();
@@ -275,12 +277,13 @@ impl Walk {
                     partition, hash, reason, "object failed audit: quarantined"
                 );
             }
-            Err(error) => self.count_error(device.name(), &error),
+            Err(error) => self.failed(device.name(), error)?,
         }
         self.report.busy += began.elapsed();
         if self.report.at.elapsed() >= self.auditor.config.log_time {
             self.make_report().await;
         }
+        Ok(())
     }
 
     /// Shows the watcher an object that is as it should be, and does what it asks for.
@@ -378,9 +381,25 @@ impl Walk {
         self.bytes.took(bytes as u64).await;
     }
 
+    /// Counts an error of one object. That of a device which is out of service is returned: all its
+    /// other objects would fail the same way, and the next walk asks again.
+    fn failed(&mut self, device: &str, error: DiskError) -> Result<(), DiskError> {
+        match error {
+            DiskError::Device(DeviceError::Busy(_) | DeviceError::NoThread(_)) => {}
+            DiskError::Device(_) => return Err(error),
+            _ => {}
+        }
+        self.count_error(device, &error);
+        Ok(())
+    }
+
     fn count_error(&mut self, device: &str, error: &DiskError) {
         self.recent.errors += 1;
-        error!(device, %error, "object audit failed");
+        if self.logged.is_due(device, Instant::now()) {
+            error!(device, %error, "object audit failed");
+        } else {
+            debug!(device, %error, "object audit failed");
+        }
     }
 
     async fn make_report(&mut self) {

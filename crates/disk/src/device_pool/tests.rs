@@ -111,6 +111,81 @@ fn a_poisoned_device_reads_but_does_not_write() {
     ));
 }
 
+/// A bad write of one device's file, on a file system that three devices share.
+#[test]
+fn a_failed_sync_of_a_shared_file_system_breaks_only_the_device_whose_file_failed() {
+    let (root, devices) = devices(|_| {});
+    let names = ["sda1", "sdb1", "sdc1"];
+    let disks = names.map(|name| {
+        let _ = std::fs::create_dir(root.path().join(name));
+        devices.get(name).unwrap().disk().unwrap()
+    });
+    let [first, second, third] = &disks;
+    let group = first.group_sync();
+    assert!(std::ptr::eq(group, second.group_sync()));
+    group.is_busy();
+    group.fails.store(true, Ordering::Release);
+    // Its pages were written, and the error is another's.
+    steps::durable(first, 1, || Ok(())).unwrap();
+    group.fails.store(false, Ordering::Release);
+    // Its pages were lost in that sync, and only its own descriptor tells.
+    let lost = || Err(rustix::io::Errno::IO.into());
+    assert!(steps::durable(second, 1, lost).is_err());
+    steps::durable(third, 1, || Ok(())).unwrap();
+    let is_broken = names.map(|name| devices.get(name).unwrap().is_poisoned());
+    assert_eq!(is_broken, [false, true, false]);
+    for (name, is_broken) in names.into_iter().zip(is_broken) {
+        let written = block(devices.get(name).unwrap().write(|_| Ok(())));
+        assert_eq!(written.is_err(), is_broken, "{name}");
+    }
+}
+
+#[test]
+fn a_damaged_file_system_takes_its_device_out_of_service_and_a_bad_file_or_want_does_not() {
+    use rustix::io::Errno;
+
+    let fail = |action: &'static str, errno: Errno, is_commit: bool| {
+        let (_root, devices) = devices(|_| {});
+        let device = devices.get("sda1").unwrap();
+        let error = move || DiskError::from_errno(action, "x", errno);
+        let failed: Result<(), _> = match is_commit {
+            true => block(device.commit(move |_| Err::<Step<()>, _>(error()))),
+            false => block(device.read(move |_| Err(error()))),
+        };
+        let error = failed.unwrap_err();
+        assert_eq!(error.is_damage(), device.is_poisoned(), "{error}");
+        block(device.read(|_| Ok(()))).unwrap();
+        device.is_poisoned()
+    };
+    let (_root, known) = devices(|_| {});
+    let state = &known.get("sda1").unwrap().state;
+    let now = Instant::now();
+    assert!(state.is_log_due(now) && !state.is_log_due(now + LOG_EVERY / 2));
+    assert!(state.is_log_due(now + LOG_EVERY));
+    for is_commit in [false, true] {
+        assert!(fail("open", Errno::UCLEAN, is_commit));
+        assert!(fail("getxattr", Errno::BADMSG, is_commit));
+        assert!(
+            !fail("list", Errno::IO, is_commit),
+            "one directory may be bad"
+        );
+        assert!(!fail("read", Errno::IO, is_commit));
+        for want in [
+            Errno::MFILE,
+            Errno::NFILE,
+            Errno::NOMEM,
+            Errno::NOSPC,
+            Errno::DQUOT,
+        ] {
+            assert!(!fail("list", want, is_commit), "{want}");
+        }
+        assert!(
+            !fail("open", Errno::ROFS, is_commit),
+            "each write is refused by itself"
+        );
+    }
+}
+
 #[test]
 fn reserves() {
     use FallocateReserve::{Bytes, Percent};

@@ -13,7 +13,7 @@ use super::look::{Look, open_file};
 use super::quarantine::{Goes, HashDir};
 use super::{DiskFileEngine, is_broken_dir};
 use crate::device_pool::Disk;
-use crate::error::DiskError;
+use crate::error::{DiskError, LIST};
 use crate::known::KnownObject;
 use crate::layout::{FileEntry, FragmentChoice, OnDiskFiles, hash_dir};
 use crate::machine::wall_clock;
@@ -89,7 +89,7 @@ impl DiskFileEngine {
         choice: &FragmentChoice,
     ) -> Result<OnDiskFiles, DiskError> {
         let dir = hash_dir(policy, partition, hash);
-        let error = |errno| DiskError::from_errno("list", &*dir, errno);
+        let error = |errno| DiskError::from_errno(LIST, &*dir, errno);
         let entries = match open_dir(disk, &dir) {
             Ok(fd) => list_entries(fd.as_fd()).map_err(error)?.entries,
             Err(Errno::NOENT) => Vec::new(),
@@ -169,7 +169,7 @@ impl DiskFileEngine {
         hash: ObjectHash,
     ) -> Result<Option<Arc<str>>, DiskError> {
         let dir = hash_dir(policy, partition, hash);
-        let error = |errno| DiskError::from_errno("list", &*dir, errno);
+        let error = |errno| DiskError::from_errno(LIST, &*dir, errno);
         let dir_fd = match open_dir(disk, &dir) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(None),
@@ -248,7 +248,7 @@ impl DiskFileEngine {
         }
         let listing = list_entries(dir_fd.as_fd()).map_err(|errno| match errno {
             errno if is_broken_dir(errno) => Failed::Broken(format!("not listable: {errno}")),
-            errno => DiskError::from_errno("list", dir, errno).into(),
+            errno => DiskError::from_errno(LIST, dir, errno).into(),
         })?;
         let count = listing.count;
         let files = self.choose(place.policy, listing.entries, &options.fragment);

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::open::list_entries;
 use crate::device_pool::Disk;
-use crate::error::DiskError;
+use crate::error::{DiskError, LIST};
 use crate::layout::{FileEntry, FileKind, hash_dir, partition_dir};
 use crate::object_file::{ObjectKey, Suspect};
 use crate::partition_lock::PartitionLock;
@@ -102,7 +102,7 @@ impl HashDir {
     /// What of the directory goes with a file of content that was found broken.
     pub(crate) fn with_suspect(self, disk: &Disk, suspect: &Suspect) -> Result<Goes, DiskError> {
         let dir = hash_dir(self.policy, self.partition, self.hash);
-        let error = |errno| DiskError::from_errno("list", &*dir, errno);
+        let error = |errno| DiskError::from_errno(LIST, &*dir, errno);
         let fd = match open_dir(disk, &dir) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => return Ok(Goes::Nothing),

@@ -111,17 +111,18 @@ fn index_error(error: &IndexError) -> Response {
     respond::standard(status)
 }
 
-/// Devices that are not mounted, and when that was told last: every request to one is refused,
-/// and one line a minute says it all.
+/// Devices that are not mounted or fail, and when that was told last: every request to one is
+/// refused, and one line a minute says it all.
 static DOWN: Told = Told(Mutex::new(BTreeMap::new()));
 
 struct Told(Mutex<BTreeMap<PathBuf, Instant>>);
 
 impl Told {
-    /// Should this error be logged? Others than of a missing device always.
+    /// Should this error be logged? Others than of a device that is down always.
     fn is_news(&self, error: &IndexError, now: Instant) -> bool {
         match error {
             IndexError::NotMounted { path } => self.is_due(path, now),
+            IndexError::DriveFailed { path, .. } => self.is_due(device_of(path), now),
             _ => true,
         }
     }
@@ -137,6 +138,13 @@ impl Told {
         told.insert(device.to_owned(), now);
         true
     }
+}
+
+/// The device that a database is on.
+fn device_of(path: &Path) -> &Path {
+    let is_kind = |folder: &&Path| folder.ends_with("accounts") || folder.ends_with("containers");
+    let kind = path.ancestors().skip(1).find(is_kind);
+    kind.and_then(Path::parent).unwrap_or(path)
 }
 
 fn with_headers(mut response: Response, headers: HeaderMap) -> Response {
@@ -157,6 +165,14 @@ mod tests {
         assert!(!told.is_news(&missing("sda"), start + TOLD_EVERY / 2));
         assert!(told.is_news(&missing("sdb"), start));
         assert!(told.is_news(&missing("sda"), start + TOLD_EVERY));
+        let failed = |name: &str| IndexError::DriveFailed {
+            path: format!("/srv/{name}/containers/7/abc/hash/{name}.db").into(),
+            reason: "disk I/O error".into(),
+        };
+        assert!(told.is_news(&failed("a"), start));
+        assert!(!told.is_news(&failed("a"), start));
+        assert!(told.is_news(&failed("b"), start));
+        assert!(told.is_news(&failed("a"), start + TOLD_EVERY));
         assert!(told.is_news(&IndexError::Closed, start));
         assert!(told.is_news(&IndexError::Closed, start));
         for number in 0..2 * TOLD_MAX {

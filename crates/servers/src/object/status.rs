@@ -103,6 +103,7 @@ fn disk_response(error: DiskError) -> Response {
         DiskError::Expired(info) => with_timestamp(StatusCode::NOT_FOUND, Some(info.timestamp())),
         DiskError::BadFragment { .. } => text(StatusCode::BAD_REQUEST, error.to_string()),
         DiskError::Collision { .. } => standard(StatusCode::FORBIDDEN),
+        DiskError::Io { .. } if error.is_of_device() => standard(StatusCode::INSUFFICIENT_STORAGE),
         DiskError::Io { .. } => {
             tracing::error!(%error, "object operation failed");
             standard(StatusCode::INTERNAL_SERVER_ERROR)
@@ -117,4 +118,27 @@ pub(super) fn with_timestamp(code: StatusCode, timestamp: Option<Timestamp>) -> 
         set(headers, "x-backend-timestamp", timestamp.internal());
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_file_system_is_a_device_that_cannot_serve() {
+        let answer = |action, errno| {
+            let source = std::io::Error::from_raw_os_error(errno);
+            let path = "x".to_owned();
+            disk_response(DiskError::Io {
+                action,
+                path,
+                source,
+            })
+            .status()
+        };
+        // EUCLEAN; EIO.
+        assert_eq!(answer("open", 117), StatusCode::INSUFFICIENT_STORAGE);
+        assert_eq!(answer("list", 5), StatusCode::INSUFFICIENT_STORAGE);
+        assert_eq!(answer("read", 5), StatusCode::INTERNAL_SERVER_ERROR);
+    }
 }

@@ -1,0 +1,105 @@
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bytes::Bytes;
+use cairn_disk::machine::{Job, Machine};
+use cairn_disk::{DevicesConfig, DiskFileConfig, Durability, Metadata, ObjectEngine, ObjectKey};
+use cairn_formats::ini::Section;
+use cairn_types::{HashPath, PolicyIndex, Timestamp};
+
+use super::*;
+
+/// Syncs fail from some time on.
+#[derive(Debug, Default)]
+struct Failing(AtomicBool);
+
+impl Machine for Failing {
+    fn run(&self, job: Job) {
+        job();
+    }
+
+    fn sync(&self, _file: BorrowedFd<'_>) -> io::Result<()> {
+        match self.0.load(Ordering::Relaxed) {
+            true => Err(io::Error::other("a test")),
+            false => Ok(()),
+        }
+    }
+
+    fn write(&self, _bytes: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn now(&self) -> i64 {
+        2_000_000_000
+    }
+}
+
+#[tokio::test]
+async fn a_device_out_of_service_is_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir(root.path().join("d")).unwrap();
+    let probe = std::fs::File::create(root.path().join("probe")).unwrap();
+    if rustix::fs::fsetxattr(&probe, "user.x", b"x", rustix::fs::XattrFlags::empty()).is_err() {
+        println!("skipped: no user extended attributes in the temporary directory");
+        return;
+    }
+    let machine = Arc::new(Failing::default());
+    let mut config = DevicesConfig::new(root.path());
+    config.mount_check = false;
+    config.machine = Some(machine.clone());
+    let devices = Devices::new(config);
+    let device = devices.get("d").unwrap();
+    let hash_path = HashPath::new("", "endcap");
+    let policies = Arc::new(PolicySet::single());
+    let engine = DiskFileEngine::new(hash_path.clone(), &policies, DiskFileConfig::default());
+    let put = |name: String| {
+        let key = ObjectKey {
+            policy: PolicyIndex(0),
+            partition: 7,
+            hash: hash_path.hash("a", Some("c"), Some(&name)),
+            name: format!("/a/c/{name}").into(),
+        };
+        let time = Timestamp::from_secs(2_000_000_000);
+        let metadata: Metadata = [
+            ("X-Timestamp", time.internal()),
+            ("name", key.name.to_string()),
+            ("Content-Length", "1".into()),
+            ("ETag", "9dd4e461268c8034f5c8564e155c67a6".into()),
+            ("Content-Type", "text/plain".into()),
+        ]
+        .into_iter()
+        .collect();
+        let (engine, body) = (engine.clone(), Bytes::from_static(b"x"));
+        device.commit(move |disk| engine.put_small(disk, &key, body, metadata, Durability::AtOnce))
+    };
+    for number in 0..5 {
+        put(format!("o{number}")).await.unwrap();
+    }
+    let recon = root.path().to_str().unwrap();
+    let section = Section::from_pairs("object-auditor", &[("recon_cache_path", recon)]);
+    let auditor = ObjectAuditor::new(
+        AuditorConfig::read(&section).unwrap(),
+        AuditorParts {
+            engine: engine.clone(),
+            policies: policies.clone(),
+            devices: devices.clone(),
+            clock: Clock::system(),
+        },
+    );
+    let only = AuditOnly {
+        zero_byte_fps: Some(1000.0),
+        ..AuditOnly::default()
+    };
+    let sound = auditor.once(&only).await;
+    assert_eq!((sound.passes, sound.errors), (5, 0));
+    machine.0.store(true, Ordering::Relaxed);
+    assert!(put("bad".into()).await.is_err());
+    assert!(device.is_poisoned());
+    let broken = auditor.once(&only).await;
+    assert_eq!(
+        (broken.passes, broken.errors),
+        (0, 0),
+        "each object is an error"
+    );
+}
