@@ -1,8 +1,8 @@
 //! A cluster over hosts that are network namespaces: four storage hosts in two regions and three
 //! zones, a proxy in either region, real servers and daemons in each. Under a load that knows what
-//! was acknowledged a disk is pulled, a host is killed, the regions are cut off from each other, and
-//! all come back. Counted: what clients notice, how long until every replica is in its place again,
-//! what is lost.
+//! was acknowledged a disk is pulled, a host is killed or frozen, the regions are cut off from each
+//! other, and all come back. Counted: what clients notice, how long until every replica is in its
+//! place again, what is lost.
 
 mod affinity;
 mod clients;
@@ -60,10 +60,15 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// What fits in two minutes.
+    /// What fits in three minutes.
     pub(crate) fn short() -> Self {
         Options {
-            events: vec![Event::PullDisk, Event::KillHost, Event::CutSilent],
+            events: vec![
+                Event::PullDisk,
+                Event::KillHost,
+                Event::FreezeHost,
+                Event::CutSilent,
+            ],
             seconds: 8,
             rate: 4.0,
             objects: 96,
@@ -81,6 +86,8 @@ pub(crate) enum Event {
     PullDisk,
     /// A storage host loses its power
     KillHost,
+    /// All of a storage host is stopped (SIGSTOP): it takes connections and answers nothing
+    FreezeHost,
     /// The regions are cut off from each other; who connects is told that there is no way
     CutRefused,
     /// The regions are cut off from each other; nothing answers
@@ -96,6 +103,7 @@ impl Event {
         match self {
             Event::PullDisk => "a disk is pulled, an empty one put in",
             Event::KillHost => "a host is killed",
+            Event::FreezeHost => "a host is frozen",
             Event::CutRefused => "the regions are cut, refused",
             Event::CutSilent => "the regions are cut, silent",
             Event::StopProxy => "a proxy ends",
@@ -105,6 +113,8 @@ impl Event {
 }
 
 const CALM: Duration = Duration::from_secs(8);
+/// For clients of a cluster with a frozen host, after the first second.
+const FROZEN_P99_MAX_MS: f64 = 1000.0;
 const DEFAULTS: ProxyOptions<'_> = ProxyOptions {
     app: "",
     sections: "",
@@ -186,8 +196,13 @@ fn events(options: &Options, cluster: &mut Cluster, report: &mut Report) -> Resu
         }
         report.tell(event.words(), || {
             ensure!(figures.is_good(), "{}", figures.wrong());
+            let later = figures.after_a_second.p99_ms;
+            if event == Event::FreezeHost {
+                let is_quick = later <= FROZEN_P99_MAX_MS;
+                ensure!(is_quick, "p99 {later:.0} ms after the first second");
+            }
             Ok(format!(
-                " {} requests, no error, nothing lost",
+                " {} requests, no error, nothing lost; p99 {later:.0} ms after the first second",
                 figures.requests
             ))
         });
@@ -216,6 +231,7 @@ fn happen(
     match event {
         Event::PullDisk => cluster.storage[host].disks[0].pull()?,
         Event::KillHost => cluster.kill_storage(last)?,
+        Event::FreezeHost => cluster.freeze_storage(last),
         Event::CutRefused => cluster.network.cut(Cut::Refused)?,
         Event::CutSilent => cluster.network.cut(Cut::Silent)?,
         Event::StopProxy => cluster.stop_proxy(1),
@@ -226,6 +242,7 @@ fn happen(
     match event {
         Event::PullDisk => cluster.storage[host].disks[0].plug_in()?,
         Event::KillHost => cluster.revive_storage(last)?,
+        Event::FreezeHost => cluster.thaw_storage(last),
         Event::CutRefused => cluster.network.mend(Cut::Refused)?,
         Event::CutSilent => cluster.network.mend(Cut::Silent)?,
         Event::StopProxy => cluster.restart_proxy(1, &DEFAULTS)?,

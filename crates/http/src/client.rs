@@ -18,7 +18,7 @@ use crate::service::{Request, Response};
 use crate::tls::ClientTls;
 
 use connector::Connector;
-pub use connector::{Stream, dial};
+pub use connector::{Stream, dial, over};
 
 /// Why a call brought no response. Whether the server saw the request decides who may retry.
 #[derive(Debug, Error)]

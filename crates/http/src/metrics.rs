@@ -59,6 +59,33 @@ pub fn count_clock_difference() {
     CLOCK_DIFFERENCES.inc();
 }
 
+static NO_EFFECT: LazyLock<Counter> = LazyLock::new(Counter::default);
+
+/// Of an upload that was answered 202, as what is there is newer.
+pub fn count_write_without_effect() {
+    NO_EFFECT.inc();
+}
+
+/// What came of a request that was slow enough to ask another server beside it.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
+pub enum HedgeOutcome {
+    /// Another server was asked.
+    Sent,
+    /// None was: too many requests were slow.
+    Withheld,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct HedgeLabels {
+    outcome: HedgeOutcome,
+}
+
+static HEDGES: LazyLock<Family<HedgeLabels, Counter>> = LazyLock::new(Family::default);
+
+pub fn count_hedge(outcome: HedgeOutcome) {
+    HEDGES.get_or_create(&HedgeLabels { outcome }).inc();
+}
+
 /// One per process, shared by all its servers.
 pub struct Metrics {
     registry: std::sync::RwLock<Registry>,
@@ -113,6 +140,16 @@ impl Metrics {
             "clock_differences",
             "Answers of storage servers whose clock is more than 10 seconds from this host's",
             CLOCK_DIFFERENCES.clone(),
+        );
+        registry.register(
+            "writes_without_effect",
+            "Uploads answered 202: the object there is newer by its timestamp",
+            NO_EFFECT.clone(),
+        );
+        registry.register(
+            "hedges",
+            "Slow reads for which another storage server was to be asked, by whether it was",
+            HEDGES.clone(),
         );
         Arc::new(Metrics {
             registry: std::sync::RwLock::new(registry),

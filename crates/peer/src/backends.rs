@@ -12,6 +12,7 @@ use cairn_http::tls::ClientTls;
 use cairn_http::{Handler, Request, Response, Service};
 
 use crate::clocks::Clocks;
+use crate::hedge::Hedging;
 use crate::reach::Reach;
 
 /// A network of a simulator's: carries every call, to servers of this process.
@@ -33,6 +34,7 @@ pub struct Backends {
     connect_timeout: Duration,
     reach: Arc<Reach>,
     clocks: Clocks,
+    hedging: Hedging,
     /// Bytes of bodies that wait for replicas after their requests were answered.
     pub(crate) left_behind: AtomicUsize,
 }
@@ -47,14 +49,16 @@ impl Backends {
     pub fn with_tls(connect_timeout: Duration, tls: Option<ClientTls>) -> Arc<Self> {
         let idle = Duration::from_secs(30);
         let client = Client::with_tls(connect_timeout, 256, idle, tls.clone());
+        let reach = Reach::new(connect_timeout, tls.clone());
         Arc::new(Backends {
             network: None,
             local: RwLock::default(),
             client,
             tls,
             connect_timeout,
-            reach: Reach::new(connect_timeout),
+            reach,
             clocks: Clocks::default(),
+            hedging: Hedging::default(),
             left_behind: AtomicUsize::new(0),
         })
     }
@@ -67,8 +71,9 @@ impl Backends {
             client: Client::new(Duration::from_secs(1), 1, Duration::from_secs(1)),
             tls: None,
             connect_timeout: Duration::from_secs(1),
-            reach: Reach::new(Duration::from_secs(1)),
+            reach: Reach::new(Duration::from_secs(1), None),
             clocks: Clocks::default(),
+            hedging: Hedging::default(),
             left_behind: AtomicUsize::new(0),
         })
     }
@@ -116,6 +121,29 @@ impl Backends {
             true => Some(future.await),
             false => self.reach.unless_lost(address, future).await,
         }
+    }
+
+    /// The future's outcome, which comes of the server at `address`; `None` when its host is lost
+    /// or hung before that.
+    pub async fn unless_hung<T>(
+        &self,
+        address: SocketAddr,
+        future: impl Future<Output = T>,
+    ) -> Option<T> {
+        match self.is_in_process(address) {
+            true => Some(future.await),
+            false => self.reach.unless_hung(address, future).await,
+        }
+    }
+
+    /// Is waiting for the server at `address` to end, where there is another way?
+    pub fn is_hung(&self, address: SocketAddr) -> bool {
+        self.reach.is_hung(address)
+    }
+
+    /// When to ask another server beside one.
+    pub fn hedging(&self) -> &Hedging {
+        &self.hedging
     }
 
     /// Calls the server at `address`; the request's URI is a path and query. `timeout` bounds the

@@ -12,7 +12,8 @@ use crate::nodes::Node;
 use crate::reach::Reach;
 
 /// Counts errors per device; more than `limit` of them suppress it for `interval` after the last.
-/// A device on a host that is lost is left alone as long as that is so, and no errors are counted.
+/// A device on a host that is lost or hangs is left alone as long as that is so, and no errors are
+/// counted.
 pub struct ErrorLimiter {
     interval: Duration,
     limit: u32,
@@ -38,20 +39,20 @@ impl ErrorLimiter {
         }
     }
 
-    /// Knows which hosts are lost, too.
+    /// Knows which hosts are silent, too.
     pub fn with_reach(mut self, reach: Arc<Reach>) -> Self {
         self.reach = Some(reach);
         self
     }
 
-    fn is_lost(&self, node: &Node) -> bool {
+    fn is_silent(&self, node: &Node) -> bool {
         let reach = self.reach.as_ref();
-        reach.is_some_and(|reach| reach.is_lost(node.address))
+        reach.is_some_and(|reach| reach.is_silent(node.address))
     }
 
     /// Is this device to be left alone now?
     pub fn is_limited(&self, node: &Node) -> bool {
-        if self.is_lost(node) {
+        if self.is_silent(node) {
             return true;
         }
         if self.noted.load(Ordering::Relaxed) == 0 {
@@ -72,7 +73,7 @@ impl ErrorLimiter {
 
     /// One more error.
     pub fn increment(&self, node: &Node, what: &str) {
-        if self.is_lost(node) {
+        if self.is_silent(node) {
             return;
         }
         let count = self.note(node, 1);

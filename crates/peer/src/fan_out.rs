@@ -196,16 +196,22 @@ async fn one_replica(
         false => nodes.next(),
     };
     while let Some(node) = next(was_useless) {
+        if node.handoff && backends.is_hung(node.address) {
+            continue;
+        }
         let uri = backend_uri(&node, partition, &request.path, request.query.as_deref());
         let mut message = Request::new(Body::full(request.body.clone()));
         *message.method_mut() = request.method.clone();
         *message.uri_mut() = uri;
         *message.headers_mut() = headers.clone();
         *message.extensions_mut() = request.extensions.clone();
-        let answer = match backends.call(node.address, message, timeout).await {
-            Ok(answer) => answer,
-            Err(error) => {
-                debug!(node = %node.name(), %error, "no answer");
+        let call = backends.call(node.address, message, timeout);
+        let answer = match backends.unless_hung(node.address, call).await {
+            Some(Ok(answer)) => answer,
+            other => {
+                let error = other.and_then(Result::err).map(|error| error.to_string());
+                let error = error.unwrap_or_else(|| "the server hangs".to_owned());
+                debug!(node = %node.name(), error, "no answer");
                 nodes.limiter().increment(&node, "no answer");
                 continue;
             }
@@ -224,7 +230,7 @@ async fn one_replica(
         }
         let (parts, body) = answer.into_parts();
         let collected = tokio::time::timeout(timeout, body.collect(MAX_ANSWER));
-        let body = match backends.unless_lost(node.address, collected).await {
+        let body = match backends.unless_hung(node.address, collected).await {
             Some(Ok(Ok(body))) => body,
             _ => {
                 nodes.limiter().increment(&node, "answer broken off");

@@ -137,6 +137,15 @@ impl Nodes {
         Some(node)
     }
 
+    /// As [`Nodes::next`], but none that was passed over: for a request that others work at already.
+    pub fn next_well(&self) -> Option<Node> {
+        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        match self.is_enough(&state) {
+            true => None,
+            false => self.next_unlimited(&mut state),
+        }
+    }
+
     /// As [`Nodes::next`], but a primary that was passed over for its errors comes first, beyond
     /// what is allowed: for what only those know who have the object.
     pub fn next_primary(&self) -> Option<Node> {

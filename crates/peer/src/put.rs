@@ -25,6 +25,7 @@ const DEPTH: usize = 1;
 /// An open PUT to one node.
 pub struct Putter {
     pub node: Node,
+    backends: Arc<Backends>,
     sender: Option<BodySender>,
     pending: Pending,
     /// The backend answered before it took the body.
@@ -89,11 +90,11 @@ impl Putter {
                 }
             });
         }
-        let (backends, address) = (backends.clone(), node.address);
+        let (calling, address) = (backends.clone(), node.address);
         // The whole upload may take long; silence is bounded chunk by chunk.
         let whole = Duration::from_secs(24 * 3600);
         let mut response = tokio::spawn(Box::pin(async move {
-            backends.call(address, request, whole).await
+            calling.call(address, request, whole).await
         }));
         let ready = tokio::select! {
             biased;
@@ -113,6 +114,7 @@ impl Putter {
         match ready {
             None => Ok(Putter {
                 node,
+                backends: backends.clone(),
                 sender: Some(sender),
                 pending: Pending::Answer(response),
                 early: None,
@@ -122,6 +124,7 @@ impl Putter {
             }),
             Some(Ok(Ok(answer))) => Ok(Putter {
                 node,
+                backends: backends.clone(),
                 sender: None,
                 early: Some((answer.status().as_u16(), answer.headers().clone())),
                 pending: Pending::Here(Box::new(answer)),
@@ -162,8 +165,9 @@ impl Putter {
             return;
         }
         let Some(sender) = &self.sender else { return };
-        let sent = tokio::time::timeout(timeout, sender.send(chunk)).await;
-        if !matches!(sent, Ok(true)) {
+        let sent = tokio::time::timeout(timeout, sender.send(chunk));
+        let sent = self.backends.unless_hung(self.node.address, sent).await;
+        if !matches!(sent, Some(Ok(true))) {
             self.fail();
         }
     }

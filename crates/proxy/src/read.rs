@@ -1,15 +1,16 @@
-//! Reads: ask one replica after the other, take the first good answer (or, with `X-Newest`, the
-//! newest of all). `body.rs` passes an object's content on, from several replicas if need be.
+//! Reads: ask one replica after the other, and the next one beside a slow one (`peer/hedge.rs`); take
+//! the first good answer (or, with `X-Newest`, the newest of all). `body.rs` passes an object's content on, from several replicas if need be.
 
 mod body;
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_http::{Body, Request, Response, own_thread, respond};
 use cairn_peer::fan_out::backend_uri;
-use cairn_peer::{Backends, LoadedRing, Node, Nodes, fan_out, quorum};
+use cairn_peer::{Backends, LoadedRing, Node, Nodes, OpenCalls, fan_out, quorum};
 use cairn_types::{PolicyIndex, ServerKind, Timestamp};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_TYPE, RANGE};
@@ -57,10 +58,16 @@ struct Refusals {
     /// So many more primaries that have never heard of it don't count
     /// (`rebalance_missing_suppression_count`).
     unheard_of_left: usize,
+    /// How many refusals of primaries cannot all be of such as missed what a quorum has.
+    majority: usize,
+    /// Primaries that answered and have nothing to give.
+    primaries: usize,
     statuses: Vec<u16>,
     answers: Vec<(HeaderMap, Bytes)>,
     newest_tombstone: Timestamp,
 }
+
+type Asking<'a> = Pin<Box<dyn Future<Output = (Node, Tried)> + Send + 'a>>;
 
 enum Tried {
     Good(Box<Source>),
@@ -69,7 +76,8 @@ enum Tried {
         headers: HeaderMap,
         body: Bytes,
         tombstone: Timestamp,
-        /// A primary's, which has never heard of what is wanted.
+        is_primary: bool,
+        /// It has never heard of what is wanted.
         is_unheard_of: bool,
     },
     Nothing,
@@ -124,6 +132,7 @@ impl Proxy {
         let primaries = ring.ring().replica_count().ceil() as usize;
         let mut refusals = Refusals {
             unheard_of_left: affinity.unheard_of.min(primaries.saturating_sub(1)),
+            majority: primaries / 2 + 1,
             ..Refusals::default()
         };
         let source = if headers::wants_newest(incoming) {
@@ -235,18 +244,82 @@ impl Read {
 
     async fn first(&self, refusals: &mut Refusals) -> Option<Source> {
         while let Some(node) = self.nodes.next() {
-            if let Some(source) = refusals.note(self.ask(node, None).await) {
-                return Some(source);
+            if refusals.is_settled() && self.backends.is_hung(node.address) {
+                return None;
+            }
+            let delay = self.backends.hedging().delay(node.address);
+            let mut asked = std::pin::pin!(self.ask(node.clone(), None));
+            let source = match tokio::time::timeout(delay, asked.as_mut()).await {
+                Ok(tried) => refusals.note(tried),
+                Err(_) => return Box::pin(self.hedged(refusals, node, asked)).await,
+            };
+            if source.is_some() {
+                return source;
             }
         }
         None
+    }
+
+    /// Goes on when `first` is overdue: the next node is asked beside one that is slow, or in the
+    /// place of one that had nothing. Those that hang are not waited for once the others have settled
+    /// that there is nothing.
+    async fn hedged(
+        &self,
+        refusals: &mut Refusals,
+        node: Node,
+        first: Pin<&mut (impl Future<Output = Tried> + Send)>,
+    ) -> Option<Source> {
+        let mut calls = OpenCalls::new(self.backends.clone(), self.nodes.clone());
+        let mut asked: FuturesUnordered<Asking<'_>> = FuturesUnordered::new();
+        calls.sent_before(&node);
+        asked.push(Box::pin(async move { (node, first.await) }));
+        loop {
+            let overdue = tokio::select! {
+                biased;
+                answer = asked.next() => match answer {
+                    Some((node, tried)) => {
+                        calls.ended(&node);
+                        if let Some(source) = refusals.note(tried) {
+                            return Some(source);
+                        }
+                        false
+                    }
+                    None => return None,
+                },
+                () = calls.overdue() => true,
+            };
+            if refusals.is_settled() && calls.are_all_hung() {
+                return None;
+            }
+            loop {
+                let next = match overdue {
+                    true => calls.hedge(),
+                    false => self.nodes.next(),
+                };
+                let is_vain =
+                    |node: &Node| refusals.is_settled() && self.backends.is_hung(node.address);
+                let Some(node) = next.filter(|node| !is_vain(node)) else {
+                    break;
+                };
+                calls.sent(&node);
+                let ask = self.ask(node.clone(), None);
+                asked.push(Box::pin(async move { (node, ask.await) }));
+                if !overdue {
+                    break;
+                }
+            }
+        }
     }
 
     /// Asks everybody; a tombstone newer than all data means there is none.
     async fn newest(&self, refusals: &mut Refusals) -> Option<Source> {
         let mut asked = FuturesUnordered::new();
         while let Some(node) = self.nodes.next() {
-            asked.push(self.ask(node, None));
+            asked.push(async {
+                let address = node.address;
+                let tried = self.backends.unless_hung(address, self.ask(node, None));
+                tried.await.unwrap_or(Tried::Nothing)
+            });
         }
         let mut best: Option<Source> = None;
         while let Some(tried) = asked.next().await {
@@ -322,6 +395,7 @@ impl Read {
                 return Tried::Nothing;
             }
         };
+        self.backends.hedging().note(node.address, asked.elapsed());
         if let Some(timings) = &self.timings {
             timings.note(node.address, asked.elapsed(), Instant::now());
         }
@@ -345,6 +419,7 @@ impl Read {
                 headers: HeaderMap::new(),
                 body: Bytes::new(),
                 tombstone: Timestamp::ZERO,
+                is_primary: !node.handoff,
                 is_unheard_of: false,
             };
         }
@@ -377,12 +452,19 @@ impl Read {
             headers: parts.headers,
             body,
             tombstone,
+            is_primary: !node.handoff,
             is_unheard_of: status == 404 && stamp.is_zero(),
         }
     }
 }
 
 impl Refusals {
+    /// Whether what primaries said makes an answer without those that said nothing: a quorum has what
+    /// was written, so that of a majority one would have it.
+    fn is_settled(&self) -> bool {
+        self.primaries >= self.majority && !self.statuses.is_empty()
+    }
+
     /// Keeps a refusal, hands on a source unless a newer tombstone is known.
     fn note(&mut self, tried: Tried) -> Option<Source> {
         match tried {
@@ -393,8 +475,10 @@ impl Refusals {
                 headers,
                 body,
                 tombstone,
+                is_primary,
                 is_unheard_of,
             } => {
+                self.primaries += usize::from(is_primary && status < 500);
                 if is_unheard_of && self.unheard_of_left > 0 {
                     self.unheard_of_left -= 1;
                     return None;

@@ -37,6 +37,8 @@ enum Mood {
     FailsUploads,
     /// Never answers.
     Silent,
+    /// Answers after two seconds.
+    Slow,
     /// Has a newer tombstone.
     Deleted,
     /// Does what it is told after the others have answered.
@@ -85,6 +87,9 @@ impl Fake {
             .get(&self.device)
             .copied()
             .unwrap_or(Mood::Well);
+        if mood == Mood::Slow {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
         match (mood, parts.method.as_str()) {
             (Mood::Unmounted, _) => respond::standard(StatusCode::INSUFFICIENT_STORAGE),
             (Mood::Silent, _) => std::future::pending().await,
@@ -201,17 +206,27 @@ struct Cluster {
 
 /// Sixteen partitions, each on three devices that follow one another.
 fn ring() -> Ring {
+    ring_with(None)
+}
+
+/// With one of the devices at another port, alone in the first region.
+fn ring_with(moved: Option<(u16, u16)>) -> Ring {
+    let port = |id: u16| match moved {
+        Some((device, port)) if device == id => port,
+        _ => 10_000 + id,
+    };
+    let is_moved = |id: u16| moved.is_some_and(|(device, _)| device == id);
     let device = |id: u16| {
         Some(Arc::new(Device {
             id: u32::from(id),
-            region: 1,
+            region: if is_moved(id) { 1 } else { 2 },
             zone: u32::from(id),
             weight: 1.0,
             ip: "127.0.0.1".into(),
-            port: 10_000 + id,
+            port: port(id),
             device: format!("d{id}"),
             replication_ip: "127.0.0.1".into(),
-            replication_port: 10_000 + id,
+            replication_port: port(id),
             meta: String::new(),
         }))
     };
@@ -237,10 +252,15 @@ fn ring() -> Ring {
 
 impl Cluster {
     fn new(object: &[u8]) -> Self {
+        Cluster::with(object, "0.3", None)
+    }
+
+    fn with(object: &[u8], node_timeout: &str, moved: Option<(u16, u16)>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in ["account", "container", "object", "object-1"] {
             let path = dir.path().join(format!("{name}.ring.gz"));
-            ring().save(path, FormatVersion::V1).unwrap();
+            let ring = ring_with(moved);
+            ring.save(path, FormatVersion::V1).unwrap();
         }
         let policies = Arc::new(policies());
         let backends = Backends::new(Duration::from_millis(200));
@@ -264,7 +284,12 @@ impl Cluster {
             policy_sections: Default::default(),
             section: Section::from_pairs(
                 "app:proxy-server",
-                &[("node_timeout", "0.3"), ("post_quorum_timeout", "0.1")],
+                &[
+                    ("node_timeout", node_timeout),
+                    ("post_quorum_timeout", "0.1"),
+                    ("sorting_method", "affinity"),
+                    ("read_affinity", "r1=1"),
+                ],
             ),
             constraints: Arc::new(Constraints::default()),
             policies: policies.clone(),
@@ -653,5 +678,78 @@ async fn what_expires_is_deleted_where_enough_say_so() {
         let what = format!("{moods:?} {handoff:?}");
         assert_eq!(answer.status().as_u16(), expected, "{what}");
         assert_eq!(cluster.took("DELETE").is_empty(), expected != 204, "{what}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_replica_is_asked_beside_a_slow_one() {
+    let cluster = Cluster::with(&object(), "10", None);
+    cluster.set_primaries([Mood::Silent, Mood::Well, Mood::Well]);
+    for method in ["GET", "HEAD"] {
+        for _ in 0..12 {
+            let start = tokio::time::Instant::now();
+            let response = cluster.send(method, &[], Body::empty()).await;
+            assert_eq!(response.status().as_u16() / 100, 2);
+            assert!(start.elapsed() < Duration::from_secs(1), "{method}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_replica_that_alone_has_the_object_is_waited_for() {
+    let cluster = Cluster::with(&object(), "10", None);
+    cluster.set_primaries([Mood::Slow, Mood::Empty, Mood::Empty]);
+    for id in handoffs() {
+        cluster.set(id, Mood::Empty);
+    }
+    for _ in 0..8 {
+        assert_eq!(cluster.get(&[]).await.0, 200);
+    }
+}
+
+/// A server of a process that was stopped: connections are taken, and nothing is answered.
+#[tokio::test]
+async fn a_server_that_hangs_holds_nobody_up() {
+    let frozen = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = frozen.local_addr().unwrap().port();
+    let cluster = Cluster::with(&object(), "30", Some((primaries()[0], port)));
+    let limit = Duration::from_secs(1);
+    let timed = async |method: &str, headers: &[(&str, &str)]| {
+        let start = std::time::Instant::now();
+        let response = cluster.send(method, headers, Body::empty()).await;
+        let status = response.status().as_u16();
+        let _ = response.into_body().collect(1 << 24).await;
+        (status, start.elapsed())
+    };
+    // It is asked first, until it is known to hang.
+    let reads = (0..16).map(|_| timed("GET", &[]));
+    for (status, took) in futures_util::future::join_all(reads).await {
+        assert!(status == 200 && took < limit * 2, "{status} after {took:?}");
+    }
+    tokio::time::sleep(limit).await;
+    for (method, headers, expected) in [
+        ("GET", &[][..], 200),
+        ("HEAD", &[], 204),
+        ("GET", &[("x-newest", "true")], 200),
+        ("POST", &[], 202),
+        ("PUT", &[("content-length", "0")], 201),
+        ("DELETE", &[], 204),
+    ] {
+        for _ in 0..3 {
+            let (status, took) = timed(method, headers).await;
+            let words = format!("{method} {headers:?}: {status} after {took:?}");
+            assert!(status == expected && took < limit, "{words}");
+        }
+    }
+    // What is not there is not waited for either.
+    for id in 0..DEVICES {
+        cluster.set(id, Mood::Empty);
+    }
+    for method in ["GET", "HEAD", "POST", "DELETE"] {
+        for _ in 0..3 {
+            let (status, took) = timed(method, &[]).await;
+            let words = format!("{method}: {status} after {took:?}");
+            assert!(status == 404 && took < limit, "{words}");
+        }
     }
 }

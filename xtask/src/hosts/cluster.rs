@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::process::Signal;
 
 use super::clients::Seen;
 use super::disks::Disk;
@@ -146,6 +147,19 @@ impl Cluster {
     pub(super) fn revive_storage(&mut self, number: usize) -> Result<()> {
         self.network.link(&self.storage[number].host, true)?;
         self.start_storage(number)
+    }
+
+    /// Nothing of the host goes on; its kernel takes connections.
+    pub(super) fn freeze_storage(&self, number: usize) {
+        if let Some(process) = &self.processes[number] {
+            process.signal(Signal::STOP);
+        }
+    }
+
+    pub(super) fn thaw_storage(&self, number: usize) {
+        if let Some(process) = &self.processes[number] {
+            process.signal(Signal::CONT);
+        }
     }
 
     /// A proxy ends as when it is told to, and its clients are refused; it comes back later.

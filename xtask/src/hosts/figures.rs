@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::clients::{Seen, kinds_of_errors};
 
+const SECOND: Duration = Duration::from_secs(1);
+
 /// One event's figures.
 #[derive(serde::Serialize)]
 pub(super) struct Figures {
@@ -20,6 +22,8 @@ pub(super) struct Figures {
     pub(super) error_kinds: BTreeMap<String, usize>,
     pub(super) before: Latency,
     pub(super) during: Latency,
+    /// During the fault, but for its first second.
+    pub(super) after_a_second: Latency,
     pub(super) after: Latency,
     /// From the end of the fault until every replica was on its primaries and on nothing else.
     pub(super) whole_again_seconds: f64,
@@ -82,6 +86,7 @@ impl Figures {
             error_kinds: kinds_of_errors(seen.iter()),
             before: of(&|s| s.began < fault),
             during: of(&|s| s.began >= fault && s.began < end),
+            after_a_second: of(&|s| s.began >= fault + SECOND && s.began < end),
             after: of(&|s| s.began >= end),
             whole_again_seconds: whole_again.as_secs_f64(),
             lost,

@@ -58,7 +58,8 @@ pub async fn dial(
     }
 }
 
-async fn over(socket: TcpStream, host: &str, tls: Option<&ClientTls>) -> io::Result<Stream> {
+/// A connection to `host` as a stream, with TLS where that is spoken.
+pub async fn over(socket: TcpStream, host: &str, tls: Option<&ClientTls>) -> io::Result<Stream> {
     Ok(match tls {
         None => Stream::Plain(socket),
         Some(tls) => Stream::Tls(Box::new(tls.connect(host, socket).await?)),

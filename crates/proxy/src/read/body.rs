@@ -197,7 +197,10 @@ impl PassedOn {
     /// stopped.
     async fn switch(&mut self) -> bool {
         while let Some(node) = self.read.next_node() {
-            let Tried::Good(answer) = self.read.ask(node, Some(&self.wanted)).await else {
+            let address = node.address;
+            let asked = self.read.ask(node, Some(&self.wanted));
+            let asked = self.read.backends.unless_hung(address, asked).await;
+            let Some(Tried::Good(answer)) = asked else {
                 continue;
             };
             let (parts, body) = answer.response.into_parts();
@@ -250,7 +253,7 @@ impl Source {
     /// before it, where that is for us to do.
     async fn next_chunk(&mut self, read: &Read, wanted: &Wanted) -> Result<Bytes, String> {
         let next = self.body.next_chunk_within(read.timeout);
-        let chunk = match read.backends.unless_lost(self.node.address, next).await {
+        let chunk = match read.backends.unless_hung(self.node.address, next).await {
             Some(Some(Ok(chunk))) => chunk,
             Some(Some(Err(error))) => return Err(error.to_string()),
             Some(None) => return Err("ended early".into()),

@@ -53,6 +53,7 @@ pub(super) struct Refusal {
     pub(super) body: Bytes,
     /// It did not answer, or is a handoff that has nothing to do with the object.
     pub(super) is_void: bool,
+    pub(super) is_primary: bool,
 }
 
 impl Refusal {
@@ -62,6 +63,7 @@ impl Refusal {
             headers: HeaderMap::new(),
             body: Bytes::new(),
             is_void: true,
+            is_primary: false,
         }
     }
 }
@@ -92,6 +94,7 @@ impl Fetch {
                 return Asked::Refused(Refusal::void());
             }
         };
+        self.backends.hedging().note(node.address, sent.elapsed());
         if let Some(timings) = &self.timings {
             timings.note(node.address, sent.elapsed(), Instant::now());
         }
@@ -120,6 +123,7 @@ impl Fetch {
             headers: parts.headers,
             body: body.ok().and_then(Result::ok).unwrap_or_default(),
             is_void: false,
+            is_primary: !node.handoff,
         }
     }
 }
@@ -258,8 +262,11 @@ impl Archives {
                     return;
                 }
                 // Where this fails, so does reading, and another server is asked.
-                let asked = fetch.ask(archive.node.clone(), preferences, Some(text(range)));
-                if let Asked::Archive(answer) = asked.await
+                let node = archive.node.clone();
+                let address = node.address;
+                let asked = fetch.ask(node, preferences, Some(text(range)));
+                let asked = fetch.backends.unless_hung(address, asked).await;
+                if let Some(Asked::Archive(answer)) = asked
                     && answer.1.index == archive.index
                 {
                     *archive = answer.1;
@@ -287,7 +294,7 @@ impl Archives {
             let reads = join_all(reads.map(|archive| async move {
                 let address = archive.node.address;
                 let read = archive.read(wanted, timeout);
-                let outcome = backends.unless_lost(address, read).await;
+                let outcome = backends.unless_hung(address, read).await;
                 outcome.unwrap_or_else(|| Err("the host does not answer".into()))
             }));
             let failures: Vec<(usize, String)> = reads
@@ -343,8 +350,10 @@ impl Archives {
     async fn other_than(&self, indexes: &[usize], range: &Range<u64>) -> Option<Archive> {
         while let Some(node) = self.fetch.nodes.next() {
             let preferences = preferences(self.timestamp, indexes.to_vec());
+            let address = node.address;
             let asked = self.fetch.ask(node, preferences, Some(text(range)));
-            let Asked::Archive(answer) = asked.await else {
+            let asked = self.fetch.backends.unless_hung(address, asked).await;
+            let Some(Asked::Archive(answer)) = asked else {
                 continue;
             };
             let (headers, archive) = *answer;
@@ -365,7 +374,7 @@ impl Archives {
             let mut archive = self.other_than(&indexes, &wanted.range).await?;
             let address = archive.node.address;
             let read = archive.read(wanted, timeout);
-            if let Some(Ok(())) = backends.unless_lost(address, read).await {
+            if let Some(Ok(())) = backends.unless_hung(address, read).await {
                 return archive.fragment;
             }
         }

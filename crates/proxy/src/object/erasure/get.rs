@@ -1,13 +1,13 @@
 //! GET and HEAD. A HEAD asks any one server: all know everything about the object. A GET asks for
 //! as many archives as it takes to decode, and further servers until it has those that belong
-//! together. With `X-Newest` both ask everybody: fragments enough to decode say nothing of a
-//! tombstone, or of a newer version, that others have.
+//! together, or beside those that are slow (`peer/hedge.rs`). With `X-Newest` both ask everybody:
+//! fragments enough to decode say nothing of a tombstone, or of a newer version, that others have.
 
 use std::sync::Arc;
 
 use cairn_formats::range::{self, ByteRanges, Multipart, Selection};
 use cairn_http::{Body, Response, own_thread, respond};
-use cairn_peer::{Node, quorum};
+use cairn_peer::{Node, OpenCalls, quorum};
 use cairn_types::ServerKind;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{
@@ -123,6 +123,7 @@ async fn search(
         async move { (asked, fetch.ask(node, preferences, range).await) }
     };
     let mut pending = FuturesUnordered::new();
+    let mut calls = OpenCalls::new(fetch.backends.clone(), fetch.nodes.clone());
     let mut asked = 0;
     let at_once = match affinity.concurrent_gets {
         _ if newest => usize::MAX,
@@ -132,6 +133,7 @@ async fn search(
     while asked < at_once
         && let Some(node) = fetch.nodes.next()
     {
+        calls.sent(&node);
         pending.push(ask(node, &found.buckets));
         asked += 1;
     }
@@ -154,9 +156,26 @@ async fn search(
                 }
             }
         } else {
-            next.await
+            tokio::select! {
+                biased;
+                answer = next => answer,
+                () = calls.overdue() => {
+                    let is_found = newest && found.buckets.is_enough();
+                    let is_settled = is_found || found.is_settled(counts);
+                    if is_settled && calls.are_all_hung() {
+                        break;
+                    }
+                    while asked < most && let Some(node) = calls.hedge() {
+                        calls.sent(&node);
+                        pending.push(ask(node, &found.buckets));
+                        asked += 1;
+                    }
+                    continue;
+                }
+            }
         };
         let Some((node, answer)) = answer else { break };
+        calls.ended(&node);
         let is_good = found.note(&node, answer);
         if found.buckets.is_enough() {
             if newest {
@@ -170,6 +189,7 @@ async fn search(
                 .then(|| found.buckets.take_alternate())
                 .flatten();
             if let Some(node) = alternate.or_else(|| fetch.nodes.next()) {
+                calls.sent(&node);
                 pending.push(ask(node, &found.buckets));
                 asked += 1;
             }
@@ -179,6 +199,16 @@ async fn search(
 }
 
 impl Found {
+    /// Whether so many primaries have never had the object, or have its tombstone, that the others
+    /// are too few to decode it.
+    fn is_settled(&self, counts: Counts) -> bool {
+        let missing = self
+            .refusals
+            .iter()
+            .filter(|r| r.is_primary && r.status == 404);
+        self.buckets.best().is_none() && missing.count() + counts.data > counts.replicas
+    }
+
     /// Whether the answer was one to go on with.
     fn note(&mut self, node: &Node, asked: Asked) -> bool {
         match asked {
@@ -340,8 +370,21 @@ fn adapt(incoming: &Incoming, response: &mut Response) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use cairn_erasure::Codec;
+    use cairn_formats::ini::Section;
+    use cairn_http::handler_fn;
+    use cairn_peer::{Backends, ErrorLimiter, LoadedRing, Nodes};
+    use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
+    use cairn_types::{EcType, ErasureScheme};
+
+    use super::super::EC_INDEX;
     use super::*;
+    use crate::affinity::Affinities;
 
     fn refused(status: u16, stamp: &str) -> Refusal {
         let mut headers = HeaderMap::new();
@@ -353,6 +396,7 @@ mod tests {
             headers,
             body: bytes::Bytes::new(),
             is_void: false,
+            is_primary: true,
         }
     }
 
@@ -368,6 +412,76 @@ mod tests {
         }
         let found = Found { buckets, refusals };
         refusal(found, 1, "/a/c/o").status().as_u16()
+    }
+
+    /// A ring of four devices whose servers are of this process: three primaries.
+    fn ring() -> Arc<LoadedRing> {
+        let device = |id: u16| {
+            Some(Arc::new(Device {
+                id: u32::from(id),
+                region: 1,
+                zone: u32::from(id),
+                weight: 1.0,
+                ip: "127.0.0.1".into(),
+                port: 6200 + id,
+                device: format!("d{id}"),
+                replication_ip: "127.0.0.1".into(),
+                replication_port: 6200 + id,
+                meta: String::new(),
+            }))
+        };
+        let ring = Ring::from_data(RingData {
+            devs: (0..4).map(device).collect(),
+            part_power: 0,
+            next_part_power: None,
+            version: None,
+            dev_id_bytes: 2,
+            rows: (0..3).map(|id| Row::new(&[id], 2)).collect(),
+            format_version: FormatVersion::V1,
+        });
+        Arc::new(LoadedRing::new(Arc::new(ring.unwrap())))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn parity_is_asked_for_beside_a_server_that_hangs() {
+        let ring = ring();
+        let backends = Backends::new(Duration::from_secs(1));
+        let primaries = ring.primaries(0);
+        for node in &primaries {
+            let index = node.index;
+            let handler = handler_fn(move |_| async move {
+                if index == 0 {
+                    return std::future::pending().await;
+                }
+                let mut response = respond::typed(StatusCode::OK, "text/plain", "fragment");
+                let headers = response.headers_mut();
+                respond::set(headers, EC_INDEX, index.to_string());
+                respond::set(headers, "x-backend-timestamp", "0000000005.00000");
+                response
+            });
+            backends.register_local(node.address, handler);
+        }
+        let scheme = ErasureScheme::new(EcType::LiberasurecodeRsVand, 2, 1).unwrap();
+        let codec = Codec::new(&scheme);
+        let erasure = Erasure { scheme, codec };
+        let limiter = Arc::new(ErrorLimiter::new(Duration::from_secs(60), 10));
+        let nodes = Nodes::new(ring, 0, primaries, 6, limiter);
+        let fetch = Fetch {
+            backends,
+            nodes: Arc::new(nodes),
+            partition: 0,
+            path: "/a/c/o".into(),
+            query: None,
+            headers: HeaderMap::new(),
+            timeout: Duration::from_secs(10),
+            timings: None,
+        };
+        let app = Section::from_pairs("app:proxy-server", &[]);
+        let affinities = Affinities::read(&app, &BTreeMap::new()).unwrap();
+        let start = tokio::time::Instant::now();
+        let found = search(&fetch, &erasure, affinities.of(None), 3, None).await;
+        assert!(found.buckets.is_enough());
+        assert!(start.elapsed() < Duration::from_secs(1));
     }
 
     #[test]

@@ -1,0 +1,288 @@
+//! Hedged reads: a read that waits for a slow server is sent to another one beside it, and the first
+//! good answer counts.
+//!
+//! When to send it is learnt from each server's own answers: a few times what its slow ones take,
+//! which servers that work reach seldom. How many are sent is bounded by a budget, a tenth of the
+//! reads and a small burst, so that a cluster that is slow under its load does not get more of it.
+//! Servers that are known to hang ([`crate::reach`]) cost no budget. Whenever a server is slower than
+//! it was, it is probed, which tells a hanging one from a slow one.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use cairn_http::metrics::{HedgeOutcome, count_hedge};
+use tokio::time::Instant;
+
+use crate::backends::Backends;
+use crate::nodes::{Node, Nodes};
+
+/// Another server is asked no sooner than this, however quick the first one was before,
+const DELAY_MIN: Duration = Duration::from_millis(50);
+/// and no later than this.
+const DELAY_MAX: Duration = Duration::from_millis(500);
+/// The delay, in terms of what a slow answer takes.
+const DELAY_FACTOR: u32 = 3;
+/// An answer slower than the estimate raises it by this share of the difference, a quicker one lowers
+/// it by that: the estimate settles where about one answer in twenty is slower.
+const RISE: u32 = 8;
+const FALL: u32 = 128;
+/// A call that is overdue is looked at again after this time.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// Budget: each answered read earns one token, a hedge costs ten; as many as for ten are kept.
+const TOKENS_PER_HEDGE: u32 = 10;
+const TOKENS_MAX: u32 = 10 * TOKENS_PER_HEDGE;
+
+/// What is known of servers' times, and the budget; one for a process.
+#[derive(Debug)]
+pub struct Hedging {
+    /// Microseconds that a slow answer's head takes. The number of servers is bounded by the rings.
+    slow_answers: RwLock<HashMap<SocketAddr, AtomicU32>>,
+    tokens: AtomicU32,
+}
+
+impl Default for Hedging {
+    fn default() -> Self {
+        Hedging {
+            slow_answers: RwLock::default(),
+            tokens: AtomicU32::new(TOKENS_MAX),
+        }
+    }
+}
+
+impl Hedging {
+    /// How long the server's answer is waited for before another server is asked.
+    pub fn delay(&self, address: SocketAddr) -> Duration {
+        let known = self
+            .slow_answers
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(slow) = known.get(&address) else {
+            return DELAY_MAX;
+        };
+        let slow = Duration::from_micros(slow.load(Ordering::Relaxed).into());
+        (slow * DELAY_FACTOR).clamp(DELAY_MIN, DELAY_MAX)
+    }
+
+    /// Notes how long a read waited for the head of the server's answer.
+    pub fn note(&self, address: SocketAddr, took: Duration) {
+        self.earn(1);
+        self.learn(address, took);
+    }
+
+    fn learn(&self, address: SocketAddr, took: Duration) {
+        // Longer ones would say no more about the delay.
+        let took = took.min(DELAY_MAX).as_micros() as u32;
+        let known = self.slow_answers.read();
+        let known = known.unwrap_or_else(PoisonError::into_inner);
+        if let Some(slow) = known.get(&address) {
+            // Two at once may lose one's sample.
+            let before = slow.load(Ordering::Relaxed);
+            let after = match took > before {
+                true => before + (took - before).div_ceil(RISE),
+                false => before - (before - took) / FALL,
+            };
+            slow.store(after, Ordering::Relaxed);
+            return;
+        }
+        drop(known);
+        let all = self.slow_answers.write();
+        let mut all = all.unwrap_or_else(PoisonError::into_inner);
+        all.insert(address, AtomicU32::new(took));
+    }
+
+    fn earn(&self, tokens: u32) {
+        // Full most of the time: no write to what all threads share then.
+        if self.tokens.load(Ordering::Relaxed) < TOKENS_MAX {
+            self.tokens.fetch_add(tokens, Ordering::Relaxed);
+        }
+    }
+
+    fn spend(&self) -> bool {
+        let less = |tokens: u32| tokens.checked_sub(TOKENS_PER_HEDGE);
+        let spent = self
+            .tokens
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        spent.is_ok()
+    }
+}
+
+/// The calls of one read that are under way.
+pub struct OpenCalls {
+    backends: Arc<Backends>,
+    nodes: Arc<Nodes>,
+    calls: Vec<OpenCall>,
+}
+
+struct OpenCall {
+    node: Node,
+    /// When another server is to be asked beside this one.
+    due: Instant,
+    is_hedged: bool,
+}
+
+impl OpenCalls {
+    /// `nodes`: those to hedge with.
+    pub fn new(backends: Arc<Backends>, nodes: Arc<Nodes>) -> Self {
+        let calls = Vec::new();
+        OpenCalls {
+            backends,
+            nodes,
+            calls,
+        }
+    }
+
+    /// Notes a call that was sent now.
+    pub fn sent(&mut self, node: &Node) {
+        let delay = self.backends.hedging().delay(node.address);
+        self.sent_at(node, Instant::now() + delay);
+    }
+
+    /// Notes a call that has already waited for its whole delay.
+    pub fn sent_before(&mut self, node: &Node) {
+        self.sent_at(node, Instant::now());
+    }
+
+    fn sent_at(&mut self, node: &Node, due: Instant) {
+        self.calls.push(OpenCall {
+            node: node.clone(),
+            due,
+            is_hedged: false,
+        });
+    }
+
+    /// Notes that a call has ended.
+    pub fn ended(&mut self, node: &Node) {
+        let is_it = |call: &OpenCall| {
+            call.node.device.id == node.device.id && call.node.address == node.address
+        };
+        if let Some(at) = self.calls.iter().position(is_it) {
+            self.calls.swap_remove(at);
+        }
+    }
+
+    /// Waits until a call is overdue.
+    pub async fn overdue(&self) {
+        match self.calls.iter().map(|call| call.due).min() {
+            Some(due) => tokio::time::sleep_until(due).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The next server to ask beside one whose call is overdue; `None` when none is to be, for now.
+    pub fn hedge(&mut self) -> Option<Node> {
+        let now = Instant::now();
+        let (backends, hedging) = (&self.backends, self.backends.hedging());
+        for call in self.calls.iter_mut().filter(|call| call.due <= now) {
+            call.due = now + RECHECK_INTERVAL;
+            let address = call.node.address;
+            if !backends.is_in_process(address) {
+                backends.reach().probe(address);
+            }
+            if call.is_hedged {
+                continue;
+            }
+            let is_free = backends.reach().is_silent(address);
+            if !is_free && !hedging.spend() {
+                count_hedge(HedgeOutcome::Withheld);
+                continue;
+            }
+            let Some(node) = self.nodes.next_well() else {
+                if !is_free {
+                    hedging.earn(TOKENS_PER_HEDGE);
+                }
+                return None;
+            };
+            call.is_hedged = true;
+            if !is_free {
+                hedging.learn(address, hedging.delay(address));
+            }
+            count_hedge(HedgeOutcome::Sent);
+            return Some(node);
+        }
+        None
+    }
+
+    /// Are all calls that are under way to servers that hang?
+    pub fn are_all_hung(&self) -> bool {
+        let mut calls = self.calls.iter();
+        calls.all(|call| self.backends.is_hung(call.node.address))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::error_limit::ErrorLimiter;
+    use crate::hosts::tests::ring_of;
+    use crate::rings::LoadedRing;
+
+    fn address() -> SocketAddr {
+        ([127, 0, 0, 1], 6200).into()
+    }
+
+    #[test]
+    fn the_delay_follows_slow_answers() {
+        let hedging = Hedging::default();
+        assert_eq!(hedging.delay(address()), DELAY_MAX, "nothing is known");
+        for _ in 0..100 {
+            hedging.note(address(), Duration::from_millis(2));
+        }
+        assert_eq!(hedging.delay(address()), DELAY_MIN);
+        // One in ten takes fifty times as long.
+        for n in 0..2000 {
+            let took = if n % 10 == 0 { 100 } else { 2 };
+            hedging.note(address(), Duration::from_millis(took));
+        }
+        let delay = hedging.delay(address());
+        let expected = Duration::from_millis(100)..Duration::from_millis(300);
+        assert!(expected.contains(&delay), "{delay:?}");
+        for _ in 0..100 {
+            hedging.note(address(), Duration::from_secs(20));
+        }
+        assert_eq!(hedging.delay(address()), DELAY_MAX);
+        for _ in 0..2000 {
+            hedging.note(address(), Duration::from_millis(2));
+        }
+        assert_eq!(hedging.delay(address()), DELAY_MIN);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hedges_are_a_tenth_of_the_reads() {
+        let hosts: Vec<String> = (1..=9).map(|n| format!("127.0.0.{n}")).collect();
+        let hosts: Vec<_> = hosts.iter().map(|h| (h.as_str(), h.as_str())).collect();
+        let ring = Arc::new(LoadedRing::new(Arc::new(ring_of(&hosts))));
+        let backends = Backends::new(Duration::from_secs(1));
+        let mut all = ring.primaries(0);
+        all.extend(ring.handoffs(0, 9));
+        for node in &all {
+            let handler = cairn_http::handler_fn(|_| std::future::pending());
+            backends.register_local(node.address, handler);
+        }
+        let read = async || {
+            let limiter = Arc::new(ErrorLimiter::new(Duration::from_secs(60), 10));
+            let nodes = Nodes::in_order(ring.clone(), 0, all.clone(), 9, limiter);
+            let nodes = Arc::new(nodes);
+            let mut calls = OpenCalls::new(backends.clone(), nodes.clone());
+            calls.sent(&nodes.next().unwrap());
+            assert!(calls.hedge().is_none(), "it is not overdue");
+            calls.overdue().await;
+            let hedge = calls.hedge();
+            assert!(calls.hedge().is_none(), "one for each slow call");
+            usize::from(hedge.is_some())
+        };
+        let mut hedges = 0;
+        for _ in 0..100 {
+            hedges += read().await;
+        }
+        assert_eq!(hedges, (TOKENS_MAX / TOKENS_PER_HEDGE) as usize);
+        for _ in 0..100 {
+            backends.hedging().note(address(), Duration::from_millis(1));
+            hedges += read().await;
+        }
+        assert_eq!(hedges, 20);
+    }
+}
