@@ -42,6 +42,9 @@ pub(crate) struct Options {
     /// Syncs of databases fail on all nodes, and the power fails often
     #[arg(long)]
     pub(crate) failing_syncs: bool,
+    /// Objects are large, their content rots often, and they are read while they are replaced
+    #[arg(long)]
+    pub(crate) rot: bool,
     /// Go on after a seed that fails
     #[arg(long)]
     pub(crate) keep_going: bool,
@@ -61,6 +64,7 @@ impl Options {
             expiring: false,
             crowded: false,
             failing_syncs: false,
+            rot: false,
             keep_going: false,
         }
     }
@@ -85,6 +89,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         (options.expiring, "--expiring"),
         (options.crowded, "--crowded"),
         (options.failing_syncs, "--failing-syncs"),
+        (options.rot, "--rot"),
     ] {
         if is_wanted {
             command.arg(name);

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_types::blocks::{self, Block};
+use cairn_types::plant::Plant;
 use md5::{Digest, Md5};
 use rustix::fs::Advice;
 use rustix::io::{ReadWriteFlags, preadv2};
@@ -195,7 +196,7 @@ impl ObjectReader {
             }
             if is_last && let Some(md5) = md5.take() {
                 let md5 = xattr::hex(&md5.finalize().into());
-                if md5 == etag {
+                if md5 == etag || Plant::ContentUnchecked.is_on() {
                     disk.state.verified.insert(&content.identity);
                 } else {
                     let outcome = broken(format!("ETag {etag} and file's md5 {md5} do not match"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cairn_http::{Body, Request};
 use cairn_peer::LoadedRing;
@@ -28,6 +28,8 @@ struct Listing {
     mark: Option<String>,
 }
 
+/// The hash of an object's name begins the name of the folder it is quarantined in.
+const HASH_CHARS: usize = 32;
 const NOT_FOUND: &str = "status 404";
 
 impl Listing {
@@ -74,6 +76,7 @@ pub(crate) async fn all(
     if cluster.shared.has_fragments {
         fragments::check(cluster, model, &objects, &mut wrong);
     }
+    check_quarantine(cluster, model, &mut wrong);
     check_updates(cluster, &mut wrong);
     let mut counts = BTreeMap::new();
     for container in CONTAINERS {
@@ -111,28 +114,67 @@ pub(crate) type Files = BTreeMap<String, String>;
 /// The files of each of a policy's objects on a node, by the hash of its name.
 pub(crate) fn files_of(device: &Path, policy: PolicyIndex) -> BTreeMap<String, Files> {
     let mut found = BTreeMap::new();
-    let list = |path: &Path| -> Vec<std::path::PathBuf> {
-        let entries = fs::read_dir(path).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).collect()
-    };
-    for partition in list(&device.join(policy.dir("objects"))) {
-        for suffix in list(&partition) {
-            for hash in list(&suffix) {
-                let files = list(&hash);
-                let name = |path: &Path| {
-                    let name = path.file_name().unwrap_or_default();
-                    name.to_string_lossy().into_owned()
-                };
-                let md5 = |path: &Path| {
-                    let digest: [u8; 16] = Md5::digest(fs::read(path).unwrap_or_default()).into();
-                    cairn_types::ObjectHash(digest).hex()
-                };
-                let files = files.iter().map(|f| (name(f), md5(f))).collect();
-                found.insert(name(&hash), files);
-            }
+    for partition in paths_in(&device.join(policy.dir("objects"))) {
+        for suffix in paths_in(&partition) {
+            found.extend(
+                paths_in(&suffix)
+                    .iter()
+                    .map(|hash| (file_name(hash), files_in(hash))),
+            );
         }
     }
     found
+}
+
+fn paths_in(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
+}
+
+fn file_name(path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+fn files_in(folder: &Path) -> Files {
+    let md5 = |path: &Path| {
+        let digest: [u8; 16] = Md5::digest(fs::read(path).unwrap_or_default()).into();
+        cairn_types::ObjectHash(digest).hex()
+    };
+    paths_in(folder)
+        .iter()
+        .map(|f| (file_name(f), md5(f)))
+        .collect()
+}
+
+/// Nothing is quarantined but what is damaged, and what is obsolete beside it. What rotted may be
+/// sound again, after a power cut.
+fn check_quarantine(cluster: &Cluster, model: &Model, wrong: &mut Vec<String>) {
+    let rotten = lock(&cluster.shared.rotten).clone();
+    for node in 0..NODES {
+        for policy in [PolicyIndex(0), FRAGMENTS_INDEX] {
+            let aside = cluster.device(node).join("quarantined");
+            for folder in paths_in(&aside.join(policy.dir("objects"))) {
+                let files = files_in(&folder);
+                let newest = files.into_iter().rfind(|(name, _)| name.ends_with(".data"));
+                let Some((file, md5)) = newest else {
+                    continue;
+                };
+                let hash = file_name(&folder).chars().take(HASH_CHARS).collect();
+                if rotten.contains(&(node, hash, file.clone())) {
+                    continue;
+                }
+                let is_sound = match policy == FRAGMENTS_INDEX {
+                    true => fragments::is_of_some_object(model, &md5),
+                    false => lock(&model.contents).contains_key(&md5),
+                };
+                if is_sound {
+                    let folder = file_name(&folder);
+                    wrong.push(format!("n{node}: {folder}/{file} was sound: quarantined"));
+                }
+            }
+        }
+    }
 }
 
 /// Without what is obsolete: a power cut may bring removed files back, which nobody minds.

@@ -35,6 +35,9 @@ use crate::shared::{NODES, PROXIES, Shared, lock};
 
 /// Bodies beyond this are streamed to the replicas.
 const BUFFERED: &str = "2048";
+/// What is read of a disk at once, where content rots: clients have the beginning of an object long
+/// before its end is checked.
+const READ_BYTES: usize = 16 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -278,6 +281,9 @@ impl Cluster {
         let pool = IndexPool::new(self.index_config(life, &root));
         let mut object = ObjectServerConfig::new(hash_path.clone(), (*policies).clone());
         object.clock = clock.clone();
+        if self.shared.manner.is_rotting {
+            object.disk_chunk_size = READ_BYTES;
+        }
         let mut container = ContainerServerConfig::new(hash_path.clone(), policies.clone());
         (container.mount_check, container.fallocate_reserve) = (false, None);
         let mut account = AccountServerConfig::new(hash_path.clone(), policies.clone());

@@ -51,6 +51,7 @@ impl Misfortune {
             false => Vec::new(),
         };
         let (victim, may_rot, may_be_replaced) = (dice.index(NODES), dice.coin(), dice.coin());
+        let may_rot = may_rot || cluster.shared.manner.is_rotting;
         Misfortune {
             down: Vec::new(),
             doomed: Vec::new(),
@@ -118,6 +119,10 @@ impl Misfortune {
         }
         if shared.manner.has_failing_syncs && dice.coin() {
             return self.failing_syncs();
+        }
+        if shared.manner.is_rotting && dice.below(3) == 0 {
+            self.rot();
+            return Ok(());
         }
         let node = dice.index(NODES);
         match dice.below(100) {
@@ -252,8 +257,14 @@ impl Misfortune {
         }
         let place = shared.fault_dice.index(bytes.len());
         bytes[place] ^= 0x20;
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name_of = |path: &Path| {
+            let name = path.file_name().unwrap_or_default();
+            name.to_string_lossy().into_owned()
+        };
+        let name = name_of(path);
         shared.log(|| format!("n{}: rot in {name}", self.victim));
+        let hash = path.parent().map(name_of).unwrap_or_default();
+        lock(&shared.rotten).insert((self.victim, hash, name));
         // What cannot be written does not rot.
         let _ = fs::write(path, bytes);
     }

@@ -130,6 +130,16 @@ fn is_left(cluster: &Cluster, model: &Model, name: &Name) -> bool {
     writes.iter().any(|w| w.change.delete_at().is_some()) && !must_be_listed(cluster, &writes)
 }
 
+/// Is this the MD5 of a fragment's file of anything that was sent?
+pub(crate) fn is_of_some_object(model: &Model, md5: &str) -> bool {
+    let Ok(scheme) = scheme() else {
+        return false;
+    };
+    let contents = crate::shared::lock(&model.contents);
+    let mut archives = contents.values().map(|content| archives(&scheme, content));
+    archives.any(|archives| archives.values().any(|archive| archive == md5))
+}
+
 /// The MD5 of each fragment's file, by index.
 fn archives(scheme: &ErasureScheme, content: &[u8]) -> BTreeMap<usize, String> {
     let codec = Codec::new(scheme).with_checksums();

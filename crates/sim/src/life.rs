@@ -110,6 +110,7 @@ impl Life {
         let most = match is_slow {
             true => 3_000_000,
             false if self.shared.manner.is_crowded => 60_000,
+            false if self.shared.manner.is_rotting => 10_000,
             false => 400,
         };
         let after = self.shared.disk_dice.micros(most);

@@ -29,8 +29,11 @@ const EXPIRING: u64 = 2;
 /// Those that do, do so within so many seconds, or in this many.
 const SOON: u64 = 30;
 const VERY_SOON: u64 = 8;
-/// So many clients at once put a new object, where they do.
+/// So many clients at once put a new object, or read and replace one that rots, where they do.
 const CROWD: u64 = 6;
+/// Where content rots, half of all objects have at least so many bytes, and at most twice as many:
+/// what is read piece by piece, of which a fragment is half.
+const LARGE_BYTES: usize = 140_000;
 const DAYS: u64 = 3 * 24 * 3600;
 pub(crate) const MARK: &str = "x-object-meta-mark";
 /// How long a client waits.
@@ -138,15 +141,24 @@ fn hex(bytes: &[u8]) -> String {
 pub(crate) async fn drive(cluster: &Arc<Cluster>, model: &Arc<Model>, count: u64) -> Vec<String> {
     let dice = &cluster.shared.load_dice;
     let mut under_way = tokio::task::JoinSet::new();
+    let is_rotting = cluster.shared.manner.is_rotting;
+    let crowds = cluster.shared.manner.is_crowded || is_rotting;
+    let mut of_crowd: Option<Name> = None;
     for number in 0..count {
-        let crowds = cluster.shared.manner.is_crowded;
         let pause = match number % CROWD {
             0 if crowds => dice.micros(1_500_000),
+            _ if is_rotting => dice.micros(30_000),
             _ if crowds => dice.micros(3_000),
             _ => dice.micros(if dice.coin() { 1_500_000 } else { 30_000 }),
         };
         sleep(pause).await;
-        let operation = Operation::draw(cluster, number);
+        let mut operation = Operation::draw(cluster, number);
+        if is_rotting {
+            if let Some(name) = of_crowd.take().filter(|_| number % CROWD != 0) {
+                (operation.name, operation.expires_in) = (name, None);
+            }
+            of_crowd = Some(operation.name.clone());
+        }
         under_way.spawn(operation.run(cluster.clone(), model.clone()));
     }
     let mut wrong = Vec::new();
@@ -177,6 +189,7 @@ impl Operation {
         let Manner {
             is_expiring,
             is_crowded,
+            is_rotting,
             ..
         } = cluster.shared.manner;
         let may_expire = (dice.below(5) == 0) != is_expiring;
@@ -191,6 +204,7 @@ impl Operation {
             false => None,
         };
         let size = match dice.below(10) {
+            0..5 if is_rotting => LARGE_BYTES + dice.index(LARGE_BYTES),
             0 => 30_000 + dice.index(40_000),
             1 | 2 => 2_000 + dice.index(4_000),
             _ => 20 + dice.index(300),
@@ -199,7 +213,11 @@ impl Operation {
             number,
             proxy: dice.index(PROXIES),
             name: (container, object),
-            kind: dice.below(if is_crowded { 50 } else { 100 }),
+            kind: match dice.below(if is_crowded { 50 } else { 100 }) {
+                // Most are PUTs and GETs.
+                45..70 if is_rotting => 99,
+                kind => kind,
+            },
             of_container: dice.below(10) == 0,
             size,
             expires_in,

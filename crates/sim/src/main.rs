@@ -64,6 +64,9 @@ struct Options {
     /// Syncs of databases fail on all nodes, and the power fails often
     #[arg(long)]
     failing_syncs: bool,
+    /// Objects are large, their content rots often, and they are read while they are replaced
+    #[arg(long)]
+    rot: bool,
     /// Go on after a seed that fails
     #[arg(long)]
     keep_going: bool,
@@ -76,6 +79,7 @@ impl Options {
             is_expiring: self.expiring,
             is_crowded: self.crowded,
             has_failing_syncs: self.failing_syncs,
+            is_rotting: self.rot,
         }
     }
 }

@@ -36,6 +36,9 @@ pub(crate) struct Manner {
     /// Syncs of databases fail on all nodes at about the same time, updaters go round, and the power
     /// fails.
     pub(crate) has_failing_syncs: bool,
+    /// Half of all objects are larger than what is read in one step; content rots often; several
+    /// clients at once read an object and replace it.
+    pub(crate) is_rotting: bool,
 }
 
 /// How a seed ended.

@@ -1,5 +1,6 @@
 //! What all parts of a simulated cluster share: dice, the log, the clock, the faults of the moment.
 
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -110,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) cut: Mutex<[[bool; MACHINES]; MACHINES]>,
     /// When a disk was replaced, by the cluster's time.
     pub(crate) replaced: Mutex<Option<Timestamp>>,
+    /// Nodes and files whose content rotted: the hash of the object's name, and the file's name.
+    pub(crate) rotten: Mutex<BTreeSet<(usize, String, String)>>,
     log: Mutex<Log>,
 }
 
@@ -134,6 +137,7 @@ impl Shared {
             lost: Mutex::default(),
             cut: Mutex::default(),
             replaced: Mutex::default(),
+            rotten: Mutex::default(),
             log: Mutex::new(Log {
                 hash: 0xcbf2_9ce4_8422_2325,
                 lines: manner.is_verbose.then(Vec::new),

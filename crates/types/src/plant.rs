@@ -43,10 +43,18 @@ pub enum Plant {
     PendingTooSoon,
     /// After a failed sync a database goes on as if nothing had been lost.
     FailedSyncBelieved,
+    /// A body goes on with another replica whose beginning was not held against what was sent.
+    UnlikeReplica,
+    /// An object server does not hold content against its ETag.
+    ContentUnchecked,
+    /// A fragment is not held against its checksum.
+    FragmentsUnchecked,
+    /// What is in place of a damaged object is quarantined in its stead.
+    QuarantineUnasked,
 }
 
 impl Plant {
-    pub const ALL: [Plant; 18] = [
+    pub const ALL: [Plant; 22] = [
         Plant::UnsyncedContent,
         Plant::UnsyncedName,
         Plant::UnsyncedCommit,
@@ -65,6 +73,10 @@ impl Plant {
         Plant::UnsyncedPending,
         Plant::PendingTooSoon,
         Plant::FailedSyncBelieved,
+        Plant::UnlikeReplica,
+        Plant::ContentUnchecked,
+        Plant::FragmentsUnchecked,
+        Plant::QuarantineUnasked,
     ];
 
     /// What it is called on a command line.
@@ -88,6 +100,10 @@ impl Plant {
             Plant::UnsyncedPending => "unsynced-pending",
             Plant::PendingTooSoon => "pending-too-soon",
             Plant::FailedSyncBelieved => "failed-sync-believed",
+            Plant::UnlikeReplica => "unlike-replica",
+            Plant::ContentUnchecked => "content-unchecked",
+            Plant::FragmentsUnchecked => "fragments-unchecked",
+            Plant::QuarantineUnasked => "quarantine-unasked",
         }
     }
 

