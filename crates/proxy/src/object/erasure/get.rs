@@ -479,7 +479,7 @@ mod tests {
         let app = Section::from_pairs("app:proxy-server", &[]);
         let affinities = Affinities::read(&app, &BTreeMap::new()).unwrap();
         let start = tokio::time::Instant::now();
-        let found = search(&fetch, &erasure, affinities.of(None), 3, None).await;
+        let found = search(&fetch, &erasure, affinities.of(None), 3, None, false).await;
         assert!(found.buckets.is_enough());
         assert!(start.elapsed() < Duration::from_secs(1));
     }
