@@ -96,6 +96,12 @@ impl Putter {
         let mut response = tokio::spawn(Box::pin(async move {
             calling.call(address, request, whole).await
         }));
+        let hung = async {
+            match local {
+                true => std::future::pending().await,
+                false => backends.reach().until_hung_call(address).await,
+            }
+        };
         let ready = tokio::select! {
             biased;
             ready = ready => match ready {
@@ -107,6 +113,10 @@ impl Putter {
             },
             answer = &mut response => Some(answer),
             () = tokio::time::sleep(timeout) => {
+                response.abort();
+                return Err(OpenError::Timeout);
+            }
+            () = hung => {
                 response.abort();
                 return Err(OpenError::Timeout);
             }
@@ -175,11 +185,12 @@ impl Putter {
     /// Ends the body well. A reader that has gone may have had all it was announced: its answer
     /// tells.
     pub async fn finish(&mut self, timeout: Duration) {
-        if let Some(sender) = self.sender.take().filter(|_| !self.failed)
-            && tokio::time::timeout(timeout, sender.finish())
-                .await
-                .is_err()
-        {
+        let Some(sender) = self.sender.take().filter(|_| !self.failed) else {
+            return;
+        };
+        let finished = tokio::time::timeout(timeout, sender.finish());
+        let finished = self.backends.unless_hung(self.node.address, finished).await;
+        if !matches!(finished, Some(Ok(_))) {
             self.fail();
         }
     }

@@ -132,17 +132,20 @@ impl Reach {
         address: SocketAddr,
         future: impl Future<Output = T>,
     ) -> Option<T> {
-        tokio::pin!(future);
-        let patience = HUNG_CALL_TIMEOUT / 2;
-        if let Ok(outcome) = tokio::time::timeout(patience, &mut future).await {
-            return Some(outcome);
-        }
-        let at_least = tokio::time::sleep(HUNG_CALL_TIMEOUT - patience);
         tokio::select! {
             biased;
-            outcome = &mut future => Some(outcome),
-            ((), ()) = async { tokio::join!(self.until_hung(address), at_least) } => None,
+            outcome = future => Some(outcome),
+            () = self.until_hung_call(address) => None,
         }
+    }
+
+    /// Ends when a call that begins now is to be given up: its host is lost or its server hung, and
+    /// it has had [`HUNG_CALL_TIMEOUT`].
+    pub async fn until_hung_call(self: &Arc<Self>, address: SocketAddr) {
+        let patience = HUNG_CALL_TIMEOUT / 2;
+        tokio::time::sleep(patience).await;
+        let at_least = tokio::time::sleep(HUNG_CALL_TIMEOUT - patience);
+        tokio::join!(self.until_hung(address), at_least);
     }
 
     /// Probes the host now and then, and ends when it is lost.

@@ -300,6 +300,9 @@ impl Inner {
         let Some(address) = resolve(&destination.host).await else {
             return Sent::Failed("the host's address does not resolve".into());
         };
+        if self.backends.is_hung(address) {
+            return Sent::Failed("the server hangs".into());
+        }
         let row = match &update.container_path {
             Some(path) => format!("{path}/{}", update.object),
             None => format!("{}/{}/{}", update.account, update.container, update.object),
