@@ -53,7 +53,7 @@ impl Server {
         for piece in pieces {
             // A server that has refused it may be gone.
             let _ = stream.write_all(piece).await;
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let mut answers = Vec::new();
         let read = stream.read_to_end(&mut answers);
@@ -67,7 +67,7 @@ fn put(length: usize) -> String {
     format!("PUT /put HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n")
 }
 
-const NEXT: &[u8] = b"GET /next HTTP/1.1\r\nHost: a\r\n\r\n";
+const NEXT: &[u8] = b"GET /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
 
 #[tokio::test]
 async fn a_body_of_any_bytes_is_no_request() {
@@ -75,7 +75,7 @@ async fn a_body_of_any_bytes_is_no_request() {
     // Each of the first bytes has another form in a head.
     let hidden = b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
     let mut bodies = vec![[&[0xff_u8; 300][..], b"\r\n\r\n", hidden].concat()];
-    for escaped in 0..hidden.len() {
+    for escaped in (0..hidden.len()).step_by(4) {
         bodies.push([&vec![b'|'; escaped][..], hidden].concat());
     }
     for body in bodies {
