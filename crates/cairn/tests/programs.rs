@@ -55,6 +55,8 @@ impl Program {
             .stderr(writer)
             .spawn()
             .unwrap();
+        // It has the pipe's other end.
+        drop(cairn);
         let mut text = String::new();
         said.read_to_string(&mut text).unwrap();
         assert_eq!(text, "");
