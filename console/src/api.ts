@@ -125,6 +125,18 @@ export interface OperationFigures {
   last_byte: Latency;
   first_byte: Latency;
   service?: Latency;
+  open_loop?: OpenLoop;
+}
+
+/** Rates a second; delays from due time to actual start. */
+export interface OpenLoop {
+  offered: number;
+  achieved: number;
+  late: number;
+  delay_p50_ns: number;
+  delay_p99_ns: number;
+  delay_max_ns: number;
+  overloaded: boolean;
 }
 
 export interface WorstRequest {

@@ -48,7 +48,7 @@ interface Verdict {
   repetitions: [number, number];
   better: boolean | null;
   notes: string[];
-  rows: { stage: string; operation: string; measure: string; more_is_better: boolean; a: number; b: number; change: number | null; low: number | null; high: number | null; verdict: "better" | "worse" | "open" | "too_few"; repetitions: number | null }[];
+  rows: { stage: string; operation: string; measure: string; more_is_better: boolean; a: number; b: number; change: number | null; low: number | null; high: number | null; verdict: "better" | "worse" | "open" | "too_few" | "not_ranked"; repetitions: number | null; words: string }[];
 }
 
 /** Runs of the same name on the same target are repetitions; those of the other side are not. */
@@ -85,7 +85,7 @@ function Verdicts({ a, b, runs }: { a: string; b: string; runs: Entry[] }) {
                   <tr key={`${row.stage} ${row.operation} ${row.measure}`}>
                     <td class="first">{row.stage}</td><td>{row.operation}</td><td>{row.measure}</td>
                     <td class="n">{part(row.change)}</td><td class="n">{part(row.low)} to {part(row.high)}</td>
-                    <td><span class={row.verdict === "open" ? "muted" : row.verdict}>{row.verdict === "open" ? (row.repetitions ? `open; about ${row.repetitions} repetitions may tell` : "no difference that matters") : `B is ${row.verdict}`}</span></td>
+                    <td><span class={row.verdict === "better" || row.verdict === "worse" ? row.verdict : "muted"}>{row.words}</span></td>
                   </tr>
                 ))}</tbody>
               </table>

@@ -198,9 +198,25 @@ function StageResults({ stages }: { stages: StageFigures[] }) {
           </tbody>
         </table>
       </TableFrame>
+      <OpenLoops stages={stages} />
       <Errors stages={stages} />
       {stage && stage.worst.length > 0 && <Worst stage={stage} />}
     </section>
+  );
+}
+
+/** Offered and achieved rates of open loops; first those that could not keep up. */
+function OpenLoops({ stages }: { stages: StageFigures[] }) {
+  const found = stages.flatMap((s) => s.operations.filter((o) => o.size_class === null && o.open_loop).map((o) => ({ stage: s.name, name: o.name, open: o.open_loop! })));
+  const order = [...found].sort((a, b) => Number(b.open.overloaded) - Number(a.open.overloaded));
+  return (
+    <>
+      {order.map(({ stage, name, open }) => (
+        <p key={`${stage} ${name}`} class={`notice ${open.overloaded ? "bad" : "info small"}`}>
+          {stage} {name}: {open.overloaded ? "could not keep up: " : ""}{rate(open.offered)} offered, {rate(open.achieved)} achieved; {percent(open.late)} began late, p50 {latency(open.delay_p50_ns)}, p99 {latency(open.delay_p99_ns)}, at most {latency(open.delay_max_ns)}.
+        </p>
+      ))}
+    </>
   );
 }
 

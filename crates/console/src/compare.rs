@@ -84,6 +84,7 @@ fn row(row: &Row) -> Value {
         Verdict::Worse => ("worse", None),
         Verdict::Open { repetitions } => ("open", repetitions),
         Verdict::TooFew { least } => ("too_few", Some(least)),
+        Verdict::NotRanked(_) => ("not_ranked", None),
     };
     // Parts of A, where A has any.
     let part = |value: f64| (a != 0.0).then(|| value / a);
@@ -99,5 +100,6 @@ fn row(row: &Row) -> Value {
         "high": row.interval.and_then(|interval| part(interval.high)),
         "verdict": verdict,
         "repetitions": repetitions,
+        "words": compare::verdict_words(row),
     })
 }

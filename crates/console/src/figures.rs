@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use cairn_lab::latencies::Latencies;
 use cairn_lab::plan::{OperationKind, WorkKind};
 use cairn_lab::record::{
-    OperationResult, StageResult, State, WorkResult, WorstRequest, keep_worst,
+    OpenLoop, OperationResult, StageResult, State, WorkResult, WorstRequest, keep_worst,
 };
 use serde::Serialize;
 
@@ -70,6 +70,9 @@ struct OperationFigures {
     /// Open loop: without the wait for a free worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     service: Option<LatencyFigures>,
+    /// Offered and achieved rate, lateness.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    open_loop: Option<OpenLoop>,
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -116,8 +119,9 @@ pub(crate) fn headline(stages: &[StageResult]) -> Headline {
                 all.ops += operation.ops;
                 all.bytes += operation.bytes;
                 all.failed += operation.failed();
-                rate += per_second(operation.ops, work);
-                bandwidth += per_second(operation.bytes, work);
+                let (ops, bytes) = operation.achieved();
+                rate += per_second(ops, work);
+                bandwidth += per_second(bytes, work);
                 latencies.merge(&operation.last_byte);
             }
         }
@@ -209,8 +213,11 @@ fn operation(
         errors: errors
             .map(|(kind, count)| (kind.to_string(), *count))
             .collect(),
-        ops_per_second: per_second(result.ops, work),
-        bytes_per_second: per_second(result.bytes, work),
+        ops_per_second: per_second(result.achieved().0, work),
+        bytes_per_second: per_second(result.achieved().1, work),
+        open_loop: work
+            .rate
+            .and_then(|_| OpenLoop::of(&[result], work.seconds)),
         last_byte: latency(&result.last_byte, size_class.is_none()),
         first_byte: latency(&result.first_byte, false),
         service: (!result.service.is_empty()).then(|| latency(&result.service, false)),

@@ -197,6 +197,73 @@ pub struct WorkResult {
     pub steady_after: Option<f64>,
 }
 
+impl WorkResult {
+    /// An open loop's offered and achieved rate, and how late requests began. `None` in a closed
+    /// loop, and of runs that did not record it.
+    pub fn open_loop(&self) -> Option<OpenLoop> {
+        self.rate?;
+        OpenLoop::of(&self.operations.iter().collect::<Vec<_>>(), self.seconds)
+    }
+}
+
+/// Below this part of the offered rate an open loop has not kept up, if requests began late too.
+const KEPT_UP_MIN: f64 = 0.98;
+/// A queue that most requests wait in for longer than this is no chance.
+const MEDIAN_DELAY_MAX_NS: u64 = 10_000_000;
+/// A request that began later than this after it was due was late.
+const LATE_NS: u64 = 1_000_000;
+
+/// How an open loop fared: rates a second, delays from due time to actual start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OpenLoop {
+    /// Requests that were due.
+    pub offered: f64,
+    /// Successes that ended.
+    pub achieved: f64,
+    /// Part of the requests that began more than a millisecond late.
+    pub late: f64,
+    pub delay_p50_ns: u64,
+    pub delay_p99_ns: u64,
+    pub delay_max_ns: u64,
+    /// The store (or the workers it was given) could not keep up with what was offered: the queue
+    /// grew, and latencies tell of the length of the run.
+    pub overloaded: bool,
+}
+
+impl OpenLoop {
+    /// Of parts of one work, `seconds` long.
+    pub fn of(parts: &[&OperationResult], seconds: f64) -> Option<Self> {
+        if seconds <= 0.0 || parts.iter().all(|part| part.ended.is_none()) {
+            return None;
+        }
+        let mut delay = Latencies::new();
+        let (mut due, mut ended) = (0, 0);
+        for part in parts {
+            due += part.ops + part.failed();
+            ended += part.ended.unwrap_or(0);
+            delay.merge(&part.delay);
+        }
+        let late: u64 = delay
+            .counts()
+            .into_iter()
+            .filter(|(ns, _)| *ns > LATE_NS)
+            .map(|(_, count)| count)
+            .sum();
+        let (offered, achieved) = (due as f64 / seconds, ended as f64 / seconds);
+        let delay_p50_ns = delay.percentile(50.0);
+        Some(Self {
+            offered,
+            achieved,
+            late: late as f64 / delay.count().max(1) as f64,
+            delay_p50_ns,
+            delay_p99_ns: delay.percentile(99.0),
+            delay_max_ns: delay.max(),
+            overloaded: achieved < KEPT_UP_MIN * offered && delay_p50_ns > MEDIAN_DELAY_MAX_NS,
+        })
+    }
+}
+
 /// Statistics of one operation and size class.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -222,6 +289,13 @@ pub struct OperationResult {
     pub last_byte: Latencies,
     /// Open loop: the actual start to the last byte, without the wait. Empty in a closed loop.
     pub service: Latencies,
+    /// Open loop: successes that *ended* within the counted time, whenever they were due, and
+    /// their bytes: what the store achieved. `ops` are those that were due within it. `None` in a
+    /// closed loop.
+    pub ended: Option<u64>,
+    pub ended_bytes: u64,
+    /// Open loop: due time to actual start: how late requests began since all workers were busy.
+    pub delay: Latencies,
     /// The slowest that succeeded, slowest first. (COSBench's `Avg-ProcTime` is the mean of
     /// `service`, or of `last_byte` where that is empty.)
     pub worst: Vec<WorstRequest>,
@@ -234,8 +308,22 @@ impl OperationResult {
         self.errors.values().sum()
     }
 
+    /// Successes and bytes that rates are made of: in an open loop what ended within the counted
+    /// time, since what was only due within it is what was offered.
+    pub fn achieved(&self) -> (u64, u64) {
+        match self.ended {
+            Some(ended) => (ended, self.ended_bytes),
+            None => (self.ops, self.bytes),
+        }
+    }
+
     /// Adds what another thread or driver has seen of the same operation and class.
     pub fn merge(&mut self, other: &Self) {
+        if let Some(ended) = other.ended {
+            self.ended = Some(self.ended.unwrap_or(0) + ended);
+        }
+        self.ended_bytes += other.ended_bytes;
+        self.delay.merge(&other.delay);
         self.ops += other.ops;
         self.bytes += other.bytes;
         self.checked += other.checked;

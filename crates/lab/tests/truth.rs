@@ -220,3 +220,55 @@ fn open_loop_shows_the_queue_behind_a_stall() {
     }
     measured.holds_all_the_store_took();
 }
+
+/// 400 a second are what four workers get of a store that takes 10 ms; 800 are offered.
+#[test]
+fn open_loop_beyond_saturation_reports_what_was_achieved() {
+    let store = Store::start(Box::new(|_, _| SERVICE));
+    let pacing = Pacing::Open {
+        rate: 800.0,
+        arrivals: Arrivals::Constant,
+    };
+    let mut plan = plan(&store, 4, pacing, 0);
+    let work = &mut plan.stages[1].works[0];
+    work.total_ops = None;
+    work.rampup = Duration::from_millis(500);
+    work.runtime = Some(Duration::from_secs(2));
+    let folder = tempfile::tempdir().unwrap();
+    let (meta, stages) = store::run(&plan, &folder.path().join("run"));
+    let work = &stages[1].works[0];
+    let open = work.open_loop().unwrap();
+    assert!((open.offered - 800.0).abs() < 8.0, "{open:?}");
+    assert!(open.achieved <= 408.0 && open.achieved > 50.0, "{open:?}");
+    assert!(open.overloaded && open.late > 0.9, "{open:?}");
+    assert!(open.delay_max_ns > 500_000_000, "{open:?}");
+    assert_eq!(meta.message, "");
+    let recorded = cairn_lab::results::read_folder(&folder.path().join("run")).unwrap();
+    let run = recorded.view();
+    assert!(
+        run.notes[0].contains("could not keep up"),
+        "{:?}",
+        run.notes
+    );
+    let operation = &run.stages[1].operations[0];
+    assert_eq!(operation.rate, Some(open.achieved));
+}
+
+/// What is due at a rate that the store can do is what is achieved.
+#[test]
+fn open_loop_below_saturation_keeps_up() {
+    let store = Store::start(Box::new(|_, _| SERVICE));
+    let pacing = Pacing::Open {
+        rate: 50.0,
+        arrivals: Arrivals::Constant,
+    };
+    let mut plan = plan(&store, 16, pacing, 0);
+    let work = &mut plan.stages[1].works[0];
+    work.total_ops = None;
+    work.runtime = Some(Duration::from_secs(2));
+    let folder = tempfile::tempdir().unwrap();
+    let (_, stages) = store::run(&plan, &folder.path().join("run"));
+    let open = stages[1].works[0].open_loop().unwrap();
+    assert!(!open.overloaded, "{open:?}");
+    assert!((open.offered - 50.0).abs() < 1.0, "{open:?}");
+}

@@ -133,6 +133,10 @@ impl Terminal {
 
     fn stage(&mut self, result: &StageResult) {
         for work in &result.works {
+            if let Some(open) = work.open_loop() {
+                let words = crate::results::open_loop_words(&open);
+                self.line(&format!("  {}: {words}", work.name));
+            }
             for line in work_table(work) {
                 self.line(&line);
             }
@@ -269,6 +273,7 @@ fn work_table(work: &WorkResult) -> Vec<String> {
 
 fn operation_line(operation: &OperationResult, seconds: f64) -> String {
     let seconds = seconds.max(1e-9);
+    let (achieved, achieved_bytes) = operation.achieved();
     let at = |latencies: &Latencies, percent| latency(latencies.percentile(percent));
     let last = &operation.last_byte;
     let failed = match operation.failed() {
@@ -286,8 +291,8 @@ fn operation_line(operation: &OperationResult, seconds: f64) -> String {
          p50 {} p99 {}{failed}",
         title(operation),
         operation.ops,
-        count(operation.ops as f64 / seconds),
-        bytes(operation.bytes as f64 / seconds),
+        count(achieved as f64 / seconds),
+        bytes(achieved_bytes as f64 / seconds),
         at(last, 50.0),
         at(last, 95.0),
         at(last, 99.0),
@@ -329,6 +334,7 @@ fn without_histograms(result: &StageResult) -> serde_json::Value {
         .map(|work| {
             serde_json::json!({
                 "name": work.name, "workers": work.workers, "seconds": work.seconds,
+                "open_loop": work.open_loop(),
                 "operations": operations(work),
             })
         })

@@ -74,12 +74,17 @@ pub fn measures() -> [Measure; 7] {
 /// its rates are those of the first work that has it, in every repetition alike.
 pub(super) fn values(runs: &[Run], stage: &str, operation: &str, measure: &Measure) -> Vec<f64> {
     runs.iter()
-        .filter_map(|run| {
-            let stage = run.stages.iter().find(|s| key(&s.id) == stage)?;
-            let found = stage.whole_operations().find(|o| label(o) == operation)?;
-            measure.of(found)
-        })
+        .filter_map(|run| measure.of(operation_of(run, stage, operation)?))
         .collect()
+}
+
+pub(super) fn operation_of<'a>(
+    run: &'a Run,
+    stage: &str,
+    operation: &str,
+) -> Option<&'a Operation> {
+    let stage = run.stages.iter().find(|s| key(&s.id) == stage)?;
+    stage.whole_operations().find(|o| label(o) == operation)
 }
 
 /// A stage without its number, as reports match them.

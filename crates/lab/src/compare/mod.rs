@@ -15,8 +15,8 @@ mod words;
 pub use alternate::{Side, alternate};
 pub use measures::{Better, Measure, measures};
 pub use statistics::{Interval, bootstrap, student_quantile, welch};
-pub use verdict::{Comparison, Row, Verdict, compare};
-pub use words::{figures, markdown, text};
+pub use verdict::{Comparison, NotRanked, Row, Verdict, compare};
+pub use words::{figures, markdown, text, verdict as verdict_words};
 
 use thiserror::Error;
 

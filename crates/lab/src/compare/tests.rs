@@ -152,3 +152,52 @@ fn pairs_turn_round() {
     let order: String = alternate(4).map(|(side, _)| side.letter()).collect();
     assert_eq!(order, "abbaabba");
 }
+
+/// `side`, in an open loop of 5,000/s.
+fn open_side(name: &str, rates: &[f64], overloaded: bool) -> Repetitions {
+    let mut side = side(name, rates);
+    for run in &mut side.runs {
+        let operation = &mut run.stages[0].operations[0];
+        operation.is_open_loop = true;
+        operation.open_loop = Some(crate::record::OpenLoop {
+            offered: 5000.0,
+            achieved: operation.rate.unwrap(),
+            overloaded,
+            ..Default::default()
+        });
+    }
+    side
+}
+
+#[test]
+fn an_offered_rate_ranks_nobody() {
+    let rates = [5000.0, 5001.0, 4999.0, 5000.5];
+    let kept = open_side("kept", &rates, false);
+    let faster = open_side("faster", &rates.map(|rate| rate + 50.0), false);
+    let both = compare(&kept, &faster).unwrap();
+    assert_eq!(both.better(), None);
+    assert_eq!(
+        verdict_of(&both, "throughput"),
+        Verdict::NotRanked(NotRanked::Offered)
+    );
+    assert_eq!(verdict_of(&both, "p99"), Verdict::Better);
+
+    let overloaded = open_side("overloaded", &rates.map(|rate| rate - 1800.0), true);
+    let one = compare(&kept, &overloaded).unwrap();
+    assert_eq!(one.better(), Some(false), "what was achieved is told");
+    assert_eq!(
+        verdict_of(&one, "p99"),
+        Verdict::NotRanked(NotRanked::Overloaded)
+    );
+    assert!(text(&one).contains("overloaded: 4 of 4 runs could not keep up"));
+
+    let mut old = open_side("old", &rates, false);
+    for run in &mut old.runs {
+        run.stages[0].operations[0].open_loop = None;
+    }
+    let older = compare(&old, &faster).unwrap();
+    assert_eq!(
+        verdict_of(&older, "throughput"),
+        Verdict::NotRanked(NotRanked::NotRecorded)
+    );
+}

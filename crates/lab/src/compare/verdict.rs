@@ -5,11 +5,12 @@
 //! alone. So the verdict over all, [`Comparison::better`], asks only for throughput, which was
 //! chosen before anybody saw a number.
 
-use super::measures::{Better, Measure, key, label, measures, values};
+use super::measures::{Better, Measure, key, label, measures, operation_of, values};
 use super::statistics::{
     BOOTSTRAP_LEAST, Interval, bootstrap, mean, median, repetitions_needed, welch,
 };
 use super::{CompareError, Repetitions};
+use crate::results::model::Operation;
 
 #[derive(Clone, Debug)]
 pub struct Comparison {
@@ -47,6 +48,19 @@ pub enum Verdict {
     TooFew {
         least: u32,
     },
+    /// An open loop's figure that says nothing of the store: not ranked.
+    NotRanked(NotRanked),
+}
+
+/// Why a figure of an open loop is not ranked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotRanked {
+    /// Both kept up: the rate is the one that was asked for.
+    Offered,
+    /// A side could not keep up: its latencies grow with the length of the run.
+    Overloaded,
+    /// A run that did not record what was achieved shows what was offered.
+    NotRecorded,
 }
 
 impl Row {
@@ -100,7 +114,11 @@ pub fn compare(a: &Repetitions, b: &Repetitions) -> Result<Comparison, CompareEr
             if measure.name == "failed" && zero(&of_a) && zero(&of_b) {
                 continue;
             }
-            rows.push(row(&stage, &operation, measure, of_a, of_b));
+            let mut row = row(&stage, &operation, measure, of_a, of_b);
+            if let Some(why) = not_ranked(a, b, &row) {
+                row.verdict = Verdict::NotRanked(why);
+            }
+            rows.push(row);
         }
     }
     if rows.is_empty() {
@@ -130,6 +148,34 @@ pub fn compare(a: &Repetitions, b: &Repetitions) -> Result<Comparison, CompareEr
         rows,
         notes: notes(a, b),
     })
+}
+
+/// A rate that was asked for ranks nobody, nor do latencies of a queue that only grew. What an
+/// overloaded store achieved does.
+fn not_ranked(a: &Repetitions, b: &Repetitions, row: &Row) -> Option<NotRanked> {
+    let is_rate = matches!(row.measure.name, "throughput" | "bandwidth");
+    if row.measure.name == "failed" {
+        return None;
+    }
+    let found: Vec<&Operation> = a
+        .runs
+        .iter()
+        .chain(&b.runs)
+        .filter_map(|run| operation_of(run, &row.stage, &row.operation))
+        .filter(|operation| operation.is_open_loop)
+        .collect();
+    if found.is_empty() {
+        return None;
+    }
+    let overloaded = found
+        .iter()
+        .any(|o| o.open_loop.is_some_and(|open| open.overloaded));
+    match (is_rate, overloaded) {
+        (true, _) if found.iter().any(|o| o.open_loop.is_none()) => Some(NotRanked::NotRecorded),
+        (true, false) => Some(NotRanked::Offered),
+        (false, true) => Some(NotRanked::Overloaded),
+        _ => None,
+    }
 }
 
 /// Stages and operations in the order of the first run, special works left out.
@@ -199,6 +245,21 @@ fn notes(a: &Repetitions, b: &Repetitions) -> Vec<String> {
             let (name, all) = (&side.name, side.runs.len());
             notes.push(format!(
                 "{name}: {incomplete} of {all} runs did not complete."
+            ));
+        }
+    }
+    for side in [a, b] {
+        let overloaded = side.runs.iter().filter(|run| {
+            let mut operations = run.stages.iter().flat_map(|stage| &stage.operations);
+            operations.any(|o| o.open_loop.is_some_and(|open| open.overloaded))
+        });
+        let count = overloaded.count();
+        if count > 0 {
+            notes.push(format!(
+                "{}: {count} of {} runs could not keep up with the offered rate; throughput is \
+                 what was achieved, latencies are of a queue that grew.",
+                side.name,
+                side.runs.len()
             ));
         }
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::plot::{Bar, BarGroup, Bars, Scene};
 
 use super::statistics::variance;
-use super::verdict::{Comparison, Row, Verdict};
+use super::verdict::{Comparison, NotRanked, Row, Verdict};
 
 const HEAD: [&str; 7] = [
     "stage",
@@ -56,7 +56,8 @@ fn difference(row: &Row) -> String {
     }
 }
 
-fn verdict(row: &Row) -> String {
+/// The verdict of a row in words.
+pub fn verdict(row: &Row) -> String {
     let have = row.a.len().min(row.b.len()) as u32;
     match row.verdict {
         Verdict::Better => "B is better".to_owned(),
@@ -68,6 +69,15 @@ fn verdict(row: &Row) -> String {
             more => format!("open; about {more} more repetitions may tell"),
         },
         Verdict::Open { repetitions: None } => "no difference found".to_owned(),
+        Verdict::NotRanked(NotRanked::Offered) => {
+            "not ranked: the rate that was asked for".to_owned()
+        }
+        Verdict::NotRanked(NotRanked::Overloaded) => {
+            "not ranked: a side could not keep up".to_owned()
+        }
+        Verdict::NotRanked(NotRanked::NotRecorded) => {
+            "not ranked: an older run, whose rate is the offered one".to_owned()
+        }
         Verdict::TooFew { least } => {
             format!("too few repetitions: {least} of each are the least")
         }

@@ -66,6 +66,7 @@ impl Collector {
         self.live.drivers.insert(driver);
         merge(&mut self.totals, snapshot.counted.clone());
         merge(&mut self.live.results, snapshot.counted);
+        merge(&mut self.totals, ended_of(&snapshot.uncounted));
         merge(&mut self.live.results, snapshot.uncounted);
     }
 
@@ -191,6 +192,24 @@ impl Collector {
             kinds.join(", ")
         ))
     }
+}
+
+/// Requests of an open loop that were due in the ramp-up and ended within the counted time: part
+/// of what the store achieved in it, and of nothing else.
+fn ended_of(uncounted: &[OperationResult]) -> Vec<OperationResult> {
+    uncounted
+        .iter()
+        .filter(|result| result.ended.is_some_and(|ended| ended > 0))
+        .map(|result| OperationResult {
+            index: result.index,
+            name: result.name.clone(),
+            kind: result.kind,
+            size_class: result.size_class.clone(),
+            ended: result.ended,
+            ended_bytes: result.ended_bytes,
+            ..OperationResult::default()
+        })
+        .collect()
 }
 
 /// By operation, over its size classes.

@@ -44,7 +44,7 @@ fn measured(result: &StageResult, work: usize, workers: u32) -> Step {
     if let Some(work) = result.works.get(work) {
         seconds = work.seconds;
         for operation in &work.operations {
-            ops += operation.ops;
+            ops += operation.achieved().0;
             latencies.merge(&operation.last_byte);
         }
     }

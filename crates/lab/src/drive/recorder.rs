@@ -33,6 +33,8 @@ pub(crate) struct Observed {
     pub(crate) last_byte_ns: u64,
     /// Open loop: without the wait.
     pub(crate) service_ns: Option<u64>,
+    /// It ended within the counted time, whether or not it was due within it.
+    pub(crate) ended_counted: bool,
 }
 
 #[derive(Debug)]
@@ -108,12 +110,27 @@ impl Recorder {
         if let Some(service_ns) = observed.service_ns {
             result.service.record(service_ns);
         }
+        Self::open_loop(result, observed, true);
         if observed.last_byte_ns > cell.floor {
             result.worst.push(describe());
             if result.worst.len() >= 4 * WORST_KEPT {
                 keep_worst(&mut result.worst);
                 cell.floor = result.worst.last().map_or(0, |worst| worst.last_byte_ns);
             }
+        }
+    }
+
+    /// An open loop's delay before the start, and whether it ended within the counted time.
+    fn open_loop(result: &mut OperationResult, observed: &Observed, succeeded: bool) {
+        let Some(service_ns) = observed.service_ns else {
+            return;
+        };
+        let delay = observed.last_byte_ns.saturating_sub(service_ns);
+        result.delay.record(delay);
+        let ended = result.ended.get_or_insert(0);
+        if succeeded && observed.ended_counted {
+            *ended += 1;
+            result.ended_bytes += observed.bytes;
         }
     }
 
@@ -127,6 +144,7 @@ impl Recorder {
         let cell = self.cell(observed.operation, observed.counted, observed.bytes);
         let result = &mut cell.result;
         *result.errors.entry(kind).or_default() += 1;
+        Self::open_loop(result, observed, false);
         if result.failures.len() < WORST_KEPT {
             result.failures.push(describe());
         }
@@ -201,6 +219,7 @@ mod tests {
             first_byte_ns: 1,
             last_byte_ns,
             service_ns: None,
+            ended_counted: true,
         }
     }
 

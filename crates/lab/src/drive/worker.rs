@@ -335,6 +335,7 @@ impl Worker {
             first_byte_ns,
             last_byte_ns,
             service_ns: due.map(|_| ns(end, start)),
+            ended_counted: shared.clock.counts(end),
         };
         let (drawn, session) = (&self.drawn, &self.session);
         let describe = |error: Option<ErrorKind>| WorstRequest {

@@ -42,6 +42,12 @@ fn sentence(stage: &Stage) -> String {
     if let Some(rate) = stage.offered_rate {
         words.push_str(&format!(", {} offered", Unit::PerSecond.words(rate)));
     }
+    for operation in stage.whole_operations() {
+        if let Some(open) = &operation.open_loop {
+            let open = crate::results::open_loop_words(open);
+            words.push_str(&format!(", {}: {open}", operation.name));
+        }
+    }
     if let Some(seconds) = stage.seconds {
         words.push_str(&format!(", {seconds:.1} s measured"));
     }

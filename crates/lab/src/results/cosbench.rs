@@ -142,8 +142,9 @@ fn table_rows(text: &mut String, stage: &StageResult) {
                     false => ((ns + 500_000) / 1_000_000).max(1).to_string(),
                 });
             }
-            row.push(number(sum.ops as f64 / seconds));
-            row.push(number(sum.bytes as f64 / seconds));
+            let (ended, bytes) = sum.achieved();
+            row.push(number(ended as f64 / seconds));
+            row.push(number(bytes as f64 / seconds));
             row.push(ratio(sum.ops, sum.failed()));
             row.push(state(stage.state).name().to_owned());
             let _ = writeln!(text, "{},{detailed}", row.join(","));

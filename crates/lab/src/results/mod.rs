@@ -15,6 +15,7 @@ mod writer;
 pub use read::{ReadError, Recorded, open, read_folder};
 pub use tables::write_run as write_run_tables;
 pub use time::{date_time, rfc3339};
+pub use view::open_loop_words;
 pub use writer::{RunWriter, WriteError, write_whole};
 
 use std::path::Path;

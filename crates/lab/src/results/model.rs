@@ -203,7 +203,7 @@ pub struct Operation {
     pub failed: Failures,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Succeeded operations a second.
+    /// Succeeded operations a second; in an open loop those that ended within the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
     /// Their bytes a second.
@@ -219,6 +219,12 @@ pub struct Operation {
     pub processing_us: Option<f64>,
     #[serde(default)]
     pub errors: Vec<ErrorCount>,
+    /// It was offered at a rate, whatever the store did.
+    #[serde(default)]
+    pub is_open_loop: bool,
+    /// Offered and achieved, where it was recorded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub open_loop: Option<crate::record::OpenLoop>,
 }
 
 impl Operation {
@@ -237,6 +243,8 @@ impl Operation {
             first_byte: None,
             processing_us: None,
             errors: Vec::new(),
+            is_open_loop: false,
+            open_loop: None,
         }
     }
 

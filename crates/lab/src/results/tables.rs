@@ -10,6 +10,7 @@ use super::model::{Distances, Failures, Latency, Operation, Run, Stage};
 use super::read::Recorded;
 use super::view::PERCENTILES;
 use super::writer::{WriteError, write_whole};
+use crate::record::OpenLoop;
 
 pub(super) fn write(folder: &Path, recorded: &Recorded) -> Result<(), WriteError> {
     write_run(folder, &recorded.view())
@@ -78,6 +79,18 @@ fn operations(run: &Run) -> String {
             head.push(format!("{point}_p{percent}_ms"));
         }
     }
+    // Last, so that readers by place keep theirs.
+    head.extend(
+        [
+            "offered_due_per_s",
+            "late_part",
+            "delay_p50_ms",
+            "delay_p99_ms",
+            "delay_max_ms",
+            "kept_up",
+        ]
+        .map(str::to_owned),
+    );
     let mut out = String::new();
     push(&mut out, &head);
     for stage in &run.stages {
@@ -122,6 +135,14 @@ fn operation_row(stage: &Stage, operation: &Operation) -> Vec<String> {
         row.push(ms(latency.deviation_us));
         row.extend(PERCENTILES.map(|percent| ms(latency.at(percent / 100.0))));
     }
+    let open = operation.open_loop.as_ref();
+    let delay = |ns: fn(&OpenLoop) -> u64| ms(open.map(|open| ns(open) as f64 / 1e3));
+    row.push(decimal(open.map(|open| open.offered)));
+    row.push(decimal(open.map(|open| open.late)));
+    row.push(delay(|open| open.delay_p50_ns));
+    row.push(delay(|open| open.delay_p99_ns));
+    row.push(delay(|open| open.delay_max_ns));
+    row.push(text(open.map(|open| !open.overloaded)));
     row
 }
 

@@ -38,6 +38,15 @@ pub(super) fn run(recorded: &Recorded) -> Run {
             "The run was cut short: its process ended before the workload did.".to_owned(),
         );
     }
+    let works = recorded.stages.iter().flat_map(|stage| {
+        let of = move |work| (stage, work);
+        stage.works.iter().map(of)
+    });
+    for (stage, work) in works {
+        if let Some(words) = overload_words(stage, work) {
+            notes.insert(0, words);
+        }
+    }
     for driver in &meta.drivers {
         if let Some(loss) = &driver.lost {
             notes.push(format!(
@@ -67,6 +76,36 @@ pub(super) fn run(recorded: &Recorded) -> Run {
         notes,
         stages,
     }
+}
+
+/// That an open loop could not keep up, in a sentence; `None` where it could.
+fn overload_words(stage: &StageResult, work: &WorkResult) -> Option<String> {
+    let open = work.open_loop().filter(|open| open.overloaded)?;
+    Some(format!(
+        "Stage {}, work {}: {}",
+        stage.name,
+        work.name,
+        open_loop_words(&open)
+    ))
+}
+
+/// Offered and achieved rate and how late requests began.
+pub fn open_loop_words(open: &record::OpenLoop) -> String {
+    use crate::plot::Unit;
+    let us = |ns: u64| Unit::Time.words(ns as f64 / 1e3);
+    let verdict = match open.overloaded {
+        true => "could not keep up: ",
+        false => "",
+    };
+    format!(
+        "{verdict}{} offered, {} achieved; {:.1} % began late, p50 {} p99 {} at most {}",
+        Unit::PerSecond.words(open.offered),
+        Unit::PerSecond.words(open.achieved),
+        open.late * 100.0,
+        us(open.delay_p50_ns),
+        us(open.delay_p99_ns),
+        us(open.delay_max_ns)
+    )
 }
 
 pub(super) fn state(state: record::State) -> State {
@@ -203,9 +242,14 @@ fn operation(work: &WorkResult, result: &OperationResult, part: bool) -> Operati
     operation.failed = Failures::Counted(result.failed());
     operation.bytes = Some(result.bytes);
     if work.seconds > 0.0 {
-        operation.rate = Some(result.ops as f64 / work.seconds);
-        operation.bandwidth = Some(result.bytes as f64 / work.seconds);
+        let (ended, bytes) = result.achieved();
+        operation.rate = Some(ended as f64 / work.seconds);
+        operation.bandwidth = Some(bytes as f64 / work.seconds);
     }
+    operation.open_loop = work
+        .rate
+        .and_then(|_| record::OpenLoop::of(&[result], work.seconds));
+    operation.is_open_loop = work.rate.is_some();
     operation.latency = latency(&result.last_byte);
     operation.first_byte = (!result.first_byte.is_empty()).then(|| latency(&result.first_byte));
     operation.processing_us = processing_us(result);
