@@ -17,6 +17,17 @@ test("one work: lines are named by operation, and gaps break them", () => {
   assert.deepEqual(line!.points, [[2, 5], [4, 10], [17, NaN], [30, 15]]);
 });
 
+test("no interval is left out, and one without completions is zero", () => {
+  const one = (at: number, seconds: number, ops: number): Sample => ({ ...sample(at, "w", ops), seconds });
+  // One late sample, five times as long as the others, hides none of them.
+  const samples = [one(1, 1, 10), one(2, 1, 20), one(7, 5, 50), one(8, 1, 30), { ...one(9, 1, 0), operations: [] }, one(10, 1, 40)];
+  const [line] = overTime(samples, 0, (o, s) => o.ops / s.seconds, ["read"]);
+  assert.deepEqual(line!.points.filter((point) => !Number.isNaN(point[1])), [[1, 10], [2, 20], [7, 10], [8, 30], [9, 0], [10, 40]]);
+  // What is left of an interval at the end is part of the one before.
+  const [rest] = overTime([...samples, one(10.1, 0.1, 26)], 0, (o, s) => Math.round(o.ops / s.seconds), ["read"]);
+  assert.deepEqual(rest!.points.at(-1), [10.1, 60]);
+});
+
 test("works side by side: the work is part of the name, and now is their sum", () => {
   const samples = [sample(2, "a", 10), sample(2, "b", 20), sample(4, "a", 30), sample(4, "b", 40)];
   assert.deepEqual(lineNames(samples), ["a read", "b read"]);

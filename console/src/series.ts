@@ -20,11 +20,12 @@ export function overTime(samples: Sample[], start: number, pick: Pick, names: st
   const lines = new Map<string, Point[]>(names.map((name) => [name, []]));
   const last = new Map<string, number>();
   const several = worksSideBySide(samples);
-  const usual = usualSeconds(samples);
-  for (const sample of samples) {
-    // The rest of an interval at a stage's end says little of a rate, and much of chance.
-    if (sample.seconds < 0.5 * (usual.get(sample.stage) ?? 0)) continue;
-    for (const operation of sample.operations) {
+  const known = operationsOfWorks(samples);
+  for (const sample of withoutRests(samples)) {
+    // An operation that completed nothing in an interval has done nothing in it, which is zero.
+    const there = new Set(sample.operations.map((operation) => operation.name));
+    const idle = [...(known.get(workKey(sample))?.values() ?? [])].filter((operation) => !there.has(operation.name));
+    for (const operation of [...sample.operations, ...idle]) {
       const name = lineName(sample, operation, several);
       const points = lines.get(name);
       if (!points) continue;
@@ -39,11 +40,48 @@ export function overTime(samples: Sample[], start: number, pick: Pick, names: st
   return names.map((name, color) => ({ name, color, points: lines.get(name) ?? [] }));
 }
 
-/** The longest interval of each stage. */
-function usualSeconds(samples: Sample[]): Map<string, number> {
-  const found = new Map<string, number>();
-  for (const { stage, seconds } of samples) found.set(stage, Math.max(found.get(stage) ?? 0, seconds));
+const workKey = (sample: Sample) => `${sample.stage}\n${sample.work}`;
+
+/** Operations that each work of each stage had, with nothing done. */
+function operationsOfWorks(samples: Sample[]): Map<string, Map<string, OperationSample>> {
+  const found = new Map<string, Map<string, OperationSample>>();
+  for (const sample of samples) {
+    let of = found.get(workKey(sample));
+    if (!of) found.set(workKey(sample), (of = new Map()));
+    for (const { name, kind } of sample.operations) of.set(name, { name, kind, ops: 0, bytes: 0, errors: 0, mean_ns: 0, p50_ns: 0, p95_ns: 0, p99_ns: 0, max_ns: 0 });
+  }
   return found;
+}
+
+/** The last interval of a work joins the one before it where it is only a rest of one: a rate over it is chance. */
+function withoutRests(samples: Sample[]): Sample[] {
+  const places = new Map<string, number[]>();
+  samples.forEach((sample, place) => {
+    const of = places.get(workKey(sample));
+    if (of) of.push(place);
+    else places.set(workKey(sample), [place]);
+  });
+  const out: (Sample | null)[] = [...samples];
+  for (const of of places.values()) {
+    const lengths = of.map((place) => samples[place]!.seconds).sort((a, b) => a - b);
+    const [before, last] = of.slice(-2);
+    if (of.length < 3 || samples[last!]!.seconds >= 0.5 * lengths[lengths.length >> 1]!) continue;
+    out[before!] = null;
+    out[last!] = joined(samples[before!]!, samples[last!]!);
+  }
+  return out.filter((sample) => sample !== null);
+}
+
+function joined(first: Sample, second: Sample): Sample {
+  const operations = second.operations.map((two) => {
+    const one = first.operations.find((operation) => operation.name === two.name);
+    if (!one) return two;
+    // Percentiles do not add up: those of more requests stand.
+    const shown = one.ops >= two.ops ? one : two;
+    return { ...shown, ops: one.ops + two.ops, bytes: one.bytes + two.bytes, errors: one.errors + two.errors, max_ns: Math.max(one.max_ns, two.max_ns) };
+  });
+  const missing = first.operations.filter((one) => !second.operations.some((two) => two.name === one.name));
+  return { ...second, seconds: first.seconds + second.seconds, operations: [...missing, ...operations] };
 }
 
 /** The lines there are to draw, in the order in which they came up. */

@@ -47,6 +47,7 @@ pub enum Mark {
 #[derive(Clone, Debug)]
 pub struct Line {
     pub name: String,
+    /// A y that is not a number breaks the line: nothing is known there.
     pub points: Vec<(f64, f64)>,
     pub style: Style,
 }
@@ -209,13 +210,26 @@ impl Lines {
         };
         let points: Vec<(f64, f64)> = line.points.iter().copied().filter(drawable).collect();
         let paint = Paint::Series(line.style.colour);
-        if points.len() > 1 {
-            scene.shapes.push(Shape::Stroke {
-                points: thinned(&points).into_iter().map(place).collect(),
-                paint,
-                width: 1.9,
-                dash: dash(line.style.dash),
-            });
+        // A point without a value breaks the line.
+        for part in line.points.split(|point| point.1.is_nan()) {
+            let part: Vec<(f64, f64)> = part.iter().copied().filter(drawable).collect();
+            if let ([alone], true) = (&part[..], points.len() > 1) {
+                scene.shapes.push(Shape::Disc {
+                    at: place(*alone),
+                    radius: 1.6,
+                    paint,
+                    hollow: false,
+                    hint: None,
+                });
+            }
+            if part.len() > 1 {
+                scene.shapes.push(Shape::Stroke {
+                    points: thinned(&part).into_iter().map(place).collect(),
+                    paint,
+                    width: 1.9,
+                    dash: dash(line.style.dash),
+                });
+            }
         }
         if line.style.mark == Mark::Points || points.len() == 1 {
             for point in &points {

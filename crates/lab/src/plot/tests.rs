@@ -141,3 +141,35 @@ fn bars_say_why_one_is_missing() {
     };
     assert!(svg(&bars.scene()).contains(">aborted</text>"));
 }
+
+#[test]
+fn a_point_without_a_value_breaks_the_line() {
+    let mut chart = Lines::new(
+        "t",
+        Axis::new("x", Kind::Linear, Unit::Seconds),
+        Axis::new("y", Kind::Linear, Unit::PerSecond),
+    );
+    chart.lines.push(Line {
+        name: "read".to_owned(),
+        points: vec![
+            (1.0, 5.0),
+            (2.0, 5.0),
+            (3.0, f64::NAN),
+            (4.0, 5.0),
+            (5.0, 5.0),
+        ],
+        style: Style {
+            colour: 0,
+            dash: 0,
+            mark: Mark::None,
+        },
+    });
+    let strokes = |chart: &Lines| {
+        let shapes = chart.scene().shapes;
+        let is_stroke = |shape: &&scene::Shape| matches!(shape, scene::Shape::Stroke { .. });
+        shapes.iter().filter(is_stroke).count()
+    };
+    let broken = strokes(&chart);
+    chart.lines[0].points[2].1 = 5.0;
+    assert_eq!(broken, strokes(&chart) + 1);
+}

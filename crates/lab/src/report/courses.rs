@@ -23,7 +23,7 @@ pub(super) fn add(section: &mut Section, stage: &Together<'_>, labels: &[String]
         labels,
         "Bandwidth over time",
         Axis::new("bandwidth", Kind::Linear, Unit::BytesPerSecond),
-        |tick| tick.bandwidth.filter(|b| *b > 0.0),
+        |tick| tick.bandwidth,
     );
     let means = over_time(
         stage,
@@ -46,7 +46,15 @@ pub(super) fn add(section: &mut Section, stage: &Together<'_>, labels: &[String]
         Axis::new("failures", Kind::Linear, Unit::PerSecond),
         |tick| tick.failed.map(|n| n as f64 / tick.interval.max(1e-3)),
     );
-    let mut charts = vec![rates, bandwidths, means, tails];
+    let mut charts = vec![rates, means, tails];
+    // Operations that move no bytes have no bandwidth to draw.
+    if bandwidths
+        .lines
+        .iter()
+        .any(|l| l.points.iter().any(|p| p.1 > 0.0))
+    {
+        charts.insert(1, bandwidths);
+    }
     // Nothing failed: nothing to draw.
     if failures
         .lines
@@ -84,9 +92,9 @@ fn over_time(
             let points: Vec<(f64, f64)> = timeline
                 .ticks
                 .iter()
-                .filter_map(|tick| Some((tick.second, value(tick)?)))
+                .map(|tick| (tick.second, value(tick).unwrap_or(f64::NAN)))
                 .collect();
-            if points.is_empty() {
+            if points.iter().all(|point| point.1.is_nan()) {
                 continue;
             }
             chart.lines.push(Line {

@@ -352,3 +352,31 @@ fn own_tables_have_a_row_per_class() {
     let errors = std::fs::read_to_string(folder.path().join("errors.csv")).unwrap();
     assert!(errors.contains("s2-main,w,read,,http 503,1\n"), "{errors}");
 }
+
+/// A second in which nothing completed is a row of zero in the table, not a slope in the plot.
+#[test]
+fn an_empty_interval_has_a_row() {
+    let empty = |at| Sample {
+        operations: Vec::new(),
+        ..sample(at, 0)
+    };
+    let timeline = vec![sample(2.0, 3), empty(3.0), empty(4.0), sample(5.0, 2)];
+    let recorded = Recorded {
+        stages: vec![main_stage()],
+        timeline,
+        ..Recorded::default()
+    };
+    let view = recorded.view();
+    let ticks = &view.stages[0].timeline[0].ticks;
+    let rows: Vec<_> = ticks.iter().map(|tick| (tick.done, tick.rate)).collect();
+    assert_eq!(rows.len(), 4, "{rows:?}");
+    assert_eq!(rows[1], (0, Some(0.0)));
+    assert_eq!(
+        ticks[2].p99_us, None,
+        "no latency where nothing was answered"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    write_run_tables(folder.path(), &view).unwrap();
+    let table = std::fs::read_to_string(folder.path().join("timeline.csv")).unwrap();
+    assert_eq!(table.lines().count(), 5, "{table}");
+}

@@ -13,7 +13,7 @@ use super::time::{date_time, rfc3339};
 use crate::latencies::Latencies;
 use crate::plan::{OperationKind, WorkKind};
 use crate::record::{
-    self, OperationResult, Phase, ResourceSample, Sample, StageResult, WorkResult,
+    self, OperationResult, OperationSample, Phase, ResourceSample, Sample, StageResult, WorkResult,
 };
 
 /// Percent; those that tables show.
@@ -370,11 +370,37 @@ fn add_courses(stage: &mut Stage, name: &str, started: f64, ended: f64, recorded
     stage.distances = distances(&resources);
 }
 
+/// The operations that each work had in any of its intervals.
+fn operations_of_works<'a>(
+    samples: &[&'a Sample],
+) -> BTreeMap<&'a str, BTreeMap<&'a str, OperationKind>> {
+    let mut known: BTreeMap<&str, BTreeMap<&str, OperationKind>> = BTreeMap::new();
+    for sample in samples {
+        let of = known.entry(sample.work.as_str()).or_default();
+        of.extend(sample.operations.iter().map(|o| (o.name.as_str(), o.kind)));
+    }
+    known
+}
+
 /// One line per operation; works that share an operation's name are told apart.
 fn timelines<'a>(samples: impl Iterator<Item = &'a Sample>, started: f64) -> Vec<Timeline> {
+    let samples: Vec<&Sample> = samples.collect();
+    let known = operations_of_works(&samples);
     let mut lines: BTreeMap<(String, String), Vec<Tick>> = BTreeMap::new();
     for sample in samples {
-        for operation in &sample.operations {
+        // An operation that completed nothing in an interval did nothing in it: a row of zero.
+        let idle = known
+            .get(sample.work.as_str())
+            .into_iter()
+            .flatten()
+            .filter(|(name, _)| !sample.operations.iter().any(|o| o.name == **name))
+            .map(|(name, kind)| OperationSample {
+                name: (*name).to_owned(),
+                kind: *kind,
+                ..OperationSample::default()
+            });
+        let idle: Vec<OperationSample> = idle.collect();
+        for operation in sample.operations.iter().chain(&idle) {
             let key = (sample.work.clone(), operation.name.clone());
             let seconds = sample.seconds.max(1e-3);
             let us = |ns: u64| (operation.ops > 0).then_some(ns as f64 / 1e3);
@@ -544,12 +570,14 @@ fn counted_operations(samples: &[&Sample]) -> Vec<Operation> {
         ops: u64,
         bytes: u64,
         errors: u64,
-        seconds: f64,
         ns: f64,
         max_ns: u64,
     }
     let mut sums: BTreeMap<(&str, &str, &str), Sum> = BTreeMap::new();
+    // An interval without completions is part of the time, too.
+    let mut seconds: BTreeMap<&str, f64> = BTreeMap::new();
     for sample in samples.iter().filter(|s| s.phase == Phase::Counted) {
+        *seconds.entry(sample.work.as_str()).or_default() += sample.seconds;
         for operation in &sample.operations {
             let key = (
                 sample.work.as_str(),
@@ -560,7 +588,6 @@ fn counted_operations(samples: &[&Sample]) -> Vec<Operation> {
             sum.ops += operation.ops;
             sum.bytes += operation.bytes;
             sum.errors += operation.errors;
-            sum.seconds += sample.seconds;
             sum.ns += operation.mean_ns * operation.ops as f64;
             sum.max_ns = sum.max_ns.max(operation.max_ns);
         }
@@ -572,9 +599,10 @@ fn counted_operations(samples: &[&Sample]) -> Vec<Operation> {
             operation.done = Some(sum.ops);
             operation.failed = Failures::Counted(sum.errors);
             operation.bytes = Some(sum.bytes);
-            if sum.seconds > 0.0 {
-                operation.rate = Some(sum.ops as f64 / sum.seconds);
-                operation.bandwidth = Some(sum.bytes as f64 / sum.seconds);
+            let seconds = seconds.get(work).copied().unwrap_or(0.0);
+            if seconds > 0.0 {
+                operation.rate = Some(sum.ops as f64 / seconds);
+                operation.bandwidth = Some(sum.bytes as f64 / seconds);
             }
             if sum.ops > 0 {
                 operation.latency.mean_us = Some(sum.ns / sum.ops as f64 / 1e3);
