@@ -177,10 +177,7 @@ impl ContentFile {
 
     /// For as long as it is open.
     pub(crate) fn suspect(&self) -> Suspect {
-        Suspect::File {
-            device: self.identity.device(),
-            inode: self.identity.inode(),
-        }
+        Suspect::of(&self.identity)
     }
 }
 
@@ -194,6 +191,15 @@ pub enum Suspect {
         timestamp: Timestamp,
         fragment: Option<u32>,
     },
+}
+
+impl Suspect {
+    pub(crate) fn of(identity: &FileIdentity) -> Self {
+        Suspect::File {
+            device: identity.device(),
+            inode: identity.inode(),
+        }
+    }
 }
 
 /// An upload under way. Dropped without a commit, it is gone.

@@ -21,7 +21,7 @@ use crate::machine::wall_clock;
 use crate::metadata::{Metadata, NAME};
 use crate::object_file::{
     Content, ContentFile, FragmentInfo, ObjectInfo, ObjectKey, OpenObject, OpenOptions, PageCache,
-    SeenDir,
+    SeenDir, Suspect,
 };
 use crate::overflow::{self, OverflowError};
 use crate::recent::FileIdentity;
@@ -70,6 +70,8 @@ pub(super) enum Failed {
     Changed,
     /// The object is broken: it has to go, and this is why.
     Broken(String),
+    /// The content of this file is: it has to go, and what is sound beside it has not.
+    Unsound(String, Suspect),
     Final(DiskError),
 }
 
@@ -186,7 +188,9 @@ impl DiskFileEngine {
         match metadata {
             Ok(metadata) => Ok(metadata.get_str(NAME).map(Into::into)),
             Err(Failed::Final(error)) => Err(error),
-            Err(Failed::Changed | Failed::NotCached | Failed::Broken(_)) => Ok(None),
+            Err(Failed::Changed | Failed::NotCached | Failed::Broken(_) | Failed::Unsound(..)) => {
+                Ok(None)
+            }
         }
     }
 
@@ -212,6 +216,14 @@ impl DiskFileEngine {
                             _ => Goes::Nothing,
                         })
                     })?;
+                    if is_gone {
+                        return Err(DiskError::Quarantined(reason));
+                    }
+                }
+                Err(Failed::Unsound(reason, suspect)) => {
+                    let dir = place.dir();
+                    let is_gone =
+                        dir.quarantine(disk, &reason, || dir.with_suspect(disk, &suspect))?;
                     if is_gone {
                         return Err(DiskError::Quarantined(reason));
                     }
@@ -403,15 +415,15 @@ impl DiskFileEngine {
             .read(disk, fd.as_fd(), info.size as usize)
             .map_err(|errno| io_error("read", errno))?;
         if bytes.len() as u64 != info.size {
-            return Err(Failed::Broken("the file became shorter".into()));
+            let reason = "the file became shorter".into();
+            return Err(Failed::Unsound(reason, Suspect::of(&identity)));
         }
         if verify {
             let md5 = xattr::hex(&xattr::md5(&bytes));
             if md5 != info.etag() && !Plant::ContentUnchecked.is_on() {
-                return Err(Failed::Broken(format!(
-                    "ETag {} and file's md5 {md5} do not match",
-                    info.etag()
-                )));
+                let etag = info.etag();
+                let reason = format!("ETag {etag} and file's md5 {md5} do not match");
+                return Err(Failed::Unsound(reason, Suspect::of(&identity)));
             }
             disk.state.verified.insert(&identity);
         }

@@ -661,3 +661,34 @@ fn a_file_linked_into_a_quarantined_directory_is_in_the_new_one() {
     step.unwrap().finish(&world.disk).unwrap();
     assert_eq!(world.files(), [format!("{}.ts", ts(3).internal())]);
 }
+
+#[test]
+fn a_fragment_goes_without_the_sound_ones_beside_it() {
+    use cairn_types::{EcType, ErasureScheme, PolicyKind, StoragePolicy};
+    let Some(mut world) = world() else { return };
+    let policy = |index, name: &str, kind| StoragePolicy {
+        index: PolicyIndex(index),
+        name: name.into(),
+        aliases: Vec::new(),
+        is_default: index == 0,
+        deprecated: false,
+        kind,
+    };
+    let scheme = ErasureScheme::new(EcType::IsaLRsVand, 4, 2).unwrap();
+    let policies = PolicySet::new(vec![
+        policy(0, "replicas", PolicyKind::Replication),
+        policy(1, "fragments", PolicyKind::ErasureCoding(scheme)),
+    ]);
+    let hash_path = HashPath::new("", "endcap");
+    let config = DiskFileConfig::default();
+    world.engine = DiskFileEngine::new(hash_path, &policies.unwrap(), config);
+    world.key.policy = PolicyIndex(1);
+    world.put_with(ts(1), "one", &[(crate::metadata::FRAGMENT_INDEX, "3")]);
+    let old = world.dir().join(world.files().concat());
+    // An upload that is not committed yet.
+    let new = format!("{}#4.data", ts(2).internal());
+    std::fs::write(world.dir().join(&new), "two").unwrap();
+    spoil(&old);
+    assert!(matches!(world.open(), Err(DiskError::Quarantined(_))));
+    assert_eq!(world.files(), [new]);
+}
