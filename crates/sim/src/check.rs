@@ -128,7 +128,9 @@ pub(crate) fn files_of(device: &Path, policy: PolicyIndex) -> BTreeMap<String, F
 
 fn paths_in(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).collect()
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    paths.sort();
+    paths
 }
 
 fn file_name(path: &Path) -> String {
