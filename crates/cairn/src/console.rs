@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use cairn_console::Password;
+use cairn_http::Clock;
+use cairn_http::audit::AuditLog;
 use cairn_http::serve::bind;
 use cairn_node::console::{self, ConsoleRun};
 use cairn_node::logging;
@@ -41,6 +43,10 @@ pub(crate) struct LabServeArguments {
     #[arg(long, value_name = "DIR")]
     allow_local: Vec<PathBuf>,
 
+    /// Append who signs in and what is changed to this file, a JSON object a line, mode 0600
+    #[arg(long, value_name = "FILE")]
+    audit_file: Option<String>,
+
     #[command(flatten)]
     log: LogArguments,
 }
@@ -71,8 +77,14 @@ pub(crate) fn serve(arguments: LabServeArguments) -> Result<()> {
         password,
         runs,
         allow_local: arguments.allow_local,
+        audit: arguments.audit_file.map(audit).transpose()?,
     };
     console::run(run, &greeting)
+}
+
+fn audit(path: String) -> Result<AuditLog> {
+    AuditLog::open(Some(&path), Clock::system())
+        .with_context(|| format!("--audit-file {path}: cannot be written"))
 }
 
 /// The password, and what is printed of it: one that was given is known already.

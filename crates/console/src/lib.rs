@@ -13,6 +13,7 @@
 mod answer;
 mod archive;
 mod assets;
+mod audit;
 mod command;
 mod compare;
 mod figures;
@@ -34,6 +35,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use cairn_http::audit::AuditLog;
 use cairn_http::metrics::Metrics;
 use cairn_http::serve::{MetricsAccess, ServeOptions, serve};
 use cairn_http::tls::ServerTls;
@@ -69,6 +71,8 @@ pub struct ConsoleOptions {
     pub tls: Option<Arc<ServerTls>>,
     /// The certificate by which runs trust the store, where the system does not.
     pub store_ca: Option<PathBuf>,
+    /// Told who signs in and what is changed.
+    pub audit: Option<Arc<AuditLog>>,
 }
 
 /// Everything a request may need.
@@ -85,6 +89,7 @@ pub(crate) struct Console {
     pub(crate) stop: watch::Receiver<bool>,
     /// Live views at once.
     pub(crate) views: Arc<tokio::sync::Semaphore>,
+    pub(crate) audit: Option<Arc<AuditLog>>,
 }
 
 /// Serves the console on `listener` until `stop` turns true; runs under way are then ended.
@@ -121,6 +126,7 @@ pub async fn run(
         store,
         stop: stop.clone(),
         views: Arc::new(tokio::sync::Semaphore::new(64)),
+        audit: options.audit,
     });
     let serving = ServeOptions {
         max_connections: CONNECTIONS,

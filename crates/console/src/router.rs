@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::answer::{Answer, Refusal, done, json, read_json};
+use crate::audit::{Facts, Watched};
 use crate::history::History;
 use crate::queue::Target as QueueTarget;
 use crate::session::StoreUser;
@@ -28,9 +29,15 @@ const SUBMISSION: u64 = (6 * WORKLOAD_BYTES) as u64;
 pub(crate) struct Router(pub(crate) Arc<Console>);
 
 impl Service for Router {
-    fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
+    fn call<'a>(&'a self, mut request: Request) -> ServiceFuture<'a> {
         Box::pin(async move {
-            let mut response = match answer(&self.0, request).await {
+            let log = self.0.audit.as_ref();
+            let watched = log.and_then(|log| Watched::begin(log, &mut request));
+            let answer = answer(&self.0, request).await;
+            if let Some(watched) = watched {
+                watched.end(&answer);
+            }
+            let mut response = match answer {
                 Ok(response) => response,
                 Err(refusal) => refusal.response(),
             };
@@ -66,6 +73,7 @@ async fn answer(console: &Arc<Console>, request: Request) -> Answer {
                 ..Refusal::new(StatusCode::UNAUTHORIZED, "sign in to the store first")
             })?;
         let remote = remote(&request);
+        Facts::of(&request).add("user", &user.name);
         return swift::pass(store(console)?, &user, request, remote).await;
     }
     let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
@@ -199,14 +207,21 @@ fn get(request: &Request) -> Result<(), Refusal> {
 
 async fn submit(console: &Arc<Console>, request: Request) -> Answer {
     let user = console.sessions.store_user(request.headers());
+    let facts = Facts::of(&request);
     let submission: Submission = read_json(request, SUBMISSION).await?;
+    facts.add("name", &submission.title());
+    facts.add("file", &submission.file_name);
     submission.check()?;
     let target = queue_target(console, &submission, user)?;
+    let shown = target.shown.split(['?', '#']).next();
+    facts.add("target", shown.unwrap_or_default());
     let queue = console.queue.clone();
     let console = console.clone();
     blocking(move || {
         submission.read(target.url.as_deref(), &console.local)?;
-        Ok(json(&json!({"id": queue.submit(submission, target)?})))
+        let id = queue.submit(submission, target)?;
+        facts.add("run", &id);
+        Ok(json(&json!({"id": id})))
     })
     .await
 }
@@ -373,7 +388,9 @@ async fn store_user(console: &Arc<Console>, request: Request) -> Answer {
             if let Err(wait) = console.sessions.begin_try(address) {
                 return Ok(too_many(wait));
             }
+            let facts = Facts::of(&request);
             let given: StoreSignIn = read_json(request, SMALL).await?;
+            facts.add("user", &given.user);
             match swift::sign_in(store, &given.user, &given.key, remote).await {
                 Ok(user) => {
                     console.sessions.not_failed(address);
@@ -390,6 +407,9 @@ async fn store_user(console: &Arc<Console>, request: Request) -> Answer {
             }
         }
         Method::DELETE => {
+            if let Some(user) = console.sessions.store_user(&headers) {
+                Facts::of(&request).add("user", &user.name);
+            }
             console.sessions.set_store_user(&headers, None);
             Ok(done())
         }

@@ -11,7 +11,7 @@ use cairn_http::{
     AccountInfo, Body, Clock, ContainerInfo, Handler, InfoFuture, InfoSource, Request, SwiftInfo,
     handler_fn, respond,
 };
-use cairn_middleware::{FilterEnv, Logins, Random, build};
+use cairn_middleware::{CrossOrigin, FilterEnv, Logins, Random, build};
 use cairn_types::{Constraints, HashPath, PolicySet};
 use http::{HeaderValue, Method, StatusCode};
 
@@ -83,6 +83,7 @@ fn env() -> FilterEnv {
         clock: Clock::system(),
         random: Random::system(),
         logins: Logins::default(),
+        cross_origin: CrossOrigin::default(),
     }
 }
 

@@ -5,18 +5,16 @@
 //! request's headers. Lines have names of headers, never their values, and neither tokens, keys nor
 //! query strings, which may be signatures.
 
-mod file;
-
 use std::sync::Arc;
 
 use cairn_formats::ini::Section;
+use cairn_http::audit::AuditLog;
 use cairn_http::context::{Audited, Context, Outcome};
-use cairn_http::{Clock, Handler, Request, Response, Service, ServiceFuture};
+use cairn_http::{Handler, Request, Response, Service, ServiceFuture};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 use serde_json::{Value, json};
 
-use self::file::AuditFile;
 use crate::{FilterEnv, FilterError};
 
 const FILE: &str = "audit_file";
@@ -26,14 +24,7 @@ const NAME_MAX: usize = 256;
 
 struct Audit {
     next: Handler,
-    teller: Arc<Teller>,
-}
-
-/// Writes lines.
-struct Teller {
-    clock: Clock,
-    /// `None`: lines go to the process's log, under the target `audit`.
-    file: Option<AuditFile>,
+    log: Arc<AuditLog>,
 }
 
 pub(crate) fn make(
@@ -42,13 +33,11 @@ pub(crate) fn make(
     env: &FilterEnv,
 ) -> Result<Handler, FilterError> {
     let path = section.get(FILE).map(str::trim).filter(|p| !p.is_empty());
-    let open = |path| AuditFile::open(path).map_err(|error| not_opened(path, &error));
+    let log = AuditLog::open(path, env.clock.clone());
+    let log = log.map_err(|error| not_opened(path.unwrap_or_default(), &error))?;
     Ok(Arc::new(Audit {
         next,
-        teller: Arc::new(Teller {
-            clock: env.clock.clone(),
-            file: path.map(open).transpose()?,
-        }),
+        log: Arc::new(log),
     }))
 }
 
@@ -71,7 +60,7 @@ impl Audit {
         let context = context.clone();
         let (parts, body) = request.into_parts();
         let mut watched = Watched {
-            teller: Arc::clone(&self.teller),
+            log: Arc::clone(&self.log),
             context,
             change: Change::of(&parts),
             status: None,
@@ -85,7 +74,7 @@ impl Audit {
 /// A request, told of when it is answered, or dropped because its client has left: nobody escapes
 /// by that.
 struct Watched {
-    teller: Arc<Teller>,
+    log: Arc<AuditLog>,
     context: Context,
     change: Option<Change>,
     status: Option<StatusCode>,
@@ -94,28 +83,11 @@ struct Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         for audited in self.context.notes.take_audited() {
-            self.teller.tell(&self.context, &login_line(&audited));
+            self.log.tell(&self.context, &login_line(&audited));
         }
         if let Some(change) = &self.change {
             let line = change.line(&self.context, self.status);
-            self.teller.tell(&self.context, &line);
-        }
-    }
-}
-
-impl Teller {
-    fn tell(&self, context: &Context, line: &Value) {
-        let mut whole = json!({
-            "time": format!("{}Z", self.clock.now().isoformat()),
-            "txid": &*context.trans_id,
-            "address": context.remote.map(|r| r.ip().to_canonical().to_string()),
-        });
-        if let (Some(whole), Some(line)) = (whole.as_object_mut(), line.as_object()) {
-            whole.extend(line.clone());
-        }
-        match &self.file {
-            Some(file) => file.append(format!("{whole}\n")),
-            None => tracing::info!(target: "audit", "{whole}"),
+            self.log.tell(&self.context, &line);
         }
     }
 }
@@ -179,7 +151,7 @@ fn guarding(headers: &HeaderMap) -> Vec<String> {
         .collect()
 }
 
-/// Headers that set or remove ACLs, keys and quotas. In lower case.
+/// Headers that set or remove ACLs, keys, quotas and the origins whose pages may read. In lower case.
 fn guards(name: &str) -> bool {
     let Some(name) = name.strip_prefix("x-") else {
         return false;
@@ -197,6 +169,7 @@ fn guards(name: &str) -> bool {
             | "sync-to"
             | "sync-key"
             | "access-control"
+            | "access-control-allow-origin"
             | "temp-url-key"
             | "temp-url-key-2"
     ) || rest.starts_with("quota-")

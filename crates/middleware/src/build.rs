@@ -11,6 +11,7 @@ use cairn_http::{AccountInfo, Clock, ContainerInfo, Handler, InfoFuture, InfoSou
 use cairn_types::{Constraints, HashPath, PolicySet};
 use thiserror::Error;
 
+use crate::cross_origin::CrossOrigin;
 use crate::logins::Logins;
 use crate::random::Random;
 
@@ -26,6 +27,8 @@ pub struct FilterEnv {
     pub random: Random,
     /// Who logs in by name and key, as filters of this pipeline tell each other.
     pub logins: Logins,
+    /// Whose pages may log in.
+    pub cross_origin: CrossOrigin,
 }
 
 /// Why a filter cannot be made.

@@ -21,9 +21,10 @@ use std::sync::{Arc, OnceLock};
 
 use cairn_formats::ini::{Conf, Section};
 use cairn_http::{Clock, Handler, Request, Response, Service, ServiceFuture, respond};
-use http::header::{HeaderMap, HeaderName};
+use http::header::{HeaderMap, HeaderName, ORIGIN};
 use tokio::sync::Semaphore;
 
+use crate::cross_origin::CrossOrigin;
 use crate::keystone::{Confirmed, Holder, Named, Project};
 use crate::logins::Logins;
 use crate::remembered::Remembered;
@@ -37,9 +38,13 @@ const X_AUTH_TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
 const X_STORAGE_TOKEN: HeaderName = HeaderName::from_static("x-storage-token");
 const X_SERVICE_TOKEN: HeaderName = HeaderName::from_static("x-service-token");
 
+/// Methods that some path of the API answers.
+const METHODS: [&str; 5] = ["GET", "HEAD", "POST", "DELETE", "OPTIONS"];
+
 struct Identity {
     next: Handler,
     core: Arc<Core>,
+    cross_origin: CrossOrigin,
 }
 
 /// What answers are made from.
@@ -108,7 +113,11 @@ pub(crate) fn make(
         serde_json::json!({ "versions": ["v2.0", "v3"] }),
     );
     let core = Arc::new(core);
-    Ok(Arc::new(Identity { next, core }))
+    Ok(Arc::new(Identity {
+        next,
+        core,
+        cross_origin: env.cross_origin.clone(),
+    }))
 }
 
 impl Core {
@@ -217,7 +226,7 @@ fn holder(directory: &Directory, person: &Person, token: &Token) -> Holder {
 impl Service for Identity {
     fn call<'a>(&'a self, mut request: Request) -> ServiceFuture<'a> {
         if let Some(version) = version(&request) {
-            return Box::pin(self.answer(version, request));
+            return Box::pin(self.answer_pages(version, request));
         }
         request.extensions_mut().remove::<Confirmed>();
         if self.core.is_behind(request.headers()) {
@@ -266,6 +275,16 @@ impl Identity {
             request.extensions_mut().insert(confirmed);
         }
         self.next.call(request)
+    }
+
+    async fn answer_pages(&self, version: Version, request: Request) -> Response {
+        if let Some(answer) = self.cross_origin.options(&request, &METHODS) {
+            return answer;
+        }
+        let origin = request.headers().get(ORIGIN).cloned();
+        let mut response = self.answer(version, request).await;
+        self.cross_origin.show(origin.as_ref(), &mut response);
+        response
     }
 
     async fn answer(&self, version: Version, request: Request) -> Response {

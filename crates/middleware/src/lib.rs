@@ -21,6 +21,7 @@ mod cname_lookup;
 mod container_quotas;
 mod container_sync;
 mod copy;
+mod cross_origin;
 mod crossdomain;
 mod crypto;
 mod dlo;
@@ -74,5 +75,6 @@ mod watch;
 mod whole;
 
 pub use build::{FilterEnv, FilterError, NoInfo, build, known, required_filters};
+pub use cross_origin::CrossOrigin;
 pub use logins::Logins;
 pub use random::Random;

@@ -24,9 +24,10 @@ use cairn_formats::ini::Section;
 use cairn_http::context::{Authorize, Context};
 use cairn_http::params::{split_path, unquote};
 use cairn_http::{Clock, Handler, InfoSource, Request, Response, Service, ServiceFuture, respond};
-use http::header::{HeaderMap, HeaderName};
+use http::header::{HeaderMap, HeaderName, ORIGIN};
 use tracing::{debug, warn};
 
+use crate::cross_origin::CrossOrigin;
 use crate::keystone::Confirmed;
 use crate::logins::Logins;
 use crate::remembered::Remembered;
@@ -67,6 +68,7 @@ struct TempAuth {
     /// For requests without a token, and for those that are nobody's business here.
     anonymous: Arc<dyn Authorize>,
     deny_all: Arc<dyn Authorize>,
+    cross_origin: CrossOrigin,
 }
 
 pub(crate) fn make(
@@ -105,6 +107,7 @@ pub(crate) fn make(
         remembered: Remembered::default(),
         anonymous: Arc::new(Authorizer::new(core.clone(), None)),
         deny_all: Arc::new(DenyAll),
+        cross_origin: env.cross_origin.clone(),
         core,
     }))
 }
@@ -138,7 +141,7 @@ impl Service for TempAuth {
             return self.next.call(request);
         }
         if let Some(rest) = self.auth_path(&request) {
-            return Box::pin(get_token::answer(&self.core, request, rest));
+            return Box::pin(self.log_in(request, rest));
         }
         match self.to_look_up(&request) {
             None => self.go_on(request),
@@ -151,6 +154,16 @@ impl Service for TempAuth {
 }
 
 impl TempAuth {
+    async fn log_in(&self, request: Request, path: String) -> Response {
+        if let Some(answer) = self.cross_origin.options(&request, &["GET", "OPTIONS"]) {
+            return answer;
+        }
+        let origin = request.headers().get(ORIGIN).cloned();
+        let mut response = get_token::answer(&self.core, request, path).await;
+        self.cross_origin.show(origin.as_ref(), &mut response);
+        response
+    }
+
     fn go_on<'a>(&'a self, mut request: Request) -> ServiceFuture<'a> {
         if !decided_by_identity(&request)
             && let Err(response) = self.authenticate(&mut request)

@@ -13,7 +13,7 @@ use cairn_http::{
 };
 use cairn_types::{Constraints, HashPath, PolicySet, Timestamp};
 
-use crate::{FilterEnv, Logins, Random, build};
+use crate::{CrossOrigin, FilterEnv, Logins, Random, build};
 
 /// The same account and container for every name.
 #[derive(Default)]
@@ -46,6 +46,7 @@ pub(crate) fn env() -> FilterEnv {
         clock: Clock::manual(Timestamp::from_secs(1_700_000_000)),
         random: Random::seeded(1),
         logins: Logins::default(),
+        cross_origin: CrossOrigin::default(),
     }
 }
 

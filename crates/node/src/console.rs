@@ -13,6 +13,7 @@ use cairn_console::{
     StoreState, StoreView,
 };
 use cairn_http::Handler;
+use cairn_http::audit::AuditLog;
 use cairn_http::metrics::Metrics;
 use cairn_http::tls::{ServerTls, TlsFiles};
 use cairn_peer::LoadedRing;
@@ -36,6 +37,8 @@ pub struct ConsoleRun {
     pub runs: PathBuf,
     /// Local folders that runs may use.
     pub allow_local: Vec<PathBuf>,
+    /// Told who signs in and what is changed.
+    pub audit: Option<AuditLog>,
     /// Served over TLS, with the store's certificate.
     pub tls: Option<StoreTls>,
 }
@@ -59,6 +62,7 @@ impl ConsoleRun {
             runs: self.runs,
             program,
             allow_local: self.allow_local,
+            audit: self.audit.map(Arc::new),
             store,
         };
         Ok((self.listener, options))

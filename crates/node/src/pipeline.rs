@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use cairn_http::{Clock, Handler, InfoSource};
-use cairn_middleware::{FilterEnv, Logins, NoInfo, Random};
+use cairn_middleware::{CrossOrigin, FilterEnv, Logins, NoInfo, Random};
 use tracing::info;
 
 use crate::cluster::Cluster;
@@ -25,6 +25,7 @@ pub(crate) fn filter_env(
         clock,
         random: Random::system(),
         logins: Logins::default(),
+        cross_origin: CrossOrigin::default(),
     }
 }
 

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use cairn_daemons::{NotesWrites, Written};
 use cairn_http::metrics::Background;
 use cairn_http::{Clock, Handler};
+use cairn_middleware::{CrossOrigin, FilterEnv};
 use cairn_peer::{Backends, Rings};
 use cairn_proxy::{Proxy, ProxySettings};
 use cairn_servers::AccessLog;
@@ -257,7 +258,10 @@ impl Maker {
 
     fn proxy(&self, conf: &ServerConf, cluster: &Cluster) -> Result<Handler> {
         let proxy = proxy(conf, cluster, &self.backends, &self.clock)?;
-        let env = pipeline::filter_env(cluster, Some(proxy.clone()), self.clock.clone());
+        let env = FilterEnv {
+            cross_origin: CrossOrigin::read(&conf.app),
+            ..pipeline::filter_env(cluster, Some(proxy.clone()), self.clock.clone())
+        };
         let pipeline = pipeline::build(conf, proxy, &env)?;
         Ok(head_limits::around(pipeline, &cluster.constraints))
     }

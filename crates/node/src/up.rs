@@ -131,7 +131,7 @@ pub fn up(options: UpOptions) -> Result<()> {
             "this device's folder is gone: the device is down, the others serve"
         );
     }
-    let console = console::prepare(&options, &store)?;
+    let console = console::prepare(&options, &store, &confs)?;
     let console_shown = console.as_ref().map(|(run, password)| (run.bind, password));
     let greeting = welcome::text(&store, console_shown);
     serve::run(

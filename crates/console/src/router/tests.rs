@@ -1,3 +1,5 @@
+use cairn_http::Clock;
+use cairn_http::audit::AuditLog;
 use cairn_http::metrics::Metrics;
 use cairn_http::{Body, handler_fn, respond};
 use cairn_lab::footprint::LocalAccess;
@@ -20,6 +22,10 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
+        Bench::audited(None)
+    }
+
+    fn audited(audit: Option<Arc<AuditLog>>) -> Bench {
         let dir = tempfile::tempdir().unwrap();
         let runs = dir.path().join("runs");
         let history = Arc::new(history::History::open(&runs).unwrap());
@@ -48,6 +54,7 @@ impl Bench {
             store: Some(Store::new(store)),
             stop,
             views: Arc::new(tokio::sync::Semaphore::new(1)),
+            audit,
         };
         Bench {
             dir,
@@ -71,7 +78,12 @@ impl Bench {
             request = request.header(*name, *value);
         }
         let body = Body::full(body.to_owned());
-        self.router.call(request.body(body).unwrap()).await
+        let mut request = request.body(body).unwrap();
+        request.extensions_mut().insert(Context {
+            remote: Some("10.0.0.1:99".parse().unwrap()),
+            ..Context::default()
+        });
+        self.router.call(request).await
     }
 
     async fn status(&self, method: &str, path: &str, body: &str) -> u16 {
@@ -79,7 +91,11 @@ impl Bench {
     }
 
     async fn signed_in() -> Bench {
-        let mut bench = Bench::new();
+        Bench::new().sign_in().await
+    }
+
+    async fn sign_in(self) -> Bench {
+        let mut bench = self;
         let body = r#"{"password":"a good password"}"#;
         let response = bench.call("POST", "/api/session", body, &[]).await;
         let cookie = response.headers()["set-cookie"].to_str().unwrap();
@@ -321,4 +337,96 @@ async fn a_check_names_what_a_run_would_use() {
     let told = response.into_body().collect(1 << 20).await.unwrap();
     let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
     assert_eq!(told["uses"], json!(["sends to 10.1.2.3:8080"]));
+}
+
+#[tokio::test]
+async fn who_changes_something_is_told_without_secrets() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.log");
+    let log = AuditLog::open(file.to_str(), Clock::system()).unwrap();
+    let bench = Bench::audited(Some(Arc::new(log)));
+    let wrong = r#"{"password":"a hidden guess"}"#;
+    assert_eq!(bench.status("POST", "/api/session", wrong).await, 403);
+    assert_eq!(bench.status("DELETE", "/api/runs/a", "").await, 401);
+    let bench = bench.sign_in().await;
+    let user = r#"{"user":"test:tester","key":"hidden"}"#;
+    assert_eq!(bench.status("POST", "/api/store/user", user).await, 200);
+    let path = "/swift/v1/AUTH_test/c/o%2Fp?signature=hidden";
+    assert_eq!(bench.status("GET", path, "").await, 200);
+    assert_eq!(bench.status("PUT", path, "hidden").await, 200);
+    let text = r#"<workload name="w"><storage type="swift"/><workflow><workstage name="m">
+        <work name="m" workers="1" totalOps="1">
+        <operation type="read" ratio="100" config="containers=c(1);objects=s(1,1)"/>
+        </work></workstage></workflow></workload><!-- hidden -->"#;
+    let target = json!({"kind": "url", "url": "http://10.1.2.3:8080/auth/v1.0?token=hidden",
+                        "user": "u", "key": "hidden"});
+    let body = json!({"file_name": "w.xml", "text": text, "target": target}).to_string();
+    assert_eq!(bench.status("POST", "/api/check", &body).await, 200);
+    assert_eq!(bench.status("POST", "/api/runs", &body).await, 200);
+    let id = bench.router.0.history.list()[0].note.id.clone();
+    for (method, path, status) in [
+        ("POST", format!("/api/runs/{id}/cancel"), 204),
+        ("DELETE", format!("/api/runs/{id}"), 204),
+        ("DELETE", format!("/api/runs/{id}"), 404),
+        ("DELETE", "/api/store/user".to_owned(), 204),
+        ("DELETE", "/api/session".to_owned(), 204),
+    ] {
+        assert_eq!(bench.status(method, &path, "").await, status, "{path}");
+    }
+    let submitted = format!("run submit accepted {id} w.xml http://10.1.2.3:8080/auth/v1.0");
+    let expected = [
+        "console login wrong".to_owned(),
+        "run delete refused a".to_owned(),
+        "console login accepted".to_owned(),
+        "console store login accepted test:tester".to_owned(),
+        "console change accepted test:tester PUT /v1/AUTH_test/c/o%2Fp".to_owned(),
+        submitted,
+        format!("run cancel accepted {id}"),
+        format!("run delete accepted {id}"),
+        format!("run delete refused {id}"),
+        "console store logout accepted test:tester".to_owned(),
+        "console logout accepted".to_owned(),
+    ];
+    let mut text = String::new();
+    for _ in 0..1000 {
+        text = std::fs::read_to_string(&file).unwrap_or_default();
+        if text.lines().count() >= expected.len() && text.ends_with('\n') {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let told = text.lines().map(|line| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert_eq!(line["address"], "10.0.0.1");
+        let names = [
+            "action", "outcome", "user", "run", "file", "method", "path", "target",
+        ];
+        let words = names.iter().filter_map(|name| line[*name].as_str());
+        words.collect::<Vec<_>>().join(" ")
+    });
+    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert!(!text.contains("hidden"), "{text}");
+}
+
+/// Its request is dropped while the store is slow.
+#[tokio::test]
+async fn who_leaves_the_console_is_told_of() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("audit.log");
+    let log = AuditLog::open(file.to_str(), Clock::system()).unwrap();
+    let mut request = http::Request::put("/swift/v1/AUTH_test/c")
+        .body(Body::empty())
+        .unwrap();
+    drop(crate::audit::Watched::begin(&Arc::new(log), &mut request));
+    let mut text = String::new();
+    for _ in 0..1000 {
+        text = std::fs::read_to_string(&file).unwrap_or_default();
+        if text.ends_with('\n') {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(line["outcome"], "unknown");
+    assert_eq!(line["path"], "/v1/AUTH_test/c");
 }

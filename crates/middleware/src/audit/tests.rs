@@ -134,6 +134,7 @@ fn which_headers_guard() {
         "x-remove-container-write",
         "x-container-sync-key",
         "x-account-access-control",
+        "x-container-meta-access-control-allow-origin",
         "x-account-meta-temp-url-key-2",
         "x-remove-container-meta-temp-url-key",
         "x-container-meta-quota-count",

@@ -619,3 +619,31 @@ async fn the_audit_log_hears_of_logins_tokens_and_their_ends() {
     assert_eq!(told.collect::<Vec<_>>(), expected);
     assert!(!text.contains("hidden") && !text.contains(&token), "{text}");
 }
+
+#[tokio::test]
+async fn pages_of_other_origins_may_log_in() {
+    let store = Store::new();
+    let page = ("origin", "https://a.example");
+    let asks = ("access-control-request-method", "POST");
+    let names = ("access-control-request-headers", "content-type");
+    for path in ["/v3/auth/tokens", "/v2.0/tokens"] {
+        let (response, _) = store
+            .send("OPTIONS", path, &[page, asks, names], None)
+            .await;
+        assert_eq!(response.status(), 200, "{path}");
+        for (name, value) in [
+            ("access-control-allow-origin", "*"),
+            ("access-control-allow-headers", "content-type"),
+            (
+                "access-control-allow-methods",
+                "GET, HEAD, POST, DELETE, OPTIONS",
+            ),
+        ] {
+            assert_eq!(header(&response, name).as_deref(), Some(value), "{path}");
+        }
+        let (response, _) = store.send("POST", path, &[page], Some(&json!({}))).await;
+        assert_eq!(response.status(), 400);
+        let exposed = header(&response, "access-control-expose-headers").unwrap();
+        assert!(exposed.contains("x-subject-token"), "{exposed}");
+    }
+}

@@ -734,3 +734,39 @@ async fn other_auth_prefixes_and_info() {
     }
     assert_eq!(info.view(&[], false)["tempauth"]["account_acls"], true);
 }
+
+#[tokio::test]
+async fn pages_of_other_origins_may_log_in() {
+    let section = Section::from_pairs("app", &[("cors_allow_origin", "https://a.example")]);
+    let environment = FilterEnv {
+        cross_origin: CrossOrigin::read(&section),
+        ..env()
+    };
+    let app = filter_in(&environment, "tempauth", &SAMPLE, proxy(None));
+    let page = ("origin", "https://a.example");
+    let asks = ("access-control-request-method", "GET");
+    let names = ("access-control-request-headers", "x-auth-user, x-auth-key");
+    let preflight = request("OPTIONS", "/auth/v1.0", &[page, asks, names]);
+    let response = app.call(preflight).await;
+    assert_eq!(response.status(), 200);
+    let allowed = |response: &Response| header(response, "access-control-allow-origin");
+    assert_eq!(allowed(&response).as_deref(), Some(page.1));
+    let headers = header(&response, "access-control-allow-headers");
+    assert_eq!(headers.as_deref(), Some(names.1));
+    let other = ("origin", "https://b.example");
+    let preflight = request("OPTIONS", "/auth/v1.0", &[other, asks, names]);
+    assert_eq!(app.call(preflight).await.status(), 401);
+    for (origin, key, status, told) in [
+        (page, "testing", 200, Some(page.1)),
+        (page, "wrong", 401, Some(page.1)),
+        (other, "testing", 200, None),
+    ] {
+        let login = [origin, ("x-auth-user", "test:tester"), ("x-auth-key", key)];
+        let response = app.call(request("GET", "/auth/v1.0", &login)).await;
+        assert_eq!(response.status(), status);
+        assert_eq!(allowed(&response).as_deref(), told);
+        let exposed = header(&response, "access-control-expose-headers");
+        let exposed = exposed.is_some_and(|names| names.contains("x-storage-url"));
+        assert_eq!(exposed, told.is_some());
+    }
+}

@@ -17,7 +17,7 @@ use cairn_http::{
     AccountInfo, Body, Clock, ContainerInfo, Handler, InfoFuture, InfoSource, Request, Response,
     SwiftInfo, handler_fn, respond,
 };
-use cairn_middleware::{FilterEnv, Logins, Random, build};
+use cairn_middleware::{CrossOrigin, FilterEnv, Logins, Random, build};
 use cairn_types::{Constraints, HashPath, PolicySet};
 use http::Method;
 use tokio::sync::watch;
@@ -75,6 +75,7 @@ pub fn pipeline(names: &[&str], options: &[(&str, &str)], proxy: Handler) -> Han
         clock: Clock::system(),
         random: Random::system(),
         logins: Logins::default(),
+        cross_origin: CrossOrigin::default(),
     };
     let section = Section::from_pairs("filter:any", options);
     names.iter().rev().fold(proxy, |next, name| {

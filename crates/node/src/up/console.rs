@@ -6,9 +6,12 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use cairn_console::Password;
+use cairn_http::Clock;
+use cairn_http::audit::AuditLog;
 use cairn_http::serve::bind;
 use tracing::warn;
 
+use crate::conf::ServerConf;
 use crate::console::ConsoleRun;
 use crate::up::layout::write_file;
 use crate::up::{Store, UpOptions};
@@ -34,7 +37,11 @@ pub(crate) enum Shown {
 }
 
 /// Takes the console's port.
-pub(crate) fn prepare(options: &UpOptions, store: &Store) -> Result<Option<(ConsoleRun, Shown)>> {
+pub(crate) fn prepare(
+    options: &UpOptions,
+    store: &Store,
+    confs: &[ServerConf],
+) -> Result<Option<(ConsoleRun, Shown)>> {
     let listener = match options.console {
         ConsoleChoice::Off => return Ok(None),
         ConsoleChoice::At(address) => {
@@ -67,9 +74,23 @@ pub(crate) fn prepare(options: &UpOptions, store: &Store) -> Result<Option<(Cons
         password: Password::given(&password, &path.display().to_string())?,
         runs: store.layout.data.join("lab"),
         allow_local: options.allow_local.clone(),
+        audit: audit(confs)?,
         tls: store.tls.clone(),
     };
     Ok(Some((run, shown)))
+}
+
+/// The audit log of the proxy's filter, if it has one: the console's lines go there too.
+fn audit(confs: &[ServerConf]) -> Result<Option<AuditLog>> {
+    let filters = confs.iter().flat_map(|conf| &conf.filters);
+    let Some(filter) = filters.into_iter().find(|f| f.entry_point == "audit") else {
+        return Ok(None);
+    };
+    let path = filter.section.get("audit_file").map(str::trim);
+    let path = path.filter(|path| !path.is_empty());
+    let log = AuditLog::open(path, Clock::system());
+    let log = log.with_context(|| format!("audit_file = {}", path.unwrap_or_default()))?;
+    Ok(Some(log))
 }
 
 fn beside(store: SocketAddr) -> Result<TcpListener> {

@@ -1,0 +1,116 @@
+//! The console's part of the audit log: signing in and out, runs, and what is changed in the store.
+//!
+//! Requests that change nothing are not told of. A line has names and outcomes: no passwords, keys,
+//! tokens or query strings, and nothing of a workload's text.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use cairn_http::audit::AuditLog;
+use cairn_http::{Context, Request, Response};
+use http::{Method, StatusCode};
+use serde_json::{Map, Value, json};
+
+use crate::answer::Refusal;
+use crate::swift;
+
+/// Characters of a name that a client gave.
+const NAME_MAX: usize = 1024;
+
+/// A request that is told of when it is answered, or dropped because its client has left.
+pub(crate) struct Watched {
+    log: Arc<AuditLog>,
+    context: Context,
+    facts: Facts,
+    outcome: &'static str,
+    status: Option<u16>,
+}
+
+/// What is learnt of a request while it is answered. In its extensions.
+#[derive(Clone, Default)]
+pub(crate) struct Facts(Arc<Mutex<Map<String, Value>>>);
+
+impl Facts {
+    /// Of this request; lost where nobody audits.
+    pub(crate) fn of(request: &Request) -> Facts {
+        request.extensions().get().cloned().unwrap_or_default()
+    }
+
+    pub(crate) fn add(&self, name: &str, value: &str) {
+        let value: String = value.chars().take(NAME_MAX).collect();
+        let mut facts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        facts.insert(name.to_owned(), value.into());
+    }
+
+    fn take(&self) -> Map<String, Value> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Watched {
+    /// `None`: the request changes nothing.
+    pub(crate) fn begin(log: &Arc<AuditLog>, request: &mut Request) -> Option<Watched> {
+        let facts = Facts::default();
+        let action = action(request.method(), request.uri().path(), &facts)?;
+        facts.add("action", action);
+        request.extensions_mut().insert(facts.clone());
+        Some(Watched {
+            log: log.clone(),
+            context: Context::of_request(request),
+            facts,
+            outcome: "unknown",
+            status: None,
+        })
+    }
+
+    pub(crate) fn end(mut self, answer: &Result<Response, Refusal>) {
+        let status = match answer {
+            Ok(response) => response.status(),
+            Err(refusal) => refusal.status,
+        };
+        // A wrong password or key is a 403 about the field it was in.
+        let field = answer.as_ref().err().and_then(|refusal| refusal.field);
+        self.outcome = match (status, field) {
+            (status, _) if status.is_success() => "accepted",
+            (StatusCode::TOO_MANY_REQUESTS, _) => "held back",
+            (StatusCode::FORBIDDEN, Some("password" | "key")) => "wrong",
+            _ => "refused",
+        };
+        self.status = Some(status.as_u16());
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        let mut line = self.facts.take();
+        line.insert("outcome".into(), json!(self.outcome));
+        line.insert("status".into(), json!(self.status));
+        self.log.tell(&self.context, &line.into());
+    }
+}
+
+/// The name of what a request does, if it changes anything, with the facts that its path tells.
+fn action(method: &Method, path: &str, facts: &Facts) -> Option<&'static str> {
+    if let Some(full) = path.strip_prefix(swift::PREFIX)
+        && full.starts_with('/')
+    {
+        let is_read = [Method::GET, Method::HEAD].contains(method);
+        facts.add("method", method.as_str());
+        facts.add("path", full);
+        return (!is_read).then_some("console change");
+    }
+    let segments: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    let action = match (method.as_str(), &segments[..]) {
+        ("POST", ["api", "session"]) => "console login",
+        ("DELETE", ["api", "session"]) => "console logout",
+        ("POST", ["api", "store", "user"]) => "console store login",
+        ("DELETE", ["api", "store", "user"]) => "console store logout",
+        ("POST", ["api", "runs"]) => "run submit",
+        ("POST", ["api", "runs", _, "cancel"]) => "run cancel",
+        ("DELETE", ["api", "runs", _]) => "run delete",
+        _ => return None,
+    };
+    if let ["api", "runs", id, ..] = segments[..] {
+        facts.add("run", id);
+    }
+    Some(action)
+}
