@@ -284,8 +284,13 @@ impl Node {
     }
 
     fn device_names(&self) -> Value {
-        let folders = self.device_folders();
-        let names = folders.map(|all| all.into_iter().map(|(name, _)| name).collect::<Vec<_>>());
+        let names = fs::read_dir(&self.devices).map(|all| {
+            let mut names: Vec<String> = all
+                .filter_map(|e| e.ok()?.file_name().into_string().ok())
+                .collect();
+            names.sort();
+            names
+        });
         json!({ shown(&self.devices): names.ok() })
     }
 
