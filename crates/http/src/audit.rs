@@ -19,6 +19,12 @@ pub struct AuditLog {
     file: Option<AuditFile>,
 }
 
+impl std::fmt::Debug for AuditLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AuditLog(..)")
+    }
+}
+
 impl AuditLog {
     /// Appends to this file, which is made if need be; without one, to the process's log.
     pub fn open(path: Option<&str>, clock: Clock) -> io::Result<AuditLog> {

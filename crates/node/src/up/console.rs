@@ -82,8 +82,8 @@ pub(crate) fn prepare(
 
 /// The audit log of the proxy's filter, if it has one: the console's lines go there too.
 fn audit(confs: &[ServerConf]) -> Result<Option<AuditLog>> {
-    let filters = confs.iter().flat_map(|conf| &conf.filters);
-    let Some(filter) = filters.into_iter().find(|f| f.entry_point == "audit") else {
+    let mut filters = confs.iter().flat_map(|conf| &conf.filters);
+    let Some(filter) = filters.find(|f| f.entry_point == "audit") else {
         return Ok(None);
     };
     let path = filter.section.get("audit_file").map(str::trim);
