@@ -123,6 +123,16 @@ struct OpenCall {
     is_hedged: bool,
 }
 
+impl OpenCall {
+    /// It is overdue: its server may hang.
+    fn look_again(&mut self, now: Instant, backends: &Backends) {
+        self.due = now + RECHECK_INTERVAL;
+        if !backends.is_in_process(self.node.address) {
+            backends.reach().probe(self.node.address);
+        }
+    }
+}
+
 impl OpenCalls {
     /// `nodes`: those to hedge with.
     pub fn new(backends: Arc<Backends>, nodes: Arc<Nodes>) -> Self {
@@ -176,14 +186,11 @@ impl OpenCalls {
         let now = Instant::now();
         let (backends, hedging) = (&self.backends, self.backends.hedging());
         for call in self.calls.iter_mut().filter(|call| call.due <= now) {
-            call.due = now + RECHECK_INTERVAL;
-            let address = call.node.address;
-            if !backends.is_in_process(address) {
-                backends.reach().probe(address);
-            }
+            call.look_again(now, backends);
             if call.is_hedged {
                 continue;
             }
+            let address = call.node.address;
             let is_free = backends.reach().is_silent(address);
             if !is_free && !hedging.spend() {
                 count_hedge(HedgeOutcome::Withheld);
@@ -203,6 +210,15 @@ impl OpenCalls {
             return Some(node);
         }
         None
+    }
+
+    /// Looks at what is overdue where no more servers are to be asked: without this or
+    /// [`OpenCalls::hedge`] it stays overdue, and [`OpenCalls::overdue`] waits for nothing.
+    pub fn look_without_hedging(&mut self) {
+        let now = Instant::now();
+        for call in self.calls.iter_mut().filter(|call| call.due <= now) {
+            call.look_again(now, &self.backends);
+        }
     }
 
     /// Are all calls that are under way to servers that hang?
@@ -284,5 +300,26 @@ mod tests {
             hedges += read().await;
         }
         assert_eq!(hedges, 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_overdue_call_that_is_not_hedged_is_waited_for() {
+        let ring = Arc::new(LoadedRing::new(Arc::new(ring_of(&[(
+            "127.0.0.1",
+            "127.0.0.1",
+        )]))));
+        let backends = Backends::new(Duration::from_secs(1));
+        let node = ring.primaries(0).remove(0);
+        let handler = cairn_http::handler_fn(|_| std::future::pending());
+        backends.register_local(node.address, handler);
+        let limiter = Arc::new(ErrorLimiter::new(Duration::from_secs(60), 10));
+        let nodes = Nodes::in_order(ring, 0, vec![node.clone()], 1, limiter);
+        let mut calls = OpenCalls::new(backends, Arc::new(nodes));
+        calls.sent(&node);
+        calls.overdue().await;
+        calls.look_without_hedging();
+        let looked = Instant::now();
+        calls.overdue().await;
+        assert!(looked.elapsed() >= RECHECK_INTERVAL);
     }
 }

@@ -170,6 +170,7 @@ async fn search(
                         pending.push(ask(node, &found.buckets));
                         asked += 1;
                     }
+                    calls.look_without_hedging();
                     continue;
                 }
             }
