@@ -251,7 +251,13 @@ impl Read {
             let mut asked = std::pin::pin!(self.ask(node.clone(), None));
             let source = match tokio::time::timeout(delay, asked.as_mut()).await {
                 Ok(tried) => refusals.note(tried),
-                Err(_) => return Box::pin(self.hedged(refusals, node, asked)).await,
+                Err(_) => {
+                    // At least so long: should another answer first, nobody measures this one.
+                    if let Some(timings) = &self.timings {
+                        timings.note(node.address, delay, Instant::now());
+                    }
+                    return Box::pin(self.hedged(refusals, node, asked)).await;
+                }
             };
             if source.is_some() {
                 return source;

@@ -351,7 +351,8 @@ async fn a_silent_server_is_not_waited_for_where_gets_are_concurrent() {
     let began = Instant::now();
     let (status, asked) = cluster.send("GET", &path("zero")).await;
     assert_eq!((status, regions(&asked)), (200, vec![2, 1]));
-    assert!(began.elapsed() >= Duration::from_secs(1));
+    // Without it the next is asked beside a slow one all the same.
+    assert!(began.elapsed() < Duration::from_secs(1));
 }
 
 #[tokio::test]
