@@ -94,7 +94,11 @@ fn read_log_from_disk(path: &Path, config: &IndexConfig) -> Result<()> {
     let log = wal_path(path);
     let is_left = fs::metadata(&log).is_ok_and(|meta| meta.len() > 0);
     match is_left && !config.unsafe_no_sync && !Plant::FailedSyncBelieved.is_on() {
-        true => (config.read_from_disk)(&log).map_err(|error| IndexError::io(&log, error)),
+        true => match (config.read_from_disk)(&log) {
+            // An earlier connection of this process was being closed: it has merged the log.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            read => read.map_err(|error| IndexError::io(&log, error)),
+        },
         false => Ok(()),
     }
 }
