@@ -104,27 +104,53 @@ impl FromSocket {
 
 /// What a handler left unread of the body of a connection's last request.
 #[derive(Clone, Default)]
-pub(crate) struct Rest(Arc<Mutex<Option<(hyper::body::Incoming, DueAtEnd)>>>);
+pub(crate) struct Rest(Arc<Mutex<Left>>);
+
+#[derive(Default)]
+struct Left {
+    /// Held only while it may still be read: hyper keeps a connection open for it.
+    incoming: Option<hyper::body::Incoming>,
+    due: Option<DueAtEnd>,
+    /// The answer has begun: nothing is read for the connection's sake any more.
+    is_answered: bool,
+}
 
 impl Rest {
-    fn leave(&self, incoming: hyper::body::Incoming, due: DueAtEnd) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((incoming, due));
+    fn lock(&self) -> std::sync::MutexGuard<'_, Left> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(&self) -> Option<(hyper::body::Incoming, DueAtEnd)> {
-        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        left.take()
+    fn leave(&self, incoming: hyper::body::Incoming, due: DueAtEnd) {
+        let mut left = self.lock();
+        left.due = Some(due);
+        left.incoming = (!left.is_answered).then_some(incoming);
+    }
+
+    pub(crate) fn begin(&self) {
+        self.lock().is_answered = false;
+    }
+
+    /// Lets go of what is left, for the connection to end.
+    pub(crate) fn answered(&self) {
+        let mut left = self.lock();
+        left.is_answered = true;
+        left.incoming = None;
     }
 
     pub(crate) fn is_left(&self) -> bool {
-        let left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        left.is_some()
+        self.lock().due.is_some()
     }
 
     /// Reads it, so that the connection can go on; false where that is too much, or takes too long.
     pub(crate) async fn read(&self) -> bool {
-        let Some((mut incoming, due)) = self.take() else {
-            return true;
+        let (incoming, due) = {
+            let mut left = self.lock();
+            (left.incoming.take(), left.due.take())
+        };
+        let Some(due) = due else { return true };
+        let Some(mut incoming) = incoming else {
+            self.lock().due = Some(due);
+            return false;
         };
         let is_large = |size: &SizeHint| size.lower() > UNREAD_MAX_BYTES;
         let reading = async {

@@ -216,6 +216,7 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
         let under_way = progress.begin_request();
         // Its head was not looked at: the body before it was given up when its answer had begun.
         let is_misplaced = rest.is_left();
+        rest.begin();
         let names = names.clone();
         let mut request = request.map(|body| Body::of_request(body, &due, progress, rest));
         let waits = request.headers().contains_key(EXPECT);
@@ -233,6 +234,7 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);
             }
+            rest.answered();
             names.stand_in(response.headers_mut());
             if let Some(interims) = interims {
                 interims.end();
