@@ -80,7 +80,7 @@ pub(crate) struct Options {
     /// Length of each measurement, after a second of warm-up
     #[arg(long)]
     seconds: Option<u64>,
-    /// Of `encryption`, `tls` and `protection`: as often is each cell measured, in turns
+    /// Rounds of `encryption`, `tls` and `protection`: as often is each cell measured, in turns
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Measure one of the two alone

@@ -60,7 +60,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// What fits in three minutes.
+    /// The events that fit in three minutes.
     pub(crate) fn short() -> Self {
         Options {
             events: vec![

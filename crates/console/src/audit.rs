@@ -25,12 +25,12 @@ pub(crate) struct Watched {
     status: Option<u16>,
 }
 
-/// What is learnt of a request while it is answered. In its extensions.
+/// Facts learnt of a request while it is answered. In its extensions.
 #[derive(Clone, Default)]
 pub(crate) struct Facts(Arc<Mutex<Map<String, Value>>>);
 
 impl Facts {
-    /// Of this request; lost where nobody audits.
+    /// The facts of this request; lost where nobody audits.
     pub(crate) fn of(request: &Request) -> Facts {
         request.extensions().get().cloned().unwrap_or_default()
     }

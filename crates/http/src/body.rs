@@ -64,7 +64,7 @@ struct OfRequest {
     due: Option<DueAtEnd>,
     /// That more of the body is waited for.
     progress: Arc<Progress>,
-    /// What is left, where it was given up.
+    /// The unread rest, where it was given up.
     rest: Rest,
 }
 
@@ -102,7 +102,7 @@ impl FromSocket {
     }
 }
 
-/// What a handler left unread of the body of a connection's last request.
+/// The part of the body of a connection's last request that a handler left unread.
 #[derive(Clone, Default)]
 pub(crate) struct Rest(Arc<Mutex<Left>>);
 

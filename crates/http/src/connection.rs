@@ -229,7 +229,7 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
                 true => busy(&request, shared, Instant::now()),
                 false => answer(request, peer, shared, place).await,
             };
-            // Who waits to be asked for the body has not sent it.
+            // A client that waits for 100 Continue has not sent the body.
             if rest.is_left() && (waits || is_misplaced || !rest.read().await) {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);

@@ -61,12 +61,12 @@ pub fn count_clock_difference() {
 
 static NO_EFFECT: LazyLock<Counter> = LazyLock::new(Counter::default);
 
-/// Of an upload that was answered 202, as what is there is newer.
+/// Counts an upload that was answered 202, as the object there is newer.
 pub fn count_write_without_effect() {
     NO_EFFECT.inc();
 }
 
-/// What came of a request that was slow enough to ask another server beside it.
+/// Outcome of a read that was slow enough to ask another server beside it.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
 pub enum HedgeOutcome {
     /// Another server was asked.

@@ -232,7 +232,7 @@ pub struct OpenLoop {
 }
 
 impl OpenLoop {
-    /// Of parts of one work, `seconds` long.
+    /// Figures of parts of one work, `seconds` long.
     pub fn of(parts: &[&OperationResult], seconds: f64) -> Option<Self> {
         if seconds <= 0.0 || parts.iter().all(|part| part.ended.is_none()) {
             return None;

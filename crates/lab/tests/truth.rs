@@ -254,7 +254,7 @@ fn open_loop_beyond_saturation_reports_what_was_achieved() {
     assert_eq!(operation.rate, Some(open.achieved));
 }
 
-/// What is due at a rate that the store can do is what is achieved.
+/// An offered rate that the store can do is achieved.
 #[test]
 fn open_loop_below_saturation_keeps_up() {
     let store = Store::start(Box::new(|_, _| SERVICE));

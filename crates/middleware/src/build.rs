@@ -27,7 +27,7 @@ pub struct FilterEnv {
     pub random: Random,
     /// Who logs in by name and key, as filters of this pipeline tell each other.
     pub logins: Logins,
-    /// Whose pages may log in.
+    /// Origins whose pages may log in.
     pub cross_origin: CrossOrigin,
 }
 

@@ -84,7 +84,7 @@ enum Refused {
     Failed(std::io::Error),
 }
 
-/// Where a role's range begins: the same in every release.
+/// Offset of a role's range: the same in every release.
 fn role_offset(role: &str) -> i64 {
     let sum = |sum: u32, byte: u8| sum.wrapping_mul(31).wrapping_add(byte.into());
     i64::from(role.bytes().fold(0, sum) % ROLES_MAX) * ROLE_BYTES

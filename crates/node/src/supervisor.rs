@@ -450,7 +450,7 @@ impl Parent {
             bind_timeout: Duration::ZERO,
             ..settings
         };
-        // What cannot be bound is known now, while there is a server to go on with.
+        // A port that cannot be bound is known now, while there is a server to go on with.
         let listeners = ring_ports::listen_on_all(&conf, &impatient, open)?;
         let sockets = stdio::hand_down(&listeners).context("cannot share the port")?;
         let old: Vec<String> = self

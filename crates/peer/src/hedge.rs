@@ -35,7 +35,7 @@ const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
 const TOKENS_PER_HEDGE: u32 = 10;
 const TOKENS_MAX: u32 = 10 * TOKENS_PER_HEDGE;
 
-/// What is known of servers' times, and the budget; one for a process.
+/// Learnt answer times of servers, and the budget of hedges; one for a process.
 #[derive(Debug)]
 pub struct Hedging {
     /// Microseconds that a slow answer's head takes. The number of servers is bounded by the rings.

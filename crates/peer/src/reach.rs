@@ -35,7 +35,7 @@ const ANSWER_VALID: Duration = Duration::from_millis(250);
 const HANG_TIMEOUT: Duration = Duration::from_millis(250);
 /// A probe unanswered for this long ends the waiting for its server, where there is another way.
 const HUNG_AFTER: Duration = Duration::from_secs(1);
-/// What a call to a server that hangs is given in any case.
+/// Least time that a call to a server that hangs is given.
 const HUNG_CALL_TIMEOUT: Duration = Duration::from_millis(500);
 /// A host amiss that nobody has asked for so long is probed no more.
 const FORGOTTEN: Duration = Duration::from_secs(600);

@@ -741,7 +741,7 @@ async fn a_server_that_hangs_holds_nobody_up() {
             assert!(status == expected && took < limit, "{words}");
         }
     }
-    // What is not there is not waited for either.
+    // An object that is not there is not waited for either.
     for id in 0..DEVICES {
         cluster.set(id, Mood::Empty);
     }

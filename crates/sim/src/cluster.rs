@@ -35,7 +35,7 @@ use crate::shared::{NODES, PROXIES, Shared, lock};
 
 /// Bodies beyond this are streamed to the replicas.
 const BUFFERED: &str = "2048";
-/// What is read of a disk at once, where content rots: clients have the beginning of an object long
+/// Bytes read of a disk at once, where content rots: clients have the beginning of an object long
 /// before its end is checked.
 const READ_BYTES: usize = 16 << 10;
 
@@ -283,7 +283,7 @@ impl Cluster {
         object.clock = clock.clone();
         if self.shared.manner.is_rotting {
             object.disk_chunk_size = READ_BYTES;
-            // What was checked a while ago would not be checked again.
+            // Content that was checked a while ago would not be checked again.
             object.diskfile.etag_recheck_interval = Duration::ZERO;
         }
         let mut container = ContainerServerConfig::new(hash_path.clone(), policies.clone());

@@ -29,9 +29,9 @@ const EXPIRING: u64 = 2;
 /// Those that do, do so within so many seconds, or in this many.
 const SOON: u64 = 30;
 const VERY_SOON: u64 = 8;
-/// So many clients at once put a new object, or read and replace one that rots, where they do.
+/// Clients that at once put a new object, or read and replace one that rots, where they do.
 const CROWD: u64 = 6;
-/// Where content rots, half of all objects have at least so many bytes, and at most twice as many:
+/// Least size of half of all objects where content rots, and at most twice as many:
 /// what is read piece by piece, of which a fragment is half.
 const LARGE_BYTES: usize = 140_000;
 const DAYS: u64 = 3 * 24 * 3600;

@@ -49,7 +49,7 @@ pub enum Plant {
     ContentUnchecked,
     /// A fragment is not held against its checksum.
     FragmentsUnchecked,
-    /// What is in place of a damaged object is quarantined in its stead.
+    /// The object in place of a damaged one is quarantined in its stead.
     QuarantineUnasked,
 }
 

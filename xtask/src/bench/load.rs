@@ -131,7 +131,7 @@ impl Stream {
     }
 }
 
-/// What both kinds of connections can.
+/// Operations of both kinds of connections.
 trait Wire: AsyncRead + AsyncWrite + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Wire for T {}

@@ -1,4 +1,4 @@
-//! What TLS and encryption at rest cost, in one run: `tls` and `encryption`, each cell in turns with the
+//! Cost of TLS and encryption at rest, in one run: `tls` and `encryption`, each cell in turns with the
 //! same without, and every bar with its verdict. A bar that is missed is an error.
 
 use anyhow::{Result, ensure};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Options, encryption, tls};
 use crate::workspace;
 
-/// What must be left of the throughput without, and what is.
+/// Throughput that must be left of that without, and that is.
 #[derive(Serialize)]
 pub(super) struct Bar {
     /// Verb, size, connections and kind of protection.

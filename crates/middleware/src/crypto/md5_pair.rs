@@ -11,7 +11,7 @@ type Pair = [u32; 2];
 #[derive(Clone)]
 pub(crate) struct Md5Pair {
     state: [Pair; 4],
-    /// Of either, what is not a whole block yet.
+    /// The bytes of either that are no whole block yet.
     rest: [[u8; BLOCK]; 2],
     lengths: [u64; 2],
 }

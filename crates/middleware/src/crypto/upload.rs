@@ -65,7 +65,7 @@ struct Sealing {
     /// The segment that is to be sealed next: not before it is known whether it is the last.
     pending: Vec<u8>,
     number: u64,
-    /// Of what was sealed, and of the segments.
+    /// MD5s of the content and of the sealed segments.
     sums: Md5Pair,
 }
 
