@@ -31,8 +31,8 @@ const SOON: u64 = 30;
 const VERY_SOON: u64 = 8;
 /// Clients that at once put a new object, or read and replace one that rots, where they do.
 const CROWD: u64 = 6;
-/// Least size of half of all objects where content rots, and at most twice as many:
-/// what is read piece by piece, of which a fragment is half.
+/// Least size of half of all objects where content rots; the largest has twice as many bytes. Such
+/// an object is read piece by piece, and so is a fragment of half its size.
 const LARGE_BYTES: usize = 140_000;
 const DAYS: u64 = 3 * 24 * 3600;
 pub(crate) const MARK: &str = "x-object-meta-mark";
