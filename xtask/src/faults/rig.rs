@@ -189,7 +189,39 @@ impl Rig {
 
     /// What everything that was acknowledged has become, in words: nothing when all of it is there.
     pub(super) fn lost(&self, keys: &[Vec<Key>]) -> Result<Vec<String>> {
-        check::all(&mut self.account()?, keys)
+        let mut lost = check::all(&mut self.account()?, keys)?;
+        for words in lost.clone() {
+            if let Some((path, _)) = words.split_once(": ") {
+                lost.extend(self.traces(path));
+            }
+        }
+        Ok(lost)
+    }
+
+    /// Files of the disks whose metadata names the object, those too that a check of the file system
+    /// found in no folder: a file system without a journal may lose entries of a folder that it was
+    /// splitting.
+    fn traces(&self, object: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        for number in 0..self.disks.len() {
+            for file in self.files(number, |_| true) {
+                let mut metadata = [0; 4096];
+                let length = rustix::fs::getxattr(&file, "user.swift.metadata", &mut metadata);
+                let metadata = String::from_utf8_lossy(&metadata[..length.unwrap_or(0)]);
+                let Some((_, after)) = metadata.split_once(object) else {
+                    continue;
+                };
+                let part_of_a_name = |c: char| c.is_ascii_digit() || c == '/';
+                if after.starts_with(part_of_a_name) {
+                    continue;
+                }
+                let at = file.strip_prefix(&self.disks[number].mount_point);
+                let at = at.unwrap_or(&file).display();
+                let size = std::fs::metadata(&file).map_or(0, |status| status.len());
+                found.push(format!("  disk {number} has {at}, {size} bytes"));
+            }
+        }
+        found
     }
 }
 
