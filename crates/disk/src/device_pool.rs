@@ -4,7 +4,8 @@
 //! A device has three lanes. Small durable writes go through the commit lane, many at a time
 //! (`steps.rs`). Other writers wait for the disk most of their time, so there are many write
 //! threads; they must not keep readers waiting, so reads have their own. Threads start when there
-//! is work for them. A full lane refuses at once.
+//! is work for them and end when there was none for as long as it takes to close an idle device. A
+//! full lane refuses at once.
 //!
 //! Background work (replication, audits) asks for [`Device::background`] and then works on the same
 //! lanes behind clients, with as much of the device as they leave (`share.rs`).
@@ -94,7 +95,7 @@ pub struct DevicesConfig {
     /// Answer before data is on disk: for throw-away test clusters only. A power cut then loses
     /// what was acknowledged.
     pub unsafe_no_fsync: bool,
-    /// A device that nobody used for so long is closed: it can be unmounted.
+    /// A device that nobody used for so long is closed: it can be unmounted. Its threads end.
     pub idle_close: Duration,
     /// A simulator's, in place of threads and syncs.
     pub machine: Option<Arc<dyn Machine>>,
@@ -266,20 +267,14 @@ impl Device {
                 format!("{letter}-{name}"),
                 kind,
                 threads.max(1),
-                config.queue_depth.max(1),
-                config.machine.clone(),
+                &config,
                 share.clone(),
             ))
         };
         let lanes = Lanes {
             reads: lane(Kind::Read, 'r', config.read_threads),
             writes: lane(Kind::Write, 'w', config.write_threads),
-            commits: CommitLane::new(
-                format!("c-{name}"),
-                config.commit_threads.max(1),
-                config.queue_depth.max(1),
-                share.clone(),
-            ),
+            commits: CommitLane::new(format!("c-{name}"), &config, share.clone()),
             share,
         };
         Device {

@@ -1,12 +1,14 @@
 //! The threads of one device. Two lanes, one for reading and one for writing, each with its own
 //! bounded queue: a device that hangs fills its own queues and nothing else, and reads do not
 //! wait behind syncs. A third has one thread that merges what busy databases have logged, one
-//! job for each of them.
+//! job for each of them. Threads start as work comes, and end when they have had none for as long as
+//! it takes to close an idle database.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use crate::config::{IndexConfig, Runner};
 use crate::deferred;
@@ -30,6 +32,7 @@ impl Device {
                 name: format!("{use_}-{name}"),
                 threads_max: threads.max(1),
                 jobs_max: config.queue_jobs_max.max(1),
+                idle_close: config.idle_close,
                 runner: config.runner.clone(),
                 state: Mutex::default(),
                 wake: Condvar::new(),
@@ -49,11 +52,13 @@ impl Device {
     }
 }
 
-/// A queue and the threads that empty it; threads start as work comes.
+/// A queue and the threads that empty it.
 pub(crate) struct Lane {
     name: String,
     threads_max: usize,
     jobs_max: usize,
+    /// A thread without work for this long ends.
+    idle_close: Duration,
     runner: Option<Runner>,
     /// Jobs that one thread takes together.
     at_once: usize,
@@ -146,6 +151,7 @@ impl Lane {
 
     fn work(&self) {
         let mut state = self.lock();
+        let mut was_idle = false;
         loop {
             if !state.jobs.is_empty() {
                 let count = state.jobs.len().min(self.at_once);
@@ -158,15 +164,19 @@ impl Lane {
                 }
                 deferred::flush();
                 state = self.lock();
-            } else if state.closed {
+                was_idle = false;
+            } else if state.closed || was_idle {
+                // Decided under the lock: who queues a job finds this thread idle, or gone.
+                let this = thread::current().id();
+                state.threads.retain(|thread| thread.thread().id() != this);
                 return;
             } else {
                 state.idle += 1;
-                state = self
-                    .wake
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner);
+                let waited = self.wake.wait_timeout(state, self.idle_close);
+                let (again, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+                state = again;
                 state.idle -= 1;
+                was_idle = waited.timed_out();
             }
         }
     }
@@ -200,5 +210,66 @@ impl Lane {
             // What it leaves to be done may be a job again.
             deferred::flush();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    use super::*;
+
+    fn device(idle_close: Duration) -> Device {
+        let mut config = IndexConfig::new("/");
+        config.read_threads = 1;
+        config.idle_close = idle_close;
+        Device::new("d", &config)
+    }
+
+    #[test]
+    fn threads_end_when_they_are_idle_and_start_again() {
+        let idle = Duration::from_millis(20);
+        let device = device(idle);
+        for _ in 0..3 {
+            let (go, wait_go) = mpsc::channel::<()>();
+            assert!(device.read.push(Box::new(move || {
+                let _ = wait_go.recv();
+            })));
+            thread::sleep(idle * 3);
+            assert_eq!(device.read.lock().threads.len(), 1, "one at work ended");
+            drop(go);
+            let patience = Instant::now();
+            while !device.read.lock().threads.is_empty() {
+                assert!(patience.elapsed().as_secs() < 60, "an idle thread stays");
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        device.close();
+    }
+
+    /// Jobs come just as the only thread of a lane ends.
+    #[test]
+    fn no_job_is_lost_to_a_thread_that_ends() {
+        let idle = Duration::from_micros(200);
+        let one_lane = || {
+            let device = device(idle);
+            for round in 0..4000 {
+                let (done, is_done) = mpsc::channel();
+                assert!(device.read.push(Box::new(move || done.send(()).unwrap())));
+                let in_time = is_done.recv_timeout(Duration::from_secs(30));
+                in_time.expect("a job waits, and no thread comes for it");
+                // From half of the time to twice as long.
+                thread::sleep(idle / 2 + idle * (round % 16) / 10);
+            }
+            device.close();
+        };
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(one_lane);
+            }
+        });
     }
 }

@@ -67,6 +67,10 @@ impl Running {
         Running::start(&mut command, server)
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Asks it to end; answers with its exit code.
     pub(crate) fn stop(self) -> Option<i32> {
         self.signal(Signal::TERM);

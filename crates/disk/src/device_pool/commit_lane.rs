@@ -7,9 +7,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::DeviceState;
-use super::lane::Refused;
+use super::lane::{Refused, forget_this_thread};
 use super::share::{self, Class, Kind, Share};
+use super::{DeviceState, DevicesConfig};
 use crate::error::DiskError;
 use crate::machine::Machine;
 use crate::steps::{self, Operation};
@@ -30,6 +30,8 @@ pub(super) struct CommitLane {
     name: String,
     threads_max: usize,
     depth: usize,
+    /// A thread without work for this long ends.
+    idle_close: Duration,
     share: Arc<Share>,
     /// Clients' operations that are taken at once now.
     most: AtomicUsize,
@@ -65,21 +67,23 @@ struct State {
 }
 
 impl CommitLane {
-    pub(super) fn new(
-        name: String,
-        threads_max: usize,
-        depth: usize,
-        share: Arc<Share>,
-    ) -> Arc<Self> {
+    pub(super) fn new(name: String, config: &DevicesConfig, share: Arc<Share>) -> Arc<Self> {
         Arc::new(CommitLane {
             name,
-            threads_max,
-            depth,
+            threads_max: config.commit_threads.max(1),
+            depth: config.queue_depth.max(1),
+            idle_close: config.idle_close,
             share,
             most: AtomicUsize::new(BATCH_MAX),
             state: Mutex::default(),
             ready: Condvar::new(),
         })
+    }
+
+    /// Threads that work or wait for work.
+    #[cfg(test)]
+    pub(super) fn threads(&self) -> usize {
+        self.lock().threads.len()
     }
 
     pub(super) fn push(
@@ -194,8 +198,10 @@ impl CommitLane {
         self.most.store(most.min(BATCH_MAX), Ordering::Relaxed);
     }
 
+    /// What to do next. `None`: the thread is to end, and is no longer counted as one of the lane's.
     fn next(&self) -> Option<Batch> {
         let mut state = self.lock();
+        let mut was_idle = false;
         loop {
             if let Some(operations) = self.next_background(&mut state) {
                 state.running += 1;
@@ -219,21 +225,20 @@ impl CommitLane {
                     operations,
                 });
             }
-            if state.closed && state.background.is_empty() {
+            let has_ended = state.closed || (was_idle && state.waiting.is_empty());
+            // Decided under the lock: who queues an operation finds this thread idle, or gone.
+            if has_ended && state.background.is_empty() {
+                forget_this_thread(&mut state.threads);
                 return None;
             }
+            let watches = !state.background.is_empty();
+            let wait_max = if watches { LOOK } else { self.idle_close };
             state.idle += 1;
-            state = match state.background.is_empty() {
-                true => {
-                    let waited = self.ready.wait(state);
-                    waited.unwrap_or_else(PoisonError::into_inner)
-                }
-                false => {
-                    let waited = self.ready.wait_timeout(state, LOOK);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+            let waited = self.ready.wait_timeout(state, wait_max);
+            let (again, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = again;
             state.idle -= 1;
+            was_idle = !watches && waited.timed_out();
         }
     }
 

@@ -1,5 +1,6 @@
 //! A bounded queue and the threads that empty it; and a second queue for background work, whose turn
-//! comes when no client's work waits.
+//! comes when no client's work waits. Threads start when there is work, and end when they have had
+//! none for a while: a node of many disks would keep hundreds.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -7,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::DevicesConfig;
 use super::share::{self, Class, Kind, Share};
 use crate::machine::{Job, Machine};
 
@@ -26,6 +28,8 @@ pub(super) struct Lane {
     kind: Kind,
     threads_max: usize,
     depth: usize,
+    /// A thread without work for this long ends.
+    idle_close: Duration,
     machine: Option<Arc<dyn Machine>>,
     share: Arc<Share>,
     state: Mutex<State>,
@@ -59,20 +63,26 @@ impl Lane {
         name: String,
         kind: Kind,
         threads_max: usize,
-        depth: usize,
-        machine: Option<Arc<dyn Machine>>,
+        config: &DevicesConfig,
         share: Arc<Share>,
     ) -> Self {
         Lane {
             name,
             kind,
             threads_max,
-            depth,
-            machine,
+            depth: config.queue_depth.max(1),
+            idle_close: config.idle_close,
+            machine: config.machine.clone(),
             share,
             state: Mutex::default(),
             ready: Condvar::new(),
         }
+    }
+
+    /// Threads that work or wait for work.
+    #[cfg(test)]
+    pub(super) fn threads(&self) -> usize {
+        self.lock().threads.len()
     }
 
     pub(super) fn push(self: &Arc<Self>, class: Class, job: Job) -> Result<(), Refused> {
@@ -144,8 +154,10 @@ impl Lane {
         }
     }
 
+    /// The next job. `None`: the thread is to end, and is no longer counted as one of the lane's.
     fn next(&self) -> Option<(Class, Queued)> {
         let mut state = self.lock();
+        let mut was_idle = false;
         loop {
             if let Some(queued) = self.next_background(&mut state) {
                 state.running += 1;
@@ -156,21 +168,21 @@ impl Lane {
                 self.have_watched(&state);
                 return Some((Class::Client, queued));
             }
-            if state.closed && state.background.is_empty() {
+            // Decided under the lock: who queues a job finds this thread idle, or gone.
+            if (state.closed || was_idle) && state.background.is_empty() {
+                forget_this_thread(&mut state.threads);
                 return None;
             }
             let watches = !state.background.is_empty() && !state.is_watched;
+            let wait_max = if watches { LOOK } else { self.idle_close };
             state.idle += 1;
-            if watches {
-                state.is_watched = true;
-                let waited = self.ready.wait_timeout(state, LOOK);
-                state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                state.is_watched = false;
-            } else {
-                let waited = self.ready.wait(state);
-                state = waited.unwrap_or_else(PoisonError::into_inner);
-            }
+            state.is_watched |= watches;
+            let waited = self.ready.wait_timeout(state, wait_max);
+            let (again, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            state.is_watched &= !watches;
             state.idle -= 1;
+            was_idle = !watches && waited.timed_out();
         }
     }
 
@@ -208,6 +220,12 @@ impl Lane {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Called by a thread of a lane as it ends: nobody need join it any more.
+pub(super) fn forget_this_thread(threads: &mut Vec<JoinHandle<()>>) {
+    let this = thread::current().id();
+    threads.retain(|thread| thread.thread().id() != this);
 }
 
 impl State {

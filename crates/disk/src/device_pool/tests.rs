@@ -444,3 +444,54 @@ fn a_failed_device_is_readmitted_when_it_is_mounted_again() {
     wait_until(|| !device.is_poisoned());
     block(device.write(|_| Ok(()))).unwrap();
 }
+
+/// Threads of all lanes that work or wait.
+fn threads(device: &Device) -> usize {
+    let lanes = &device.lanes;
+    lanes.reads.threads() + lanes.writes.threads() + lanes.commits.threads()
+}
+
+#[test]
+fn threads_end_when_they_are_idle_and_start_again() {
+    let idle = std::time::Duration::from_millis(20);
+    let (_root, devices) = devices(|config| config.idle_close = idle);
+    let device = devices.get("sda1").unwrap();
+    for _ in 0..3 {
+        let held = [hold(&device), hold(&device), hold_commit(&device)];
+        assert_eq!(threads(&device), 3);
+        std::thread::sleep(idle * 3);
+        assert_eq!(threads(&device), 3, "one at work ended");
+        for (go, run) in held {
+            drop(go);
+            block(run).unwrap();
+        }
+        wait_until(|| threads(&device) == 0);
+    }
+}
+
+/// Jobs come just as the last thread of a lane ends.
+#[test]
+fn no_job_is_lost_to_a_thread_that_ends() {
+    const ROUNDS: u32 = 4000;
+    let idle = std::time::Duration::from_micros(200);
+    let (_root, devices) = devices(|config| {
+        config.idle_close = idle;
+        (config.read_threads, config.commit_threads) = (1, 1);
+    });
+    let device = devices.get("sda1").unwrap();
+    let background = device.background();
+    let (done, all) = mpsc::channel();
+    let ended = std::thread::spawn(move || {
+        for round in 0..ROUNDS {
+            let device = if round % 4 == 0 { &background } else { &device };
+            block(device.read(|_| Ok(()))).unwrap();
+            block(device.commit(|_| Ok(Step::Done(())))).unwrap();
+            // From half of the time to twice as long.
+            std::thread::sleep(idle / 2 + idle * (round % 16) / 10);
+        }
+        done.send(()).unwrap();
+    });
+    let in_time = all.recv_timeout(std::time::Duration::from_secs(60));
+    in_time.expect("a job waits, and no thread comes for it");
+    ended.join().unwrap();
+}
