@@ -38,6 +38,7 @@ use crate::made_dirs::MadeDirs;
 use crate::recent::{FileIdentity, Recent};
 use crate::room::{self, Room};
 use crate::steps::{self, Step};
+use crate::unreadable::Unreadable;
 use commit_lane::CommitLane;
 use lane::{Lane, Refused};
 pub use share::BackgroundShare;
@@ -241,6 +242,7 @@ pub(crate) struct DeviceState {
     pub(crate) large_reads: Recent<(FileIdentity, u64)>,
     pub(crate) touched: Touched,
     pub(crate) made_dirs: MadeDirs,
+    pub(crate) unreadable: Unreadable,
     room: DeviceRoom,
 }
 
@@ -295,6 +297,7 @@ impl Device {
                 large_reads: Recent::new(LARGE_READS_ENTRIES),
                 touched: Touched::new(),
                 made_dirs: MadeDirs::default(),
+                unreadable: Unreadable::default(),
                 room: DeviceRoom::default(),
             }),
         }

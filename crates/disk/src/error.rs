@@ -40,6 +40,9 @@ pub enum DiskError {
     Expired(Box<ObjectInfo>),
     #[error("quarantined: {0}")]
     Quarantined(String),
+    /// The disk erred, for the first time: that may pass.
+    #[error("cannot be read: {0}")]
+    Unreadable(String),
     #[error("the stored object is {stored:?}, not {asked:?}")]
     Collision { asked: String, stored: String },
     #[error("{name}: {value:?} is not the index of a fragment: expected 0 to {last}")]

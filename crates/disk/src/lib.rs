@@ -30,6 +30,7 @@ pub mod room;
 pub mod staged_file;
 pub mod steps;
 pub mod suffix_hashes;
+mod unreadable;
 mod xattr;
 
 pub use device_pool::{BackgroundShare, Device, Devices, DevicesConfig, Disk, FallocateReserve};

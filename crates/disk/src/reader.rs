@@ -20,7 +20,7 @@ use cairn_types::blocks::{self, Block};
 use cairn_types::plant::Plant;
 use md5::{Digest, Md5};
 use rustix::fs::Advice;
-use rustix::io::{ReadWriteFlags, preadv2};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::device_pool::{Device, Run};
 use crate::diskfile::read_range;
@@ -183,9 +183,14 @@ impl ObjectReader {
             }
             let bytes = match read_range(content.file.as_fd(), offset, len as usize) {
                 Ok(bytes) => bytes,
-                Err(errno @ (rustix::io::Errno::IO | rustix::io::Errno::UCLEAN)) => {
-                    return broken(format!("read: {errno}"));
+                Err(errno @ Errno::IO) => {
+                    let reason = format!("read: {errno}");
+                    return match disk.state.unreadable.is_confirmed(key.hash, disk.now()) {
+                        true => broken(reason),
+                        false => Err(DiskError::Unreadable(reason)),
+                    };
                 }
+                Err(errno @ Errno::UCLEAN) => return broken(format!("read: {errno}")),
                 Err(errno) => return Err(DiskError::from_errno("read", &*key.name, errno)),
             };
             if bytes.len() as u64 != len {

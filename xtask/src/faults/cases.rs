@@ -30,6 +30,8 @@ pub(crate) enum Case {
     RowsShared,
     /// Object files of one or two disks cannot be read
     Unread,
+    /// Object files of all disks cannot be read for a moment
+    UnreadForAMoment,
     /// The mixture, of erasure-coded objects
     Fragments,
     /// Bytes of object files of one or two disks are not what they were
@@ -85,6 +87,7 @@ impl Case {
             Case::Rows => "0.7 s of failed writes to databases and a power cut",
             Case::RowsShared => "the same with shared databases",
             Case::Unread => "object files that cannot be read",
+            Case::UnreadForAMoment => "no object file can be read for a moment",
             Case::Fragments => "faults of all kinds and a power cut, erasure-coded",
             Case::Corrupt => "object files that rot",
             Case::CorruptFragments => "fragments that rot",
@@ -110,6 +113,7 @@ impl Case {
             Case::Rows => rows::round(ground, true),
             Case::RowsShared => rows::round(ground, false),
             Case::Unread => unread::round(ground),
+            Case::UnreadForAMoment => unread::moment(ground),
         }
     }
 }

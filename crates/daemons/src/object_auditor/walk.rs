@@ -1,5 +1,6 @@
 //! One walk over the objects of some devices.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,12 @@ const INLINE: u64 = 64 << 10;
 const CHUNK: usize = 64 << 10;
 /// How far a walk is gets written no more often than this.
 const STATUS_INTERVAL: Duration = Duration::from_secs(60);
+
+/// An object that could not be read is read again so much later: what fails then too is moved to
+/// quarantine.
+const READ_AGAIN_AFTER: Duration = Duration::from_secs(12);
+/// So many wait for that; the others wait for the next walk.
+const READ_AGAIN_MAX: usize = 1000;
 
 /// Why an object that no container lists is quarantined.
 const DARK: &str = "dark data: no container lists it";
@@ -63,8 +70,30 @@ pub(super) struct Walk {
     reported: AuditStats,
     report: Report,
     logged: LogLimit,
+    read_again: VecDeque<ReadAgain>,
     /// By what the watcher found: listed, unknown, dark.
     watched: [u64; 3],
+}
+
+/// An object that could not be read.
+struct ReadAgain {
+    due: Instant,
+    device: Arc<Device>,
+    object: Place,
+}
+
+/// An object, as the folders name it.
+#[derive(Clone, Copy)]
+struct Place {
+    policy: PolicyIndex,
+    partition: u32,
+    hash: ObjectHash,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Turn {
+    First,
+    Again,
 }
 
 struct Report {
@@ -100,6 +129,7 @@ impl Walk {
                 busy: Duration::ZERO,
             },
             logged: LogLimit::default(),
+            read_again: VecDeque::new(),
             watched: [0; 3],
             auditor,
         }
@@ -127,6 +157,10 @@ impl Walk {
                     }
                 }
             }
+        }
+        while let Some(next) = self.read_again.front() {
+            tokio::time::sleep_until(next.due).await;
+            self.read_due_again().await;
         }
         self.tell_monitoring().await;
         self.reported.add(&self.recent);
@@ -172,7 +206,13 @@ impl Walk {
             match hashes {
                 Ok(hashes) => {
                     for hash in hashes {
-                        self.audit_one(device, policy, partition, hash).await?;
+                        self.read_due_again().await;
+                        let object = Place {
+                            policy,
+                            partition,
+                            hash,
+                        };
+                        self.audit_one(device, object, Turn::First).await?;
                     }
                     if self.kind == Kind::All
                         && let Err(error) = self.check_hashes(device, policy, partition).await
@@ -224,13 +264,30 @@ impl Walk {
         }
     }
 
+    /// Looks anew at what could not be read, where it is time.
+    async fn read_due_again(&mut self) {
+        while let Some(next) = self
+            .read_again
+            .pop_front_if(|next| next.due <= Instant::now())
+        {
+            let audited = self.audit_one(&next.device, next.object, Turn::Again);
+            if let Err(error) = audited.await {
+                debug!(device = next.device.name(), %error, "not audited");
+            }
+        }
+    }
+
     async fn audit_one(
         &mut self,
         device: &Arc<Device>,
-        policy: PolicyIndex,
-        partition: u32,
-        hash: ObjectHash,
+        object: Place,
+        turn: Turn,
     ) -> Result<(), DiskError> {
+        let Place {
+            policy,
+            partition,
+            hash,
+        } = object;
         self.files.step().await;
         let began = Instant::now();
         let engine = self.auditor.parts.engine.clone();
@@ -277,7 +334,17 @@ impl Walk {
                     partition, hash, reason, "object failed audit: quarantined"
                 );
             }
-            Err(error) => self.failed(device.name(), error)?,
+            Err(error) => {
+                let may_pass = matches!(error, DiskError::Unreadable(_)) && turn == Turn::First;
+                if may_pass && self.read_again.len() < READ_AGAIN_MAX {
+                    self.read_again.push_back(ReadAgain {
+                        due: Instant::now() + READ_AGAIN_AFTER,
+                        device: device.clone(),
+                        object,
+                    });
+                }
+                self.failed(device.name(), error)?;
+            }
         }
         self.report.busy += began.elapsed();
         if self.report.at.elapsed() >= self.auditor.config.log_time {

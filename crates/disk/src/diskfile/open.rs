@@ -70,6 +70,8 @@ pub(super) enum Failed {
     Changed,
     /// The object is broken: it has to go, and this is why.
     Broken(String),
+    /// The disk erred: if it still does later, the object has to go, or this file of it.
+    Unreadable(String, Option<Suspect>),
     /// The content of this file is: it has to go, and what is sound beside it has not.
     Unsound(String, Suspect),
     Final(DiskError),
@@ -188,9 +190,13 @@ impl DiskFileEngine {
         match metadata {
             Ok(metadata) => Ok(metadata.get_str(NAME).map(Into::into)),
             Err(Failed::Final(error)) => Err(error),
-            Err(Failed::Changed | Failed::NotCached | Failed::Broken(_) | Failed::Unsound(..)) => {
-                Ok(None)
-            }
+            Err(
+                Failed::Changed
+                | Failed::NotCached
+                | Failed::Broken(_)
+                | Failed::Unreadable(..)
+                | Failed::Unsound(..),
+            ) => Ok(None),
         }
     }
 
@@ -202,17 +208,29 @@ impl DiskFileEngine {
     ) -> Result<(Arc<str>, OpenObject), DiskError> {
         let dir = hash_dir(place.policy, place.partition, place.hash);
         for _ in 0..ATTEMPTS {
-            match self.try_open(disk, place, &dir, options, Look::OnDisk) {
+            let failed = match self.try_open(disk, place, &dir, options, Look::OnDisk) {
                 Ok(open) => {
                     disk.state.touched.mark(&place.hash);
                     return Ok(open);
                 }
-                Err(Failed::Changed | Failed::NotCached) => {}
-                Err(Failed::Broken(reason)) => {
+                Err(Failed::Unreadable(reason, suspect)) => {
+                    if !disk.state.unreadable.is_confirmed(place.hash, disk.now()) {
+                        return Err(DiskError::Unreadable(reason));
+                    }
+                    match suspect {
+                        Some(suspect) => Failed::Unsound(reason, suspect),
+                        None => Failed::Broken(reason),
+                    }
+                }
+                Err(failed) => failed,
+            };
+            match failed {
+                Failed::Changed | Failed::NotCached | Failed::Unreadable(..) => {}
+                Failed::Broken(reason) => {
                     let again = || self.try_open(disk, place, &dir, options, Look::OnDisk);
                     let is_gone = place.dir().quarantine(disk, &reason, || {
                         Ok(match again() {
-                            Err(Failed::Broken(_)) => Goes::Whole,
+                            Err(Failed::Broken(_) | Failed::Unreadable(..)) => Goes::Whole,
                             _ => Goes::Nothing,
                         })
                     })?;
@@ -220,7 +238,7 @@ impl DiskFileEngine {
                         return Err(DiskError::Quarantined(reason));
                     }
                 }
-                Err(Failed::Unsound(reason, suspect)) => {
+                Failed::Unsound(reason, suspect) => {
                     let dir = place.dir();
                     let is_gone =
                         dir.quarantine(disk, &reason, || dir.with_suspect(disk, &suspect))?;
@@ -228,7 +246,7 @@ impl DiskFileEngine {
                         return Err(DiskError::Quarantined(reason));
                     }
                 }
-                Err(Failed::Final(error)) => return Err(error),
+                Failed::Final(error) => return Err(error),
             }
         }
         Err(DiskError::StateChanged)
@@ -266,7 +284,7 @@ impl DiskFileEngine {
         let count = listing.count;
         let files = self.choose(place.policy, listing.entries, &options.fragment);
         let Some(data) = &files.data else {
-            return Err(deleted(dir_fd.as_fd(), &files));
+            return Err(self.deleted(dir_fd.as_fd(), place, &files));
         };
         if look == Look::InMemory && files.meta.is_some() {
             // Seldom, and more files.
@@ -360,24 +378,51 @@ impl DiskFileEngine {
             .get(NAME)
             .ok_or_else(|| Failed::Broken("no name in the metadata".into()))?;
         let Some(asked) = place.name else {
-            let stored = String::from_utf8_lossy(stored);
-            let mut parts = stored.strip_prefix('/').unwrap_or("").splitn(3, '/');
-            let account = parts.next().unwrap_or("");
-            let hash = self.hash_path.hash(account, parts.next(), parts.next());
-            if hash != place.hash {
-                return Err(Failed::Broken(
-                    "the name in the metadata belongs to another directory".into(),
-                ));
-            }
-            return Ok(stored.into());
+            return Ok(self.is_in_its_place(place, stored)?.into());
         };
         if stored != asked.as_bytes() {
-            let stored = String::from_utf8_lossy(stored).into_owned();
+            let stored = self.is_in_its_place(place, stored)?;
             let asked = asked.to_string();
             tracing::error!(asked, stored, "two names with one hash");
             return Err(DiskError::Collision { asked, stored }.into());
         }
         Ok(asked.clone())
+    }
+
+    /// The name, which hashes to this directory: a damaged file system may have swapped two.
+    fn is_in_its_place(&self, place: &Place<'_>, stored: &[u8]) -> Result<String, Failed> {
+        let stored = String::from_utf8_lossy(stored).into_owned();
+        let mut parts = stored.strip_prefix('/').unwrap_or("").splitn(3, '/');
+        let account = parts.next().unwrap_or("");
+        let hash = self.hash_path.hash(account, parts.next(), parts.next());
+        if hash != place.hash {
+            return Err(Failed::Broken(
+                "the name in the metadata belongs to another directory".into(),
+            ));
+        }
+        Ok(stored)
+    }
+
+    /// There is no data: is there a tombstone to tell when it went?
+    fn deleted(&self, dir: BorrowedFd<'_>, place: &Place<'_>, files: &OnDiskFiles) -> Failed {
+        let Some(tombstone) = &files.tombstone else {
+            return DiskError::NotExist.into();
+        };
+        let metadata = open_file(dir, tombstone)
+            .and_then(|fd| read_metadata(dir, fd.as_fd(), tombstone))
+            .and_then(|metadata| match metadata.get(NAME) {
+                Some(_) => self.check_name(place, &metadata).map(|_| metadata),
+                None => Ok(metadata),
+            });
+        match metadata {
+            Ok(metadata) => DiskError::Deleted {
+                timestamp: metadata
+                    .timestamp("X-Timestamp")
+                    .unwrap_or(tombstone.timestamp),
+            }
+            .into(),
+            Err(failed) => failed,
+        }
     }
 
     fn read_content(
@@ -411,9 +456,14 @@ impl DiskFileEngine {
         if look == Look::InMemory && verify && info.size > HASHED_IN_PLACE {
             return Err(Failed::NotCached);
         }
-        let bytes = look
-            .read(disk, fd.as_fd(), info.size as usize)
-            .map_err(|errno| io_error("read", errno))?;
+        let bytes =
+            look.read(disk, fd.as_fd(), info.size as usize)
+                .map_err(|errno| match io_error("read", errno) {
+                    Failed::Unreadable(reason, _) => {
+                        Failed::Unreadable(reason, Some(Suspect::of(&identity)))
+                    }
+                    failed => failed,
+                })?;
         if bytes.len() as u64 != info.size {
             let reason = "the file became shorter".into();
             return Err(Failed::Unsound(reason, Suspect::of(&identity)));
@@ -499,30 +549,13 @@ fn read_metadata(
     }
 }
 
-/// Bad sectors make an object broken; other trouble may pass.
+/// Bad sectors make an object broken, unless they can be read later; other trouble may pass.
 fn io_error(action: &'static str, errno: Errno) -> Failed {
     match errno {
         Errno::AGAIN => Failed::NotCached,
-        Errno::IO | Errno::UCLEAN => Failed::Broken(format!("{action}: {errno}")),
+        Errno::IO => Failed::Unreadable(format!("{action}: {errno}"), None),
+        Errno::UCLEAN => Failed::Broken(format!("{action}: {errno}")),
         errno => DiskError::from_errno(action, "an object", errno).into(),
-    }
-}
-
-/// There is no data: is there a tombstone to tell when it went?
-fn deleted(dir: BorrowedFd<'_>, files: &OnDiskFiles) -> Failed {
-    let Some(tombstone) = &files.tombstone else {
-        return DiskError::NotExist.into();
-    };
-    let metadata =
-        open_file(dir, tombstone).and_then(|fd| read_metadata(dir, fd.as_fd(), tombstone));
-    match metadata {
-        Ok(metadata) => DiskError::Deleted {
-            timestamp: metadata
-                .timestamp("X-Timestamp")
-                .unwrap_or(tombstone.timestamp),
-        }
-        .into(),
-        Err(failed) => failed,
     }
 }
 

@@ -72,10 +72,16 @@ impl HashDir {
             self.hash.hex()
         );
         let partition = partition_dir(self.policy, self.partition);
-        if matches!(open_dir(disk, &partition), Err(Errno::NOENT)) {
-            return Ok(false);
+        match open_dir(disk, &partition) {
+            Err(Errno::NOENT) => return Ok(false),
+            Err(Errno::NOTDIR) => return move_no_directory(disk, &partition, reason),
+            _ => {}
         }
         let _lock = PartitionLock::acquire(disk, &partition)?;
+        let suffix = format!("{partition}/{}", self.hash.suffix());
+        if matches!(open_dir(disk, &suffix), Err(Errno::NOTDIR)) {
+            return move_no_directory(disk, &suffix, reason);
+        }
         let from = match look()? {
             Goes::Nothing if !Plant::QuarantineUnasked.is_on() => return Ok(false),
             Goes::Nothing | Goes::Whole => dir,
@@ -135,6 +141,21 @@ impl HashDir {
             _ => Goes::Whole,
         })
     }
+}
+
+/// Moves away what a damaged file system has in the place of a directory of many objects.
+fn move_no_directory(disk: &Disk, from: &str, reason: &str) -> Result<bool, DiskError> {
+    let name = from.replace('/', "-");
+    let to = format!("quarantined/no-directory/{name}-{}", unique());
+    let to = move_aside(disk, from, &to)?;
+    tracing::warn!(
+        device = disk.name(),
+        from,
+        to,
+        reason,
+        "quarantined what is no directory"
+    );
+    Ok(true)
 }
 
 fn is_content(entry: &FileEntry) -> bool {

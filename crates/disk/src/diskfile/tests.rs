@@ -624,6 +624,46 @@ fn a_broken_object_found_by_opening_is_looked_at_again_before_it_goes() {
     assert_eq!(world.files(), [format!("{}.data", ts(2).internal())]);
 }
 
+/// A damaged file system may have swapped two directories.
+#[test]
+fn a_tombstone_of_another_object_deletes_nothing() {
+    let Some(world) = world() else { return };
+    world.put(ts(1), "content");
+    world.delete(ts(2));
+    let other = world.engine.hash_path.hash("a", Some("c"), Some("other"));
+    let key = ObjectKey {
+        hash: other,
+        name: "/a/c/other".into(),
+        ..world.key.clone()
+    };
+    let theirs = hash_dir(key.policy, key.partition, key.hash);
+    let theirs = world.device.path().join(theirs);
+    std::fs::create_dir_all(theirs.parent().unwrap()).unwrap();
+    std::fs::rename(world.dir(), &theirs).unwrap();
+    let options = OpenOptions::metadata(ts(100));
+    let opened = world.engine.open(&world.disk, &key, &options);
+    assert!(matches!(opened, Err(DiskError::Quarantined(_))));
+    assert!(!theirs.exists());
+    assert!(matches!(world.open(), Err(DiskError::NotExist)));
+}
+
+#[test]
+fn a_file_in_the_place_of_a_directory_of_objects_goes() {
+    let Some(world) = world() else { return };
+    let suffix = world.dir().parent().unwrap().to_owned();
+    for spoiled in [suffix.parent().unwrap().to_owned(), suffix] {
+        std::fs::create_dir_all(spoiled.parent().unwrap()).unwrap();
+        let _ = std::fs::remove_dir_all(&spoiled);
+        std::fs::write(&spoiled, "no directory").unwrap();
+        assert!(matches!(world.open(), Err(DiskError::Quarantined(_))));
+        assert!(!spoiled.exists());
+        world.put(ts(1), "content");
+        assert_eq!(world.body(), "content");
+    }
+    let kept = world.device.path().join("quarantined/no-directory");
+    assert_eq!(std::fs::read_dir(kept).unwrap().count(), 2);
+}
+
 #[test]
 fn a_file_linked_into_a_quarantined_directory_is_in_the_new_one() {
     let Some(world) = world() else { return };

@@ -142,7 +142,7 @@ fn before(open: Result<ObjectInfo, DiskError>, timestamp: Timestamp) -> Result<B
             is_tombstone: true,
             ..missing(timestamp, Metadata::new())
         }),
-        Err(DiskError::NotExist | DiskError::Quarantined(_)) => {
+        Err(DiskError::NotExist | DiskError::Quarantined(_) | DiskError::Unreadable(_)) => {
             Ok(missing(Timestamp::ZERO, Metadata::new()))
         }
         Err(error) => Err(error),

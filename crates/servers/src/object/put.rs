@@ -505,9 +505,12 @@ fn check_existing(
         }
         Err(DiskError::Deleted { timestamp }) => timestamp,
         Err(DiskError::Expired(info)) => info.timestamp(),
-        Err(DiskError::NotExist | DiskError::Quarantined(_) | DiskError::StateChanged) => {
-            Timestamp::ZERO
-        }
+        Err(
+            DiskError::NotExist
+            | DiskError::Quarantined(_)
+            | DiskError::Unreadable(_)
+            | DiskError::StateChanged,
+        ) => Timestamp::ZERO,
         Err(error) => return Err(error),
     };
     if before >= timestamp && !Plant::OlderWins.is_on() {

@@ -104,7 +104,7 @@ fn disk_response(error: DiskError) -> Response {
         DiskError::BadFragment { .. } => text(StatusCode::BAD_REQUEST, error.to_string()),
         DiskError::Collision { .. } => standard(StatusCode::FORBIDDEN),
         DiskError::Io { .. } if error.is_of_device() => standard(StatusCode::INSUFFICIENT_STORAGE),
-        DiskError::Io { .. } => {
+        DiskError::Io { .. } | DiskError::Unreadable(_) => {
             tracing::error!(%error, "object operation failed");
             standard(StatusCode::INTERNAL_SERVER_ERROR)
         }
