@@ -41,6 +41,10 @@ export interface RunMeta {
   started: number;
   ended: number | null;
   seed: number;
+  /** Runs that share it measured the same thing; empty in older ones. */
+  plan_digest: string;
+  /** Conditions that hold, in sentences. */
+  broken: string[];
   target: string;
   server: string;
   command: string[];

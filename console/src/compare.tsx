@@ -47,16 +47,19 @@ export function Compare({ a, b }: { a: string | null; b: string | null }) {
 interface Verdict {
   repetitions: [number, number];
   better: boolean | null;
+  headline: string;
+  warnings: string[];
   notes: string[];
-  rows: { stage: string; operation: string; measure: string; more_is_better: boolean; a: number; b: number; change: number | null; low: number | null; high: number | null; verdict: "better" | "worse" | "open" | "too_few" | "not_ranked"; repetitions: number | null; words: string }[];
+  rows: { stage: string; operation: string; measure: string; more_is_better: boolean; a: number; b: number; change: number | null; low: number | null; high: number | null; verdict: "better" | "worse" | "equivalent" | "open" | "too_few" | "not_ranked"; repetitions: number | null; words: string }[];
 }
 
-/** Runs of the same name on the same target are repetitions; those of the other side are not. */
+/** Runs of the same name and plan on the same target are repetitions; those of the other side are not. */
 export function repetitionsOf(id: string, other: string, runs: Entry[]): string[] {
   const run = runs.find((one) => one.id === id);
   const rival = runs.find((one) => one.id === other);
-  const alike = (one: Entry, as: Entry | undefined) => one.name === as?.name && (one.run?.target || one.target) === (as?.run?.target || as?.target);
-  if (!run || alike(run, rival)) return [id];
+  const alike = (one: Entry, as: Entry | undefined) => one.name === as?.name && one.run?.plan_digest === as?.run?.plan_digest && (one.run?.target || one.target) === (as?.run?.target || as?.target);
+  // Of runs of older programs it is not known what they measured.
+  if (!run?.run?.plan_digest || alike(run, rival)) return [id];
   return runs.filter((one) => one.state === "done" && alike(one, run)).map((one) => one.id).slice(0, 50);
 }
 
@@ -68,16 +71,16 @@ function Verdicts({ a, b, runs }: { a: string; b: string; runs: Entry[] }) {
   const [one, two] = data.repetitions;
   const least = Math.max(0, ...data.rows.filter((row) => row.verdict === "too_few").map((row) => row.repetitions ?? 0));
   const rows = data.rows.filter((row) => row.verdict !== "too_few");
-  const words = data.better === null ? "By throughput there is no clear winner." : data.better ? "By throughput, B is better." : "By throughput, A is better.";
   const part = (value: number | null) => (value === null ? "–" : change(1, 1 + value));
   return (
     <section aria-labelledby="verdict-title">
-      <div class="page-head"><h2 id="verdict-title">Verdict</h2><span class="muted small">A: {plural(one, "run")}, B: {plural(two, "run")} of the same name and target</span></div>
+      <div class="page-head"><h2 id="verdict-title">Verdict</h2><span class="muted small">A: {plural(one, "run")}, B: {plural(two, "run")} of the same name, plan and target</span></div>
+      {data.warnings.map((warning) => <p key={warning} class="notice bad" role="alert">{warning}</p>)}
       {rows.length === 0
-        ? <p class="notice info">One run of each is one draw of each: there is no verdict on {plural(Math.min(one, two), "repetition")}. Run both again, in turn, until there are {least} of each; runs of the same name on the same target count as repetitions.</p>
+        ? <p class="notice info">One run of each is one draw of each: there is no verdict on {plural(Math.min(one, two), "repetition")}. Run both again, in turn, until there are {least} of each; runs of the same name and plan on the same target count as repetitions.</p>
         : (
           <>
-            <p class="card">{words}{least > 0 ? ` For percentiles ${least} repetitions of each are needed.` : ""}</p>
+            <p class="card">{data.headline}{least > 0 ? ` For percentiles ${least} repetitions of each are needed.` : ""}</p>
             <TableFrame label="Verdict">
               <table>
                 <thead><tr><th scope="col">Stage</th><th scope="col">Operation</th><th scope="col">Measure</th><th scope="col" class="n">B against A</th><th scope="col" class="n">95 % interval</th><th scope="col">Verdict</th></tr></thead>

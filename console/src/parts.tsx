@@ -44,7 +44,9 @@ const WORDS: Record<State, string> = {
   interrupted: "interrupted",
 };
 
-export function Badge({ state }: { state: State }) {
+/** `broken`: conditions that hold of a run that was completed. */
+export function Badge({ state, broken }: { state: State; broken?: string[] | undefined }) {
+  if (state === "done" && broken?.length) return <span class="badge flawed" title={broken.join("\n")}>done, over limits</span>;
   return <span class={`badge ${state}`}>{WORDS[state]}</span>;
 }
 

@@ -26,7 +26,7 @@ export function RunPage({ id }: { id: string }) {
       <p class="crumbs"><a href="#/runs">Runs</a> / <span class="muted">{id}</span></p>
       <div class="page-head">
         <h1>{entry.name}</h1>
-        <Badge state={entry.state} />
+        <Badge state={entry.state} broken={entry.run?.broken} />
         <span class="spacer" />
         {active && <button type="button" class="danger" onClick={cancel}>Cancel the run</button>}
         {entry.file_name && <a class="button" href={`#/new?again=${encodeURIComponent(id)}`}>Run again</a>}
@@ -41,6 +41,7 @@ export function RunPage({ id }: { id: string }) {
       <ErrorBox error={failed} />
       {course.lost && <p class="notice">The connection to the console is broken; it is tried again.</p>}
       {entry.message && <p class={`notice ${entry.state === "failed" ? "bad" : ""}`} role={entry.state === "failed" ? "alert" : undefined}><span class="pre">{entry.message}</span></p>}
+      {entry.run?.broken?.map((told) => <p key={told} class="notice bad" role="alert">{told}</p>)}
       {entry.run?.notes.map((note) => <p key={note} class="notice info small">{note}</p>)}
       {entry.state === "waiting" && <p class="notice">{first.data?.ahead ? `${plural(first.data.ahead, "run")} before this one.` : "It begins as soon as the run under way is over."}</p>}
       {entry.state === "running" && <NowTiles course={course} entry={entry} plan={plan.data} />}

@@ -91,9 +91,10 @@ function Row({ run, chosen, choose, remove }: { run: Entry; chosen: boolean; cho
       <td class="first">
         <a href={`#/run/${encodeURIComponent(run.id)}`}>{run.name}</a>
         <div class="muted small">{time(run.submitted)} · {run.run?.target || run.target}</div>
+        {run.run?.broken?.[0] && <div class="small bad-text clip">{run.run.broken[0]}</div>}
         {run.message && <div class="small bad-text clip">{run.message.split("\n")[0]}</div>}
       </td>
-      <td><Badge state={run.state} /></td>
+      <td><Badge state={run.state} broken={run.run?.broken} /></td>
       <td class="n opt">{head ? count(head.ops) : "–"}</td>
       <td class="n" title={head && head.stages > 1 ? `The best of ${head.stages} stages` : undefined}>{head ? `${number(head.ops_per_second)}/s` : "–"}{head && head.stages > 1 ? "*" : ""}</td>
       <td class="n opt">{head ? `${bytes(head.bytes_per_second)}/s` : "–"}</td>

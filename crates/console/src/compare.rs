@@ -1,5 +1,5 @@
 //! Is one side better than the other? The lab's own comparison of repetitions, as JSON. Each run
-//! chosen is one repetition; the page offers those of the same name and target.
+//! chosen is one repetition; the page offers those of the same name, plan and target.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(crate) async fn answer(history: Arc<History>, request: Request) -> Answer {
             side(&history, "A", &sides.a)?,
             side(&history, "B", &sides.b)?,
         );
-        compare::compare(&a, &b).map_err(refused)
+        compare::compare(&a, &b, compare::MARGIN).map_err(refused)
     });
     match compared.await {
         Ok(compared) => Ok(json(&told(&compared?))),
@@ -72,22 +72,25 @@ fn told(comparison: &Comparison) -> Value {
     json!({
         "repetitions": comparison.repetitions,
         "better": comparison.better(),
+        "headline": compare::headline(comparison),
+        "warnings": comparison.warnings,
         "notes": comparison.notes,
-        "rows": comparison.rows.iter().map(row).collect::<Vec<_>>(),
+        "rows": comparison.rows.iter().map(|told| row(told, comparison.margin)).collect::<Vec<_>>(),
     })
 }
 
-fn row(row: &Row) -> Value {
+fn row(row: &Row, margin: f64) -> Value {
     let (a, b) = row.middles();
     let (verdict, repetitions) = match row.verdict {
         Verdict::Better => ("better", None),
         Verdict::Worse => ("worse", None),
+        Verdict::Equivalent => ("equivalent", None),
         Verdict::Open { repetitions } => ("open", repetitions),
         Verdict::TooFew { least } => ("too_few", Some(least)),
         Verdict::NotRanked(_) => ("not_ranked", None),
     };
-    // Parts of A, where A has any.
-    let part = |value: f64| (a != 0.0).then(|| value / a);
+    let base = row.base();
+    let part = |value: f64| base.map(|base| value / base);
     json!({
         "stage": row.stage,
         "operation": row.operation,
@@ -95,11 +98,11 @@ fn row(row: &Row) -> Value {
         "more_is_better": row.measure.better == Better::More,
         "a": a,
         "b": b,
-        "change": row.relative(),
+        "change": part(b - a),
         "low": row.interval.and_then(|interval| part(interval.low)),
         "high": row.interval.and_then(|interval| part(interval.high)),
         "verdict": verdict,
         "repetitions": repetitions,
-        "words": compare::verdict_words(row),
+        "words": compare::verdict_words(row, margin),
     })
 }

@@ -10,6 +10,7 @@ pub mod cli;
 pub mod compare;
 pub mod controller;
 pub mod drive;
+pub mod fail_if;
 pub mod footprint;
 pub mod import;
 pub mod latencies;

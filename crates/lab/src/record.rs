@@ -94,6 +94,9 @@ pub struct RunMeta {
     pub started: f64,
     pub ended: Option<f64>,
     pub seed: u64,
+    /// Of the plan without names, seed and store: runs that share it measured the same thing.
+    /// Empty in runs of older programs.
+    pub plan_digest: String,
     /// The store: kind and URL as used, without secrets: `swift http://127.0.0.1:8080/v1/AUTH_test`.
     pub target: String,
     /// What the store says it is (`Server` header or the like); empty when it does not.
@@ -105,6 +108,8 @@ pub struct RunMeta {
     pub drivers: Vec<DriverMeta>,
     /// What the generator reaches without a store; on the first driver.
     pub ceiling: Option<Ceiling>,
+    /// Conditions of `--fail-if` that hold, in a sentence each.
+    pub broken: Vec<String>,
     /// Things a reader should know: a driver that died, a trigger passed over, tracepoints not
     /// permitted.
     pub notes: Vec<String>,

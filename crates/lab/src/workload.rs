@@ -139,6 +139,11 @@ impl Workload {
     }
 }
 
+/// Bytes as workload files write them: `4096`, `64KB`, `64KiB`. `None`: no such number.
+pub fn bytes(text: &str) -> Option<u64> {
+    value::size(text, u64::MAX).ok()
+}
+
 /// Reads a workload; `file` names it in errors.
 pub fn read(file: &str, bytes: &[u8], options: &Options) -> Result<Workload, WorkloadError> {
     let text = error::text_of(file, bytes)?;

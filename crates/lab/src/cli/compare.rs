@@ -8,8 +8,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::compare::{
-    Comparison, Repetitions, alternate, compare, figures, markdown, repetitions, text,
+    Comparison, Gate, Repetitions, alternate, compare, figures, markdown, repetitions, section,
+    text,
 };
+use crate::fail_if::EXIT_CODE;
 use crate::plot::{png, svg};
 use crate::record::State;
 use crate::report::{Input, write_report};
@@ -45,6 +47,18 @@ pub struct CompareArguments {
     #[arg(long)]
     markdown: bool,
 
+    /// Sides that differ by less than this are equivalent
+    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent)]
+    within: f64,
+
+    /// Exit with 3 when this holds; may be repeated
+    ///
+    /// worse (by throughput), not-equivalent (a throughput not shown to be --within), plans-differ,
+    /// or a change of B against A beyond doubt: p99>10%, 'read throughput<-5%', 'main/read
+    /// failed>1%'. Too few repetitions to tell hold, too.
+    #[arg(long, value_name = "CONDITION")]
+    fail_if: Vec<Gate>,
+
     /// Options of `cairn lab run` for A alone, as one word each: --for-a=--user=a:b
     #[arg(long = "for-a", value_name = "OPTION", allow_hyphen_values = true)]
     for_a: Vec<String>,
@@ -56,6 +70,15 @@ pub struct CompareArguments {
     /// Options of `cairn lab run` for both, behind `--`
     #[arg(last = true, value_name = "OPTION")]
     for_both: Vec<String>,
+}
+
+/// `5` or `5%`, as a part.
+fn percent(text: &str) -> Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim();
+    match number.parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent / 100.0),
+        _ => Err("a percentage from 0 to 100 was expected".into()),
+    }
 }
 
 pub(super) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
@@ -83,7 +106,7 @@ pub(super) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
             (side(&arguments.a)?, side(&arguments.b)?)
         }
     };
-    let comparison = compare(&a, &b)?;
+    let comparison = compare(&a, &b, arguments.within)?;
     if let Some(out) = &out {
         write_files(out, &a, &b, &comparison)?;
     }
@@ -97,7 +120,15 @@ pub(super) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     if let Some(out) = out {
         writeln!(stdout, "\n{}", out.join("report.html").display())?;
     }
-    Ok(ExitCode::SUCCESS)
+    let gates = arguments.fail_if.iter();
+    let broken: Vec<String> = gates.flat_map(|gate| gate.broken(&comparison)).collect();
+    for sentence in &broken {
+        writeln!(stdout, "FAILED: {sentence}")?;
+    }
+    Ok(match broken.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(EXIT_CODE),
+    })
 }
 
 /// Runs in turn, each in a process of its own, as a person would start it: nothing of one is left
@@ -121,8 +152,8 @@ fn measure(
         let status = command
             .status()
             .with_context(|| format!("cannot start {}", program.display()))?;
-        // 1 is a run that failed: it is shown and counted, not dropped.
-        if !matches!(status.code(), Some(0 | 1)) || !folder.join("run.json").is_file() {
+        // 1 is a run that failed, 3 one with a condition that holds: shown and counted, not dropped.
+        if !matches!(status.code(), Some(0 | 1 | 3)) || !folder.join("run.json").is_file() {
             bail!(
                 "{} of {target} could not be run: {status}",
                 workload.display()
@@ -166,7 +197,7 @@ fn write_files(
             runs.push(run);
         }
     }
-    write_report(&runs, out, true)?;
+    write_report(&runs, Some(&section(comparison)), out, true)?;
     write_whole(&out.join("compare.md"), markdown(comparison).as_bytes())?;
     for (name, scene) in figures(comparison) {
         let plots = out.join("plots");

@@ -26,7 +26,8 @@ pub enum LabCommand {
     /// Reads COSBench workload XML, ssbench scenarios, swift-bench conf files and the lab's own
     /// TOML, drives the store they name or --target, and leaves a folder with everything needed to
     /// look at the run and to repeat it. Exit codes: 0 the run completed; 1 it failed or was
-    /// cancelled; 2 arguments that make no sense.
+    /// cancelled; 2 arguments that make no sense; 3 it completed, and a condition of --fail-if
+    /// holds (without one on failures: more than 1 % of an operation's requests failed).
     Run(Box<RunArguments>),
     /// Drive load for a controller on another host
     ///
@@ -42,7 +43,7 @@ pub enum LabCommand {
     ///
     /// Repetitions are compared with confidence intervals; there is a verdict only where the
     /// interval leaves no doubt, else the number of repetitions that may bring one. With --workload
-    /// both targets are measured now, in turn.
+    /// both targets are measured now, in turn. Exit codes: 0; 3 a condition of --fail-if holds.
     Compare(CompareArguments),
 }
 

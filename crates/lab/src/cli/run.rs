@@ -16,9 +16,11 @@ use super::terminal::{Output, Terminal};
 use crate::ceiling;
 use crate::controller::{Briefing, Conductor, Link, LocalLink, Report, reach};
 use crate::drive::{Driver, Pools, Share, cores, now};
+use crate::fail_if::{Condition, EXIT_CODE};
 use crate::footprint::{Footprint, LocalAccess};
 use crate::plan::Plan;
 use crate::record::{RunFolder, RunMeta, State};
+use crate::results::model::Run;
 use crate::results::{RunWriter, read_folder, write_tables};
 use crate::target::TargetOptions;
 use crate::workload::{self, Format, Workload};
@@ -133,6 +135,13 @@ pub struct RunArguments {
     #[arg(long, value_name = "DIR", requires = "confined")]
     allow_local: Vec<PathBuf>,
 
+    /// Exit with 3 when this holds of any measured operation; may be repeated
+    ///
+    /// p99>50ms, 'read mean>2ms', 'main/write throughput<1000/s', bandwidth<100MB/s, failed>1%.
+    /// An operation that was not measured holds, too. Without a condition on failures: failed>1%.
+    #[arg(long, value_name = "CONDITION")]
+    fail_if: Vec<Condition>,
+
     /// Do not measure the generator's ceiling first
     #[arg(long)]
     no_ceiling: bool,
@@ -208,11 +217,10 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         ranks.dismiss(out);
     }
     let meta = result?;
-    let completed = meta.state == State::Completed;
-    Ok(if completed {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    Ok(match (meta.state, meta.broken.is_empty()) {
+        (State::Completed, true) => ExitCode::SUCCESS,
+        (State::Completed, false) => ExitCode::from(EXIT_CODE),
+        _ => ExitCode::FAILURE,
     })
 }
 
@@ -352,6 +360,7 @@ fn conduct(
         format: plan.format.clone(),
         started,
         seed: plan.seed,
+        plan_digest: crate::compare::plan_digest(plan),
         command: told_command(),
         lab_version: env!("CARGO_PKG_VERSION").to_owned(),
         ceiling,
@@ -420,12 +429,29 @@ fn conduct(
         observer: &mut |progress| terminal.show(progress),
         unusable: None,
     };
-    let meta = conductor.run()?;
+    let mut meta = conductor.run()?;
     runtime.shutdown_background();
-    let recorded = read_folder(folder.root())?;
+    let mut recorded = read_folder(folder.root())?;
+    meta.broken = broken(&arguments.fail_if, &recorded.view());
+    if !meta.broken.is_empty() {
+        RunWriter::amend(&folder, &meta)?;
+        recorded.meta.broken.clone_from(&meta.broken);
+    }
     write_tables(folder.root(), &recorded)?;
     terminal.summary(&meta, &recorded.stages, folder.root());
     Ok(meta)
+}
+
+/// Conditions that hold of a run that has ended; those given, and one on failures in any case.
+fn broken(given: &[Condition], run: &Run) -> Vec<String> {
+    let mut operations = run.stages.iter().flat_map(|stage| &stage.operations);
+    let measures = operations.any(|o| !o.is_special() && o.success().is_some());
+    let is_default = measures && !given.iter().any(Condition::is_of_failures);
+    let default = is_default.then(Condition::few_failures);
+    let conditions = given.iter().chain(&default);
+    conditions
+        .flat_map(|condition| condition.broken(run))
+        .collect()
 }
 
 fn local_link(

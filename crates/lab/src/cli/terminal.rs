@@ -156,6 +156,9 @@ impl Terminal {
 
     pub(super) fn summary(&mut self, meta: &RunMeta, stages: &[StageResult], folder: &Path) {
         if self.output == Output::Json {
+            if !meta.broken.is_empty() {
+                self.json(&serde_json::json!({ "broken": meta.broken }));
+            }
             return;
         }
         let requests: u64 = stages
@@ -173,6 +176,9 @@ impl Terminal {
         ));
         if !meta.message.is_empty() {
             self.line(&meta.message);
+        }
+        for sentence in &meta.broken {
+            self.line(&format!("FAILED: {sentence}"));
         }
         if let Some(ceiling) = meta.ceiling.as_ref().filter(|_| self.asked) {
             self.line(&describe_ceiling(ceiling));

@@ -87,15 +87,7 @@ pub(super) fn operation_of<'a>(
     stage.whole_operations().find(|o| label(o) == operation)
 }
 
-/// A stage without its number, as reports match them.
-pub(super) fn key(id: &str) -> &str {
-    let named = id.strip_prefix('s').and_then(|rest| {
-        let (number, name) = rest.split_once('-')?;
-        let numbered = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-        numbered.then_some(name)
-    });
-    named.unwrap_or(id)
-}
+pub(super) use crate::results::unnumbered as key;
 
 pub(super) fn label(operation: &Operation) -> &str {
     &operation.name

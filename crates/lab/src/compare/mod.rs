@@ -7,16 +7,20 @@
 //! finds differences that are not there.
 
 mod alternate;
+mod gate;
 mod measures;
+mod plans;
 mod statistics;
 mod verdict;
 mod words;
 
 pub use alternate::{Side, alternate};
+pub use gate::{Gate, GateError};
 pub use measures::{Better, Measure, measures};
+pub use plans::{plan_differences, plan_digest};
 pub use statistics::{Interval, bootstrap, student_quantile, welch};
-pub use verdict::{Comparison, NotRanked, Row, Verdict, compare};
-pub use words::{figures, markdown, text, verdict as verdict_words};
+pub use verdict::{Comparison, MARGIN, NotRanked, Row, Verdict, compare};
+pub use words::{figures, headline, markdown, section, text, verdict as verdict_words};
 
 use thiserror::Error;
 
@@ -30,6 +34,15 @@ pub enum CompareError {
     Read(#[from] ReadError),
     #[error("{side}: no run was found")]
     Empty { side: String },
+    #[error(
+        "{side}: its runs are no repetitions: number {run} differs from the first in its plan \
+         ({differences}); name one run, or a folder with runs of one plan"
+    )]
+    NoRepetitions {
+        side: String,
+        run: usize,
+        differences: String,
+    },
     #[error("the two sides have no stage and operation in common: {a} has {in_a}; {b} has {in_b}")]
     NothingInCommon {
         a: String,

@@ -83,6 +83,7 @@ fn side(name: &str, rates: &[f64]) -> Repetitions {
             target: None,
             started: None,
             state: State::Completed,
+            plan: None,
             facts: Vec::new(),
             notes: Vec::new(),
             stages: vec![stage],
@@ -103,15 +104,15 @@ fn verdict_of(comparison: &Comparison, measure: &str) -> Verdict {
 fn a_verdict_only_where_there_is_one() {
     let a = side("a", &[100.0, 101.0, 99.0, 100.5, 99.5]);
     let b = side("b", &[120.0, 121.0, 119.5, 120.5, 119.0]);
-    let clear = compare(&a, &b).unwrap();
+    let clear = compare(&a, &b, MARGIN).unwrap();
     assert_eq!(clear.better(), Some(true));
     assert_eq!(verdict_of(&clear, "throughput"), Verdict::Better);
     assert_eq!(verdict_of(&clear, "mean"), Verdict::Better);
     assert_eq!(verdict_of(&clear, "p99"), Verdict::Better);
-    assert_eq!(compare(&b, &a).unwrap().better(), Some(false));
+    assert_eq!(compare(&b, &a, MARGIN).unwrap().better(), Some(false));
 
     let noisy = side("noisy", &[70.0, 150.0, 95.0, 130.0, 80.0]);
-    let open = compare(&a, &noisy).unwrap();
+    let open = compare(&a, &noisy, MARGIN).unwrap();
     assert_eq!(open.better(), None);
     let Verdict::Open {
         repetitions: Some(needed),
@@ -125,7 +126,7 @@ fn a_verdict_only_where_there_is_one() {
 
 #[test]
 fn one_repetition_says_nothing() {
-    let single = compare(&side("a", &[100.0]), &side("b", &[200.0])).unwrap();
+    let single = compare(&side("a", &[100.0]), &side("b", &[200.0]), MARGIN).unwrap();
     assert_eq!(single.better(), None);
     assert_eq!(
         verdict_of(&single, "throughput"),
@@ -140,7 +141,7 @@ fn different_operations_cannot_be_compared() {
     let a = side("a", &[1.0]);
     let mut b = side("b", &[1.0]);
     b.runs[0].stages[0].operations[0].name = "write".to_owned();
-    let error = compare(&a, &b).unwrap_err().to_string();
+    let error = compare(&a, &b, MARGIN).unwrap_err().to_string();
     assert!(
         error.contains("main/read") && error.contains("main/write"),
         "{error}"
@@ -174,7 +175,7 @@ fn an_offered_rate_ranks_nobody() {
     let rates = [5000.0, 5001.0, 4999.0, 5000.5];
     let kept = open_side("kept", &rates, false);
     let faster = open_side("faster", &rates.map(|rate| rate + 50.0), false);
-    let both = compare(&kept, &faster).unwrap();
+    let both = compare(&kept, &faster, MARGIN).unwrap();
     assert_eq!(both.better(), None);
     assert_eq!(
         verdict_of(&both, "throughput"),
@@ -183,7 +184,7 @@ fn an_offered_rate_ranks_nobody() {
     assert_eq!(verdict_of(&both, "p99"), Verdict::Better);
 
     let overloaded = open_side("overloaded", &rates.map(|rate| rate - 1800.0), true);
-    let one = compare(&kept, &overloaded).unwrap();
+    let one = compare(&kept, &overloaded, MARGIN).unwrap();
     assert_eq!(one.better(), Some(false), "what was achieved is told");
     assert_eq!(
         verdict_of(&one, "p99"),
@@ -195,9 +196,126 @@ fn an_offered_rate_ranks_nobody() {
     for run in &mut old.runs {
         run.stages[0].operations[0].open_loop = None;
     }
-    let older = compare(&old, &faster).unwrap();
+    let older = compare(&old, &faster, MARGIN).unwrap();
     assert_eq!(
         verdict_of(&older, "throughput"),
         Verdict::NotRanked(NotRanked::NotRecorded)
     );
+}
+
+/// `side`, of runs with a plan of so many workers, one each.
+fn planned(name: &str, workers: &[u32]) -> Repetitions {
+    let mut side = side(name, &vec![100.0; workers.len()]);
+    for (index, (run, workers)) in side.runs.iter_mut().zip(workers).enumerate() {
+        let work = crate::plan::Work {
+            name: "main".into(),
+            workers: *workers,
+            ..Default::default()
+        };
+        let stage = crate::plan::Stage {
+            name: "main".into(),
+            works: vec![work],
+            ..Default::default()
+        };
+        run.plan = Some(Box::new(crate::plan::Plan {
+            name: format!("{name} {index}"),
+            seed: index as u64,
+            stages: vec![stage],
+            ..Default::default()
+        }));
+    }
+    side
+}
+
+#[test]
+fn repetitions_are_of_one_plan_whatever_their_names() {
+    let digest = |side: &Repetitions, at: usize| plan_digest(side.runs[at].plan.as_ref().unwrap());
+    let same = planned("same", &[8, 8]);
+    assert_eq!(digest(&same, 0), digest(&same, 1));
+    let mixed = planned("mixed", &[8, 8, 16]);
+    assert_ne!(digest(&mixed, 0), digest(&mixed, 2));
+    let error = compare(&mixed, &same, MARGIN).unwrap_err().to_string();
+    assert!(
+        error.contains("mixed") && error.contains("number 3") && error.contains("8 against 16"),
+        "{error}"
+    );
+    let compared = compare(&same, &planned("twice", &[16, 16]), MARGIN).unwrap();
+    assert_eq!(
+        compared.warnings,
+        [
+            "The plans differ, A against B: stage main, work main, workers: 8 against 16. A \
+             difference in the results may come from that."
+        ]
+    );
+    let words = text(&compared);
+    assert!(
+        words.find("WARNING: The plans differ") < words.find("verdict"),
+        "{words}"
+    );
+    let alike = compare(&same, &planned("other name", &[8, 8]), MARGIN).unwrap();
+    assert!(alike.warnings.is_empty(), "{:?}", alike.warnings);
+}
+
+#[test]
+fn equivalence_is_shown_not_assumed() {
+    let a = side("a", &[100.0, 101.0, 99.0, 100.5, 99.5]);
+    let b = side("b", &[100.2, 101.1, 99.2, 100.4, 99.8]);
+    let same = compare(&a, &b, MARGIN).unwrap();
+    assert_eq!(verdict_of(&same, "throughput"), Verdict::Equivalent);
+    assert!(same.is_equivalent());
+    let words = text(&same);
+    assert!(words.contains("equivalent, within ±5 %"), "{words}");
+    // A margin that the spread does not allow to be shown.
+    let narrow = compare(&a, &b, 0.005).unwrap();
+    assert!(!narrow.is_equivalent());
+    assert!(matches!(
+        verdict_of(&narrow, "throughput"),
+        Verdict::Open { .. }
+    ));
+    // A difference beyond doubt that does not matter.
+    let less = side("less", &[98.0, 98.2, 97.9, 98.1, 98.0]);
+    let worse = compare(&a, &less, MARGIN).unwrap();
+    assert_eq!(verdict_of(&worse, "throughput"), Verdict::Worse);
+    assert!(text(&worse).contains("By throughput B is worse, by less than 5 %."));
+}
+
+#[test]
+fn gates_hold_on_what_is_beyond_doubt() {
+    let a = side("a", &[100.0, 101.0, 99.0, 100.5, 99.5]);
+    let b = side("b", &[80.0, 81.0, 79.5, 80.5, 79.0]);
+    let holds = |gate: &str, from: &Repetitions, to: &Repetitions| {
+        let compared = compare(from, to, MARGIN).unwrap();
+        gate.parse::<Gate>().unwrap().broken(&compared)
+    };
+    assert_eq!(holds("worse", &a, &b).len(), 1);
+    assert_eq!(holds("worse", &b, &a), Vec::<String>::new());
+    assert_eq!(holds("not-equivalent", &b, &a).len(), 1);
+    assert_eq!(holds("not-equivalent", &a, &a), Vec::<String>::new());
+    assert_eq!(holds("throughput<-10%", &a, &b).len(), 1);
+    assert_eq!(holds("throughput<-30%", &a, &b), Vec::<String>::new());
+    assert_eq!(holds("main/read p99>10%", &a, &b).len(), 1);
+    assert_eq!(holds("p99>10%", &b, &a), Vec::<String>::new());
+    assert_eq!(holds("failed>1%", &a, &b), Vec::<String>::new());
+    assert_eq!(holds("write p99>10%", &a, &b).len(), 1, "no such operation");
+    let one = side("one", &[100.0]);
+    assert_eq!(holds("worse", &one, &one).len(), 1, "too few");
+    let planned = [planned("a", &[8, 8]), planned("b", &[16, 16])];
+    assert_eq!(holds("plans-differ", &planned[0], &planned[1]).len(), 1);
+    for wrong in ["better", "p99>10ms", "p98>1%", "p99"] {
+        assert!(wrong.parse::<Gate>().is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn the_page_begins_with_the_verdict() {
+    let a = side("a", &[100.0, 101.0, 99.0]);
+    let b = side("b", &[120.0, 121.0, 119.5]);
+    let compared = compare(&a, &b, MARGIN).unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let runs: Vec<Run> = a.runs.iter().chain(&b.runs).cloned().collect();
+    crate::report::write_report(&runs, Some(&section(&compared)), out.path(), false).unwrap();
+    let page = std::fs::read_to_string(out.path().join("report.html")).unwrap();
+    let verdict = page.find("By throughput B is better.");
+    assert!(verdict.is_some() && verdict < page.find("<h2>Runs</h2>"));
+    assert!(page.contains("<td>B is better</td>"));
 }

@@ -9,7 +9,7 @@ use super::measures::{Better, Measure, key, label, measures, operation_of, value
 use super::statistics::{
     BOOTSTRAP_LEAST, Interval, bootstrap, mean, median, repetitions_needed, welch,
 };
-use super::{CompareError, Repetitions};
+use super::{CompareError, Repetitions, plans};
 use crate::results::model::Operation;
 
 #[derive(Clone, Debug)]
@@ -19,8 +19,15 @@ pub struct Comparison {
     /// Repetitions of each.
     pub repetitions: (usize, usize),
     pub rows: Vec<Row>,
+    /// Sides differ by less than this, in parts of A, where [`Row::is_within`] says so.
+    pub margin: f64,
+    /// That the two sides did not measure the same thing. Shown first.
+    pub warnings: Vec<String>,
     pub notes: Vec<String>,
 }
+
+/// The default margin of an equivalence verdict.
+pub const MARGIN: f64 = 0.05;
 
 /// One measure of one operation.
 #[derive(Clone, Debug)]
@@ -32,6 +39,8 @@ pub struct Row {
     pub b: Vec<f64>,
     /// Of `b - a`.
     pub interval: Option<Interval>,
+    /// The whole interval lies within the margin, also where it excludes zero.
+    pub is_within: bool,
     pub verdict: Verdict,
 }
 
@@ -39,6 +48,8 @@ pub struct Row {
 pub enum Verdict {
     Better,
     Worse,
+    /// The interval holds zero and lies within the margin: a difference that matters is ruled out.
+    Equivalent,
     /// The interval holds zero. With so many repetitions in all a difference such as was seen
     /// would show; `None`: more than anybody would run.
     Open {
@@ -81,6 +92,16 @@ impl Row {
         let (a, b) = self.middles();
         (a != 0.0).then(|| (b - a) / a)
     }
+
+    /// What a difference is a part of: A's value, or 1 for a share, whose differences are points.
+    /// `None` where A is zero.
+    pub fn base(&self) -> Option<f64> {
+        let base = match self.measure.unit {
+            crate::plot::Unit::Share => 1.0,
+            _ => self.middles().0,
+        };
+        (base != 0.0).then_some(base)
+    }
 }
 
 impl Comparison {
@@ -98,9 +119,23 @@ impl Comparison {
             _ => None,
         }
     }
+
+    /// By throughput, over all operations that are ranked: each differs by less than the margin.
+    pub fn is_equivalent(&self) -> bool {
+        let mut ranked = self
+            .rows
+            .iter()
+            .filter(|row| row.measure.name == "throughput")
+            .filter(|row| !matches!(row.verdict, Verdict::NotRanked(_)))
+            .peekable();
+        ranked.peek().is_some() && ranked.all(|row| row.is_within)
+    }
 }
 
-pub fn compare(a: &Repetitions, b: &Repetitions) -> Result<Comparison, CompareError> {
+/// Differences of less than `margin`, in parts of A, count as equivalent.
+pub fn compare(a: &Repetitions, b: &Repetitions, margin: f64) -> Result<Comparison, CompareError> {
+    plans::check_side(a)?;
+    plans::check_side(b)?;
     let mut rows = Vec::new();
     for (stage, operation) in operations(a) {
         for measure in measures() {
@@ -114,7 +149,7 @@ pub fn compare(a: &Repetitions, b: &Repetitions) -> Result<Comparison, CompareEr
             if measure.name == "failed" && zero(&of_a) && zero(&of_b) {
                 continue;
             }
-            let mut row = row(&stage, &operation, measure, of_a, of_b);
+            let mut row = row(&stage, &operation, measure, of_a, of_b, margin);
             if let Some(why) = not_ranked(a, b, &row) {
                 row.verdict = Verdict::NotRanked(why);
             }
@@ -146,6 +181,8 @@ pub fn compare(a: &Repetitions, b: &Repetitions) -> Result<Comparison, CompareEr
         b: b.name.clone(),
         repetitions: (a.runs.len(), b.runs.len()),
         rows,
+        margin,
+        warnings: plans::warnings(a, b),
         notes: notes(a, b),
     })
 }
@@ -192,13 +229,35 @@ fn operations(side: &Repetitions) -> Vec<(String, String)> {
     all
 }
 
-fn row(stage: &str, operation: &str, measure: Measure, a: Vec<f64>, b: Vec<f64>) -> Row {
+fn row(
+    stage: &str,
+    operation: &str,
+    measure: Measure,
+    a: Vec<f64>,
+    b: Vec<f64>,
+    margin: f64,
+) -> Row {
     let interval = if measure.normal {
         welch(&a, &b)
     } else {
         bootstrap(&a, &b)
     };
-    let verdict = match interval {
+    let mut row = Row {
+        stage: stage.to_owned(),
+        operation: operation.to_owned(),
+        measure,
+        a,
+        b,
+        interval,
+        is_within: false,
+        verdict: Verdict::Equivalent,
+    };
+    let reach = row.base().map(|base| margin * base.abs());
+    row.is_within = match (interval, reach) {
+        (Some(interval), Some(reach)) => interval.low > -reach && interval.high < reach,
+        _ => false,
+    };
+    row.verdict = match interval {
         None => Verdict::TooFew {
             least: if measure.normal {
                 2
@@ -214,22 +273,15 @@ fn row(stage: &str, operation: &str, measure: Measure, a: Vec<f64>, b: Vec<f64>)
                 Verdict::Worse
             }
         }
+        Some(_) if row.is_within => Verdict::Equivalent,
         Some(_) => Verdict::Open {
             // The rule knows normal values; of others it is an estimate that cannot be below
             // what was already not enough.
-            repetitions: repetitions_needed(&a, &b)
-                .map(|needed| needed.max(a.len().min(b.len()) as u32 + 1)),
+            repetitions: repetitions_needed(&row.a, &row.b)
+                .map(|needed| needed.max(row.a.len().min(row.b.len()) as u32 + 1)),
         },
     };
-    Row {
-        stage: stage.to_owned(),
-        operation: operation.to_owned(),
-        measure,
-        a,
-        b,
-        interval,
-        verdict,
-    }
+    row
 }
 
 /// What makes a comparison lame.

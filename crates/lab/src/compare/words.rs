@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use crate::plot::{Bar, BarGroup, Bars, Scene};
+use crate::report::{Cell, Figure, Section, Table};
 
 use super::statistics::variance;
 use super::verdict::{Comparison, NotRanked, Row, Verdict};
@@ -17,7 +18,7 @@ const HEAD: [&str; 7] = [
     "verdict",
 ];
 
-fn cells(row: &Row) -> [String; 7] {
+fn cells(row: &Row, margin: f64) -> [String; 7] {
     let (a, b) = row.middles();
     let unit = row.measure.unit;
     [
@@ -27,23 +28,17 @@ fn cells(row: &Row) -> [String; 7] {
         unit.words(a),
         unit.words(b),
         difference(row),
-        verdict(row),
+        verdict(row, margin),
     ]
 }
 
 /// `+12.3% (+8.1% … +16.5%)`; of a share in points, since nothing may have failed before.
-fn difference(row: &Row) -> String {
+pub(super) fn difference(row: &Row) -> String {
     let (a, b) = row.middles();
-    let percent = |difference: f64| {
-        let base = if row.measure.unit == crate::plot::Unit::Share {
-            1.0
-        } else {
-            a
-        };
-        if base == 0.0 {
-            return "–".to_owned();
-        }
-        format!("{:+.1}%", 100.0 * difference / base)
+    let base = row.base();
+    let percent = |difference: f64| match base {
+        Some(base) => format!("{:+.1}%", 100.0 * difference / base),
+        None => "–".to_owned(),
     };
     match row.interval {
         Some(interval) => format!(
@@ -57,11 +52,17 @@ fn difference(row: &Row) -> String {
 }
 
 /// The verdict of a row in words.
-pub fn verdict(row: &Row) -> String {
+pub fn verdict(row: &Row, margin: f64) -> String {
     let have = row.a.len().min(row.b.len()) as u32;
+    let margin = percent(margin);
+    let less = match row.is_within {
+        true => format!(" by less than {margin}"),
+        false => String::new(),
+    };
     match row.verdict {
-        Verdict::Better => "B is better".to_owned(),
-        Verdict::Worse => "B is worse".to_owned(),
+        Verdict::Better => format!("B is better{less}"),
+        Verdict::Worse => format!("B is worse{less}"),
+        Verdict::Equivalent => format!("within ±{margin}"),
         Verdict::Open {
             repetitions: Some(needed),
         } => match needed.saturating_sub(have) {
@@ -84,12 +85,28 @@ pub fn verdict(row: &Row) -> String {
     }
 }
 
-fn headline(comparison: &Comparison) -> String {
+/// `0.05` as `5 %`.
+fn percent(part: f64) -> String {
+    let digits = format!("{:.2}", part * 100.0);
+    format!("{} %", digits.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// Both sides, their repetitions, and the verdict by throughput.
+pub fn headline(comparison: &Comparison) -> String {
     let (a, b) = comparison.repetitions;
+    let margin = percent(comparison.margin);
+    let within = comparison.is_equivalent();
     let verdict = match comparison.better() {
-        Some(true) => "By throughput B is better.",
-        Some(false) => "By throughput B is worse.",
-        None => "No verdict by throughput.",
+        Some(better) => format!(
+            "By throughput B is {}{}.",
+            if better { "better" } else { "worse" },
+            match within {
+                true => format!(", by less than {margin}"),
+                false => String::new(),
+            }
+        ),
+        None if within => format!("By throughput both are equivalent, within ±{margin}."),
+        None => "No verdict by throughput.".to_owned(),
     };
     format!(
         "A is {} ({a} {}), B is {} ({b} {}). {verdict}",
@@ -114,13 +131,18 @@ const EXPLANATION: &str = "Intervals are at 95 %: Welch's for rates and means, b
 /// For a terminal.
 pub fn text(comparison: &Comparison) -> String {
     let mut rows = vec![HEAD.map(str::to_owned)];
-    rows.extend(comparison.rows.iter().map(cells));
+    let margin = comparison.margin;
+    rows.extend(comparison.rows.iter().map(|row| cells(row, margin)));
     let width = |column: usize| {
         let widths = rows.iter().map(|row| row[column].chars().count());
         widths.max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..7).map(width).collect();
-    let mut text = format!("{}\n\n", headline(comparison));
+    let mut text = format!("{}\n", headline(comparison));
+    for warning in &comparison.warnings {
+        let _ = writeln!(text, "WARNING: {warning}");
+    }
+    text.push('\n');
     for row in &rows {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
@@ -144,10 +166,14 @@ pub fn text(comparison: &Comparison) -> String {
 
 /// For a document.
 pub fn markdown(comparison: &Comparison) -> String {
-    let mut text = format!("{}\n\n| {} |\n", headline(comparison), HEAD.join(" | "));
+    let mut text = format!("{}\n\n", headline(comparison));
+    for warning in &comparison.warnings {
+        let _ = writeln!(text, "**{warning}**\n");
+    }
+    let _ = writeln!(text, "| {} |", HEAD.join(" | "));
     text.push_str("| --- | --- | --- | ---: | ---: | --- | --- |\n");
     for row in &comparison.rows {
-        let cells = cells(row).map(|cell| cell.replace('|', "\\|"));
+        let cells = cells(row, comparison.margin).map(|cell| cell.replace('|', "\\|"));
         let _ = writeln!(text, "| {} |", cells.join(" | "));
     }
     let _ = writeln!(text, "\n{EXPLANATION}");
@@ -155,6 +181,38 @@ pub fn markdown(comparison: &Comparison) -> String {
         let _ = writeln!(text, "\n{note}");
     }
     text
+}
+
+/// For a page: the first thing on it.
+pub fn section(comparison: &Comparison) -> Section {
+    let mut words = vec![headline(comparison)];
+    words.extend(comparison.warnings.iter().cloned());
+    words.extend(comparison.notes.iter().cloned());
+    words.push(EXPLANATION.to_owned());
+    let row = |row: &Row| {
+        let cells = cells(row, comparison.margin).into_iter().enumerate();
+        cells
+            .map(|(column, cell)| match column {
+                3 | 4 => Cell::Number(cell),
+                _ => Cell::Words(cell),
+            })
+            .collect()
+    };
+    let figures = figures(comparison).into_iter().map(|(name, scene)| Figure {
+        slug: format!("compare-{name}"),
+        scene,
+    });
+    Section {
+        title: "Verdict".to_owned(),
+        words,
+        figures: figures.collect(),
+        tables: vec![Table {
+            title: "Every measure".to_owned(),
+            head: HEAD.map(str::to_owned).to_vec(),
+            rows: comparison.rows.iter().map(row).collect(),
+        }],
+        folded: false,
+    }
 }
 
 /// A chart per measure: both sides of every operation, with the standard error of each.

@@ -48,6 +48,7 @@ fn new_run(name: &str, version: &str) -> Run {
         target: None,
         started: None,
         state: State::Completed,
+        plan: None,
         facts: Vec::new(),
         notes: vec![
             "ssbench counts requests, not bytes: there is no bandwidth. Of each distribution it \

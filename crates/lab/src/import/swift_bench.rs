@@ -18,6 +18,7 @@ fn output(source: &Source) -> Result<Run, ImportError> {
         target: None,
         started: None,
         state: State::Completed,
+        plan: None,
         facts: Vec::new(),
         notes: vec![
             "swift-bench measures no response times and counts no bytes; its rate includes \

@@ -21,7 +21,7 @@ use crate::results::write_whole;
 use crate::results::{ReadError, WriteError, open, read_folder, write_run_tables, write_tables};
 
 use super::html::page_of;
-use super::sections::sections;
+use super::sections::{Section, sections};
 use super::words::{labels, slug};
 
 /// A run folder, a folder of such, or another tool's results; and what to call them.
@@ -114,7 +114,7 @@ pub fn report(options: &ReportOptions) -> Result<Report, ReportError> {
         (None, true) => first.path.clone(),
         (None, false) => PathBuf::from("lab-report"),
     };
-    let pictures = write_report(&runs, &out, options.png)?;
+    let pictures = write_report(&runs, None, &out, options.png)?;
     if !own {
         write_all_tables(&runs, &out)?;
     }
@@ -125,15 +125,21 @@ pub fn report(options: &ReportOptions) -> Result<Report, ReportError> {
     })
 }
 
-/// Page, JSON and pictures of some runs; returns how many pictures.
-pub fn write_report(runs: &[Run], out: &Path, with_png: bool) -> Result<usize, ReportError> {
+/// Page, JSON and pictures of some runs; returns how many pictures. `first` comes before all else
+/// on the page; its pictures are its maker's to write.
+pub fn write_report(
+    runs: &[Run],
+    first: Option<&Section>,
+    out: &Path,
+    with_png: bool,
+) -> Result<usize, ReportError> {
     let plots = out.join("plots");
     make_folder(&plots)?;
     remove_earlier(&plots);
     let sections = sections(runs);
     write_whole(
         &out.join("report.html"),
-        page_of(runs, &sections).as_bytes(),
+        page_of(runs, first, &sections).as_bytes(),
     )?;
     let mut json = serde_json::to_vec(runs).map_err(|source| WriteError::Json {
         path: out.join("report.json"),

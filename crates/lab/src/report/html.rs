@@ -12,10 +12,10 @@ use super::words::{labels, slug};
 
 /// The whole page of some runs.
 pub fn page(runs: &[Run]) -> String {
-    page_of(runs, &sections(runs))
+    page_of(runs, None, &sections(runs))
 }
 
-pub(super) fn page_of(runs: &[Run], sections: &[Section]) -> String {
+pub(super) fn page_of(runs: &[Run], first: Option<&Section>, sections: &[Section]) -> String {
     let title = match runs {
         [run] => run.name.clone(),
         _ => format!("{} runs side by side", runs.len()),
@@ -32,9 +32,12 @@ pub(super) fn page_of(runs: &[Run], sections: &[Section]) -> String {
     );
     head(&mut html, runs, &title, sections);
     html.push_str("<main>\n");
+    if let Some(first) = first {
+        section_html(&mut html, &slug(&first.title), first);
+    }
     runs_table(&mut html, runs);
     for (index, section) in sections.iter().enumerate() {
-        section_html(&mut html, index, section);
+        section_html(&mut html, &anchor(index, section), section);
     }
     about(&mut html, runs);
     html.push_str("</main>\n<footer>Made by cairn lab ");
@@ -142,8 +145,7 @@ fn runs_table(html: &mut String, runs: &[Run]) {
     }
 }
 
-fn section_html(html: &mut String, index: usize, section: &Section) {
-    let anchor = anchor(index, section);
+fn section_html(html: &mut String, anchor: &str, section: &Section) {
     let title = escape(&section.title);
     let _ = if section.folded {
         writeln!(

@@ -71,6 +71,7 @@ fn run(name: &str, rates: &[(u32, f64)]) -> Run {
         target: Some("swift http://store".to_owned()),
         started: Some("2026-11-22T01:02:03Z".to_owned()),
         state: State::Failed,
+        plan: None,
         facts: vec![Fact::new("seed", "7")],
         notes: vec!["a <note> & more".to_owned()],
         stages,
@@ -199,7 +200,7 @@ fn files_of_a_report() {
     std::fs::create_dir(&plots).unwrap();
     std::fs::write(plots.join("001-of-an-earlier-report.png"), "").unwrap();
     std::fs::write(plots.join("mine.txt"), "").unwrap();
-    let pictures = write_report(&runs, out.path(), true).unwrap();
+    let pictures = write_report(&runs, None, out.path(), true).unwrap();
     assert!(
         plots.join("mine.txt").is_file(),
         "a person's file is left alone"

@@ -30,12 +30,7 @@ pub(super) fn labels(runs: &[Run]) -> Vec<String> {
 
 /// A stage's name without its number: what it is matched by between runs.
 pub(super) fn stage_key(stage: &Stage) -> &str {
-    let digits = stage.id.strip_prefix('s').and_then(|rest| {
-        let (number, name) = rest.split_once('-')?;
-        let numbered = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-        numbered.then_some(name)
-    });
-    digits.unwrap_or(&stage.id)
+    crate::results::unnumbered(&stage.id)
 }
 
 /// An operation's name in a legend: with its work when its stage has several.

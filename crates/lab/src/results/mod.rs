@@ -12,6 +12,7 @@ mod time;
 mod view;
 mod writer;
 
+pub use model::unnumbered;
 pub use read::{ReadError, Recorded, open, read_folder};
 pub use tables::write_run as write_run_tables;
 pub use time::{date_time, rfc3339};

@@ -21,6 +21,9 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<String>,
     pub state: State,
+    /// What was measured; `None` of other tools, and where it was not recorded.
+    #[serde(skip)]
+    pub plan: Option<Box<crate::plan::Plan>>,
     /// What is needed to repeat or to judge the run, in words: host, seed, ceiling, versions.
     #[serde(default)]
     pub facts: Vec<Fact>,
@@ -141,6 +144,16 @@ pub struct Stage {
     pub resources: Vec<Resource>,
     #[serde(default)]
     pub distances: Vec<Distances>,
+}
+
+/// A stage's id without its number: what stages are matched by between runs.
+pub fn unnumbered(id: &str) -> &str {
+    let named = id.strip_prefix('s').and_then(|rest| {
+        let (number, name) = rest.split_once('-')?;
+        let numbered = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+        numbered.then_some(name)
+    });
+    named.unwrap_or(id)
 }
 
 impl Stage {

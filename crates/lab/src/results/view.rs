@@ -29,6 +29,8 @@ pub(super) fn run(recorded: &Recorded) -> Run {
     stages.extend(unfinished(recorded));
     stages.extend(never_ran(recorded, &stages));
     let mut notes = meta.notes.clone();
+    let broken = meta.broken.iter().map(|told| format!("FAILED: {told}"));
+    notes.splice(0..0, broken);
     if !meta.message.is_empty() {
         notes.insert(0, meta.message.clone());
     }
@@ -72,6 +74,7 @@ pub(super) fn run(recorded: &Recorded) -> Run {
         } else {
             state(meta.state)
         },
+        plan: recorded.plan.clone().map(Box::new),
         facts: facts(recorded),
         notes,
         stages,

@@ -106,6 +106,11 @@ impl RunWriter {
         &self.folder
     }
 
+    /// What is known of a run after its folder was closed.
+    pub fn amend(folder: &RunFolder, meta: &RunMeta) -> Result<(), WriteError> {
+        write_json(&folder.run(), meta)
+    }
+
     /// At the start, at the end, and whenever a note or a lost driver came.
     pub fn meta(&self, meta: &RunMeta) -> Result<(), WriteError> {
         write_json(&self.folder.run(), meta)
