@@ -330,6 +330,7 @@ mod tests {
             target: None,
             started: None,
             state: State::Completed,
+            broken: Vec::new(),
             plan: None,
             facts: Vec::new(),
             notes: Vec::new(),

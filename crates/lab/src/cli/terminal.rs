@@ -168,7 +168,13 @@ impl Terminal {
             .map(|operation| operation.ops + operation.failed())
             .sum();
         let seconds = meta.ended.unwrap_or(meta.started) - meta.started;
-        let state = word(meta.state);
+        for sentence in &meta.broken {
+            self.line(&format!("FAILED: {sentence}"));
+        }
+        let state = match (meta.state, meta.broken.is_empty()) {
+            (State::Completed, false) => "completed, over limits",
+            (state, _) => word(state),
+        };
         self.line(&format!(
             "{state}: {requests} counted operations in {}; results in {}",
             duration(seconds),
@@ -176,9 +182,6 @@ impl Terminal {
         ));
         if !meta.message.is_empty() {
             self.line(&meta.message);
-        }
-        for sentence in &meta.broken {
-            self.line(&format!("FAILED: {sentence}"));
         }
         if let Some(ceiling) = meta.ceiling.as_ref().filter(|_| self.asked) {
             self.line(&describe_ceiling(ceiling));

@@ -83,6 +83,7 @@ fn side(name: &str, rates: &[f64]) -> Repetitions {
             target: None,
             started: None,
             state: State::Completed,
+            broken: Vec::new(),
             plan: None,
             facts: Vec::new(),
             notes: Vec::new(),

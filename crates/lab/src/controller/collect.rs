@@ -2,10 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
-use crate::drive::{Snapshot, merge};
+use crate::drive::{Snapshot, merge, now};
 use crate::latencies::Latencies;
 use crate::plan::{Pacing, Steady, Work};
 use crate::record::{OperationResult, OperationSample, Phase, Sample, WorkResult};
+
+/// A rate over less time than this is chance.
+const RATE_SECONDS_MIN: f64 = 1.5;
 
 /// All that is known of one work of a running stage.
 #[derive(Debug)]
@@ -23,6 +26,10 @@ pub(super) struct Collector {
     seconds: f64,
     rates: VecDeque<(f64, f64)>,
     steady_after: Option<f64>,
+    /// When a driver reported last.
+    reported_at: f64,
+    /// The last report before the first driver was lost: when, and how many had succeeded by then.
+    loss: Option<(f64, u64)>,
 }
 
 #[derive(Debug)]
@@ -56,10 +63,42 @@ impl Collector {
             seconds: 0.0,
             rates: VecDeque::new(),
             steady_after: None,
+            reported_at: began,
+            loss: None,
         }
     }
 
+    /// A driver that had part in the work is gone.
+    pub(super) fn lost_driver(&mut self) {
+        let loss = (self.reported_at, self.achieved());
+        self.loss.get_or_insert(loss);
+    }
+
+    fn achieved(&self) -> u64 {
+        self.totals.iter().map(|result| result.achieved().0).sum()
+    }
+
+    /// The rate before and after a driver was lost, where each was counted for long enough: drivers
+    /// report every second.
+    pub(super) fn rates_beside_loss(&self) -> Option<String> {
+        let (at, before) = self.loss?;
+        let from = self.began + self.work.rampup.as_secs_f64();
+        let (first, second) = (at - from, from + self.seconds - at);
+        if first < RATE_SECONDS_MIN || second < RATE_SECONDS_MIN {
+            return None;
+        }
+        let words =
+            |count: u64, seconds: f64| crate::plot::Unit::PerSecond.words(count as f64 / seconds);
+        Some(format!(
+            "work {}: {} before that, {} after",
+            self.work.name,
+            words(before, first),
+            words(self.achieved().saturating_sub(before), second)
+        ))
+    }
+
     pub(super) fn take(&mut self, driver: usize, snapshot: Snapshot) {
+        self.reported_at = now();
         self.phase = snapshot.phase;
         self.progress
             .insert(driver, (snapshot.progress, snapshot.left));

@@ -84,6 +84,7 @@ impl Conductor<'_> {
         let mut left_out = Vec::new();
         let mut messages = Vec::new();
         let mut gone = false;
+        let mut reduced = Vec::new();
         for (index, stage) in stages.iter().enumerate() {
             if self.cancel.load(Ordering::Relaxed) {
                 break;
@@ -108,7 +109,11 @@ impl Conductor<'_> {
                     break;
                 }
             }
-            if result.state == State::Failed {
+            let lost = self.lost_drivers();
+            if !lost.is_empty() && result.message == stage_run::without_words(&lost) {
+                // Told once: a study has hundreds of stages.
+                reduced.push(result.name);
+            } else if result.state == State::Failed {
                 messages.push(format!("stage {}: {}", result.name, result.message));
                 let prepares = |kind| matches!(kind, WorkKind::Init | WorkKind::Prepare);
                 let unusable = result.works.iter().all(|work| work.operations.is_empty());
@@ -116,6 +121,16 @@ impl Conductor<'_> {
                     unprepared = Some(result.name);
                 }
             }
+        }
+        if let [first, more @ ..] = &reduced[..] {
+            let more = match more.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let lost = self.lost_drivers();
+            messages.push(format!(
+                "stage {first}{more} ran without the load of {lost}"
+            ));
         }
         self.note_left_out(&left_out)?;
         self.finish(messages)

@@ -23,6 +23,8 @@ struct Under<'a> {
     collectors: Vec<Collector>,
     pending: BTreeSet<usize>,
     errors: BTreeSet<String>,
+    /// Drivers lost while it ran, in words.
+    losses: Vec<String>,
     /// A driver could use the store, or failed for another reason.
     has_begun: bool,
     cancelled: bool,
@@ -59,9 +61,11 @@ impl Conductor<'_> {
             collectors: Vec::new(),
             pending: BTreeSet::new(),
             errors: BTreeSet::new(),
+            losses: Vec::new(),
             has_begun: false,
             cancelled: false,
         };
+        let without = self.lost_drivers();
         under.note("waiting");
         self.trigger(stage, true)?;
         under.note("authing");
@@ -184,9 +188,20 @@ impl Conductor<'_> {
              others went on",
             meta.name, under.stage.name
         );
-        meta.lost = Some(Loss { at: now(), reason });
+        let (at, name) = (now(), meta.name.clone());
+        meta.lost = Some(Loss {
+            at,
+            reason: reason.clone(),
+        });
         if was_pending {
-            under.note(&format!("driver {} lost", self.meta.drivers[driver].name));
+            under.note(&format!("driver {name} lost"));
+            under.losses.push(format!(
+                "driver {name} was lost {:.1} s into the stage ({reason}): the load was less from \
+                 then on, and rates are averages over both",
+                at - under.result.started
+            ));
+            let collectors = under.collectors.iter_mut();
+            collectors.for_each(Collector::lost_driver);
         }
         self.add_note(note)
     }
@@ -209,7 +224,14 @@ impl Conductor<'_> {
         Ok(())
     }
 
-    fn judge(&mut self, mut under: Under<'_>) -> Result<StageResult, RunError> {
+    /// Names of drivers that are lost, as a stage's message has them; empty when none is.
+    pub(super) fn lost_drivers(&self) -> String {
+        let lost = self.meta.drivers.iter().filter(|d| d.lost.is_some());
+        let names: Vec<&str> = lost.map(|driver| driver.name.as_str()).collect();
+        names.join(", ")
+    }
+
+    fn judge(&mut self, mut under: Under<'_>, without: String) -> Result<StageResult, RunError> {
         for index in 0..under.collectors.len() {
             if under.collectors[index].reported() > 0 {
                 self.emit(&mut under, index, true)?;
@@ -229,10 +251,19 @@ impl Conductor<'_> {
             .cloned()
             .chain(failures)
             .chain(all_lost.then(|| "all drivers were lost".to_owned()))
+        let rates = under
+            .collectors
+            .iter()
+            .filter_map(Collector::rates_beside_loss);
+        under.losses.extend(rates);
+        if !without.is_empty() && !all_lost {
+            under.losses.push(without_words(&without));
+        }
             .collect();
         under.result.state = match (under.cancelled, messages.is_empty()) {
             (true, _) => State::Cancelled,
             (false, true) => State::Completed,
+            .chain(under.losses.drain(..))
             (false, false) => State::Failed,
         };
         under.result.message = messages.join("; ");
@@ -260,5 +291,10 @@ impl Under<'_> {
         self.result
             .history
             .push(crate::record::Event { at: now(), what });
+/// The message of a stage that began after drivers were lost.
+pub(super) fn without_words(drivers: &str) -> String {
+    format!("it ran without the load of {drivers}, lost before")
+}
+
     }
 }

@@ -81,6 +81,7 @@ fn new_run(name: String) -> Run {
         target: None,
         started: None,
         state: State::Completed,
+        broken: Vec::new(),
         plan: None,
         facts: Vec::new(),
         notes: Vec::new(),

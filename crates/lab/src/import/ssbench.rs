@@ -48,6 +48,7 @@ fn new_run(name: &str, version: &str) -> Run {
         target: None,
         started: None,
         state: State::Completed,
+        broken: Vec::new(),
         plan: None,
         facts: Vec::new(),
         notes: vec![

@@ -18,6 +18,7 @@ fn output(source: &Source) -> Result<Run, ImportError> {
         target: None,
         started: None,
         state: State::Completed,
+        broken: Vec::new(),
         plan: None,
         facts: Vec::new(),
         notes: vec![

@@ -8,7 +8,7 @@ use crate::plot::{palette_css, svg_escape as escape, svg_inline};
 use crate::results::model::{Run, State};
 
 use super::sections::{Cell, Section, Table, sections};
-use super::words::{labels, slug};
+use super::words::{OVER_LIMITS, labels, slug};
 
 /// The whole page of some runs.
 pub fn page(runs: &[Run]) -> String {
@@ -103,7 +103,10 @@ fn runs_table(html: &mut String, runs: &[Run]) {
             .count();
         vec![
             Cell::Words(label.clone()),
-            Cell::State(run.state),
+            match run.broken.is_empty() || run.state != State::Completed {
+                true => Cell::State(run.state),
+                false => Cell::OverLimits,
+            },
             Cell::Words(run.tool.title().to_owned()),
             Cell::Words(run.target.clone().unwrap_or_default()),
             Cell::Words(run.started.clone().unwrap_or_default()),
@@ -214,6 +217,7 @@ fn cell_html(html: &mut String, cell: &Cell) {
         Cell::Number(number) => write!(html, "<td class=\"n\">{}</td>", escape(number)),
         Cell::Code(code) if code.is_empty() => write!(html, "<td></td>"),
         Cell::Code(code) => write!(html, "<td><code>{}</code></td>", escape(code)),
+        Cell::OverLimits => write!(html, "<td class=\"bad\">{OVER_LIMITS}</td>"),
         Cell::State(state) => {
             let class = match state {
                 State::Completed => "good",

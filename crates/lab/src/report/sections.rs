@@ -55,6 +55,8 @@ pub enum Cell {
     Number(String),
     /// A state, shown by colour too.
     State(State),
+    /// A run that was completed, with conditions that hold.
+    OverLimits,
     /// A transaction id: not broken, easy to copy.
     Code(String),
 }

@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
-use crate::results::model::Run;
+use crate::results::model::{Run, State};
 
-use super::words::{bandwidth, count, failures, labels, operation_label, rate, success, time};
+use super::words::{
+    OVER_LIMITS, bandwidth, count, failures, labels, operation_label, rate, success, time,
+};
 
 const HEAD: [&str; 9] = [
     "stage",
@@ -22,7 +24,11 @@ pub fn summary(runs: &[Run]) -> String {
     let mut text = String::new();
     for (run, label) in runs.iter().zip(labels(runs)) {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "{label}: {}, {}", run.tool.title(), run.state.name());
+        let state = match run.broken.is_empty() || run.state != State::Completed {
+            true => run.state.name(),
+            false => OVER_LIMITS,
+        };
+        let _ = writeln!(text, "{label}: {}, {state}", run.tool.title());
         let mut rows: Vec<[String; 9]> = vec![HEAD.map(str::to_owned)];
         for stage in &run.stages {
             if stage.operations.is_empty() {

@@ -71,6 +71,7 @@ fn run(name: &str, rates: &[(u32, f64)]) -> Run {
         target: Some("swift http://store".to_owned()),
         started: Some("2026-11-22T01:02:03Z".to_owned()),
         state: State::Failed,
+        broken: Vec::new(),
         plan: None,
         facts: vec![Fact::new("seed", "7")],
         notes: vec!["a <note> & more".to_owned()],

@@ -3,6 +3,9 @@
 use crate::plot::Unit;
 use crate::results::model::{Failures, Operation, Run, Stage};
 
+/// The state of a run that was completed and in which conditions hold.
+pub(super) const OVER_LIMITS: &str = "completed, over limits";
+
 /// A name for each run that no other has: its own, then with its tool, then with its number.
 pub(super) fn labels(runs: &[Run]) -> Vec<String> {
     let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();

@@ -21,6 +21,9 @@ pub struct Run {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<String>,
     pub state: State,
+    /// Conditions that hold (`--fail-if`, and many failures), in a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub broken: Vec<String>,
     /// What was measured; `None` of other tools, and where it was not recorded.
     #[serde(skip)]
     pub plan: Option<Box<crate::plan::Plan>>,

@@ -74,6 +74,7 @@ pub(super) fn run(recorded: &Recorded) -> Run {
         } else {
             state(meta.state)
         },
+        broken: meta.broken.clone(),
         plan: recorded.plan.clone().map(Box::new),
         facts: facts(recorded),
         notes,

@@ -203,19 +203,45 @@ pub(crate) fn run(
     cairn_lab::record::RunMeta,
     Vec<cairn_lab::record::StageResult>,
 ) {
-    use cairn_lab::controller::{Conductor, LocalLink};
-    use cairn_lab::drive::{Driver, Pools, Share};
-    use cairn_lab::record::{RunFolder, RunMeta};
-    let (report, reports) = std::sync::mpsc::channel();
+    use cairn_lab::drive::Share;
+    run_with(plan, folder, |report| {
+        vec![Box::new(local_link(plan, Share::WHOLE, report))]
+    })
+}
+
+/// A driver in this process.
+pub(crate) fn local_link(
+    plan: &cairn_lab::plan::Plan,
+    share: cairn_lab::drive::Share,
+    report: std::sync::mpsc::Sender<cairn_lab::controller::Report>,
+) -> cairn_lab::controller::LocalLink {
+    use cairn_lab::drive::{Driver, Pools};
     let driver = Driver {
         name: "driver1".into(),
-        share: Share::WHOLE,
+        share,
         seed: plan.seed,
         access: plan.access.clone(),
         options: Default::default(),
         threads: 1,
         pools: Arc::new(Pools::default()),
     };
+    cairn_lab::controller::LocalLink::new(driver, 0, report, None, Vec::new())
+}
+
+/// The same, over the drivers that `links` makes.
+pub(crate) fn run_with(
+    plan: &cairn_lab::plan::Plan,
+    folder: &std::path::Path,
+    links: impl FnOnce(
+        std::sync::mpsc::Sender<cairn_lab::controller::Report>,
+    ) -> Vec<Box<dyn cairn_lab::controller::Link>>,
+) -> (
+    cairn_lab::record::RunMeta,
+    Vec<cairn_lab::record::StageResult>,
+) {
+    use cairn_lab::controller::Conductor;
+    use cairn_lab::record::{RunFolder, RunMeta};
+    let (report, reports) = std::sync::mpsc::channel();
     let meta = RunMeta {
         version: 1,
         id: "test".into(),
@@ -227,13 +253,7 @@ pub(crate) fn run(
         plan: plan.clone(),
         meta,
         writer,
-        links: vec![Box::new(LocalLink::new(
-            driver,
-            0,
-            report,
-            None,
-            Vec::new(),
-        ))],
+        links: links(report),
         reports,
         cancel: Arc::default(),
         allow_programs: false,
