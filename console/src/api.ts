@@ -70,6 +70,8 @@ export interface Entry {
 
 export interface OperationSample {
   name: string;
+  /** As the workload names it; several operations of a mix may have the same name. */
+  size_class?: string;
   kind: string;
   ops: number;
   bytes: number;

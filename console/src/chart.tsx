@@ -3,7 +3,8 @@
 
 import { useEffect, useId, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import type { ComponentChildren, TargetedKeyboardEvent, TargetedPointerEvent } from "preact";
-import { logTicks, nearest, ticks, timeTicks, type Point, type Series } from "./series";
+import { fineClock } from "./format";
+import { logTicks, namedTicks, nearest, ticks, timeTicks, type Point, type Series } from "./series";
 
 interface Props {
   title: string;
@@ -138,6 +139,7 @@ export function Chart({ title, series, x, y, dots, note, live, tall, span, choic
   const read = cursor === null ? [] : shown.map((line) => ({ line, point: nearest(line.points, cursor) })).filter((r) => r.point && Math.abs(px(r.point[0]) - px(cursor)) < 60);
   const at = read[0]?.point?.[0];
   const named = series.filter((line) => line.points.some((point) => !Number.isNaN(point[1])));
+  const xName = x.kind === "time" && xTicks.length > 1 && xTicks[1]! - xTicks[0]! < 1 ? fineClock : x.format;
   const nameOf = x.name ?? x.format;
   const empty = series.every((line) => line.points.every((point) => Number.isNaN(point[1])));
   const readout = at === undefined ? "" : `${x.label} ${nameOf(at)}: ${read.map((r) => `${r.line.name} ${y.format(r.point![1])}`).join(", ")}`;
@@ -179,16 +181,16 @@ export function Chart({ title, series, x, y, dots, note, live, tall, span, choic
             <clipPath id={`${id}-clip`}>
               <rect x={LEFT - 5} y={TOP - 5} width={inner + 10} height={depth + 10} />
             </clipPath>
-            {yTicks.map((value) => (
+            {namedTicks(yTicks, y.format).map(({ value, text }) => (
               <g key={value}>
                 <line class="grid" x1={LEFT} x2={LEFT + inner} y1={py(value)} y2={py(value)} />
-                <text class="tick" x={LEFT - 8} y={py(value)} dy="0.32em" text-anchor="end">{y.format(value)}</text>
+                <text class="tick" x={LEFT - 8} y={py(value)} dy="0.32em" text-anchor="end">{text}</text>
               </g>
             ))}
-            {xTicks.map((value) => (
+            {namedTicks(xTicks, xName).map(({ value, text }) => (
               <g key={value}>
                 <line class="grid mark" x1={px(value)} x2={px(value)} y1={TOP + depth} y2={TOP + depth + 4} />
-                <text class="tick" x={px(value)} y={TOP + depth + 18} text-anchor="middle">{x.format(value)}</text>
+                <text class="tick" x={px(value)} y={TOP + depth + 18} text-anchor="middle">{text}</text>
               </g>
             ))}
             <line class="axis" x1={LEFT} x2={LEFT + inner} y1={TOP + depth} y2={TOP + depth} />

@@ -3,7 +3,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { call, get, runPath, type Entry, type OperationFigures, type StageFigures } from "./api";
 import { Chart } from "./chart";
-import { bandwidth, change, count, latency, percent, plural, rate, time } from "./format";
+import { bandwidth, change, count, latency, latencyOf, percent, plural, rate, time } from "./format";
 import { useCourse } from "./live";
 import { ErrorBox, TableFrame, go, useLoad } from "./parts";
 import { overTime, lineNames, type Series } from "./series";
@@ -164,7 +164,7 @@ function Figures({ a, b, names, first, second }: { a: string; b: string; names: 
                   <td class="first">{found[n - 1]?.stage === m.stage ? "" : m.stage}</td><td>{found.length > 1 ? <button type="button" class="link" aria-pressed={m === match} onClick={() => setChosen(m.key)}>{m.operation}</button> : m.operation}</td>
                   <td class="n">{rate(m.a.ops_per_second)}</td><td class="n">{rate(m.b.ops_per_second)}</td><td class="n"><Change from={m.a.ops_per_second} to={m.b.ops_per_second} /></td>
                   <td class="n">{bandwidth(m.a.bytes_per_second)}</td><td class="n">{bandwidth(m.b.bytes_per_second)}</td><td class="n"><Change from={m.a.bytes_per_second} to={m.b.bytes_per_second} /></td>
-                  <td class="n">{latency(m.a.last_byte[measure])}</td><td class="n">{latency(m.b.last_byte[measure])}</td><td class="n"><Change from={m.a.last_byte[measure]} to={m.b.last_byte[measure]} /></td>
+                  <td class="n">{latencyOf(m.a.ops, m.a.last_byte[measure])}</td><td class="n">{latencyOf(m.b.ops, m.b.last_byte[measure])}</td><td class="n"><Change from={m.a.last_byte[measure]} to={m.b.last_byte[measure]} /></td>
                   <td class={`n ${m.a.failed ? "bad-text" : ""}`}>{count(m.a.failed)}</td><td class={`n ${m.b.failed ? "bad-text" : ""}`}>{count(m.b.failed)}</td>
                 </tr>
               ))}

@@ -10,6 +10,7 @@ test("sizes", () => {
 
 test("a form's problems name the field", () => {
   assert.deepEqual(problems(EMPTY), []);
+  assert.deepEqual(problems({ ...EMPTY, name: "ü".repeat(101) }).map((p) => p.field), ["name"]);
   const fields = problems({ ...EMPTY, name: " ", size: "x", read: 50, workers: "0", runtime: 0.5 }).map((p) => p.field);
   assert.deepEqual(fields, ["name", "size", "read", "workers", "runtime"]);
 });

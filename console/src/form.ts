@@ -35,6 +35,9 @@ export const EMPTY: Form = {
 
 export type Problem = { field: keyof Form; message: string };
 
+/** Of a run's name, as the server takes it. */
+const NAME_BYTES = 200;
+
 const SIZE = /^(\d+)\s*(B|KB|MB|GB)$/i;
 
 /** `c(64)KB`, `u(4,1024)KB`; null where the text is no size. */
@@ -59,6 +62,7 @@ export function problems(form: Form): Problem[] {
     if (!Number.isInteger(value) || value < low || value > high) say(field, `Expected a whole number from ${low} to ${high}.`);
   };
   if (!form.name.trim()) say("name", "Expected a name.");
+  if (new TextEncoder().encode(form.name).length > NAME_BYTES) say("name", `Expected at most ${NAME_BYTES} bytes.`);
   if (!sizeSelector(form.size)) say("size", "Expected a size such as 64KB, or a range such as 4KB-1MB.");
   whole("containers", 1, 100_000);
   whole("objects", 1, 10_000_000);

@@ -1,6 +1,6 @@
 import test from "node:test";
 import assert from "node:assert/strict";
-import { bytes, change, clock, duration, latency, number, percent } from "./format";
+import { bytes, change, clock, duration, latency, latencyOf, number, percent } from "./format";
 
 test("figures", () => {
   assert.equal(number(0), "0");
@@ -11,6 +11,7 @@ test("figures", () => {
   assert.equal(bytes(64_000), "64 kB");
   assert.equal(bytes(999_900), "1 MB");
   assert.equal(latency(850_000), "850 µs");
+  assert.equal(latencyOf(0, 0), "–");
   assert.equal(latency(12_340_000), "12.3 ms");
   assert.equal(latency(2_000_000_000), "2 s");
   assert.equal(duration(0.5), "0.5 s");

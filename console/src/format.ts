@@ -60,6 +60,12 @@ export function clock(seconds: number): string {
   return sign + (h ? `${h}:${two(m)}:${two(s)}` : `${m}:${two(s)}`);
 }
 
+/** The same on an axis that is zoomed in to parts of a second: `0:45.25`. */
+export function fineClock(seconds: number): string {
+  const rest = Math.abs(seconds);
+  return `${seconds < 0 ? "−" : ""}${Math.floor(rest / 60)}:${(rest % 60).toFixed(2).padStart(5, "0")}`;
+}
+
 export function percent(part: number): string {
   if (!Number.isFinite(part)) return "–";
   const value = part * 100;
@@ -80,5 +86,8 @@ export function time(millis: number): string {
 }
 
 export const ofDay = (millis: number) => new Date(millis).toLocaleTimeString();
+
+/** A latency of `ops` requests; of none there is none. */
+export const latencyOf = (ops: number, ns: number) => (ops > 0 ? latency(ns) : "–");
 
 export const plural = (n: number, one: string, many = one + "s") => `${count(n)} ${n === 1 ? one : many}`;

@@ -3,7 +3,7 @@
 import { useMemo, useState } from "preact/hooks";
 import { call, filePath, get, runPath, type Entry, type FileEntry, type Plan, type StageFigures } from "./api";
 import { Chart } from "./chart";
-import { bandwidth, bytes, clock, count, duration, latency, number, ofDay, percent, plural, rate, time } from "./format";
+import { bandwidth, bytes, clock, count, duration, latency, latencyOf, number, ofDay, percent, plural, rate, time } from "./format";
 import { useCourse, type Course } from "./live";
 import { Badge, Confirm, ErrorBox, Progress, TableFrame, Tile, go, useClock, useLoad } from "./parts";
 import { latest, lineNames, overTime, resources, type Series } from "./series";
@@ -83,8 +83,8 @@ function NowTiles({ course, entry, plan }: { course: Course; entry: Entry; plan:
       <dl class="tiles">
         <Tile label="Operations" value={now ? rate(now.rate) : "–"} />
         <Tile label="Bandwidth" value={now ? bandwidth(now.bandwidth) : "–"} />
-        <Tile label="p50" value={now ? latency(now.p50) : "–"} hint="slowest operation" />
-        <Tile label="p99" value={now ? latency(now.p99) : "–"} hint="slowest operation" />
+        <Tile label="p50" value={now ? latencyOf(now.rate, now.p50) : "–"} hint="slowest operation" />
+        <Tile label="p99" value={now ? latencyOf(now.rate, now.p99) : "–"} hint="slowest operation" />
         <Tile label="Failed so far" value={now ? count(now.failures) : "–"} tone={now && now.failures > 0 ? "bad" : undefined} />
       </dl>
     </section>
@@ -99,8 +99,8 @@ function Headlines({ entry }: { entry: Entry }) {
     <dl class="tiles">
       <Tile label="Operations" value={rate(head.ops_per_second)} hint={best ?? `${count(head.ops)} in all`} />
       <Tile label="Bandwidth" value={bandwidth(head.bytes_per_second)} hint={best ?? `${bytes(head.bytes)} in all`} />
-      <Tile label="p50" value={latency(head.p50_ns)} hint={best} />
-      <Tile label="p99" value={latency(head.p99_ns)} hint={best} />
+      <Tile label="p50" value={latencyOf(head.ops, head.p50_ns)} hint={best} />
+      <Tile label="p99" value={latencyOf(head.ops, head.p99_ns)} hint={best} />
       <Tile label="Failed" value={count(head.failed)} hint={head.failed && total ? `${percent(head.failed / total)} of all` : `of ${count(total)}`} tone={head.failed ? "bad" : undefined} />
     </dl>
   );
@@ -193,7 +193,7 @@ function StageResults({ stages }: { stages: StageFigures[] }) {
                 <td class="n">{n === 0 ? s.workers : ""}</td>
                 <td class="n">{count(o.ops)}</td><td class="n">{rate(o.ops_per_second)}</td><td class="n">{bandwidth(o.bytes_per_second)}</td>
                 <td class={`n ${o.failed ? "bad-text" : ""}`} title={Object.entries(o.errors).map(([kind, n]) => `${kind}: ${n}`).join("\n")}>{count(o.failed)}</td>
-                <td class="n">{latency(o.last_byte.mean_ns)}</td><td class="n">{latency(o.last_byte.p50_ns)}</td><td class="n">{latency(o.last_byte.p95_ns)}</td><td class="n">{latency(o.last_byte.p99_ns)}</td><td class="n">{latency(o.last_byte.p999_ns)}</td><td class="n">{latency(o.last_byte.max_ns)}</td><td class="n">{latency(o.first_byte.p50_ns)}</td>
+                <td class="n">{latencyOf(o.ops, o.last_byte.mean_ns)}</td><td class="n">{latencyOf(o.ops, o.last_byte.p50_ns)}</td><td class="n">{latencyOf(o.ops, o.last_byte.p95_ns)}</td><td class="n">{latencyOf(o.ops, o.last_byte.p99_ns)}</td><td class="n">{latencyOf(o.ops, o.last_byte.p999_ns)}</td><td class="n">{latencyOf(o.ops, o.last_byte.max_ns)}</td><td class="n">{latencyOf(o.ops, o.first_byte.p50_ns)}</td>
               </tr>
             )))}
           </tbody>

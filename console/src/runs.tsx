@@ -2,7 +2,7 @@
 
 import { useState } from "preact/hooks";
 import { call, get, runPath, type Entry } from "./api";
-import { bytes, count, duration, latency, number, plural, time } from "./format";
+import { bytes, count, duration, latencyOf, number, plural, time } from "./format";
 import { Badge, Confirm, ErrorBox, TableFrame, go, useLoad } from "./parts";
 
 export function Runs() {
@@ -98,8 +98,8 @@ function Row({ run, chosen, choose, remove }: { run: Entry; chosen: boolean; cho
       <td class="n opt">{head ? count(head.ops) : "–"}</td>
       <td class="n" title={head && head.stages > 1 ? `The best of ${head.stages} stages` : undefined}>{head ? `${number(head.ops_per_second)}/s` : "–"}{head && head.stages > 1 ? "*" : ""}</td>
       <td class="n opt">{head ? `${bytes(head.bytes_per_second)}/s` : "–"}</td>
-      <td class="n opt">{head ? latency(head.p50_ns) : "–"}</td>
-      <td class="n">{head ? latency(head.p99_ns) : "–"}</td>
+      <td class="n opt">{head ? latencyOf(head.ops, head.p50_ns) : "–"}</td>
+      <td class="n">{head ? latencyOf(head.ops, head.p99_ns) : "–"}</td>
       <td class={`n ${head?.failed ? "bad-text" : ""}`}>{head ? count(head.failed) : "–"}</td>
       <td class="n opt">{took}</td>
       <td><button type="button" class="quiet" aria-label={`Remove ${run.name}`} title="Remove" onClick={remove}>✕</button></td>

@@ -1,7 +1,8 @@
 import test from "node:test";
 import assert from "node:assert/strict";
 import type { Sample } from "./api";
-import { latest, lineNames, logTicks, nearest, overTime, ticks, timeTicks } from "./series";
+import { clock, fineClock } from "./format";
+import { latest, lineNames, logTicks, namedTicks, nearest, overTime, ticks, timeTicks } from "./series";
 
 const operation = (name: string, ops: number) => ({
   name, kind: name, ops, bytes: ops * 10, errors: 1, mean_ns: 1, p50_ns: ops, p95_ns: 2, p99_ns: 3 * ops, max_ns: 4,
@@ -57,4 +58,20 @@ test("the nearest point", () => {
   assert.deepEqual(nearest([[0, 1], [10, 2], [20, NaN], [30, 3]], 12), [10, 2]);
   assert.deepEqual(nearest([[0, 1], [10, 2], [20, NaN], [30, 3]], 27), [30, 3]);
   assert.equal(nearest([], 1), null);
+});
+
+test("operations of one name are lines of their own by size class", () => {
+  const classes = (at: number): Sample => ({ ...sample(at, "w", 0), operations: [{ ...operation("read", 2), size_class: "tiny" }, { ...operation("read", 4), size_class: "huge" }] });
+  const samples = [classes(2), classes(4)];
+  assert.deepEqual(lineNames(samples), ["read tiny", "read huge"]);
+  const lines = overTime(samples, 0, (o) => o.ops, ["read tiny", "read huge"]);
+  assert.deepEqual(lines.map((line) => line.points), [[[2, 2], [4, 2]], [[2, 4], [4, 4]]]);
+});
+
+test("no two ticks have one name", () => {
+  const values = timeTicks(3, 4, 5);
+  const names = (format: (value: number) => string) => namedTicks(values, format).map((tick) => tick.text);
+  assert.ok(values.length > 3);
+  assert.deepEqual(names(clock), ["0:03", "0:04"]);
+  assert.deepEqual(names(fineClock), ["0:03.00", "0:03.20", "0:03.40", "0:03.60", "0:03.80", "0:04.00"]);
 });

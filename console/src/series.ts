@@ -23,8 +23,8 @@ export function overTime(samples: Sample[], start: number, pick: Pick, names: st
   const known = operationsOfWorks(samples);
   for (const sample of withoutRests(samples)) {
     // An operation that completed nothing in an interval has done nothing in it, which is zero.
-    const there = new Set(sample.operations.map((operation) => operation.name));
-    const idle = [...(known.get(workKey(sample))?.values() ?? [])].filter((operation) => !there.has(operation.name));
+    const there = new Set(sample.operations.map(title));
+    const idle = [...(known.get(workKey(sample))?.values() ?? [])].filter((operation) => !there.has(title(operation)));
     for (const operation of [...sample.operations, ...idle]) {
       const name = lineName(sample, operation, several);
       const points = lines.get(name);
@@ -40,6 +40,9 @@ export function overTime(samples: Sample[], start: number, pick: Pick, names: st
   return names.map((name, color) => ({ name, color, points: lines.get(name) ?? [] }));
 }
 
+/** Name and size class. */
+const title = (operation: OperationSample) => (operation.size_class ? `${operation.name} ${operation.size_class}` : operation.name);
+
 const workKey = (sample: Sample) => `${sample.stage}\n${sample.work}`;
 
 /** Operations that each work of each stage had, with nothing done. */
@@ -48,7 +51,7 @@ function operationsOfWorks(samples: Sample[]): Map<string, Map<string, Operation
   for (const sample of samples) {
     let of = found.get(workKey(sample));
     if (!of) found.set(workKey(sample), (of = new Map()));
-    for (const { name, kind } of sample.operations) of.set(name, { name, kind, ops: 0, bytes: 0, errors: 0, mean_ns: 0, p50_ns: 0, p95_ns: 0, p99_ns: 0, max_ns: 0 });
+    for (const operation of sample.operations) of.set(title(operation), { ...operation, ops: 0, bytes: 0, errors: 0, mean_ns: 0, p50_ns: 0, p95_ns: 0, p99_ns: 0, max_ns: 0 });
   }
   return found;
 }
@@ -74,13 +77,13 @@ function withoutRests(samples: Sample[]): Sample[] {
 
 function joined(first: Sample, second: Sample): Sample {
   const operations = second.operations.map((two) => {
-    const one = first.operations.find((operation) => operation.name === two.name);
+    const one = first.operations.find((operation) => title(operation) === title(two));
     if (!one) return two;
     // Percentiles do not add up: those of more requests stand.
     const shown = one.ops >= two.ops ? one : two;
     return { ...shown, ops: one.ops + two.ops, bytes: one.bytes + two.bytes, errors: one.errors + two.errors, max_ns: Math.max(one.max_ns, two.max_ns) };
   });
-  const missing = first.operations.filter((one) => !second.operations.some((two) => two.name === one.name));
+  const missing = first.operations.filter((one) => !second.operations.some((two) => title(two) === title(one)));
   return { ...second, seconds: first.seconds + second.seconds, operations: [...missing, ...operations] };
 }
 
@@ -93,7 +96,7 @@ export function lineNames(samples: Sample[]): string[] {
 }
 
 function lineName(sample: Sample, operation: OperationSample, several: boolean): string {
-  return several ? `${sample.work} ${operation.name}` : operation.name;
+  return several ? `${sample.work} ${title(operation)}` : title(operation);
 }
 
 /** Does a stage have more than one work with operations? Then operations alone are ambiguous. */
@@ -192,6 +195,16 @@ export function resources(samples: ResourceSample[], start: number): Resource[] 
       .slice(0, 6)
       .map(({ name: line, points }, color) => ({ name: line, points, color })),
   })).filter((resource) => resource.series.length > 0);
+}
+
+/** Ticks whose names differ: two places of one name would say that the axis stands still. */
+export function namedTicks(values: number[], name: (value: number) => string): { value: number; text: string }[] {
+  const found: { value: number; text: string }[] = [];
+  for (const value of values) {
+    const text = name(value);
+    if (text === "" || found.at(-1)?.text !== text) found.push({ value, text });
+  }
+  return found;
 }
 
 /** Round values for an axis from `low` to `high`, about `wanted` of them. */

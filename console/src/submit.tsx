@@ -51,7 +51,9 @@ export function SubmitPage({ session, again, reload }: { session: Session; again
 
   const field = error instanceof Refused ? error.field : null;
   const of = (wanted: string) => (field === wanted ? messageOf(error) : null);
-  const shownElsewhere = ["file_name", "text", "url", "user", "key", "name", "target", "time_scale"].includes(field ?? "");
+  // A refusal is told at its field where that field is on the page, else above the button.
+  const fields = ["target", "time_scale", ...(target === "url" ? ["url", "user", "key"] : []), ...(way === "form" ? ["name"] : way === "paste" || text ? ["file_name", "text", "name"] : ["text"])];
+  const shownElsewhere = fields.includes(field ?? "");
   const needsStore = target === "store" && store && !store.user;
 
   const chosen = (): Submission["target"] => (target === "url" ? { kind: "url", url, user, key } : { kind: target });
@@ -112,7 +114,7 @@ export function SubmitPage({ session, again, reload }: { session: Session; again
               <label key={value}><input type="radio" name="way" value={value} checked={way === value} onChange={() => setWay(value)} /><span>{label}</span></label>
             ))}
           </div>
-          {way === "form" ? <FormFields form={form} setForm={setForm} wrong={tried ? wrong : []} />
+          {way === "form" ? <FormFields form={form} setForm={setForm} wrong={tried ? wrong : []} refused={of("name")} />
             : (
               <>
                 {way === "upload" && (
@@ -225,8 +227,9 @@ function PlanView({ plan }: { plan: Checked }) {
   );
 }
 
-function FormFields({ form, setForm, wrong }: { form: Form; setForm: (form: Form) => void; wrong: ReturnType<typeof problems> }) {
-  const of = (field: keyof Form) => wrong.find((problem) => problem.field === field)?.message;
+/** `refused`: what the server said of the name. */
+function FormFields({ form, setForm, wrong, refused }: { form: Form; setForm: (form: Form) => void; wrong: ReturnType<typeof problems>; refused: string | null }) {
+  const of = (field: keyof Form) => wrong.find((problem) => problem.field === field)?.message ?? (field === "name" ? refused : null);
   const text = (field: "name" | "size" | "workers", label: string, hint?: string) => (
     <Field id={`form-${field}`} label={label} hint={hint} error={of(field)}>
       <input id={`form-${field}`} value={form[field]} onInput={(event) => setForm({ ...form, [field]: event.currentTarget.value })} />

@@ -117,6 +117,21 @@ await check("a form's mistakes are told at their fields", async () => {
   await shoot("form");
 });
 
+await check("what the server refuses of a form is shown, wherever its field is", async () => {
+  await goTo("/runs");
+  await goTo("/new");
+  await page.fill("#form-name", "ü".repeat(101));
+  await page.getByRole("button", { name: "Start the run" }).click();
+  await page.locator("#form-name-error").waitFor();
+  await page.fill("#form-name", "refused");
+  for (const [field, where] of [["text", ".notice.bad"], ["file_name", ".notice.bad"], ["name", "#form-name-error"]]) {
+    await page.route("**/api/runs", (route) => (route.request().method() === "POST" ? route.fulfill({ status: 400, contentType: "application/json", body: JSON.stringify({ error: `no such ${field}`, field }) }) : route.continue()));
+    await page.getByRole("button", { name: "Start the run" }).click();
+    await page.locator(where, { hasText: `no such ${field}` }).waitFor({ timeout: 5_000 });
+    await page.unroute("**/api/runs");
+  }
+});
+
 let first = "";
 await check("submit by form, watch it live, to its end", async () => {
   await goTo("/runs");

@@ -421,7 +421,7 @@ pub struct Steady {
 /// Where more workers do not help: `workers` of the work is the start, multiplied by `factor` for
 /// each step up to `max_workers`; each step runs the work's ramp-up and runtime and is a stage of
 /// its own in the results. Ends after a step whose throughput rose by less than `min_gain` (0.05:
-/// 5 %) or whose p99 (last byte, all operations) passed `p99_limit`.
+/// 5 %) or in which an operation's p99 (last byte) passed `p99_limit`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Knee {
     pub factor: f64,

@@ -309,6 +309,13 @@ pub struct OperationResult {
 }
 
 impl OperationResult {
+    /// The size class, where the workload names it; a decade of sizes is no name.
+    pub fn named_class(&self) -> Option<&str> {
+        let class = self.size_class.as_str();
+        let is_decade = class.is_empty() || class == "0" || class.starts_with(['<', '>']);
+        (!is_decade).then_some(class)
+    }
+
     pub fn failed(&self) -> u64 {
         self.errors.values().sum()
     }
@@ -404,6 +411,16 @@ impl From<String> for ErrorKind {
     }
 }
 
+impl OperationSample {
+    /// Name and size class: several operations of a mix may have the same name.
+    pub fn title(&self) -> String {
+        match self.size_class.as_str() {
+            "" => self.name.clone(),
+            class => format!("{} {class}", self.name),
+        }
+    }
+}
+
 impl From<ErrorKind> for String {
     fn from(kind: ErrorKind) -> Self {
         kind.to_string()
@@ -467,6 +484,9 @@ pub struct Sample {
 pub struct OperationSample {
     pub name: String,
     pub kind: OperationKind,
+    /// As the workload names it; empty where it does not, or where there are several.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub size_class: String,
     pub ops: u64,
     pub bytes: u64,
     pub errors: u64,

@@ -93,6 +93,7 @@ struct Measured {
     took: Vec<Duration>,
     /// The counted time.
     seconds: f64,
+    notes: Vec<String>,
 }
 
 fn measured(store: &Store, plan: &Plan) -> Measured {
@@ -114,6 +115,7 @@ fn measured(store: &Store, plan: &Plan) -> Measured {
         reported: operation.last_byte.clone(),
         took,
         seconds: main.works[0].seconds,
+        notes: meta.notes,
     }
 }
 
@@ -195,6 +197,8 @@ fn closed_loop_shows_a_stall() {
     // 1600 are more than there is time for before the stall: each worker meets it.
     let held = measured.longer_than(STALL - 2 * SERVICE);
     assert!(held >= u64::from(workers), "{held}");
+    let told = measured.notes.join("\n");
+    assert!(told.contains("coordinated omission"), "{told}");
     measured.holds_all_the_store_took();
     measured.fits_into(workers);
 }
@@ -218,6 +222,7 @@ fn open_loop_shows_the_queue_behind_a_stall() {
             "{longer} waited for longer than {waited} ms, {due} were due before"
         );
     }
+    assert_eq!(measured.notes, Vec::<String>::new());
     measured.holds_all_the_store_took();
 }
 

@@ -17,6 +17,7 @@ pub use self::compare::CompareArguments;
 pub use self::driver::DriverArguments;
 pub use self::report::ReportArguments;
 pub use self::run::RunArguments;
+pub(crate) use self::terminal::duration as duration_words;
 
 /// What `cairn lab` can be asked for, but the console, which is a crate of its own.
 #[derive(Debug, Subcommand)]

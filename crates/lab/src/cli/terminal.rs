@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use crate::controller::Progress;
+use crate::estimate;
 use crate::latencies::Latencies;
 use crate::plan::Plan;
 use crate::record::{
@@ -74,12 +75,20 @@ impl Terminal {
         self.line(&format!("{} ({})", plan.name, plan.format));
         for (index, stage) in plan.stages.iter().enumerate() {
             let works: Vec<String> = stage.works.iter().map(describe_work).collect();
+            let known = estimate::stage_words(stage);
+            let known = match known.as_str() {
+                "" => String::new(),
+                known => format!(" [{known}]"),
+            };
             self.line(&format!(
-                "{:4}  {:24} {}",
+                "{:4}  {:24} {}{known}",
                 index + 1,
                 stage.name,
                 works.join("; ")
             ));
+        }
+        for words in estimate::plan_words(plan) {
+            self.line(&words);
         }
         for note in notes {
             self.line(&format!("note: {note}"));
@@ -210,7 +219,16 @@ fn describe_work(work: &crate::plan::Work) -> String {
     let mix: Vec<String> = work
         .operations
         .iter()
-        .map(|operation| format!("{} {}", operation.kind.as_str(), operation.ratio))
+        .map(|operation| {
+            let sizes = operation.sizes.as_ref().map(estimate::size_words);
+            let sizes = sizes.map_or(String::new(), |sizes| format!(" of {sizes}"));
+            let kind = operation.kind.as_str();
+            let share = estimate::share_of(work, operation);
+            match work.operations.len() {
+                1 => format!("{kind}{sizes}"),
+                _ => format!("{kind} {:.0} %{sizes}", share * 100.0),
+            }
+        })
         .collect();
     let until = match (work.runtime, work.total_ops) {
         (Some(runtime), _) => duration((work.rampup + runtime + work.rampdown).as_secs_f64()),
@@ -240,13 +258,20 @@ fn describe_sample(sample: &Sample) -> String {
                 0 => String::new(),
                 errors => format!(" {errors} failed"),
             };
+            // Nothing that succeeded has a latency.
+            let times = match operation.ops {
+                0 => String::new(),
+                _ => format!(
+                    " p50 {} p99 {}",
+                    latency(operation.p50_ns),
+                    latency(operation.p99_ns)
+                ),
+            };
             format!(
-                "{} {}/s {}/s p50 {} p99 {}{errors}",
-                operation.name,
+                "{} {}/s {}/s{times}{errors}",
+                operation.title(),
                 count(rate),
                 bytes(operation.bytes as f64 / sample.seconds),
-                latency(operation.p50_ns),
-                latency(operation.p99_ns),
             )
         })
         .collect();
@@ -283,7 +308,10 @@ fn work_table(work: &WorkResult) -> Vec<String> {
 fn operation_line(operation: &OperationResult, seconds: f64) -> String {
     let seconds = seconds.max(1e-9);
     let (achieved, achieved_bytes) = operation.achieved();
-    let at = |latencies: &Latencies, percent| latency(latencies.percentile(percent));
+    let at = |latencies: &Latencies, percent| match latencies.is_empty() {
+        true => "–".to_owned(),
+        false => latency(latencies.percentile(percent)),
+    };
     let last = &operation.last_byte;
     let failed = match operation.failed() {
         0 => String::new(),
@@ -306,7 +334,7 @@ fn operation_line(operation: &OperationResult, seconds: f64) -> String {
         at(last, 95.0),
         at(last, 99.0),
         at(last, 99.9),
-        latency(last.max()),
+        at(last, 100.0),
         at(&operation.first_byte, 50.0),
         at(&operation.first_byte, 99.0),
     )
@@ -314,11 +342,10 @@ fn operation_line(operation: &OperationResult, seconds: f64) -> String {
 
 /// With the size class, where the workload names one.
 fn title(operation: &OperationResult) -> String {
-    let class = operation.size_class.as_str();
-    if class == "0" || class.starts_with(['<', '>']) {
-        return operation.name.clone();
+    match operation.named_class() {
+        Some(class) => format!("{} {class}", operation.name),
+        None => operation.name.clone(),
     }
-    format!("{} {class}", operation.name)
 }
 
 fn without_histograms(result: &StageResult) -> serde_json::Value {
@@ -326,13 +353,15 @@ fn without_histograms(result: &StageResult) -> serde_json::Value {
         work.operations
             .iter()
             .map(|operation| {
-                let ms = |percent| operation.last_byte.percentile(percent) as f64 / 1e6;
+                let some = !operation.last_byte.is_empty();
+                let ms =
+                    |percent| some.then(|| operation.last_byte.percentile(percent) as f64 / 1e6);
                 serde_json::json!({
                     "name": operation.name, "kind": operation.kind,
                     "size_class": operation.size_class, "ops": operation.ops,
                     "bytes": operation.bytes, "errors": operation.errors,
                     "p50_ms": ms(50.0), "p95_ms": ms(95.0), "p99_ms": ms(99.0),
-                    "p99_9_ms": ms(99.9), "max_ms": operation.last_byte.max() as f64 / 1e6,
+                    "p99_9_ms": ms(99.9), "max_ms": ms(100.0),
                 })
             })
             .collect()
@@ -382,7 +411,7 @@ fn latency(ns: u64) -> String {
     }
 }
 
-fn duration(seconds: f64) -> String {
+pub(crate) fn duration(seconds: f64) -> String {
     let whole = seconds.round().max(0.0) as u64;
     match whole {
         0..=119 => format!("{whole} s"),

@@ -263,11 +263,15 @@ fn operation_samples(results: &[OperationResult]) -> Vec<OperationSample> {
             let sample = OperationSample {
                 name,
                 kind,
+                size_class: result.named_class().unwrap_or_default().to_owned(),
                 ..OperationSample::default()
             };
             samples.push((result.index, sample, Latencies::new()));
         }
         if let Some((_, sample, latencies)) = samples.last_mut() {
+            if result.named_class() != Some(sample.size_class.as_str()) {
+                sample.size_class.clear();
+            }
             sample.ops += result.ops;
             sample.bytes += result.bytes;
             sample.errors += result.failed();
@@ -312,6 +316,28 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[test]
+    fn operations_of_one_name_are_told_apart_by_class() {
+        let result = |index, class: &str| OperationResult {
+            index,
+            name: "read".into(),
+            size_class: class.into(),
+            ops: 1,
+            ..OperationResult::default()
+        };
+        let results = [
+            result(0, "tiny"),
+            result(1, "huge"),
+            result(2, "<1KB"),
+            result(2, "<10KB"),
+        ];
+        let titles: Vec<String> = operation_samples(&results)
+            .iter()
+            .map(OperationSample::title)
+            .collect();
+        assert_eq!(titles, ["read tiny", "read huge", "read"]);
+    }
 
     #[test]
     fn steady_needs_a_whole_window() {

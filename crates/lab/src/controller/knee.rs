@@ -1,26 +1,33 @@
 //! Finds where more workers do not help: a stage is run again and again with more of them.
 
+use std::collections::BTreeMap;
+
 use super::{Conductor, RunError};
 use crate::latencies::Latencies;
 use crate::plan::{Knee, Stage};
 use crate::record::{StageResult, State};
 
 /// What one step gave.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 struct Step {
     workers: u32,
     rate: f64,
+    /// Of the operation whose p99 is the longest: over all together a slow few would not count.
     p99_ns: u64,
+    slowest: String,
 }
 
 /// Why the search ends after a step.
-fn verdict(knee: &Knee, best: Option<Step>, step: Step) -> Option<String> {
+fn verdict(knee: &Knee, best: Option<&Step>, step: &Step) -> Option<String> {
     if let Some(limit) = knee
         .p99_limit
         .filter(|limit| u128::from(step.p99_ns) > limit.as_nanos())
     {
         let (ms, limit) = (step.p99_ns as f64 / 1e6, limit.as_secs_f64() * 1e3);
-        return Some(format!("p99 {ms:.1} ms passed the limit of {limit:.1} ms"));
+        return Some(format!(
+            "p99 {ms:.1} ms of {} passed the limit of {limit:.1} ms",
+            step.slowest
+        ));
     }
     let best = best?;
     let gain = step.rate / best.rate.max(f64::MIN_POSITIVE) - 1.0;
@@ -39,15 +46,21 @@ fn more(knee: &Knee, workers: u32) -> Option<u32> {
 }
 
 fn measured(result: &StageResult, work: usize, workers: u32) -> Step {
-    let mut latencies = Latencies::new();
+    let mut latencies = BTreeMap::<(u32, &str), Latencies>::new();
     let (mut ops, mut seconds) = (0, 0.0);
     if let Some(work) = result.works.get(work) {
         seconds = work.seconds;
         for operation in &work.operations {
             ops += operation.achieved().0;
-            latencies.merge(&operation.last_byte);
+            let of = (operation.index, operation.name.as_str());
+            let of = latencies.entry(of).or_default();
+            of.merge(&operation.last_byte);
         }
     }
+    let p99 = latencies
+        .iter()
+        .map(|((_, name), latencies)| (latencies.percentile(99.0), *name));
+    let (p99_ns, slowest) = p99.max().unwrap_or_default();
     let rate = if seconds > 0.0 {
         ops as f64 / seconds
     } else {
@@ -56,7 +69,8 @@ fn measured(result: &StageResult, work: usize, workers: u32) -> Step {
     Step {
         workers,
         rate,
-        p99_ns: latencies.percentile(99.0),
+        p99_ns,
+        slowest: slowest.to_owned(),
     }
 }
 
@@ -85,11 +99,12 @@ impl Conductor<'_> {
                 return Ok(result);
             }
             let step = measured(&result, work, workers);
-            let ended = verdict(&knee, best, step);
+            let ended = verdict(&knee, best.as_ref(), &step);
             let within = knee
                 .p99_limit
                 .is_none_or(|l| u128::from(step.p99_ns) <= l.as_nanos());
-            if within && best.is_none_or(|best| step.rate > best.rate * (1.0 + knee.min_gain)) {
+            let is_better = |best: &Step| step.rate > best.rate * (1.0 + knee.min_gain);
+            if within && best.as_ref().is_none_or(is_better) {
                 best = Some(step);
             }
             let next = more(&knee, workers);
@@ -100,12 +115,13 @@ impl Conductor<'_> {
             let why = ended.unwrap_or_else(|| "max_workers was reached".into());
             let note = match best {
                 Some(best) => format!(
-                    "knee of stage {}: {} workers, {:.1} operations/s, p99 {:.1} ms; with \
+                    "knee of stage {}: {} workers, {:.1} operations/s, p99 {:.1} ms of {}; with \
                      {workers}: {why}",
                     stage.name,
                     best.workers,
                     best.rate,
-                    best.p99_ns as f64 / 1e6
+                    best.p99_ns as f64 / 1e6,
+                    best.slowest
                 ),
                 None => format!(
                     "stage {} has no knee: with {workers} workers {why}",
@@ -136,17 +152,48 @@ mod tests {
             workers,
             rate,
             p99_ns: 5_000_000,
+            slowest: "read".into(),
         };
-        assert_eq!(verdict(&knee, None, step(1, 10.0)), None);
-        assert_eq!(verdict(&knee, Some(step(1, 10.0)), step(2, 11.0)), None);
-        assert!(verdict(&knee, Some(step(1, 10.0)), step(2, 10.4)).is_some());
+        assert_eq!(verdict(&knee, None, &step(1, 10.0)), None);
+        assert_eq!(verdict(&knee, Some(&step(1, 10.0)), &step(2, 11.0)), None);
+        assert!(verdict(&knee, Some(&step(1, 10.0)), &step(2, 10.4)).is_some());
         let limited = Knee {
             p99_limit: Some(Duration::from_millis(4)),
             ..knee
         };
-        assert!(verdict(&limited, None, step(1, 10.0)).is_some());
+        assert!(verdict(&limited, None, &step(1, 10.0)).is_some());
         assert_eq!(more(&knee, 8), Some(16));
         assert_eq!(more(&knee, 16), Some(20));
         assert_eq!(more(&knee, 20), None);
+    }
+    /// A few slow writes among many reads are within the p99 of all, and not within their own.
+    #[test]
+    fn the_limit_is_of_every_operation() {
+        use crate::record::{OperationResult, WorkResult};
+        let operation = |index, name: &str, count, ns| {
+            let mut result = OperationResult {
+                index,
+                name: name.into(),
+                ops: count,
+                ..OperationResult::default()
+            };
+            (0..count).for_each(|_| result.last_byte.record(ns));
+            result
+        };
+        let work = WorkResult {
+            seconds: 1.0,
+            operations: vec![
+                operation(0, "read", 9_990, 1_000_000),
+                operation(1, "write", 10, 80_000_000),
+            ],
+            ..WorkResult::default()
+        };
+        let result = StageResult {
+            works: vec![work],
+            ..StageResult::default()
+        };
+        let step = measured(&result, 0, 8);
+        assert_eq!((step.rate, step.slowest.as_str()), (10_000.0, "write"));
+        assert!(step.p99_ns > 79_000_000, "{step:?}");
     }
 }

@@ -99,7 +99,13 @@ impl Conductor<'_> {
         }
         under.note("closing");
         self.trigger(stage, false)?;
-        let result = self.judge(under)?;
+        let result = self.judge(under, without)?;
+        for work in &result.works {
+            if let Some(words) = crate::omission::words(work) {
+                let (stage, work) = (&result.name, &work.name);
+                self.add_note(format!("stage {stage}, work {work}: {words}"))?;
+            }
+        }
         self.writer.stage(result.clone())?;
         (self.observer)(&Progress::StageEnded(Box::new(result.clone())));
         Ok(result)
@@ -245,12 +251,6 @@ impl Conductor<'_> {
             .filter_map(Collector::too_many_failures)
             .collect();
         let all_lost = self.meta.drivers.iter().all(|driver| driver.lost.is_some());
-        let messages: Vec<String> = under
-            .errors
-            .iter()
-            .cloned()
-            .chain(failures)
-            .chain(all_lost.then(|| "all drivers were lost".to_owned()))
         let rates = under
             .collectors
             .iter()
@@ -259,11 +259,17 @@ impl Conductor<'_> {
         if !without.is_empty() && !all_lost {
             under.losses.push(without_words(&without));
         }
+        let messages: Vec<String> = under
+            .errors
+            .iter()
+            .cloned()
+            .chain(under.losses.drain(..))
+            .chain(failures)
+            .chain(all_lost.then(|| "all drivers were lost".to_owned()))
             .collect();
         under.result.state = match (under.cancelled, messages.is_empty()) {
             (true, _) => State::Cancelled,
             (false, true) => State::Completed,
-            .chain(under.losses.drain(..))
             (false, false) => State::Failed,
         };
         under.result.message = messages.join("; ");
@@ -285,16 +291,16 @@ impl Conductor<'_> {
     }
 }
 
+/// The message of a stage that began after drivers were lost.
+pub(super) fn without_words(drivers: &str) -> String {
+    format!("it ran without the load of {drivers}, lost before")
+}
+
 impl Under<'_> {
     fn note(&mut self, what: &str) {
         let what = what.to_owned();
         self.result
             .history
             .push(crate::record::Event { at: now(), what });
-/// The message of a stage that began after drivers were lost.
-pub(super) fn without_words(drivers: &str) -> String {
-    format!("it ran without the load of {drivers}, lost before")
-}
-
     }
 }

@@ -17,3 +17,8 @@ pub use draw::Share;
 pub use pool::Pools;
 pub use recorder::merge;
 pub use stage::{Control, Driver, Event, Snapshot, cores, now};
+
+/// How many operations each of a special work's has to do; [`u64::MAX`]: until its pool is empty.
+pub(crate) fn special_totals(work: &crate::plan::Work) -> Vec<u64> {
+    draw::Drawer::special_total(work)
+}

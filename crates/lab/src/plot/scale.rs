@@ -129,7 +129,7 @@ impl Scale {
             _ => largest,
         };
         let own_units = self.kind == Kind::Log10;
-        values
+        let mut ticks: Vec<Tick> = values
             .into_iter()
             .map(|value| Tick {
                 value,
@@ -140,7 +140,10 @@ impl Scale {
                     own_units,
                 ),
             })
-            .collect()
+            .collect();
+        // Two places of one name would say that the axis stands still.
+        ticks.dedup_by(|next, kept| next.label == kept.label);
+        ticks
     }
 
     /// Lines between ticks: 2 to 9 of each decade.

@@ -38,13 +38,21 @@ pub(super) fn write(folder: &Path, recorded: &Recorded) -> Result<(), WriteError
     Ok(())
 }
 
+/// File systems take 255 bytes, of which prefix and ending need some.
+const NAME_BYTES_MAX: usize = 150;
+
 /// A stage's or a workload's name as part of a file's.
 pub(super) fn file_name(name: &str) -> String {
-    let clean: String = name
+    let mut clean = String::new();
+    let chars = name
         .chars()
-        .map(|c| if c == '/' || c.is_control() { '_' } else { c })
-        .take(150)
-        .collect();
+        .map(|c| if c == '/' || c.is_control() { '_' } else { c });
+    for character in chars {
+        if clean.len() + character.len_utf8() > NAME_BYTES_MAX {
+            break;
+        }
+        clean.push(character);
+    }
     if clean.is_empty() {
         "workload".to_owned()
     } else {
@@ -225,17 +233,30 @@ fn stage_timeline(stage: &StageResult, samples: &[Sample]) -> String {
     text
 }
 
+/// Operations of one name over their size classes; COSBench knows none.
+fn summed<'a>(samples: impl Iterator<Item = &'a OperationSample>) -> OperationSample {
+    let mut sum = OperationSample::default();
+    for sample in samples {
+        let ops = sum.ops + sample.ops;
+        let ns = sum.mean_ns * sum.ops as f64 + sample.mean_ns * sample.ops as f64;
+        sum.mean_ns = ns / ops.max(1) as f64;
+        sum.ops = ops;
+        sum.bytes += sample.bytes;
+        sum.errors += sample.errors;
+    }
+    sum
+}
+
 fn timeline_row(text: &mut String, version: usize, row: &[&Sample], columns: &[Column<'_>]) {
-    let none = OperationSample::default();
-    let cells: Vec<(&OperationSample, f64)> = columns
+    let cells: Vec<(OperationSample, f64)> = columns
         .iter()
         .map(|column| {
             let Some(sample) = row.iter().find(|s| s.work == column.work) else {
-                return (&none, 1.0);
+                return (OperationSample::default(), 1.0);
             };
-            let mut all = sample.operations.iter();
-            let found = all.find(|o| o.name == column.operation);
-            (found.unwrap_or(&none), sample.seconds.max(1e-3))
+            let all = sample.operations.iter();
+            let of_name = all.filter(|o| o.name == column.operation);
+            (summed(of_name), sample.seconds.max(1e-3))
         })
         .collect();
     text.push_str(&clock(row[0].at));

@@ -380,3 +380,49 @@ fn an_empty_interval_has_a_row() {
     let table = std::fs::read_to_string(folder.path().join("timeline.csv")).unwrap();
     assert_eq!(table.lines().count(), 5, "{table}");
 }
+
+/// Two operations of one name, as ssbench's size classes make them.
+#[test]
+fn classes_of_one_name_have_a_line_each() {
+    let classes = |at: f64| {
+        let mut sample = sample(at, 3);
+        let mut huge = sample.operations[0].clone();
+        sample.operations[0].size_class = "tiny".into();
+        (huge.size_class, huge.ops, huge.mean_ns) = ("huge".into(), 1, 9e6);
+        sample.operations.push(huge);
+        sample
+    };
+    let recorded = Recorded {
+        stages: vec![main_stage()],
+        timeline: vec![classes(2.0), classes(4.0)],
+        ..Recorded::default()
+    };
+    let view = recorded.view();
+    let lines: Vec<_> = view.stages[0]
+        .timeline
+        .iter()
+        .map(|line| (line.operation.as_str(), line.ticks.len()))
+        .collect();
+    assert_eq!(lines, [("read huge", 2), ("read tiny", 2)]);
+    let folder = tempfile::tempdir().unwrap();
+    write_tables(folder.path(), &recorded).unwrap();
+    let table = std::fs::read_to_string(folder.path().join("s2-main.csv")).unwrap();
+    let row = csv::rows(&table).pop().unwrap();
+    // Four operations in all, of which a quarter took 9 ms and the others 5.
+    assert_eq!((row[1].as_str(), row[3].as_str()), ("4", "6"), "{table}");
+}
+
+#[test]
+fn names_longer_than_a_file_system_takes_are_cut() {
+    let mut recorded = Recorded {
+        stages: vec![main_stage()],
+        ..Recorded::default()
+    };
+    recorded.meta.name = "ü/長".repeat(200);
+    recorded.stages[0].name = "長".repeat(300);
+    let folder = tempfile::tempdir().unwrap();
+    write_tables(folder.path(), &recorded).unwrap();
+    let names = std::fs::read_dir(folder.path()).unwrap();
+    let longest = names.map(|entry| entry.unwrap().file_name().len()).max();
+    assert!((150..200).contains(&longest.unwrap()), "{longest:?}");
+}

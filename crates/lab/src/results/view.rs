@@ -374,14 +374,21 @@ fn add_courses(stage: &mut Stage, name: &str, started: f64, ended: f64, recorded
     stage.distances = distances(&resources);
 }
 
+/// Name and size class: what tells operations of a work apart.
+type OperationKey<'a> = (&'a str, &'a str);
+
+fn operation_key(operation: &OperationSample) -> OperationKey<'_> {
+    (&operation.name, &operation.size_class)
+}
+
 /// The operations that each work had in any of its intervals.
 fn operations_of_works<'a>(
     samples: &[&'a Sample],
-) -> BTreeMap<&'a str, BTreeMap<&'a str, OperationKind>> {
-    let mut known: BTreeMap<&str, BTreeMap<&str, OperationKind>> = BTreeMap::new();
+) -> BTreeMap<&'a str, BTreeMap<OperationKey<'a>, OperationKind>> {
+    let mut known: BTreeMap<&str, BTreeMap<OperationKey<'a>, OperationKind>> = BTreeMap::new();
     for sample in samples {
         let of = known.entry(sample.work.as_str()).or_default();
-        of.extend(sample.operations.iter().map(|o| (o.name.as_str(), o.kind)));
+        of.extend(sample.operations.iter().map(|o| (operation_key(o), o.kind)));
     }
     known
 }
@@ -397,15 +404,26 @@ fn timelines<'a>(samples: impl Iterator<Item = &'a Sample>, started: f64) -> Vec
             .get(sample.work.as_str())
             .into_iter()
             .flatten()
-            .filter(|(name, _)| !sample.operations.iter().any(|o| o.name == **name))
-            .map(|(name, kind)| OperationSample {
+            .filter(|(key, _)| !sample.operations.iter().any(|o| operation_key(o) == **key))
+            .map(|((name, size_class), kind)| OperationSample {
                 name: (*name).to_owned(),
+                size_class: (*size_class).to_owned(),
                 kind: *kind,
                 ..OperationSample::default()
             });
         let idle: Vec<OperationSample> = idle.collect();
         for operation in sample.operations.iter().chain(&idle) {
-            let key = (sample.work.clone(), operation.name.clone());
+            // Of a name that is the work's only one the class says nothing.
+            let same = |of: &BTreeMap<OperationKey<'_>, OperationKind>| {
+                of.keys()
+                    .filter(|(name, _)| *name == operation.name)
+                    .count()
+            };
+            let name = match known.get(sample.work.as_str()).map(same) {
+                Some(2..) => operation.title(),
+                _ => operation.name.clone(),
+            };
+            let key = (sample.work.clone(), name);
             let seconds = sample.seconds.max(1e-3);
             let us = |ns: u64| (operation.ops > 0).then_some(ns as f64 / 1e3);
             lines.entry(key).or_default().push(Tick {

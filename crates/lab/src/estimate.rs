@@ -1,0 +1,227 @@
+//! What a plan will do, before it is run: how many operations and bytes where that follows from
+//! the plan, and how long it takes at least. What depends on the store (the rate of a work that
+//! runs for a time, the time of one that runs once through) is told as such, with an example.
+
+use std::time::Duration;
+
+use crate::drive::special_totals;
+use crate::plan::{Operation, OperationKind, Plan, Stage, Work, WorkKind};
+use crate::plot::Unit;
+use crate::selector::Selector;
+
+/// The store of the example for works without a set time: an operation of a worker, and all
+/// content together.
+const EXAMPLE_OPERATION: Duration = Duration::from_millis(5);
+const EXAMPLE_BYTES_PER_SECOND: f64 = 100e6;
+
+/// Of a work, over all drivers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// Set by the plan; `None`: as long as the store takes.
+    pub seconds: Option<f64>,
+    /// `None`: as many as the store does in that time.
+    pub operations: Option<u64>,
+    /// Bytes written, of those operations; mean sizes of random ones.
+    pub written: Option<f64>,
+}
+
+pub fn of_work(work: &Work) -> Estimate {
+    let set = work
+        .runtime
+        .map(|runtime| work.rampup + runtime + work.rampdown);
+    let is_special = !matches!(work.kind, WorkKind::Main | WorkKind::Delay);
+    let totals = if is_special {
+        special_totals(work)
+    } else {
+        Vec::new()
+    };
+    let operations = match is_special {
+        true => Some(totals.iter().copied().fold(0, u64::saturating_add)),
+        false => work.total_ops,
+    };
+    let written = match is_special {
+        true => {
+            let parts = work.operations.iter().zip(&totals);
+            Some(parts.map(|(o, count)| written_by(o) * *count as f64).sum())
+        }
+        false => work.total_ops.map(|total| {
+            let parts = work.operations.iter();
+            let mean: f64 = parts.map(|o| share_of(work, o) * written_by(o)).sum();
+            mean * total as f64
+        }),
+    };
+    Estimate {
+        seconds: set.map(|set| set.as_secs_f64()),
+        // A pool that is emptied has as many as there are.
+        operations: operations.filter(|count| *count < u64::MAX),
+        written: written.filter(|bytes: &f64| bytes.is_finite() && *bytes < u64::MAX as f64),
+    }
+}
+
+/// The part of a work's operations that `operation` is; ratios are of any sum.
+pub fn share_of(work: &Work, operation: &Operation) -> f64 {
+    let sum: f64 = work.operations.iter().map(|o| o.ratio).sum();
+    if sum > 0.0 {
+        operation.ratio / sum
+    } else {
+        0.0
+    }
+}
+
+/// Bytes of one, in the mean; 0 of an operation that writes none.
+fn written_by(operation: &Operation) -> f64 {
+    let writes = matches!(
+        operation.kind,
+        OperationKind::Write | OperationKind::Update | OperationKind::Prepare
+    );
+    match &operation.sizes {
+        Some(sizes) if writes => sizes.mean(),
+        _ => 0.0,
+    }
+}
+
+/// `64 kB`, `1 kB to 16 kB (mean 8.5 kB)`.
+pub fn size_words(sizes: &Selector) -> String {
+    let words = |bytes: f64| Unit::Bytes.words(bytes);
+    let (low, high) = sizes.bounds();
+    if low == high {
+        return words(low as f64);
+    }
+    format!(
+        "{} to {} (mean {})",
+        words(low as f64),
+        words(high as f64),
+        words(sizes.mean())
+    )
+}
+
+/// Of a stage's works: operations and bytes where they are known.
+pub fn stage_words(stage: &Stage) -> String {
+    let mut words = Vec::new();
+    for work in &stage.works {
+        let estimate = of_work(work);
+        if let Some(count) = estimate.operations.filter(|count| *count > 0) {
+            words.push(format!("{} operations", Unit::Plain.words(count as f64)));
+        }
+        if let Some(bytes) = estimate.written.filter(|bytes| *bytes > 0.0) {
+            words.push(format!("{} written", Unit::Bytes.words(bytes)));
+        }
+    }
+    words.join(", ")
+}
+
+/// Of the whole plan: set time, bytes known beforehand, and what the rest takes on some store.
+pub fn plan_words(plan: &Plan) -> Vec<String> {
+    let (mut set, mut written, mut example) = (0.0, 0.0, 0.0);
+    let (mut open, mut by_time) = (0u32, 0u32);
+    let mut is_unknown = false;
+    for stage in &plan.stages {
+        let (mut longest, mut slowest) = (0.0_f64, 0.0_f64);
+        for work in &stage.works {
+            let estimate = of_work(work);
+            written += estimate.written.unwrap_or(0.0);
+            match (estimate.seconds, estimate.operations) {
+                (Some(seconds), None) => {
+                    by_time += u32::from(work.kind == WorkKind::Main);
+                    longest = longest.max(seconds);
+                }
+                (Some(seconds), Some(_)) => longest = longest.max(seconds),
+                (None, Some(count)) => {
+                    let workers = f64::from(work.workers.max(1));
+                    let waits = count as f64 * EXAMPLE_OPERATION.as_secs_f64() / workers;
+                    let bytes = estimate.written.unwrap_or(0.0) / EXAMPLE_BYTES_PER_SECOND;
+                    slowest = slowest.max(waits.max(bytes));
+                    open += 1;
+                }
+                (None, None) => {
+                    is_unknown = true;
+                    open += 1;
+                }
+            }
+        }
+        set += longest + stage.close_delay.as_secs_f64();
+        example += slowest;
+    }
+    let time = |seconds: f64| crate::cli::duration_words(seconds);
+    let mut words = vec![format!("set times: {}", time(set))];
+    if open > 0 {
+        let example = match is_unknown {
+            true => "how long cannot be told before".to_owned(),
+            false => format!(
+                "about {} if an operation takes {} ms and the store moves {} in all",
+                time(example),
+                EXAMPLE_OPERATION.as_millis(),
+                Unit::BytesPerSecond.words(EXAMPLE_BYTES_PER_SECOND)
+            ),
+        };
+        let works = if open == 1 { "work ends" } else { "works end" };
+        words.push(format!("{open} {works} when all is done: {example}"));
+    }
+    if written > 0.0 {
+        words.push(format!(
+            "writes {} that are known before",
+            Unit::Bytes.words(written)
+        ));
+    }
+    if by_time > 0 {
+        let works = if by_time == 1 {
+            "work runs"
+        } else {
+            "works run"
+        };
+        words.push(format!(
+            "{by_time} {works} for a set time: operations and bytes are the store's"
+        ));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::{Options, read};
+
+    fn plan(text: &str) -> Plan {
+        read("w.xml", text.as_bytes(), &Options::default())
+            .unwrap()
+            .plan
+    }
+
+    #[test]
+    fn counts_bytes_and_time_follow_from_the_plan() {
+        let plan = plan(
+            r#"<workload name="w"><workflow>
+               <workstage name="prepare"><work type="prepare" workers="4"
+                 config="containers=r(1,2);objects=r(1,50);sizes=u(1,3)MB"/></workstage>
+               <workstage name="main"><work name="main" workers="8" rampup="5" runtime="30">
+                 <operation type="read" ratio="80" config="containers=u(1,2);objects=u(1,50)"/>
+                 <operation type="write" ratio="20"
+                   config="containers=u(1,2);objects=u(51,99);sizes=c(64)KB"/>
+               </work></workstage>
+               <workstage name="count"><work name="main" workers="8" totalOps="1000">
+                 <operation type="write" ratio="100"
+                   config="containers=u(1,2);objects=u(51,99);sizes=c(64)KB"/>
+               </work></workstage>
+               </workflow></workload>"#,
+        );
+        let of = |stage: usize| of_work(&plan.stages[stage].works[0]);
+        assert_eq!((of(0).operations, of(0).written), (Some(100), Some(200e6)));
+        assert_eq!((of(1).seconds, of(1).operations), (Some(35.0), None));
+        assert_eq!((of(2).operations, of(2).written), (Some(1000), Some(64e6)));
+        assert_eq!(
+            stage_words(&plan.stages[0]),
+            "100 operations, 200 MB written"
+        );
+        let words = plan_words(&plan).join("; ");
+        for part in [
+            "set times: 35 s",
+            "2 works end when all is done: about 3 s if",
+            "writes 264 MB",
+            "1 work runs for a set time",
+        ] {
+            assert!(words.contains(part), "{part}: {words}");
+        }
+        let sizes = plan.stages[0].works[0].operations[0].sizes.as_ref();
+        assert_eq!(size_words(sizes.unwrap()), "1 MB to 3 MB (mean 2 MB)");
+    }
+}
