@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use super::quick::Quick;
 use super::ranks::Ranks;
 use super::scale::Scale;
 use super::terminal::{Output, Terminal};
@@ -30,8 +31,12 @@ const FILE_BYTES: u64 = 16 << 20;
 
 #[derive(Debug, Args)]
 pub struct RunArguments {
-    /// The workload; - reads standard input
-    file: PathBuf,
+    /// The workload; - reads standard input. With --put or --get: the store's URL
+    #[arg(required_unless_present_any = ["put", "get"])]
+    file: Option<PathBuf>,
+
+    #[command(flatten)]
+    quick: Quick,
 
     /// The store, instead of the one the workload names
     ///
@@ -182,19 +187,22 @@ fn positive_seconds(text: &str) -> Result<Duration, String> {
 }
 
 pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
-    let (bytes, name) = read_file(&arguments.file)?;
+    let (bytes, name, target) = source(arguments)?;
     let options = workload::Options {
-        format: arguments.format,
+        format: match arguments.quick.is_asked() {
+            true => Some(Format::Lab),
+            false => arguments.format,
+        },
         scale: arguments.scale.clone(),
         parameters: arguments.parameters.iter().cloned().collect(),
     };
     let mut workload = workload::read(&name, &bytes, &options)?;
-    adjust(arguments, &mut workload.plan)?;
+    adjust(arguments, target.clone(), &mut workload.plan)?;
     let footprint = Footprint::of(&workload.plan);
     local_access(arguments).check(&footprint)?;
     let scaled = arguments.by.apply(&mut workload.plan);
     workload.notes.extend(scaled);
-    if arguments.target.is_none() {
+    if target.is_none() {
         workload.notes.extend(workload.open_settings());
     }
     let output = match (arguments.json, std::io::stdout().is_terminal()) {
@@ -222,6 +230,27 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
         (State::Completed, false) => ExitCode::from(EXIT_CODE),
         _ => ExitCode::FAILURE,
     })
+}
+
+/// The workload, its file's name, and the store's URL: of a file, or of the options that stand for
+/// one.
+fn source(arguments: &RunArguments) -> Result<(Vec<u8>, String, Option<String>)> {
+    arguments.quick.check()?;
+    if !arguments.quick.is_asked() {
+        let path = arguments.file.as_deref();
+        let (bytes, name) = read_file(path.context("name a workload file")?)?;
+        return Ok((bytes, name, arguments.target.clone()));
+    }
+    let url = match (&arguments.file, &arguments.target) {
+        (Some(url), None) => url.display().to_string(),
+        (None, Some(url)) => url.clone(),
+        (Some(_), Some(_)) => {
+            bail!("with --put or --get the argument is the store's URL: leave --target out")
+        }
+        (None, None) => bail!("name the store: cairn lab run --put 64KB http://HOST:8080"),
+    };
+    let name = "of the command line.toml".to_owned();
+    Ok((arguments.quick.workload().into_bytes(), name, Some(url)))
 }
 
 fn read_file(path: &Path) -> Result<(Vec<u8>, String)> {
@@ -253,9 +282,9 @@ fn local_access(arguments: &RunArguments) -> LocalAccess {
 }
 
 /// What the command line says over the file.
-fn adjust(arguments: &RunArguments, plan: &mut Plan) -> Result<()> {
+fn adjust(arguments: &RunArguments, url: Option<String>, plan: &mut Plan) -> Result<()> {
     let target = workload::Target {
-        url: arguments.target.clone(),
+        url,
         user: arguments.user.clone(),
         key: arguments.key.clone(),
         token: arguments.token.clone(),
