@@ -8,6 +8,7 @@ mod backup;
 mod balancer;
 mod bench;
 mod cairn;
+mod ceph;
 mod clients;
 mod conformance;
 mod console;

@@ -123,9 +123,17 @@ fn an_address_that_is_no_store() {
 /// Where librados is, there is still no Ceph at this address.
 #[test]
 fn no_ceph() {
-    let message = failure(&plan("rados://127.0.0.1:1/pool", "testing", None));
+    let key = "AQBkYWFhYWFhEAAAYWFhYWFhYWFhYWFhYWFhYQ==";
+    let message = failure(&plan("rados://127.0.0.1:1/pool", key, None));
+    let remedies = ["--target rados://", "install librados2"];
     assert!(
-        message.starts_with("storage type rados: ") && message.contains("--target rados://"),
+        message.starts_with("storage type rados: ")
+            && remedies.iter().any(|remedy| message.contains(remedy)),
+        "{message}"
+    );
+    let message = failure(&plan("rados://127.0.0.1:1/pool", "no key", None));
+    assert!(
+        message.contains("--key") && !message.contains("no key"),
         "{message}"
     );
 }

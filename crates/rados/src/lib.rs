@@ -2,7 +2,8 @@
 //! absent that is an error with the package's name.
 //!
 //! The one crate of the workspace with `unsafe` code, so that no other needs any. It covers what
-//! the lab does (connect, pools, write, read, remove, stat), every call blocking. Depends on no
+//! the lab does (connect, pools, write, read, remove, stat, list), every call blocking for at most
+//! the timeouts among its options. Depends on no
 //! other crate of the workspace.
 //!
 //! Signatures are those of `rados/librados.h`, stable since its first release: handles are opaque
@@ -10,12 +11,16 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_char, c_int, c_void};
+mod connect;
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
 use libloading::Library;
 use thiserror::Error;
+
+pub use connect::ConnectError;
 
 /// By the name of its ABI, which has not changed.
 const LIBRARY: &str = "librados.so.2";
@@ -35,6 +40,8 @@ pub enum RadosError {
     Name(String),
     #[error("{call}: {}", std::io::Error::from_raw_os_error(*errno))]
     Call { call: &'static str, errno: i32 },
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
 }
 
 impl RadosError {
@@ -49,11 +56,14 @@ impl RadosError {
 
 type Result<T> = std::result::Result<T, RadosError>;
 
+const ENOENT: i32 = 2;
+
 /// The functions, valid as long as the library is loaded, which `_library` sees to.
 struct Functions {
     create: unsafe extern "C" fn(*mut Handle, *const c_char) -> c_int,
     conf_read_file: unsafe extern "C" fn(Handle, *const c_char) -> c_int,
     conf_set: unsafe extern "C" fn(Handle, *const c_char, *const c_char) -> c_int,
+    conf_get: unsafe extern "C" fn(Handle, *const c_char, *mut c_char, usize) -> c_int,
     connect: unsafe extern "C" fn(Handle) -> c_int,
     shutdown: unsafe extern "C" fn(Handle),
     pool_create: unsafe extern "C" fn(Handle, *const c_char) -> c_int,
@@ -65,6 +75,14 @@ struct Functions {
     read: unsafe extern "C" fn(Handle, *const c_char, *mut c_char, usize, u64) -> c_int,
     remove: unsafe extern "C" fn(Handle, *const c_char) -> c_int,
     stat: unsafe extern "C" fn(Handle, *const c_char, *mut u64, *mut i64) -> c_int,
+    list_open: unsafe extern "C" fn(Handle, *mut Handle) -> c_int,
+    list_next: unsafe extern "C" fn(
+        Handle,
+        *mut *const c_char,
+        *mut *const c_char,
+        *mut *const c_char,
+    ) -> c_int,
+    list_close: unsafe extern "C" fn(Handle),
     _library: Library,
 }
 
@@ -84,6 +102,7 @@ impl Functions {
             create: function!("rados_create"),
             conf_read_file: function!("rados_conf_read_file"),
             conf_set: function!("rados_conf_set"),
+            conf_get: function!("rados_conf_get"),
             connect: function!("rados_connect"),
             shutdown: function!("rados_shutdown"),
             pool_create: function!("rados_pool_create"),
@@ -95,10 +114,16 @@ impl Functions {
             read: function!("rados_read"),
             remove: function!("rados_remove"),
             stat: function!("rados_stat"),
+            list_open: function!("rados_nobjects_list_open"),
+            list_next: function!("rados_nobjects_list_next"),
+            list_close: function!("rados_nobjects_list_close"),
             _library: library,
         })
     }
 }
+
+/// Longer values of options are cut off by librados with an error.
+const OPTION_BYTES: usize = 4096;
 
 fn text(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| RadosError::Name(text.to_owned()))
@@ -136,20 +161,44 @@ impl Cluster {
         conf: Option<&str>,
         options: &[(&str, &str)],
     ) -> Result<Arc<Self>> {
+        let cluster = Self::configured(user, conf, options)?;
+        // SAFETY: the handle is configured and not yet connected.
+        let connected = unsafe { (cluster.functions.connect)(cluster.handle) };
+        match check("rados_connect", connected) {
+            Ok(_) => Ok(Arc::new(cluster)),
+            Err(error) => {
+                let errno = error.errno().unwrap_or_default();
+                Err(connect::cause(&cluster, user, conf, errno).map_or(error, RadosError::from))
+            }
+        }
+    }
+
+    /// A handle with its options, not connected.
+    fn configured(
+        user: Option<&str>,
+        conf: Option<&str>,
+        options: &[(&str, &str)],
+    ) -> Result<Self> {
         let functions = Functions::load()?;
-        let user = user.map(text).transpose()?;
-        let conf = conf.map(text).transpose()?;
+        let (id, path) = (user.map(text).transpose()?, conf.map(text).transpose()?);
         let pointer = |text: &Option<CString>| text.as_ref().map_or(ptr::null(), |t| t.as_ptr());
         let mut handle = ptr::null_mut();
         // SAFETY: `handle` is where the result goes; the name is null or ends with a zero.
         check("rados_create", unsafe {
-            (functions.create)(&mut handle, pointer(&user))
+            (functions.create)(&mut handle, pointer(&id))
         })?;
         let cluster = Self { functions, handle };
         // SAFETY: the handle was made above; the path is null or ends with a zero.
-        let read = unsafe { (cluster.functions.conf_read_file)(handle, pointer(&conf)) };
-        if conf.is_some() || options.is_empty() {
-            check("rados_conf_read_file", read)?;
+        let read = unsafe { (cluster.functions.conf_read_file)(handle, pointer(&path)) };
+        match (check("rados_conf_read_file", read), conf) {
+            (Err(error), Some(path)) => {
+                let errno = error.errno().unwrap_or_default();
+                let path = path.to_owned();
+                return Err(ConnectError::Conf { path, errno }.into());
+            }
+            // Without a conf of its own options may say all there is to know.
+            (Err(error), None) if options.is_empty() => return Err(error),
+            _ => {}
         }
         for (name, value) in options {
             let (name, value) = (text(name)?, text(value)?);
@@ -158,11 +207,26 @@ impl Cluster {
                 unsafe { (cluster.functions.conf_set)(handle, name.as_ptr(), value.as_ptr()) };
             check("rados_conf_set", set)?;
         }
-        // SAFETY: the handle is configured and not yet connected.
-        check("rados_connect", unsafe {
-            (cluster.functions.connect)(handle)
-        })?;
-        Ok(Arc::new(cluster))
+        Ok(cluster)
+    }
+
+    /// An option as it stands, of the conf file or its default.
+    pub fn option(&self, name: &str) -> Result<String> {
+        let name = text(name)?;
+        let mut value = vec![0u8; OPTION_BYTES];
+        // SAFETY: a live handle, a name that ends with a zero, a buffer as long as said.
+        let got = unsafe {
+            (self.functions.conf_get)(
+                self.handle,
+                name.as_ptr(),
+                value.as_mut_ptr().cast(),
+                value.len(),
+            )
+        };
+        check("rados_conf_get", got)?;
+        let end = value.iter().position(|byte| *byte == 0);
+        value.truncate(end.unwrap_or(value.len()));
+        Ok(String::from_utf8_lossy(&value).into_owned())
     }
 
     pub fn create_pool(&self, name: &str) -> Result<()> {
@@ -260,6 +324,35 @@ impl Pool {
         check("rados_remove", result).map(|_| ())
     }
 
+    /// Calls `each` with the names of the pool's objects, in no order, until it returns false.
+    pub fn list(&self, mut each: impl FnMut(&[u8]) -> bool) -> Result<()> {
+        let functions = &self.cluster.functions;
+        let mut list = ptr::null_mut();
+        // SAFETY: a live handle, and where the result goes.
+        let opened = unsafe { (functions.list_open)(self.handle, &mut list) };
+        check("rados_nobjects_list_open", opened)?;
+        let ended = loop {
+            let mut name = ptr::null();
+            // SAFETY: an open list; locator and namespace may be null.
+            let got =
+                unsafe { (functions.list_next)(list, &mut name, ptr::null_mut(), ptr::null_mut()) };
+            match check("rados_nobjects_list_next", got) {
+                Err(error) if error.errno() == Some(ENOENT) => break Ok(()),
+                Err(error) => break Err(error),
+                Ok(_) if name.is_null() => break Ok(()),
+                Ok(_) => {}
+            }
+            // SAFETY: librados's own string, which lives until the next call on this list.
+            let name = unsafe { CStr::from_ptr(name) };
+            if !each(name.to_bytes()) {
+                break Ok(());
+            }
+        };
+        // SAFETY: opened above, closed once.
+        unsafe { (functions.list_close)(list) };
+        ended
+    }
+
     pub fn size(&self, object: &str) -> Result<u64> {
         let object = text(object)?;
         let (mut size, mut modified) = (0u64, 0i64);
@@ -285,9 +378,18 @@ mod tests {
     fn without_the_library_or_a_cluster_it_says_so() {
         let options = [("mon_host", "127.0.0.1:1"), ("client_mount_timeout", "1")];
         match Cluster::connect(Some("nobody"), None, &options) {
-            Err(RadosError::Absent(_)) | Err(RadosError::Call { .. }) => {}
+            Err(RadosError::Absent(_)) => {}
+            // Without a keyring there is nothing to ask a monitor with.
+            Err(RadosError::Connect(
+                ConnectError::Keyring { .. } | ConnectError::Silent { .. },
+            )) => {}
             other => panic!("{other:?}"),
         }
         assert!(text("a\0b").is_err());
+        match Cluster::connect(None, Some("/no/such/ceph.conf"), &options) {
+            Err(RadosError::Absent(_)) => {}
+            Err(error) => assert!(error.to_string().contains("/no/such/ceph.conf"), "{error}"),
+            Ok(_) => panic!("connected without a conf"),
+        }
     }
 }

@@ -372,6 +372,10 @@ fn pause(time: Duration, control: &Control) {
     }
 }
 
+/// Threads that wait for a store have so long to see that the run was cancelled. They are left
+/// behind then: no signal ends a call of a file system or of librados, only its own timeout does.
+const CANCEL_GRACE: Duration = Duration::from_secs(2);
+
 /// Asks the threads on every tick until all works have ended.
 fn watch_over(
     running: &mut [Running],
@@ -380,6 +384,7 @@ fn watch_over(
     tell: &mut dyn FnMut(Event),
 ) {
     let mut next = Instant::now() + tick;
+    let mut give_up: Option<Instant> = None;
     while running.iter().any(|work| !work.done) {
         let all_finished = || {
             running.iter().all(|work| {
@@ -394,11 +399,17 @@ fn watch_over(
             if control.is_ended(work.index) {
                 work.shared.stop.store(true, Ordering::Relaxed);
             }
-            work.done = work.finished.load(Ordering::Acquire) == work.threads.len() as u64;
+            if control.is_cancelled() {
+                give_up.get_or_insert_with(|| Instant::now() + CANCEL_GRACE);
+            }
+            let is_over = work.finished.load(Ordering::Acquire) == work.threads.len() as u64;
+            work.done = is_over || give_up.is_some_and(|at| Instant::now() >= at);
             tell(Event::Snapshot(work.snapshot()));
             if work.done {
                 for thread in work.threads.drain(..) {
-                    let _ = thread.join();
+                    if is_over {
+                        let _ = thread.join();
+                    }
                 }
                 tell(Event::WorkDone {
                     work: work.index,

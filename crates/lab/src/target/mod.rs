@@ -177,7 +177,9 @@ impl Target {
             ))),
             "s3" => Ok(Self::S3(Arc::new(s3::S3::open(storage, options).await?))),
             "file" | "dir" => Ok(Self::Dir(Arc::new(dir::Dir::open(storage)?))),
-            "librados" | "rados" => Ok(Self::Rados(Arc::new(rados::Rados::open(storage)?))),
+            "librados" | "rados" => {
+                Ok(Self::Rados(Arc::new(rados::Rados::open(storage, options)?)))
+            }
             _ => Err(TargetError::UnknownStorage(storage.kind.clone())),
         }
     }
@@ -226,7 +228,7 @@ impl Target {
             Self::Swift(swift) => Session::Swift(Box::new(swift.session(worker))),
             Self::S3(s3) => Session::S3(Box::new(s3.session())),
             Self::Dir(dir) => Session::Dir(Box::new(dir.session())),
-            Self::Rados(rados) => Session::Rados(rados.clone()),
+            Self::Rados(rados) => Session::Rados(Box::new(rados.session())),
         }
     }
 }
@@ -238,7 +240,7 @@ pub enum Session {
     Swift(Box<swift::Session>),
     S3(Box<s3::Session>),
     Dir(Box<dir::Session>),
-    Rados(Arc<rados::Rados>),
+    Rados(Box<rados::Session>),
 }
 
 impl Session {
@@ -249,7 +251,7 @@ impl Session {
             Self::Swift(session) => session.perform(request).await,
             Self::S3(session) => session.perform(request).await,
             Self::Dir(session) => session.perform(request),
-            Self::Rados(rados) => rados.perform(request),
+            Self::Rados(session) => session.perform(request),
         }
     }
 

@@ -221,7 +221,11 @@ pub(crate) fn local_link(
         share,
         seed: plan.seed,
         access: plan.access.clone(),
-        options: Default::default(),
+        // No test waits for a store that is not there for a minute.
+        options: cairn_lab::target::TargetOptions {
+            timeout: Duration::from_secs(5),
+            ..Default::default()
+        },
         threads: 1,
         pools: Arc::new(Pools::default()),
     };
