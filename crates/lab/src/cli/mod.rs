@@ -2,6 +2,7 @@
 
 mod compare;
 mod driver;
+mod metrics;
 mod quick;
 mod ranks;
 mod report;

@@ -1,6 +1,7 @@
 //! `cairn lab run`.
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 
+use super::metrics::Metrics;
 use super::quick::Quick;
 use super::ranks::Ranks;
 use super::scale::Scale;
@@ -146,6 +148,10 @@ pub struct RunArguments {
     /// An operation that was not measured holds, too. Without a condition on failures: failed>1%.
     #[arg(long, value_name = "CONDITION")]
     fail_if: Vec<Condition>,
+
+    /// Answer Prometheus at http://HOST:PORT/metrics while the run lasts
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<SocketAddr>,
 
     /// Do not measure the generator's ceiling first
     #[arg(long)]
@@ -409,6 +415,11 @@ fn conduct(
         .enable_all()
         .build()
         .context("no thread for signals and drivers")?;
+    let metrics = Metrics::default();
+    if let Some(bind) = arguments.metrics {
+        let bound = runtime.block_on(metrics.serve(bind));
+        bound.with_context(|| format!("--metrics: cannot listen on {bind}"))?;
+    }
     let mut links = Vec::new();
     let mut secret = arguments.secret.clone();
     let mut addresses = arguments.drivers.clone();
@@ -455,7 +466,10 @@ fn conduct(
         reports,
         cancel,
         allow_programs: arguments.allow_programs,
-        observer: &mut |progress| terminal.show(progress),
+        observer: &mut |progress| {
+            metrics.show(progress);
+            terminal.show(progress);
+        },
         unusable: None,
     };
     let mut meta = conductor.run()?;

@@ -7,6 +7,7 @@ pub mod csv;
 mod hlog;
 pub mod model;
 mod read;
+mod ssbench;
 mod tables;
 mod time;
 mod view;
@@ -25,6 +26,7 @@ use std::path::Path;
 /// are replaced. Names are listed in `docs/lab-results.md`.
 pub fn write_tables(folder: &Path, recorded: &Recorded) -> Result<(), WriteError> {
     cosbench::write(folder, recorded)?;
+    ssbench::write(folder, recorded)?;
     tables::write(folder, recorded)?;
     hlog::write(folder, recorded)
 }

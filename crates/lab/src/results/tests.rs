@@ -426,3 +426,48 @@ fn names_longer_than_a_file_system_takes_are_cut() {
     let longest = names.map(|entry| entry.unwrap().file_name().len()).max();
     assert!((150..200).contains(&longest.unwrap()), "{longest:?}");
 }
+
+/// ssbench's table of a run is read again as ssbench's.
+#[test]
+fn ssbench_reads_its_own_table() {
+    let mut recorded = Recorded {
+        stages: vec![prepare_stage(), main_stage()],
+        ..Recorded::default()
+    };
+    recorded.meta.format = "ssbench".into();
+    recorded.meta.name = "small, \"mixed\"".into();
+    let work = &mut recorded.stages[1].works[0];
+    work.operations[0].size_class = "tiny".into();
+    work.operations[1].size_class = "huge".into();
+    let folder = tempfile::tempdir().unwrap();
+    write_tables(folder.path(), &recorded).unwrap();
+    let table = folder.path().join("ssbench.csv");
+    let run = crate::import::import(&table).unwrap().remove(0);
+    assert_eq!(run.name, "small, \"mixed\"");
+    let stage = &run.stages[0];
+    assert_eq!(stage.workers, Some(8));
+    let rows: Vec<_> = stage
+        .operations
+        .iter()
+        .map(|o| (o.name.as_str(), o.size_class.as_deref(), o.done))
+        .collect();
+    assert_eq!(
+        rows,
+        [
+            ("read", None, Some(8)),
+            ("read", Some("tiny"), None),
+            ("read", Some("huge"), None)
+        ]
+    );
+    let read = &stage.operations[0];
+    assert_eq!(read.failed, Failures::Counted(1));
+    assert_eq!(read.rate, Some(2.0));
+    let tiny = &stage.operations[1].latency;
+    assert!((tiny.max_us.unwrap() - 9000.0).abs() < 10.0, "{tiny:?}");
+    assert_eq!(stage.worst[0].transaction_id.as_deref(), Some("tx42"));
+
+    recorded.meta.format = "cosbench".into();
+    let other = tempfile::tempdir().unwrap();
+    write_tables(other.path(), &recorded).unwrap();
+    assert!(!other.path().join("ssbench.csv").exists());
+}

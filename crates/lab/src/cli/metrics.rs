@@ -1,0 +1,355 @@
+//! A run as Prometheus sees it: `--metrics HOST:PORT` answers `GET /metrics` while the run lasts,
+//! in the text format 0.0.4. Counters are of everything that ended, ramps included; gauges are of
+//! the last second or so.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::controller::Progress;
+use crate::record::Sample;
+
+/// Scrapers at once; others wait to be accepted.
+const SCRAPERS_MAX: usize = 16;
+const HEAD_BYTES_MAX: usize = 8 << 10;
+const SCRAPE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// By stage, work, operation and size class.
+type Key = [String; 4];
+
+#[derive(Debug, Default)]
+struct Series {
+    ops: u64,
+    failures: u64,
+    bytes: u64,
+    /// Of the last interval: rate, then p50, p95, p99 and the slowest in seconds. `None` where
+    /// nothing succeeded.
+    rate: f64,
+    latency: Option<[f64; 4]>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    run: String,
+    is_over: bool,
+    stage: String,
+    workers: u32,
+    progress: BTreeMap<String, f64>,
+    series: BTreeMap<Key, Series>,
+}
+
+/// What is told of a run; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Metrics {
+    state: Arc<Mutex<State>>,
+}
+
+impl Metrics {
+    pub(super) fn show(&self, progress: &Progress) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match progress {
+            Progress::Started { meta, .. } => state.run.clone_from(&meta.name),
+            Progress::StageStarted { name, workers, .. } => {
+                state.stage.clone_from(name);
+                state.workers = *workers;
+                state.progress.clear();
+                // What has ended has no rate any more; its counts stay.
+                state.series.values_mut().for_each(Series::rest);
+            }
+            Progress::Sample(sample) => state.add(sample),
+            Progress::Finished(_) => {
+                state.is_over = true;
+                state.series.values_mut().for_each(Series::rest);
+            }
+            _ => {}
+        }
+    }
+
+    fn text(&self) -> String {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.text()
+    }
+
+    /// Binds and answers until the runtime ends; must be called within one.
+    pub(super) async fn serve(&self, bind: SocketAddr) -> std::io::Result<SocketAddr> {
+        let listener = TcpListener::bind(bind).await?;
+        let address = listener.local_addr()?;
+        let metrics = self.clone();
+        let places = Arc::new(Semaphore::new(SCRAPERS_MAX));
+        tokio::spawn(async move {
+            while let Ok(place) = places.clone().acquire_owned().await {
+                let Ok((stream, _)) = listener.accept().await else {
+                    // Out of descriptors, say: others have to end first.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                };
+                let metrics = metrics.clone();
+                tokio::spawn(async move {
+                    let answered = answer(stream, &metrics);
+                    let _ = tokio::time::timeout(SCRAPE_TIMEOUT, answered).await;
+                    drop(place);
+                });
+            }
+        });
+        Ok(address)
+    }
+}
+
+async fn answer(mut stream: TcpStream, metrics: &Metrics) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        let mut part = [0; 1024];
+        let got = stream.read(&mut part).await?;
+        if got == 0 || head.len() + got > HEAD_BYTES_MAX {
+            return Ok(());
+        }
+        head.extend_from_slice(&part[..got]);
+    }
+    let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
+    let (status, body) = match line {
+        line if line.starts_with(b"GET /metrics ") || line.starts_with(b"GET /metrics?") => {
+            ("200 OK", metrics.text())
+        }
+        line if line.starts_with(b"GET ") => ("404 Not Found", "it is at /metrics\n".to_owned()),
+        _ => ("405 Method Not Allowed", "GET alone\n".to_owned()),
+    };
+    let answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// A metric with a value for every operation.
+struct Family {
+    name: &'static str,
+    kind: &'static str,
+    help: &'static str,
+    value: fn(&Series) -> f64,
+}
+
+impl Family {
+    fn new(
+        name: &'static str,
+        kind: &'static str,
+        help: &'static str,
+        value: fn(&Series) -> f64,
+    ) -> Self {
+        Self {
+            name,
+            kind,
+            help,
+            value,
+        }
+    }
+}
+
+impl Series {
+    fn rest(&mut self) {
+        self.rate = 0.0;
+        self.latency = None;
+    }
+}
+
+impl State {
+    fn add(&mut self, sample: &Sample) {
+        self.progress.insert(sample.work.clone(), sample.progress);
+        let of_work = |key: &Key| key[0] == sample.stage && key[1] == sample.work;
+        let own = self.series.iter_mut().filter(|(key, _)| of_work(key));
+        own.for_each(|(_, series)| series.rest());
+        for operation in &sample.operations {
+            let key = [
+                sample.stage.clone(),
+                sample.work.clone(),
+                operation.name.clone(),
+                operation.size_class.clone(),
+            ];
+            let series = self.series.entry(key).or_default();
+            series.ops += operation.ops;
+            series.failures += operation.errors;
+            series.bytes += operation.bytes;
+            series.rate = operation.ops as f64 / sample.seconds.max(1e-3);
+            let seconds = |ns: u64| ns as f64 / 1e9;
+            series.latency = (operation.ops > 0).then(|| {
+                [
+                    seconds(operation.p50_ns),
+                    seconds(operation.p95_ns),
+                    seconds(operation.p99_ns),
+                    seconds(operation.max_ns),
+                ]
+            });
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut out = String::new();
+        let run = label(&self.run);
+        head(
+            &mut out,
+            "cairn_lab_run_over",
+            "gauge",
+            "1 when the run has ended",
+        );
+        // Writing to a String cannot fail.
+        let over = u8::from(self.is_over);
+        let _ = writeln!(out, "cairn_lab_run_over{{run=\"{run}\"}} {over}");
+        head(
+            &mut out,
+            "cairn_lab_workers",
+            "gauge",
+            "Workers of the stage under way",
+        );
+        let stage = label(&self.stage);
+        let workers = if self.is_over { 0 } else { self.workers };
+        let _ = writeln!(
+            out,
+            "cairn_lab_workers{{run=\"{run}\",stage=\"{stage}\"}} {workers}"
+        );
+        head(
+            &mut out,
+            "cairn_lab_progress",
+            "gauge",
+            "Part of a work that is done",
+        );
+        for (work, progress) in &self.progress {
+            let work = label(work);
+            let labels = format!("run=\"{run}\",stage=\"{stage}\",work=\"{work}\"");
+            let _ = writeln!(out, "cairn_lab_progress{{{labels}}} {progress}");
+        }
+        let of_operations: [Family; 4] = [
+            Family::new(
+                "operations_total",
+                "counter",
+                "Operations that succeeded",
+                |s| s.ops as f64,
+            ),
+            Family::new("failures_total", "counter", "Operations that failed", |s| {
+                s.failures as f64
+            }),
+            Family::new("bytes_total", "counter", "Bytes that those moved", |s| {
+                s.bytes as f64
+            }),
+            Family::new(
+                "operations_per_second",
+                "gauge",
+                "Rate of the last interval",
+                |s| s.rate,
+            ),
+        ];
+        for family in of_operations {
+            let name = format!("cairn_lab_{}", family.name);
+            head(&mut out, &name, family.kind, family.help);
+            for (key, series) in &self.series {
+                let labels = labels(&run, key);
+                let _ = writeln!(out, "{name}{{{labels}}} {}", (family.value)(series));
+            }
+        }
+        let name = "cairn_lab_latency_seconds";
+        head(
+            &mut out,
+            name,
+            "gauge",
+            "Latencies of the last interval, to the last byte",
+        );
+        for (key, series) in &self.series {
+            let Some(latency) = series.latency else {
+                continue;
+            };
+            for (quantile, seconds) in ["0.5", "0.95", "0.99", "1"].iter().zip(latency) {
+                let labels = labels(&run, key);
+                let _ = writeln!(out, "{name}{{{labels},quantile=\"{quantile}\"}} {seconds}");
+            }
+        }
+        out
+    }
+}
+
+fn head(out: &mut String, name: &str, kind: &str, help: &str) {
+    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+fn labels(run: &str, [stage, work, operation, class]: &Key) -> String {
+    format!(
+        "run=\"{run}\",stage=\"{}\",work=\"{}\",operation=\"{}\",size_class=\"{}\"",
+        label(stage),
+        label(work),
+        label(operation),
+        label(class)
+    )
+}
+
+/// A label's value as the format has it.
+fn label(text: &str) -> String {
+    let text = text.replace('\\', "\\\\");
+    text.replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::OperationSample;
+
+    fn sample(ops: u64, errors: u64) -> Progress {
+        Progress::Sample(Box::new(Sample {
+            stage: "main".into(),
+            work: "w \"1\"".into(),
+            seconds: 2.0,
+            progress: 0.5,
+            operations: vec![OperationSample {
+                name: "read".into(),
+                ops,
+                errors,
+                bytes: ops * 10,
+                p99_ns: 5_000_000,
+                ..OperationSample::default()
+            }],
+            ..Sample::default()
+        }))
+    }
+
+    #[tokio::test]
+    async fn a_scrape_has_what_happened() {
+        let metrics = Metrics::default();
+        let address = metrics.serve(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let scrape = |path: &'static str| async move {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let request = format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        metrics.show(&sample(10, 0));
+        metrics.show(&sample(6, 2));
+        let labels = "run=\"\",stage=\"main\",work=\"w \\\"1\\\"\",operation=\"read\",\
+                      size_class=\"\"";
+        let answer = scrape("/metrics").await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        for line in [
+            format!("cairn_lab_operations_total{{{labels}}} 16"),
+            format!("cairn_lab_failures_total{{{labels}}} 2"),
+            format!("cairn_lab_bytes_total{{{labels}}} 160"),
+            format!("cairn_lab_operations_per_second{{{labels}}} 3"),
+            format!("cairn_lab_latency_seconds{{{labels},quantile=\"0.99\"}} 0.005"),
+        ] {
+            assert!(
+                answer.lines().any(|found| found == line),
+                "{line}\n{answer}"
+            );
+        }
+        // An interval in which nothing succeeded has no latency, and the count stays.
+        metrics.show(&sample(0, 1));
+        let answer = scrape("/metrics").await;
+        assert!(!answer.contains("quantile="), "{answer}");
+        assert!(answer.contains("} 16\n"), "{answer}");
+        assert!(scrape("/").await.starts_with("HTTP/1.1 404"));
+    }
+}
