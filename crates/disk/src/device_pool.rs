@@ -39,6 +39,7 @@ use crate::recent::{FileIdentity, Recent};
 use crate::room::{self, Room};
 use crate::steps::{self, Step};
 use crate::unreadable::Unreadable;
+use crate::verified::Verified;
 use commit_lane::CommitLane;
 use lane::{Lane, Refused};
 pub use share::BackgroundShare;
@@ -236,8 +237,7 @@ pub(crate) struct DeviceState {
     pub(crate) use_direct_io: AtomicBool,
     /// Locks among our own threads, taken before a partition's lock file.
     partition_locks: [Mutex<()>; 32],
-    /// Content that was read whole and matched its checksum.
-    pub(crate) verified: Recent<FileIdentity>,
+    pub(crate) verified: Verified,
     /// Where in large content somebody began to read.
     pub(crate) large_reads: Recent<(FileIdentity, u64)>,
     pub(crate) touched: Touched,
@@ -293,7 +293,7 @@ impl Device {
                 use_tmpfile: AtomicBool::new(true),
                 use_direct_io: AtomicBool::new(true),
                 partition_locks: std::array::from_fn(|_| Mutex::new(())),
-                verified: Recent::new(VERIFIED_ENTRIES),
+                verified: Verified::new(VERIFIED_ENTRIES),
                 large_reads: Recent::new(LARGE_READS_ENTRIES),
                 touched: Touched::new(),
                 made_dirs: MadeDirs::default(),

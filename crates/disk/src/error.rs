@@ -54,6 +54,9 @@ pub enum DiskError {
     /// Files came and went while they were opened; asked again, the answer will be clear.
     #[error("the object changed while it was opened")]
     StateChanged,
+    /// These are not the bytes that were read, and found sound, a while ago.
+    #[error("the content is not what it was when it was checked last")]
+    Unlike,
     #[error("no space left")]
     NoSpace,
     #[error("the file system has no user extended attributes")]

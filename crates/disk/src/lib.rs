@@ -31,6 +31,7 @@ pub mod staged_file;
 pub mod steps;
 pub mod suffix_hashes;
 mod unreadable;
+mod verified;
 mod xattr;
 
 pub use device_pool::{BackgroundShare, Device, Devices, DevicesConfig, Disk, FallocateReserve};

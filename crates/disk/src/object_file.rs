@@ -121,6 +121,8 @@ impl ObjectInfo {
 pub struct OpenObject {
     pub info: ObjectInfo,
     pub content: Content,
+    /// Content that is read whole is held against its ETag; not where `etag_validate_pct` spares it.
+    pub is_checked: bool,
     /// For [`ObjectEngine::delete`] in the same piece of work, where only metadata was asked for.
     pub seen: Option<SeenDir>,
 }
@@ -138,7 +140,7 @@ pub struct SeenDir {
 pub enum Content {
     /// Not asked for: metadata only.
     None,
-    /// All of them, found to match the ETag, or known to.
+    /// All of them, checked where [`OpenObject::is_checked`].
     Inline(Bytes),
     File(ContentFile),
 }
@@ -152,6 +154,16 @@ pub(crate) enum PageCache {
     Leaves,
 }
 
+/// What content that is read whole is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// The ETag.
+    Md5,
+    /// The CRC-32 of content that was held against the ETag a while ago (`verified.rs`).
+    Like(u32),
+    Nothing,
+}
+
 /// Content in a file.
 #[derive(Clone, Debug)]
 pub struct ContentFile {
@@ -160,8 +172,7 @@ pub struct ContentFile {
     pub(crate) offset: u64,
     pub(crate) size: u64,
     pub(crate) identity: FileIdentity,
-    /// To be hashed while it is read whole.
-    pub(crate) verify: bool,
+    pub(crate) check: Check,
     pub(crate) page_cache: PageCache,
     /// Content that fails its check is given to its end all the same.
     pub(crate) gives_unsound: bool,

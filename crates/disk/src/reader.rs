@@ -25,7 +25,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use crate::device_pool::{Device, Run};
 use crate::diskfile::read_range;
 use crate::error::DiskError;
-use crate::object_file::{ContentFile, ObjectEngine, ObjectKey, PageCache};
+use crate::object_file::{Check, ContentFile, ObjectEngine, ObjectKey, PageCache};
 use crate::xattr;
 
 /// How much of what is not in memory is asked for at once.
@@ -34,9 +34,10 @@ const READ_AHEAD: u64 = 2 << 20;
 /// Large content that is read again within so long stays in the kernel's memory.
 const READ_AGAIN: Duration = Duration::from_secs(300);
 
-/// Streams a range of an object. Read whole, the content is held against the ETag: an object
-/// that fails is quarantined, and the last chunk is withheld and an error comes in its place
-/// (unless the content is [`ContentFile::given_unsound`]).
+/// Streams a range of an object. Read whole, the content is held against the ETag, or against
+/// what was held against it a while ago (`verified.rs`): the last chunk of what fails is withheld
+/// and an error comes in its place (unless the content is [`ContentFile::given_unsound`]); by its
+/// ETag, it is quarantined.
 pub struct ObjectReader {
     device: Arc<Device>,
     engine: Arc<dyn ObjectEngine>,
@@ -50,13 +51,22 @@ pub struct ObjectReader {
     /// The kernel's memory may hold what lies between this and `next`, and nobody wants it there.
     held: u64,
     pub(crate) stays_cached: bool,
-    md5: Option<Md5>,
+    hashing: Option<Hashing>,
+    /// Of content that was hashed a while ago: what its CRC-32 was, and that of what was read.
+    like: Option<(u32, crc32fast::Hasher)>,
     ahead: Option<Run<Chunk>>,
 }
 
 struct Chunk {
     bytes: Bytes,
-    md5: Option<Md5>,
+    hashing: Option<Hashing>,
+}
+
+/// Content that is held against its ETag, up to the byte that was read last.
+#[derive(Default)]
+struct Hashing {
+    md5: Md5,
+    checksum: crc32fast::Hasher,
 }
 
 impl ObjectReader {
@@ -91,11 +101,15 @@ impl ObjectReader {
             held: range.start,
             stays_cached,
             end: range.end.min(content.size),
-            md5: (is_whole && content.verify).then(Md5::new),
+            hashing: (is_whole && content.check == Check::Md5).then(Hashing::default),
+            like: match content.check {
+                Check::Like(known) if is_whole => Some((known, crc32fast::Hasher::new())),
+                _ => None,
+            },
             ahead: None,
             content,
         };
-        if reader.md5.is_some() {
+        if reader.hashing.is_some() {
             reader.ask_ahead();
         }
         reader
@@ -103,6 +117,33 @@ impl ObjectReader {
 
     /// The next chunk, `None` at the end.
     pub async fn next_chunk(&mut self) -> Result<Option<Bytes>, DiskError> {
+        let chunk = self.read_next().await?;
+        if let Some(bytes) = &chunk {
+            self.compare(bytes)?;
+        }
+        Ok(chunk)
+    }
+
+    /// Holds what was read whole against what was hashed a while ago, with its last chunk. What
+    /// differs is hashed by the next who reads it.
+    fn compare(&mut self, bytes: &Bytes) -> Result<(), DiskError> {
+        let Some((known, checksum)) = &mut self.like else {
+            return Ok(());
+        };
+        checksum.update(bytes);
+        let is_last = self.next == self.end && self.ahead.is_none();
+        if !is_last || checksum.clone().finalize() == *known || Plant::RereadUnchecked.is_on() {
+            return Ok(());
+        }
+        let verified = &self.device.state.verified;
+        verified.forget(&self.content.identity);
+        match self.content.gives_unsound {
+            true => Ok(()),
+            false => Err(DiskError::Unlike),
+        }
+    }
+
+    async fn read_next(&mut self) -> Result<Option<Bytes>, DiskError> {
         if self.ahead.is_none() {
             if let Some(bytes) = self.read_cached() {
                 return Ok(Some(bytes));
@@ -113,16 +154,16 @@ impl ObjectReader {
             return Ok(None);
         };
         let chunk = run.await?;
-        self.md5 = chunk.md5;
-        if self.md5.is_some() {
+        self.hashing = chunk.hashing;
+        if self.hashing.is_some() {
             self.ask_ahead();
         }
         Ok(Some(chunk.bytes))
     }
 
-    /// What of the next chunk is in the page cache, where nothing is to be checked.
+    /// What of the next chunk is in the page cache, where nothing is to be hashed.
     fn read_cached(&mut self) -> Option<Bytes> {
-        if self.md5.is_some() {
+        if self.hashing.is_some() {
             return None;
         }
         let len = (blocks::SIZE as u64).min(self.end.saturating_sub(self.next)) as usize;
@@ -154,17 +195,17 @@ impl ObjectReader {
         self.next += len;
         let is_last = self.next == self.end;
         let content = self.content.clone();
-        let mut md5 = self.md5.take();
+        let mut hashing = self.hashing.take();
         let engine = self.engine.clone();
         let key = self.key.clone();
-        let etag = if is_last && md5.is_some() {
+        let etag = if is_last && hashing.is_some() {
             std::mem::take(&mut self.etag)
         } else {
             String::new()
         };
-        // Nothing to check means that what follows can be read without this thread, once it is in
+        // Nothing to hash means that what follows can be read without this thread, once it is in
         // memory.
-        let will_need = md5.is_none().then(|| READ_AHEAD.min(self.end - at));
+        let will_need = hashing.is_none().then(|| READ_AHEAD.min(self.end - at));
         let passed = self.passed(at);
         self.ahead = Some(self.device.read(move |disk| {
             let broken = |reason: String| {
@@ -196,13 +237,15 @@ impl ObjectReader {
             if bytes.len() as u64 != len {
                 return broken("the file became shorter while it was read".into());
             }
-            if let Some(md5) = &mut md5 {
-                md5.update(&bytes);
+            if let Some(hashing) = &mut hashing {
+                hashing.md5.update(&bytes);
+                hashing.checksum.update(&bytes);
             }
-            if is_last && let Some(md5) = md5.take() {
+            if is_last && let Some(Hashing { md5, checksum }) = hashing.take() {
                 let md5 = xattr::hex(&md5.finalize().into());
                 if md5 == etag || Plant::ContentUnchecked.is_on() {
-                    disk.state.verified.insert(&content.identity);
+                    let verified = &disk.state.verified;
+                    verified.insert(&content.identity, checksum.finalize());
                 } else {
                     let outcome = broken(format!("ETag {etag} and file's md5 {md5} do not match"));
                     let is_settled = matches!(
@@ -214,7 +257,7 @@ impl ObjectReader {
                     }
                 }
             }
-            Ok(Chunk { bytes, md5 })
+            Ok(Chunk { bytes, hashing })
         }));
     }
 

@@ -283,8 +283,6 @@ impl Cluster {
         object.clock = clock.clone();
         if self.shared.manner.is_rotting {
             object.disk_chunk_size = READ_BYTES;
-            // Content that was checked a while ago would not be checked again.
-            object.diskfile.etag_recheck_interval = Duration::ZERO;
         }
         let mut container = ContainerServerConfig::new(hash_path.clone(), policies.clone());
         (container.mount_check, container.fallocate_reserve) = (false, None);

@@ -1,6 +1,7 @@
 //! What goes wrong, and when: drawn from the seed while clients work.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -265,8 +266,7 @@ impl Misfortune {
         shared.log(|| format!("n{}: rot in {name}", self.victim));
         let hash = path.parent().map(name_of).unwrap_or_default();
         lock(&shared.rotten).insert((self.victim, hash, name));
-        // What cannot be written does not rot.
-        let _ = fs::write(path, bytes);
+        let _ = rot_content(path, &bytes);
     }
 
     /// The disk is taken out and an empty one put in.
@@ -321,6 +321,15 @@ impl Misfortune {
 fn change_rings(cluster: &Cluster, machine: usize) -> Result<()> {
     cluster.shared.log(|| format!("m{machine} gets new rings"));
     cluster.rings.change(machine)
+}
+
+/// Changes a file's content as a disk does: its times stay.
+fn rot_content(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let modified = fs::metadata(path)?.modified()?;
+    // What cannot be written does not rot.
+    let file = fs::OpenOptions::new().write(true).open(path)?;
+    file.write_all_at(bytes, 0)?;
+    file.set_modified(modified)
 }
 
 fn data_files(folder: &Path, found: &mut Vec<PathBuf>) {

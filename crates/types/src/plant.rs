@@ -2,6 +2,9 @@
 //! one on, to see that it finds it. They exist only with the feature `plant`, which its build
 //! alone asks for; without it no bug is ever on, and the compiler leaves its code out.
 
+/// Whether this build has them: the simulator's.
+pub const ARE_COMPILED: bool = cfg!(feature = "plant");
+
 /// A rule that is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -47,6 +50,8 @@ pub enum Plant {
     UnlikeReplica,
     /// An object server does not hold content against its ETag.
     ContentUnchecked,
+    /// Content that was held against its ETag a while ago is not held against anything.
+    RereadUnchecked,
     /// A fragment is not held against its checksum.
     FragmentsUnchecked,
     /// The object in place of a damaged one is quarantined in its stead.
@@ -54,7 +59,7 @@ pub enum Plant {
 }
 
 impl Plant {
-    pub const ALL: [Plant; 22] = [
+    pub const ALL: [Plant; 23] = [
         Plant::UnsyncedContent,
         Plant::UnsyncedName,
         Plant::UnsyncedCommit,
@@ -75,6 +80,7 @@ impl Plant {
         Plant::FailedSyncBelieved,
         Plant::UnlikeReplica,
         Plant::ContentUnchecked,
+        Plant::RereadUnchecked,
         Plant::FragmentsUnchecked,
         Plant::QuarantineUnasked,
     ];
@@ -102,6 +108,7 @@ impl Plant {
             Plant::FailedSyncBelieved => "failed-sync-believed",
             Plant::UnlikeReplica => "unlike-replica",
             Plant::ContentUnchecked => "content-unchecked",
+            Plant::RereadUnchecked => "reread-unchecked",
             Plant::FragmentsUnchecked => "fragments-unchecked",
             Plant::QuarantineUnasked => "quarantine-unasked",
         }

@@ -20,8 +20,8 @@ use crate::layout::{FileEntry, FragmentChoice, OnDiskFiles, hash_dir};
 use crate::machine::wall_clock;
 use crate::metadata::{Metadata, NAME};
 use crate::object_file::{
-    Content, ContentFile, FragmentInfo, ObjectInfo, ObjectKey, OpenObject, OpenOptions, PageCache,
-    SeenDir, Suspect,
+    Check, Content, ContentFile, FragmentInfo, ObjectInfo, ObjectKey, OpenObject, OpenOptions,
+    PageCache, SeenDir, Suspect,
 };
 use crate::overflow::{self, OverflowError};
 use crate::recent::FileIdentity;
@@ -308,7 +308,7 @@ impl DiskFileEngine {
             };
             self.known.insert(dir, object, wall_clock());
         }
-        let content = self.read_content(disk, fd, &info, identity, options, look)?;
+        let (content, is_checked) = self.read_content(disk, fd, &info, identity, options, look)?;
         let seen = (options.inline_limit == 0 && count == 1).then(|| SeenDir {
             dir: dir_fd,
             data: data.name.clone(),
@@ -316,6 +316,7 @@ impl DiskFileEngine {
         let open = OpenObject {
             info,
             content,
+            is_checked,
             seen,
         };
         Ok((name, open))
@@ -362,10 +363,11 @@ impl DiskFileEngine {
         };
         let name = self.check_name(place, &info.metadata)?;
         let info = check_metadata(info, stat.st_size as u64, options)?;
-        let content = self.read_content(disk, fd, &info, identity, options, look)?;
+        let (content, is_checked) = self.read_content(disk, fd, &info, identity, options, look)?;
         let open = OpenObject {
             info,
             content,
+            is_checked,
             seen: None,
         };
         Ok((name, open))
@@ -425,6 +427,7 @@ impl DiskFileEngine {
         }
     }
 
+    /// The content, and whether it is held against its ETag.
     fn read_content(
         &self,
         disk: &Disk,
@@ -433,27 +436,25 @@ impl DiskFileEngine {
         identity: FileIdentity,
         options: &OpenOptions,
         look: Look,
-    ) -> Result<Content, Failed> {
+    ) -> Result<(Content, bool), Failed> {
         if options.inline_limit == 0 {
-            return Ok(Content::None);
+            return Ok((Content::None, false));
         }
-        let verify = !disk
-            .state
-            .verified
-            .is_fresh(&identity, self.config.etag_recheck_interval)
-            && self.draws_a_check();
+        let check = self.check_of(disk, &identity);
+        let is_checked = check != Check::Nothing;
         if info.size > options.inline_limit {
-            return Ok(Content::File(ContentFile {
+            let file = ContentFile {
                 file: Arc::new(fd),
                 offset: 0,
                 size: info.size,
                 identity,
-                verify,
+                check,
                 page_cache: self.page_cache(info.size),
                 gives_unsound: false,
-            }));
+            };
+            return Ok((Content::File(file), is_checked));
         }
-        if look == Look::InMemory && verify && info.size > HASHED_IN_PLACE {
+        if look == Look::InMemory && check == Check::Md5 && info.size > HASHED_IN_PLACE {
             return Err(Failed::NotCached);
         }
         let bytes =
@@ -468,16 +469,29 @@ impl DiskFileEngine {
             let reason = "the file became shorter".into();
             return Err(Failed::Unsound(reason, Suspect::of(&identity)));
         }
-        if verify {
-            let md5 = xattr::hex(&xattr::md5(&bytes));
-            if md5 != info.etag() && !Plant::ContentUnchecked.is_on() {
-                let etag = info.etag();
-                let reason = format!("ETag {etag} and file's md5 {md5} do not match");
-                return Err(Failed::Unsound(reason, Suspect::of(&identity)));
+        if is_checked {
+            let checksum = crc32fast::hash(&bytes);
+            let is_like = |known| known == checksum || Plant::RereadUnchecked.is_on();
+            if !matches!(check, Check::Like(known) if is_like(known)) {
+                let md5 = xattr::hex(&xattr::md5(&bytes));
+                if md5 != info.etag() && !Plant::ContentUnchecked.is_on() {
+                    let etag = info.etag();
+                    let reason = format!("ETag {etag} and file's md5 {md5} do not match");
+                    return Err(Failed::Unsound(reason, Suspect::of(&identity)));
+                }
+                disk.state.verified.insert(&identity, checksum);
             }
-            disk.state.verified.insert(&identity);
         }
-        Ok(Content::Inline(bytes))
+        Ok((Content::Inline(bytes), is_checked))
+    }
+
+    fn check_of(&self, disk: &Disk, identity: &FileIdentity) -> Check {
+        let interval = self.config.etag_recheck_interval;
+        match disk.state.verified.checksum(identity, interval) {
+            Some(known) => Check::Like(known),
+            None if self.draws_a_check() => Check::Md5,
+            None => Check::Nothing,
+        }
     }
 
     fn page_cache(&self, size: u64) -> PageCache {

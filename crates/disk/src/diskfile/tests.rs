@@ -167,6 +167,21 @@ impl World {
         ObjectReader::new(device, engine, key, etag, file, range, 65536)
     }
 
+    /// All of the object, as a client would get it.
+    fn read(&self) -> Result<Vec<u8>, DiskError> {
+        let open = self.open()?;
+        let size = open.info.size;
+        if let Content::Inline(bytes) = open.content {
+            return Ok(bytes.to_vec());
+        }
+        let mut reader = self.reader(0..size);
+        let mut read = Vec::new();
+        while let Some(bytes) = block_on(reader.next_chunk())? {
+            read.extend_from_slice(&bytes);
+        }
+        Ok(read)
+    }
+
     fn quarantined(&self) -> usize {
         let dir = self.device.path().join("quarantined/objects");
         std::fs::read_dir(dir).map_or(0, Iterator::count)
@@ -347,18 +362,52 @@ fn broken_objects_are_quarantined() {
 }
 
 #[test]
-fn unchanged_content_is_not_hashed_again() {
+fn unchanged_content_is_compared_not_hashed() {
     let Some(world) = world() else { return };
-    world.put(ts(1), "one");
-    assert_eq!(world.body(), "one");
-    // Rot under an unchanged file is not seen while its last check is fresh …
-    let path = world.dir().join(&world.files()[0]);
-    let identity = crate::recent::FileIdentity::of(&rustix::fs::stat(&path).unwrap());
     let interval = world.engine.config().etag_recheck_interval;
-    assert!(world.disk.state.verified.is_fresh(&identity, interval));
-    // … and a write is no rot: it changes the file's times.
-    std::fs::write(&path, "eno").unwrap();
-    assert!(matches!(world.open(), Err(DiskError::Quarantined(_))));
+    let verified = &world.disk.state.verified;
+    for size in [3, 200 << 10] {
+        let body = vec![b'x'; size];
+        world.put(ts(size as u64), body.clone());
+        let path = world.dir().join(world.files().concat());
+        let stat = || FileIdentity::of(&rustix::fs::stat(&path).unwrap());
+        let checksum = crc32fast::hash(&body);
+        assert_eq!(verified.checksum(&stat(), interval), Some(checksum));
+        // An entry that is wrong (it would be another file's) harms nobody: the ETag decides.
+        verified.insert(&stat(), checksum ^ 1);
+        let mut tries = vec![world.read(), world.read()];
+        if size > 65536 {
+            let first = tries.remove(0);
+            assert!(matches!(first, Err(DiskError::Unlike)), "{first:?}");
+        }
+        for read in tries {
+            assert_eq!(read.unwrap(), body);
+        }
+        assert_eq!(verified.checksum(&stat(), interval), Some(checksum));
+        // Rot: the file has other content, and nothing else of it has changed.
+        spoil(&path);
+        verified.insert(&stat(), checksum);
+        if size > 65536 {
+            assert!(matches!(world.read(), Err(DiskError::Unlike)));
+        }
+        assert!(matches!(world.read(), Err(DiskError::Quarantined(_))));
+    }
+}
+
+#[test]
+fn content_that_chance_spares_is_not_called_checked() {
+    for (etag_validate_pct, is_checked) in [(100.0, true), (0.0, false)] {
+        let config = DiskFileConfig {
+            etag_validate_pct,
+            etag_recheck_interval: Duration::ZERO,
+            ..DiskFileConfig::default()
+        };
+        let Some(world) = world_with(config) else {
+            return;
+        };
+        world.put(ts(1), "one");
+        assert_eq!(world.open().unwrap().is_checked, is_checked);
+    }
 }
 
 #[test]

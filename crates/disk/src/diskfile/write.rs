@@ -44,6 +44,7 @@ impl DiskFileEngine {
             key: key.clone(),
             staged,
             md5: hash.then(Md5::new),
+            checksum: crc32fast::Hasher::new(),
             synced: 0,
         }))
     }
@@ -59,8 +60,10 @@ impl DiskFileEngine {
         let name = self.content_name(key, &metadata, durability)?;
         let size = Some(body.len() as u64);
         let mut staged = stage(disk, key, Reserve::Keep { size })?;
+        let checksum = crc32fast::hash(&body);
         staged.write(&[body])?;
-        self.finish(disk, key, staged, &name, metadata, None)
+        let what = What::Content { checksum };
+        self.finish(disk, key, staged, &name, metadata, what)
     }
 
     /// What a file of content is to be called.
@@ -155,7 +158,7 @@ impl DiskFileEngine {
         let reserve = Reserve::Keep { size: None };
         let staged = stage(disk, key, reserve)?;
         let name = meta_name(timestamp, content_type);
-        self.finish(disk, key, staged, &name, metadata, None)
+        self.finish(disk, key, staged, &name, metadata, What::Metadata)
     }
 
     pub(super) fn tombstone_steps(
@@ -208,11 +211,11 @@ impl DiskFileEngine {
             None => stage(disk, key, Reserve::Ignore)?,
         };
         let name = tombstone_name(timestamp);
-        self.finish(disk, key, staged, &name, metadata, replaced)
+        let what = What::Tombstone { replaced };
+        self.finish(disk, key, staged, &name, metadata, what)
     }
 
-    /// Attributes, durability, name, clean-up. `replaced`: the one file that becomes obsolete, where
-    /// that is known.
+    /// Attributes, durability, name, clean-up.
     fn finish(
         &self,
         disk: &Disk,
@@ -220,7 +223,7 @@ impl DiskFileEngine {
         staged: StagedFile,
         file_name: &str,
         mut metadata: Metadata,
-        replaced: Option<String>,
+        what: What,
     ) -> Result<Step<()>, DiskError> {
         let timestamp = timestamp_of(&metadata)?;
         metadata.remove(OVERFLOW);
@@ -235,7 +238,7 @@ impl DiskFileEngine {
             beside.sync(noted);
             Ok(link())
         };
-        let published = if file_name.ends_with(".ts") {
+        let published = if matches!(what, What::Tombstone { .. }) {
             // What it removes is there until it is durable: torn, it is a delete that nobody was
             // told of.
             staged.publish_in_one_step(&dir, file_name, around)?
@@ -243,26 +246,40 @@ impl DiskFileEngine {
             staged.publish_steps(&dir, file_name, around)?
         };
         let (engine, key, disk) = (self.clone(), key.clone(), disk.clone());
-        let is_data = file_name.ends_with(".data");
         // What a fragment takes the place of goes when it counts.
         let counts = FileEntry::parse(file_name).is_none_or(|entry| entry.is_durable());
         let file_name = file_name.to_owned();
         Ok(published.end(move |published| {
-            // Hashed on its way in: as good as a check.
-            if let Some(identity) = published.identity.filter(|_| is_data) {
-                disk.state.verified.insert(&identity);
+            // Hashed on its way in: as good as a check, while the disk gives back what it was given.
+            if let (What::Content { checksum }, Some(file)) = (&what, published.identity) {
+                disk.state.verified.insert(&file, *checksum);
             }
             if planted(&disk, &key, &file_name, &published) || !counts || published.is_new_dir {
                 return Step::Done(());
             }
             // Obsolete it is found to be by everybody who looks: nobody needs to wait for it to go.
-            let clean_up = move || match replaced {
-                Some(name) => drop(remove_file(published.dir.as_fd(), &name)),
-                None => engine.clean_up_after(&disk, &key, published.dir.as_fd()),
+            let clean_up = move || match what {
+                What::Tombstone {
+                    replaced: Some(name),
+                } => drop(remove_file(published.dir.as_fd(), &name)),
+                _ => engine.clean_up_after(&disk, &key, published.dir.as_fd()),
             };
             Step::DoneThen((), Box::new(clean_up))
         }))
     }
+}
+
+/// The kind of a file that is written.
+enum What {
+    /// An object, or a fragment of one; with the CRC-32 of its content.
+    Content {
+        checksum: u32,
+    },
+    Metadata,
+    /// With the one file that becomes obsolete, where that is known.
+    Tombstone {
+        replaced: Option<String>,
+    },
 }
 
 fn stage(disk: &Disk, key: &ObjectKey, reserve: Reserve) -> Result<StagedFile, DiskError> {
@@ -307,6 +324,7 @@ struct DataWriter {
     key: ObjectKey,
     staged: StagedFile,
     md5: Option<Md5>,
+    checksum: crc32fast::Hasher,
     /// Bytes of which the disk was told to take them.
     synced: u64,
 }
@@ -317,6 +335,9 @@ impl ObjectWriter for DataWriter {
             for chunk in chunks {
                 md5.update(chunk);
             }
+        }
+        for chunk in chunks {
+            self.checksum.update(chunk);
         }
         self.staged.write(chunks)?;
         // A large upload's pages must not pile up until its end.
@@ -347,7 +368,10 @@ impl ObjectWriter for DataWriter {
             this.staged.drop_cache_when_synced();
         }
         let disk = this.disk.clone();
+        let what = What::Content {
+            checksum: this.checksum.finalize(),
+        };
         this.engine
-            .finish(&disk, &this.key, this.staged, &name, metadata, None)
+            .finish(&disk, &this.key, this.staged, &name, metadata, what)
     }
 }

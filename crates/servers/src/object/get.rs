@@ -50,7 +50,7 @@ impl Inner {
         if !apply(&conditions, &parts.headers, &open.info, &mut response) {
             return Ok(response);
         }
-        if refuses {
+        if refuses && open.is_checked {
             set(response.headers_mut(), REFUSE_UNSOUND, "true");
         }
         let range = header(&parts.headers, "range");

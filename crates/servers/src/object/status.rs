@@ -97,7 +97,8 @@ fn disk_response(error: DiskError) -> Response {
         DiskError::Device(
             DeviceError::Busy(_) | DeviceError::Stopped(_) | DeviceError::NoThread(_),
         )
-        | DiskError::StateChanged => standard(StatusCode::SERVICE_UNAVAILABLE),
+        | DiskError::StateChanged
+        | DiskError::Unlike => standard(StatusCode::SERVICE_UNAVAILABLE),
         DiskError::NotExist | DiskError::Quarantined(_) => standard(StatusCode::NOT_FOUND),
         DiskError::Deleted { timestamp } => with_timestamp(StatusCode::NOT_FOUND, Some(timestamp)),
         DiskError::Expired(info) => with_timestamp(StatusCode::NOT_FOUND, Some(info.timestamp())),

@@ -132,6 +132,24 @@ async fn damage_is_given_once_to_who_checks_it_himself() {
 }
 
 #[tokio::test]
+async fn a_check_is_claimed_where_there_is_one() {
+    let refuse = "x-backend-refuse-unsound: true";
+    for (percent, claimed) in [(100.0, "true"), (0.0, "")] {
+        let world = world_with(|config| {
+            config.diskfile.etag_validate_pct = percent;
+            config.diskfile.etag_recheck_interval = Duration::ZERO;
+        });
+        world.put("p", T[1], "small").await;
+        for _ in 0..2 {
+            let get = world.get("p", &[refuse]).await;
+            assert_eq!((get.status, &get.body[..]), (200, &b"small"[..]));
+            let header = get.header("x-backend-refuse-unsound");
+            assert_eq!(header, claimed, "{percent} %");
+        }
+    }
+}
+
+#[tokio::test]
 async fn expired_objects_are_not_found() {
     let world = world();
     let put = world.put_with("o", T[1], &["x-delete-after: 2"]).await;
