@@ -293,7 +293,7 @@ impl Maker {
                 let config = backends::object(section, settings, cluster, self.clock.clone())?;
                 ObjectServer::new(
                     config,
-                    self.storage.devices(&settings.place, section)?,
+                    self.storage.devices_to_serve(&settings.place, section)?,
                     network,
                 )
             }

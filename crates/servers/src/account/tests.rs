@@ -9,19 +9,26 @@ use tempfile::TempDir;
 struct Node {
     _dir: TempDir,
     server: Arc<AccountServer>,
+    pool: Arc<IndexPool>,
+}
+
+fn server(pool: &Arc<IndexPool>, reserve: Option<Reserve>) -> Arc<AccountServer> {
+    let policies = Arc::new(PolicySet::single());
+    let mut config = AccountServerConfig::new(HashPath::new("", "endcap"), policies);
+    config.mount_check = false;
+    config.fallocate_reserve = reserve;
+    AccountServer::new(config, pool.clone())
 }
 
 fn node() -> Node {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("sda")).unwrap();
     let pool = IndexPool::new(IndexConfig::new(dir.path()));
-    let policies = Arc::new(PolicySet::single());
-    let mut config = AccountServerConfig::new(HashPath::new("", "endcap"), policies);
-    config.mount_check = false;
-    config.fallocate_reserve = None;
+    let server = server(&pool, None);
     Node {
         _dir: dir,
-        server: AccountServer::new(config, pool),
+        server,
+        pool,
     }
 }
 
@@ -70,6 +77,34 @@ const T1: (&str, &str) = ("x-timestamp", "0000000001.00000");
 const T2: (&str, &str) = ("x-timestamp", "0000000002.00000");
 const ONE: &str = "0000000001.00000";
 const TWO: &str = "0000000002.00000";
+
+#[tokio::test]
+async fn below_the_reserve_rows_and_deletions_go_on() {
+    let mut node = node();
+    let time = ("x-timestamp", "0000000001.00000");
+    let later = ("x-timestamp", "0000000004.00000");
+    for path in ["a", "b"] {
+        assert_eq!(node.call("PUT", path, &[time]).await.status, 201);
+    }
+    node.server = server(&node.pool, Some(Reserve::Percent(100.1)));
+    let meta = [later, ("x-account-meta-a", "b")];
+    for (method, path, headers, status) in [
+        ("PUT", "new", &[time][..], 507),
+        ("PUT", "a", &meta, 507),
+        ("POST", "a", &meta, 507),
+        ("HEAD", "a", &[], 204),
+        ("GET", "a", &[], 204),
+        ("DELETE", "b", &[later], 204),
+    ] {
+        let got = node.call(method, path, headers).await;
+        assert_eq!(got.status, status, "{method} {path}");
+    }
+    // What containers tell is not asked for again, should it be refused.
+    let (put, none) = ("0000000002.00000", "0000000000.00000");
+    assert_eq!(node.put_container("a/c", put, none, "3").await, 201);
+    let listed = node.call("GET", "a", &[]).await;
+    assert_eq!((listed.status, &*listed.body), (200, "c\n"));
+}
 
 #[tokio::test]
 async fn a_life() {

@@ -29,16 +29,24 @@ fn policy(index: u32, name: &str) -> StoragePolicy {
     }
 }
 
+fn server(
+    pool: &Arc<IndexPool>,
+    backends: &Arc<Backends>,
+    reserve: Option<Reserve>,
+) -> Arc<ContainerServer> {
+    let policies = PolicySet::new(vec![policy(0, "gold"), policy(1, "silver")]).unwrap();
+    let mut config = ContainerServerConfig::new(HashPath::new("", "endcap"), Arc::new(policies));
+    config.mount_check = false;
+    config.fallocate_reserve = reserve;
+    ContainerServer::new(config, pool.clone(), backends.clone())
+}
+
 fn node() -> Node {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("sda")).unwrap();
     let pool = IndexPool::new(IndexConfig::new(dir.path()));
-    let policies = PolicySet::new(vec![policy(0, "gold"), policy(1, "silver")]).unwrap();
-    let mut config = ContainerServerConfig::new(HashPath::new("", "endcap"), Arc::new(policies));
-    config.mount_check = false;
-    config.fallocate_reserve = None;
     let backends = Backends::new(Duration::from_millis(100));
-    let server = ContainerServer::new(config, pool.clone(), backends.clone());
+    let server = server(&pool, &backends, None);
     Node {
         dir,
         server,
@@ -96,6 +104,36 @@ impl Node {
 const T1: (&str, &str) = ("x-timestamp", "0000000001.00000");
 const T2: (&str, &str) = ("x-timestamp", "0000000002.00000");
 const T3: (&str, &str) = ("x-timestamp", "0000000003.00000");
+
+#[tokio::test]
+async fn below_the_reserve_rows_and_deletions_go_on() {
+    let mut node = node();
+    let put = [T1, ("x-backend-storage-policy-index", "0")];
+    for path in ["a/c", "a/d"] {
+        assert_eq!(node.call("PUT", path, &put).await.status, 201);
+    }
+    let reserve = Some(Reserve::Percent(100.1));
+    node.server = server(&node.pool, &node.backends, reserve);
+    let meta = [T2, ("x-container-meta-a", "b")];
+    for (method, path, headers, status) in [
+        ("PUT", "a/new", &put[..], 507),
+        ("PUT", "a/c", &meta, 507),
+        ("POST", "a/c", &meta, 507),
+        ("HEAD", "a/c", &[], 204),
+        ("GET", "a/c", &[], 204),
+        ("DELETE", "a/d", &[T2], 204),
+    ] {
+        let got = node.call(method, path, headers).await;
+        assert_eq!(got.status, status, "{method} {path}");
+    }
+    let size = "0000000002.00000";
+    assert_eq!(node.put_object("a/c/o", size, 3).await, 201);
+    let listed = node.call("GET", "a/c", &[]).await;
+    assert_eq!((listed.status, &*listed.body), (200, "o\n"));
+    let gone = node.call("DELETE", "a/c/o", &[T3]).await;
+    assert_eq!(gone.status, 204);
+    assert_eq!(node.call("DELETE", "a/c", &[T3]).await.status, 204);
+}
 
 #[tokio::test]
 async fn a_life() {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cairn_disk::machine::Machine;
-use cairn_disk::{Devices, DevicesConfig};
+use cairn_disk::{Devices, DevicesConfig, FallocateReserve};
 use cairn_http::{Body, Request, Response, Service, handler_fn};
 use cairn_peer::Backends;
 use cairn_types::{HashPath, PolicySet};
@@ -61,11 +61,21 @@ pub(super) fn world_on(
     machine: Option<Arc<dyn Machine>>,
     change: impl FnOnce(&mut ObjectServerConfig),
 ) -> World {
+    let reserve = FallocateReserve::Percent(1.0);
+    world_by(machine, reserve, change)
+}
+
+pub(super) fn world_by(
+    machine: Option<Arc<dyn Machine>>,
+    reserve: FallocateReserve,
+    change: impl FnOnce(&mut ObjectServerConfig),
+) -> World {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("sda1")).unwrap();
     let mut devices = DevicesConfig::new(root.path());
     devices.mount_check = false;
     devices.machine = machine;
+    devices.fallocate_reserve = reserve;
     let devices = Devices::new(devices);
     let backends = Backends::new(Duration::from_millis(500));
     let mut config = ObjectServerConfig::new(HashPath::new("", "endcap"), PolicySet::single());

@@ -154,6 +154,30 @@ async fn what_goes_wrong_is_told() {
 }
 
 #[tokio::test]
+async fn below_the_reserve_objects_are_refused_and_tombstones_are_not() {
+    let world = world_by(None, FallocateReserve::Percent(100.0), |_| {});
+    let check = format!("{CHECK}{CHECKED}{UPDATES}");
+    let gone = format!("DELETE /a/c/o\r\nX-Timestamp: {}\r\n\r\n", T[2]);
+    let answer = converse(&world, format!("{check}{gone}{UPDATED}")).await;
+    assert!(
+        answer.contains(UPDATED) && !answer.contains("ERROR"),
+        "{answer}"
+    );
+    let known = world.get("o", &[]).await;
+    assert_eq!(
+        (known.status, known.header("x-backend-timestamp")),
+        (404, T[2])
+    );
+    let said = format!("{check}{}{UPDATED}", put("p", T[1], ETAG));
+    let answer = converse(&world, said).await;
+    assert!(
+        answer.contains(":ERROR: 500 'ERROR: With :UPDATES: 1 failures"),
+        "{answer}"
+    );
+    assert_eq!(world.get("p", &[]).await.status, 404);
+}
+
+#[tokio::test]
 async fn only_so_many_at_once() {
     let world = world_with(|config| {
         config.replication_concurrency = 2;

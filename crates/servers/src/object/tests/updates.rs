@@ -346,3 +346,43 @@ async fn a_repeated_deletion_is_told_again() {
     assert_eq!(world.send("DELETE", "o", &headers, "").await.status, 404);
     assert_eq!(seen.lock().unwrap().len(), 3);
 }
+
+/// A device on which less is free than its reserve.
+#[tokio::test]
+async fn below_the_reserve_tombstones_and_updates_are_kept() {
+    let world = world();
+    assert_eq!(world.put("o", T[1], "x").await.status, 201);
+    let reserve = FallocateReserve::Percent(100.0);
+    let full = world_by(None, reserve, |_| {});
+    // The other world's objects, and a sender's beside them.
+    let moved = std::fs::rename(
+        world.root.path().join("sda1"),
+        full.root.path().join("sda2"),
+    );
+    moved.unwrap();
+    let to = |object: &str| format!("/sda2/7/a/c/{object}");
+    let send = async |method: &str, object: &str, time: &str, body: &'static str| {
+        let (time, length) = (
+            format!("x-timestamp: {time}"),
+            format!("content-length: {}", body.len()),
+        );
+        // Nobody takes the row: it is kept for the updater.
+        let headers = [
+            "content-type: a/b",
+            "x-container-host: 127.0.0.1:1",
+            "x-container-device: sdx",
+            "x-container-partition: 5",
+            &time,
+            &length,
+        ];
+        let answer = full.send_to(method, &to(object), &headers, body).await;
+        answer.status
+    };
+    assert_eq!(send("PUT", "new", T[2], "y").await, 507);
+    assert_eq!(send("POST", "o", T[2], "").await, 507);
+    assert_eq!(send("GET", "o", T[2], "").await, 200);
+    assert_eq!(send("DELETE", "o", T[3], "").await, 204);
+    let disk = full.devices.get("sda2").unwrap().disk().unwrap();
+    let suffixes = async_pending::list_suffixes(&disk, PolicyIndex(0)).unwrap();
+    assert_eq!(suffixes.len(), 1);
+}
