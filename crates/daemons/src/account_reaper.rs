@@ -23,6 +23,7 @@ use tracing::{debug, info, warn};
 
 use crate::db_replicator::{default_port, own_address};
 use crate::local::{self, OwnAddress, blocking};
+use crate::log_limit::DeviceErrors;
 use crate::rounds::every;
 
 /// `[account-reaper]`; names, units and defaults are Swift's.
@@ -85,6 +86,7 @@ pub struct AccountReaper {
     pool: Arc<IndexPool>,
     backends: Arc<Backends>,
     stats: Mutex<ReaperStats>,
+    logged: DeviceErrors,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -106,6 +108,7 @@ impl AccountReaper {
             pool,
             backends,
             stats: Mutex::default(),
+            logged: DeviceErrors::default(),
         })
     }
 
@@ -125,7 +128,9 @@ impl AccountReaper {
         match blocking(move || local::folders(&root)).await {
             Ok(devices) => {
                 for device in devices {
-                    if let Err(error) = self.reap_device(&device).await {
+                    if let Err(error) = self.reap_device(&device).await
+                        && self.logged.is_due(&device, &error)
+                    {
                         warn!(device, %error, "account reaper cannot list this device");
                     }
                 }
@@ -161,7 +166,9 @@ impl AccountReaper {
                     Ok(Some(info)) => self.reap_account(&key, &info, share, &primaries).await,
                     Ok(None) | Err(IndexError::NotFound { .. } | IndexError::Closed) => {}
                     Err(error) => {
-                        warn!(device, hash = key.hash.hex(), %error, "account reaper cannot read an account");
+                        if self.logged.is_due(device, &error) {
+                            warn!(device, hash = key.hash.hex(), %error, "account reaper cannot read an account");
+                        }
                     }
                 }
             }

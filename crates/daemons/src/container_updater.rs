@@ -36,6 +36,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::{debug, info, warn};
 
+use crate::log_limit::DeviceErrors;
 use crate::pace::Pace;
 use crate::recon_cache::{CONTAINER_RECON_FILE, DEFAULT_RECON_CACHE_PATH, ReconCache};
 use crate::rounds::every;
@@ -134,6 +135,7 @@ pub struct ContainerUpdater {
     /// Devices that have been walked.
     walked: Mutex<HashMap<String, Walked>>,
     stats: Mutex<UpdateStats>,
+    logged: DeviceErrors,
 }
 
 /// How far a device is known.
@@ -173,6 +175,7 @@ impl ContainerUpdater {
             suppressed: Mutex::default(),
             walked: Mutex::default(),
             stats: Mutex::default(),
+            logged: DeviceErrors::default(),
         })
     }
 
@@ -294,7 +297,10 @@ impl ContainerUpdater {
                 return;
             }
             Ok(false) => {}
-            Err(error) => warn!(device, %error, "container updater cannot walk this device"),
+            Err(error) if self.logged.is_due(&device, &error) => {
+                warn!(device, %error, "container updater cannot walk this device");
+            }
+            Err(_) => {}
         }
         if let (Some(walked), Some(before)) = (walked.get_mut(&device), before) {
             walked.missed |= before.missed;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
 use crate::local::{self, blocking};
-use crate::log_limit::LogLimit;
+use crate::log_limit::DeviceErrors;
 use crate::pace::{Pace, yield_to_clients};
 use crate::recon_cache::{
     ACCOUNT_RECON_FILE, CONTAINER_RECON_FILE, DEFAULT_RECON_CACHE_PATH, ReconCache,
@@ -76,7 +76,7 @@ pub struct DbAuditor {
     pool: Arc<IndexPool>,
     recon: ReconCache,
     since: Mutex<Since>,
-    logged: Mutex<LogLimit>,
+    logged: DeviceErrors,
 }
 
 /// What has been seen since monitoring was told last.
@@ -103,7 +103,7 @@ impl DbAuditor {
                 told: Instant::now(),
                 stats: AuditStats::default(),
             }),
-            logged: Mutex::default(),
+            logged: DeviceErrors::default(),
             config,
             pool,
         })
@@ -126,7 +126,9 @@ impl DbAuditor {
         match blocking(move || local::folders(&root)).await {
             Ok(devices) => {
                 for device in devices {
-                    if let Err(error) = self.audit_device(&device, &mut pace, &mut stats).await {
+                    if let Err(error) = self.audit_device(&device, &mut pace, &mut stats).await
+                        && self.logged.is_due(&device, &error)
+                    {
                         warn!(device, %error, "auditor cannot list this device");
                     }
                 }
@@ -204,8 +206,7 @@ impl DbAuditor {
             ) => {}
             Err(error) => {
                 // A device that fails does so for each database.
-                let is_of_device = matches!(error, IndexError::DriveFailed { .. });
-                if !is_of_device || lock(&self.logged).is_due(&device, Instant::now()) {
+                if self.logged.is_due(&device, &error) {
                     error!(device, hash, %error, "audit failed");
                 }
                 stats.failures += 1;

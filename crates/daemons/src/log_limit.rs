@@ -1,8 +1,12 @@
 //! A rate limit for log lines: one a minute about each device.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use cairn_disk::DiskError;
+use cairn_index::IndexError;
 use tokio::time::Instant;
 
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -22,8 +26,49 @@ impl LogLimit {
     }
 }
 
+/// An error that may be one of the whole device, which every object or database on it meets.
+pub(crate) trait MaybeOfDevice {
+    fn is_of_device(&self) -> bool;
+}
+
+impl MaybeOfDevice for DiskError {
+    fn is_of_device(&self) -> bool {
+        matches!(self, DiskError::Device(_)) || DiskError::is_of_device(self)
+    }
+}
+
+impl MaybeOfDevice for IndexError {
+    fn is_of_device(&self) -> bool {
+        matches!(
+            self,
+            IndexError::DriveFailed { .. } | IndexError::NotMounted { .. }
+        )
+    }
+}
+
+/// Of a directory that cannot be listed.
+impl MaybeOfDevice for io::Error {
+    fn is_of_device(&self) -> bool {
+        true
+    }
+}
+
+/// The limit as the tasks of one daemon share it.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceErrors(Mutex<LogLimit>);
+
+impl DeviceErrors {
+    /// Whether an error is to be logged: one of the device once a minute, any other always.
+    pub(crate) fn is_due(&self, device: &str, error: &impl MaybeOfDevice) -> bool {
+        let mut limit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        !error.is_of_device() || limit.is_due(device, Instant::now())
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use cairn_disk::DeviceError;
+
     use super::*;
 
     #[test]
@@ -34,5 +79,23 @@ mod tests {
         assert!(!limit.is_due("sda", start + LOG_EVERY / 2));
         assert!(limit.is_due("sdb", start));
         assert!(limit.is_due("sda", start + LOG_EVERY));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn errors_of_one_object_are_all_logged() {
+        let errors = DeviceErrors::default();
+        let gone = DiskError::Device(DeviceError::Unmounted("sda".into()));
+        assert!(errors.is_due("sda", &gone) && !errors.is_due("sda", &gone));
+        let failed = IndexError::DriveFailed {
+            path: "sda".into(),
+            reason: "EIO".into(),
+        };
+        assert!(!errors.is_due("sda", &failed) && errors.is_due("sdb", &failed));
+        assert!(!errors.is_due("sdb", &io::Error::other("EIO")));
+        for _ in 0..2 {
+            assert!(errors.is_due("sda", &DiskError::NotExist));
+        }
+        tokio::time::advance(LOG_EVERY).await;
+        assert!(errors.is_due("sda", &gone));
     }
 }

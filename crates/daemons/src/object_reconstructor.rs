@@ -23,6 +23,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
+use crate::log_limit::DeviceErrors;
 use crate::object_replicator::{Only, ReplicatorParts};
 use crate::progress::Progress;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
@@ -53,6 +54,7 @@ pub struct ObjectReconstructor {
     parts: ReplicatorParts,
     recon: ReconCache,
     progress: Arc<Progress>,
+    logged: DeviceErrors,
 }
 
 impl ObjectReconstructor {
@@ -60,6 +62,7 @@ impl ObjectReconstructor {
         Arc::new(ObjectReconstructor {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
             progress: Arc::default(),
+            logged: DeviceErrors::default(),
             config,
             parts,
         })

@@ -25,6 +25,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::info;
 
+use crate::log_limit::DeviceErrors;
 use crate::progress::Progress;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 pub use config::{HandoffDelete, ReplicatorConfig, SyncMethod};
@@ -70,6 +71,7 @@ pub struct ObjectReplicator {
     recon: ReconCache,
     cycle: AtomicU32,
     progress: Arc<Progress>,
+    logged: DeviceErrors,
 }
 
 impl ObjectReplicator {
@@ -78,6 +80,7 @@ impl ObjectReplicator {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
             cycle: AtomicU32::new(own_thread::random() as u32 % LOOK_CYCLE),
             progress: Arc::default(),
+            logged: DeviceErrors::default(),
             config,
             parts,
         })

@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use crate::calls;
+use crate::log_limit::DeviceErrors;
 use crate::pace::Pace;
 use crate::recon_cache::{OBJECT_RECON_FILE, ReconCache};
 use crate::rounds::every;
@@ -110,6 +111,7 @@ pub struct ObjectUpdater {
     /// The sweep under way, or the last one.
     stats: Mutex<SweepStats>,
     oldest: Mutex<Oldest>,
+    logged: DeviceErrors,
 }
 
 impl ObjectUpdater {
@@ -125,6 +127,7 @@ impl ObjectUpdater {
         Arc::new(ObjectUpdater {
             recon: ReconCache::new(&config.recon_cache_path, OBJECT_RECON_FILE),
             oldest: Mutex::default(),
+            logged: DeviceErrors::default(),
             config,
             hash_path,
             policies,
@@ -208,7 +211,9 @@ impl ObjectUpdater {
         if matches!(error, DiskError::Device(_)) {
             debug!(device = device.name(), %error, what, "object updater skips this device");
         } else {
-            warn!(device = device.name(), %error, what, "object updater cannot do this");
+            if self.logged.is_due(device.name(), error) {
+                warn!(device = device.name(), %error, what, "object updater cannot do this");
+            }
             self.count(SweepStats {
                 errors: 1,
                 ..SweepStats::default()

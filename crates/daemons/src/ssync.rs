@@ -28,7 +28,7 @@ use http::header::{HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};
 use thiserror::Error;
 use tokio::time::timeout;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::calls;
 use crate::object_reconstructor::{RebuildError, Rebuilder};
@@ -341,7 +341,11 @@ impl<'a> Talk<'a> {
                 // Those whose device has gone are all lost to us.
                 Err(error @ DiskError::Device(_)) => return Err(error.into()),
                 Err(error) => {
-                    warn!(%error, hash = hash.hex(), "object not sent");
+                    match error.is_of_device() {
+                        // The device has logged it: every object may meet it.
+                        true => debug!(%error, hash = hash.hex(), "object not sent"),
+                        false => warn!(%error, hash = hash.hex(), "object not sent"),
+                    }
                     Ok(false)
                 }
             };

@@ -208,7 +208,7 @@ fn databases_of_an_unmounted_device_are_closed_though_they_are_asked_for() {
     let mut reads = true;
     while is_open() {
         let elapsed = unmounted.elapsed();
-        assert!(elapsed < Duration::from_secs(60), "open after {elapsed:?}");
+        assert!(elapsed < Duration::from_secs(30), "open after {elapsed:?}");
         let refused = match reads {
             true => block_on(db.read(|broker| broker.info())).map(drop),
             false => block_on(db.merge_items(None, vec![object("q", 1, 1)])),

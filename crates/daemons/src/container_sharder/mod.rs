@@ -38,6 +38,7 @@ use tracing::{error, info, warn};
 use crate::db_replicator::{DbReplicator, OnlyThese};
 use crate::internal_client::InternalClient;
 use crate::local::{self, blocking};
+use crate::log_limit::DeviceErrors;
 use crate::recon_cache::{CONTAINER_RECON_FILE, ReconCache};
 use crate::rounds::every;
 
@@ -87,6 +88,7 @@ pub struct ContainerSharder {
     stats: Mutex<SharderStats>,
     /// This node's devices that hold containers.
     local: Mutex<Vec<Arc<Device>>>,
+    logged: DeviceErrors,
 }
 
 /// A container that is being visited.
@@ -149,6 +151,7 @@ impl ContainerSharder {
             replicator,
             stats: Mutex::default(),
             local: Mutex::default(),
+            logged: DeviceErrors::default(),
         })
     }
 
@@ -171,7 +174,9 @@ impl ContainerSharder {
             if !only.devices.is_empty() && !only.devices.contains(&device.device) {
                 continue;
             }
-            if let Err(error) = self.visit_device(&ring, &device, &only.partitions).await {
+            if let Err(error) = self.visit_device(&ring, &device, &only.partitions).await
+                && self.logged.is_due(&device.device, &error)
+            {
                 warn!(device = device.device, %error, "the sharder cannot list this device");
             }
             if reported.elapsed() >= self.config.stats_interval {
@@ -275,7 +280,10 @@ impl ContainerSharder {
             Err(error) => {
                 self.count("visited", "failure");
                 let hash = db.key().hash.hex();
-                return error!(device = device.device, hash, %error, "the sharder cannot read this");
+                if self.logged.is_due(&device.device, &error) {
+                    error!(device = device.device, hash, %error, "the sharder cannot read this");
+                }
+                return;
             }
         };
         self.count("visited", "attempted");

@@ -31,6 +31,7 @@ use tokio::task::JoinSet;
 use tracing::{debug, error, info, warn};
 
 use crate::local::{self, blocking};
+use crate::log_limit::DeviceErrors;
 use crate::pace::{Pace, yield_to_clients};
 use crate::recon_cache::{ACCOUNT_RECON_FILE, CONTAINER_RECON_FILE, ReconCache};
 use crate::rounds::every;
@@ -55,6 +56,7 @@ pub struct DbReplicator {
     stats: Mutex<ReplicationStats>,
     /// Queues of misplaced objects that this pass has put something into.
     reconcilers: Mutex<HashSet<DbKey>>,
+    logged: DeviceErrors,
 }
 
 /// What a pass is limited to; empty: nothing is left out.
@@ -98,6 +100,7 @@ impl DbReplicator {
             backends,
             stats: Mutex::default(),
             reconcilers: Mutex::default(),
+            logged: DeviceErrors::default(),
         })
     }
 
@@ -221,7 +224,9 @@ impl DbReplicator {
             let (tell, only) = (tell.clone(), only.clone());
             // Ends when the receiver is dropped.
             tokio::spawn(async move {
-                if let Err(error) = replicator.walk(&ring, &device, &only, tell).await {
+                if let Err(error) = replicator.walk(&ring, &device, &only, tell).await
+                    && replicator.logged.is_due(&device.device, &error)
+                {
                     warn!(device = device.device, %error, "replicator cannot list this device");
                 }
             });
@@ -300,7 +305,9 @@ impl DbReplicator {
             Ok(None) => return (true, Vec::new()),
             Err(IndexError::NotFound { .. } | IndexError::Closed) => return (false, Vec::new()),
             Err(error) => {
-                error!(device = %key.device, hash = key.hash.hex(), %error, "replicator cannot read a database");
+                if self.logged.is_due(&key.device, &error) {
+                    error!(device = %key.device, hash = key.hash.hex(), %error, "replicator cannot read a database");
+                }
                 for node in ring.primaries(partition) {
                     self.failed_at(&node);
                 }
@@ -320,7 +327,10 @@ impl DbReplicator {
             );
         }
         let sent = self.send_to_all(job, &ring, belongs, &info).await;
-        if reconciles && let Err(error) = self.reconcile(job, &info, &sent).await {
+        if reconciles
+            && let Err(error) = self.reconcile(job, &info, &sent).await
+            && self.logged.is_due(&key.device, &error)
+        {
             error!(device = %key.device, hash = key.hash.hex(), %error, "misplaced objects are not queued");
         }
         let is_wanted = belongs == partition

@@ -8,7 +8,7 @@ use cairn_servers::container::{ContainerServer, ContainerServerConfig};
 use tempfile::TempDir;
 
 use super::*;
-use crate::testing::write_rings;
+use crate::testing::{CountedLines, write_rings};
 
 /// Three container servers, each with a folder of devices of its own, called without sockets.
 struct Nodes {
@@ -134,6 +134,24 @@ async fn without_rsync_rows_make_the_replicas() {
     assert_eq!(told["replication_stats"]["attempted"], 1);
     let again = replicator.once().await;
     assert_eq!((again.no_change, again.diff), (2, 0));
+}
+
+#[tokio::test]
+async fn a_device_out_of_service_is_one_line() {
+    let nodes = nodes();
+    for partition in 0..8 {
+        let db = nodes.db_in(0, &partition.to_string());
+        nodes.fill(&db, 0..1).await;
+    }
+    // Nothing is mounted there.
+    let replicator = nodes.replicator(0, &[("mount_check", "yes")]);
+    let lines = CountedLines::default();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    let stats = replicator.once().await;
+    assert_eq!(stats.attempted, 8);
+    assert_eq!(lines.count(), 1);
+    replicator.once().await;
+    assert_eq!(lines.count(), 1, "a second pass within the minute");
 }
 
 #[tokio::test]

@@ -137,7 +137,9 @@ impl Pass {
                     parts.extend(here.map(Arc::new));
                 }
                 Err(error) => {
-                    warn!(device = local.device, %error, "device not reconstructed");
+                    if self.reconstructor.logged.is_due(&local.device, &error) {
+                        warn!(device = local.device, %error, "device not reconstructed");
+                    }
                     self.count(|stats| stats.failures += 1);
                 }
             }

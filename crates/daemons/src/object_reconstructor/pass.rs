@@ -111,7 +111,9 @@ impl Pass {
             Ok(jobs) => jobs,
             Err(error) => {
                 let (device, partition) = (&part.local.device, part.partition);
-                warn!(device, partition, %error, "partition not reconstructed");
+                if self.reconstructor.logged.is_due(device, &error) {
+                    warn!(device, partition, %error, "partition not reconstructed");
+                }
                 return self.count(|stats| stats.failures += 1);
             }
         };
@@ -141,7 +143,10 @@ impl Pass {
         let device = &part.local.device;
         match removed.await {
             Ok(is_gone) => info!(device, partition, is_gone, "handoff partition removed"),
-            Err(error) => warn!(device, partition, %error, "handoff partition not removed"),
+            Err(error) if self.reconstructor.logged.is_due(device, &error) => {
+                warn!(device, partition, %error, "handoff partition not removed");
+            }
+            Err(_) => {}
         }
     }
 

@@ -29,7 +29,9 @@ impl Pass {
         let lock = match lock_partition(&part.device, part.policy, partition).await {
             Ok(lock) => lock,
             Err(error) => {
-                warn!(device, partition, %error, "handoff partition not locked");
+                if self.reconstructor.logged.is_due(device, &error) {
+                    warn!(device, partition, %error, "handoff partition not locked");
+                }
                 None
             }
         };
@@ -39,7 +41,10 @@ impl Pass {
         }
         let handed = self.hand_over(job).await;
         let is_everywhere = handed.servers >= job.nodes.len();
-        if is_everywhere && let Err(error) = self.purge(job, &handed).await {
+        if is_everywhere
+            && let Err(error) = self.purge(job, &handed).await
+            && self.reconstructor.logged.is_due(device, &error)
+        {
             warn!(device, partition, %error, "reverted fragments not removed");
         }
         if !is_everywhere || handed.is_limited {

@@ -87,7 +87,9 @@ impl Pass {
                     jobs.extend(jobs_here);
                 }
                 Err(error) => {
-                    warn!(device = local.device, %error, "device not replicated");
+                    if self.replicator.logged.is_due(&local.device, &error) {
+                        warn!(device = local.device, %error, "device not replicated");
+                    }
                     self.count(&local.device, |stats| {
                         for device in ring.ring().devices() {
                             stats.add_failure(&device.replication_ip, &device.device);

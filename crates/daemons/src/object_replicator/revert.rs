@@ -38,7 +38,9 @@ impl Pass {
             Ok(removed) => removed,
             Err(error) => {
                 let (device, partition) = (&job.local.device, job.partition);
-                warn!(device, partition, %error, "handoff partition not handed over");
+                if self.replicator.logged.is_due(device, &error) {
+                    warn!(device, partition, %error, "handoff partition not handed over");
+                }
                 false
             }
         };

@@ -77,7 +77,9 @@ impl Pass {
         };
         if let Err(error) = self.update_all(job, &mut attempts).await {
             let (device, partition) = (&job.local.device, job.partition);
-            warn!(device, partition, %error, "partition not replicated");
+            if self.replicator.logged.is_due(device, &error) {
+                warn!(device, partition, %error, "partition not replicated");
+            }
             attempts.failed.clone_from(&attempts.targets);
         }
         self.count(&job.local.device, |stats| {
