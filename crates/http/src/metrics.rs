@@ -61,7 +61,7 @@ pub fn count_clock_difference() {
 
 static NO_EFFECT: LazyLock<Counter> = LazyLock::new(Counter::default);
 
-/// Counts an upload that was answered 202, as the object there is newer.
+/// Counts a write of an object that changed nothing, as the object there is newer.
 pub fn count_write_without_effect() {
     NO_EFFECT.inc();
 }
@@ -143,7 +143,7 @@ impl Metrics {
         );
         registry.register(
             "writes_without_effect",
-            "Uploads answered 202: the object there is newer by its timestamp",
+            "Writes of objects that changed nothing: what is there is newer by its timestamp",
             NO_EFFECT.clone(),
         );
         registry.register(

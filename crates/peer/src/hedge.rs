@@ -181,6 +181,16 @@ impl OpenCalls {
         }
     }
 
+    /// The servers whose calls are overdue, and how long each was waited for at least.
+    pub fn overdue_servers(&self) -> impl Iterator<Item = (SocketAddr, Duration)> {
+        let now = Instant::now();
+        let overdue = self.calls.iter().filter(move |call| call.due <= now);
+        overdue.map(|call| {
+            let address = call.node.address;
+            (address, self.backends.hedging().delay(address))
+        })
+    }
+
     /// The next server to ask beside one whose call is overdue; `None` when none is to be, for now.
     pub fn hedge(&mut self) -> Option<Node> {
         let now = Instant::now();

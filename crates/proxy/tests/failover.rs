@@ -47,6 +47,8 @@ enum Mood {
     Expiring,
     /// Has one of the sixth that does not.
     Lasting,
+    /// Has an object that is newer than what it is told.
+    Newer,
 }
 
 struct Fake {
@@ -93,6 +95,7 @@ impl Fake {
         match (mood, parts.method.as_str()) {
             (Mood::Unmounted, _) => respond::standard(StatusCode::INSUFFICIENT_STORAGE),
             (Mood::Silent, _) => std::future::pending().await,
+            (Mood::Newer, "PUT" | "POST" | "DELETE") => respond::standard(StatusCode::CONFLICT),
             (Mood::Empty, "GET" | "HEAD" | "DELETE" | "POST") => {
                 respond::standard(StatusCode::NOT_FOUND)
             }
@@ -678,6 +681,34 @@ async fn what_expires_is_deleted_where_enough_say_so() {
         let what = format!("{moods:?} {handoff:?}");
         assert_eq!(answer.status().as_u16(), expected, "{what}");
         assert_eq!(cluster.took("DELETE").is_empty(), expected != 204, "{what}");
+    }
+}
+
+#[tokio::test]
+async fn writes_that_are_too_old_are_counted() {
+    let counted = || {
+        let text = cairn_http::metrics::Metrics::new().encode();
+        let name = "cairn_writes_without_effect_total ";
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().parse::<u64>().unwrap()
+    };
+    let cluster = Cluster::new(&object());
+    cluster.set_primaries([Mood::Newer; 3]);
+    let length = ("content-length", "3");
+    let given = ("x-timestamp", "0000000007.00000");
+    for (method, headers, status, count) in [
+        ("PUT", &[length][..], 202, 1),
+        ("POST", &[], 409, 1),
+        ("DELETE", &[], 409, 1),
+        // Of another host's clock.
+        ("PUT", &[length, given], 202, 0),
+        ("DELETE", &[given], 409, 0),
+    ] {
+        let before = counted();
+        let body = if method == "PUT" { "new" } else { "" };
+        let response = cluster.send(method, headers, Body::from(body)).await;
+        assert_eq!(response.status().as_u16(), status, "{method}");
+        assert_eq!(counted() - before, count, "{method} {headers:?}");
     }
 }
 

@@ -7,6 +7,9 @@
 //! the chunked body ends there and another one follows (`wire.rs`); in this process it is one
 //! stream.
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;
 mod wire;
 
 use std::sync::Arc;
@@ -54,6 +57,7 @@ pub enum OpenError {
 /// An open upload to one node.
 pub struct TwoPhasePut {
     pub node: Node,
+    backends: Arc<Backends>,
     /// The backend answered before it took the body.
     pub early: Option<Answer>,
     boundary: String,
@@ -122,6 +126,7 @@ impl TwoPhasePut {
         };
         let mut put = TwoPhasePut {
             node,
+            backends: backends.clone(),
             early: None,
             boundary,
             feed,
@@ -130,17 +135,17 @@ impl TwoPhasePut {
             has_begun: false,
             failed: false,
         };
-        match tokio::time::timeout(timeout, put.events.recv()).await {
-            Err(_) => Err(OpenError::Timeout(timeout)),
-            Ok(None) => Err(OpenError::Broken),
-            Ok(Some(Event::Continue(headers))) => {
+        match put.next_event(timeout).await {
+            None => Err(OpenError::Timeout(timeout)),
+            Some(None) => Err(OpenError::Broken),
+            Some(Some(Event::Continue(headers))) => {
                 let can = |name| respond::header(&headers, name).is_some_and(params::is_true);
                 if !can("x-obj-metadata-footer") || !can("x-obj-multiphase-commit") {
                     return Err(OpenError::Unsupported);
                 }
                 Ok(put)
             }
-            Ok(Some(Event::Answer(response))) => {
+            Some(Some(Event::Answer(response))) => {
                 put.early = Some(put.taken(*response, timeout).await);
                 Ok(put)
             }
@@ -151,7 +156,15 @@ impl TwoPhasePut {
         self.failed
     }
 
-    /// Hands on content; a backend that takes nothing for `timeout`, or has gone, has failed.
+    /// What the backend says next; `Some(None)`: it has gone. `None`: nothing within `timeout`, or
+    /// before its server is known to hang.
+    async fn next_event(&mut self, timeout: Duration) -> Option<Option<Event>> {
+        let event = tokio::time::timeout(timeout, self.events.recv());
+        let event = self.backends.unless_hung(self.node.address, event).await?;
+        event.ok()
+    }
+
+    /// Hands on content; a backend that takes nothing for `timeout`, has gone, or hangs, has failed.
     pub async fn send(&mut self, chunk: Bytes, timeout: Duration) {
         if self.early.is_some() {
             return;
@@ -181,10 +194,7 @@ impl TwoPhasePut {
         }
         let event = match self.failed {
             true => None,
-            false => tokio::time::timeout(timeout, self.events.recv())
-                .await
-                .ok()
-                .flatten(),
+            false => self.next_event(timeout).await.flatten(),
         };
         match event {
             Some(Event::Continue(_)) => None,
@@ -207,18 +217,12 @@ impl TwoPhasePut {
         if let Feed::Here(sender) = &self.feed {
             let _ = tokio::time::timeout(timeout, sender.clone().finish()).await;
         }
-        let answered = async {
-            loop {
-                match self.events.recv().await {
-                    Some(Event::Answer(response)) => return Some(response),
-                    Some(Event::Continue(_)) => {}
-                    None => return None,
-                }
+        loop {
+            match self.next_event(timeout).await.flatten() {
+                Some(Event::Answer(response)) => return self.taken(*response, timeout).await,
+                Some(Event::Continue(_)) => {}
+                None => return Answer::none(),
             }
-        };
-        match tokio::time::timeout(timeout, answered).await {
-            Ok(Some(response)) => self.taken(*response, timeout).await,
-            _ => Answer::none(),
         }
     }
 
@@ -226,8 +230,9 @@ impl TwoPhasePut {
         if self.failed || chunk.is_empty() {
             return;
         }
-        let sent = tokio::time::timeout(timeout, self.feed.send(chunk)).await;
-        self.failed = !matches!(sent, Ok(true));
+        let sent = tokio::time::timeout(timeout, self.feed.send(chunk));
+        let sent = self.backends.unless_hung(self.node.address, sent).await;
+        self.failed = !matches!(sent, Some(Ok(true)));
     }
 
     async fn end_body(&mut self, timeout: Duration) {
@@ -235,8 +240,9 @@ impl TwoPhasePut {
             return;
         }
         if let Feed::Wire(sender) = &self.feed {
-            let sent = tokio::time::timeout(timeout, sender.send(Piece::End)).await;
-            self.failed = !matches!(sent, Ok(Ok(())));
+            let sent = tokio::time::timeout(timeout, sender.send(Piece::End));
+            let sent = self.backends.unless_hung(self.node.address, sent).await;
+            self.failed = !matches!(sent, Some(Ok(Ok(()))));
         }
     }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use cairn_http::Response;
 use cairn_peer::{Nodes, quorum};
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, StatusCode};
 
-use super::Place;
+use super::{Place, effect};
 use crate::app::Proxy;
 use crate::request::{Incoming, Target};
 use crate::write::{Write, respond_by};
@@ -41,7 +41,11 @@ impl Proxy {
         let what = format!("DELETE {path}");
         let write = Write::new(place.ring, place.partition, Method::DELETE, path, headers);
         let answers = self.write_answers(write, &nodes).await;
-        respond_by(&answers, quorum::best_of_delete, &what)
+        let response = respond_by(&answers, quorum::best_of_delete, &what);
+        if response.status() == StatusCode::CONFLICT {
+            effect::note_missing(incoming);
+        }
+        response
     }
 
     /// With `write_affinity` an object may be on near handoffs, which are told as well: there are

@@ -1,6 +1,7 @@
 //! Objects: what their verbs have in common, one file per verb that writes.
 
 mod delete;
+mod effect;
 pub(crate) mod erasure;
 mod expiry;
 mod get;

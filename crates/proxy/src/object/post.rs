@@ -6,7 +6,7 @@ use cairn_types::ServerKind;
 use http::{Method, StatusCode};
 use tracing::debug;
 
-use super::{Name, Place};
+use super::{Name, Place, effect};
 use crate::app::Proxy;
 use crate::checks;
 use crate::request::Incoming;
@@ -69,6 +69,9 @@ impl Proxy {
         if response.status() == StatusCode::NOT_FOUND && found > 0 {
             // Somebody has it: 404 cannot be right.
             return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
+        }
+        if response.status() == StatusCode::CONFLICT {
+            effect::note_missing(incoming);
         }
         response
     }

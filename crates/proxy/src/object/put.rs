@@ -2,10 +2,7 @@
 //! go to a handoff instead; a large one is streamed to all replicas at once (`put_stream.rs`).
 //! MD5 is computed here once for all servers of this process.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use cairn_formats::content_type;
-use cairn_http::metrics::count_write_without_effect;
 use cairn_http::{BodyError, Footers, Response, SharedDigest, Trailer, params, respond};
 use cairn_peer::fan_out::Answer;
 use http::header::{
@@ -14,9 +11,9 @@ use http::header::{
 use http::{HeaderMap, Method, StatusCode};
 use md5::{Digest, Md5};
 use serde_json::{Map, Value};
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
-use super::{Name, Place};
+use super::{Name, Place, effect};
 use crate::app::Proxy;
 use crate::checks::{self, MessageLength};
 use crate::request::Incoming;
@@ -207,30 +204,8 @@ pub(super) fn refused_by_state(
     if !statuses.any(|s| s == 409) {
         return None;
     }
-    count_write_without_effect();
-    if is_warning_due(incoming.timestamp.secs()) {
-        warn!(
-            path = %incoming.parts.uri.path(), timestamp = %incoming.timestamp.internal(),
-            "an upload was answered 202 without effect: the object there is newer; unless clients \
-             write it at once, a proxy's clock is wrong (NTP); told once a minute"
-        );
-    }
+    effect::note_missing(incoming);
     Some(respond::standard(StatusCode::ACCEPTED))
-}
-
-/// Seconds between two warnings of uploads without effect.
-const WARNING_INTERVAL_SECS: u64 = 60;
-
-/// Whether the last warning was long enough before `now`.
-fn is_warning_due(now: u64) -> bool {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    let last = LAST.load(Ordering::Relaxed);
-    // A clock that was set back counts as well.
-    let is_due = now.abs_diff(last) >= WARNING_INTERVAL_SECS;
-    is_due
-        && LAST
-            .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
-            .is_ok()
 }
 
 /// Guesses the content type from the name where the client gave none, or asked for it.
@@ -246,18 +221,5 @@ fn fill_content_type(headers: &mut HeaderMap, object: &str) {
     );
     if detect {
         headers.remove("x-detect-content-type");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uploads_without_effect_are_told_of_once_a_minute() {
-        assert!(is_warning_due(1000));
-        assert!(!is_warning_due(1001) && !is_warning_due(1059));
-        assert!(is_warning_due(1060));
-        assert!(is_warning_due(900), "the clock was set back");
     }
 }

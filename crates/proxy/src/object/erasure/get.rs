@@ -14,6 +14,7 @@ use http::header::{
     ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderValue, RANGE,
 };
 use http::{HeaderMap, Method, StatusCode};
+use tokio::time::Instant;
 use tracing::warn;
 
 use super::archive::{Archive, Archives, Asked, Fetch, Refusal};
@@ -160,6 +161,12 @@ async fn search(
                 biased;
                 answer = next => answer,
                 () = calls.overdue() => {
+                    // At least so long: should others be enough, nobody measures these.
+                    if let Some(timings) = &fetch.timings {
+                        for (address, waited) in calls.overdue_servers() {
+                            timings.note(address, waited, Instant::now());
+                        }
+                    }
                     let is_found = newest && found.buckets.is_enough();
                     let is_settled = is_found || found.is_settled(counts);
                     if is_settled && calls.are_all_hung() {
@@ -385,7 +392,7 @@ mod tests {
 
     use super::super::EC_INDEX;
     use super::*;
-    use crate::affinity::Affinities;
+    use crate::affinity::{Affinities, Timings};
 
     fn refused(status: u16, stamp: &str) -> Refusal {
         let mut headers = HeaderMap::new();
@@ -448,6 +455,8 @@ mod tests {
         let ring = ring();
         let backends = Backends::new(Duration::from_secs(1));
         let primaries = ring.primaries(0);
+        let silent = primaries[0].address;
+        let timings = Arc::new(Timings::new(Duration::from_secs(300)));
         for node in &primaries {
             let index = node.index;
             let handler = handler_fn(move |_| async move {
@@ -475,14 +484,18 @@ mod tests {
             query: None,
             headers: HeaderMap::new(),
             timeout: Duration::from_secs(10),
-            timings: None,
+            timings: Some(timings.clone()),
         };
         let app = Section::from_pairs("app:proxy-server", &[]);
         let affinities = Affinities::read(&app, &BTreeMap::new()).unwrap();
-        let start = tokio::time::Instant::now();
+        let start = Instant::now();
         let found = search(&fetch, &erasure, affinities.of(None), 3, None, false).await;
         assert!(found.buckets.is_enough());
         assert!(start.elapsed() < Duration::from_secs(1));
+        assert!(
+            timings.of(silent, Instant::now()) > 0,
+            "it is known as slow"
+        );
     }
 
     #[test]
