@@ -266,9 +266,9 @@ impl Walk {
 
     /// Looks anew at what could not be read, where it is time.
     async fn read_due_again(&mut self) {
-        while let Some(next) = self
-            .read_again
-            .pop_front_if(|next| next.due <= Instant::now())
+        let is_due = |next: &ReadAgain| next.due <= Instant::now();
+        while self.read_again.front().is_some_and(is_due)
+            && let Some(next) = self.read_again.pop_front()
         {
             let audited = self.audit_one(&next.device, next.object, Turn::Again);
             if let Err(error) = audited.await {
