@@ -44,6 +44,12 @@ pub(crate) enum Command {
     /// Measure object stores
     #[command(subcommand)]
     Lab(LabCommand),
+    /// Put the keys of encrypted objects under the active root secret; their content stays
+    ///
+    /// For objects of authenticated encryption (docs/encryption.md), with the secrets of a proxy's
+    /// conf. Doing it again does no harm. Ends with 0 where no other root secret is needed any more,
+    /// as far as could be seen, and with 1 where one is.
+    Rekey(RekeyArguments),
     /// Start, stop and reload servers and daemons by Swift's names (swift-init)
     ///
     /// One process for each conf file of a program in /etc/swift. Ends with 0 where all went well.
@@ -176,6 +182,38 @@ pub(crate) struct ServeArguments {
 
     #[command(flatten)]
     pub(crate) log: LogArguments,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RekeyArguments {
+    /// Accounts, or single containers of them with their older versions
+    #[arg(value_name = "ACCOUNT[/CONTAINER]", required = true)]
+    pub(crate) targets: Vec<String>,
+
+    /// The conf of a proxy that has the filters keymaster and encryption
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "/etc/swift/proxy-server.conf"
+    )]
+    pub(crate) config: PathBuf,
+
+    /// Only count what there is to do
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Re-key so many objects at once
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub(crate) workers: usize,
+
+    /// Ask so often
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub(crate) request_tries: u32,
+
+    /// Note there how far this is; a run that finds the note of another over the same accounts goes
+    /// on where that was
+    #[arg(long, value_name = "FILE")]
+    pub(crate) progress: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Default, Args)]

@@ -1,8 +1,9 @@
-//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn ring`, `cairn init`; and under the names of OpenStack
-//! Swift's programs, by which it may be called (`ln -s cairn swift-object-server`), those programs
-//! with their arguments.
+//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn ring`, `cairn init`, `cairn rekey`;
+//! and under the names of OpenStack Swift's programs, by which it may be called
+//! (`ln -s cairn swift-object-server`), those programs with their arguments.
 //!
-//! Exit codes: 0 ended as asked; 1 an error, told on standard error; 2 arguments that make no
+//! Exit codes: 0 ended as asked; 1 an error, told on standard error, or something remains for
+//! `cairn rekey`; 2 arguments that make no
 //! sense; 130 a second signal cut the end short. `cairn ring` has those of swift-ring-builder.
 
 mod allocator;
@@ -15,11 +16,12 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use cairn_node::rekey;
 use cairn_node::serve::{self, RunOptions};
 use cairn_node::up::{self, TlsChoice, UpOptions, UserOption};
 use clap::Parser;
 
-use crate::args::{Arguments, Command, LabCommand, ServeArguments, UpArguments};
+use crate::args::{Arguments, Command, LabCommand, RekeyArguments, ServeArguments, UpArguments};
 
 fn main() -> ExitCode {
     // In huge pages a hundred threads' small allocations hold twice the memory they need. Where
@@ -37,6 +39,11 @@ fn main() -> ExitCode {
         Command::Lab(LabCommand::Serve(arguments)) => exit_code(console::serve(arguments)),
         Command::Lab(LabCommand::Measure(command)) => match cairn_lab::cli::run(command) {
             Ok(code) => code,
+            Err(error) => exit_code(Err(error)),
+        },
+        Command::Rekey(arguments) => match run_rekey(arguments) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
             Err(error) => exit_code(Err(error)),
         },
         Command::Init(arguments) => init::run(arguments),
@@ -85,6 +92,18 @@ fn run_up(arguments: UpArguments) -> Result<()> {
     use std::io::Write;
     let _ = writeln!(std::io::stdout(), "{}", store.layout.etc.display());
     Ok(())
+}
+
+fn run_rekey(arguments: RekeyArguments) -> Result<bool> {
+    let called = rekey::Called {
+        conf: arguments.config,
+        targets: arguments.targets,
+        is_dry_run: arguments.dry_run,
+        workers: arguments.workers,
+        tries: arguments.request_tries,
+        progress: arguments.progress,
+    };
+    rekey::run(&called, &mut std::io::stdout())
 }
 
 fn run_serve(arguments: ServeArguments) -> Result<()> {

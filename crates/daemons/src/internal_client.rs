@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_http::context::Context;
 use cairn_http::params::{quote, with_path_and_query};
+use cairn_http::rekey::{Rekey, Rekeyed};
 use cairn_http::{Body, Handler, Request, Response, Service};
 use http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};
@@ -154,6 +155,42 @@ impl InternalClient {
             method: method.clone(),
             path: path.to_owned(),
             problem,
+        }
+    }
+
+    /// Has the filter `encryption` re-key an object or a container.
+    pub(crate) async fn rekey(
+        &self,
+        path: &str,
+        order: Rekey,
+    ) -> Result<Rekeyed, InternalClientError> {
+        let method = Method::POST;
+        let mut attempt = 1;
+        loop {
+            let mut request = self
+                .request(&method, path, None, &[])
+                .ok_or_else(|| self.unusable(&method, path, "too long for a request"))?;
+            request.extensions_mut().insert(order);
+            let (status, outcome) = match timeout(PATIENCE, self.pipeline.call(request)).await {
+                Err(_) => return Err(self.unusable(&method, path, "no answer in time")),
+                Ok(mut answer) => (answer.status(), answer.extensions_mut().remove::<Rekeyed>()),
+            };
+            match outcome {
+                Some(outcome) => return Ok(outcome),
+                None if status.is_success() => {
+                    return Err(self.unusable(&method, path, "no filter encryption answered"));
+                }
+                None if attempt >= self.tries || !status.is_server_error() => {
+                    return Err(InternalClientError::Status {
+                        method,
+                        path: path.to_owned(),
+                        status,
+                    });
+                }
+                None => {}
+            }
+            sleep(Duration::from_secs(1 << attempt.min(6))).await;
+            attempt += 1;
         }
     }
 

@@ -44,6 +44,7 @@ pub mod object_updater;
 mod pace;
 mod progress;
 pub mod recon_cache;
+pub mod rekey;
 mod rounds;
 mod ssync;
 #[cfg(test)]

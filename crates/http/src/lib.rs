@@ -30,6 +30,7 @@ mod pieces;
 mod places;
 mod progress;
 mod proxy_line;
+pub mod rekey;
 pub mod respond;
 pub mod serve;
 pub mod service;

@@ -9,18 +9,24 @@
 //! With `authenticated`, content and values are sealed instead (`sealed.rs`, `open.rs`): changes are
 //! noticed, and Swift cannot read them.
 //!
+//! Keys of sealed objects can be put under another root secret while their content stays (`rekey.rs`,
+//! `kept.rs`).
+//!
 //! The format is Swift's own else, and objects that either wrote can be read by the other: see
 //! `docs/encryption.md`.
 
 mod cipher;
+mod conditions;
 mod decrypter;
 mod encrypter;
+mod kept;
 mod keymaster;
 mod keys;
 mod listing;
 mod md5_pair;
 mod multipart;
 mod open;
+mod rekey;
 mod sealed;
 mod upload;
 

@@ -30,6 +30,7 @@ mod ports;
 mod priority;
 mod privileges;
 mod progress_bar;
+pub mod rekey;
 pub mod relinker;
 pub mod reload;
 mod ring_ports;

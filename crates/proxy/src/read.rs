@@ -332,7 +332,13 @@ impl Read {
             let Some(source) = refusals.note(tried) else {
                 continue;
             };
-            let is_newer = best.as_ref().is_none_or(|b| source.timestamp > b.timestamp);
+            // Of the same data, that with the latest POST: Swift takes any.
+            let time = |source: &Source| {
+                let headers = source.response.headers();
+                let of_metadata = respond::header_timestamp(headers, "x-backend-timestamp");
+                (source.timestamp, of_metadata.unwrap_or(source.timestamp))
+            };
+            let is_newer = best.as_ref().is_none_or(|b| time(&source) > time(b));
             let other = match is_newer {
                 true => best.replace(source),
                 false => Some(source),

@@ -49,6 +49,8 @@ enum Mood {
     Lasting,
     /// Has an object that is newer than what it is told.
     Newer,
+    /// Took a POST of the seventh that the others have missed.
+    Posted,
 }
 
 struct Fake {
@@ -176,7 +178,10 @@ impl Fake {
         respond::set(headers, "etag", "\"abc\"");
         respond::set(headers, "content-length", length.to_string());
         respond::set(headers, "content-type", "text/plain");
-        respond::set(headers, "x-backend-timestamp", "0000000005.00000");
+        let data = "0000000005.00000";
+        let posted = (mood == Mood::Posted).then_some("0000000007.00000");
+        respond::set(headers, "x-backend-data-timestamp", data);
+        respond::set(headers, "x-backend-timestamp", posted.unwrap_or(data));
         if start.is_some() {
             let range = format!("bytes {from}-{}/{total}", total - 1);
             respond::set(headers, "content-range", range);
@@ -423,6 +428,20 @@ async fn a_newer_tombstone_hides_older_data() {
     cluster.set_primaries([Mood::Deleted, Mood::Well, Mood::Well]);
     let (status, _) = cluster.get(&[("x-newest", "true")]).await;
     assert_eq!(status, 404);
+}
+
+#[tokio::test]
+async fn the_newest_of_the_same_data_is_that_with_the_latest_post() {
+    let cluster = Cluster::new(&object());
+    for place in 0..3 {
+        let mut moods = [Mood::Well; 3];
+        moods[place] = Mood::Posted;
+        cluster.set_primaries(moods);
+        let headers = [("x-newest", "true")];
+        let response = cluster.send("GET", &headers, Body::empty()).await;
+        let time = respond::header(response.headers(), "x-backend-timestamp");
+        assert_eq!(time, Some("0000000007.00000"), "{place}");
+    }
 }
 
 #[tokio::test]

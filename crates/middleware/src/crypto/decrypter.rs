@@ -15,6 +15,8 @@ use http::{HeaderMap, Method, StatusCode};
 use tracing::error;
 
 use super::cipher::{CtrStream, ctr, unwrap_key};
+use super::conditions::{self, mac_of};
+use super::kept::{KEPT_MAC, ObjectKeys};
 use super::keys::{Key, KeySource, Keys};
 use super::{
     BODY_META, CryptoError, METADATA_META, METADATA_PREFIX, ROW_ETAG, ROW_SIZE, multipart, no_keys,
@@ -31,8 +33,24 @@ pub(super) struct Asked {
     /// Where ranges are wanted: the request, to be made again for sealed segments.
     again: Option<Parts>,
     is_get: bool,
+    /// Conditions are held against the MAC that re-keying left, where it did.
+    is_by_kept: bool,
     has_origin: bool,
     path: String,
+}
+
+/// Why an answer is of no use.
+pub(super) enum Trouble {
+    Crypto(CryptoError),
+    /// Conditions were held against a MAC that re-keying left and that is not the object's. They
+    /// may be against the one that its content came with, under this key.
+    OtherMac(Key),
+}
+
+impl From<CryptoError> for Trouble {
+    fn from(error: CryptoError) -> Self {
+        Trouble::Crypto(error)
+    }
 }
 
 impl Asked {
@@ -47,6 +65,7 @@ impl Asked {
             again,
             source: parts.extensions.get::<KeySource>().cloned(),
             is_get: parts.method == Method::GET,
+            is_by_kept: conditions::is_by_kept(parts),
             has_origin: parts.headers.contains_key(ORIGIN),
             path: parts.uri.path().to_owned(),
         }
@@ -72,31 +91,41 @@ impl Content {
 /// What was found in an answer's headers.
 struct Found {
     content: Option<Content>,
+    /// The content's keys are such as re-keying left.
+    is_kept: bool,
     put_keys: Keys,
     post_keys: Keys,
 }
 
-pub(super) async fn decrypted(asked: Asked, next: &Handler, response: Response) -> Response {
+pub(super) async fn decrypted(
+    asked: Asked,
+    next: &Handler,
+    response: Response,
+) -> Result<Response, Trouble> {
     let status = response.status();
     let is_about_object = status.is_success()
         || status == StatusCode::NOT_MODIFIED
         || status == StatusCode::PRECONDITION_FAILED;
     let Some(source) = asked.source.as_ref() else {
         error!(path = asked.path, error = %CryptoError::NoKeymaster, "cannot decrypt");
-        return no_keys();
+        return Ok(no_keys());
     };
     let (mut parts, body) = response.into_parts();
     let version = open::Version::of(&parts.headers);
-    let read = found(source, &parts.headers, is_about_object).and_then(|found| {
-        decrypt_headers(&mut parts.headers, source, &found, asked.has_origin).map(|()| found)
-    });
-    let found = match read {
-        Ok(found) => found,
-        Err(problem) => {
-            error!(path = asked.path, error = %problem, "an object cannot be decrypted");
-            return respond::text(StatusCode::INTERNAL_SERVER_ERROR, "Error decrypting object");
+    let keys = ObjectKeys::of(source, &parts.headers);
+    let found = found(&keys, &parts.headers, is_about_object)?;
+    let mac = parts.headers.get(KEPT_MAC).cloned();
+    let etag = decrypt_headers(&mut parts.headers, source, &keys, &found, asked.has_origin)?;
+    if asked.is_by_kept && is_about_object {
+        let holds = match (&mac, &etag, keys.kept()) {
+            (None, _, _) => !found.is_kept,
+            (Some(mac), Some(etag), Some(kept)) => *mac == mac_of(kept.under.object()?, etag),
+            (Some(_), _, _) => false,
+        };
+        if !holds {
+            return Err(Trouble::OtherMac(found.put_keys.object()?.clone()));
         }
-    };
+    }
     let mut response = Response::from_parts(parts, body);
     if let Some(content) = found.content.filter(|_| status.is_success()) {
         let name = HeaderName::from_static("x-backend-crypto-cipher");
@@ -105,18 +134,20 @@ pub(super) async fn decrypted(asked: Asked, next: &Handler, response: Response) 
             .insert(name, HeaderValue::from_static(content.cipher()));
         match content {
             Content::Sealed(key) if asked.is_get => {
-                return open::opened(response, key, asked.again, version, next).await;
+                return Ok(open::opened(response, key, asked.again, version, next).await);
             }
             Content::Sealed(_) => open::show_length(&mut response),
-            Content::Ctr { key, iv } if asked.is_get => return decrypt_body(response, key, iv),
+            Content::Ctr { key, iv } if asked.is_get => {
+                return Ok(decrypt_body(response, key, iv));
+            }
             Content::Ctr { .. } => {}
         }
     }
-    response
+    Ok(response)
 }
 
 fn found(
-    source: &KeySource,
+    object_keys: &ObjectKeys<'_>,
     headers: &HeaderMap,
     is_about_object: bool,
 ) -> Result<Found, CryptoError> {
@@ -125,20 +156,21 @@ fn found(
         None => Ok(None),
     };
     let (put, post) = (meta(BODY_META)?, meta(METADATA_META)?);
-    let keys = |meta: &Option<CryptoMeta>| {
-        source.keys(meta.as_ref().and_then(|meta| meta.key_id.as_ref()))
-    };
-    let (put_keys, post_keys) = (keys(&put)?, keys(&post)?);
+    let id_of = |meta: &Option<CryptoMeta>| meta.as_ref().and_then(|meta| meta.key_id.clone());
+    let put_id = id_of(&put);
+    let put_keys = object_keys.keys(put_id.as_ref())?;
+    let post_keys = object_keys.keys(id_of(&post).as_ref())?;
     let content = match &put {
         None => None,
         Some(meta) => {
             let wrapped = meta.body_key.as_ref();
             let wrapped = wrapped.ok_or_else(|| CryptoError::bad_meta("body_key is missing"))?;
-            Some(content(meta, wrapped, &put_keys, source)?)
+            Some(content(meta, wrapped, &put_keys, object_keys.source())?)
         }
     };
     Ok(Found {
         content,
+        is_kept: put_id.is_some_and(|id| object_keys.has_kept(&id)),
         put_keys,
         post_keys,
     })
@@ -162,7 +194,7 @@ fn content(
 }
 
 /// A value that is decrypted where crypto metadata stands behind it, and else as it is.
-fn value_of(
+pub(super) fn value_of(
     value: &str,
     key: &Key,
     place: &str,
@@ -191,24 +223,29 @@ pub(super) fn decrypt_value(
 }
 
 /// Puts what was decrypted into its place, and takes away what only object servers need to know.
+/// The ETag, where that was encrypted.
 fn decrypt_headers(
     headers: &mut HeaderMap,
     source: &KeySource,
+    object_keys: &ObjectKeys<'_>,
     found: &Found,
     has_origin: bool,
-) -> Result<(), CryptoError> {
+) -> Result<Option<String>, CryptoError> {
     let path = source.path();
     let place = |name: &str| sealed::place(name, &path);
     let mut shown: Vec<(HeaderName, Vec<u8>)> = Vec::new();
     let text = |name: &str| respond::header(headers, name).filter(|text| !text.is_empty());
+    let mut plain_etag = None;
     if let Some(etag) = text(super::ETAG) {
         let key = found.put_keys.object()?;
-        shown.push((ETAG, value_of(etag, key, &place(super::ETAG), true)?));
+        let etag = value_of(etag, key, &place(super::ETAG), true)?;
+        plain_etag = Some(String::from_utf8_lossy(&etag).into_owned());
+        shown.push((ETAG, etag));
     }
     if let Some(etag) = text(ROW_ETAG) {
         // Of an object without content nothing else says which key it is.
         let id = meta::extract(etag)?.1.and_then(|meta| meta.key_id);
-        let keys = source.keys(id.as_ref())?;
+        let keys = object_keys.keys(id.as_ref())?;
         let etag = value_of(etag, keys.container()?, &place(ROW_ETAG), false)?;
         shown.push((HeaderName::from_static(ROW_ETAG), etag));
     }
@@ -246,7 +283,7 @@ fn decrypt_headers(
         headers.remove(name);
     }
     expose(headers, &exposed, has_origin);
-    Ok(())
+    Ok(plain_etag)
 }
 
 fn is_ours(name: &HeaderName) -> bool {

@@ -7,16 +7,17 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use cairn_formats::conditional::{EntityTags, normalize_etag};
+use cairn_formats::conditional::normalize_etag;
 use cairn_formats::crypto_meta::{self as meta, CryptoMeta, Iv};
 use cairn_formats::ini::Section;
+use cairn_http::rekey::Rekey;
 use cairn_http::{
     Context, Footers, Handler, InfoSource, Request, Response, Service, ServiceFuture, Trailer,
     limits, respond,
 };
 use cairn_types::metadata::is_user_meta;
 use cairn_types::{Constraints, ObjectHash, PolicyIndex, ServerKind};
-use http::header::{CONTENT_LENGTH, ETAG, HeaderName, HeaderValue, IF_MATCH, IF_NONE_MATCH};
+use http::header::{CONTENT_LENGTH, ETAG, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 use md5::{Digest, Md5};
@@ -24,6 +25,8 @@ use serde_json::json;
 use tracing::error;
 
 use super::cipher::ctr;
+use super::conditions::{self, mac_of};
+use super::decrypter::Trouble;
 use super::keys::{Key, KeySource, Keys};
 use super::sealed;
 use super::upload::{Done, Protection, Upload};
@@ -32,20 +35,17 @@ use super::{
     decrypter, listing, no_keys,
 };
 use crate::names::Names;
-use crate::segments::etag_is_at;
 use crate::{FilterEnv, FilterError, Random};
 
 const MD5_OF_NOTHING: &str = "d41d8cd98f00b204e9800998ecf8427e";
-/// The most MACs that one condition is made into: they must fit into the head of a request.
-const MACS_MAX: usize = 256;
 
-struct Encryption {
-    next: Handler,
+pub(super) struct Encryption {
+    pub(super) next: Handler,
     constraints: Arc<Constraints>,
-    random: Random,
+    pub(super) random: Random,
     is_disabled: bool,
     sealing: Sealing,
-    info_source: Arc<dyn InfoSource>,
+    pub(super) info_source: Arc<dyn InfoSource>,
 }
 
 /// Of which policies objects are sealed, so that changes are noticed.
@@ -104,15 +104,19 @@ pub(crate) fn make(
 impl Service for Encryption {
     fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
         let method = request.method();
-        let is_write = method == Method::PUT || method == Method::POST;
         let is_read = method == Method::GET || method == Method::HEAD;
-        if !(is_read || is_write && !self.is_disabled) {
+        let is_encrypted = method == Method::PUT && !self.is_disabled;
+        if !(is_read || is_encrypted || method == Method::POST) {
             return self.next.call(request);
         }
         let Some(names) = Names::of(request.uri().path()) else {
             return self.next.call(request);
         };
         let (is_object, is_api) = (names.object.is_some(), names.is_api(&self.constraints));
+        let order = request.extensions().get::<Rekey>().copied();
+        if let (Some(order), Some(_)) = (order, &names.container) {
+            return Box::pin(self.rekey(request, order, is_object));
+        }
         match (names.container, method.as_str()) {
             (Some(_), "PUT") if is_object => Box::pin(self.put(request)),
             (Some(_), "POST") if is_object => Box::pin(self.post(request)),
@@ -193,12 +197,17 @@ impl Encryption {
     }
 
     async fn post(&self, request: Request) -> Response {
-        let is_sealed = self.seals(&request).await;
+        let is_sealed = !self.is_disabled && self.seals(&request).await;
         let (mut parts, body) = request.into_parts();
-        match self.prepared(&mut parts, is_sealed) {
-            Ok(_) => self.next.call(Request::from_parts(parts, body)).await,
-            Err(refused) => refused,
+        if !self.is_disabled
+            && let Err(refused) = self.prepared(&mut parts, is_sealed)
+        {
+            return refused;
         }
+        if let Err(refused) = self.carry_kept(&mut parts, is_sealed).await {
+            return refused;
+        }
+        self.next.call(Request::from_parts(parts, body)).await
     }
 
     /// Checks the user's metadata, as nobody can afterwards, and encrypts it.
@@ -223,13 +232,38 @@ impl Encryption {
     }
 
     async fn read(&self, request: Request) -> Response {
-        let (mut parts, body) = request.into_parts();
-        if let Err(refused) = mask_conditions(&mut parts) {
-            return refused;
+        let (parts, mut body) = request.into_parts();
+        let mut kept: Option<Key> = None;
+        let mut is_newest = parts.headers.contains_key("x-newest");
+        loop {
+            let mut wanted = parts.clone();
+            if is_newest {
+                respond::set(&mut wanted.headers, "x-newest", "true");
+            }
+            if let Err(refused) = conditions::mask(&mut wanted, kept.as_ref()) {
+                return refused;
+            }
+            let asked = decrypter::Asked::of(&mut wanted);
+            let request = Request::from_parts(wanted, std::mem::take(&mut body));
+            let response = self.next.call(request).await;
+            let problem = match decrypter::decrypted(asked, &self.next, response).await {
+                Ok(response) => return response,
+                Err(Trouble::OtherMac(key)) if kept.is_none() => {
+                    kept = Some(key);
+                    continue;
+                }
+                // A replica that has missed a POST may lack what another has since re-keying.
+                Err(Trouble::Crypto(CryptoError::UnknownSecret(_))) if !is_newest => {
+                    is_newest = true;
+                    continue;
+                }
+                Err(Trouble::OtherMac(_)) => CryptoError::Tampered,
+                Err(Trouble::Crypto(problem)) => problem,
+            };
+            let path = parts.uri.path();
+            error!(path, error = %problem, "an object cannot be decrypted");
+            return respond::text(StatusCode::INTERNAL_SERVER_ERROR, "Error decrypting object");
         }
-        let asked = decrypter::Asked::of(&mut parts);
-        let response = self.next.call(Request::from_parts(parts, body)).await;
-        decrypter::decrypted(asked, &self.next, response).await
     }
 
     async fn list(&self, request: Request, account: String, container: String) -> Response {
@@ -240,15 +274,15 @@ impl Encryption {
 }
 
 /// Encrypts values, as Swift does or sealed.
-struct Values<'a> {
-    random: &'a Random,
+pub(super) struct Values<'a> {
+    pub(super) random: &'a Random,
     /// The object's, where values are sealed: they are bound to it.
-    path: Option<&'a str>,
+    pub(super) path: Option<&'a str>,
 }
 
 impl Values<'_> {
     /// A value encrypted under a random IV, and how.
-    fn encrypt(
+    pub(super) fn encrypt(
         &self,
         key: &Key,
         name: &str,
@@ -314,52 +348,6 @@ fn encrypt_metadata(
             ..CryptoMeta::default()
         };
         respond::set(headers, METADATA_META, common.dump());
-    }
-    Ok(())
-}
-
-/// What an object server compares instead of an ETag, which it never sees.
-fn mac_of(key: &Key, etag: &str) -> String {
-    STANDARD.encode(key.mac(etag.as_bytes()))
-}
-
-/// Adds to each ETag of a condition its MACs under all root secrets. It stays itself too: the
-/// object may not be encrypted.
-fn mask_conditions(parts: &mut Parts) -> Result<(), Response> {
-    let mut is_any = false;
-    for name in [IF_MATCH, IF_NONE_MATCH] {
-        let Some(value) = respond::header(&parts.headers, name.as_str()) else {
-            continue;
-        };
-        if value.is_empty() {
-            continue;
-        }
-        let every = KeySource::of(parts).and_then(KeySource::every);
-        let every = every.map_err(|error| {
-            error!(%error, "no keys for a condition");
-            no_keys()
-        })?;
-        let mut tags = Vec::new();
-        for tag in EntityTags::parse(value).tags() {
-            if tag == "*" {
-                tags.push(tag.to_owned());
-                continue;
-            }
-            is_any = true;
-            tags.push(format!("\"{tag}\""));
-            for keys in &every {
-                let key = keys.object().map_err(|_| no_keys())?;
-                tags.push(format!("\"{}\"", mac_of(key, tag)));
-            }
-            if tags.len() > MACS_MAX {
-                let reason = format!("Too many ETags in {name}");
-                return Err(respond::text(StatusCode::BAD_REQUEST, reason));
-            }
-        }
-        respond::set(&mut parts.headers, name.as_str(), tags.join(", "));
-    }
-    if is_any {
-        etag_is_at(&mut parts.headers, "X-Object-Sysmeta-Crypto-Etag-Mac");
     }
     Ok(())
 }

@@ -1,14 +1,18 @@
 //! Listings of containers: the ETags of the rows, each encrypted with the container's key under
-//! the root secret of its day.
+//! the root secret of its day, or that of a secret since retired, which the container's metadata has.
+
+use std::collections::BTreeMap;
 
 use cairn_formats::crypto_meta::{self as meta, KeyId};
+use cairn_http::rekey::SecretId;
 use cairn_http::{Response, respond};
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
 use serde_json::Value;
 use tracing::error;
 
-use super::keys::{KeySource, Keys};
+use super::kept::{self, KeptContainer};
+use super::keys::{Key, KeySource};
 use super::{CryptoError, decrypter, sealed};
 use crate::whole::{self, Row};
 
@@ -30,8 +34,12 @@ pub(super) async fn decrypted(
         Ok(whole) => whole,
         Err(as_it_is) => return as_it_is,
     };
+    let kept = source
+        .as_ref()
+        .map(|source| kept::of_container(source, &parts.headers));
     let mut rows = Rows {
         source,
+        kept: kept.unwrap_or_default(),
         last: None,
         has_complained: false,
         path: format!("/{account}/{container}"),
@@ -44,8 +52,10 @@ pub(super) async fn decrypted(
 
 struct Rows {
     source: Option<KeySource>,
+    /// The container's keys under retired secrets.
+    kept: BTreeMap<SecretId, KeptContainer>,
     /// Neighbours have the same container's key, most of the time.
-    last: Option<(KeyId, Keys)>,
+    last: Option<(KeyId, Key)>,
     /// One line a listing is enough.
     has_complained: bool,
     path: String,
@@ -80,21 +90,30 @@ impl Rows {
             return Ok(None);
         };
         let source = self.source.as_ref().ok_or(CryptoError::NoKeymaster)?;
-        let keys = match (&meta.key_id, &self.last) {
-            (None, _) => source.active()?,
-            (Some(id), Some((last, keys))) if is_same_container(id, last) => keys.clone(),
+        let key = match (&meta.key_id, &self.last) {
+            (None, _) => source.active()?.container()?.clone(),
+            (Some(id), Some((last, key))) if is_same_container(id, last) => key.clone(),
             (Some(id), _) => {
-                let keys = source.keys(Some(id))?;
-                self.last = Some((id.clone(), keys.clone()));
-                keys
+                let key = self.key(source, id)?;
+                self.last = Some((id.clone(), key.clone()));
+                key
             }
         };
         let path = format!("{}/{name}", self.path);
         let place = sealed::place(super::ROW_ETAG, &path);
-        let etag = decrypter::decrypt_value(value, keys.container()?, &meta, &place)?;
+        let etag = decrypter::decrypt_value(value, &key, &meta, &place)?;
         let etag = String::from_utf8(etag);
         let etag = etag.map_err(|_| CryptoError::bad_meta("an ETag is not UTF-8"))?;
         Ok(Some(etag))
+    }
+}
+
+impl Rows {
+    fn key(&self, source: &KeySource, id: &KeyId) -> Result<Key, CryptoError> {
+        match (source.keys(Some(id)), self.kept.get(&id.secret_id)) {
+            (Err(CryptoError::UnknownSecret(_)), Some(kept)) => Ok(kept.key.clone()),
+            (keys, _) => keys.as_ref().map_err(Clone::clone)?.container().cloned(),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use cairn_formats::conditional::{Conditions, Verdict};
 use cairn_formats::range::{Multipart, Selection, content_range, select};
 use cairn_http::params::unquote;
 use cairn_http::{Body, Footers, Handler, Request, Response, handler_fn, respond};
+use cairn_types::Timestamp;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName, RANGE};
 use http::{HeaderMap, Method, StatusCode};
 use md5::{Digest, Md5};
@@ -19,7 +20,15 @@ const ROW_ETAG: &str = "x-object-sysmeta-container-update-override-etag";
 type Objects = BTreeMap<String, (HeaderMap, Vec<u8>)>;
 
 #[derive(Clone, Default)]
-pub struct Store(Arc<Mutex<Objects>>);
+pub struct Store(Arc<Mutex<Objects>>, Arc<Mutex<Times>>);
+
+/// When objects were last written, and what containers' metadata is.
+#[derive(Default)]
+struct Times {
+    ticks: u64,
+    of: BTreeMap<String, Timestamp>,
+    containers: BTreeMap<String, HeaderMap>,
+}
 
 fn is_kept(name: &HeaderName) -> bool {
     name.as_str().starts_with("x-object-") || *name == CONTENT_TYPE || *name == ETAG
@@ -48,6 +57,34 @@ impl Store {
 
     pub fn get(&self, path: &str) -> Option<(HeaderMap, Vec<u8>)> {
         self.0.lock().unwrap().get(path).cloned()
+    }
+
+    /// The system metadata of a container.
+    pub fn container(&self, path: &str) -> HeaderMap {
+        let times = self.1.lock().unwrap();
+        times.containers.get(path).cloned().unwrap_or_default()
+    }
+
+    pub fn set_container(&self, path: &str, headers: HeaderMap) {
+        let mut times = self.1.lock().unwrap();
+        times.containers.insert(path.to_owned(), headers);
+    }
+
+    pub fn time_of(&self, path: &str) -> Timestamp {
+        self.1.lock().unwrap().of[path]
+    }
+
+    /// Notes a write at the request's time, or at a new one; false where a later one was before.
+    fn writes(&self, path: &str, headers: &HeaderMap) -> bool {
+        let mut times = self.1.lock().unwrap();
+        times.ticks += 1;
+        let now = Timestamp::from_ticks(170_000_000_000_000 + times.ticks);
+        let time = respond::header_timestamp(headers, "x-timestamp").unwrap_or(now);
+        if times.of.get(path).is_some_and(|before| *before >= time) {
+            return false;
+        }
+        times.of.insert(path.to_owned(), time);
+        true
     }
 
     pub fn paths(&self) -> Vec<String> {
@@ -82,7 +119,17 @@ impl Store {
                         headers.insert(name, value.clone());
                     }
                 }
+                self.writes(&path, &parts.headers);
                 self.put(&path, headers, body)
+            }
+            Method::POST if path.split('/').count() == 4 => {
+                let kept = |name: &str| name.starts_with("x-container-sysmeta-");
+                let mut all = self.container(&path);
+                for (name, value) in parts.headers.iter().filter(|(name, _)| kept(name.as_str())) {
+                    all.insert(name, value.clone());
+                }
+                self.set_container(&path, all);
+                respond::empty(StatusCode::NO_CONTENT)
             }
             Method::POST => self.post(&path, &parts.headers),
             _ if path.split('/').count() == 4 => self.list(&path),
@@ -105,6 +152,9 @@ impl Store {
     }
 
     fn post(&self, path: &str, given: &HeaderMap) -> Response {
+        if !self.writes(path, given) {
+            return respond::standard(StatusCode::CONFLICT);
+        }
         let mut objects = self.0.lock().unwrap();
         let Some((headers, _)) = objects.get_mut(path) else {
             return respond::standard(StatusCode::NOT_FOUND);
@@ -137,7 +187,9 @@ impl Store {
             })
             .collect();
         let json = Value::from(rows).to_string();
-        respond::typed(StatusCode::OK, "application/json; charset=utf-8", json)
+        let mut response = respond::typed(StatusCode::OK, "application/json; charset=utf-8", json);
+        response.headers_mut().extend(self.container(container));
+        response
     }
 
     fn read(&self, path: &str, parts: &http::request::Parts) -> Response {
@@ -161,6 +213,10 @@ impl Store {
         };
         let mut response = respond::empty(StatusCode::OK);
         *response.headers_mut() = headers.clone();
+        if let Some(time) = self.1.lock().unwrap().of.get(path) {
+            let time = time.internal();
+            respond::set(response.headers_mut(), "x-backend-timestamp", time);
+        }
         let verdict = match conditions.check(etag, None) {
             Verdict::Proceed => None,
             Verdict::NotModified => Some(StatusCode::NOT_MODIFIED),

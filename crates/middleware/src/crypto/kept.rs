@@ -1,0 +1,301 @@
+//! Keys that a retired root secret gave, kept under the one that replaced it: what re-keying
+//! (`rekey.rs`) leaves beside an object or a container, and how it is read.
+//!
+//! An object has its own key and its container's in one header of metadata, a container its key in
+//! one header for each retired secret. Each is sealed with the key of the same path under the
+//! newer secret, and bound to the header and the path. Nothing that was encrypted changes: where the
+//! old secret is asked for, the kept key takes its place.
+
+use std::collections::BTreeMap;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use cairn_formats::crypto_meta::{self as meta, CryptoMeta, KeyId};
+use cairn_http::{rekey::SecretId, respond};
+use http::HeaderMap;
+use tracing::error;
+use zeroize::Zeroizing;
+
+use super::keys::{KEY_BYTES, Key, KeySource, Keys};
+use super::{CryptoError, sealed};
+use crate::Random;
+
+/// Has the object's and its container's key under the secret of the PUT.
+pub(super) const KEPT: &str = "x-object-transient-sysmeta-crypto-rekeyed";
+/// Has the ETag's HMAC under the newer secret.
+pub(super) const KEPT_MAC: &str = "x-object-transient-sysmeta-crypto-rekeyed-etag-mac";
+/// With the secret's id behind it: the container's key under that secret.
+const CONTAINER_PREFIX: &str = "x-container-sysmeta-crypto-rekeyed-";
+/// The same, as the cache of containers' facts has it.
+pub(super) const CONTAINER_SYSMETA: &str = "crypto-rekeyed-";
+/// Of the ids of what is sealed.
+const VERSION: &str = "3";
+/// Stands for the secret without an id; no text in hex digits is the same.
+const NO_ID: &str = "none";
+
+/// What an object's header says.
+pub(super) struct Kept {
+    pub(super) secret_id: SecretId,
+    container: Key,
+    object: Key,
+    /// Those it was sealed with.
+    pub(super) under: Keys,
+}
+
+/// A kept key and which secret it is under.
+pub(super) struct KeptContainer {
+    pub(super) key: Key,
+    pub(super) under: SecretId,
+}
+
+impl Kept {
+    /// The header's value. `keys`: of the secret that is retired.
+    pub(super) fn seal(
+        random: &Random,
+        path: &str,
+        active: &Keys,
+        secret_id: &SecretId,
+        keys: &Keys,
+    ) -> Result<String, CryptoError> {
+        let mut text = Zeroizing::new(Vec::with_capacity(2 * KEY_BYTES + 1 + 32));
+        text.extend_from_slice(keys.object()?.bytes());
+        text.extend_from_slice(keys.container()?.bytes());
+        text.push(u8::from(secret_id.is_some()));
+        text.extend_from_slice(secret_id.as_deref().unwrap_or_default().as_bytes());
+        seal(
+            random,
+            active.object()?,
+            &active.id,
+            &sealed::place(KEPT, path),
+            &text,
+        )
+    }
+
+    /// What an object's headers say; none where it was never re-keyed.
+    pub(super) fn read(
+        source: &KeySource,
+        headers: &HeaderMap,
+    ) -> Result<Option<Self>, CryptoError> {
+        let Some(value) = respond::header(headers, KEPT) else {
+            return Ok(None);
+        };
+        let (text, under) = open(
+            value,
+            source,
+            Keys::object,
+            &sealed::place(KEPT, &source.path()),
+        )?;
+        let bad = || CryptoError::bad_meta("kept keys are cut short");
+        let (object, rest) = text.split_at_checked(KEY_BYTES).ok_or_else(bad)?;
+        let (container, rest) = rest.split_at_checked(KEY_BYTES).ok_or_else(bad)?;
+        let secret_id = match rest.split_first() {
+            Some((0, [])) => None,
+            Some((1, id)) => Some(String::from_utf8(id.to_vec()).map_err(|_| bad())?),
+            _ => return Err(bad()),
+        };
+        Ok(Some(Kept {
+            secret_id,
+            container: key(container)?,
+            object: key(object)?,
+            under,
+        }))
+    }
+
+    fn is_of(&self, id: &KeyId) -> bool {
+        self.secret_id == id.secret_id
+    }
+
+    fn keys(&self, id: &KeyId) -> Keys {
+        Keys {
+            container: Some(self.container.clone()),
+            object: Some(self.object.clone()),
+            id: id.clone(),
+            all_ids: Vec::new(),
+        }
+    }
+}
+
+/// The keys that what is in an object's headers was encrypted with.
+pub(super) struct ObjectKeys<'a> {
+    source: &'a KeySource,
+    kept: Result<Option<Kept>, CryptoError>,
+}
+
+impl<'a> ObjectKeys<'a> {
+    pub(super) fn of(source: &'a KeySource, headers: &HeaderMap) -> Self {
+        let kept = Kept::read(source, headers);
+        if let Err(problem) = &kept {
+            error!(error = %problem, path = source.path(), "the keys kept for an object are no good");
+        }
+        ObjectKeys { source, kept }
+    }
+
+    /// Those that an id names: kept ones before those of a root secret, so that it shows soon where
+    /// they are no good.
+    pub(super) fn keys(&self, id: Option<&KeyId>) -> Result<Keys, CryptoError> {
+        let kept = id.and_then(|id| Some((self.kept().filter(|kept| kept.is_of(id))?, id)));
+        if let Some((kept, id)) = kept.filter(|(_, id)| id.version == VERSION) {
+            return Ok(kept.keys(id));
+        }
+        // Ids of older versions may name another path than the object's.
+        match (self.source.keys(id), kept, &self.kept) {
+            (Err(CryptoError::UnknownSecret(_)), Some((kept, id)), _) => Ok(kept.keys(id)),
+            (Err(CryptoError::UnknownSecret(_)), _, Err(problem)) => Err(problem.clone()),
+            (keys, _, _) => keys,
+        }
+    }
+
+    pub(super) fn source(&self) -> &'a KeySource {
+        self.source
+    }
+
+    pub(super) fn kept(&self) -> Option<&Kept> {
+        self.kept.as_ref().ok()?.as_ref()
+    }
+
+    /// Whether an id's keys are kept ones.
+    pub(super) fn has_kept(&self, id: &KeyId) -> bool {
+        self.kept().is_some_and(|kept| kept.is_of(id))
+    }
+}
+
+/// Name and value of a container's header.
+pub(super) fn seal_container(
+    random: &Random,
+    path: &str,
+    active: &Keys,
+    secret_id: &SecretId,
+    key: &Key,
+) -> Result<(String, String), CryptoError> {
+    let name = container_header(secret_id);
+    let place = sealed::place(&name, path);
+    let value = seal(random, active.container()?, &active.id, &place, key.bytes())?;
+    Ok((name, value))
+}
+
+/// The keys that a container's headers keep. Those that cannot be read are left out.
+pub(super) fn of_container(
+    source: &KeySource,
+    headers: &HeaderMap,
+) -> BTreeMap<SecretId, KeptContainer> {
+    let mut kept = BTreeMap::new();
+    for (name, value) in headers {
+        let Some(id) = name.as_str().strip_prefix(CONTAINER_PREFIX) else {
+            continue;
+        };
+        let place = sealed::place(name.as_str(), &source.path());
+        let read = || {
+            let id = secret_id_of(id).ok_or_else(|| CryptoError::bad_meta("id of a kept key"))?;
+            let value = value.to_str().unwrap_or_default();
+            let (text, under) = open(value, source, Keys::container, &place)?;
+            let under = under.id.secret_id;
+            let key = key(&text)?;
+            Ok((id, KeptContainer { key, under }))
+        };
+        match read() {
+            Ok((id, key)) => {
+                kept.insert(id, key);
+            }
+            Err::<_, CryptoError>(problem) => {
+                error!(
+                    error = %problem, container = source.path(), header = name.as_str(),
+                    "a key kept for a container is no good"
+                );
+            }
+        }
+    }
+    kept
+}
+
+fn container_header(secret_id: &SecretId) -> String {
+    let Some(id) = secret_id else {
+        return format!("{CONTAINER_PREFIX}{NO_ID}");
+    };
+    let hex: String = id.bytes().map(|byte| format!("{byte:02x}")).collect();
+    format!("{CONTAINER_PREFIX}{hex}")
+}
+
+fn secret_id_of(text: &str) -> Option<SecretId> {
+    if text == NO_ID {
+        return Some(None);
+    }
+    let digits: Option<Vec<u8>> = text
+        .bytes()
+        .map(|c| char::from(c).to_digit(16).map(|digit| digit as u8))
+        .collect();
+    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
+    let bytes = digits
+        .chunks(2)
+        .map(|pair| pair[0] << 4 | pair[1])
+        .collect();
+    String::from_utf8(bytes).ok().map(Some)
+}
+
+/// `<base64>; swift_meta=<how>`.
+fn seal(
+    random: &Random,
+    key: &Key,
+    id: &KeyId,
+    place: &str,
+    text: &[u8],
+) -> Result<String, CryptoError> {
+    let nonce: [u8; sealed::NONCE_BYTES] = random.bytes();
+    let how = CryptoMeta {
+        cipher: Some(meta::GCM.to_owned()),
+        iv: Some(nonce.to_vec()),
+        key_id: Some(id.clone()),
+        ..CryptoMeta::default()
+    };
+    let value = STANDARD.encode(sealed::seal(key, nonce, place, text)?);
+    Ok(meta::append(&value, &how))
+}
+
+/// What was sealed, and the keys it was sealed with.
+fn open(
+    value: &str,
+    source: &KeySource,
+    which: impl Fn(&Keys) -> Result<&Key, CryptoError>,
+    place: &str,
+) -> Result<(Zeroizing<Vec<u8>>, Keys), CryptoError> {
+    let (value, how) = meta::extract(value)?;
+    let how = how.ok_or(CryptoError::NoMeta)?;
+    let id = how.key_id.as_ref().ok_or(CryptoError::NoMeta)?;
+    if how.cipher.as_deref() != Some(meta::GCM) {
+        return Err(CryptoError::bad_meta("the cipher of kept keys"));
+    }
+    let keys = source.keys(Some(id))?;
+    let sealed = STANDARD.decode(value.trim());
+    let sealed = sealed.map_err(|_| CryptoError::bad_meta("kept keys are not in base64"))?;
+    let nonce = how.iv.as_deref().unwrap_or_default();
+    let text = sealed::open(which(&keys)?, nonce, place, &sealed)?;
+    Ok((Zeroizing::new(text), keys))
+}
+
+fn key(bytes: &[u8]) -> Result<Key, CryptoError> {
+    let bytes: [u8; KEY_BYTES] = bytes
+        .try_into()
+        .map_err(|_| CryptoError::bad_meta("a kept key must have 32 bytes"))?;
+    Ok(Key::new(bytes))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn ids_are_read_as_written(id in prop::option::of("\\PC{1,20}")) {
+            let header = container_header(&id);
+            let text = header.strip_prefix(CONTAINER_PREFIX).unwrap();
+            prop_assert_eq!(secret_id_of(text), Some(id));
+            prop_assert!(http::HeaderName::from_bytes(header.as_bytes()).is_ok());
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "\\PC{0,30}") {
+            let _ = secret_id_of(&text);
+        }
+    }
+}
