@@ -9,7 +9,7 @@ const jsx = { jsx: "automatic", jsxImportSource: "preact" };
 
 if (process.argv.includes("--tests")) {
   await build({
-    entryPoints: [here + "src/format.test.ts", here + "src/series.test.ts", here + "src/form.test.ts", here + "src/compare.test.ts"],
+    entryPoints: [here + "src/format.test.ts", here + "src/series.test.ts", here + "src/form.test.ts", here + "src/compare.test.ts", here + "src/recon.test.ts"],
     outdir: here + ".tests",
     bundle: true,
     platform: "node",

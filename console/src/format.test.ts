@@ -1,6 +1,6 @@
 import test from "node:test";
 import assert from "node:assert/strict";
-import { bytes, change, clock, duration, latency, latencyOf, number, percent } from "./format";
+import { bytes, change, clock, duration, latency, latencyOf, number, percent, shownName } from "./format";
 
 test("figures", () => {
   assert.equal(number(0), "0");
@@ -25,4 +25,10 @@ test("figures", () => {
   assert.equal(change(100, 110), "+10 %");
   assert.equal(change(100, 98.5), "−1.5 %");
   assert.equal(change(0, 1), "–");
+});
+
+test("names cannot turn what stands beside them", () => {
+  assert.equal(shownName("photo\u202egnp.exe"), "photo⟨U+202E⟩gnp.exe");
+  assert.equal(shownName("a\u200b\nb"), "a⟨U+200B⟩⟨U+000A⟩b");
+  assert.equal(shownName("Grüße שלום 長.txt"), "Grüße שלום 長.txt");
 });

@@ -91,3 +91,8 @@ export const ofDay = (millis: number) => new Date(millis).toLocaleTimeString();
 export const latencyOf = (ops: number, ns: number) => (ops > 0 ? latency(ns) : "–");
 
 export const plural = (n: number, one: string, many = one + "s") => `${count(n)} ${n === 1 ? one : many}`;
+
+/** A name of a client's as text of the page: characters that turn the direction of what follows, or that show nothing, are told by their number. */
+export function shownName(name: string): string {
+  return name.replace(/[\u0000-\u001f\u007f-\u009f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g, (c) => `⟨U+${c.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+}

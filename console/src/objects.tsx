@@ -2,7 +2,7 @@
 
 import { useRef, useState } from "preact/hooks";
 import { Refused, call, swift, upload, type StoreAbout, type StoreUser } from "./api";
-import { bytes, count, plural, time } from "./format";
+import { bytes, count, plural, shownName, time } from "./format";
 import { Confirm, ErrorBox, Progress, TableFrame, messageOf, useLoad } from "./parts";
 import { StoreLogin } from "./storelogin";
 
@@ -91,8 +91,8 @@ function Containers({ user, reload }: { user: StoreUser; reload: () => Promise<v
             <tbody>
               {list.data.found.map((c) => (
                 <tr key={c.name}>
-                  <td class="first"><a href={`#/objects/${encodeURIComponent(c.name)}`}>{c.name}</a></td><td class="n">{count(c.count)}</td><td class="n">{bytes(c.bytes)}</td><td class="opt">{c.last_modified ? time(Date.parse(c.last_modified + "Z")) : ""}</td>
-                  <td><button type="button" class="quiet" aria-label={`Delete the container ${c.name}`} title="Delete" onClick={() => setRemoving(c.name)}>✕</button></td>
+                  <td class="first"><a href={`#/objects/${encodeURIComponent(c.name)}`}><bdi>{shownName(c.name)}</bdi></a></td><td class="n">{count(c.count)}</td><td class="n">{bytes(c.bytes)}</td><td class="opt">{c.last_modified ? time(Date.parse(c.last_modified + "Z")) : ""}</td>
+                  <td><button type="button" class="quiet" aria-label={`Delete the container ${shownName(c.name)}`} title="Delete" onClick={() => setRemoving(c.name)}>✕</button></td>
                 </tr>
               ))}
             </tbody>
@@ -100,7 +100,7 @@ function Containers({ user, reload }: { user: StoreUser; reload: () => Promise<v
         </TableFrame>
       ))}
       <Pager marker={marker} setMarker={setMarker} next={list.data && list.data.found.length === PAGE ? list.data.found.at(-1)!.name : null} />
-      {removing !== null && <Confirm title={`Delete the container “${removing}”?`} text="It must be empty." action="Delete it" onNo={() => setRemoving(null)} onYes={() => remove(removing)} />}
+      {removing !== null && <Confirm title={`Delete the container “${shownName(removing)}”?`} text="It must be empty." action="Delete it" onNo={() => setRemoving(null)} onYes={() => remove(removing)} />}
     </>
   );
 }
@@ -156,18 +156,18 @@ function Container({ user, container, prefix, reload }: { user: StoreUser; conta
   const last = list.data?.at(-1);
   return (
     <>
-      <p class="crumbs"><a href="#/objects">Containers</a> / <a href={link("")}>{container}</a>{crumbs.map((crumb, n) => <span key={n}> / <a href={link(crumbs.slice(0, n + 1).join("/") + "/")}>{crumb}</a></span>)}</p>
+      <p class="crumbs"><a href="#/objects">Containers</a> / <a href={link("")}><bdi>{shownName(container)}</bdi></a>{crumbs.map((crumb, n) => <span key={n}> / <a href={link(crumbs.slice(0, n + 1).join("/") + "/")}><bdi>{shownName(crumb)}</bdi></a></span>)}</p>
       <ErrorBox error={error ?? list.error} />
       <div class={`drop ${over ? "over" : ""}`} onDragOver={(event) => { event.preventDefault(); setOver(true); }} onDragLeave={() => setOver(false)} onDrop={(event) => { event.preventDefault(); setOver(false); void send(event.dataTransfer?.files); }}>
         <input ref={picker} type="file" multiple class="visually-hidden" id="upload" tabIndex={-1} aria-label="Files to upload" onChange={(event) => { void send(event.currentTarget.files); event.currentTarget.value = ""; }} />
         <button type="button" class="primary" disabled={busy} onClick={() => picker.current?.click()}>Upload files</button>
-        <span class="muted small">or drop them here{prefix ? `; they go below ${prefix}` : ""}</span>
+        <span class="muted small">or drop them here{prefix ? `; they go below ${shownName(prefix)}` : ""}</span>
       </div>
       {uploads.length > 0 && (
         <section class="card" aria-label="Uploads">
           {uploads.slice(0, 50).map((u) => (
             <div key={u.name} class="upload">
-              <span class="grow clip">{u.name}</span>
+              <bdi class="grow clip">{shownName(u.name)}</bdi>
               {u.error ? <span class="bad-text small">{u.error}</span> : u.done ? <span class="badge done">uploaded</span> : <Progress part={u.part} label={`Upload of ${u.name}`} />}
             </div>
           ))}
@@ -182,12 +182,12 @@ function Container({ user, container, prefix, reload }: { user: StoreUser; conta
             <thead><tr><th scope="col">Name</th><th scope="col" class="n">Size</th><th scope="col" class="opt">Type</th><th scope="col" class="opt">Changed</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
             <tbody>
               {list.data.map((row) => row.subdir !== undefined ? (
-                <tr key={row.subdir}><td class="first"><a href={link(row.subdir)}>{row.subdir.slice(prefix.length)}</a></td><td class="n">–</td><td class="muted opt">folder</td><td class="opt" /><td /></tr>
+                <tr key={row.subdir}><td class="first"><a href={link(row.subdir)}><bdi>{shownName(row.subdir.slice(prefix.length))}</bdi></a></td><td class="n">–</td><td class="muted opt">folder</td><td class="opt" /><td /></tr>
               ) : (
                 <tr key={row.name}>
-                  <td class="first"><a href={"/swift" + pathOf(row.name!)} download title={`MD5 ${row.hash ?? ""}`}>{row.name!.slice(prefix.length)}</a></td>
+                  <td class="first"><a href={"/swift" + pathOf(row.name!)} download title={`MD5 ${row.hash ?? ""}`}><bdi>{shownName(row.name!.slice(prefix.length))}</bdi></a></td>
                   <td class="n">{bytes(row.bytes ?? 0)}</td><td class="muted clip opt">{row.content_type}</td><td class="opt">{row.last_modified ? time(Date.parse(row.last_modified + "Z")) : ""}</td>
-                  <td><button type="button" class="quiet" aria-label={`Delete ${row.name}`} title="Delete" onClick={() => setRemoving(row.name!)}>✕</button></td>
+                  <td><button type="button" class="quiet" aria-label={`Delete ${shownName(row.name!)}`} title="Delete" onClick={() => setRemoving(row.name!)}>✕</button></td>
                 </tr>
               ))}
             </tbody>
@@ -195,7 +195,7 @@ function Container({ user, container, prefix, reload }: { user: StoreUser; conta
         </TableFrame>
       ))}
       <Pager marker={marker} setMarker={setMarker} next={list.data && list.data.length === PAGE ? (last?.name ?? last?.subdir ?? null) : null} />
-      {removing !== null && <Confirm title={`Delete “${removing}”?`} text="This cannot be undone." action="Delete it" onNo={() => setRemoving(null)} onYes={() => remove(removing)} />}
+      {removing !== null && <Confirm title={`Delete “${shownName(removing)}”?`} text="This cannot be undone." action="Delete it" onNo={() => setRemoving(null)} onYes={() => remove(removing)} />}
     </>
   );
 }

@@ -4,6 +4,7 @@ import { get, type Device, type StoreSample, type StoreState } from "./api";
 import { Chart } from "./chart";
 import { bytes, clock, count, latency, number, ofDay, percent, plural, rate } from "./format";
 import { ErrorBox, Progress, TableFrame, Tile, useLoad } from "./parts";
+import { NOTHING, told } from "./recon";
 import type { Series } from "./series";
 
 export function StorePage() {
@@ -115,7 +116,10 @@ function Rings({ data }: { data: StoreState }) {
 function Recon({ recon }: { recon: StoreState["recon"] }) {
   const rows: [string, string, string][] = [];
   for (const [server, answers] of Object.entries(recon)) {
-    for (const [what, value] of Object.entries(answers)) if (what in WORDS && told(value) !== NOTHING) rows.push([server, what, told(value)]);
+    for (const [what, value] of Object.entries(answers)) {
+      const words = what in WORDS ? told(what, value) : NOTHING;
+      if (words !== NOTHING) rows.push([server, what, words]);
+    }
   }
   if (rows.length === 0) return null;
   return (
@@ -144,15 +148,3 @@ const WORDS: Record<string, string> = {
   "auditor/object": "auditor",
   "expirer/object": "expirer",
 };
-
-const NOTHING = "nothing yet";
-
-function told(value: unknown): string {
-  if (value === null || value === undefined) return NOTHING;
-  if (Array.isArray(value)) return value.length === 0 ? "none" : value.map(told).join("; ");
-  if (typeof value === "object") {
-    const parts = Object.entries(value).filter(([, v]) => told(v) !== NOTHING);
-    return parts.length === 0 ? NOTHING : parts.map(([k, v]) => `${k.replace(/_/g, " ")}: ${told(v)}`).join(", ");
-  }
-  return typeof value === "number" ? number(value) : String(value);
-}
