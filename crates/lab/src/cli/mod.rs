@@ -1,5 +1,6 @@
 //! `cairn lab …`: its arguments, and what each does.
 
+mod arguments;
 mod compare;
 mod driver;
 mod metrics;
@@ -15,10 +16,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 
+pub use self::arguments::RunArguments;
 pub use self::compare::CompareArguments;
 pub use self::driver::DriverArguments;
 pub use self::report::ReportArguments;
-pub use self::run::RunArguments;
 pub(crate) use self::terminal::duration as duration_words;
 
 /// What `cairn lab` can be asked for, but the console, which is a crate of its own.

@@ -1,20 +1,16 @@
 //! `cairn lab run`.
 
 use std::io::IsTerminal;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::Args;
 
+use super::arguments::RunArguments;
 use super::metrics::Metrics;
-use super::quick::Quick;
 use super::ranks::Ranks;
-use super::scale::Scale;
 use super::terminal::{Output, Terminal};
 use crate::ceiling;
 use crate::controller::{Briefing, Conductor, Link, LocalLink, Report, reach};
@@ -30,167 +26,6 @@ use crate::workload::{self, Format, Workload};
 
 /// A workload file larger than this is refused unread.
 const FILE_BYTES: u64 = 16 << 20;
-
-#[derive(Debug, Args)]
-pub struct RunArguments {
-    /// The workload; - reads standard input. With --put or --get: the store's URL
-    #[arg(required_unless_present_any = ["put", "get"])]
-    file: Option<PathBuf>,
-
-    #[command(flatten)]
-    quick: Quick,
-
-    /// The store, instead of the one the workload names
-    ///
-    /// http://HOST:8080 (Swift with TempAuth, or S3 when the workload is for S3),
-    /// http://HOST:8080/auth/v1.0, http://HOST:5000/v3 or /v2.0 (Keystone),
-    /// http://HOST:8080/v1/AUTH_a (with --token), s3+http://HOST:9000, rados:POOL,
-    /// file:/a/folder, noop:
-    #[arg(long, value_name = "URL")]
-    target: Option<String>,
-
-    /// account:user; Keystone: project:user; S3: the access key
-    #[arg(long, env = "CAIRN_LAB_USER", hide_env_values = true)]
-    user: Option<String>,
-
-    /// The user's key or password; better given in the environment, where others cannot read it
-    #[arg(long, env = "CAIRN_LAB_KEY", hide_env_values = true)]
-    key: Option<String>,
-
-    /// A token, instead of signing in
-    #[arg(long, env = "CAIRN_LAB_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-
-    /// A setting of the sign-in (type, auth_url, domain, region, …); may be repeated
-    #[arg(long, value_name = "NAME=VALUE", value_parser = name_value)]
-    auth: Vec<(String, String)>,
-
-    /// A setting of the store (type, proxies, policy, layout, block, fsync, …); may be repeated
-    #[arg(long, value_name = "NAME=VALUE", value_parser = name_value)]
-    storage: Vec<(String, String)>,
-
-    /// The run's folder; made, and must hold no run yet [default: lab-runs/TIME-NAME]
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-
-    /// Read the file as this format instead of telling it from the content
-    #[arg(long, value_name = "cosbench|ssbench|swift-bench|lab", value_parser = format_name)]
-    format: Option<Format>,
-
-    /// Run at this scale of the workload ([scales.NAME] of its TOML)
-    #[arg(long, value_name = "NAME")]
-    scale: Option<String>,
-
-    /// A parameter of the workload; may be repeated
-    #[arg(long = "set", value_name = "NAME=VALUE", value_parser = name_value)]
-    parameters: Vec<(String, String)>,
-
-    /// The same seed gives the same requests [default: the workload's]
-    #[arg(long, value_name = "NUMBER")]
-    seed: Option<u64>,
-
-    #[command(flatten)]
-    by: Scale,
-
-    /// Threads that drive load [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    threads: Option<u32>,
-
-    /// A request is given up after so many seconds
-    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = positive_seconds)]
-    timeout: Duration,
-
-    /// Do not check certificates
-    #[arg(long)]
-    insecure: bool,
-
-    /// A PEM file of certificates to trust instead of the system's
-    #[arg(long, value_name = "FILE")]
-    ca: Option<PathBuf>,
-
-    /// Sample CPU, memory, network and disks every so many seconds; 0: not at all
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = seconds)]
-    resources: Duration,
-
-    /// Also sample processes of this command name; may be repeated
-    #[arg(long, value_name = "COMMAND")]
-    watch: Vec<String>,
-
-    /// Drive from this host (`cairn lab driver` runs there) instead of from here; may be repeated
-    #[arg(long = "driver", value_name = "HOST:PORT")]
-    drivers: Vec<String>,
-
-    /// The secret that controller and drivers share
-    #[arg(
-        long,
-        env = "CAIRN_LAB_SECRET",
-        hide_env_values = true,
-        requires = "drivers"
-    )]
-    secret: Option<String>,
-
-    /// Run the programs that the workload's triggers name
-    #[arg(long)]
-    allow_programs: bool,
-
-    /// Use no local files, `file:` or RADOS target but what --allow-local names, whatever the
-    /// workload says: for workloads of others
-    #[arg(long)]
-    confined: bool,
-
-    /// With --confined: local files below DIR may be used, and RADOS; may be repeated
-    #[arg(long, value_name = "DIR", requires = "confined")]
-    allow_local: Vec<PathBuf>,
-
-    /// Exit with 3 when this holds of any measured operation; may be repeated
-    ///
-    /// p99>50ms, 'read mean>2ms', 'main/write throughput<1000/s', bandwidth<100MB/s, failed>1%.
-    /// An operation that was not measured holds, too. Without a condition on failures: failed>1%.
-    #[arg(long, value_name = "CONDITION")]
-    fail_if: Vec<Condition>,
-
-    /// Answer Prometheus at http://HOST:PORT/metrics while the run lasts
-    #[arg(long, value_name = "HOST:PORT")]
-    metrics: Option<SocketAddr>,
-
-    /// Do not measure the generator's ceiling first
-    #[arg(long)]
-    no_ceiling: bool,
-
-    /// Read the workload, say what would be run, and stop
-    #[arg(long)]
-    check: bool,
-
-    /// A JSON object a line for everything that happens
-    #[arg(long)]
-    json: bool,
-}
-
-fn name_value(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("NAME=VALUE was expected")?;
-    if name.is_empty() {
-        return Err("the name is missing".into());
-    }
-    Ok((name.to_owned(), value.to_owned()))
-}
-
-fn format_name(text: &str) -> Result<Format, String> {
-    Format::from_name(text).ok_or_else(|| "it is cosbench, ssbench, swift-bench or lab".into())
-}
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    let value: f64 = text.parse().map_err(|_| "seconds were expected")?;
-    Duration::try_from_secs_f64(value).map_err(|error| error.to_string())
-}
-
-fn positive_seconds(text: &str) -> Result<Duration, String> {
-    let time = seconds(text)?;
-    if time.is_zero() {
-        Err("more than 0 is needed".into())
-    } else {
-        Ok(time)
-    }
-}
 
 pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let (bytes, name, target) = source(arguments)?;
