@@ -7,6 +7,8 @@ use crate::results::model::{Distances, Stage, Tick};
 use super::sections::{Cell, Figure, Section, Table, Together};
 use super::words::slug;
 
+/// A course of fewer points is a few numbers, which the tables have.
+const POINTS_MIN: usize = 4;
 /// Lines that can be told apart.
 const LINES_MAX: usize = 12;
 
@@ -66,8 +68,7 @@ pub(super) fn add(section: &mut Section, stage: &Together<'_>, labels: &[String]
     charts.extend(resources(stage, labels));
     charts.extend(distances(stage, labels));
     for chart in charts {
-        // A curve of one or two points is none.
-        if chart.lines.iter().any(|line| line.points.len() > 2) {
+        if chart.lines.iter().any(|line| line.points.len() >= POINTS_MIN) {
             section.figures.push(Figure {
                 slug: slug(&chart.title),
                 scene: chart.scene(),

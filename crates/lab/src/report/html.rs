@@ -32,6 +32,15 @@ pub(super) fn page_of(runs: &[Run], first: Option<&Section>, sections: &[Section
     );
     head(&mut html, runs, &title, sections);
     html.push_str("<main>\n");
+    for (run, label) in runs.iter().zip(labels(runs)) {
+        let name = match runs.len() {
+            1 => String::new(),
+            _ => format!("{label}: "),
+        };
+        if let Some(words) = super::words::fastest(run) {
+            let _ = writeln!(html, "<p>{}</p>", escape(&format!("{name}{words}")));
+        }
+    }
     if let Some(first) = first {
         section_html(&mut html, &slug(&first.title), first);
     }

@@ -50,7 +50,7 @@ fn stage(workers: u32, rate: f64) -> Stage {
     stage.resources.push(Resource {
         of: "host user".to_owned(),
         quantity: "CPU (cores)".to_owned(),
-        points: vec![(1.0, 0.5), (2.0, 1.0), (3.0, 0.7)],
+        points: vec![(1.0, 0.5), (2.0, 1.0), (3.0, 0.7), (4.0, 0.8)],
     });
     stage.distances.push(Distances {
         device: "vda".to_owned(),
@@ -103,6 +103,12 @@ fn a_page_of_one_run() {
         page.contains("best: 16 workers, 900/s"),
         "the best worker count is noted"
     );
+    let fastest =
+        page.find("The fastest of 3 stages, mix_16: 900/s, 3.6 MB/s; read p50 1.5 ms p99 9 ms.");
+    assert!(
+        fastest.is_some() && fastest < page.find("<h2>Runs</h2>"),
+        "what was reached comes first"
+    );
     assert!(page.contains("a &lt;note&gt; &amp; more"));
     assert!(page.contains("<code>tx&lt;slow&gt;</code>"));
     assert!(page.contains("99.70%"));
@@ -121,6 +127,15 @@ fn a_page_of_one_run() {
         page.matches("<section").count(),
         page.matches("</section>").count()
     );
+}
+
+/// Three points are three numbers, not a course.
+#[test]
+fn short_courses_are_not_drawn() {
+    let mut short = run("short", &[(1, 100.0)]);
+    assert!(page(std::slice::from_ref(&short)).contains("Throughput over time"));
+    short.stages[0].timeline[0].ticks.truncate(3);
+    assert!(!page(&[short]).contains("Throughput over time"));
 }
 
 /// Of many workloads those that begin alike share a chart, and no note covers another.

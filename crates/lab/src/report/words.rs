@@ -84,6 +84,36 @@ pub(super) fn success(operation: &Operation) -> String {
     }
 }
 
+/// What a run reached, in a sentence: its fastest stage, and each operation of that. `None` where
+/// nothing was measured.
+pub(super) fn fastest(run: &Run) -> Option<String> {
+    let measured = run
+        .stages
+        .iter()
+        .filter(|s| !s.is_special() && s.rate() > 0.0);
+    let count = measured.clone().count();
+    let best = measured.max_by(|a, b| a.rate().total_cmp(&b.rate()))?;
+    let stage = match count {
+        1 => stage_key(best).to_owned(),
+        _ => format!("The fastest of {count} stages, {}", stage_key(best)),
+    };
+    let mut words = format!("{stage}: {}", rate(Some(best.rate())));
+    if best.bandwidth() > 0.0 {
+        words.push_str(&format!(", {}", bandwidth(Some(best.bandwidth()))));
+    }
+    for operation in best.whole_operations() {
+        let (p50, p99) = (operation.latency.at(0.5), operation.latency.at(0.99));
+        let times = [("p50", p50), ("p99", p99)]
+            .into_iter()
+            .filter_map(|(name, us)| Some(format!(" {name} {}", time(Some(us?)))));
+        let times: String = times.collect();
+        if !times.is_empty() {
+            words.push_str(&format!("; {}{times}", operation_label(best, operation)));
+        }
+    }
+    Some(words + ".")
+}
+
 /// Part of a file's name or an anchor.
 pub(super) fn slug(text: &str) -> String {
     let mut slug = String::new();
