@@ -111,7 +111,11 @@ interface Upload { name: string; part: number; error?: string; done?: boolean }
 function Container({ user, container, prefix, reload }: { user: StoreUser; container: string; prefix: string; reload: () => Promise<void> }) {
   const { error, fail } = useStore(reload);
   const [marker, setMarker] = useState("");
-  const [removing, setRemoving] = useState<string | null>(null);
+  const [search, setSearch] = useState("");
+  const [chosen, setChosen] = useState<string[]>([]);
+  /** Objects that are to be deleted: asked for, then under way. */
+  const [removing, setRemoving] = useState<string[]>([]);
+  const [left, setLeft] = useState<number | null>(null);
   const [uploads, setUploads] = useState<Upload[]>([]);
   const [over, setOver] = useState(false);
   const abort = useRef<AbortController | null>(null);
@@ -119,9 +123,9 @@ function Container({ user, container, prefix, reload }: { user: StoreUser; conta
   const base = `${user.account}/${encodeURIComponent(container)}`;
   const pathOf = (name: string) => `${base}/${name.split("/").map(encodeURIComponent).join("/")}`;
   const list = useLoad(async () => {
-    const response = await swift("GET", base, { format: "json", delimiter: "/", limit: String(PAGE), ...(prefix && { prefix }), ...(marker && { marker }) });
+    const response = await swift("GET", base, { format: "json", delimiter: "/", limit: String(PAGE), ...(prefix + search && { prefix: prefix + search }), ...(marker && { marker }) });
     return response.status === 204 ? [] : ((await response.json()) as Row[]);
-  }, [base, prefix, marker]);
+  }, [base, prefix, search, marker]);
   if (list.error?.field === "store") fail(list.error);
   const busy = uploads.some((u) => !u.done && !u.error);
 
@@ -144,13 +148,23 @@ function Container({ user, container, prefix, reload }: { user: StoreUser; conta
     abort.current = null;
     list.again();
   };
-  const remove = async (name: string) => {
-    setRemoving(null);
+  const remove = async (names: string[]) => {
+    setRemoving([]);
     try {
-      await swift("DELETE", pathOf(name));
-      list.again();
+      for (const [place, name] of names.entries()) {
+        setLeft(names.length - place);
+        await swift("DELETE", pathOf(name)).catch((failed) => {
+          // What somebody else has deleted is gone all the same.
+          if (!(failed instanceof Refused && failed.status === 404)) throw failed;
+        });
+        setChosen((all) => all.filter((one) => one !== name));
+      }
     } catch (failed) { fail(failed); }
+    setLeft(null);
+    list.again();
   };
+  const objects = (list.data ?? []).flatMap((row) => (row.name === undefined ? [] : [row.name]));
+  const here = chosen.filter((name) => objects.includes(name));
   const crumbs = prefix.split("/").filter(Boolean);
   const link = (to: string) => `#/objects/${encodeURIComponent(container)}${to ? `?prefix=${encodeURIComponent(to)}` : ""}`;
   const last = list.data?.at(-1);
@@ -176,18 +190,25 @@ function Container({ user, container, prefix, reload }: { user: StoreUser; conta
           </div>
         </section>
       )}
-      {list.data && (list.data.length === 0 && !marker ? <p class="card muted empty">Nothing here yet.</p> : (
+      <div class="row">
+        <input type="search" aria-label="Names that begin with" placeholder="Begins with…" value={search} onInput={(event) => { setSearch(event.currentTarget.value); setMarker(""); setChosen([]); }} />
+        <span class="spacer" />
+        {left !== null ? <span class="muted" role="status">{plural(left, "object")} left to delete…</span>
+          : <button type="button" class="danger" disabled={here.length === 0} onClick={() => setRemoving(here)}>Delete {plural(here.length, "object")}</button>}
+      </div>
+      {list.data && (list.data.length === 0 && !marker ? <p class="card muted empty">{search ? "No name begins so." : "Nothing here yet."}</p> : (
         <TableFrame label={`Objects of ${container}`}>
           <table>
-            <thead><tr><th scope="col">Name</th><th scope="col" class="n">Size</th><th scope="col" class="opt">Type</th><th scope="col" class="opt">Changed</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
+            <thead><tr><th scope="col"><input type="checkbox" aria-label="Choose all that are shown" disabled={objects.length === 0} checked={objects.length > 0 && here.length === objects.length} onChange={(event) => setChosen(event.currentTarget.checked ? objects : [])} /></th><th scope="col">Name</th><th scope="col" class="n">Size</th><th scope="col" class="opt">Type</th><th scope="col" class="opt">Changed</th><th scope="col"><span class="visually-hidden">Actions</span></th></tr></thead>
             <tbody>
               {list.data.map((row) => row.subdir !== undefined ? (
-                <tr key={row.subdir}><td class="first"><a href={link(row.subdir)}><bdi>{shownName(row.subdir.slice(prefix.length))}</bdi></a></td><td class="n">–</td><td class="muted opt">folder</td><td class="opt" /><td /></tr>
+                <tr key={row.subdir}><td /><td class="first"><a href={link(row.subdir)}><bdi>{shownName(row.subdir.slice(prefix.length))}</bdi></a></td><td class="n">–</td><td class="muted opt">folder</td><td class="opt" /><td /></tr>
               ) : (
                 <tr key={row.name}>
+                  <td><input type="checkbox" aria-label={`Choose ${shownName(row.name!)}`} checked={here.includes(row.name!)} onChange={(event) => { const name = row.name!; const on = event.currentTarget.checked; setChosen((all) => (on ? [...all, name] : all.filter((one) => one !== name))); }} /></td>
                   <td class="first"><a href={"/swift" + pathOf(row.name!)} download title={`MD5 ${row.hash ?? ""}`}><bdi>{shownName(row.name!.slice(prefix.length))}</bdi></a></td>
                   <td class="n">{bytes(row.bytes ?? 0)}</td><td class="muted clip opt">{row.content_type}</td><td class="opt">{row.last_modified ? time(Date.parse(row.last_modified + "Z")) : ""}</td>
-                  <td><button type="button" class="quiet" aria-label={`Delete ${shownName(row.name!)}`} title="Delete" onClick={() => setRemoving(row.name!)}>✕</button></td>
+                  <td><button type="button" class="quiet" aria-label={`Delete ${shownName(row.name!)}`} title="Delete" onClick={() => setRemoving([row.name!])}>✕</button></td>
                 </tr>
               ))}
             </tbody>
@@ -195,7 +216,13 @@ function Container({ user, container, prefix, reload }: { user: StoreUser; conta
         </TableFrame>
       ))}
       <Pager marker={marker} setMarker={setMarker} next={list.data && list.data.length === PAGE ? (last?.name ?? last?.subdir ?? null) : null} />
-      {removing !== null && <Confirm title={`Delete “${shownName(removing)}”?`} text="This cannot be undone." action="Delete it" onNo={() => setRemoving(null)} onYes={() => remove(removing)} />}
+      {removing.length > 0 && (
+        <Confirm
+          title={removing.length === 1 ? `Delete “${shownName(removing[0]!)}”?` : `Delete ${plural(removing.length, "object")}?`}
+          text="This cannot be undone." action={removing.length === 1 ? "Delete it" : "Delete them"}
+          onNo={() => setRemoving([])} onYes={() => remove(removing)}
+        />
+      )}
     </>
   );
 }

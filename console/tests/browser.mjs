@@ -302,11 +302,21 @@ await check("objects: upload, look, download, delete", async () => {
   }, await page.getByRole("link", { name: "page.html" }).getAttribute("href"));
   assert.match(stored[0], /^attachment/);
   assert.match(stored[1], /sandbox/);
-  for (const name of ["page.html", "päper & more #1.bin"]) {
-    await page.getByRole("button", { name: `Delete ${name}` }).click();
-    await page.getByRole("button", { name: "Delete it" }).click();
-    await page.getByRole("link", { name }).waitFor({ state: "detached" });
-  }
+  // By what names begin with; then one alone, and several at once.
+  await page.fill("input[aria-label='Names that begin with']", "pä");
+  await page.getByRole("link", { name: "page.html" }).waitFor({ state: "detached" });
+  await page.getByRole("link", { name: "päper & more #1.bin" }).waitFor();
+  await page.fill("input[aria-label='Names that begin with']", "");
+  await page.getByRole("link", { name: "page.html" }).waitFor();
+  await page.getByRole("button", { name: "Delete page.html" }).click();
+  await page.getByRole("button", { name: "Delete it" }).click();
+  await page.getByRole("link", { name: "page.html" }).waitFor({ state: "detached" });
+  await page.setInputFiles("#upload", [script]);
+  await page.getByRole("link", { name: "page.html" }).waitFor();
+  await page.getByLabel("Choose all that are shown").check();
+  await page.getByRole("button", { name: "Delete 2 objects" }).click();
+  await page.getByRole("button", { name: "Delete them" }).click();
+  await page.getByText("Nothing here yet.").waitFor();
   await goTo("/objects");
   await page.getByRole("button", { name: `Delete the container ${container}` }).click();
   await page.getByRole("button", { name: "Delete it" }).click();
