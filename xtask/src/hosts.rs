@@ -175,7 +175,10 @@ fn events(options: &Options, cluster: &mut Cluster, report: &mut Report) -> Resu
             continue;
         }
         if options.coded && matches!(event, Event::CutRefused | Event::CutSilent) {
-            report.skip(event.words(), "half the fragments are not enough to read");
+            println!(
+                "not for fragments, half of which are not enough: {}",
+                event.words()
+            );
             continue;
         }
         let seed = options.seed.wrapping_add(all.len() as u64);

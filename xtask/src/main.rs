@@ -33,6 +33,7 @@ mod sim;
 mod study;
 mod swift;
 mod test;
+mod tidy;
 mod venv;
 mod wire;
 mod workspace;
@@ -46,6 +47,10 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Builds, tests and measures Cairn")]
 struct Cli {
+    /// A check that may be skipped, by the beginning of its name, and why; any other one that is
+    /// skipped fails the run
+    #[arg(long, global = true, value_name = "NAME=WHY")]
+    may_skip: Vec<report::MaySkip>,
     #[command(subcommand)]
     command: Command,
 }
@@ -92,6 +97,8 @@ enum Command {
     Study(study::Options),
     /// A whole cluster in one process, with faults, driven from seeds
     Sim(sim::Options),
+    /// Rules over sources, manifests and pages: layers, forbidden uses, lengths, links
+    Tidy(tidy::Options),
     /// Everything that fits in minutes; installs what it needs
     Test(test::Options),
     /// Every fuzz target for a short while (needs the nightly toolchain)
@@ -105,7 +112,9 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
+    let cli = Cli::parse();
+    report::allow_skips(cli.may_skip);
+    match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("xtask: {error:#}");
@@ -133,6 +142,7 @@ fn run(command: Command) -> Result<()> {
         Command::Bench(options) => bench::run(&options),
         Command::Study(options) => study::run(&options),
         Command::Sim(options) => sim::run(&options),
+        Command::Tidy(options) => tidy::run(&options),
         Command::Test(options) => test::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::BenchLoad => bench::load::main(),

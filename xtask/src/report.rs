@@ -1,15 +1,52 @@
 //! Named checks, each passed, failed or skipped with a reason; one failing check does not keep
-//! the rest from running.
+//! the rest from running. A skipped one fails the run too, unless `--may-skip` names it.
 
+use std::str::FromStr;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use anyhow::{Result, bail};
+
+/// `NAME=WHY`: checks whose names begin so may be skipped, and the reason.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MaySkip {
+    name: String,
+    why: String,
+}
+
+static MAY_SKIP: OnceLock<Vec<MaySkip>> = OnceLock::new();
+
+impl FromStr for MaySkip {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((name, why)) if !name.is_empty() && !why.is_empty() => Ok(MaySkip {
+                name: name.to_owned(),
+                why: why.to_owned(),
+            }),
+            _ => Err("give the check's name and the reason: NAME=WHY".to_owned()),
+        }
+    }
+}
+
+/// For the whole run, once.
+pub(crate) fn allow_skips(allowed: Vec<MaySkip>) {
+    let _ = MAY_SKIP.set(allowed);
+}
+
+/// Names of which none may be skipped.
+fn refused<'a>(skipped: &'a [String], allowed: &[MaySkip]) -> Vec<&'a str> {
+    let may = |name: &str| allowed.iter().any(|a| name.starts_with(&a.name));
+    let names = skipped.iter().map(String::as_str);
+    names.filter(|name| !may(name)).collect()
+}
 
 #[derive(Default)]
 pub(crate) struct Report {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
-    pub(crate) skipped: u64,
+    skipped: Vec<String>,
 }
 
 impl Report {
@@ -36,25 +73,59 @@ impl Report {
     }
 
     pub(crate) fn skip(&mut self, name: &str, why: &str) {
-        self.skipped += 1;
+        self.skipped.push(name.to_owned());
         println!("skipped {name}: {why}");
     }
 
     pub(crate) fn add(&mut self, other: &Report) {
         self.passed += other.passed;
         self.failed += other.failed;
-        self.skipped += other.skipped;
+        self.skipped.extend_from_slice(&other.skipped);
     }
 
-    /// The closing line; an error when something failed.
+    /// The closing line; an error when something failed, or was skipped without leave.
     pub(crate) fn finish(&self) -> Result<()> {
-        if self.skipped > 0 {
-            println!("{} skipped", self.skipped);
+        let allowed = MAY_SKIP.get().map_or(&[][..], Vec::as_slice);
+        if !self.skipped.is_empty() {
+            println!("{} skipped", self.skipped.len());
+        }
+        for MaySkip { name, why } in allowed {
+            println!("allowed to be skipped: {name} ({why})");
         }
         println!("{} passed, {} failed", self.passed, self.failed);
         if self.failed > 0 {
             bail!("{} checks failed", self.failed);
         }
+        let refused = refused(&self.skipped, allowed);
+        if !refused.is_empty() {
+            bail!("skipped, and no --may-skip names them with a reason: {refused:?}");
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_skipped_check_fails_the_run_unless_it_is_named() {
+        let mut report = Report::default();
+        report.check("one", || Ok(()));
+        assert!(report.finish().is_ok());
+        report.skip("hosts", "needs root");
+        let error = report.finish().expect_err("skipped").to_string();
+        assert!(error.contains("\"hosts\""), "{error}");
+        let named: MaySkip = "hos=no namespaces here"
+            .parse()
+            .expect("a name and a reason");
+        assert_eq!(refused(&report.skipped, &[named]), [""; 0]);
+        let other: MaySkip = "faults=no loop devices"
+            .parse()
+            .expect("a name and a reason");
+        assert_eq!(refused(&report.skipped, &[other]), ["hosts"]);
+        for text in ["hosts", "hosts=", "=why"] {
+            assert!(text.parse::<MaySkip>().is_err(), "{text}");
+        }
     }
 }

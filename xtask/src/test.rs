@@ -1,15 +1,19 @@
 //! Everything that fits in minutes, on a fresh machine too: what is missing is fetched or
 //! installed first.
 
-use anyhow::{Result, ensure};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::report::Report;
 use crate::venv::Venv;
-use crate::workspace::{build_cairn, cargo, install, run as run_program};
+use crate::workspace::{build_cairn, cargo, install};
 use crate::{
     clients, conformance, console, crash, docs, faults, fuzz, hosts, identity, interop,
-    lab_drivers, lab_live, mixed, security, sim,
+    lab_drivers, lab_live, mixed, security, sim, tidy,
 };
 
 #[derive(Args)]
@@ -31,17 +35,23 @@ const SIM_SEEDS: u64 = 200;
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut report = Report::default();
     let venv = Venv::prepare()?;
-    for program in ["memcached", "rclone", "curl"] {
+    for program in ["memcached", "rclone", "curl", "rsync"] {
         // Who needs one that is not to be had says so.
         install(program, program);
     }
+    report.check("tidy", || tidy::run(&tidy::Options::default()));
+    let mut skipped = BTreeSet::new();
     report.check("cargo test", || {
         let mut command = cargo();
         command
-            .args(["test", "--workspace", "--quiet"])
+            .args(["test", "--workspace", "--quiet", "--", "--show-output"])
             .env("CAIRN_SWIFT_PYTHON", venv.python());
-        run_program(&mut command)
+        skipped = run_tests(&mut command)?;
+        Ok(())
     });
+    for why in skipped {
+        report.skip(&why, "a test said so");
+    }
     let mut built = false;
     report.check("release build", || {
         build_cairn()?;
@@ -54,6 +64,46 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     report.check("simulator", || sim::run(&sim::Options::seeds(SIM_SEEDS)));
     fuzz_smoke(&mut report, options.fuzz_seconds);
     report.finish()
+}
+
+/// Runs cargo's tests, and gives the reasons of those that skip themselves: such a test passes,
+/// and prints a line that begins with "skipped:".
+fn run_tests(command: &mut Command) -> Result<BTreeSet<String>> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let stdout = child.stdout.take().context("cargo's output")?;
+    let mut output = TestOutput::default();
+    for line in BufReader::new(stdout).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        if output.shows(&line) {
+            println!("{line}");
+        }
+    }
+    let status = child.wait()?;
+    ensure!(status.success(), "cargo test ended with {status}");
+    Ok(output.skipped)
+}
+
+/// The output of cargo's tests with `--show-output`.
+#[derive(Default)]
+struct TestOutput {
+    /// In the part with the words of tests that passed.
+    of_passed: bool,
+    skipped: BTreeSet<String>,
+}
+
+impl TestOutput {
+    fn shows(&mut self, line: &str) -> bool {
+        if let Some(why) = line.strip_prefix("skipped: ") {
+            self.skipped.insert(why.to_owned());
+        }
+        if line == "successes:" {
+            self.of_passed = true;
+        } else if line == "failures:" || line.starts_with("test result:") {
+            self.of_passed = false;
+        }
+        !self.of_passed
+    }
 }
 
 fn against_the_store(report: &mut Report, options: &Options) {
@@ -132,5 +182,35 @@ fn fuzz_smoke(report: &mut Report, seconds: u64) {
             }
         }
         Err(error) => report.check("fuzz targets", || Err(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_that_skip_themselves_are_known() {
+        let mut command = Command::new("printf");
+        command.arg(
+            "..\nsuccesses:\n\n---- a stdout ----\nskipped: there is no rsync\n\n---- b stdout ----\n\
+             words\n\nsuccesses:\n    a\n\ntest result: ok. 2 passed\n",
+        );
+        let skipped = run_tests(&mut command).expect("it ends well");
+        assert_eq!(
+            skipped.into_iter().collect::<Vec<_>>(),
+            ["there is no rsync"]
+        );
+        assert!(run_tests(&mut Command::new("false")).is_err());
+        let mut output = TestOutput::default();
+        let lines = [
+            "successes:",
+            "words",
+            "failures:",
+            "why",
+            "test result: FAILED",
+        ];
+        let shown = lines.map(|line| output.shows(line));
+        assert_eq!(shown, [false, false, true, true, true]);
     }
 }

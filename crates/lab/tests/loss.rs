@@ -114,7 +114,7 @@ fn a_lost_driver_fails_the_stages_that_miss_its_load() {
         meta.message.contains(first.as_str())
             && meta
                 .message
-                .contains("stage two and 1 more ran without the load of driver2"),
+                .contains("stage s2-two and 1 more ran without the load of driver2"),
         "{}",
         meta.message
     );

@@ -14,7 +14,7 @@ use crate::report::Report;
 /// The lab's rate must be this part of `rados bench`'s, measured in turn.
 const PART_OF_BENCH: f64 = 0.8;
 const TURNS: usize = 3;
-const SECONDS: u32 = 5;
+const SECONDS: u32 = 3;
 const WORKERS: &str = "16";
 
 pub(super) fn run(report: &mut Report, lab: &Lab) -> Result<()> {
