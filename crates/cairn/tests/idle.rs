@@ -2,6 +2,8 @@
 
 #![allow(clippy::expect_used)]
 
+// Other tests use the rest of it.
+#[allow(dead_code)]
 mod common;
 
 use std::process::Stdio;

@@ -159,7 +159,9 @@ impl Progress<'_> {
             },
             "tally": tally.to_json(),
         });
-        let staged = path.with_added_extension("tmp");
+        let mut staged = path.as_os_str().to_owned();
+        staged.push(".tmp");
+        let staged = PathBuf::from(staged);
         let mut file = fs::File::create(&staged)?;
         file.write_all(note.to_string().as_bytes())?;
         file.sync_all()?;

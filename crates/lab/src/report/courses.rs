@@ -68,7 +68,11 @@ pub(super) fn add(section: &mut Section, stage: &Together<'_>, labels: &[String]
     charts.extend(resources(stage, labels));
     charts.extend(distances(stage, labels));
     for chart in charts {
-        if chart.lines.iter().any(|line| line.points.len() >= POINTS_MIN) {
+        if chart
+            .lines
+            .iter()
+            .any(|line| line.points.len() >= POINTS_MIN)
+        {
             section.figures.push(Figure {
                 slug: slug(&chart.title),
                 scene: chart.scene(),
