@@ -46,6 +46,8 @@ pub(crate) enum Case {
     Full,
     /// One write of one disk fails, once
     BadWrite,
+    /// The same of a disk that all devices share
+    BadWriteShared,
     /// One disk takes its time
     Slow,
 }
@@ -70,6 +72,7 @@ impl Ground<'_> {
             exclusive: true,
             apart: false,
             coded: false,
+            shared: false,
         };
         change(&mut shape);
         Rig::new(self.binary, shape, self.seed, self.keep)
@@ -95,6 +98,7 @@ impl Case {
             Case::Descriptors => "no files to be opened",
             Case::Full => "full disks",
             Case::BadWrite => "one bad write",
+            Case::BadWriteShared => "one bad write on a disk that all devices share",
             Case::Slow => "one slow disk",
         }
     }
@@ -108,7 +112,8 @@ impl Case {
             Case::Quarantine => quarantine::round(ground),
             Case::Descriptors => descriptors::round(ground),
             Case::Full => full::round(ground),
-            Case::BadWrite => bad_write::round(ground),
+            Case::BadWrite => bad_write::round(ground, false),
+            Case::BadWriteShared => bad_write::round(ground, true),
             Case::Slow => slow::round(ground),
             Case::Rows => rows::round(ground, true),
             Case::RowsShared => rows::round(ground, false),

@@ -30,6 +30,8 @@ pub(super) struct Shape {
     pub(super) apart: bool,
     /// The first policy is erasure-coded, 2 + 1.
     pub(super) coded: bool,
+    /// All four devices are folders of one disk, as those of `cairn up` are.
+    pub(super) shared: bool,
 }
 
 /// Fields in the order in which they go: who uses the disks before them.
@@ -66,15 +68,21 @@ impl Rig {
             "{} devices",
             mount_points.len()
         );
+        let names: Vec<_> = mount_points
+            .iter()
+            .filter_map(|m| Some(m.file_name()?.to_owned()))
+            .collect();
         if shape.apart {
             let root = dir.path().join("data/containers");
             let devices = root.to_str().context("a path that is not UTF-8")?;
             store.set("container", "DEFAULT", "devices", devices)?;
             // Rows that were refused are sent again soon.
             store.set("object", "object-updater", "interval", "1")?;
-            for name in mount_points.clone().iter().filter_map(|m| m.file_name()) {
-                mount_points.push(root.join(name));
-            }
+            mount_points.extend(names.iter().map(|name| root.join(name)));
+        }
+        if shape.shared {
+            let parent = mount_points.first().and_then(|first| first.parent());
+            mount_points = vec![parent.context("devices without a folder")?.to_owned()];
         }
         let mut disks = Vec::new();
         for (number, mount_point) in mount_points.iter().enumerate() {
@@ -83,6 +91,12 @@ impl Rig {
             let file_system = shape.file_system;
             let disk = Disk::create(&parts, mount_point, file_system, SIZE, random.next())?;
             disks.push(disk);
+        }
+        if shape.shared {
+            // What `cairn up` had made is below the mount point now.
+            for name in &names {
+                std::fs::create_dir(disks[0].mount_point.join(name))?;
+            }
         }
         let mut rig = Rig {
             store,

@@ -1,9 +1,12 @@
-//! One write of one disk fails, of some blocks, and never again: the disks beside it go on as if
-//! nothing were, so that every request succeeds; a power cut then loses nothing.
+//! One write of one disk fails, of some blocks, and never again: the devices beside it go on as if
+//! nothing were, so that every request succeeds; a power cut then loses nothing. Where all devices are
+//! folders of that disk, the write is one to a database's log: of that database nothing is believed
+//! before it was read from the disk, and the others, and all devices, stay in service. (A write of the
+//! file system's own that fails takes all of it out of service, which is the kernel's doing.)
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::super::Outcome;
 use super::super::medium::{Fault, Op};
@@ -11,17 +14,22 @@ use super::super::rig::{self, MIXED, STRICT};
 use super::{Ground, outcome};
 use crate::model::load::Counts;
 
-pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
-    let mut rig = ground.rig()?;
+pub(super) fn round(ground: &Ground<'_>, shared: bool) -> Result<Outcome> {
+    let mut rig = ground.shaped(|shape| shape.shared = shared)?;
     let mut keys = rig::keys(8, 20, 4);
     rig.make_containers(&keys)?;
     let account = rig.account()?;
     let seed = rig.random.next();
     let (mut total, mut wrong) = (Counts::tolerant(), Vec::new());
-    let disk = &rig.disks[(seed % 4) as usize];
+    let disk = &rig.disks[seed as usize % rig.disks.len()];
     let during = rig::load(&account, &mut keys, MIXED, seed, || {
         std::thread::sleep(Duration::from_millis(700));
-        let mut fault = Fault::of(Op::Write, disk.data());
+        let places = match shared {
+            true => disk.places(&rig.files(0, is_log_of_one_device)),
+            false => disk.data(),
+        };
+        ensure!(!places.is_empty(), "no place on the disk to fail at");
+        let mut fault = Fault::of(Op::Write, places);
         fault.left = Some(1);
         disk.medium.fail(fault);
         std::thread::sleep(Duration::from_millis(800));
@@ -38,4 +46,8 @@ pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
     rig.start_anew(*rig.random.clone().pick(&[0, 0, 500]))?;
     let lost = rig.lost(&keys)?;
     Ok(outcome(&rig, total, lost))
+}
+
+fn is_log_of_one_device(path: &str) -> bool {
+    path.contains("/d1/containers/") && (path.ends_with("-wal") || path.ends_with(".pending"))
 }
