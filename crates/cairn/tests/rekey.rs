@@ -235,4 +235,15 @@ fn a_secret_goes_and_every_object_stays() {
     let (code, said) = rekey(folder, &[]);
     assert_eq!(code, Some(0), "{said}");
     client.stop();
+
+    // New objects are not sealed any more, and there is one secret: that a POST has to keep the keys,
+    // the container says alone.
+    let text = std::fs::read_to_string(conf(folder)).expect("a conf");
+    let text = text.replace("authenticated = true", "authenticated = false");
+    std::fs::write(conf(folder), text).expect("a conf");
+    let client = Client::start(folder, &[]);
+    let posted = client.ask("POST", "segments/1", &[("X-Object-Meta-A", "d")], b"");
+    assert_eq!(posted.status, 202);
+    assert_eq!(client.get("segments/1", &[]), (200, large.clone()));
+    client.stop();
 }

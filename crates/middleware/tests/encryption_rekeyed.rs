@@ -238,8 +238,14 @@ async fn a_clients_post_keeps_the_keys() {
     reads_all(&after, "/v1/a/c/never", &body).await;
     assert_eq!(order(&both, "/v1/a/c/never", false).await, Rekeyed::Active);
     // Where encryption is switched off for new objects the keys of the others stay as well.
-    for options in [&[("disable_encryption", "true")][..], &[]] {
-        let app = with(store.handler(), &BOTH, options);
+    let is_off = [("disable_encryption", "true")];
+    for (secrets, options) in [
+        (&BOTH[..], &is_off[..]),
+        (&BOTH, &[]),
+        (&AFTER, &is_off),
+        (&AFTER, &[]),
+    ] {
+        let app = with(store.handler(), secrets, options);
         let posted = ask(&app, "POST", "/v1/a/c/o", &[("x-object-meta-b", "6")]).await;
         assert_eq!(posted.status(), 202);
         reads_all(&after, "/v1/a/c/o", &body).await;
