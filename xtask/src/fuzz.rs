@@ -1,34 +1,56 @@
-//! The fuzz targets of `fuzz/`, each for a short while. They need the nightly toolchain (its
-//! sanitizers) and cargo-fuzz; property tests in the crates cover the same parsers without.
+//! The fuzz targets of `fuzz/`, one for each parser of bytes from a network or a disk, each for a
+//! short while: libFuzzer, by cargo-fuzz, with the stable toolchain.
+//!
+//! Without a sanitizer: what is fuzzed is safe code, and coverage alone is half the build and twice
+//! the runs. `fuzz/seeds` is committed; what a run finds goes to `fuzz/corpus`, and from there, by
+//! `--keep`, the few inputs that reach what no seed reaches to the seeds. An input that fails is
+//! left in `fuzz/artifacts`; as a seed it is a regression test, for crates run their seeds as tests.
 
+use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::workspace::{root, run_quiet};
+use crate::workspace::{cargo, root, run as run_program, run_quiet, target};
+
+/// As crates.io has it.
+const CARGO_FUZZ: &str = "0.13.2";
+/// For all targets together, on two busy cores.
+const BUILD_TIMEOUT: &str = "1200";
+/// Input that is longer finds nothing that shorter would not.
+const INPUT_MAX_BYTES: u32 = 4096;
 
 #[derive(Args)]
 pub(crate) struct Options {
     /// For each target
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = 60)]
     pub(crate) seconds: u64,
+    /// Afterwards add to the seeds what reaches code that they do not
+    #[arg(long)]
+    pub(crate) keep: bool,
     /// Only these targets
     pub(crate) targets: Vec<String>,
 }
 
-/// Can targets be built here?
-pub(crate) fn available() -> bool {
-    run_quiet(Command::new("cargo").args(["+nightly", "fuzz", "--version"])).is_ok()
-}
-
 pub(crate) fn run(options: &Options) -> Result<()> {
-    if !available() {
-        bail!("fuzzing needs: rustup toolchain install nightly; cargo install cargo-fuzz");
+    let all = targets()?;
+    for name in &options.targets {
+        ensure!(
+            all.contains(name),
+            "no target is called {name:?}: there are {all:?}"
+        );
     }
-    for target in targets()? {
-        if options.targets.is_empty() || options.targets.contains(&target) {
-            smoke(&target, options.seconds)?;
+    let chosen = |name: &&String| options.targets.is_empty() || options.targets.contains(name);
+    let chosen: Vec<&String> = all.iter().filter(chosen).collect();
+    match chosen[..] {
+        [one] => build(Some(one))?,
+        _ => build(None)?,
+    }
+    for target in chosen {
+        smoke(target, options.seconds)?;
+        if options.keep {
+            keep(target)?;
         }
     }
     Ok(())
@@ -46,22 +68,91 @@ pub(crate) fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-pub(crate) fn smoke(target: &str, seconds: u64) -> Result<()> {
-    let fuzz = root().join("fuzz");
-    // What is found goes to the first folder; the seeds are committed and stay as they are.
-    let corpus = fuzz.join("corpus").join(target);
-    std::fs::create_dir_all(&corpus)?;
-    let mut command = Command::new("cargo");
-    command
-        .current_dir(root())
-        .args(["+nightly", "fuzz", "run", target])
-        .arg(&corpus);
-    let seeds = fuzz.join("seeds").join(target);
-    if seeds.is_dir() {
-        command.arg(seeds);
+/// Installs cargo-fuzz where it is missing, and builds one target or all of them.
+pub(crate) fn build(target: Option<&str>) -> Result<()> {
+    let version = run_quiet(cargo().args(["fuzz", "--version"])).unwrap_or_default();
+    if version.trim() != format!("cargo-fuzz {CARGO_FUZZ}") {
+        let package = format!("cargo-fuzz@{CARGO_FUZZ}");
+        run_program(cargo().args(["install", "--quiet", "--locked", "--force", &package]))?;
     }
-    command.args(["--", "-rss_limit_mb=2048", "-timeout=10", "-verbosity=0"]);
-    run_quiet(command.arg(format!("-max_total_time={seconds}")))?;
-    println!("{target}: {seconds} seconds, nothing found");
+    let mut command = Command::new("timeout");
+    command.arg(BUILD_TIMEOUT).arg(cargo().get_program());
+    let command = cargo_fuzz(&mut command, "build").args(target);
+    run_quiet(command)
+        .context("building the fuzz targets")
+        .map(drop)
+}
+
+/// `cargo fuzz COMMAND` with the options of all commands.
+fn cargo_fuzz<'a>(command: &'a mut Command, name: &str) -> &'a mut Command {
+    command
+        .current_dir(root().join("fuzz"))
+        // Lets the stable compiler take the unstable options that cargo-fuzz uses.
+        .env("RUSTC_BOOTSTRAP", "1")
+        .args(["fuzz", name, "--sanitizer", "none", "--fuzz-dir", "."])
+        .arg("--target-dir")
+        .arg(target().join("fuzz"))
+}
+
+/// The folder of inputs that runs have found, and that of the seeds.
+fn inputs(target: &str) -> Result<[PathBuf; 2]> {
+    let folders = ["corpus", "seeds"].map(|name| root().join("fuzz").join(name).join(target));
+    for folder in &folders {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    Ok(folders)
+}
+
+/// A target that is built, for so long.
+pub(crate) fn smoke(target: &str, seconds: u64) -> Result<()> {
+    let [corpus, seeds] = inputs(target)?;
+    let mut command = cargo();
+    // The first folder gets what is found.
+    cargo_fuzz(&mut command, "run")
+        .arg(target)
+        .arg(corpus)
+        .arg(seeds);
+    command.args([
+        "--",
+        "-rss_limit_mb=2048",
+        "-timeout=10",
+        "-print_final_stats=1",
+    ]);
+    command.arg(format!("-max_len={INPUT_MAX_BYTES}"));
+    command.arg(format!("-max_total_time={seconds}"));
+    command.env("RUST_BACKTRACE", "1");
+    let output = command
+        .output()
+        .with_context(|| format!("running {command:?}"))?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{target}: an input fails, which is now in fuzz/artifacts/{target}\n{words}"
+    );
+    let runs = words
+        .lines()
+        .find_map(|l| l.strip_prefix("stat::number_of_executed_units:"));
+    let runs = runs.unwrap_or_default().trim();
+    println!("{target}: {runs} runs in {seconds} seconds, nothing found");
+    Ok(())
+}
+
+/// Adds to the seeds the smallest inputs of the corpus that reach what no seed does.
+fn keep(target: &str) -> Result<()> {
+    let [corpus, seeds] = inputs(target)?;
+    let count = |seeds: &PathBuf| std::fs::read_dir(seeds).map(Iterator::count);
+    let before = count(&seeds)?;
+    let mut command = cargo();
+    cargo_fuzz(&mut command, "run")
+        .arg(target)
+        .arg(&seeds)
+        .arg(corpus);
+    // Reached or not: how often would keep hundreds.
+    command.args(["--", "-merge=1", "-use_counters=0", "-verbosity=0"]);
+    run_quiet(&mut command)?;
+    println!(
+        "{target}: {} seeds added",
+        count(&seeds)?.saturating_sub(before)
+    );
     Ok(())
 }

@@ -101,7 +101,7 @@ enum Command {
     Tidy(tidy::Options),
     /// Everything that fits in minutes; installs what it needs
     Test(test::Options),
-    /// Every fuzz target for a short while (needs the nightly toolchain)
+    /// Every fuzz target for a short while; installs cargo-fuzz
     Fuzz(fuzz::Options),
     /// The load generator of `bench`, as a process of its own: a job on stdin, a result on stdout
     #[command(hide = true)]

@@ -21,7 +21,7 @@ pub(crate) struct Options {
     /// How often the store is killed
     #[arg(long, default_value_t = 10)]
     crash_rounds: u32,
-    /// For each fuzz target, where cargo-fuzz is there
+    /// For each fuzz target
     #[arg(long, default_value_t = 10)]
     fuzz_seconds: u64,
 }
@@ -171,11 +171,7 @@ fn functional(split: bool, files: &[&str]) -> Result<()> {
 }
 
 fn fuzz_smoke(report: &mut Report, seconds: u64) {
-    if !fuzz::available() {
-        report.skip("fuzz targets", "no cargo-fuzz here; the property tests ran");
-        return;
-    }
-    match fuzz::targets() {
+    match fuzz::build(None).and_then(|()| fuzz::targets()) {
         Ok(targets) => {
             for target in targets {
                 report.check(&format!("fuzz {target}"), || fuzz::smoke(&target, seconds));

@@ -12,6 +12,7 @@ mod ignored;
 mod layers;
 mod links;
 mod named_files;
+mod parsers;
 mod ratchet;
 mod sizes;
 mod source;
@@ -96,6 +97,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let pages = pages(root)?;
     findings.extend(links::check(root, &pages));
     findings.extend(named_files::check(root, &pages, &files));
+    findings.extend(parsers::check(root, &files));
 
     let mut ratchet = Ratchet::read(root)?;
     let (broken, fallen) = ratchet.compare(&measures);

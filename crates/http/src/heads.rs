@@ -10,7 +10,7 @@
 //! end), so a body is never touched.
 
 mod names;
-mod scanner;
+pub(crate) mod scanner;
 
 use std::io;
 use std::pin::Pin;

@@ -137,7 +137,7 @@ impl Interims {
 
 /// Finds the end of a chunked body in what comes of it, and takes it out.
 #[derive(Default)]
-struct ChunkScanner {
+pub(crate) struct ChunkScanner {
     place: Place,
     /// A line of which the end has not come yet.
     line: Vec<u8>,
@@ -160,7 +160,7 @@ const LINE_MAX: usize = 4096;
 
 impl ChunkScanner {
     /// Whether all of the next `count` bytes are a chunk's.
-    fn passes(&mut self, count: usize) -> bool {
+    pub(crate) fn passes(&mut self, count: usize) -> bool {
         match &mut self.place {
             Place::Chunk(left) if *left > count as u64 => {
                 *left -= count as u64;
@@ -171,7 +171,7 @@ impl ChunkScanner {
     }
 
     /// What of these bytes is to be read; all that follows the end is.
-    fn scan(&mut self, mut bytes: &[u8]) -> io::Result<Vec<u8>> {
+    pub(crate) fn scan(&mut self, mut bytes: &[u8]) -> io::Result<Vec<u8>> {
         let mut out = Vec::with_capacity(self.line.len() + bytes.len());
         while !bytes.is_empty() {
             match self.place {

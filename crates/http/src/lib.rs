@@ -18,6 +18,8 @@ pub mod digest;
 pub mod followed;
 pub mod footers;
 mod forwarded;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod heads;
 pub mod info;
 pub mod interim;

@@ -69,7 +69,7 @@ fn invalid(line: &[u8]) -> ProxyLineError {
     ProxyLineError::Invalid(String::from_utf8_lossy(line).into_owned())
 }
 
-fn parse(line: &[u8]) -> Result<ProxyLine, ProxyLineError> {
+pub(crate) fn parse(line: &[u8]) -> Result<ProxyLine, ProxyLineError> {
     let text = std::str::from_utf8(line).map_err(|_| invalid(line))?;
     let words: Vec<&str> = text.trim_end_matches(['\r', '\n']).split(' ').collect();
     match words[..] {

@@ -56,6 +56,8 @@ pub use handle::{AccountDb, ContainerDb, IndexDb};
 pub use key::{DbKey, DbKind};
 pub use listing::{ContainerEntry, ListCursor, ListEntry, ListPage, ListQuery, ObjectEntry};
 pub use metadata::{Metadata, MetadataLimits, MetadataRefused};
+#[cfg(any(test, fuzzing))]
+pub use pending::fuzzing;
 pub use pool::IndexPool;
 pub use replication::exchange::Received;
 pub use replication::{

@@ -8,6 +8,8 @@
 //! Swift does.
 
 mod entry;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod log;
 
 use std::fs::{self, OpenOptions};

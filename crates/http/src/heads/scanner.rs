@@ -29,7 +29,7 @@ enum Place {
     Ended,
 }
 
-pub(super) struct Scanner {
+pub(crate) struct Scanner {
     of_requests: bool,
     place: Place,
     /// Of the first line: bytes so far.
@@ -72,7 +72,7 @@ impl Seen {
 }
 
 impl Scanner {
-    pub(super) fn of_requests() -> Self {
+    pub(crate) fn of_requests() -> Self {
         Scanner {
             of_requests: true,
             place: Place::Before,
@@ -84,7 +84,7 @@ impl Scanner {
         }
     }
 
-    pub(super) fn of_responses() -> Self {
+    pub(crate) fn of_responses() -> Self {
         Scanner {
             of_requests: false,
             ..Scanner::of_requests()
@@ -97,12 +97,12 @@ impl Scanner {
         self.last = 0;
     }
 
-    pub(super) fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.place == Place::Ended
     }
 
     /// The bytes as the parser takes them; `None` where they are such.
-    pub(super) fn scan(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
+    pub(crate) fn scan(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let mut changed = Changed { bytes, out: None };
         let mut at = 0;
         while at < bytes.len() {

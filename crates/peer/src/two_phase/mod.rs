@@ -7,6 +7,8 @@
 //! the chunked body ends there and another one follows (`wire.rs`); in this process it is one
 //! stream.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests;

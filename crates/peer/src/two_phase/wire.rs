@@ -11,7 +11,7 @@ use cairn_http::{Body, Response, respond};
 use cairn_types::header_name;
 use http::header::{CONTENT_LENGTH, HOST, HeaderName, HeaderValue};
 use http::{HeaderMap, Uri};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, WriteHalf};
 use tokio::sync::mpsc;
 use tracing::debug;
 
@@ -99,7 +99,10 @@ async fn write(
     std::future::pending().await
 }
 
-async fn read(mut reader: ReadHalf<Stream>, told: &mpsc::UnboundedSender<Event>) -> io::Result<()> {
+pub(super) async fn read(
+    mut reader: impl AsyncRead + Unpin,
+    told: &mpsc::UnboundedSender<Event>,
+) -> io::Result<()> {
     let mut buffer = BytesMut::with_capacity(4096);
     loop {
         let Some((status, headers, length)) = parse(&buffer)? else {
@@ -126,7 +129,7 @@ async fn read(mut reader: ReadHalf<Stream>, told: &mpsc::UnboundedSender<Event>)
 }
 
 /// Status, headers, length of a head that has arrived whole.
-fn parse(bytes: &[u8]) -> io::Result<Option<(u16, HeaderMap, usize)>> {
+pub(super) fn parse(bytes: &[u8]) -> io::Result<Option<(u16, HeaderMap, usize)>> {
     let mut room = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Response::new(&mut room);
     let length = match head.parse(bytes).map_err(io::Error::other)? {
@@ -144,7 +147,7 @@ fn parse(bytes: &[u8]) -> io::Result<Option<(u16, HeaderMap, usize)>> {
 
 /// As long as the head says, or to the end of the connection.
 async fn read_body(
-    reader: &mut ReadHalf<Stream>,
+    reader: &mut (impl AsyncRead + Unpin),
     mut body: BytesMut,
     headers: &HeaderMap,
 ) -> io::Result<Bytes> {

@@ -14,6 +14,8 @@ mod config;
 mod delete;
 mod documents;
 mod fragments;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod get;
 mod headers;
 mod phases;
