@@ -233,9 +233,6 @@ fn is_illegal(byte: u8) -> bool {
 }
 
 fn percent(out: &mut Vec<u8>, byte: u8) {
-    if byte != 0 && !is_illegal(byte) {
-        return out.push(byte);
-    }
     out.extend_from_slice(format!("%{byte:02X}").as_bytes());
 }
 
@@ -252,7 +249,8 @@ impl Changed<'_> {
         }
     }
 
-    /// Where one of the run is such, `push` writes each.
+    /// Writes the bytes of the run that change by `push`, and keeps the others: what becomes of a
+    /// byte does not depend on where its run was cut.
     fn each(
         &mut self,
         at: usize,
@@ -271,7 +269,10 @@ impl Changed<'_> {
             out
         });
         for byte in run {
-            push(out, *byte);
+            match changes(*byte) {
+                true => push(out, *byte),
+                false => out.push(*byte),
+            }
         }
     }
 }
