@@ -113,13 +113,12 @@ impl Client {
     }
 }
 
-#[test]
-fn a_secret_goes_and_every_object_stays() {
+/// A store that has not been started.
+fn new_store() -> tempfile::TempDir {
     let data = tempfile::tempdir().expect("a folder");
-    let folder = data.path();
     let port = ["--bind", "127.0.0.1:0", "--part-power", "4"];
     let mut command = cairn();
-    command.arg("up").arg("--data").arg(folder).args(port);
+    command.arg("up").arg("--data").arg(data.path()).args(port);
     assert!(
         command
             .arg("--write-only")
@@ -127,6 +126,76 @@ fn a_secret_goes_and_every_object_stays() {
             .expect("it runs")
             .success()
     );
+    data
+}
+
+/// The current content of the store and its ETags.
+struct Stored {
+    small: Vec<u8>,
+    large: Vec<u8>,
+    small_etag: String,
+    large_etag: String,
+}
+
+/// Content, ranges, conditions, metadata, listings and versions, through every way they are read.
+fn all_is_read(client: &Client, round: &str, stored: &Stored) {
+    assert_eq!(
+        client.get("c/o", &[]),
+        (200, stored.small.clone()),
+        "{round}"
+    );
+    assert_eq!(client.get("segments/1", &[]), (200, stored.large.clone()));
+    assert_eq!(
+        client.get("segments/posted", &[]),
+        (200, stored.large.clone())
+    );
+    assert_eq!(client.get("segments/large", &[]).1.len(), 600_000);
+    let part = client.get("segments/1", &[("Range", "bytes=65530-65539")]);
+    assert_eq!(part, (206, vec![7; 10]));
+    let same = [("If-None-Match", stored.large_etag.as_str())];
+    assert_eq!(client.get("segments/1", &same).0, 304);
+    let head = client.ask("HEAD", "c/o", &[], b"");
+    assert_eq!(head.status, 200);
+    assert_eq!(head.headers["etag"].trim_matches('"'), stored.small_etag);
+    assert_eq!(head.headers["x-object-meta-color"], "blue");
+    let expires = client.ask("HEAD", "segments/expires", &[], b"");
+    assert!(expires.headers.contains_key("x-delete-at"), "{expires:?}");
+    assert_eq!(
+        client.header("segments/1", "content-type").as_deref(),
+        Some("c/d")
+    );
+    assert_eq!(
+        client
+            .header("segments/posted", "x-object-meta-a")
+            .as_deref(),
+        Some(if round == "before" { "b" } else { "c" })
+    );
+    for (container, etag) in [("c", &stored.small_etag), ("segments", &stored.large_etag)] {
+        let (_, listing) = client.get(&format!("{container}?format=json"), &[]);
+        let listing = String::from_utf8_lossy(&listing).into_owned();
+        let is_whole = listing.contains(etag) && !listing.contains("unknown");
+        assert!(is_whole, "{listing}");
+    }
+    let (_, versions) = client.get("c?versions&format=json", &[]);
+    let versions = String::from_utf8_lossy(&versions).into_owned();
+    assert!(!versions.contains("unknown"), "{versions}");
+    let ids = versions.split("\"version_id\"").skip(1);
+    let mut bodies: Vec<Vec<u8>> = ids
+        .filter_map(|rest| rest.split('"').nth(1))
+        .map(|id| client.get(&format!("c/o?version-id={id}"), &[]).1)
+        .collect();
+    bodies.sort();
+    assert_eq!(
+        bodies,
+        [b"an older version".to_vec(), stored.small.clone()],
+        "{versions}"
+    );
+}
+
+#[test]
+fn a_secret_goes_and_every_object_stays() {
+    let data = new_store();
+    let folder = data.path();
     let original = std::fs::read_to_string(conf(folder)).expect("a conf");
     encrypt(folder, &original, &[OLD]);
 
@@ -181,52 +250,15 @@ fn a_secret_goes_and_every_object_stays() {
     client.stop();
 
     encrypt(folder, &original, &[NEW, ACTIVE]);
+    let stored = Stored {
+        small,
+        large: large.clone(),
+        small_etag,
+        large_etag,
+    };
     let client = Client::start(folder, &[]);
     for round in ["before", "after"] {
-        assert_eq!(client.get("c/o", &[]), (200, small.clone()), "{round}");
-        assert_eq!(client.get("segments/1", &[]), (200, large.clone()));
-        assert_eq!(client.get("segments/posted", &[]), (200, large.clone()));
-        assert_eq!(client.get("segments/large", &[]).1.len(), 600_000);
-        let part = client.get("segments/1", &[("Range", "bytes=65530-65539")]);
-        assert_eq!(part, (206, vec![7; 10]));
-        let same = [("If-None-Match", large_etag.as_str())];
-        assert_eq!(client.get("segments/1", &same).0, 304);
-        let head = client.ask("HEAD", "c/o", &[], b"");
-        assert_eq!(head.status, 200);
-        assert_eq!(head.headers["etag"].trim_matches('"'), small_etag);
-        assert_eq!(head.headers["x-object-meta-color"], "blue");
-        let expires = client.ask("HEAD", "segments/expires", &[], b"");
-        assert!(expires.headers.contains_key("x-delete-at"), "{expires:?}");
-        assert_eq!(
-            client.header("segments/1", "content-type").as_deref(),
-            Some("c/d")
-        );
-        assert_eq!(
-            client
-                .header("segments/posted", "x-object-meta-a")
-                .as_deref(),
-            Some(if round == "before" { "b" } else { "c" })
-        );
-        for (container, etag) in [("c", &small_etag), ("segments", &large_etag)] {
-            let (_, listing) = client.get(&format!("{container}?format=json"), &[]);
-            let listing = String::from_utf8_lossy(&listing).into_owned();
-            let is_whole = listing.contains(etag) && !listing.contains("unknown");
-            assert!(is_whole, "{listing}");
-        }
-        let (_, versions) = client.get("c?versions&format=json", &[]);
-        let versions = String::from_utf8_lossy(&versions).into_owned();
-        assert!(!versions.contains("unknown"), "{versions}");
-        let ids = versions.split("\"version_id\"").skip(1);
-        let mut bodies: Vec<Vec<u8>> = ids
-            .filter_map(|rest| rest.split('"').nth(1))
-            .map(|id| client.get(&format!("c/o?version-id={id}"), &[]).1)
-            .collect();
-        bodies.sort();
-        assert_eq!(
-            bodies,
-            [b"an older version".to_vec(), small.clone()],
-            "{versions}"
-        );
+        all_is_read(&client, round, &stored);
         if round == "before" {
             let posted = client.ask("POST", "segments/posted", &[("X-Object-Meta-A", "c")], b"");
             assert_eq!(posted.status, 202);

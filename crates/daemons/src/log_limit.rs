@@ -46,7 +46,7 @@ impl MaybeOfDevice for IndexError {
     }
 }
 
-/// Of a directory that cannot be listed.
+/// Errors of directories that cannot be listed.
 impl MaybeOfDevice for io::Error {
     fn is_of_device(&self) -> bool {
         true

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::internal_client::{InternalClient, InternalClientError};
 
-/// Where older versions of a container's objects are, but for the container's name.
+/// Prefix of the container that holds older versions of a container's objects.
 const VERSIONS_PREFIX: &str = "\0versions\0";
 
 /// An account, or one container of it and its versions.
@@ -48,7 +48,7 @@ pub struct Place {
     pub object: String,
 }
 
-/// What was found and done.
+/// Counts of objects found and re-keyed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     pub not_encrypted: u64,
@@ -140,7 +140,7 @@ impl Tally {
     }
 }
 
-/// Who is told how a walk goes.
+/// Observer of how a walk goes.
 pub trait Watch {
     /// A page is done. An error ends the walk.
     fn page(&mut self, place: &Place, tally: &Tally) -> std::io::Result<()>;
@@ -168,7 +168,7 @@ pub struct Rekeying {
     pub is_dry_run: bool,
 }
 
-/// Of which secrets a container's rows can be read.
+/// Secrets with which a container's rows can be read.
 struct Rows {
     readable: Vec<SecretId>,
 }

@@ -2,6 +2,7 @@
 //! states, metadata in extended attributes. Layout in `layout.rs`.
 
 mod look;
+mod metadata;
 mod open;
 pub(crate) use look::read_range;
 pub(crate) mod quarantine;

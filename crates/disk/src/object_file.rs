@@ -154,7 +154,7 @@ pub(crate) enum PageCache {
     Leaves,
 }
 
-/// What content that is read whole is held against.
+/// Checksum that content which is read whole is held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Check {
     /// The ETag.

@@ -52,7 +52,7 @@ pub struct ObjectReader {
     held: u64,
     pub(crate) stays_cached: bool,
     hashing: Option<Hashing>,
-    /// Of content that was hashed a while ago: what its CRC-32 was, and that of what was read.
+    /// Content that was hashed a while ago: what its CRC-32 was, and that of what was read.
     like: Option<(u32, crc32fast::Hasher)>,
     ahead: Option<Run<Chunk>>,
 }
@@ -161,7 +161,7 @@ impl ObjectReader {
         Ok(Some(chunk.bytes))
     }
 
-    /// What of the next chunk is in the page cache, where nothing is to be hashed.
+    /// The part of the next chunk that is in the page cache, where nothing is to be hashed.
     fn read_cached(&mut self) -> Option<Bytes> {
         if self.hashing.is_some() {
             return None;

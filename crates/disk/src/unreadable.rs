@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 /// From the first error to one that counts, and no longer: later it is a new first one. In seconds.
 const CONFIRMED_AFTER: i64 = 10;
 const CONFIRMED_UNTIL: i64 = 3600;
-/// So many are remembered; more at once are the disk's trouble, not the objects'.
+/// Objects that are remembered; more at once are the disk's trouble, not the objects'.
 const OBJECTS_MAX: usize = 4096;
 
 /// Objects of one device and when each could not be read first, in seconds since the epoch.

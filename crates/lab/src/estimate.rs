@@ -1,4 +1,4 @@
-//! What a plan will do, before it is run: how many operations and bytes where that follows from
+//! Estimate of a plan before it is run: how many operations and bytes where that follows from
 //! the plan, and how long it takes at least. What depends on the store (the rate of a work that
 //! runs for a time, the time of one that runs once through) is told as such, with an example.
 
@@ -14,7 +14,7 @@ use crate::selector::Selector;
 const EXAMPLE_OPERATION: Duration = Duration::from_millis(5);
 const EXAMPLE_BYTES_PER_SECOND: f64 = 100e6;
 
-/// Of a work, over all drivers.
+/// A work's estimate, over all drivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// Set by the plan; `None`: as long as the store takes.
@@ -95,7 +95,7 @@ pub fn size_words(sizes: &Selector) -> String {
     )
 }
 
-/// Of a stage's works: operations and bytes where they are known.
+/// Estimate of a stage's works: operations and bytes where they are known.
 pub fn stage_words(stage: &Stage) -> String {
     let mut words = Vec::new();
     for work in &stage.works {
@@ -110,7 +110,7 @@ pub fn stage_words(stage: &Stage) -> String {
     words.join(", ")
 }
 
-/// Of the whole plan: set time, bytes known beforehand, and what the rest takes on some store.
+/// Estimate of the whole plan: set time, bytes known beforehand, and what the rest takes on some store.
 pub fn plan_words(plan: &Plan) -> Vec<String> {
     let (mut set, mut written, mut example) = (0.0, 0.0, 0.0);
     let (mut open, mut by_time) = (0u32, 0u32);
@@ -142,7 +142,7 @@ pub fn plan_words(plan: &Plan) -> Vec<String> {
         set += longest + stage.close_delay.as_secs_f64();
         example += slowest;
     }
-    let time = |seconds: f64| crate::cli::duration_words(seconds);
+    let time = |seconds: f64| crate::results::duration(seconds);
     let mut words = vec![format!("set times: {}", time(set))];
     if open > 0 {
         let example = match is_unknown {

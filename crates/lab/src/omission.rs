@@ -109,7 +109,7 @@ mod tests {
         let words = words(&work(8, 48_000, 8)).unwrap();
         assert!(words.contains("coordinated omission"), "{words}");
         assert!(words.contains("2000 times the median"), "{words}");
-        // Of 64,000 steady requests 640 are the last percent: those due in the first 80 ms.
+        // The last percent of 64,000 steady requests is 640: those due in the first 80 ms.
         assert!(words.contains("about 1.92 s, not 1 ms"), "{words}");
     }
 

@@ -94,7 +94,7 @@ pub struct RunMeta {
     pub started: f64,
     pub ended: Option<f64>,
     pub seed: u64,
-    /// Of the plan without names, seed and store: runs that share it measured the same thing.
+    /// Hash of the plan without names, seed and store: runs that share it measured the same thing.
     /// Empty in runs of older programs.
     pub plan_digest: String,
     /// The store: kind and URL as used, without secrets: `swift http://127.0.0.1:8080/v1/AUTH_test`.

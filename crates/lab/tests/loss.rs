@@ -118,7 +118,7 @@ fn a_lost_driver_fails_the_stages_that_miss_its_load() {
         "{}",
         meta.message
     );
-    // What was measured is kept all the same.
+    // Measured figures are kept all the same.
     assert!(stages[0].works[0].operations[0].ops > 0);
     let view = cairn_lab::results::read_folder(&folder.path().join("run"))
         .unwrap()

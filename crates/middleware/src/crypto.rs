@@ -28,6 +28,7 @@ mod multipart;
 mod open;
 mod rekey;
 mod sealed;
+mod status;
 mod upload;
 
 pub(crate) use encrypter::make as make_encryption;

@@ -237,7 +237,7 @@ async fn a_clients_post_keeps_the_keys() {
     assert_eq!(posted.status(), 202);
     reads_all(&after, "/v1/a/c/never", &body).await;
     assert_eq!(order(&both, "/v1/a/c/never", false).await, Rekeyed::Active);
-    // Where encryption is switched off for new objects the keys of the others stay as well.
+    // Keys stay when encryption is switched off for new objects, too.
     let is_off = [("disable_encryption", "true")];
     for (secrets, options) in [
         (&BOTH[..], &is_off[..]),
@@ -294,7 +294,7 @@ async fn what_is_written_meanwhile_is_not_lost() {
     }
 }
 
-/// What was kept for content that a PUT has replaced since decides nothing.
+/// Keys kept for content that a PUT has replaced since decide nothing.
 #[tokio::test]
 async fn what_was_kept_for_other_content_does_no_harm() {
     for secrets in [&BEFORE[..], &BOTH] {
@@ -425,7 +425,7 @@ async fn a_second_time() {
     assert_eq!(store.time_of("/v1/a/c/old").offset(), 2);
 }
 
-/// What is not sealed is not touched; without content there may be metadata, or a row's ETag, alone.
+/// Plain values are not touched; without content there may be metadata, or a row's ETag, alone.
 #[tokio::test]
 async fn other_objects() {
     let store = Store::default();
@@ -464,7 +464,7 @@ async fn other_objects() {
     assert_eq!(now, stored);
     let a = header_of(&after, "/v1/a/c/empty", "x-object-meta-a").await;
     assert_eq!(a.as_deref(), Some("1"));
-    // What other filters read of it.
+    // The part of it that other filters read.
     assert_eq!(
         header_of(&after, "/v1/a/c/link", row).await.as_deref(),
         Some("abc")

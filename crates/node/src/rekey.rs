@@ -31,16 +31,16 @@ const AGENT: &str = "Cairn Rekey";
 /// How the program was called.
 #[derive(Clone, Debug)]
 pub struct Called {
-    /// Of the proxy.
+    /// Conf file of the proxy.
     pub conf: PathBuf,
     pub targets: Vec<String>,
     /// Only look.
     pub is_dry_run: bool,
     /// Objects at once.
     pub workers: usize,
-    /// Of each request.
+    /// Attempts at each request.
     pub tries: u32,
-    /// Where it is noted how far this is; begun anew where there is none.
+    /// File that notes how far this is; begun anew where there is none.
     pub progress: Option<PathBuf>,
 }
 
@@ -115,7 +115,7 @@ fn rekeying(conf: &ServerConf, called: &Called) -> Result<Rekeying> {
 /// How far the walk is: told now and then, and noted for a later run.
 struct Progress<'a> {
     path: Option<PathBuf>,
-    /// What the walk is over: the note of another is not gone on with.
+    /// Scope of the walk: the note of another is not gone on with.
     called: Value,
     told: Instant,
     out: &'a mut dyn Write,

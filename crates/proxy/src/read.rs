@@ -332,7 +332,7 @@ impl Read {
             let Some(source) = refusals.note(tried) else {
                 continue;
             };
-            // Of the same data, that with the latest POST: Swift takes any.
+            // The latest POST decides between copies of the same data: Swift takes any.
             let time = |source: &Source| {
                 let headers = source.response.headers();
                 let of_metadata = respond::header_timestamp(headers, "x-backend-timestamp");

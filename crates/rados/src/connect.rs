@@ -11,7 +11,7 @@ const EACCES: i32 = 13;
 const EINVAL: i32 = 22;
 const ETIMEDOUT: i32 = 110;
 
-/// What a connection lacks.
+/// The parts that a connection lacks.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum ConnectError {
     #[error("cannot read the conf file {path}: {}", std::io::Error::from_raw_os_error(*errno))]

@@ -31,7 +31,7 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(60);
 /// An object that could not be read is read again so much later: what fails then too is moved to
 /// quarantine.
 const READ_AGAIN_AFTER: Duration = Duration::from_secs(12);
-/// So many wait for that; the others wait for the next walk.
+/// Objects that wait for that; the others wait for the next walk.
 const READ_AGAIN_MAX: usize = 1000;
 
 /// Why an object that no container lists is quarantined.

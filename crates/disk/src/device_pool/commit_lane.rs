@@ -198,7 +198,7 @@ impl CommitLane {
         self.most.store(most.min(BATCH_MAX), Ordering::Relaxed);
     }
 
-    /// What to do next. `None`: the thread is to end, and is no longer counted as one of the lane's.
+    /// The next thing to do. `None`: the thread is to end, and is no longer counted as one of the lane's.
     fn next(&self) -> Option<Batch> {
         let mut state = self.lock();
         let mut was_idle = false;

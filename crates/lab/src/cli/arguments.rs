@@ -1,4 +1,4 @@
-//! What `cairn lab run` can be told.
+//! Arguments of `cairn lab run`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -28,7 +28,7 @@ struct Series {
     ops: u64,
     failures: u64,
     bytes: u64,
-    /// Of the last interval: rate, then p50, p95, p99 and the slowest in seconds. `None` where
+    /// The last interval: rate, then p50, p95, p99 and the slowest in seconds. `None` where
     /// nothing succeeded.
     rate: f64,
     latency: Option<[f64; 4]>,
@@ -44,7 +44,7 @@ struct State {
     series: BTreeMap<Key, Series>,
 }
 
-/// What is told of a run; cheap to clone.
+/// Live figures of a run; cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Metrics {
     state: Arc<Mutex<State>>,
@@ -59,7 +59,7 @@ impl Metrics {
                 state.stage.clone_from(name);
                 state.workers = *workers;
                 state.progress.clear();
-                // What has ended has no rate any more; its counts stay.
+                // A stage that has ended has no rate any more; its counts stay.
                 state.series.values_mut().for_each(Series::rest);
             }
             Progress::Sample(sample) => state.add(sample),

@@ -20,7 +20,6 @@ pub use self::arguments::RunArguments;
 pub use self::compare::CompareArguments;
 pub use self::driver::DriverArguments;
 pub use self::report::ReportArguments;
-pub(crate) use self::terminal::duration as duration_words;
 
 /// What `cairn lab` can be asked for, but the console, which is a crate of its own.
 #[derive(Debug, Subcommand)]

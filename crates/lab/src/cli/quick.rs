@@ -21,27 +21,27 @@ pub(super) struct Quick {
     #[arg(long, value_name = "SIZE")]
     get: Option<String>,
 
-    /// Of --put and --get: operations under way [default: 16]
+    /// Operations under way of --put and --get [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     workers: Option<u32>,
 
-    /// Of --put and --get: how long is measured [default: 30s]
+    /// Time that --put and --get measure [default: 30s]
     #[arg(long = "for", value_name = "TIME")]
     time: Option<String>,
 
-    /// Of --get: objects written before [default: 1000]
+    /// Objects written before --get [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     objects: Option<u64>,
 
-    /// Of --put with --get: percent of reads [default: 50]
+    /// Percent of reads of --put with --get [default: 50]
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=99))]
     reads: Option<u32>,
 
-    /// Of --put and --get: an open loop of so many operations a second
+    /// Operations a second of an open loop, for --put and --get
     #[arg(long, value_name = "PER_SECOND")]
     rate: Option<f64>,
 
-    /// Of --put and --get: leave objects and containers in the store
+    /// Leave objects and containers of --put and --get in the store
     #[arg(long)]
     keep: bool,
 }

@@ -20,7 +20,7 @@ use crate::footprint::{Footprint, LocalAccess};
 use crate::plan::Plan;
 use crate::record::{RunFolder, RunMeta, State};
 use crate::results::model::Run;
-use crate::results::{RunWriter, read_folder, write_tables};
+use crate::results::{Recorded, RunWriter, read_folder, write_tables};
 use crate::target::TargetOptions;
 use crate::workload::{self, Format, Workload};
 
@@ -202,6 +202,28 @@ fn follow(arguments: &RunArguments, ranks: &Ranks) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The part of a run's record that its plan and the command line give.
+fn meta(arguments: &RunArguments, workload: &Workload) -> RunMeta {
+    let plan = &workload.plan;
+    let mut notes = workload.notes.clone();
+    if !arguments.resources.is_zero() {
+        notes.extend(crate::resources::distances_note());
+    }
+    RunMeta {
+        version: 1,
+        name: plan.name.clone(),
+        description: plan.description.clone(),
+        format: plan.format.clone(),
+        seed: plan.seed,
+        plan_digest: crate::compare::plan_digest(plan),
+        command: told_command(),
+        lab_version: env!("CARGO_PKG_VERSION").to_owned(),
+        notes,
+        ..RunMeta::default()
+    }
+}
+
+/// Runs the plan here, as a rank or with drivers, and writes what it gave.
 fn conduct(
     arguments: &RunArguments,
     workload: &Workload,
@@ -218,24 +240,11 @@ fn conduct(
         .unwrap_or_else(|| Path::new("lab-runs").join(&id));
     let threads = arguments.threads.unwrap_or_else(cores);
     let ceiling = (!arguments.no_ceiling).then(ceiling::of_this_machine);
-    let mut notes = workload.notes.clone();
-    if !arguments.resources.is_zero() {
-        notes.extend(crate::resources::distances_note());
-    }
     let meta = RunMeta {
-        version: 1,
         id,
-        name: plan.name.clone(),
-        description: plan.description.clone(),
-        format: plan.format.clone(),
         started,
-        seed: plan.seed,
-        plan_digest: crate::compare::plan_digest(plan),
-        command: told_command(),
-        lab_version: env!("CARGO_PKG_VERSION").to_owned(),
         ceiling,
-        notes,
-        ..RunMeta::default()
+        ..meta(arguments, workload)
     };
     let extension = workload.format.extension();
     let folder = RunFolder::new(folder);
@@ -309,15 +318,21 @@ fn conduct(
     };
     let mut meta = conductor.run()?;
     runtime.shutdown_background();
+    let recorded = judge(arguments, &folder, &mut meta)?;
+    terminal.summary(&meta, &recorded.stages, folder.root());
+    Ok(meta)
+}
+
+/// Notes in a run's folder which conditions of `--fail-if` hold, and writes its tables.
+fn judge(arguments: &RunArguments, folder: &RunFolder, meta: &mut RunMeta) -> Result<Recorded> {
     let mut recorded = read_folder(folder.root())?;
     meta.broken = broken(&arguments.fail_if, &recorded.view());
     if !meta.broken.is_empty() {
-        RunWriter::amend(&folder, &meta)?;
+        RunWriter::amend(folder, meta)?;
         recorded.meta.broken.clone_from(&meta.broken);
     }
     write_tables(folder.root(), &recorded)?;
-    terminal.summary(&meta, &recorded.stages, folder.root());
-    Ok(meta)
+    Ok(recorded)
 }
 
 /// Conditions that hold of a run that has ended; those given, and one on failures in any case.

@@ -10,6 +10,7 @@ use crate::plan::Plan;
 use crate::record::{
     Ceiling, OperationResult, Phase, RunMeta, Sample, StageResult, State, WorkResult,
 };
+use crate::results::duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Output {
@@ -408,15 +409,6 @@ fn latency(ns: u64) -> String {
         ms if ms >= 100.0 => format!("{ms:.0} ms"),
         ms if ms >= 1.0 => format!("{ms:.1} ms"),
         ms => format!("{:.0} µs", ms * 1e3),
-    }
-}
-
-pub(crate) fn duration(seconds: f64) -> String {
-    let whole = seconds.round().max(0.0) as u64;
-    match whole {
-        0..=119 => format!("{whole} s"),
-        120..=7199 => format!("{} min {:02} s", whole / 60, whole % 60),
-        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
     }
 }
 

@@ -93,7 +93,7 @@ impl Row {
         (a != 0.0).then(|| (b - a) / a)
     }
 
-    /// What a difference is a part of: A's value, or 1 for a share, whose differences are points.
+    /// The whole that a difference is a part of: A's value, or 1 for a share, whose differences are points.
     /// `None` where A is zero.
     pub fn base(&self) -> Option<f64> {
         let base = match self.measure.unit {

@@ -12,7 +12,7 @@ use crate::record::{StageResult, State};
 struct Step {
     workers: u32,
     rate: f64,
-    /// Of the operation whose p99 is the longest: over all together a slow few would not count.
+    /// The p99 of the operation whose p99 is the longest: over all together a slow few would not count.
     p99_ns: u64,
     slowest: String,
 }

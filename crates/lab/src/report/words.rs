@@ -84,7 +84,7 @@ pub(super) fn success(operation: &Operation) -> String {
     }
 }
 
-/// What a run reached, in a sentence: its fastest stage, and each operation of that. `None` where
+/// A sentence about what a run reached: its fastest stage, and each operation of that. `None` where
 /// nothing was measured.
 pub(super) fn fastest(run: &Run) -> Option<String> {
     let measured = run

@@ -7,6 +7,7 @@ pub mod csv;
 mod hlog;
 pub mod model;
 mod read;
+mod resources;
 mod ssbench;
 mod tables;
 mod time;
@@ -16,7 +17,7 @@ mod writer;
 pub use model::unnumbered;
 pub use read::{ReadError, Recorded, open, read_folder};
 pub use tables::write_run as write_run_tables;
-pub use time::{date_time, rfc3339};
+pub use time::{date_time, duration, rfc3339};
 pub use view::open_loop_words;
 pub use writer::{RunWriter, WriteError, write_whole};
 

@@ -24,7 +24,7 @@ pub struct Run {
     /// Conditions that hold (`--fail-if`, and many failures), in a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broken: Vec<String>,
-    /// What was measured; `None` of other tools, and where it was not recorded.
+    /// Settings that were measured; `None` of other tools, and where it was not recorded.
     #[serde(skip)]
     pub plan: Option<Box<crate::plan::Plan>>,
     /// What is needed to repeat or to judge the run, in words: host, seed, ceiling, versions.

@@ -17,6 +17,16 @@ pub(super) fn clock(seconds: f64) -> String {
     parts(seconds).1
 }
 
+/// `45 s`, `2 min 05 s`, `3 h 10 min`.
+pub fn duration(seconds: f64) -> String {
+    let whole = seconds.round().max(0.0) as u64;
+    match whole {
+        0..=119 => format!("{whole} s"),
+        120..=7199 => format!("{} min {:02} s", whole / 60, whole % 60),
+        _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
+    }
+}
+
 fn parts(seconds: f64) -> (String, String) {
     // Far future and nonsense end at the year 9999.
     let seconds = seconds.clamp(0.0, 253_402_300_799.0) as i64;

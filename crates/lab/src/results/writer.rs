@@ -106,7 +106,7 @@ impl RunWriter {
         &self.folder
     }
 
-    /// What is known of a run after its folder was closed.
+    /// Facts about a run that are known after its folder was closed.
     pub fn amend(folder: &RunFolder, meta: &RunMeta) -> Result<(), WriteError> {
         write_json(&folder.run(), meta)
     }

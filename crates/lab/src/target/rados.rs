@@ -28,7 +28,7 @@ const LISTED_MAX: u64 = 10_000;
 /// librados's own wait for a monitor is five minutes, long for one that is not there.
 const MOUNT_TIMEOUT_MAX: Duration = Duration::from_secs(30);
 const STRIPE_MIN: u64 = 64 << 10;
-/// What an OSD takes unless `osd_max_object_size` says otherwise.
+/// Largest object that an OSD takes unless `osd_max_object_size` says otherwise.
 const OBJECT_BYTES_DEFAULT: u64 = 128 << 20;
 
 /// One connection for all workers, which librados allows, and its pools by name.
@@ -194,7 +194,7 @@ fn too_large() -> ErrorKind {
     ErrorKind::Other("larger than osd_max_object_size: --storage stripe=64MiB cuts objects".into())
 }
 
-/// Of one worker: its buffer, used again by every request, and the pool it was at last.
+/// State of one worker: its buffer, used again by every request, and the pool it was at last.
 #[derive(Debug)]
 pub struct Session {
     rados: Arc<Rados>,
@@ -275,7 +275,7 @@ impl Layout {
         }
     }
 
-    /// Of all parts: each but the last is full.
+    /// Size of all parts: each but the last is full.
     fn size(self, pool: &Pool, object: &str) -> Result<u64, RadosError> {
         let mut size = pool.size(object)?;
         for number in 1.. {

@@ -4,13 +4,13 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use cairn_formats::conditional::EntityTags;
 use cairn_http::{Response, respond};
-use http::StatusCode;
 use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::request::Parts;
 use tracing::error;
 
 use super::keys::{Key, KeySource};
 use super::no_keys;
+use super::status;
 use crate::segments::etag_is_at;
 
 /// The most MACs that one condition is made into: they must fit into the head of a request.
@@ -20,7 +20,7 @@ const MACS_MAX: usize = 256;
 const KEPT_MAC: &str = "X-Object-Transient-Sysmeta-Crypto-Rekeyed-Etag-Mac";
 const ETAG_MAC: &str = "X-Object-Sysmeta-Crypto-Etag-Mac";
 
-/// What an object server compares instead of an ETag, which it never sees.
+/// The MAC that an object server compares instead of an ETag, which it never sees.
 pub(super) fn mac_of(key: &Key, etag: &str) -> String {
     STANDARD.encode(key.mac(etag.as_bytes()))
 }
@@ -59,7 +59,7 @@ pub(super) fn mask(parts: &mut Parts, kept: Option<&Key>) -> Result<(), Response
             }
             if tags.len() > MACS_MAX {
                 let reason = format!("Too many ETags in {name}");
-                return Err(respond::text(StatusCode::BAD_REQUEST, reason));
+                return Err(status::bad_request(reason));
             }
         }
         respond::set(&mut parts.headers, name.as_str(), tags.join(", "));

@@ -18,6 +18,7 @@ use super::cipher::{CtrStream, ctr, unwrap_key};
 use super::conditions::{self, mac_of};
 use super::kept::{KEPT_MAC, ObjectKeys};
 use super::keys::{Key, KeySource, Keys};
+use super::status;
 use super::{
     BODY_META, CryptoError, METADATA_META, METADATA_PREFIX, ROW_ETAG, ROW_SIZE, multipart, no_keys,
     open, sealed,
@@ -313,7 +314,7 @@ fn decrypt_body(response: Response, key: Key, iv: Iv) -> Response {
         let boundary = multipart::boundary_of(content_type);
         let Some(parser) = boundary.map(multipart::Ranges::new) else {
             error!("ranges without a boundary");
-            return respond::text(StatusCode::INTERNAL_SERVER_ERROR, "Error decrypting object");
+            return status::cannot_be_decrypted();
         };
         let body = multipart::decrypted(body, parser, key, iv);
         return Response::from_parts(parts, body);
@@ -324,7 +325,7 @@ fn decrypt_body(response: Response, key: Key, iv: Iv) -> Response {
         Some(Some(offset)) => offset,
         Some(None) => {
             error!("a range that cannot be read");
-            return respond::text(StatusCode::INTERNAL_SERVER_ERROR, "Error decrypting object");
+            return status::cannot_be_decrypted();
         }
     };
     let stream = CtrStream::new(&key, &iv, offset);

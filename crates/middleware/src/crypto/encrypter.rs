@@ -19,7 +19,7 @@ use cairn_types::metadata::is_user_meta;
 use cairn_types::{Constraints, ObjectHash, PolicyIndex, ServerKind};
 use http::header::{CONTENT_LENGTH, ETAG, HeaderName, HeaderValue};
 use http::request::Parts;
-use http::{HeaderMap, Method, StatusCode};
+use http::{HeaderMap, Method};
 use md5::{Digest, Md5};
 use serde_json::json;
 use tracing::error;
@@ -29,6 +29,7 @@ use super::conditions::{self, mac_of};
 use super::decrypter::Trouble;
 use super::keys::{Key, KeySource, Keys};
 use super::sealed;
+use super::status;
 use super::upload::{Done, Protection, Upload};
 use super::{
     BODY_META, CryptoError, METADATA_META, METADATA_PREFIX, ROW_ETAG, ROW_SIZE, SEALED_MARK,
@@ -213,7 +214,7 @@ impl Encryption {
     /// Checks the user's metadata, as nobody can afterwards, and encrypts it.
     fn prepared(&self, parts: &mut Parts, is_sealed: bool) -> Result<Keys, Response> {
         limits::check_metadata(&parts.headers, ServerKind::Object, &self.constraints)
-            .map_err(|reason| respond::text(StatusCode::BAD_REQUEST, reason))?;
+            .map_err(status::bad_request)?;
         let active = match is_sealed {
             true => KeySource::active_bound,
             false => KeySource::active,
@@ -262,7 +263,7 @@ impl Encryption {
             };
             let path = parts.uri.path();
             error!(path, error = %problem, "an object cannot be decrypted");
-            return respond::text(StatusCode::INTERNAL_SERVER_ERROR, "Error decrypting object");
+            return status::cannot_be_decrypted();
         }
     }
 
@@ -415,7 +416,7 @@ impl Conclusion {
     ) -> Result<(), Response> {
         let client_etag = self.client_etag.as_deref().filter(|etag| !etag.is_empty());
         if client_etag.is_some_and(|etag| etag != plain_etag) {
-            return Err(respond::standard(StatusCode::UNPROCESSABLE_ENTITY));
+            return Err(status::other_content());
         }
         let key = self.keys.object().map_err(|_| no_keys())?;
         let cipher_etag = ObjectHash(done.cipher_md5).hex();

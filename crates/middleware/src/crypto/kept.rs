@@ -28,12 +28,12 @@ pub(super) const KEPT_MAC: &str = "x-object-transient-sysmeta-crypto-rekeyed-eta
 const CONTAINER_PREFIX: &str = "x-container-sysmeta-crypto-rekeyed-";
 /// The same, as the cache of containers' facts has it.
 pub(super) const CONTAINER_SYSMETA: &str = "crypto-rekeyed-";
-/// Of the ids of what is sealed.
+/// Key over the ids of sealed values.
 const VERSION: &str = "3";
 /// Stands for the secret without an id; no text in hex digits is the same.
 const NO_ID: &str = "none";
 
-/// What an object's header says.
+/// Keys that an object's header keeps.
 pub(super) struct Kept {
     pub(super) secret_id: SecretId,
     container: Key,
@@ -71,7 +71,7 @@ impl Kept {
         )
     }
 
-    /// What an object's headers say; none where it was never re-keyed.
+    /// Kept keys from an object's headers; none where it was never re-keyed.
     pub(super) fn read(
         source: &KeySource,
         headers: &HeaderMap,
@@ -250,7 +250,7 @@ fn seal(
     Ok(meta::append(&value, &how))
 }
 
-/// What was sealed, and the keys it was sealed with.
+/// Sealed values, and the keys they were sealed with.
 fn open(
     value: &str,
     source: &KeySource,

@@ -18,6 +18,7 @@ use tracing::error;
 use super::BODY_META;
 use super::keys::Key;
 use super::sealed::{SEALED_SEGMENT_BYTES, SEGMENT_BYTES, Segments, opened_length};
+use super::status;
 use crate::segments::{full_or_ranges, selection, unsatisfiable};
 
 /// Of content up to this size, sealed, ranges are cut out of the whole.
@@ -49,10 +50,6 @@ struct Sealed {
     size: u64,
 }
 
-fn broken() -> Response {
-    respond::text(StatusCode::INTERNAL_SERVER_ERROR, "Error decrypting object")
-}
-
 fn sealed_bytes(headers: &HeaderMap) -> Option<u64> {
     respond::header(headers, CONTENT_LENGTH.as_str())?
         .trim()
@@ -81,11 +78,11 @@ pub(super) async fn opened(
         length.and_then(|length| Some((length, opened_length(length)?)))
     else {
         error!(?length, "sealed content has a length that none has");
-        return broken();
+        return status::cannot_be_decrypted();
     };
     if response.status() != StatusCode::OK {
         error!("an object server cut a range out of sealed content");
-        return broken();
+        return status::cannot_be_decrypted();
     }
     let sealed = Sealed {
         key,
@@ -138,7 +135,7 @@ fn is_wanted_whole(request: &Parts, headers: &HeaderMap) -> bool {
 
 fn refused(problem: &BodyError) -> Response {
     error!(%problem, "sealed content cannot be opened");
-    broken()
+    status::cannot_be_decrypted()
 }
 
 /// The answer, if its first piece can be opened: nothing of what was changed there is begun.

@@ -24,6 +24,7 @@ use super::decrypter::value_of;
 use super::encrypter::{Encryption, Values};
 use super::kept::{self, KEPT, KEPT_MAC, Kept, ObjectKeys};
 use super::keys::{KeySource, Keys};
+use super::status;
 use super::{
     BODY_META, CryptoError, ETAG, METADATA_META, METADATA_PREFIX, ROW_ETAG, no_keys, sealed,
 };
@@ -89,7 +90,7 @@ impl Encryption {
             StatusCode::NOT_FOUND => false,
             status => {
                 error!(path = parts.uri.path(), %status, "no keys could be read for a POST");
-                return Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE));
+                return Err(status::unavailable());
             }
         };
         let made = match is_there {
@@ -123,11 +124,11 @@ impl Encryption {
             .container(&context, &names.account, &container)
             .await;
         let is_kept = |name: &String| name.starts_with(kept::CONTAINER_SYSMETA);
-        // Where the container cannot be asked, the object is.
+        // The object is asked when the container cannot be.
         !info.exists() && info.status != 404 || info.sysmeta.keys().any(is_kept)
     }
 
-    /// What the request's object or container is, as servers know it.
+    /// Name of the request's object or container, as servers know it.
     async fn head(&self, parts: &Parts) -> Result<Response, Response> {
         let head = request_like(parts, Method::HEAD).ok_or_else(no_keys)?;
         Ok(self.next.call(head).await)
@@ -201,7 +202,7 @@ impl Encryption {
             path = parts.uri.path(),
             "an object changes all the time and was not re-keyed"
         );
-        Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE))
+        Err(status::unavailable())
     }
 
     async fn rekey_container(
@@ -240,10 +241,7 @@ impl Encryption {
 
 fn failed(parts: &Parts, problem: &CryptoError) -> Response {
     error!(path = parts.uri.path(), error = %problem, "cannot be re-keyed");
-    respond::text(
-        StatusCode::INTERNAL_SERVER_ERROR,
-        format!("cannot be re-keyed: {problem}"),
-    )
+    status::cannot_be_rekeyed(problem)
 }
 
 /// A request of our own for what another names.
@@ -279,7 +277,7 @@ fn of_put(headers: &HeaderMap) -> Result<Option<CryptoMeta>, CryptoError> {
     if let Some(text) = respond::header(headers, BODY_META) {
         return Ok(Some(CryptoMeta::load(text)?));
     }
-    // Of an object without content the row's ETag may be encrypted alone.
+    // The row's ETag of an object without content may be encrypted alone.
     match respond::header(headers, ROW_ETAG) {
         Some(value) => Ok(meta::extract(value)?.1),
         None => Ok(None),
@@ -356,7 +354,7 @@ fn etag_mac(
     )))
 }
 
-/// What keeps the keys of an object, where its PUT was under another secret than the active one.
+/// Headers that keep the keys of an object whose PUT was under another secret than the active one.
 fn kept_headers(
     source: &KeySource,
     headers: &HeaderMap,

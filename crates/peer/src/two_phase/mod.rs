@@ -158,7 +158,7 @@ impl TwoPhasePut {
         self.failed
     }
 
-    /// What the backend says next; `Some(None)`: it has gone. `None`: nothing within `timeout`, or
+    /// The next answer of the backend; `Some(None)`: it has gone. `None`: nothing within `timeout`, or
     /// before its server is known to hang.
     async fn next_event(&mut self, timeout: Duration) -> Option<Option<Event>> {
         let event = tokio::time::timeout(timeout, self.events.recv());

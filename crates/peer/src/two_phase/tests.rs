@@ -49,7 +49,7 @@ async fn server(stopped: Stopped) -> std::net::SocketAddr {
     address
 }
 
-/// Where the upload fails, and how long that takes.
+/// Step at which the upload fails, and how long that takes.
 async fn upload(stopped: Stopped) -> (&'static str, Duration) {
     let ring = LoadedRing::new(Arc::new(ring_of(&[("127.0.0.1", "127.0.0.1")])));
     let mut node = ring.primaries(0).remove(0);

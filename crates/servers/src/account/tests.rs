@@ -99,7 +99,7 @@ async fn below_the_reserve_rows_and_deletions_go_on() {
         let got = node.call(method, path, headers).await;
         assert_eq!(got.status, status, "{method} {path}");
     }
-    // What containers tell is not asked for again, should it be refused.
+    // Reports of containers are not asked for again, should they be refused.
     let (put, none) = ("0000000002.00000", "0000000000.00000");
     assert_eq!(node.put_container("a/c", put, none, "3").await, 201);
     let listed = node.call("GET", "a", &[]).await;

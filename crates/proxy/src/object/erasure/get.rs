@@ -161,12 +161,7 @@ async fn search(
                 biased;
                 answer = next => answer,
                 () = calls.overdue() => {
-                    // At least so long: should others be enough, nobody measures these.
-                    if let Some(timings) = &fetch.timings {
-                        for (address, waited) in calls.overdue_servers() {
-                            timings.note(address, waited, Instant::now());
-                        }
-                    }
+                    fetch.note_overdue(&calls);
                     let is_found = newest && found.buckets.is_enough();
                     let is_settled = is_found || found.is_settled(counts);
                     if is_settled && calls.are_all_hung() {
@@ -204,6 +199,18 @@ async fn search(
         }
     }
     found
+}
+
+impl Fetch {
+    /// Notes how long servers that have not answered have been waited for: should others be enough,
+    /// nobody measures these to their end.
+    fn note_overdue(&self, calls: &OpenCalls) {
+        if let Some(timings) = &self.timings {
+            for (address, waited) in calls.overdue_servers() {
+                timings.note(address, waited, Instant::now());
+            }
+        }
+    }
 }
 
 impl Found {

@@ -1,0 +1,393 @@
+//! Fake servers of a cluster, each with its way to fail.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_formats::ini::Section;
+use cairn_http::{
+    Body, BodyError, Clock, Request, Response, Service, ServiceFuture, SwiftInfo, respond,
+};
+use cairn_peer::{Backends, Rings};
+use cairn_proxy::{Proxy, ProxySettings};
+use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
+use cairn_types::{Constraints, HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
+use http::StatusCode;
+
+pub(crate) const DEVICES: u16 = 5;
+pub(crate) const REPLICAS: u16 = 3;
+pub(crate) const POLICY_INDEX: &str = "x-backend-storage-policy-index";
+
+/// What one fake server does with objects.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Mood {
+    Well,
+    /// Answers 507 to everything.
+    Unmounted,
+    /// Has nothing.
+    Empty,
+    /// Breaks off in the middle of a GET.
+    BreaksOff,
+    /// Takes an upload's first bytes, then fails.
+    FailsUploads,
+    /// Never answers.
+    Silent,
+    /// Answers after two seconds.
+    Slow,
+    /// Has a newer tombstone.
+    Deleted,
+    /// Does what it is told after the others have answered.
+    Late,
+    /// Has an object of the fifth second that expires in the seventh.
+    Expiring,
+    /// Has one of the sixth that does not.
+    Lasting,
+    /// Has an object that is newer than what it is told.
+    Newer,
+    /// Took a POST of the seventh that the others have missed.
+    Posted,
+}
+
+pub(crate) struct Fake {
+    device: String,
+    moods: Arc<Mutex<BTreeMap<String, Mood>>>,
+    seen: Arc<Mutex<Vec<(String, String, Bytes)>>>,
+    /// The container's, in which the objects are.
+    policy: Arc<AtomicU32>,
+    asked_for_info: Arc<AtomicU32>,
+    object: Bytes,
+}
+
+impl Service for Fake {
+    fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
+        Box::pin(self.answer(request))
+    }
+}
+
+impl Fake {
+    async fn answer(&self, request: Request) -> Response {
+        let (parts, mut body) = request.into_parts();
+        let path = parts.uri.path().to_owned();
+        let is_object = path.split('/').count() > 5;
+        let policy = self.policy.load(Ordering::Relaxed).to_string();
+        if !is_object {
+            self.asked_for_info.fetch_add(1, Ordering::Relaxed);
+            let mut response = respond::empty(StatusCode::NO_CONTENT);
+            respond::set(response.headers_mut(), POLICY_INDEX, policy);
+            return response;
+        }
+        if respond::header(&parts.headers, POLICY_INDEX) != Some(policy.as_str()) {
+            return respond::standard(StatusCode::NOT_FOUND);
+        }
+        let mood = self
+            .moods
+            .lock()
+            .unwrap()
+            .get(&self.device)
+            .copied()
+            .unwrap_or(Mood::Well);
+        if mood == Mood::Slow {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+        match (mood, parts.method.as_str()) {
+            (Mood::Unmounted, _) => respond::standard(StatusCode::INSUFFICIENT_STORAGE),
+            (Mood::Silent, _) => std::future::pending().await,
+            (Mood::Newer, "PUT" | "POST" | "DELETE") => respond::standard(StatusCode::CONFLICT),
+            (Mood::Empty, "GET" | "HEAD" | "DELETE" | "POST") => {
+                respond::standard(StatusCode::NOT_FOUND)
+            }
+            (Mood::Deleted, "GET") => {
+                let mut response = respond::standard(StatusCode::NOT_FOUND);
+                respond::set(
+                    response.headers_mut(),
+                    "x-backend-timestamp",
+                    "0000000009.00000",
+                );
+                response
+            }
+            (Mood::Expiring | Mood::Lasting, "HEAD") => {
+                let mut response = respond::empty(StatusCode::OK);
+                let is_expiring = mood == Mood::Expiring;
+                let second = if is_expiring { 5 } else { 6 };
+                let headers = response.headers_mut();
+                respond::set(
+                    headers,
+                    "x-backend-timestamp",
+                    format!("{second:010}.00000"),
+                );
+                if is_expiring {
+                    respond::set(headers, "x-delete-at", "7");
+                }
+                response
+            }
+            (Mood::FailsUploads, "PUT") => {
+                let _ = body.next_chunk().await;
+                respond::standard(StatusCode::INTERNAL_SERVER_ERROR)
+            }
+            (_, "GET") => self.get(mood, &parts),
+            (_, method) => {
+                if mood == Mood::Late {
+                    tokio::time::sleep(Duration::from_millis(200)).await;
+                }
+                let all = match body.collect(1 << 24).await {
+                    Ok(all) => all,
+                    Err(_) => return respond::standard(respond::status(499)),
+                };
+                let note = (self.device.clone(), method.to_owned(), all);
+                self.seen.lock().unwrap().push(note);
+                let code = match method {
+                    "PUT" => StatusCode::CREATED,
+                    "POST" => StatusCode::ACCEPTED,
+                    _ => StatusCode::NO_CONTENT,
+                };
+                respond::empty(code)
+            }
+        }
+    }
+
+    pub(crate) fn get(&self, mood: Mood, parts: &http::request::Parts) -> Response {
+        let start = respond::header(&parts.headers, "range").and_then(|r| {
+            r.strip_prefix("bytes=")?
+                .split('-')
+                .next()?
+                .parse::<usize>()
+                .ok()
+        });
+        let (total, from) = (self.object.len(), start.unwrap_or(0));
+        let rest = self.object.slice(from..);
+        let length = rest.len() as u64;
+        let chunks: Vec<Result<Bytes, BodyError>> = if mood == Mood::BreaksOff {
+            let cut = rest.len() / 3;
+            vec![
+                Ok(rest.slice(..cut)),
+                Err(BodyError::Source("bit rot".into())),
+            ]
+        } else {
+            rest.chunks(1000)
+                .map(|c| Ok(Bytes::copy_from_slice(c)))
+                .collect()
+        };
+        let stream = futures_util::stream::iter(chunks);
+        let mut response = Response::new(Body::from_stream(stream, Some(length)));
+        let headers = response.headers_mut();
+        respond::set(headers, "etag", "\"abc\"");
+        respond::set(headers, "content-length", length.to_string());
+        respond::set(headers, "content-type", "text/plain");
+        let data = "0000000005.00000";
+        let posted = (mood == Mood::Posted).then_some("0000000007.00000");
+        respond::set(headers, "x-backend-data-timestamp", data);
+        respond::set(headers, "x-backend-timestamp", posted.unwrap_or(data));
+        if start.is_some() {
+            let range = format!("bytes {from}-{}/{total}", total - 1);
+            respond::set(headers, "content-range", range);
+            *response.status_mut() = StatusCode::PARTIAL_CONTENT;
+        }
+        response
+    }
+}
+
+pub(crate) fn policies() -> PolicySet {
+    let policy = |index, name: &str, is_default| StoragePolicy {
+        index: PolicyIndex(index),
+        name: name.to_owned(),
+        aliases: Vec::new(),
+        is_default,
+        deprecated: false,
+        kind: PolicyKind::Replication,
+    };
+    PolicySet::new(vec![policy(0, "zero", true), policy(1, "one", false)]).unwrap()
+}
+
+pub(crate) struct Cluster {
+    pub(crate) proxy: Arc<Proxy>,
+    pub(crate) moods: Arc<Mutex<BTreeMap<String, Mood>>>,
+    pub(crate) seen: Arc<Mutex<Vec<(String, String, Bytes)>>>,
+    pub(crate) policy: Arc<AtomicU32>,
+    pub(crate) asked_for_info: Arc<AtomicU32>,
+    _dir: tempfile::TempDir,
+}
+
+/// Sixteen partitions, each on three devices that follow one another.
+pub(crate) fn ring() -> Ring {
+    ring_with(None)
+}
+
+/// With one of the devices at another port, alone in the first region.
+pub(crate) fn ring_with(moved: Option<(u16, u16)>) -> Ring {
+    let port = |id: u16| match moved {
+        Some((device, port)) if device == id => port,
+        _ => 10_000 + id,
+    };
+    let is_moved = |id: u16| moved.is_some_and(|(device, _)| device == id);
+    let device = |id: u16| {
+        Some(Arc::new(Device {
+            id: u32::from(id),
+            region: if is_moved(id) { 1 } else { 2 },
+            zone: u32::from(id),
+            weight: 1.0,
+            ip: "127.0.0.1".into(),
+            port: port(id),
+            device: format!("d{id}"),
+            replication_ip: "127.0.0.1".into(),
+            replication_port: port(id),
+            meta: String::new(),
+        }))
+    };
+    let rows = (0..REPLICAS)
+        .map(|r| {
+            let ids: Vec<u32> = (0..16)
+                .map(|part| u32::from((r + part) % DEVICES))
+                .collect();
+            Row::new(&ids, 2)
+        })
+        .collect();
+    Ring::from_data(RingData {
+        devs: (0..DEVICES).map(device).collect(),
+        part_power: 4,
+        next_part_power: None,
+        version: None,
+        dev_id_bytes: 2,
+        rows,
+        format_version: FormatVersion::V1,
+    })
+    .unwrap()
+}
+
+impl Cluster {
+    pub(crate) fn new(object: &[u8]) -> Self {
+        Cluster::with(object, "0.3", None)
+    }
+
+    pub(crate) fn with(object: &[u8], node_timeout: &str, moved: Option<(u16, u16)>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["account", "container", "object", "object-1"] {
+            let path = dir.path().join(format!("{name}.ring.gz"));
+            let ring = ring_with(moved);
+            ring.save(path, FormatVersion::V1).unwrap();
+        }
+        let policies = Arc::new(policies());
+        let backends = Backends::new(Duration::from_millis(200));
+        let (moods, seen) = (Arc::default(), Arc::default());
+        let (policy, asked_for_info) = (Arc::default(), Arc::default());
+        for id in 0..DEVICES {
+            let address: SocketAddr = format!("127.0.0.1:{}", 10_000 + id).parse().unwrap();
+            backends.register_local(
+                address,
+                Arc::new(Fake {
+                    device: format!("d{id}"),
+                    moods: Arc::clone(&moods),
+                    seen: Arc::clone(&seen),
+                    policy: Arc::clone(&policy),
+                    asked_for_info: Arc::clone(&asked_for_info),
+                    object: Bytes::copy_from_slice(object),
+                }),
+            );
+        }
+        let settings = ProxySettings {
+            policy_sections: Default::default(),
+            section: Section::from_pairs(
+                "app:proxy-server",
+                &[
+                    ("node_timeout", node_timeout),
+                    ("post_quorum_timeout", "0.1"),
+                    ("sorting_method", "affinity"),
+                    ("read_affinity", "r1=1"),
+                ],
+            ),
+            constraints: Arc::new(Constraints::default()),
+            policies: policies.clone(),
+            hash_path: HashPath::new("", "test"),
+            rings: Rings::open(dir.path(), &policies).unwrap(),
+            swift_info: Arc::new(SwiftInfo::default()),
+            clock: Clock::system(),
+        };
+        let proxy = Proxy::new(settings, backends).unwrap();
+        Cluster {
+            proxy,
+            moods,
+            seen,
+            policy,
+            asked_for_info,
+            _dir: dir,
+        }
+    }
+
+    pub(crate) fn set(&self, device: u16, mood: Mood) {
+        self.moods
+            .lock()
+            .unwrap()
+            .insert(format!("d{device}"), mood);
+    }
+
+    pub(crate) fn set_primaries(&self, moods: [Mood; 3]) {
+        for (i, mood) in moods.into_iter().enumerate() {
+            self.set(primaries()[i], mood);
+        }
+    }
+
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        headers: &[(&str, &str)],
+        body: Body,
+    ) -> Response {
+        let mut request = http::Request::builder().method(method).uri(PATH);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        self.proxy.call(request.body(body).unwrap()).await
+    }
+
+    pub(crate) async fn get(&self, headers: &[(&str, &str)]) -> (u16, Result<Bytes, BodyError>) {
+        let response = self.send("GET", headers, Body::empty()).await;
+        (
+            response.status().as_u16(),
+            response.into_body().collect(1 << 24).await,
+        )
+    }
+
+    /// The devices that took a request of this method, sorted.
+    pub(crate) fn took(&self, method: &str) -> Vec<String> {
+        let seen = self.seen.lock().unwrap();
+        let mut devices: Vec<_> = seen
+            .iter()
+            .filter(|(_, m, _)| m == method)
+            .map(|(d, _, _)| d.clone())
+            .collect();
+        devices.sort();
+        devices
+    }
+}
+
+pub(crate) const PATH: &str = "/v1/AUTH_a/c/o";
+
+/// The object's primaries: which partition it is in follows from its name.
+pub(crate) fn primaries() -> [u16; 3] {
+    let hash = HashPath::new("", "test").hash("AUTH_a", Some("c"), Some("o"));
+    let ring = ring();
+    let devices: Vec<u16> = ring
+        .primaries(ring.partition(hash))
+        .iter()
+        .map(|primary| primary.device.id as u16)
+        .collect();
+    devices.try_into().unwrap()
+}
+
+pub(crate) fn handoffs() -> Vec<u16> {
+    (0..DEVICES)
+        .filter(|id| !primaries().contains(id))
+        .collect()
+}
+
+pub(crate) fn names(ids: &[u16]) -> Vec<String> {
+    let mut names: Vec<_> = ids.iter().map(|id| format!("d{id}")).collect();
+    names.sort();
+    names
+}
+
+pub(crate) fn object() -> Vec<u8> {
+    (0..10_000_u32).map(|i| (i % 251) as u8).collect()
+}
