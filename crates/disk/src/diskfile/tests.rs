@@ -190,6 +190,13 @@ impl World {
     }
 }
 
+/// A file of content with a byte changed, its size and attributes as they were.
+fn spoil(path: &std::path::Path) {
+    use std::os::unix::fs::FileExt;
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    file.write_all_at(b"#", 0).unwrap();
+}
+
 #[test]
 fn put_overwrite_delete() {
     let Some(world) = world() else { return };

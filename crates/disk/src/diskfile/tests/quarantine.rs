@@ -2,13 +2,6 @@
 
 use super::*;
 
-/// A file of content with a byte changed, its size and attributes as they were.
-fn spoil(path: &std::path::Path) {
-    use std::os::unix::fs::FileExt;
-    let file = std::fs::File::options().write(true).open(path).unwrap();
-    file.write_all_at(b"#", 0).unwrap();
-}
-
 #[test]
 fn a_newer_object_is_not_quarantined_for_an_older_one() {
     let Some(world) = world() else { return };
