@@ -359,7 +359,8 @@ async fn the_next_replica_is_asked_beside_a_slow_one() {
     let cluster = Cluster::with(&object(), "10", None);
     cluster.set_primaries([Mood::Silent, Mood::Well, Mood::Well]);
     for method in ["GET", "HEAD"] {
-        for _ in 0..12 {
+        // No more reads than the budget of hedges allows, whichever server comes first.
+        for _ in 0..5 {
             let start = tokio::time::Instant::now();
             let response = cluster.send(method, &[], Body::empty()).await;
             assert_eq!(response.status().as_u16() / 100, 2);
