@@ -17,10 +17,14 @@
 //! on. So there is one descriptor for each file system, opened before anybody wrote who syncs by
 //! it: writers hold its [`GroupSync`] from before their first write. And when it has reported an
 //! error nobody knows whose pages were meant: they may be those of a writer who comes to sync only
-//! later. From then on, until nobody holds this `GroupSync` any more, everyone syncs the files they
-//! wrote themselves, by the descriptors they wrote them with, which report the errors of each.
+//! later. From then on, until nobody holds this `GroupSync` any more, everyone also syncs the files
+//! they wrote themselves, by the descriptors they wrote them with, which report the errors of each.
+//!
+//! ext4 without a journal needs `syncfs` every time: there an fsync does not write an inode that
+//! changed with its link, or that the kernel's own write-back has put into its buffer since.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -45,6 +49,8 @@ type Device = (u32, u32);
 pub struct GroupSync {
     /// What `syncfs` is called with.
     fd: OwnedFd,
+    /// Syncs of files and their directories alone make them durable.
+    is_journaled: bool,
     state: Mutex<State>,
     /// Where the members of even and of odd groups wait: the end of one wakes its own members,
     /// and one of the next to run it.
@@ -97,7 +103,9 @@ impl GroupSync {
             return Ok(held);
         }
         all.retain(|_, group| group.strong_count() > 0);
-        let group = Arc::new(GroupSync::by(rustix::io::fcntl_dupfd_cloexec(fd, 0)?));
+        let mut group = GroupSync::by(rustix::io::fcntl_dupfd_cloexec(fd, 0)?);
+        group.is_journaled = !lacks_journal(file_system);
+        let group = Arc::new(group);
         all.insert(file_system, Arc::downgrade(&group));
         Ok(group)
     }
@@ -109,6 +117,7 @@ impl GroupSync {
         };
         GroupSync {
             fd,
+            is_journaled: true,
             state: Mutex::new(state),
             waiting: Default::default(),
             #[cfg(test)]
@@ -116,8 +125,8 @@ impl GroupSync {
         }
     }
 
-    /// Returns when everything this thread wrote is on disk: by a group's `syncfs`, or by `own`,
-    /// which syncs what the caller knows it wrote, by descriptors opened before it did. `weight`:
+    /// Returns when everything this thread wrote is on disk: by a group's `syncfs`, by `own`, or
+    /// by both. `own` syncs what the caller knows it wrote, by descriptors opened before it did. `weight`:
     /// how many things `own` would sync one by one.
     pub fn sync(&self, weight: usize, own: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         self.sync_by(weight, own, || {
@@ -144,7 +153,7 @@ impl GroupSync {
         let mut state = self.lock();
         let has_company = state.running || state.gathered > 0 || state.alone >= ALONE_MAX;
         let is_alone = !has_company && state.costs.own_is_quicker(weight);
-        if state.has_failed || state.is_avoided() || is_alone {
+        if self.is_journaled && (state.is_avoided() || is_alone) {
             state.alone += 1;
             drop(state);
             let started = Instant::now();
@@ -178,8 +187,9 @@ impl GroupSync {
             }
             state.running = false;
             state.ended = group + 1;
-            if let Err(error) = result {
-                state.has_failed = true;
+            if let Err(error) = result
+                && !std::mem::replace(&mut state.has_failed, true)
+            {
                 tracing::error!(
                     %error,
                     "a sync of a whole file system failed: what was written there is synced file by \
@@ -260,6 +270,18 @@ impl Cost {
 fn sync_all(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     retry(|| rustix::fs::syncfs(fd))?;
     retry(|| rustix::fs::fsync(fd))
+}
+
+/// Whether an ext4 has no journal, by sysfs; where that is not mounted nobody knows, and it has one.
+fn lacks_journal((major, minor): Device) -> bool {
+    let block = std::fs::canonicalize(format!("/sys/dev/block/{major}:{minor}"));
+    let Some(name) = block.ok().and_then(|path| path.file_name().map(Into::into)) else {
+        return false;
+    };
+    let task = std::path::Path::new("/sys/fs/ext4")
+        .join::<OsString>(name)
+        .join("journal_task");
+    std::fs::read_to_string(task).is_ok_and(|task| task.trim() == "<none>")
 }
 
 /// Does `syncfs` report what could not be written? Linux does since 5.8.
@@ -356,6 +378,16 @@ mod tests {
         GroupSync::by(tempfile::tempfile().unwrap().into())
     }
 
+    /// As a lone writer on ext4 without a journal.
+    #[test]
+    fn without_a_journal_nobody_syncs_for_themselves() {
+        let mut group = group();
+        group.is_journaled = false;
+        group.lock().avoid_until = Some(Instant::now() + AVOID);
+        let own = || panic!("alone");
+        group.sync_by(1, own, || Ok(())).unwrap();
+    }
+
     fn no_sync() -> Result<(), Errno> {
         panic!("a group's sync")
     }
@@ -387,8 +419,16 @@ mod tests {
         assert_eq!(own.load(Ordering::Relaxed), 1);
         // One whose pages were lost in that sync, and who syncs only now.
         assert!(group.sync_by(1, bad, || Ok(())).is_err());
-        group.sync_by(1, good, no_sync).unwrap();
+        // The file system is synced all the same: `own` alone may lack what another wrote back.
+        let syncs = AtomicUsize::new(0);
+        let sync_all = || {
+            syncs.fetch_add(1, Ordering::Relaxed);
+            Err(Errno::IO)
+        };
+        group.lock().alone = ALONE_MAX;
+        group.sync_by(1, good, sync_all).unwrap();
         assert_eq!(own.load(Ordering::Relaxed), 2);
+        assert_eq!(syncs.load(Ordering::Relaxed), 1);
     }
 
     #[test]
