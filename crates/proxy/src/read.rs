@@ -535,13 +535,15 @@ fn working_response(read: Read, source: Source) -> Response {
         .headers_mut()
         .insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     if read.method == Method::GET {
-        *answer.body_mut() = match (read.kind, body.as_full()) {
-            (_, Some(whole)) => Body::full(whole),
-            (ServerKind::Object, None) => match Wanted::of(&parts) {
-                Some(wanted) => passed_on(read, node, &parts.headers, body, wanted),
-                None => body,
-            },
-            (_, None) => body,
+        // Bytes that have all come need nothing more, unless they are to be held against the ETag.
+        let wanted = match (read.kind, body.as_full()) {
+            (ServerKind::Object, None) => Wanted::of(&parts),
+            (ServerKind::Object, Some(_)) => Wanted::of_unchecked(&parts),
+            _ => None,
+        };
+        *answer.body_mut() = match wanted {
+            Some(wanted) => passed_on(read, node, &parts.headers, body, wanted),
+            None => body,
         };
     }
     answer

@@ -40,6 +40,8 @@ enum Manner {
     Withholds,
     /// The same, as it said.
     Promises,
+    /// Sends it in one piece, as a server of the same process does, and has not looked.
+    InOnePiece,
 }
 
 /// What one server has of the object.
@@ -90,7 +92,8 @@ impl Fake {
             Selection::One(range) => (StatusCode::PARTIAL_CONTENT, range),
             _ => (StatusCode::OK, 0..size),
         };
-        let is_checked = range == (0..size) && self.manner != Manner::Completes;
+        let is_checked =
+            range == (0..size) && ![Manner::Completes, Manner::InOnePiece].contains(&self.manner);
         let withholds = is_checked && md5(&copy.content) != copy.etag;
         let wanted = copy.content.slice(range.start as usize..range.end as usize);
         let mut chunks: Vec<Result<Bytes, BodyError>> = wanted
@@ -102,8 +105,11 @@ impl Fake {
             chunks.push(Err(BodyError::Disconnected));
         }
         let length = range.end - range.start;
-        let stream = futures_util::stream::iter(chunks);
-        let mut response = Response::new(Body::from_stream(stream, Some(length)));
+        let body = match self.manner {
+            Manner::InOnePiece => Body::full(wanted),
+            _ => Body::from_stream(futures_util::stream::iter(chunks), Some(length)),
+        };
+        let mut response = Response::new(body);
         *response.status_mut() = status;
         let headers = response.headers_mut();
         let mut set = |name, value: String| respond::set(headers, name, value);
@@ -314,7 +320,12 @@ fn content(length: usize) -> Vec<u8> {
     (0..length).map(|i| (i * 7 + i / 256) as u8).collect()
 }
 
-const MANNERS: [Manner; 3] = [Manner::Completes, Manner::Withholds, Manner::Promises];
+const MANNERS: [Manner; 4] = [
+    Manner::Completes,
+    Manner::Withholds,
+    Manner::Promises,
+    Manner::InOnePiece,
+];
 
 #[tokio::test]
 async fn a_body_known_to_be_wrong_is_not_completed() {

@@ -61,6 +61,14 @@ impl Wanted {
         })
     }
 
+    /// Only where these bytes are to be held against the ETag here.
+    pub(super) fn of_unchecked(parts: &http::response::Parts) -> Option<Wanted> {
+        match is_checked(&parts.headers) {
+            true => None,
+            false => Wanted::of(parts).filter(|wanted| wanted.check(&parts.headers).is_some()),
+        }
+    }
+
     pub(super) fn etag(&self) -> &str {
         &self.etag
     }
@@ -84,8 +92,8 @@ impl Wanted {
     /// A hasher where these bytes are to be held against the ETag here: not where their server
     /// does it, nor where the ETag is no MD5.
     fn check(&self, headers: &HeaderMap) -> Option<Md5> {
-        let is_checked = respond::header(headers, REFUSE_UNSOUND).is_some();
-        (self.is_whole && !is_checked && self.md5().is_some()).then(Md5::new)
+        let is_to_be_checked = self.is_whole && !is_checked(headers) && self.md5().is_some();
+        is_to_be_checked.then(Md5::new)
     }
 
     fn md5(&self) -> Option<ObjectHash> {
@@ -98,6 +106,11 @@ fn content_range(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
     let range = respond::header(headers, CONTENT_RANGE.as_str())?;
     let (range, size) = range.strip_prefix("bytes ")?.split_once('/')?;
     Some((range.split('-').next()?.parse().ok()?, size.parse().ok()))
+}
+
+/// Whether the server holds its bytes against their ETag before it sends the last of them.
+fn is_checked(headers: &HeaderMap) -> bool {
+    respond::header(headers, REFUSE_UNSOUND).is_some()
 }
 
 pub(super) fn bare_etag(headers: &HeaderMap) -> &str {
