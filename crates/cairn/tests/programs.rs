@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -31,13 +32,8 @@ impl Program {
 
     fn proxy_of(cairn: Command, data: &Path) -> Program {
         let conf = data.join("etc/proxy-server.conf");
-        let option = |name: &str| {
-            let conf = std::fs::read_to_string(&conf).unwrap();
-            let mut lines = conf.lines().filter_map(|line| line.split_once(" = "));
-            lines.find(|(n, _)| *n == name).unwrap().1.to_owned()
-        };
-        let address = format!("{}:{}", option("bind_ip"), option("bind_port"));
-        Program::start_of(cairn, "swift-proxy-server", &conf, address.parse().unwrap())
+        let address = address_of(&conf);
+        Program::start_of(cairn, "swift-proxy-server", &conf, address)
     }
 
     /// Waits until it closes its output, as swift-init does.
@@ -80,6 +76,17 @@ impl Program {
     fn is_healthy(&self) -> bool {
         is_healthy(self.address)
     }
+}
+
+/// Where the server of a conf file listens.
+fn address_of(conf: &Path) -> SocketAddr {
+    let conf = std::fs::read_to_string(conf).unwrap();
+    let option = |name: &str| {
+        let mut lines = conf.lines().filter_map(|line| line.split_once(" = "));
+        lines.find(|(n, _)| *n == name).unwrap().1.to_owned()
+    };
+    let address = format!("{}:{}", option("bind_ip"), option("bind_port"));
+    address.parse().unwrap()
 }
 
 fn is_healthy(address: impl ToSocketAddrs) -> bool {
@@ -313,7 +320,7 @@ fn a_server_of_roots_is_its_users_once_its_ports_are_open() {
         (fields[0] == "nobody").then(|| fields[2].to_owned())
     });
     let (true, Some(uid)) = (rustix::process::geteuid().is_root(), nobody) else {
-        eprintln!("not tried: only root can become the user nobody");
+        println!("skipped: only root can become the user nobody");
         return;
     };
     let folder = store();
@@ -499,4 +506,43 @@ fn so_does_cairn_serve() {
     follows_the_ring(folder.path(), ports);
     serve.signal(Signal::TERM);
     assert_eq!(serve.child.wait().unwrap().code(), Some(0));
+}
+
+/// Programs that read Swift's logs read these lines: nothing of ours stands before them.
+#[test]
+fn syslog_gets_a_line_of_each_request_as_from_swift() {
+    let folder = store();
+    let path = folder.path().join("log");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let cases = [
+        ("proxy", "/v1/AUTH_a", "127.0.0.1 127.0.0.1 "),
+        ("object", "/d1/0/AUTH_a/c/o", "127.0.0.1 - - ["),
+        ("container", "/d1/0/AUTH_a/c", "127.0.0.1 - - ["),
+        ("account", "/d1/0/AUTH_a", "127.0.0.1 - - ["),
+    ];
+    for (role, asked, begin) in cases {
+        let conf = folder.path().join(format!("etc/{role}-server.conf"));
+        let text = std::fs::read_to_string(&conf).unwrap();
+        let log = format!("[DEFAULT]\nlog_address = {}", path.display());
+        let text = text.replacen("log_level = WARNING", "log_level = INFO", 1);
+        std::fs::write(&conf, text.replacen("[DEFAULT]", &log, 1)).unwrap();
+        let address = address_of(&conf);
+        let program = Program::start(&format!("swift-{role}-server"), &conf, address);
+        let mut stream = TcpStream::connect(program.address).unwrap();
+        let request = format!("GET {asked} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let line = loop {
+            let mut message = [0; 4096];
+            let length = socket.recv(&mut message).unwrap();
+            let message = String::from_utf8_lossy(&message[..length]).into_owned();
+            if message.contains(asked) && message.contains("GET") {
+                break message;
+            }
+        };
+        let (_, own) = line.split_once("-server: ").unwrap();
+        assert!(own.starts_with(begin), "{role}: {line}");
+    }
 }

@@ -217,7 +217,7 @@ fn a_file_system_that_cannot_hold_objects() {
         command.output().expect("util-linux is here")
     };
     if !inside("true").status.success() {
-        eprintln!("not tried: nothing can be mounted here");
+        println!("skipped: nothing may be mounted here");
         return;
     }
     let start = "\"$2\" up --write-only --bind 127.0.0.1:0 --data \"$1\"/store";
