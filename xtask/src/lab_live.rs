@@ -281,11 +281,14 @@ fn s3(lab: &Lab) -> Result<()> {
 /// Multipart uploads, and parts of objects read.
 const PARTS: &str = include_str!("../lab/parts.toml");
 
+/// A key of Ceph's form, of nobody.
+const CEPH_KEY: &str = "AQDZk2FoAAAAABAAcCz9rpPQxHGpWqCvKkfYuw==";
+
 fn absent(report: &mut Report, lab: &Lab) {
     let port = free_ports(1).map_or(1, |ports| ports[0]);
     let nobody = format!("http://127.0.0.1:{port}");
     let url = lab.url();
-    let cases: [(&str, String, &str, [&str; 2]); 7] = [
+    let cases: [(&str, String, &str, [&str; 2]); 8] = [
         (
             "nobody listens",
             nobody.clone(),
@@ -323,16 +326,23 @@ fn absent(report: &mut Report, lab: &Lab) {
             ["no place to", "--target"],
         ),
         (
-            "no Ceph",
+            "no Ceph listens",
+            "rados://127.0.0.1:1/pool".into(),
+            CEPH_KEY,
+            ["no monitor answered", "--target"],
+        ),
+        (
+            "a key that is none of Ceph's",
             "rados://127.0.0.1:1/pool".into(),
             "testing",
-            ["rados", "--target"],
+            ["no Ceph key", "--key"],
         ),
     ];
     for (name, target, key, words) in cases {
         report.check(&format!("told in one line: {name}"), || {
             let file = lab.write("whole.xml", WORKLOAD)?;
-            let arguments = ["--target", &target, "--user", "test:tester", "--key", key];
+            let login = ["--target", &target, "--user", "test:tester", "--key", key];
+            let arguments = [&login[..], &["--timeout", "5"]].concat();
             one_line(&lab.run(&file, &arguments)?, &words)
         });
     }
