@@ -78,7 +78,7 @@ impl Program {
     }
 }
 
-/// Where the server of a conf file listens.
+/// Address that the server of a conf file listens at.
 fn address_of(conf: &Path) -> SocketAddr {
     let conf = std::fs::read_to_string(conf).unwrap();
     let option = |name: &str| {

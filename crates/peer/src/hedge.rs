@@ -173,6 +173,11 @@ impl OpenCalls {
         }
     }
 
+    /// The servers whose calls are under way.
+    pub fn nodes(&self) -> impl Iterator<Item = Node> {
+        self.calls.iter().map(|call| call.node.clone())
+    }
+
     /// Waits until a call is overdue.
     pub async fn overdue(&self) {
         match self.calls.iter().map(|call| call.due).min() {

@@ -286,6 +286,8 @@ impl Read {
                     Some((node, tried)) => {
                         calls.ended(&node);
                         if let Some(source) = refusals.note(tried) {
+                            // Should it break off, these are asked again.
+                            self.spare_nodes().extend(calls.nodes());
                             return Some(source);
                         }
                         false

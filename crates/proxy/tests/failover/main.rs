@@ -381,6 +381,20 @@ async fn a_slow_replica_that_alone_has_the_object_is_waited_for() {
     }
 }
 
+/// The slow one has the only whole copy: it was asked first, and given up for one that breaks off.
+#[tokio::test(start_paused = true)]
+async fn a_read_goes_on_with_a_replica_that_was_too_slow_at_first() {
+    for _ in 0..8 {
+        let cluster = Cluster::with(&object(), "10", None);
+        cluster.set_primaries([Mood::Slow, Mood::BreaksOff, Mood::BreaksOff]);
+        for id in handoffs() {
+            cluster.set(id, Mood::Empty);
+        }
+        let (status, body) = cluster.get(&[]).await;
+        assert_eq!((status, body.unwrap().as_ref()), (200, object().as_slice()));
+    }
+}
+
 /// A server of a process that was stopped: connections are taken, and nothing is answered.
 #[tokio::test]
 async fn a_server_that_hangs_holds_nobody_up() {
