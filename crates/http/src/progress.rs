@@ -372,6 +372,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
 }
 
 #[cfg(test)]
+mod in_a_crowd;
+
+#[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 

@@ -108,6 +108,10 @@ pub(crate) mod tests {
     /// For tests that fill memory which all of the process share.
     pub(crate) static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
+    pub(crate) fn unsent_bytes() -> usize {
+        UNSENT_BYTES.load(Ordering::Relaxed)
+    }
+
     /// Unsent content of others, until it is dropped.
     pub(crate) struct Crowd;
 
