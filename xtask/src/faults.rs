@@ -61,6 +61,7 @@ impl Options {
                 Case::Corrupt,
                 Case::CorruptFragments,
                 Case::Full,
+                Case::Unmount,
             ],
             file_systems: vec![FileSystem::Ext4],
             rounds: 2,

@@ -143,11 +143,21 @@ fn each_server_in_a_process_of_its_own() {
         .expect("it runs");
     let error = error_of(&output);
     assert!(
-        error.contains("is served by another object process"),
+        error.contains("is served by another object process") && error.contains("swift-orphans"),
         "{error}"
     );
 
     let proxy = Running::serve(&conf("proxy-server"), "proxy-server");
+    let output = cairn()
+        .arg("serve")
+        .arg(conf("proxy-server"))
+        .output()
+        .expect("it runs");
+    let error = error_of(&output);
+    assert!(
+        error.contains("cannot listen on") && error.contains("swift-orphans"),
+        "{error}"
+    );
     let (token, account) = proxy.log_in("test:tester", "testing");
     let auth = [("X-Auth-Token", token.as_str())];
     assert_eq!(

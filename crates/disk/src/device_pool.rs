@@ -13,23 +13,22 @@
 mod caretaker;
 mod commit_lane;
 mod lane;
+mod root;
 mod share;
 pub(crate) mod touched;
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::task::{Context, Poll};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use cairn_types::ObjectHash;
 use futures_channel::oneshot;
-use rustix::fs::{Mode, OFlags, Stat};
 
 use crate::error::{DeviceError, DiskError};
 use crate::group_sync::GroupSync;
@@ -42,6 +41,7 @@ use crate::unreadable::Unreadable;
 use crate::verified::Verified;
 use commit_lane::CommitLane;
 use lane::{Lane, Refused};
+use root::{OpenRoot, Root};
 pub use share::BackgroundShare;
 use share::{Class, Kind, Share};
 use touched::Touched;
@@ -231,7 +231,7 @@ pub(crate) struct DeviceState {
     /// When an error of the device was logged last.
     logged: Mutex<Option<Instant>>,
     /// The device's directory, opened, and which one it was.
-    root: Mutex<Option<Root>>,
+    root: Mutex<Root>,
     /// `O_TMPFILE` works here; false after it was refused once.
     pub(crate) use_tmpfile: AtomicBool,
     pub(crate) use_direct_io: AtomicBool,
@@ -252,13 +252,6 @@ struct DeviceRoom {
     /// We gave it up, and have not found it made again.
     is_spent: AtomicBool,
     is_unsupported: AtomicBool,
-}
-
-struct Root {
-    fd: Arc<OwnedFd>,
-    group_sync: Arc<GroupSync>,
-    identity: (u64, u64),
-    used: Instant,
 }
 
 impl Device {
@@ -289,7 +282,7 @@ impl Device {
                 poisoned: AtomicBool::new(false),
                 was_away: AtomicBool::new(false),
                 logged: Mutex::default(),
-                root: Mutex::new(None),
+                root: Mutex::default(),
                 use_tmpfile: AtomicBool::new(true),
                 use_direct_io: AtomicBool::new(true),
                 partition_locks: std::array::from_fn(|_| Mutex::new(())),
@@ -410,9 +403,13 @@ impl Device {
         F: FnOnce(&Disk) -> Result<T, DiskError> + Send + 'static,
     {
         let (sender, receiver) = oneshot::channel();
-        let state = self.state.clone();
+        let (class, state) = (self.class, self.state.clone());
         let job = Box::new(move || {
-            let result = state.disk().map_err(DiskError::from).and_then(|disk| {
+            let disk = match class {
+                Class::Client => state.disk(),
+                Class::Background => state.disk_for_now(),
+            };
+            let result = disk.map_err(DiskError::from).and_then(|disk| {
                 if is_write && state.poisoned.load(Ordering::Acquire) {
                     return Err(DeviceError::Poisoned(state.name.clone()).into());
                 }
@@ -503,86 +500,22 @@ impl DeviceState {
         }
         self.disk()
     }
-
-    fn disk(self: &Arc<Self>) -> Result<Disk, DeviceError> {
-        let unmounted = || DeviceError::Unmounted(self.name.clone());
-        let identity = self.identity()?;
-        let mut root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
-        let (fd, group_sync) = match &mut *root {
-            Some(known) if known.identity == identity => {
-                known.used = Instant::now();
-                (known.fd.clone(), known.group_sync.clone())
-            }
-            _ => {
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                let fd = rustix::fs::open(&self.path, flags, Mode::empty());
-                let fd = Arc::new(fd.map_err(|_| unmounted())?);
-                let group_sync = GroupSync::of(fd.as_fd()).map_err(|_| unmounted())?;
-                let gone = root.replace(Root {
-                    fd: fd.clone(),
-                    group_sync: group_sync.clone(),
-                    identity,
-                    used: Instant::now(),
-                });
-                if let Some(gone) = gone {
-                    let_go(&self.name, gone);
-                }
-                (fd, group_sync)
-            }
-        };
-        drop(root);
-        Ok(Disk {
-            root: fd,
-            group_sync,
-            state: self.clone(),
-        })
-    }
-
-    /// Which directory the device is now. An error: it is not mounted.
-    fn identity(&self) -> Result<(u64, u64), DeviceError> {
-        match rustix::fs::stat(&self.path) {
-            Ok(stat) if !self.config.mount_check || self.is_mounted(&stat) => {
-                Ok((stat.st_dev, stat.st_ino))
-            }
-            _ => Err(DeviceError::Unmounted(self.name.clone())),
-        }
-    }
-
-    /// A mount point is on another file system than its parent. In containers it may not look
-    /// so; an operator then puts a file `.ismount` there.
-    fn is_mounted(&self, stat: &Stat) -> bool {
-        let Ok(parent) = rustix::fs::stat(&self.config.root) else {
-            return false;
-        };
-        parent.st_dev != stat.st_dev
-            || parent.st_ino == stat.st_ino
-            || self.path.join(".ismount").is_file()
-    }
-}
-
-/// Closes what the device was before. Of a file system that was unmounted lazily this may be the last
-/// that is open: then it is unmounted here, which takes its time, and nobody is to wait for it.
-fn let_go(name: &str, root: Root) {
-    let thread = thread::Builder::new().name(format!("gone-{name}"));
-    // Without a thread it is closed where it is dropped.
-    let _ = thread.spawn(move || drop(root));
 }
 
 /// A device as its threads see it: an open directory, and what they share. Cheap to clone.
 #[derive(Clone)]
 pub struct Disk {
-    root: Arc<OwnedFd>,
-    group_sync: Arc<GroupSync>,
+    root: Arc<OpenRoot>,
     pub(crate) state: Arc<DeviceState>,
 }
 
 impl Disk {
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.root.as_fd()
+        self.root.fd.as_fd()
     }
 
     pub(crate) fn group_sync(&self) -> &GroupSync {
-        &self.group_sync
+        &self.root.group_sync
     }
 
     pub fn name(&self) -> &str {

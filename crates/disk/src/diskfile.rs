@@ -4,7 +4,7 @@
 mod look;
 mod metadata;
 mod open;
-pub(crate) use look::read_range;
+pub(crate) use look::{read_range, read_with};
 pub(crate) mod quarantine;
 mod write;
 

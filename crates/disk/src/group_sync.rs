@@ -267,7 +267,7 @@ impl Cost {
 /// Everything on the file system, and the disk's own cache. The second call matters where the
 /// file system has no journal: there `syncfs` writes directories and inodes last, after it
 /// flushed the cache, and an fsync, of whatever, flushes it once more.
-fn sync_all(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(crate) fn sync_all(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     retry(|| rustix::fs::syncfs(fd))?;
     retry(|| rustix::fs::fsync(fd))
 }

@@ -16,14 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_types::blocks::{self, Block};
+use cairn_types::blocks;
 use cairn_types::plant::Plant;
 use md5::{Digest, Md5};
 use rustix::fs::Advice;
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use crate::device_pool::{Device, Run};
-use crate::diskfile::read_range;
+use crate::diskfile::{read_range, read_with};
 use crate::error::DiskError;
 use crate::object_file::{Check, ContentFile, ObjectEngine, ObjectKey, PageCache};
 use crate::xattr;
@@ -166,28 +166,30 @@ impl ObjectReader {
         if self.hashing.is_some() {
             return None;
         }
-        let len = (blocks::SIZE as u64).min(self.end.saturating_sub(self.next)) as usize;
+        let left = self.end.saturating_sub(self.next);
+        let len = (blocks::read_size(blocks::SIZE) as u64).min(left) as usize;
         if len == 0 {
             return None;
         }
-        let mut block = Block::take().ok()?;
         let offset = self.content.offset + self.next;
-        let mut into = [IoSliceMut::new(&mut block.spare()[..len])];
         // Zero bytes: the file is shorter than it was. The device's thread will see to it.
-        let read = preadv2(
-            &*self.content.file,
-            &mut into,
-            offset,
-            ReadWriteFlags::NOWAIT,
-        );
-        let count = read.ok().filter(|n| *n > 0)?;
-        self.next += count as u64;
-        block.advance(count);
-        Some(block.into_bytes())
+        let read = read_with(len, |into| {
+            let mut into = [IoSliceMut::new(into)];
+            preadv2(
+                &*self.content.file,
+                &mut into,
+                offset,
+                ReadWriteFlags::NOWAIT,
+            )
+        });
+        let bytes = read.ok().filter(|bytes| !bytes.is_empty())?;
+        self.next += bytes.len() as u64;
+        Some(bytes)
     }
 
     fn ask_ahead(&mut self) {
-        let len = self.chunk_size.min(self.end.saturating_sub(self.next));
+        let size = blocks::read_size(self.chunk_size as usize) as u64;
+        let len = size.min(self.end.saturating_sub(self.next));
         if len == 0 {
             return;
         }

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
 use crate::error::DiskError;
+use crate::group_sync::sync_all;
 use crate::layout::{FileEntry, choose_files, hash_dir, partition_dir};
 use crate::partition_lock::PartitionLock;
 use crate::replication::{TOGETHER, list_suffixes, names_of};
@@ -203,7 +204,11 @@ fn link_file(
 
 /// Makes what was linked durable: to be called before [`unlink`].
 pub fn sync(disk: &Disk) -> Result<(), DiskError> {
-    staged_file::sync_file_system(disk)
+    if disk.config().unsafe_no_fsync {
+        return Ok(());
+    }
+    // One syncfs is not enough: without a journal ext4 writes the names after it has flushed the disk.
+    sync_all(disk.fd()).map_err(|errno| DiskError::from_errno("sync", "", errno))
 }
 
 /// Removes old names, which [`link`] told, of objects of one partition; how many.

@@ -769,7 +769,7 @@ pub(crate) enum Linked {
 }
 
 /// Gives a file a second name in another directory, which is made. Not made durable: see
-/// [`sync_file_system`].
+/// [`crate::relink::sync`].
 pub(crate) fn link_file(
     disk: &Disk,
     from_dir: &str,
@@ -792,14 +792,6 @@ pub(crate) fn link_file(
         Err(Errno::NOENT) if file_of(&from) == Err(Errno::NOENT) => Ok(Linked::Nothing),
         Err(errno) => Err(DiskError::from_errno("link", from, errno)),
     }
-}
-
-/// Makes all that was written to the device's file system durable.
-pub(crate) fn sync_file_system(disk: &Disk) -> Result<(), DiskError> {
-    if disk.config().unsafe_no_fsync {
-        return Ok(());
-    }
-    rustix::fs::syncfs(disk.fd()).map_err(|errno| DiskError::from_errno("sync", "", errno))
 }
 
 /// Moves a directory or file to a place under the device that nothing has yet; made unique

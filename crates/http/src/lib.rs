@@ -38,6 +38,7 @@ pub mod serve;
 pub mod service;
 pub mod tls;
 pub mod to_the_end;
+pub mod unsent;
 
 pub use blocks::Blocks;
 pub use body::{Body, BodyError, BodySender};

@@ -11,13 +11,16 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// What the work gives; none where it panicked.
-pub async fn to_the_end<T, F>(work: F) -> Option<T>
+/// The work's value; none where it panicked.
+///
+/// No `async fn`: its future would have the work inside once as an argument and once as what is
+/// awaited, and so would each caller's, for as long as they wait for something else.
+pub fn to_the_end<T, F>(work: F) -> impl Future<Output = Option<T>> + Send
 where
     T: Send + 'static,
     F: Future<Output = T> + Send + 'static,
 {
-    UnderWay(Some(Box::pin(work))).await
+    UnderWay(Some(Box::pin(work)))
 }
 
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -71,6 +74,17 @@ mod tests {
         assert!(work.now_or_never().is_none(), "it has to wait");
         go_on.send(7).unwrap();
         assert_eq!(is_done.await.unwrap(), 7);
+    }
+
+    #[test]
+    fn its_future_has_no_room_for_the_work() {
+        let large = [7; 10_000];
+        let work = to_the_end(async move {
+            tokio::task::yield_now().await;
+            large[0]
+        });
+        assert!(size_of_val(&work) <= 4 * size_of::<usize>());
+        std::mem::forget(work);
     }
 
     #[tokio::test]

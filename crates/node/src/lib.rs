@@ -25,6 +25,7 @@ pub mod logging;
 pub mod memory;
 mod notify;
 mod options;
+mod pid_file;
 mod pipeline;
 mod ports;
 mod priority;

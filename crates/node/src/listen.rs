@@ -48,6 +48,9 @@ pub(crate) fn listen_at(
                     "; only root opens ports below 1024, and a server that serves already is root's \
                      no more: stop it and start it again, or take a port from 1024 on"
                 }
+                std::io::ErrorKind::AddrInUse => {
+                    "; a server that swift-init does not know of is listed by swift-orphans -a 0"
+                }
                 _ => "",
             };
             bail!("{} of {}: {error}{remedy}", conf.role, conf.path.display());

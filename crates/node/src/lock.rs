@@ -48,7 +48,7 @@ impl FolderLock {
             }
             Err(Refused::Held(by)) => bail!(
                 "{} is served by another {role} process{by}: stop it, or give this one other \
-                 devices",
+                 devices; one that swift-init does not know of is listed by swift-orphans -a 0",
                 folder.display()
             ),
             Err(Refused::NoFile(error) | Refused::Failed(error)) => {

@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
 use crate::notify;
 use crate::options;
+use crate::pid_file::PidFile;
 use crate::ports::Ports;
 use crate::privileges;
 use crate::ring_ports::{self, RingPorts};
@@ -412,23 +413,5 @@ fn wait_for_loose_ends(runtime: &Runtime) {
     let deadline = std::time::Instant::now() + LOOSE_ENDS;
     while runtime.metrics().num_alive_tasks() > 0 && std::time::Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Removed with the process, unless that is killed.
-struct PidFile(PathBuf);
-
-impl PidFile {
-    fn write(path: &Path) -> Result<PidFile> {
-        std::fs::write(path, format!("{}\n", std::process::id()))
-            .with_context(|| format!("--pid-file {}: cannot write it", path.display()))?;
-        Ok(PidFile(path.to_owned()))
-    }
-}
-
-impl Drop for PidFile {
-    fn drop(&mut self) {
-        // Not there any more: then someone else has removed it.
-        let _ = std::fs::remove_file(&self.0);
     }
 }

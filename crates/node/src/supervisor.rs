@@ -94,7 +94,8 @@ pub fn run(called: Called) -> Result<()> {
     let listeners = listeners(&server, inherited)?;
     serve::become_user(std::slice::from_ref(&server))?;
     if let Some(user) = &settings.user {
-        let remedy = "the server runs as this user, who must be able to read its confs";
+        let remedy = "the server runs as this user, who must be able to read its confs and the files \
+                      they name (chgrp them to a group of the user, chmod 640)";
         load(&called).with_context(|| format!("user = {user}: {remedy}"))?;
     }
     let ring_ports = RingPorts::of(settings)?;

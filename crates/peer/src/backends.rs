@@ -168,7 +168,8 @@ impl Backends {
                     address,
                     after: timeout,
                 }),
-            None => self.call_over_network(address, request, timeout).await,
+            // In a box: calls within the process are many, wait long and have no use for its size.
+            None => Box::pin(self.call_over_network(address, request, timeout)).await,
         }
     }
 

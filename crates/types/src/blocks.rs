@@ -20,6 +20,8 @@ const KEPT_MAX: usize = 64;
 
 static FREE: Mutex<Vec<MmapMut>> = Mutex::new(Vec::new());
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
+/// Those in use that content was read into for clients.
+static READ: AtomicUsize = AtomicUsize::new(0);
 
 /// Blocks that are somewhere between a network and a disk.
 pub fn in_use() -> usize {
@@ -34,6 +36,21 @@ pub fn are_crowded() -> bool {
     in_use() >= CROWD
 }
 
+/// With more blocks than this read for clients, further content is read in small pieces: 32 MB for
+/// all.
+const READ_CROWD: usize = 256;
+/// Bytes of such a piece.
+const SMALL_READ_BYTES: usize = 16 << 10;
+
+/// Bytes to read at once for a client: `usual`, or less in a crowd. A client that takes nothing keeps
+/// as much memory as was read for it last.
+pub fn read_size(usual: usize) -> usize {
+    match READ.load(Ordering::Relaxed) < READ_CROWD {
+        true => usual,
+        false => usual.min(SMALL_READ_BYTES),
+    }
+}
+
 /// Whether these bytes lie in memory as a disk wants them; their length is another matter.
 pub fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().addr().is_multiple_of(ALIGN)
@@ -43,6 +60,7 @@ pub fn is_aligned(bytes: &[u8]) -> bool {
 pub struct Block {
     memory: Option<MmapMut>,
     filled: usize,
+    is_read: bool,
 }
 
 impl Block {
@@ -57,7 +75,16 @@ impl Block {
         Ok(Block {
             memory: Some(memory),
             filled: 0,
+            is_read: false,
         })
+    }
+
+    /// An empty block for content that is read for a client.
+    pub fn take_to_read() -> io::Result<Self> {
+        let mut block = Block::take()?;
+        block.is_read = true;
+        READ.fetch_add(1, Ordering::Relaxed);
+        Ok(block)
     }
 
     /// Takes of `bytes` what fits, and leaves the rest there.
@@ -103,6 +130,9 @@ impl AsRef<[u8]> for Block {
 impl Drop for Block {
     fn drop(&mut self) {
         IN_USE.fetch_sub(1, Ordering::Relaxed);
+        if self.is_read {
+            READ.fetch_sub(1, Ordering::Relaxed);
+        }
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(memory) = self.memory.take().filter(|_| free.len() < KEPT_MAX) {
             free.push(memory);
@@ -125,6 +155,22 @@ mod tests {
         assert_eq!(bytes, "filled");
         assert!(is_aligned(&bytes));
         assert_eq!(second.into_bytes(), "no");
+        Ok(())
+    }
+
+    #[test]
+    fn in_a_crowd_less_is_read_at_once() -> io::Result<()> {
+        let crowd: Vec<Block> = (0..READ_CROWD)
+            .map(|_| Block::take_to_read())
+            .collect::<io::Result<_>>()?;
+        assert_eq!(read_size(SIZE), SMALL_READ_BYTES);
+        assert_eq!(read_size(100), 100);
+        drop(crowd);
+        // Uploads have a bound of their own.
+        let _uploads: Vec<Block> = (0..READ_CROWD)
+            .map(|_| Block::take())
+            .collect::<io::Result<_>>()?;
+        assert_eq!(read_size(SIZE), SIZE);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ mod mixture;
 mod quarantine;
 mod rows;
 mod slow;
+mod unmount;
 mod unread;
 
 use std::path::Path;
@@ -50,6 +51,8 @@ pub(crate) enum Case {
     BadWriteShared,
     /// One disk takes its time
     Slow,
+    /// Disks are unmounted: idle ones, and one lazily under load
+    Unmount,
 }
 
 /// What a round stands on.
@@ -100,6 +103,7 @@ impl Case {
             Case::BadWrite => "one bad write",
             Case::BadWriteShared => "one bad write on a disk that all devices share",
             Case::Slow => "one slow disk",
+            Case::Unmount => "disks that are unmounted",
         }
     }
 
@@ -115,6 +119,7 @@ impl Case {
             Case::BadWrite => bad_write::round(ground, false),
             Case::BadWriteShared => bad_write::round(ground, true),
             Case::Slow => slow::round(ground),
+            Case::Unmount => unmount::round(ground),
             Case::Rows => rows::round(ground, true),
             Case::RowsShared => rows::round(ground, false),
             Case::Unread => unread::round(ground),

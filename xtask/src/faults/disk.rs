@@ -3,7 +3,9 @@
 //! that was killed has left.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::ops::Range;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -12,6 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use fuser::BackgroundSession;
+use rustix::fs::OFlags;
 
 use super::fuse;
 use super::layout;
@@ -115,10 +118,36 @@ impl Disk {
                 String::from_utf8_lossy(&checked.stdout)
             );
         }
+        self.mount()
+    }
+
+    /// Mounts it, after [`Disk::unmount`].
+    pub(super) fn mount(&self) -> Result<()> {
+        let device = self.loop_device.as_deref().context("it is not attached")?;
         let mut command = Command::new("mount");
         command.args(["-t", self.file_system.kind(), "-o", "noatime"]);
-        run_quiet(command.arg(&device).arg(&self.mount_point))?;
-        Ok(())
+        run_quiet(command.arg(device).arg(&self.mount_point)).map(|_| ())
+    }
+
+    /// Unmounts it as an operator does. An error where it is in use, unless it is to be unmounted lazily.
+    pub(super) fn unmount(&self, lazily: bool) -> Result<()> {
+        let mut command = Command::new("umount");
+        if lazily {
+            command.arg("--lazy");
+        }
+        run_quiet(command.arg(&self.mount_point)).map(|_| ())
+    }
+
+    /// Whether its file system has come to its end, so that another could be made.
+    pub(super) fn is_free(&self) -> Result<bool> {
+        let device = self.loop_device.as_deref().context("it is not attached")?;
+        let mut options = File::options();
+        options.read(true).custom_flags(OFlags::EXCL.bits() as i32);
+        match options.open(device) {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => Ok(false),
+            Err(error) => Err(error).with_context(|| format!("opening {device}")),
+        }
     }
 
     fn detach(&mut self) {

@@ -11,8 +11,8 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -67,24 +67,6 @@ impl DeviceState {
             self.readmit();
             self.was_away.store(false, Ordering::Release);
         }
-    }
-
-    /// True: the device's directory is not open.
-    fn close_unused(&self, idle: Duration) -> bool {
-        let mut root = self.root.lock().unwrap_or_else(PoisonError::into_inner);
-        // Others get theirs under this lock, or from somebody who has one.
-        let in_use = |fd: &Arc<_>| Arc::strong_count(fd) > 1;
-        if root
-            .as_ref()
-            .is_some_and(|root| in_use(&root.fd) || root.used.elapsed() < idle)
-        {
-            return false;
-        }
-        let closed = root.take();
-        // The last one closed unmounts what was unmounted lazily: not under the lock.
-        drop(root);
-        drop(closed);
-        true
     }
 
     fn readmit(self: &Arc<Self>) {

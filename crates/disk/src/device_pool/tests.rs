@@ -6,6 +6,8 @@ use futures_util::FutureExt;
 
 use super::*;
 
+mod open;
+
 fn devices(change: impl FnOnce(&mut DevicesConfig)) -> (tempfile::TempDir, Arc<Devices>) {
     let root = tempfile::tempdir().unwrap();
     std::fs::create_dir(root.path().join("sda1")).unwrap();
@@ -370,13 +372,6 @@ fn background_commits_leave_clients_a_thread() {
     }
 }
 
-/// Whether this process has the device open, by its path.
-fn is_open(device: &Device) -> bool {
-    let open = std::fs::read_dir("/proc/self/fd").unwrap();
-    let mut open = open.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
-    open.any(|path| path.starts_with(device.path()))
-}
-
 /// Waits for what another thread will do.
 fn wait_until(is_so: impl Fn() -> bool) {
     let patience = std::time::Instant::now();
@@ -384,65 +379,6 @@ fn wait_until(is_so: impl Fn() -> bool) {
         assert!(patience.elapsed().as_secs() < 60, "waited in vain");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-}
-
-#[test]
-fn an_idle_device_is_closed_and_opened_again() {
-    let idle = std::time::Duration::from_millis(20);
-    let (_root, devices) = devices(|config| config.idle_close = idle);
-    let device = devices.get("sda1").unwrap();
-    let held = device.disk().unwrap();
-    std::thread::sleep(idle * 4);
-    assert!(is_open(&device), "closed while it was held");
-    drop(held);
-    wait_until(|| !is_open(&device));
-    block(device.write(|_| Ok(()))).unwrap();
-    block(device.read(|_| Ok(()))).unwrap();
-    wait_until(|| !is_open(&device));
-}
-
-#[test]
-fn a_device_unmounted_lazily_is_closed_though_it_is_asked_for() {
-    let (root, devices) = devices(|config| config.mount_check = true);
-    let mark = root.path().join("sda1/.ismount");
-    std::fs::write(&mark, "").unwrap();
-    let device = devices.get("sda1").unwrap();
-    block(device.read(|_| Ok(()))).unwrap();
-    assert!(is_open(&device));
-    std::fs::remove_file(&mark).unwrap();
-    wait_until(|| {
-        assert!(block(device.read(|_| Ok(()))).is_err());
-        !is_open(&device)
-    });
-}
-
-#[test]
-fn a_failed_device_is_readmitted_when_it_is_mounted_again() {
-    let (root, devices) = devices(|config| {
-        config.mount_check = true;
-        config.idle_close = std::time::Duration::from_millis(20);
-    });
-    let mark = root.path().join("sda1/.ismount");
-    std::fs::write(&mark, "").unwrap();
-    let device = devices.get("sda1").unwrap();
-    let failed = std::io::Error::other("test");
-    device.disk().unwrap().poison("x", &failed);
-    wait_until(|| !is_open(&device));
-    std::thread::sleep(std::time::Duration::from_millis(50));
-    assert!(device.is_poisoned(), "it was not unmounted");
-    std::fs::remove_file(&mark).unwrap();
-    wait_until(|| device.state.was_away.load(Ordering::Acquire));
-    // One that fails the check stays out.
-    std::fs::create_dir(root.path().join("sda1/.cairn-check")).unwrap();
-    std::fs::write(&mark, "").unwrap();
-    wait_until(|| !device.state.was_away.load(Ordering::Acquire));
-    assert!(device.is_poisoned());
-    std::fs::remove_dir(root.path().join("sda1/.cairn-check")).unwrap();
-    std::fs::remove_file(&mark).unwrap();
-    wait_until(|| device.state.was_away.load(Ordering::Acquire));
-    std::fs::write(&mark, "").unwrap();
-    wait_until(|| !device.is_poisoned());
-    block(device.write(|_| Ok(()))).unwrap();
 }
 
 /// Threads of all lanes that work or wait.

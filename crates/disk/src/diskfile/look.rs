@@ -116,7 +116,7 @@ pub(crate) fn read_range(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<
 }
 
 /// A buffer of `len` bytes with as much in it as `read` says.
-fn read_with(
+pub(crate) fn read_with(
     len: usize,
     read: impl FnOnce(&mut [u8]) -> Result<usize, Errno>,
 ) -> Result<Bytes, Errno> {
@@ -126,7 +126,7 @@ fn read_with(
         bytes.truncate(count);
         return Ok(Bytes::from(bytes));
     }
-    let mut block = Block::take().map_err(|_| Errno::NOMEM)?;
+    let mut block = Block::take_to_read().map_err(|_| Errno::NOMEM)?;
     let count = read(&mut block.spare()[..len])?;
     block.advance(count);
     Ok(block.into_bytes())

@@ -34,6 +34,7 @@ use cairn_disk::relink::{self, Collision, Move};
 use cairn_disk::{Device, Devices, DiskFileEngine, ObjectEngine};
 use cairn_http::{Body, Request, Response, Service, ServiceFuture, respond};
 use cairn_peer::Backends;
+use futures_util::FutureExt;
 use http::request::Parts;
 use http::{Method, StatusCode};
 use tokio::sync::Semaphore;
@@ -171,12 +172,12 @@ fn next_part_power(parts: &Parts) -> Option<u32> {
 }
 
 /// Runs a write to its end, whether or not the caller still waits for it.
-async fn to_the_end<F>(work: F) -> Result<Response, Refusal>
+fn to_the_end<F>(work: F) -> impl Future<Output = Result<Response, Refusal>> + Send
 where
     F: Future<Output = Result<Response, Refusal>> + Send + 'static,
 {
-    let ended = cairn_http::to_the_end(work).await;
-    ended.unwrap_or(Err(Refusal::Failed))
+    let ended = cairn_http::to_the_end(work);
+    ended.map(|ended| ended.unwrap_or(Err(Refusal::Failed)))
 }
 
 #[cfg(test)]

@@ -146,9 +146,9 @@ pub(super) struct Archive {
     node: Node,
     pub(super) index: usize,
     body: Body,
-    /// What came and is not used yet.
-    buffer: BytesMut,
-    /// Where in the archive the buffer begins, and the body ends.
+    /// The unused rest of the last chunk that came.
+    rest: Bytes,
+    /// Where in the archive the rest begins, and the body ends.
     at: u64,
     end: u64,
     /// The fragment of the segment that is being read.
@@ -176,7 +176,7 @@ impl Archive {
             node,
             index,
             body,
-            buffer: BytesMut::new(),
+            rest: Bytes::new(),
             at,
             end,
             fragment: None,
@@ -198,14 +198,20 @@ impl Archive {
         }
         let needed = (range.end - self.at) as usize;
         let skipped = (range.start - self.at) as usize;
-        while self.buffer.len() < needed {
-            match self.body.next_chunk_within(timeout).await {
-                Some(Ok(chunk)) => self.buffer.extend_from_slice(&chunk),
-                Some(Err(error)) => return Err(error.to_string()),
-                None => return Err("ended early".into()),
+        // A buffer of the fragment's size: many clients may leave theirs lying here.
+        let mut read = BytesMut::with_capacity(needed);
+        while read.len() < needed {
+            if self.rest.is_empty() {
+                self.rest = match self.body.next_chunk_within(timeout).await {
+                    Some(Ok(chunk)) => chunk,
+                    Some(Err(error)) => return Err(error.to_string()),
+                    None => return Err("ended early".into()),
+                };
             }
+            let count = self.rest.len().min(needed - read.len());
+            read.extend_from_slice(&self.rest.split_to(count));
         }
-        let fragment = self.buffer.split_to(needed).split_off(skipped).freeze();
+        let fragment = read.split_off(skipped).freeze();
         self.at = range.end;
         let header = wanted.codec.check(&fragment);
         let header = header.map_err(|error| error.to_string())?;

@@ -11,6 +11,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use cairn_erasure::{FragmentHeader, HEADER_LEN};
 use cairn_formats::range::Multipart;
+use cairn_http::unsent::{NoRoom, Reserved};
 use cairn_http::{Body, BodyError, own_thread};
 use cairn_types::ObjectHash;
 use md5::{Digest, Md5};
@@ -50,6 +51,8 @@ struct Content {
     range: Range<u64>,
     segments: Range<u64>,
     ready: VecDeque<Bytes>,
+    /// The memory of the segment that is ready.
+    reserved: Reserved,
     done: bool,
 }
 
@@ -90,6 +93,7 @@ fn body(archives: Archives, layout: Layout, parts: VecDeque<Part>, length: u64) 
         range: 0..0,
         segments: 0..0,
         ready: VecDeque::new(),
+        reserved: Reserved::default(),
         done: false,
     };
     let stream = futures_util::stream::unfold(content, |mut content| async move {
@@ -110,6 +114,9 @@ impl Content {
                 return Some(Ok(piece));
             }
             if let Some(segment) = self.segments.next() {
+                if let Err(error) = self.reserve(segment).await {
+                    return Some(Err(BodyError::Source(error.to_string())));
+                }
                 match self.segment(segment).await {
                     Ok(pieces) => self.ready = pieces,
                     Err(reason) => return Some(Err(BodyError::Source(reason))),
@@ -132,6 +139,15 @@ impl Content {
                 }
             }
         }
+    }
+
+    /// Reserves memory for a segment, in place of the one before.
+    async fn reserve(&mut self, segment: u64) -> Result<(), NoRoom> {
+        let content = self.layout.content(segment);
+        let bytes = usize::try_from(content.end - content.start).unwrap_or(usize::MAX);
+        self.reserved = Reserved::default();
+        self.reserved = Reserved::take(bytes).await?;
+        Ok(())
     }
 
     /// What is wanted of one segment.

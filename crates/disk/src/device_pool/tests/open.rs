@@ -1,0 +1,137 @@
+//! When a device is open, closed, and readmitted.
+
+use super::*;
+
+/// Whether this process has the device open, by its path.
+fn is_open(device: &Device) -> bool {
+    let open = std::fs::read_dir("/proc/self/fd").unwrap();
+    let mut open = open.filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok());
+    open.any(|path| path.starts_with(device.path()))
+}
+
+#[test]
+fn an_idle_device_is_closed_and_opened_again() {
+    let idle = std::time::Duration::from_millis(20);
+    let (_root, devices) = devices(|config| config.idle_close = idle);
+    let device = devices.get("sda1").unwrap();
+    let held = device.disk().unwrap();
+    std::thread::sleep(idle * 4);
+    assert!(is_open(&device), "closed while it was held");
+    drop(held);
+    wait_until(|| !is_open(&device));
+    block(device.write(|_| Ok(()))).unwrap();
+    block(device.read(|_| Ok(()))).unwrap();
+    wait_until(|| !is_open(&device));
+}
+
+#[test]
+fn background_work_has_a_device_open_for_its_own_time() {
+    let idle = std::time::Duration::from_millis(100);
+    let (_root, devices) = devices(|config| config.idle_close = idle);
+    let device = devices.get("sda1").unwrap();
+    block(device.read(|_| Ok(()))).unwrap();
+    let background = device.background();
+    let begun = std::time::Instant::now();
+    // As an auditor does, who is never done.
+    wait_until(|| {
+        block(background.write(|_| Ok(()))).unwrap();
+        block(background.read(|_| Ok(()))).unwrap();
+        !is_open(&device)
+    });
+    assert!(begun.elapsed() >= idle / 2);
+    // It is not closed under one that works.
+    let (go, held) = hold(&background);
+    std::thread::sleep(idle);
+    assert!(is_open(&device));
+    drop(go);
+    block(held).unwrap();
+    wait_until(|| !is_open(&device));
+}
+
+#[test]
+fn a_device_unmounted_lazily_is_closed_though_it_is_asked_for() {
+    let (root, devices) = devices(|config| config.mount_check = true);
+    let mark = root.path().join("sda1/.ismount");
+    std::fs::write(&mark, "").unwrap();
+    let device = devices.get("sda1").unwrap();
+    block(device.read(|_| Ok(()))).unwrap();
+    assert!(is_open(&device));
+    std::fs::remove_file(&mark).unwrap();
+    wait_until(|| {
+        assert!(block(device.read(|_| Ok(()))).is_err());
+        !is_open(&device)
+    });
+}
+
+#[test]
+fn a_failed_device_is_readmitted_when_it_is_mounted_again() {
+    let (root, devices) = devices(|config| {
+        config.mount_check = true;
+        config.idle_close = std::time::Duration::from_millis(20);
+    });
+    let mark = root.path().join("sda1/.ismount");
+    std::fs::write(&mark, "").unwrap();
+    let device = devices.get("sda1").unwrap();
+    let failed = std::io::Error::other("test");
+    device.disk().unwrap().poison("x", &failed);
+    wait_until(|| !is_open(&device));
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    assert!(device.is_poisoned(), "it was not unmounted");
+    std::fs::remove_file(&mark).unwrap();
+    wait_until(|| device.state.was_away.load(Ordering::Acquire));
+    // One that fails the check stays out.
+    std::fs::create_dir(root.path().join("sda1/.cairn-check")).unwrap();
+    std::fs::write(&mark, "").unwrap();
+    wait_until(|| !device.state.was_away.load(Ordering::Acquire));
+    assert!(device.is_poisoned());
+    std::fs::remove_dir(root.path().join("sda1/.cairn-check")).unwrap();
+    std::fs::remove_file(&mark).unwrap();
+    wait_until(|| device.state.was_away.load(Ordering::Acquire));
+    std::fs::write(&mark, "").unwrap();
+    wait_until(|| !device.is_poisoned());
+    block(device.write(|_| Ok(()))).unwrap();
+}
+
+/// On a file system that no other test shares.
+#[test]
+fn a_failed_sync_of_the_file_system_is_forgotten_when_the_device_is_readmitted() {
+    use std::cell::Cell;
+
+    let Ok(root) = tempfile::tempdir_in("/dev/shm") else {
+        println!("skipped: no file system at /dev/shm");
+        return;
+    };
+    let mark = root.path().join("sda1/.ismount");
+    std::fs::create_dir(root.path().join("sda1")).unwrap();
+    std::fs::write(&mark, "").unwrap();
+    let devices = Devices::new(DevicesConfig::new(root.path()));
+    let device = devices.get("sda1").unwrap();
+    let alone = Cell::new(0);
+    let sync = |disk: &Disk| {
+        disk.group_sync().is_busy();
+        let own = || {
+            alone.set(alone.get() + 1);
+            Ok(())
+        };
+        steps::durable(disk, 1, own).unwrap();
+    };
+    let disk = device.disk().unwrap();
+    sync(&disk);
+    if alone.get() > 0 {
+        println!("skipped: this kernel does not report errors of whole file systems");
+        return;
+    }
+    disk.group_sync().fails.store(true, Ordering::Release);
+    sync(&disk);
+    disk.group_sync().fails.store(false, Ordering::Release);
+    sync(&disk);
+    assert_eq!(alone.get(), 2, "what another wrote may be lost");
+    disk.poison("x", &std::io::Error::other("test"));
+    drop(disk);
+    std::fs::remove_file(&mark).unwrap();
+    wait_until(|| device.state.was_away.load(Ordering::Acquire));
+    std::fs::write(&mark, "").unwrap();
+    wait_until(|| !device.is_poisoned());
+    sync(&device.disk().unwrap());
+    assert_eq!(alone.get(), 2, "still file by file");
+}

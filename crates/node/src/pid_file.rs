@@ -1,0 +1,109 @@
+//! A file that names this process, for who manages it (`--pid-file`).
+//!
+//! It is written before root's rights are given up, into a folder that may be the user's: no link that
+//! lies there is followed, and nothing but a file of one name is written to. It is removed at the end
+//! by that user, who may not be allowed to; it is then emptied by the descriptor from before. A process
+//! that is killed leaves it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::OFlags;
+
+pub(crate) struct PidFile {
+    path: PathBuf,
+    file: File,
+}
+
+impl PidFile {
+    pub(crate) fn write(path: &Path) -> Result<PidFile> {
+        let name = path.display();
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let opened = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .custom_flags(flags.bits() as i32)
+            .open(path);
+        let mut file = opened.with_context(|| {
+            format!("--pid-file {name}: cannot write it (links are not followed)")
+        })?;
+        let written = file.metadata().and_then(|of| {
+            let is_plain = of.is_file() && of.nlink() == 1;
+            if is_plain {
+                file.set_len(0)?;
+                file.write_all(own_line().as_bytes())?;
+            }
+            Ok(is_plain)
+        });
+        match written.with_context(|| format!("--pid-file {name}: cannot write it"))? {
+            true => Ok(PidFile {
+                path: path.to_owned(),
+                file,
+            }),
+            false => bail!("--pid-file {name}: not a file, or one of several names: remove it"),
+        }
+    }
+}
+
+fn own_line() -> String {
+    format!("{}\n", std::process::id())
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // Another process's by now, or not there any more: not ours to remove.
+        if fs::read_to_string(&self.path).is_ok_and(|text| text == own_line())
+            && fs::remove_file(&self.path).is_err()
+        {
+            let _ = self.file.set_len(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn written_over_an_old_one_and_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cairn.pid");
+        fs::write(&path, "an old one, which is longer\n").unwrap();
+        let file = PidFile::write(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), own_line());
+        drop(file);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn no_link_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("cairn.pid"), folder.path().join("other"));
+        fs::write(&other, "precious").unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert!(PidFile::write(&path).is_err());
+        fs::remove_file(&path).unwrap();
+        fs::hard_link(&other, &path).unwrap();
+        assert!(PidFile::write(&path).is_err());
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert!(PidFile::write(&path).is_err());
+        assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+    }
+
+    #[test]
+    fn what_another_process_wrote_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("cairn.pid");
+        let file = PidFile::write(&path).unwrap();
+        fs::write(&path, "1\n").unwrap();
+        drop(file);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
+    }
+}
