@@ -226,6 +226,7 @@ fn known_method(method: &http::Method) -> &'static str {
         "DELETE" => "DELETE",
         "COPY" => "COPY",
         "OPTIONS" => "OPTIONS",
+        "PROMISE" => "PROMISE",
         "REPLICATE" => "REPLICATE",
         "SSYNC" => "SSYNC",
         "UPDATE" => "UPDATE",

@@ -56,10 +56,18 @@ pub enum Plant {
     FragmentsUnchecked,
     /// The object in place of a damaged one is quarantined in its stead.
     QuarantineUnasked,
+    /// An object server promises the same object to several writers, and lets all of them write.
+    PromiseShared,
+    /// A proxy takes one server's promise for a majority's.
+    PromiseMinority,
+    /// A conditional write whose outcome is in doubt does not keep others waiting.
+    DoubtIgnored,
+    /// A proxy takes a conditional write for carried out by a server that refused it.
+    PromiseRefusalBelieved,
 }
 
 impl Plant {
-    pub const ALL: [Plant; 23] = [
+    pub const ALL: [Plant; 27] = [
         Plant::UnsyncedContent,
         Plant::UnsyncedName,
         Plant::UnsyncedCommit,
@@ -83,6 +91,10 @@ impl Plant {
         Plant::RereadUnchecked,
         Plant::FragmentsUnchecked,
         Plant::QuarantineUnasked,
+        Plant::PromiseShared,
+        Plant::PromiseMinority,
+        Plant::DoubtIgnored,
+        Plant::PromiseRefusalBelieved,
     ];
 
     /// What it is called on a command line.
@@ -111,6 +123,10 @@ impl Plant {
             Plant::RereadUnchecked => "reread-unchecked",
             Plant::FragmentsUnchecked => "fragments-unchecked",
             Plant::QuarantineUnasked => "quarantine-unasked",
+            Plant::PromiseShared => "promise-shared",
+            Plant::PromiseMinority => "promise-minority",
+            Plant::DoubtIgnored => "doubt-ignored",
+            Plant::PromiseRefusalBelieved => "promise-refusal-believed",
         }
     }
 

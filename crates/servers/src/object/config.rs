@@ -41,6 +41,9 @@ pub struct ObjectServerConfig {
     /// for each that did not fail, is given up.
     pub replication_failure_threshold: usize,
     pub replication_failure_ratio: f64,
+    /// After its start a server gives no promises for so long: those of the process before may be
+    /// held still, and written under.
+    pub promise_grace: Duration,
     pub diskfile: DiskFileConfig,
 }
 
@@ -68,6 +71,7 @@ impl ObjectServerConfig {
             replication_lock_timeout: Duration::from_secs(15),
             replication_failure_threshold: 100,
             replication_failure_ratio: 1.0,
+            promise_grace: Duration::from_secs(5),
             diskfile: DiskFileConfig::default(),
         }
     }

@@ -10,6 +10,7 @@ use cairn_types::Timestamp;
 use http::StatusCode;
 use http::request::Parts;
 
+use super::promise;
 use super::status::{Refusal, with_timestamp};
 use super::target::{Target, required_timestamp};
 use super::updates::UpdateHeaders;
@@ -38,6 +39,7 @@ impl Inner {
         timestamp: Timestamp,
     ) -> Result<Response, Refusal> {
         let if_delete_at = if_delete_at(&parts)?;
+        let mut writing = self.begin_promised(&parts, &target)?;
         let (engine, key) = (self.engine.clone(), target.key.clone());
         let step = target.device.commit(move |disk| {
             let open = engine.open(disk, &key, &OpenOptions::metadata(timestamp));
@@ -58,7 +60,10 @@ impl Inner {
             let deleted = engine.delete(disk, &key, timestamp, seen)?;
             Ok(deleted.map(move |()| (before, None)))
         });
-        let (before, refused) = step.await?;
+        let written = step.await.map_err(Refusal::from);
+        promise::note(&mut writing, &written);
+        drop(writing);
+        let (before, refused) = written?;
         // The entry goes after the object: of one that stays, since the write failed, nobody else
         // would know that it is to expire.
         if let Some(old) = before.metadata.delete_at().filter(|_| refused.is_none()) {

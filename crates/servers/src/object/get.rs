@@ -201,7 +201,7 @@ fn apply(
 
 /// The first metadata item named by `X-Backend-Etag-Is-At` that exists: encrypted objects keep
 /// their users' ETag there.
-fn alternate_etag<'a>(headers: &HeaderMap, info: &'a ObjectInfo) -> Option<&'a str> {
+pub(super) fn alternate_etag<'a>(headers: &HeaderMap, info: &'a ObjectInfo) -> Option<&'a str> {
     let names = header(headers, "x-backend-etag-is-at")?;
     let mut names = names.split(',').map(str::trim);
     let value = names.find_map(|name| info.metadata.get_ignore_case(name))?;

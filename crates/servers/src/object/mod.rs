@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! PUT GET HEAD POST DELETE  /<device>/<partition>/<account>/<container>/<object>
+//! PROMISE                   /<device>/<partition>/<account>/<container>/<object>
 //! REPLICATE                 /<device>/<partition>[/<suffix>-<suffix>…]
 //! SSYNC                     /<device>/<partition>
 //! ```
@@ -20,6 +21,8 @@ mod get;
 mod headers;
 mod phases;
 mod post;
+mod promise;
+mod promises;
 mod put;
 mod replicate;
 mod ssync;
@@ -40,6 +43,7 @@ use http::{Method, StatusCode};
 use tokio::sync::Semaphore;
 
 pub use config::ObjectServerConfig;
+use promises::Promises;
 use status::Refusal;
 
 /// Serves the objects of a node's devices.
@@ -55,6 +59,8 @@ pub(crate) struct Inner {
     replication_turns: Option<Semaphore>,
     /// Of those, on each device: whoever waits here comes on in turn.
     device_turns: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// The promises of conditional writes.
+    promises: Arc<Promises>,
 }
 
 impl ObjectServer {
@@ -75,6 +81,7 @@ impl ObjectServer {
                 number => Some(Semaphore::new(number)),
             },
             device_turns: Mutex::default(),
+            promises: Arc::new(Promises::new(config.clock.now(), config.promise_grace)),
             diskfile,
             config,
             devices,
@@ -135,6 +142,7 @@ impl Inner {
             Method::DELETE => Box::pin(self.delete(parts)).await,
             Method::OPTIONS => Ok(options()),
             ref method if method.as_str() == "REPLICATE" => Box::pin(self.replicate(&parts)).await,
+            ref method if method.as_str() == "PROMISE" => Box::pin(self.promise(&parts)).await,
             ref method if method.as_str() == "SSYNC" => Box::pin(self.ssync(&parts, body)).await,
             _ => Err(Refusal::MethodNotAllowed),
         };

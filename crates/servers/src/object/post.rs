@@ -13,6 +13,7 @@ use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 
 use super::headers::{check_metadata, copy_metadata, opens_expired};
+use super::promise;
 use super::status::Refusal;
 use super::target::{Target, required_timestamp};
 use super::updates::UpdateHeaders;
@@ -63,6 +64,10 @@ impl Inner {
         new_delete_at: Option<u64>,
         new_type: Option<ContentType>,
     ) -> Result<Response, Refusal> {
+        let mut writing = self.begin_promised(&parts, &target)?;
+        if let Some(writing) = &mut writing {
+            writing.is_not_written();
+        }
         let options = OpenOptions {
             now: timestamp,
             open_expired: opens_expired(&parts.headers),
@@ -126,11 +131,17 @@ impl Inner {
         let update = post_update(&info, &metadata, &current);
         let response = post_response(&info, &current);
 
+        if let Some(writing) = &mut writing {
+            writing.goes_to_disk();
+        }
         let (engine, key) = (self.engine.clone(), target.key.clone());
         let written = target
             .device
             .commit(move |disk| engine.write_metadata(disk, &key, metadata));
-        written.await?;
+        let written = written.await.map_err(Refusal::from);
+        promise::note(&mut writing, &written);
+        drop(writing);
+        written?;
         // Only now: had the write failed, the object would still expire as it was to, and nobody
         // would know.
         if let Some(old) = old_delete_at.filter(|_| old_delete_at != new_delete_at) {

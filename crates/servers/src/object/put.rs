@@ -30,6 +30,7 @@ use tokio::time::Instant;
 use super::fragments::ssync_index;
 use super::headers::{check_metadata, copy_footers, copy_metadata, delete_at, flag};
 use super::phases::{Content, Phases};
+use super::promise;
 use super::status::Refusal;
 use super::target::{Target, required_timestamp};
 use super::updates::UpdateHeaders;
@@ -160,9 +161,13 @@ impl Inner {
         body: Body,
     ) -> Result<Response, Refusal> {
         let body = self.collect(body, &upload).await?;
-        let inner = self.clone();
+        let (inner, mut upload) = (self.clone(), upload);
         to_the_end(async move {
             let target = upload.target.clone();
+            let mut writing = inner.begin_promised(&parts, &target)?;
+            if let Some(writing) = &writing {
+                upload.timestamp = writing.timestamp;
+            }
             let metadata = inner.request_metadata(&parts, &upload);
             let received = received_etag(&parts.headers);
             let known = upload.digest.as_ref().and_then(SharedDigest::get);
@@ -183,7 +188,10 @@ impl Inner {
                 let written = engine.put_small(disk, &key, body, metadata.clone(), durability)?;
                 Ok(written.map(move |()| Ok((existing, metadata))))
             });
-            let (existing, metadata) = written.await??;
+            let written = written.await.map_err(Refusal::from).and_then(|w| w);
+            promise::note(&mut writing, &written);
+            drop(writing);
+            let (existing, metadata) = written?;
             let none = HeaderMap::new();
             inner
                 .after_put(&parts, &upload, existing, &metadata, &none)
@@ -210,15 +218,23 @@ impl Inner {
             Some(phases) => phases.begin(body, self.config.client_timeout).await?,
         };
         let staged = self.stage(&upload, &mut content).await?;
-        let inner = self.clone();
+        let (inner, mut upload) = (self.clone(), upload);
         to_the_end(async move {
             let footers = match &upload.footers {
                 // Set by now, where the body ended well.
                 Some(shared) => shared.get().cloned().ok_or(Refusal::Failed)?,
                 None => content.footers().await?,
             };
+            let mut writing = inner.begin_promised(&parts, &upload.target)?;
+            if let Some(writing) = &writing {
+                // The promise came after the head.
+                upload.timestamp = writing.timestamp;
+            }
             let written = inner.publish(&parts, &upload, staged, &content, &footers);
-            let metadata = written.await?;
+            let written = written.await;
+            promise::note(&mut writing, &written);
+            drop(writing);
+            let metadata = written?;
             if content.waits_for_commit() {
                 content.commit().await?;
                 if upload.durability == Durability::AtOnce {

@@ -18,6 +18,9 @@ pub(super) enum Refusal {
     SlowUpload,
     /// 409: what is there is as new, or newer.
     Conflict(Option<Timestamp>),
+    /// 409: the write's promise is not held any more. What is there says nothing: a replicator may
+    /// have brought the same write when another one was promised.
+    PromiseLost,
     /// 411
     LengthRequired,
     /// 412
@@ -52,6 +55,11 @@ impl From<BodyError> for Refusal {
     }
 }
 
+/// The answer to PROMISE, which says all in its headers.
+pub(super) fn heard() -> Response {
+    respond::empty(StatusCode::NO_CONTENT)
+}
+
 impl Refusal {
     /// The object is not there, in whatever way; with when it went, where that is known.
     pub(super) fn is_missing(&self) -> bool {
@@ -72,6 +80,11 @@ impl Refusal {
             Refusal::MethodNotAllowed => standard(StatusCode::METHOD_NOT_ALLOWED),
             Refusal::SlowUpload => standard(StatusCode::REQUEST_TIMEOUT),
             Refusal::Conflict(timestamp) => with_timestamp(StatusCode::CONFLICT, timestamp),
+            Refusal::PromiseLost => {
+                let mut response = standard(StatusCode::CONFLICT);
+                set(response.headers_mut(), "x-backend-promise", "lost");
+                response
+            }
             Refusal::LengthRequired => text(
                 StatusCode::LENGTH_REQUIRED,
                 "Missing Content-Length header.",

@@ -1,6 +1,7 @@
 //! The service in process, on temporary directories. Needs extended attributes there.
 #![allow(clippy::unwrap_used)]
 
+mod promises;
 mod reads;
 mod ssync;
 mod updates;
