@@ -19,7 +19,7 @@ use cairn_types::metadata::{is_object_transient_sysmeta, is_sys_meta, is_sys_or_
 use cairn_types::{Constraints, ServerKind};
 use http::header::{
     ACCEPT, ACCESS_CONTROL_ALLOW_METHODS, ALLOW, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName,
-    HeaderValue, LAST_MODIFIED, TRANSFER_ENCODING,
+    HeaderValue, IF_MATCH, IF_NONE_MATCH, LAST_MODIFIED, TRANSFER_ENCODING,
 };
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
@@ -304,7 +304,10 @@ fn sink_request(
         }
     }
     for (name, value) in asked {
-        headers.insert(name, value.clone());
+        // Conditions were of the source.
+        if *name != IF_MATCH && *name != IF_NONE_MATCH {
+            headers.insert(name, value.clone());
+        }
     }
 
     let mut sink_params = params.clone();

@@ -63,6 +63,7 @@ mod segments;
 mod signature;
 mod slo;
 mod staticweb;
+mod status;
 mod subrequest;
 mod symlink;
 mod tempauth;

@@ -23,11 +23,13 @@ use std::sync::Arc;
 
 use cairn_formats::ini::Section;
 use cairn_http::params::is_true;
-use cairn_http::{Context, Handler, Response};
+use cairn_http::{Context, Handler, Request, Response, respond};
+use http::Method;
+use http::header::{IF_MATCH, IF_NONE_MATCH};
 use http::request::Parts;
 use serde_json::{Value, json};
 
-use crate::{FilterEnv, FilterError};
+use crate::{FilterEnv, FilterError, status};
 use legacy::VersionedWrites;
 pub(crate) use names::is_version_of;
 use object_versioning::ObjectVersioning;
@@ -78,6 +80,26 @@ async fn authorize(parts: &Parts, acl: Option<&str>) -> Result<(), Response> {
         None => Ok(()),
         Some(authorizer) => authorizer.authorize(parts, acl).await.map(|_| ()),
     }
+}
+
+/// The request, unless it replaces or deletes what is there on a condition: where each write makes a
+/// version of its own, or moves others, several requests are not decided as one.
+async fn without_condition(request: Request, acl: Option<&str>) -> Result<Request, Response> {
+    let headers = request.headers();
+    let tags = respond::header(headers, IF_NONE_MATCH.as_str());
+    let is_new = request.method() == Method::PUT && tags.is_some_and(|tags| tags.trim() == "*");
+    let is_write = [Method::PUT, Method::DELETE].contains(request.method());
+    let is_conditional =
+        headers.contains_key(IF_MATCH) || (headers.contains_key(IF_NONE_MATCH) && !is_new);
+    if !(is_write && is_conditional) {
+        return Ok(request);
+    }
+    let (parts, _) = request.into_parts();
+    // That there are versions is not for everybody to know.
+    authorize(&parts, acl).await?;
+    Err(status::not_on_a_condition(
+        "Conditional writes are not available in containers that keep versions",
+    ))
 }
 
 #[cfg(test)]

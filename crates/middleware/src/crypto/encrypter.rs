@@ -106,8 +106,8 @@ impl Service for Encryption {
     fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
         let method = request.method();
         let is_read = method == Method::GET || method == Method::HEAD;
-        let is_encrypted = method == Method::PUT && !self.is_disabled;
-        if !(is_read || is_encrypted || method == Method::POST) {
+        let is_write = [Method::PUT, Method::POST, Method::DELETE].contains(method);
+        if !(is_read || is_write) {
             return self.next.call(request);
         }
         let Some(names) = Names::of(request.uri().path()) else {
@@ -119,8 +119,9 @@ impl Service for Encryption {
             return Box::pin(self.rekey(request, order, is_object));
         }
         match (names.container, method.as_str()) {
-            (Some(_), "PUT") if is_object => Box::pin(self.put(request)),
+            (Some(_), "PUT") if is_object && !self.is_disabled => Box::pin(self.put(request)),
             (Some(_), "POST") if is_object => Box::pin(self.post(request)),
+            (Some(_), "PUT" | "DELETE") if is_object => Box::pin(self.on_condition(request)),
             (Some(_), "GET" | "HEAD") if is_object => Box::pin(self.read(request)),
             (Some(container), "GET") if is_api => {
                 Box::pin(self.list(request, names.account, container))
@@ -166,6 +167,7 @@ impl Encryption {
         is_sealed: bool,
     ) -> Result<(Request, Upload), Response> {
         let (mut parts, body) = request.into_parts();
+        conditions::mask(&mut parts, None)?;
         let keys = self.prepared(&mut parts, is_sealed)?;
         let object = keys.object().cloned().map_err(|_| no_keys())?;
         let protection = match is_sealed {
@@ -200,6 +202,9 @@ impl Encryption {
     async fn post(&self, request: Request) -> Response {
         let is_sealed = !self.is_disabled && self.seals(&request).await;
         let (mut parts, body) = request.into_parts();
+        if let Err(refused) = conditions::mask(&mut parts, None) {
+            return refused;
+        }
         if !self.is_disabled
             && let Err(refused) = self.prepared(&mut parts, is_sealed)
         {
@@ -209,6 +214,15 @@ impl Encryption {
             return refused;
         }
         self.next.call(Request::from_parts(parts, body)).await
+    }
+
+    /// A write that is not encrypted: its conditions may be of an object that is.
+    async fn on_condition(&self, request: Request) -> Response {
+        let (mut parts, body) = request.into_parts();
+        match conditions::mask(&mut parts, None) {
+            Ok(()) => self.next.call(Request::from_parts(parts, body)).await,
+            Err(refused) => refused,
+        }
     }
 
     /// Checks the user's metadata, as nobody can afterwards, and encrypts it.

@@ -15,6 +15,7 @@ use base64::engine::general_purpose::STANDARD;
 use cairn_formats::ini::{Conf, Section};
 use cairn_http::{Handler, Request, Service, ServiceFuture};
 use http::Method;
+use http::header::{IF_MATCH, IF_NONE_MATCH};
 use tracing::warn;
 use zeroize::Zeroizing;
 
@@ -169,7 +170,13 @@ fn warn_if_readable(file: &str) {
 impl Service for Keymaster {
     fn call<'a>(&'a self, mut request: Request) -> ServiceFuture<'a> {
         let method = request.method();
-        let needs_keys = [Method::GET, Method::HEAD, Method::PUT, Method::POST].contains(method);
+        let has_condition = || {
+            [IF_MATCH, IF_NONE_MATCH]
+                .iter()
+                .any(|name| request.headers().contains_key(name))
+        };
+        let needs_keys = [Method::GET, Method::HEAD, Method::PUT, Method::POST].contains(method)
+            || (*method == Method::DELETE && has_condition());
         if needs_keys && let Some(names) = Names::of(request.uri().path()) {
             let extensions = request.extensions_mut();
             let source = KeySource::new(

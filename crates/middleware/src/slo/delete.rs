@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cairn_http::context::Context;
 use cairn_http::params::{Params, is_true, quote};
 use cairn_http::{Handler, Request, Response, respond};
-use http::header::{ACCEPT, HeaderValue, RANGE};
+use http::header::{ACCEPT, HeaderValue, IF_MATCH, IF_NONE_MATCH, RANGE};
 use http::request::Parts;
 use http::{Method, StatusCode};
 use tracing::error;
@@ -18,6 +18,7 @@ use crate::api_path::ObjectPath;
 use crate::bulk::{Deleter, Deletion, NextDeletion, Refusal, Targets, answer_deletion};
 use crate::report;
 use crate::segments::want_whole;
+use crate::status;
 use crate::subrequest::Subrequests;
 
 const DRAIN_MAX: u64 = 64 << 10;
@@ -30,6 +31,15 @@ impl Inner {
         params: Params,
     ) -> Response {
         let (parts, _) = request.into_parts();
+        if [IF_MATCH, IF_NONE_MATCH]
+            .iter()
+            .any(|name| parts.headers.contains_key(name))
+        {
+            // Segments would be gone when the manifest is found to be another.
+            let text = "Conditions are not available with multipart-manifest=delete: delete the \
+                        manifest alone on the condition, then its segments";
+            return status::not_on_a_condition(text);
+        }
         let deleter = Deleter {
             next: self.next.clone(),
             requests: Subrequests::of(&parts, SOURCE, "MultipartDELETE"),

@@ -21,7 +21,7 @@ use http::request::Parts;
 use http::{Method, StatusCode};
 
 use super::copies::{Copies, override_content_type, written_at};
-use super::{DELETE_MARKER, authorize};
+use super::{DELETE_MARKER, authorize, without_condition};
 use crate::FilterEnv;
 use crate::api_path::{ApiPath, ObjectPath, names_object, refuse, set};
 use crate::cause::{Cause, drain};
@@ -190,6 +190,10 @@ impl VersionedWrites {
             .await;
         let Some((versions, mode)) = self.location(&info) else {
             return self.next.call(request).await;
+        };
+        let request = match without_condition(request, info.write_acl.as_deref()).await {
+            Ok(request) => request,
+            Err(refused) => return refused,
         };
         let kept = Kept {
             filter: self,

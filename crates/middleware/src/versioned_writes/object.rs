@@ -6,7 +6,9 @@ use std::sync::Arc;
 use cairn_http::params::{Params, is_true, quote_path, split_path, unquote};
 use cairn_http::{Body, Context, Request, Response, respond};
 use cairn_types::Timestamp;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, LOCATION, TRANSFER_ENCODING};
+use http::header::{
+    CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, IF_NONE_MATCH, LOCATION, TRANSFER_ENCODING,
+};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 
@@ -14,7 +16,7 @@ use super::copies::{Copies, override_content_type, written_at};
 use super::object_versioning::{
     OBJECT_VERSION_ID, ObjectVersioning, SOURCE, is_enabled, versions_container,
 };
-use super::{DELETE_MARKER, authorize, names};
+use super::{DELETE_MARKER, authorize, names, without_condition};
 use crate::api_path::{ObjectPath, set};
 use crate::cause::{Cause, drain};
 use crate::header_params;
@@ -79,6 +81,14 @@ impl ObjectVersioning {
             versions,
             write_acl: info.write_acl.clone(),
         });
+        // While versions are only kept, not made, an object is replaced as any other.
+        let request = match versioned.is_some() && (enabled || id.is_some()) {
+            true => match without_condition(request, info.write_acl.as_deref()).await {
+                Ok(request) => request,
+                Err(refused) => return refused,
+            },
+            false => request,
+        };
         let answer = match (id, versioned) {
             (Some(id), versioned) => {
                 Box::pin(self.with_version_id(request, &id, versioned, &info)).await
@@ -297,6 +307,8 @@ impl Versioned<'_> {
         for name in EXPIRY {
             put.headers_mut().remove(name);
         }
+        // A version's name is new; the condition is of the link.
+        put.headers_mut().remove(IF_NONE_MATCH);
         set(put.headers_mut(), BACKEND_ALLOW_RESERVED, "true");
         put.extensions_mut().insert(AskedBy(cause.context.clone()));
         let announced = body.length();

@@ -162,3 +162,48 @@ async fn needs_symlink() {
         "{error}"
     );
 }
+
+/// Several requests are not decided as one: nothing is begun of them.
+#[tokio::test]
+async fn conditions_are_refused_where_versions_are_kept() {
+    let stack = env_of(&[("versions-location", "v"), ("versions-mode", "stack")]);
+    let history = env_of(&[("versions-location", "v"), ("versions-mode", "history")]);
+    for (env, query) in [
+        (versioned("True"), ""),
+        (versioned("True"), "?version-id=0000000060.00000"),
+        (versioned("False"), "?version-id=0000000060.00000"),
+        (stack, ""),
+        (history, ""),
+    ] {
+        for (method, name, tags) in [
+            ("PUT", "if-match", "*"),
+            ("PUT", "if-none-match", "\"a\""),
+            ("DELETE", "if-match", "\"a\""),
+            ("DELETE", "if-none-match", "*"),
+        ] {
+            let path = format!("/v1/a/c/o{query}");
+            let headers = [(name, tags), ("content-length", "0")];
+            let (app, seen) = self::app(&env, Vec::new());
+            let response = app.call(request(method, &path, &headers)).await;
+            assert_eq!(response.status(), 501, "{method} {path} {name}");
+            let response = app.call(denied(method, &path, &headers)).await;
+            assert_eq!(response.status(), 403, "{method} {path} {name}");
+            assert!(calls(&seen).is_empty(), "{:?}", calls(&seen));
+        }
+    }
+    // A new object takes nobody's place; and without new versions an object is one.
+    let (app, seen) = self::app(&versioned("True"), Vec::new());
+    let headers = [("if-none-match", "*"), ("content-length", "0")];
+    let response = app.call(request("PUT", "/v1/a/c/o", &headers)).await;
+    assert_eq!(response.status(), 201);
+    let conditions = |at| sent(&seen, at, "if-none-match");
+    let last = calls(&seen).len() - 1;
+    assert_eq!(
+        (conditions(last - 1), conditions(last)),
+        (None, Some("*".into()))
+    );
+    let (app, _) = self::app(&versioned("False"), Vec::new());
+    let headers = [("if-match", "\"a\""), ("content-length", "0")];
+    let response = app.call(request("PUT", "/v1/a/c/o", &headers)).await;
+    assert_eq!(response.status(), 201);
+}
