@@ -98,6 +98,19 @@ impl Proxy {
             })
             .collect();
         let (c, o) = (&self.constraints, &self.options);
+        if o.conditional_writes {
+            let replicated = self.policies.iter();
+            let replicated = replicated.filter(|policy| !self.erasures.contains_key(&policy.index));
+            let names: Vec<&str> = replicated.map(|policy| &*policy.name).collect();
+            self.swift_info.register(
+                "conditional_writes",
+                json!({
+                    "methods": ["PUT", "POST", "DELETE"],
+                    "conditions": ["If-Match", "If-None-Match"],
+                    "policies": names,
+                }),
+            );
+        }
         self.swift_info.register(
             "swift",
             json!({

@@ -89,6 +89,9 @@ pub struct ProxyOptions {
     /// Bodies up to this many bytes are read whole before the backends are asked: one message
     /// to each, and any of them can be replaced by a handoff.
     pub buffered_put_bytes: u64,
+    /// `If-Match` and `If-None-Match` of writes are decided by a majority; otherwise they are what
+    /// OpenStack Swift makes of them.
+    pub conditional_writes: bool,
 }
 
 const OWNER_HEADERS: &str = "x-container-read, x-container-write, x-container-sync-key, \
@@ -150,6 +153,7 @@ impl ProxyOptions {
                 section.str_or("expiring_objects_account_name", "expiring_objects")
             ),
             buffered_put_bytes: section.u64_or("buffered_put_bytes", 65_536)?.min(1 << 20),
+            conditional_writes: section.bool_or("conditional_writes", true),
         })
     }
 }

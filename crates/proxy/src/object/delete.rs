@@ -24,6 +24,13 @@ const OF_UPDATES: [&str; 7] = [
 
 impl Proxy {
     pub(super) async fn object_delete(&self, incoming: &mut Incoming, place: Place) -> Response {
+        if let Some(refused) = self.refused_expiry(incoming, &place).await {
+            return refused;
+        }
+        let swap = match self.begin_swap(incoming, &place).await {
+            Ok(swap) => swap,
+            Err(refused) => return refused,
+        };
         let Target::Object {
             account,
             container,
@@ -32,11 +39,13 @@ impl Proxy {
         else {
             return self.not_allowed(&incoming.target);
         };
-        if let Some(refused) = self.refused_expiry(incoming, &place).await {
-            return refused;
-        }
         let mut headers = self.backend_headers(incoming, account, container, object, &place, None);
         let path = incoming.target.entity_path();
+        if let Some(swap) = swap {
+            let (ring, method) = (place.ring, Method::DELETE);
+            let write = Write::new(ring, place.partition, method, path, headers);
+            return self.swap_write(incoming, swap, write).await;
+        }
         let nodes = self.nodes_to_delete_from(&place, &mut headers);
         let what = format!("DELETE {path}");
         let write = Write::new(place.ring, place.partition, Method::DELETE, path, headers);

@@ -1,5 +1,6 @@
 //! Objects: what their verbs have in common, one file per verb that writes.
 
+mod conditional;
 mod delete;
 mod effect;
 pub(crate) mod erasure;

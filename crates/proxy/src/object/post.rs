@@ -29,6 +29,10 @@ impl Proxy {
                 Ok(delete_at) => delete_at,
                 Err(refused) => return refused,
             };
+        let swap = match self.begin_swap(incoming, &place).await {
+            Ok(swap) => swap,
+            Err(refused) => return refused,
+        };
         let headers = self.backend_headers(
             incoming,
             name.account,
@@ -48,6 +52,9 @@ impl Proxy {
                 headers,
             )
         };
+        if let Some(swap) = swap {
+            return self.swap_write(incoming, swap, write(headers)).await;
+        }
         let mut answers = self.write_answers(write(headers.clone()), &nodes).await;
         let found = answers.iter().filter(|a| a.status == 202).count();
         let mut quorum = quorum::quorum_size(answers.len());

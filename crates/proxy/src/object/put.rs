@@ -13,13 +13,14 @@ use md5::{Digest, Md5};
 use serde_json::{Map, Value};
 use tracing::{error, info};
 
+use super::conditional::Swap;
 use super::{Name, Place, effect};
 use crate::app::Proxy;
 use crate::checks::{self, MessageLength};
 use crate::request::Incoming;
 use crate::write::{Write, best_response};
 
-/// `If-None-Match: *` is the one condition a PUT can have.
+/// `If-None-Match: *` is what OpenStack Swift knows of a PUT, and refuses others.
 pub(super) fn check_conditions(incoming: &Incoming) -> Result<(), Response> {
     match incoming.header(IF_NONE_MATCH.as_str()) {
         Some(value) if !value.split(',').any(|tag| tag.trim() == "*") => Err(respond::text(
@@ -48,6 +49,10 @@ impl Proxy {
                 Ok(delete_at) => delete_at,
                 Err(refused) => return refused,
             };
+        let swap = match self.begin_swap(incoming, &place).await {
+            Ok(swap) => swap,
+            Err(refused) => return refused,
+        };
         let headers = self.backend_headers(
             incoming,
             name.account,
@@ -66,9 +71,10 @@ impl Proxy {
         let mut response = if let Some(erasure) = place.erasure.clone() {
             Box::pin(self.put_fragments(incoming, place, erasure, headers, length)).await
         } else if small {
-            self.put_whole(incoming, place, headers).await
+            self.put_whole(incoming, place, headers, swap).await
         } else {
-            self.put_stream(incoming, place, headers, length).await
+            self.put_stream(incoming, place, headers, length, swap)
+                .await
         };
         if response.status() == StatusCode::CREATED {
             let modified = respond::http_date(incoming.timestamp);
@@ -88,6 +94,7 @@ impl Proxy {
         incoming: &mut Incoming,
         place: Place,
         mut headers: Vec<HeaderMap>,
+        swap: Option<Swap>,
     ) -> Response {
         let body = std::mem::take(&mut incoming.body);
         let limit = self.options.buffered_put_bytes;
@@ -122,6 +129,9 @@ impl Proxy {
         );
         write.extensions.insert(SharedDigest::of(md5));
         write.body = body;
+        if let Some(swap) = swap {
+            return Box::pin(self.swap_write(incoming, swap, write)).await;
+        }
         let nodes = self.upload_nodes(&place);
         let answers = self.write_answers(write, &nodes).await;
         conclude(incoming, &answers, &what)

@@ -8,6 +8,7 @@ use cairn_http::{Blocks, BodyError, Footers, Response, SharedDigest, SharedFoote
 use cairn_peer::fan_out::{self, Answer};
 use cairn_peer::put::{OpenError, Putter};
 use cairn_peer::{Node, Nodes, documents, quorum};
+use cairn_types::Timestamp;
 use futures_util::future::join_all;
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use http::{HeaderMap, StatusCode};
@@ -17,6 +18,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tracing::{debug, error};
 
 use super::Place;
+use super::conditional::Swap;
 use super::put::{self, conclude, refused_by_state};
 use crate::app::Proxy;
 use crate::checks::MessageLength;
@@ -32,9 +34,13 @@ impl Proxy {
         place: Place,
         headers: Vec<HeaderMap>,
         length: MessageLength,
+        mut swap: Option<Swap>,
     ) -> Response {
         let replicas = headers.len();
-        let enough = quorum::quorum_size(replicas);
+        let enough = match &swap {
+            Some(swap) => swap.majority(),
+            None => quorum::quorum_size(replicas),
+        };
         let notes = Notes {
             digest: SharedDigest::new(),
             footers: incoming
@@ -43,10 +49,21 @@ impl Proxy {
                 .get::<Footers>()
                 .map(|_| SharedFooters::new()),
         };
-        let nodes = self.upload_nodes(&place);
+        let nodes = match &swap {
+            Some(swap) => self.swap_nodes(swap, &place),
+            None => self.upload_nodes(&place),
+        };
+        let (headers, length) = match &swap {
+            Some(swap) => swap.opening(headers, length),
+            None => (headers, length),
+        };
         let mut putters = self
             .open_putters(incoming, &nodes, place.partition, headers, length, &notes)
             .await;
+        if swap.is_some() {
+            // A server that does not want the content has nothing to say of the condition.
+            putters.retain(|putter| putter.early.is_none());
+        }
         let early = putters
             .iter()
             .filter_map(|p| p.early.as_ref().map(|(status, _)| *status));
@@ -69,20 +86,45 @@ impl Proxy {
                 .any(|p| self.backends.local(p.node.address).is_some());
         let hasher = hash_here.then(Md5::new);
         let pumped = self.pump(incoming, &mut putters, enough, hasher).await;
-        let concluded = match pumped {
-            Ok((length, md5)) => {
-                self.conclude_content(incoming, &mut putters, &notes, length, md5)
-                    .await
-            }
-            Err(broken) => Err(broken),
+        let (length, md5) = match pumped {
+            Ok(whole) => whole,
+            Err(broken) => return broken,
         };
-        if let Err(refused) = concluded {
+        if let Some(swap) = &mut swap {
+            // All content is there but for its end, which is held back until it may count.
+            match self.promised_putters(swap, &mut putters).await {
+                Ok(timestamp) => incoming.timestamp = timestamp,
+                Err(refused) => return refused,
+            }
+        }
+        let concluded = self.conclude_content(incoming, &mut putters, &notes, length, md5);
+        if let Err(refused) = concluded.await {
+            if let Some(swap) = &swap {
+                self.release(swap, incoming.timestamp);
+            }
             return refused;
         }
         let timeout = self.options.node_timeout;
         join_all(putters.iter_mut().map(|p| p.finish(timeout))).await;
-        let answers = self.answers(putters, replicas, &nodes).await;
+        let answers = self.answers(putters, replicas, enough, &nodes).await;
+        if let Some(swap) = swap {
+            return self.conclude_swap(&swap, incoming.method(), answers, incoming.timestamp);
+        }
         conclude(incoming, &answers, &format!("PUT {path}"))
+    }
+
+    /// A majority's promise, and the uploads to those that gave theirs.
+    async fn promised_putters(
+        &self,
+        swap: &mut Swap,
+        putters: &mut Vec<Putter>,
+    ) -> Result<Timestamp, Response> {
+        let promised = self.promised(swap).await?;
+        putters.retain(|putter| promised.is_by(&putter.node));
+        match putters.len() < swap.majority() {
+            true => Err(self.unpromised(swap, &promised)),
+            false => Ok(promised.timestamp),
+        }
     }
 
     /// Tells the servers what is known now that all of the content is with them.
@@ -219,6 +261,7 @@ impl Proxy {
         &self,
         putters: Vec<Putter>,
         replicas: usize,
+        quorum: usize,
         nodes: &Arc<Nodes>,
     ) -> Vec<Answer> {
         let (tx, mut rx) = mpsc::channel(putters.len().max(1));
@@ -246,7 +289,6 @@ impl Proxy {
         }
         drop(tx);
         let mut answers: Vec<Answer> = Vec::with_capacity(replicas);
-        let quorum = quorum::quorum_size(replicas);
         while let Some(answer) = rx.recv().await {
             answers.push(answer);
             let statuses: Vec<u16> = answers.iter().map(|a| a.status).collect();

@@ -1,0 +1,424 @@
+//! Writes on conditions, over backends that promise, refuse, know nothing of promises, or are silent.
+#![allow(clippy::unwrap_used)]
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_formats::ini::Section;
+use cairn_http::{Body, Clock, Request, Response, Service, ServiceFuture, SwiftInfo, respond};
+use cairn_peer::{Backends, Rings};
+use cairn_proxy::{Proxy, ProxySettings};
+use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
+use cairn_types::{Constraints, HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
+use http::{HeaderMap, StatusCode};
+
+/// As many are primaries of every object; the others are handoffs.
+const PRIMARIES: u16 = 3;
+const DEVICES: u16 = 5;
+const PATH: &str = "/v1/AUTH_a/c/o";
+const NOT_KNOWN: &str = "It is not known whether";
+
+/// A server's word on its promise.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Word {
+    Given,
+    /// Another write has it.
+    Busy,
+    /// Gives it, and has an object with the ETag `there`.
+    There,
+    /// Answers 405, as OpenStack Swift's does.
+    Unknown,
+    Silent,
+    /// It may lack a write that another server has.
+    Doubting,
+}
+
+/// A server's answer to the write.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Deed {
+    Done,
+    /// The promise is not held any more.
+    Lost,
+    /// 422: the content is another than its ETag says.
+    Refused,
+}
+
+/// One request that a server has heard.
+#[derive(Clone)]
+struct Heard {
+    device: u16,
+    method: String,
+    headers: HeaderMap,
+    /// `None`: broken off.
+    body: Option<Bytes>,
+}
+
+impl Heard {
+    fn header(&self, name: &str) -> &str {
+        respond::header(&self.headers, name).unwrap_or_default()
+    }
+}
+
+struct Fake {
+    device: u16,
+    mood: Arc<Mutex<(Word, Deed)>>,
+    heard: Arc<Mutex<Vec<Heard>>>,
+}
+
+impl Service for Fake {
+    fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
+        Box::pin(self.answer(request))
+    }
+}
+
+impl Fake {
+    async fn answer(&self, request: Request) -> Response {
+        let (parts, body) = request.into_parts();
+        if parts.uri.path().split('/').count() <= 5 {
+            return respond::empty(StatusCode::NO_CONTENT);
+        }
+        let body = body.collect(1 << 24).await.ok();
+        let is_whole = body.is_some();
+        let method = parts.method.as_str().to_owned();
+        let is_question = method == "PROMISE";
+        self.heard.lock().unwrap().push(Heard {
+            device: self.device,
+            method,
+            headers: parts.headers,
+            body,
+        });
+        let (word, deed) = *self.mood.lock().unwrap();
+        match is_question {
+            true => promise(word).await,
+            false if !is_whole => respond::standard(respond::status(499)),
+            false => written(deed),
+        }
+    }
+}
+
+async fn promise(word: Word) -> Response {
+    let mut response = respond::empty(StatusCode::NO_CONTENT);
+    let headers = response.headers_mut();
+    let said = match word {
+        Word::Unknown => return respond::standard(StatusCode::METHOD_NOT_ALLOWED),
+        Word::Silent => std::future::pending().await,
+        Word::Busy => "busy",
+        Word::Given | Word::There | Word::Doubting => "given",
+    };
+    respond::set(headers, "x-backend-promise", said);
+    if word == Word::There {
+        respond::set(headers, "etag", "\"there\"");
+        respond::set(headers, "x-backend-data-timestamp", "0000000005.00000");
+    }
+    if word == Word::Doubting {
+        respond::set(headers, "x-backend-in-doubt", "0000000007.00000");
+    }
+    response
+}
+
+fn written(deed: Deed) -> Response {
+    match deed {
+        Deed::Done => respond::empty(StatusCode::CREATED),
+        Deed::Refused => respond::standard(StatusCode::UNPROCESSABLE_ENTITY),
+        Deed::Lost => {
+            let mut response = respond::standard(StatusCode::CONFLICT);
+            respond::set(response.headers_mut(), "x-backend-promise", "lost");
+            response
+        }
+    }
+}
+
+struct Cluster {
+    proxy: Arc<Proxy>,
+    moods: Vec<Arc<Mutex<(Word, Deed)>>>,
+    heard: Arc<Mutex<Vec<Heard>>>,
+    _dir: tempfile::TempDir,
+}
+
+/// One partition's worth of devices: the first are primaries of everything.
+fn ring() -> Ring {
+    let device = |id: u16| {
+        Some(Arc::new(Device {
+            id: u32::from(id),
+            region: 1,
+            zone: u32::from(id),
+            weight: 1.0,
+            ip: "127.0.0.1".into(),
+            port: 10_000 + id,
+            device: format!("d{id}"),
+            replication_ip: "127.0.0.1".into(),
+            replication_port: 10_000 + id,
+            meta: String::new(),
+        }))
+    };
+    let rows = (0..PRIMARIES).map(|replica| Row::new(&[u32::from(replica); 2], 2));
+    Ring::from_data(RingData {
+        devs: (0..DEVICES).map(device).collect(),
+        part_power: 1,
+        next_part_power: None,
+        version: None,
+        dev_id_bytes: 2,
+        rows: rows.collect(),
+        format_version: FormatVersion::V1,
+    })
+    .unwrap()
+}
+
+impl Cluster {
+    fn new(words: [Word; 3]) -> Self {
+        Cluster::with(words, &[])
+    }
+
+    fn with(words: [Word; 3], options: &[(&str, &str)]) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["account", "container", "object"] {
+            let path = dir.path().join(format!("{name}.ring.gz"));
+            ring().save(path, FormatVersion::V1).unwrap();
+        }
+        let policies = PolicySet::new(vec![StoragePolicy {
+            index: PolicyIndex(0),
+            name: "zero".to_owned(),
+            aliases: Vec::new(),
+            is_default: true,
+            deprecated: false,
+            kind: PolicyKind::Replication,
+        }]);
+        let policies = Arc::new(policies.unwrap());
+        let backends = Backends::new(Duration::from_millis(200));
+        let heard: Arc<Mutex<Vec<Heard>>> = Arc::default();
+        let words = words.into_iter().chain([Word::Given; 2]);
+        let moods: Vec<_> = words
+            .map(|word| Arc::new(Mutex::new((word, Deed::Done))))
+            .collect();
+        for (device, mood) in (0..DEVICES).zip(&moods) {
+            let address: SocketAddr = format!("127.0.0.1:{}", 10_000 + device).parse().unwrap();
+            let (mood, heard) = (mood.clone(), heard.clone());
+            let fake = Fake {
+                device,
+                mood,
+                heard,
+            };
+            backends.register_local(address, Arc::new(fake));
+        }
+        let common = [("node_timeout", "0.3"), ("post_quorum_timeout", "0.1")];
+        let options: Vec<_> = common.iter().chain(options).copied().collect();
+        let settings = ProxySettings {
+            policy_sections: Default::default(),
+            section: Section::from_pairs("app:proxy-server", &options),
+            constraints: Arc::new(Constraints::default()),
+            policies: policies.clone(),
+            hash_path: HashPath::new("", "test"),
+            rings: Rings::open(dir.path(), &policies).unwrap(),
+            swift_info: Arc::new(SwiftInfo::default()),
+            clock: Clock::system(),
+        };
+        Cluster {
+            proxy: Proxy::new(settings, backends).unwrap(),
+            moods,
+            heard,
+            _dir: dir,
+        }
+    }
+
+    fn deeds(self, deeds: [Deed; 3]) -> Self {
+        for (mood, deed) in self.moods.iter().zip(deeds) {
+            mood.lock().unwrap().1 = deed;
+        }
+        self
+    }
+
+    /// Status, whether the answer says that it is committed, and its text.
+    async fn send(&self, method: &str, header: (&str, &str), body: Body) -> (u16, bool, String) {
+        let request = http::Request::builder().method(method).uri(PATH);
+        let length = match body.length() {
+            Some(length) => ("content-length", length.to_string()),
+            None => ("transfer-encoding", "chunked".to_owned()),
+        };
+        let request = request
+            .header("content-type", "a/b")
+            .header(length.0, length.1)
+            .header(header.0, header.1);
+        let response = self.proxy.call(request.body(body).unwrap()).await;
+        let status = response.status().as_u16();
+        let is_committed = response.headers().contains_key("x-conditional-write");
+        let text = response.into_body().collect(1 << 20).await.unwrap();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        (status, is_committed, text)
+    }
+
+    async fn put(&self, header: (&str, &str)) -> (u16, bool, String) {
+        self.send("PUT", header, Body::full("one")).await
+    }
+
+    fn writes(&self) -> Vec<Heard> {
+        let heard = self.heard.lock().unwrap();
+        let writes = heard.iter().filter(|heard| heard.method != "PROMISE");
+        writes.cloned().collect()
+    }
+
+    /// The devices that got a write.
+    fn wrote(&self) -> Vec<u16> {
+        let mut devices: Vec<u16> = self.writes().iter().map(|heard| heard.device).collect();
+        devices.sort_unstable();
+        devices
+    }
+
+    fn asked(&self) -> usize {
+        let heard = self.heard.lock().unwrap();
+        heard.iter().filter(|h| h.method == "PROMISE").count()
+    }
+}
+
+const NEW: (&str, &str) = ("if-none-match", "*");
+
+fn in_pieces(bytes: usize) -> Body {
+    let piece = || Ok(Bytes::from(vec![b'x'; 1000]));
+    let pieces: Vec<_> = (0..bytes / 1000).map(|_| piece()).collect();
+    Body::from_stream(futures_util::stream::iter(pieces), Some(bytes as u64))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_without_a_condition_asks_nobody() {
+    let cluster = Cluster::new([Word::Given; 3]);
+    let (status, is_committed, _) = cluster.put(("x-object-meta-a", "b")).await;
+    assert_eq!((status, is_committed), (201, false));
+    assert_eq!((cluster.asked(), cluster.wrote()), (0, vec![0, 1, 2]));
+    let token = "x-backend-promise-token";
+    assert!(cluster.writes().iter().all(|w| w.header(token).is_empty()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_majority_of_primaries_writes() {
+    for third in [Word::Silent, Word::Busy] {
+        let cluster = Cluster::new([Word::Given, Word::Given, third]);
+        let (status, is_committed, _) = cluster.put(NEW).await;
+        assert_eq!((status, is_committed), (201, true), "{third:?}");
+        assert_eq!(
+            cluster.wrote(),
+            [0, 1],
+            "no handoff, nor who has not promised"
+        );
+        let writes = cluster.writes();
+        let token = writes[0].header("x-backend-promise-token");
+        assert!(!token.is_empty() && token == writes[1].header("x-backend-promise-token"));
+        assert!(writes.iter().all(|w| w.header("if-none-match").is_empty()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_majority_nothing_is_written() {
+    let words = [Word::Given, Word::Silent, Word::Silent];
+    for (words, expected) in [
+        (words, 503),
+        ([Word::Given, Word::Busy, Word::Busy], 409),
+        ([Word::Given, Word::Doubting, Word::Silent], 503),
+    ] {
+        let cluster = Cluster::new(words);
+        let (status, is_committed, text) = cluster.put(NEW).await;
+        assert_eq!((status, is_committed), (expected, false), "{words:?}");
+        assert!(!text.contains(NOT_KNOWN), "{words:?}: {text}");
+        assert!(cluster.wrote().is_empty(), "{words:?}");
+    }
+    // All have promised: nobody else can have it.
+    let cluster = Cluster::new([Word::Given, Word::Doubting, Word::Given]);
+    assert_eq!(cluster.put(NEW).await.0, 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_condition_is_of_the_newest() {
+    let words = [Word::Given, Word::There, Word::Given];
+    for (header, expected) in [
+        (NEW, 412),
+        (("if-match", "\"there\""), 201),
+        (("if-match", "\"other\""), 412),
+        // OpenStack Swift knows no other of a PUT.
+        (("if-none-match", "\"other\""), 400),
+    ] {
+        let cluster = Cluster::new(words);
+        let (status, is_committed, _) = cluster.put(header).await;
+        let is_written = expected == 201;
+        assert_eq!((status, is_committed), (expected, is_written), "{header:?}");
+        assert_eq!(cluster.wrote().is_empty(), !is_written, "{header:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_write_is_not_taken_for_done() {
+    let in_doubt = [Deed::Done, Deed::Lost, Deed::Lost];
+    for method in ["PUT", "POST", "DELETE"] {
+        let cluster = Cluster::new([Word::There; 3]).deeds(in_doubt);
+        let condition = ("if-match", "\"there\"");
+        let (status, is_committed, text) = cluster.send(method, condition, Body::full("")).await;
+        assert_eq!((status, is_committed), (503, false), "{method}");
+        assert!(text.contains(NOT_KNOWN), "{method}: {text}");
+    }
+    let cluster = Cluster::new([Word::Given; 3]).deeds(in_doubt);
+    let (status, _, text) = cluster.send("PUT", NEW, in_pieces(100_000)).await;
+    assert!(status == 503 && text.contains(NOT_KNOWN), "{status} {text}");
+    let cluster = Cluster::new([Word::Given; 3]).deeds([Deed::Refused; 3]);
+    assert_eq!(cluster.put(NEW).await.0, 422);
+    let cluster = Cluster::new([Word::Given; 3]).deeds([Deed::Done, Deed::Done, Deed::Lost]);
+    assert_eq!(cluster.put(NEW).await.0, 201);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_large_upload_waits_for_the_promises() {
+    let cluster = Cluster::new([Word::Given; 3]);
+    let (status, is_committed, _) = cluster.send("PUT", NEW, in_pieces(100_000)).await;
+    assert_eq!((status, is_committed), (201, true));
+    let writes = cluster.writes();
+    let whole = |w: &Heard| w.body.as_ref().is_some_and(|body| body.len() == 100_000);
+    assert!(writes.len() == 3 && writes.iter().all(whole));
+    // The condition held at first, and no longer when all content was there.
+    let cluster = Cluster::new([Word::Given; 3]);
+    let (sender, body) = Body::channel(None, 1);
+    let moods = cluster.moods.clone();
+    let client = async move {
+        assert!(sender.send(Bytes::from(vec![b'x'; 100_000])).await);
+        moods
+            .iter()
+            .for_each(|mood| mood.lock().unwrap().0 = Word::There);
+        sender.finish().await;
+    };
+    let ((status, is_committed, _), ()) = tokio::join!(cluster.send("PUT", NEW, body), client);
+    assert_eq!((status, is_committed), (412, false));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let writes = cluster.writes();
+    assert!(writes.iter().all(|w| w.body.is_none()), "all broken off");
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_of_openstack_swift_do_not_decide() {
+    for words in [
+        [Word::Unknown; 3],
+        [Word::Given, Word::Given, Word::Unknown],
+    ] {
+        let cluster = Cluster::new(words);
+        for (method, condition) in [
+            ("PUT", ("if-match", "\"there\"")),
+            ("POST", ("if-match", "\"there\"")),
+            ("DELETE", ("if-none-match", "*")),
+        ] {
+            let (status, is_committed, text) = cluster.send(method, condition, Body::empty()).await;
+            assert_eq!((status, is_committed), (501, false), "{words:?} {method}");
+            assert!(text.contains("not available"), "{text}");
+        }
+        assert!(cluster.wrote().is_empty(), "{words:?}");
+        // The one condition that these know by themselves.
+        let (status, is_committed, _) = cluster.put(NEW).await;
+        assert_eq!((status, is_committed), (201, false), "{words:?}");
+        let writes = cluster.writes();
+        assert!(writes.len() == 3 && writes.iter().all(|w| w.header("if-none-match") == "*"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_can_be_turned_off() {
+    let off = [("conditional_writes", "no")];
+    let cluster = Cluster::with([Word::There; 3], &off);
+    let (status, is_committed, _) = cluster.put(("if-match", "\"other\"")).await;
+    assert_eq!((status, is_committed, cluster.asked()), (201, false, 0));
+    assert_eq!(cluster.put(("if-none-match", "\"other\"")).await.0, 400);
+}
