@@ -45,6 +45,9 @@ pub(crate) struct Options {
     /// Objects are large, their content rots often, and they are read while they are replaced
     #[arg(long)]
     pub(crate) rot: bool,
+    /// Several clients replace the same objects on the condition that nobody else has
+    #[arg(long)]
+    pub(crate) conditional: bool,
     /// Go on after a seed that fails
     #[arg(long)]
     pub(crate) keep_going: bool,
@@ -65,6 +68,7 @@ impl Options {
             crowded: false,
             failing_syncs: false,
             rot: false,
+            conditional: false,
             keep_going: false,
         }
     }
@@ -90,6 +94,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         (options.crowded, "--crowded"),
         (options.failing_syncs, "--failing-syncs"),
         (options.rot, "--rot"),
+        (options.conditional, "--conditional"),
     ] {
         if is_wanted {
             command.arg(name);

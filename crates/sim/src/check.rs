@@ -19,6 +19,7 @@ use crate::model::{
 };
 use crate::policies::{FRAGMENTS_INDEX, policy_of};
 use crate::shared::{NODES, lock};
+use crate::swaps;
 
 /// What one replica lists, and the objects and bytes it says it has.
 struct Listing {
@@ -79,6 +80,9 @@ pub(crate) async fn all(
     // Elsewhere power cuts leave files whose content and ETag differ.
     if cluster.shared.manner.is_rotting {
         check_quarantine(cluster, model, &mut wrong);
+    }
+    if cluster.shared.manner.is_conditional {
+        swaps::check(cluster, &model.swaps, &mut wrong).await;
     }
     check_updates(cluster, &mut wrong);
     let mut counts = BTreeMap::new();
@@ -183,7 +187,7 @@ fn check_quarantine(cluster: &Cluster, model: &Model, wrong: &mut Vec<String>) {
 }
 
 /// Without what is obsolete: a power cut may bring removed files back, which nobody minds.
-fn that_count(mut files: Files) -> Files {
+pub(crate) fn that_count(mut files: Files) -> Files {
     let is_whole = |name: &String| name.ends_with(".data") || name.ends_with(".ts");
     // Names begin with their times.
     let Some(newest) = files.keys().rev().find(|name| is_whole(name)).cloned() else {

@@ -53,6 +53,12 @@ impl Misfortune {
         };
         let (victim, may_rot, may_be_replaced) = (dice.index(NODES), dice.coin(), dice.coin());
         let may_rot = may_rot || cluster.shared.manner.is_rotting;
+        // A majority that has lost its copy says that there is none.
+        let is_conditional = cluster.shared.manner.is_conditional;
+        let (may_rot, may_be_replaced) = (
+            may_rot && !is_conditional,
+            may_be_replaced && !is_conditional,
+        );
         Misfortune {
             down: Vec::new(),
             doomed: Vec::new(),
@@ -94,8 +100,9 @@ impl Misfortune {
             drop(running);
             self.doomed.retain(|(n, _)| *n != node);
             self.cluster.bury(node, |left| left)?;
-            let crowds = self.cluster.shared.manner.is_crowded;
-            let at = now + self.seconds(if crowds { 1 } else { 8 });
+            let manner = self.cluster.shared.manner;
+            let is_soon = manner.is_crowded || manner.is_conditional;
+            let at = now + self.seconds(if is_soon { 1 } else { 8 });
             self.down.push((node, at));
         }
         let (due, later): (Vec<_>, Vec<_>) = self.down.drain(..).partition(|(_, at)| *at <= now);
@@ -126,7 +133,12 @@ impl Misfortune {
             return Ok(());
         }
         let node = dice.index(NODES);
-        match dice.below(100) {
+        let what = dice.below(100);
+        // Nodes die by these.
+        if shared.keeps_nodes() && ((25..43).contains(&what) || (51..53).contains(&what)) {
+            return Ok(());
+        }
+        match what {
             0..12 => self.weather(),
             12..20 => self.cut(),
             20..25 => *lock(&shared.cut) = Default::default(),
@@ -197,13 +209,18 @@ impl Misfortune {
 
     fn weather(&self) {
         let dice = &self.cluster.shared.fault_dice;
+        // Longer than promises are held.
+        let delays: &[u64] = match self.cluster.shared.manner.is_conditional {
+            true => &[300, 20_000, 2_000_000, 7_000_000],
+            false => &[300, 20_000, 2_000_000],
+        };
         let faults = match dice.below(4) {
             0 => NetworkFaults::default(),
             _ => NetworkFaults {
                 drop: dice.below(150),
                 duplicate: dice.below(150),
                 break_off: dice.below(100),
-                delay: [300, 20_000, 2_000_000][dice.index(3)],
+                delay: delays[dice.index(delays.len())],
             },
         };
         self.cluster.shared.log(|| format!("network: {faults:?}"));

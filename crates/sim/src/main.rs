@@ -19,6 +19,7 @@ mod policies;
 mod rings;
 mod run;
 mod shared;
+mod swaps;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -67,6 +68,9 @@ struct Options {
     /// Objects are large, their content rots often, and they are read while they are replaced
     #[arg(long)]
     rot: bool,
+    /// Several clients replace the same objects on the condition that nobody else has
+    #[arg(long)]
+    conditional: bool,
     /// Go on after a seed that fails
     #[arg(long)]
     keep_going: bool,
@@ -80,6 +84,7 @@ impl Options {
             is_crowded: self.crowded,
             has_failing_syncs: self.failing_syncs,
             is_rotting: self.rot,
+            is_conditional: self.conditional,
         }
     }
 }

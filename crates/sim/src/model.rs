@@ -4,12 +4,13 @@
 //! happened; one that failed, or was not answered, may have happened, now or later.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use cairn_types::Timestamp;
 
 use crate::shared::lock;
+use crate::swaps::Swaps;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
@@ -111,6 +112,8 @@ pub(crate) struct Model {
     pub(crate) contents: Mutex<BTreeMap<String, Bytes>>,
     /// It is made and removed one after the other: its times are the proxies' own.
     pub(crate) one_by_one: tokio::sync::Mutex<()>,
+    /// Conditional writes.
+    pub(crate) swaps: Arc<Swaps>,
 }
 
 impl Model {

@@ -17,6 +17,7 @@ use crate::model::{Change, Model};
 use crate::policies::{FRAGMENTS, FRAGMENTS_INDEX, policy_of};
 use crate::rings::{ClusterRings, RingSets};
 use crate::shared::{NODES, Shared};
+use crate::swaps;
 
 /// The daemons go round so often before the cluster must be in order.
 const ROUNDS: usize = 14;
@@ -39,6 +40,8 @@ pub(crate) struct Manner {
     /// Half of all objects are larger than what is read in one step; content rots often; several
     /// clients at once read an object and replace it.
     pub(crate) is_rotting: bool,
+    /// Several clients replace the same objects on the condition that nobody else has.
+    pub(crate) is_conditional: bool,
 }
 
 /// How a seed ended.
@@ -70,7 +73,8 @@ pub(crate) fn seed(seed: u64, rings: &RingSets, scratch: &Path, manner: Manner) 
 async fn live(seed: u64, rings: &RingSets, root: &Path, manner: Manner) -> Result<Outcome> {
     let shared = Arc::new(Shared::new(seed, manner, rings.has_fragments));
     let policies = rings.policies.clone();
-    let may_change = shared.fault_dice.below(3) == 0;
+    // While rings differ two majorities need not meet.
+    let may_change = shared.fault_dice.below(3) == 0 && !manner.is_conditional;
     let rings = ClusterRings::begin(rings, root, may_change)?;
     let cluster = Cluster::start(shared.clone(), policies, rings, root)?;
     let model = Arc::new(Model::default());
@@ -79,7 +83,7 @@ async fn live(seed: u64, rings: &RingSets, root: &Path, manner: Manner) -> Resul
     let mut misfortune = Misfortune::new(cluster.clone());
     let mut wrong = tokio::select! {
         biased;
-        wrong = load::drive(&cluster, &model, count) => wrong,
+        wrong = drive(&cluster, &model, count) => wrong,
         ended = misfortune.strike() => {
             ended?;
             Vec::new()
@@ -110,6 +114,14 @@ async fn live(seed: u64, rings: &RingSets, root: &Path, manner: Manner) -> Resul
         wrong,
         lines,
     })
+}
+
+/// Lets the clients work.
+async fn drive(cluster: &Arc<Cluster>, model: &Arc<Model>, count: u64) -> Vec<String> {
+    match cluster.shared.manner.is_conditional {
+        true => swaps::drive(cluster, &model.swaps).await,
+        false => load::drive(cluster, model, count).await,
+    }
 }
 
 async fn make_containers(cluster: &Cluster, model: &Model) -> Result<()> {

@@ -93,6 +93,7 @@ pub(crate) struct DiskFaults {
 }
 
 pub(crate) struct Shared {
+    seed: u64,
     start: Instant,
     pub(crate) network_dice: Dice,
     pub(crate) disk_dice: Dice,
@@ -121,9 +122,15 @@ impl Shared {
         let dice = |salt: u64| Dice::new(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ (salt << 56));
         let skews = dice(9);
         // Half of all clusters have good clocks.
-        let range = if skews.coin() { 2_000_000 } else { 500 };
+        let range = match (skews.coin(), manner.is_conditional) {
+            (false, _) => 500,
+            (true, false) => 2_000_000,
+            // As far as promises allow.
+            (true, true) => 4_900_000,
+        };
         let skew = std::array::from_fn(|_| skews.below(range) as i64 - range as i64 / 2);
         Shared {
+            seed,
             start: Instant::now(),
             network_dice: dice(1),
             disk_dice: dice(2),
@@ -152,6 +159,12 @@ impl Shared {
         let since = Duration::from_secs(EPOCH) + Duration::from_micros(3_600_000_000);
         let at = since.as_micros() as i64 + micros;
         Timestamp::from_unix(Duration::from_micros(at.max(0) as u64))
+    }
+
+    /// Do nodes stay up, and remember what they have promised? So they do in half of all seeds with
+    /// conditional writes.
+    pub(crate) fn keeps_nodes(&self) -> bool {
+        self.manner.is_conditional && self.seed % 2 == 1
     }
 
     /// Notes an event.
