@@ -19,7 +19,6 @@ use crate::model::{
 };
 use crate::policies::{FRAGMENTS_INDEX, policy_of};
 use crate::shared::{NODES, lock};
-use crate::swaps;
 
 /// What one replica lists, and the objects and bytes it says it has.
 struct Listing {
@@ -80,9 +79,6 @@ pub(crate) async fn all(
     // Elsewhere power cuts leave files whose content and ETag differ.
     if cluster.shared.manner.is_rotting {
         check_quarantine(cluster, model, &mut wrong);
-    }
-    if cluster.shared.manner.is_conditional {
-        swaps::check(cluster, &model.swaps, &mut wrong).await;
     }
     check_updates(cluster, &mut wrong);
     let mut counts = BTreeMap::new();

@@ -12,8 +12,8 @@ use md5::{Digest, Md5};
 use tokio::time::{sleep, timeout};
 
 use crate::cluster::Cluster;
+use crate::manner::Manner;
 use crate::model::{Change, Model, Name, Seen};
-use crate::run::Manner;
 use crate::shared::{PROXIES, lock};
 
 pub(crate) const ACCOUNT: &str = "AUTH_sim";

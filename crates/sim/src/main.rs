@@ -13,6 +13,7 @@ mod fragments;
 mod life;
 mod load;
 mod lost;
+mod manner;
 mod model;
 mod network;
 mod policies;
@@ -77,8 +78,8 @@ struct Options {
 }
 
 impl Options {
-    fn manner(&self, is_verbose: bool) -> run::Manner {
-        run::Manner {
+    fn manner(&self, is_verbose: bool) -> manner::Manner {
+        manner::Manner {
             is_verbose,
             is_expiring: self.expiring,
             is_crowded: self.crowded,

@@ -13,6 +13,7 @@ use crate::check::{self, Objects};
 use crate::cluster::{Cluster, Pass};
 use crate::faults::Misfortune;
 use crate::load::{self, COMES_AND_GOES, CONTAINER_MARK, CONTAINERS};
+use crate::manner::Manner;
 use crate::model::{Change, Model};
 use crate::policies::{FRAGMENTS, FRAGMENTS_INDEX, policy_of};
 use crate::rings::{ClusterRings, RingSets};
@@ -23,26 +24,6 @@ use crate::swaps;
 const ROUNDS: usize = 14;
 /// Longer than the reclaim age.
 const EIGHT_DAYS: Duration = Duration::from_secs(8 * 24 * 3600);
-
-/// How a seed is run.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Manner {
-    /// Keeps the lines of the log.
-    pub(crate) is_verbose: bool,
-    /// Most objects expire, soon, and the expirer is about all the time.
-    pub(crate) is_expiring: bool,
-    /// Several clients at once put an object that nobody has heard of, disks take their time, and
-    /// the power fails often.
-    pub(crate) is_crowded: bool,
-    /// Syncs of databases fail on all nodes at about the same time, updaters go round, and the power
-    /// fails.
-    pub(crate) has_failing_syncs: bool,
-    /// Half of all objects are larger than what is read in one step; content rots often; several
-    /// clients at once read an object and replace it.
-    pub(crate) is_rotting: bool,
-    /// Several clients replace the same objects on the condition that nobody else has.
-    pub(crate) is_conditional: bool,
-}
 
 /// How a seed ended.
 pub(crate) struct Outcome {
@@ -169,7 +150,10 @@ async fn converge(
             }
         }
         sleep(Duration::from_secs(60)).await;
-        let (found, seen) = check::all(cluster, model, before).await;
+        let (mut found, seen) = check::all(cluster, model, before).await;
+        if cluster.shared.manner.is_conditional {
+            swaps::check(cluster, &model.swaps, &mut found).await;
+        }
         (wrong, objects) = (found, Some(seen));
         cluster
             .shared

@@ -8,7 +8,7 @@ use cairn_types::Timestamp;
 use tokio::time::Instant;
 
 use crate::lost::Lost;
-use crate::run::Manner;
+use crate::manner::Manner;
 
 /// Storage nodes, each with one device.
 pub(crate) const NODES: usize = 4;
