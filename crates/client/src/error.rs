@@ -1,0 +1,136 @@
+//! Why a call to a store failed, and whether the store may have carried it out.
+
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use thiserror::Error;
+
+/// A call that brought no success. Small enough to be cloned to all who wait for one call.
+#[derive(Clone, Debug, Error)]
+pub enum ClientError {
+    /// No connection, after all attempts: the request was not sent.
+    #[error("{method} {path}: cannot connect to {host}: {reason}")]
+    Connect {
+        method: Method,
+        path: String,
+        host: String,
+        reason: String,
+    },
+    /// The connection broke, or an answer was cut short. The request may have been carried out.
+    #[error("{method} {path}: the connection to {host} broke: {reason}")]
+    Broken {
+        method: Method,
+        path: String,
+        host: String,
+        reason: String,
+    },
+    /// The request may have been carried out.
+    #[error("{method} {path}: no answer from {host} within {after:?}")]
+    Timeout {
+        method: Method,
+        path: String,
+        host: String,
+        after: Duration,
+    },
+    /// An answer that says no.
+    #[error("{method} {path}: the store answered {status}{}", Reason(reason))]
+    Status {
+        method: Method,
+        path: String,
+        status: StatusCode,
+        /// The first line of its body.
+        reason: String,
+    },
+    /// An answer that makes no sense.
+    #[error("{method} {path}: {reason}")]
+    Protocol {
+        method: Method,
+        path: String,
+        reason: String,
+    },
+    /// A name, header or range that no request can carry.
+    #[error("{0}")]
+    Invalid(String),
+    #[error(transparent)]
+    Login(#[from] LoginError),
+}
+
+struct Reason<'a>(&'a str);
+
+impl std::fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            "" => Ok(()),
+            reason => write!(f, " ({reason})"),
+        }
+    }
+}
+
+impl ClientError {
+    /// The status of an answer that says no.
+    pub fn status(&self) -> Option<StatusCode> {
+        match self {
+            ClientError::Status { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+
+    pub fn is_not_found(&self) -> bool {
+        self.status() == Some(StatusCode::NOT_FOUND)
+    }
+
+    /// A condition of the request (`If-Match`, `If-None-Match`) did not hold.
+    pub fn is_condition(&self) -> bool {
+        self.status() == Some(StatusCode::PRECONDITION_FAILED)
+    }
+
+    /// The same request may succeed later: the store was away, slow, or busy.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            ClientError::Connect { .. }
+            | ClientError::Broken { .. }
+            | ClientError::Timeout { .. } => true,
+            ClientError::Status { status, .. } => is_passing(*status),
+            ClientError::Protocol { .. } | ClientError::Invalid(_) => false,
+            ClientError::Login(error) => matches!(error, LoginError::Unreachable { .. }),
+        }
+    }
+}
+
+/// 498 is what rate limits answer; 507 is a store without space, which waiting does not make.
+pub(crate) fn is_passing(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 429 | 498 | 500 | 502 | 503 | 504)
+}
+
+/// Why nobody is logged in.
+#[derive(Clone, Debug, Error)]
+pub enum LoginError {
+    #[error(
+        "no login: set ST_AUTH, ST_USER and ST_KEY; or OS_AUTH_URL, OS_USERNAME, OS_PASSWORD and \
+         OS_PROJECT_NAME; or OS_STORAGE_URL and OS_AUTH_TOKEN"
+    )]
+    None,
+    #[error("{variable}: not set, and needed beside {beside}")]
+    Missing {
+        variable: &'static str,
+        beside: &'static str,
+    },
+    #[error("{variable}={value:?}: {reason}")]
+    Variable {
+        variable: &'static str,
+        value: String,
+        reason: &'static str,
+    },
+    #[error("{url:?}: {reason}")]
+    Url { url: String, reason: String },
+    #[error("the login at {url} cannot be reached: {reason}")]
+    Unreachable { url: String, reason: String },
+    #[error("the login at {url} refused user {user:?} ({status})")]
+    Refused {
+        url: String,
+        user: String,
+        status: StatusCode,
+    },
+    #[error("the login at {url} answered what no login does: {reason}")]
+    NotALogin { url: String, reason: String },
+}

@@ -1,0 +1,26 @@
+//! A Swift client over HTTP: logins, token renewal, bounded retries, streaming, ranges, listings and
+//! static large objects.
+//!
+//! [`Swift`] is one account that is logged in to; it is cheap to clone. Every call ends within the
+//! times of [`Options`], or with a [`ClientError`] that says whether the store may have carried it
+//! out. It is no cache and keeps no state but a token and pooled connections.
+//!
+//! Layer 2: depends on `http` only, never on a server.
+
+mod error;
+mod listing;
+mod login;
+mod manifest;
+mod object;
+mod payload;
+mod swift;
+mod url;
+
+pub use error::{ClientError, LoginError};
+pub use listing::{Entry, ListQuery};
+pub use login::{Keystone, KeystoneSecret, Login};
+pub use manifest::{ByteRange, ManifestEntry, large_object_etag};
+pub use object::{Condition, GetQuery, Info};
+pub use payload::Payload;
+pub use swift::{Options, Swift};
+pub use url::{StoreUrl, encode_path, encode_value};

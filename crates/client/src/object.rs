@@ -1,0 +1,355 @@
+//! Calls about objects and containers, typed.
+
+use bytes::{Bytes, BytesMut};
+use cairn_http::{Body, Response};
+use http::header::{
+    CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
+    IF_NONE_MATCH, RANGE,
+};
+use http::{Method, StatusCode};
+
+use crate::error::ClientError;
+use crate::listing::{self, Entry, ListQuery};
+use crate::manifest::ManifestEntry;
+use crate::payload::Payload;
+use crate::swift::Swift;
+use crate::url::{encode_path, encode_value};
+
+/// A page of 10,000 names of 1,024 bytes, each byte escaped.
+const LISTING_MAX_BYTES: u64 = 128 << 20;
+/// Swift's default is 8 MiB for what is put; what is read has ETags and dates beside.
+const MANIFEST_MAX_BYTES: u64 = 64 << 20;
+
+/// What must hold of the object that is there for a request to be carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Condition<'a> {
+    #[default]
+    None,
+    /// `If-None-Match: *`
+    Absent,
+    /// `If-Match`, an ETag without quotes.
+    Matches(&'a str),
+}
+
+impl Condition<'_> {
+    fn put_into(self, headers: &mut HeaderMap) -> Result<(), ClientError> {
+        match self {
+            Condition::None => {}
+            Condition::Absent => {
+                headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"));
+            }
+            Condition::Matches(etag) => {
+                headers.insert(IF_MATCH, value(&format!("\"{etag}\""))?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A read of an object.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct GetQuery<'a> {
+    /// First byte and number of bytes, at least one.
+    pub range: Option<(u64, u64)>,
+    pub condition: Condition<'a>,
+}
+
+/// What an answer's headers say about an object.
+#[derive(Clone, Debug)]
+pub struct Info {
+    pub bytes: u64,
+    /// Without quotes.
+    pub etag: String,
+    pub content_type: String,
+    pub headers: HeaderMap,
+}
+
+impl Info {
+    fn of(headers: HeaderMap) -> Info {
+        let text = |name: &HeaderName| {
+            let value = headers.get(name).and_then(|value| value.to_str().ok());
+            value.unwrap_or_default()
+        };
+        Info {
+            bytes: text(&CONTENT_LENGTH).parse().unwrap_or(0),
+            etag: text(&ETAG).trim_matches('"').to_owned(),
+            content_type: text(&CONTENT_TYPE).to_owned(),
+            headers,
+        }
+    }
+
+    /// A header's value where it is text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    pub fn is_static_large_object(&self) -> bool {
+        let header = self.header("x-static-large-object");
+        header.is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    }
+}
+
+fn value(text: &str) -> Result<HeaderValue, ClientError> {
+    // Headers of Swift are UTF-8.
+    let wrong = |_| ClientError::Invalid(format!("{text:?} cannot be sent in a header"));
+    HeaderValue::from_bytes(text.as_bytes()).map_err(wrong)
+}
+
+fn path_of(container: &str, object: &str) -> String {
+    format!("/{}/{}", encode_value(container), encode_path(object))
+}
+
+impl Swift {
+    /// Creates a container; no error where it is there.
+    ///
+    /// # Errors
+    /// [`ClientError`], as of every call here.
+    pub async fn put_container(&self, container: &str) -> Result<(), ClientError> {
+        let path = format!("/{}", encode_value(container));
+        self.request(Method::PUT, &path, "", HeaderMap::new(), Payload::Empty)
+            .await?;
+        Ok(())
+    }
+
+    pub async fn head_container(&self, container: &str) -> Result<Info, ClientError> {
+        let path = format!("/{}", encode_value(container));
+        let headers = HeaderMap::new();
+        let answer = self
+            .request(Method::HEAD, &path, "", headers, Payload::Empty)
+            .await?;
+        Ok(Info::of(answer.into_parts().0.headers))
+    }
+
+    /// One page of a listing.
+    pub async fn list(
+        &self,
+        container: &str,
+        query: &ListQuery<'_>,
+    ) -> Result<Vec<Entry>, ClientError> {
+        let path = format!("/{}", encode_value(container));
+        let mut text = "?format=json".to_owned();
+        let mut add = |name: &str, value: &str| {
+            if !value.is_empty() {
+                text.push_str(&format!("&{name}={}", encode_value(value)));
+            }
+        };
+        add("prefix", query.prefix);
+        add(
+            "delimiter",
+            &query.delimiter.map(String::from).unwrap_or_default(),
+        );
+        add("marker", query.marker);
+        if query.limit > 0 {
+            add("limit", &query.limit.to_string());
+        }
+        let headers = HeaderMap::new();
+        let answer = self
+            .request(Method::GET, &path, &text, headers, Payload::Empty)
+            .await?;
+        if answer.status() == StatusCode::NO_CONTENT {
+            return Ok(Vec::new());
+        }
+        let body = self.whole(answer, &path, LISTING_MAX_BYTES).await?;
+        listing::parse(&body).map_err(|error| protocol(Method::GET, &path, error))
+    }
+
+    pub async fn head(&self, container: &str, object: &str) -> Result<Info, ClientError> {
+        let path = path_of(container, object);
+        let headers = HeaderMap::new();
+        let answer = self
+            .request(Method::HEAD, &path, "", headers, Payload::Empty)
+            .await?;
+        Ok(Info::of(answer.into_parts().0.headers))
+    }
+
+    /// The head of an object and its body, which is still to be read.
+    pub async fn get(
+        &self,
+        container: &str,
+        object: &str,
+        query: GetQuery<'_>,
+    ) -> Result<(Info, Body), ClientError> {
+        let mut headers = HeaderMap::new();
+        if let Some((first, length)) = query.range {
+            let last = first + length.max(1) - 1;
+            headers.insert(RANGE, value(&format!("bytes={first}-{last}"))?);
+        }
+        query.condition.put_into(&mut headers)?;
+        let path = path_of(container, object);
+        let answer = self
+            .request(Method::GET, &path, "", headers, Payload::Empty)
+            .await?;
+        let (parts, body) = answer.into_parts();
+        if query.range.is_some() && parts.status != StatusCode::PARTIAL_CONTENT {
+            let error = format!("a range was asked for, and {} came", parts.status);
+            return Err(protocol(Method::GET, &path, error));
+        }
+        Ok((Info::of(parts.headers), body))
+    }
+
+    /// `length` bytes from `first`, whole, tried again where a body breaks off.
+    pub async fn get_range(
+        &self,
+        container: &str,
+        object: &str,
+        (first, length): (u64, u64),
+        condition: Condition<'_>,
+    ) -> Result<Bytes, ClientError> {
+        let path = path_of(container, object);
+        let mut attempt = 1;
+        loop {
+            let query = GetQuery {
+                range: Some((first, length)),
+                condition,
+            };
+            let (_, body) = self.get(container, object, query).await?;
+            match self.collect(body, &path, length).await {
+                Ok(bytes) if bytes.len() as u64 == length => return Ok(bytes),
+                Ok(bytes) => {
+                    let error = format!("{length} bytes were asked for, {} came", bytes.len());
+                    return Err(protocol(Method::GET, &path, error));
+                }
+                Err(error) if attempt < self.options().attempts && error.is_passing() => {
+                    tracing::debug!(attempt, %error, "a body broke off, it is asked for again");
+                    attempt += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Stores an object. `headers`: its type and metadata, and what else it is to have.
+    pub async fn put(
+        &self,
+        container: &str,
+        object: &str,
+        mut headers: HeaderMap,
+        payload: Payload,
+        condition: Condition<'_>,
+    ) -> Result<Info, ClientError> {
+        condition.put_into(&mut headers)?;
+        let path = path_of(container, object);
+        let answer = self
+            .request(Method::PUT, &path, "", headers, payload)
+            .await?;
+        Ok(Info::of(answer.into_parts().0.headers))
+    }
+
+    /// Stores the manifest of a static large object.
+    pub async fn put_manifest(
+        &self,
+        container: &str,
+        object: &str,
+        mut headers: HeaderMap,
+        entries: &[ManifestEntry],
+        condition: Condition<'_>,
+    ) -> Result<Info, ClientError> {
+        condition.put_into(&mut headers)?;
+        let path = path_of(container, object);
+        let body = serde_json::to_vec(entries)
+            .map_err(|error| ClientError::Invalid(format!("a manifest: {error}")))?;
+        let query = "?multipart-manifest=put";
+        let answer = self
+            .request(Method::PUT, &path, query, headers, body.into())
+            .await?;
+        Ok(Info::of(answer.into_parts().0.headers))
+    }
+
+    /// The segments of a static large object, and its ETag as it is now.
+    pub async fn get_manifest(
+        &self,
+        container: &str,
+        object: &str,
+    ) -> Result<Vec<ManifestEntry>, ClientError> {
+        let path = path_of(container, object);
+        let query = "?multipart-manifest=get&format=raw";
+        let headers = HeaderMap::new();
+        let answer = self
+            .request(Method::GET, &path, query, headers, Payload::Empty)
+            .await?;
+        let body = self.whole(answer, &path, MANIFEST_MAX_BYTES).await?;
+        serde_json::from_slice(&body).map_err(|error| protocol(Method::GET, &path, error))
+    }
+
+    /// Replaces an object's metadata.
+    pub async fn post(
+        &self,
+        container: &str,
+        object: &str,
+        headers: HeaderMap,
+    ) -> Result<(), ClientError> {
+        let path = path_of(container, object);
+        self.request(Method::POST, &path, "", headers, Payload::Empty)
+            .await?;
+        Ok(())
+    }
+
+    /// A copy within the store, with its metadata. Of a large object the manifest is copied.
+    pub async fn copy(
+        &self,
+        container: &str,
+        source: &str,
+        target: &str,
+    ) -> Result<Info, ClientError> {
+        let mut headers = HeaderMap::new();
+        headers.insert("destination", value(&path_of(container, target))?);
+        let path = path_of(container, source);
+        let copy =
+            Method::from_bytes(b"COPY").map_err(|error| ClientError::Invalid(error.to_string()))?;
+        let query = "?multipart-manifest=get";
+        let answer = self
+            .request(copy, &path, query, headers, Payload::Empty)
+            .await?;
+        Ok(Info::of(answer.into_parts().0.headers))
+    }
+
+    /// Deletes an object (of a large one the manifest); false where there was none.
+    pub async fn delete(&self, container: &str, object: &str) -> Result<bool, ClientError> {
+        let path = path_of(container, object);
+        let headers = HeaderMap::new();
+        match self
+            .request(Method::DELETE, &path, "", headers, Payload::Empty)
+            .await
+        {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_not_found() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn whole(&self, answer: Response, path: &str, limit: u64) -> Result<Bytes, ClientError> {
+        self.collect(answer.into_body(), path, limit).await
+    }
+
+    /// All of a body, none of whose pieces takes longer than the stall time-out.
+    async fn collect(&self, mut body: Body, path: &str, limit: u64) -> Result<Bytes, ClientError> {
+        let broken = |reason: String| ClientError::Broken {
+            method: Method::GET,
+            path: path.to_owned(),
+            host: self.account().authority(),
+            reason,
+        };
+        let capacity = body.length().unwrap_or(0).min(limit);
+        let mut all = BytesMut::with_capacity(capacity as usize);
+        while let Some(chunk) = body.next_chunk_within(self.options().stall_timeout).await {
+            let chunk = chunk.map_err(|error| broken(error.to_string()))?;
+            if (all.len() + chunk.len()) as u64 > limit {
+                return Err(protocol(
+                    Method::GET,
+                    path,
+                    format!("more than {limit} bytes came"),
+                ));
+            }
+            all.extend_from_slice(&chunk);
+        }
+        Ok(all.freeze())
+    }
+}
+
+fn protocol(method: Method, path: &str, reason: impl ToString) -> ClientError {
+    ClientError::Protocol {
+        method,
+        path: path.to_owned(),
+        reason: reason.to_string(),
+    }
+}

@@ -1,0 +1,241 @@
+//! The client against a server that answers from a script: what is sent again, what is not, and when
+//! a token is renewed.
+
+#![allow(clippy::unwrap_used)]
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_client::{Condition, ListQuery, Login, ManifestEntry, Options, Payload, StoreUrl, Swift};
+use http::HeaderMap;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+/// A server that gives each request the next answer, and keeps the requests.
+struct Script {
+    url: String,
+    seen: Arc<Mutex<Vec<String>>>,
+}
+
+const LOGIN: &str = "HTTP/1.1 200 OK\r\nX-Auth-Token: TOKEN\r\nX-Storage-Url: URL/v1/AUTH_a\r\n\
+                     Content-Length: 0\r\n\r\n";
+
+async fn script(answers: Vec<&'static str>) -> Script {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let script = Script {
+        url: url.clone(),
+        seen: seen.clone(),
+    };
+    tokio::spawn(async move {
+        let mut answers = answers.into_iter();
+        'connections: loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            loop {
+                let mut request = Vec::new();
+                let mut buffer = [0; 4096];
+                loop {
+                    let n = socket.read(&mut buffer).await.unwrap_or(0);
+                    if n == 0 {
+                        continue 'connections;
+                    }
+                    request.extend_from_slice(&buffer[..n]);
+                    let text = String::from_utf8_lossy(&request).to_lowercase();
+                    let Some(end) = text.find("\r\n\r\n") else {
+                        continue;
+                    };
+                    let length = text
+                        .lines()
+                        .find_map(|line| line.strip_prefix("content-length: "))
+                        .map_or(0, |n| n.trim().parse().unwrap());
+                    if request.len() >= end + 4 + length {
+                        break;
+                    }
+                }
+                let request = String::from_utf8_lossy(&request).into_owned();
+                seen.lock().unwrap().push(request);
+                match answers.next() {
+                    None | Some("cut") => continue 'connections,
+                    Some("hang") => tokio::time::sleep(Duration::from_secs(600)).await,
+                    Some(answer) => {
+                        let answer = answer.replace("URL", &url);
+                        socket.write_all(answer.as_bytes()).await.unwrap();
+                        if !answer.to_lowercase().contains("content-length: 0")
+                            && answer.contains("CUT")
+                        {
+                            continue 'connections;
+                        }
+                    }
+                }
+            }
+        }
+    });
+    script
+}
+
+impl Script {
+    async fn swift(&self) -> Swift {
+        let login = Login::Tempauth {
+            url: StoreUrl::parse(&format!("{}/auth/v1.0", self.url)).unwrap(),
+            user: "a:u".into(),
+            key: "k".into(),
+        };
+        let options = Options {
+            answer_timeout: Duration::from_millis(300),
+            stall_timeout: Duration::from_millis(300),
+            attempts: 3,
+            ..Options::default()
+        };
+        Swift::connect(login, None, &options).await.unwrap()
+    }
+
+    fn seen(&self) -> Vec<String> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let line = |request: &String| request.lines().next().unwrap().to_owned();
+        self.seen().iter().map(line).collect()
+    }
+}
+
+const OK: &str = "HTTP/1.1 201 Created\r\nETag: \"e\"\r\nContent-Length: 0\r\n\r\n";
+const BUSY: &str = "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n";
+const EXPIRED: &str = "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n";
+
+#[tokio::test]
+async fn what_fails_in_passing_is_sent_again_with_its_body() {
+    let script = script(vec![LOGIN, BUSY, "cut", OK]).await;
+    let swift = script.swift().await;
+    let body = Payload::Bytes(vec![
+        Bytes::from_static(b"one "),
+        Bytes::from_static(b"two"),
+    ]);
+    let info = swift
+        .put("c", "a b/ü", HeaderMap::new(), body, Condition::Absent)
+        .await
+        .unwrap();
+    assert_eq!(info.etag, "e");
+    let seen = script.seen();
+    assert_eq!(seen.len(), 4);
+    for request in &seen[1..] {
+        assert!(
+            request.starts_with("PUT /v1/AUTH_a/c/a%20b/%C3%BC HTTP/1.1"),
+            "{request}"
+        );
+        assert!(request.ends_with("one two"), "{request}");
+        assert!(request.to_lowercase().contains("if-none-match: *"));
+    }
+}
+
+#[tokio::test]
+async fn attempts_are_bounded_and_refusals_are_final() {
+    let script = script(vec![
+        LOGIN,
+        BUSY,
+        BUSY,
+        BUSY,
+        "HTTP/1.1 507 Full\r\nContent-Length: 4\r\n\r\nfull",
+    ])
+    .await;
+    let swift = script.swift().await;
+    let error = swift.head("c", "o").await.unwrap_err();
+    assert_eq!(error.status().unwrap().as_u16(), 503);
+    assert!(error.is_passing());
+    let error = swift
+        .put("c", "o", HeaderMap::new(), Payload::Empty, Condition::None)
+        .await;
+    let error = error.unwrap_err();
+    assert_eq!(error.status().unwrap().as_u16(), 507);
+    assert!(
+        error
+            .to_string()
+            .ends_with("507 Insufficient Storage (full)"),
+        "{error}"
+    );
+    assert_eq!(script.seen().len(), 5);
+}
+
+#[tokio::test]
+async fn an_expired_token_is_renewed_once() {
+    const SECOND: &str = "HTTP/1.1 200 OK\r\nX-Auth-Token: SECOND\r\nX-Storage-Url: URL/v1/AUTH_a\r\n\
+                          Content-Length: 0\r\n\r\n";
+    let script = script(vec![LOGIN, EXPIRED, SECOND, OK, EXPIRED, SECOND, EXPIRED]).await;
+    let swift = script.swift().await;
+    let put = || swift.put("c", "o", HeaderMap::new(), Payload::Empty, Condition::None);
+    put().await.unwrap();
+    let seen = script.seen();
+    assert!(seen[1].contains("TOKEN") && seen[3].contains("SECOND"));
+    let error = put().await.unwrap_err();
+    assert_eq!(error.status().unwrap().as_u16(), 401);
+    assert_eq!(script.seen().len(), 7);
+}
+
+#[tokio::test]
+async fn nothing_hangs() {
+    let script = script(vec![LOGIN, "hang"]).await;
+    let swift = script.swift().await;
+    let start = std::time::Instant::now();
+    assert!(swift.head("c", "o").await.unwrap_err().is_passing());
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_asked_for_again() {
+    const HALF: &str = "HTTP/1.1 206 Partial\r\nX-CUT: 1\r\nContent-Length: 6\r\n\r\nabc";
+    const WHOLE: &str = "HTTP/1.1 206 Partial\r\nContent-Length: 6\r\n\r\nabcdef";
+    const ALL: &str = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabcdef";
+    let script = script(vec![LOGIN, HALF, WHOLE, ALL]).await;
+    let swift = script.swift().await;
+    let get = || swift.get_range("c", "o", (2, 6), Condition::Matches("e"));
+    assert_eq!(get().await.unwrap(), "abcdef");
+    let head = script.seen()[2].to_lowercase();
+    assert!(
+        head.contains("range: bytes=2-7") && head.contains("if-match: \"e\""),
+        "{head}"
+    );
+    // An answer without the range is another object's bytes.
+    assert!(
+        get()
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("a range was asked for")
+    );
+}
+
+#[tokio::test]
+async fn lists_and_writes_manifests() {
+    const ROWS: &str = "HTTP/1.1 200 OK\r\nContent-Length: 18\r\n\r\n[{\"subdir\":\"d/\"}]\n";
+    let script = script(vec![
+        LOGIN,
+        ROWS,
+        OK,
+        "HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n",
+    ])
+    .await;
+    let swift = script.swift().await;
+    let query = ListQuery {
+        prefix: "a b/",
+        delimiter: Some('/'),
+        marker: "m&",
+        limit: 5,
+    };
+    assert_eq!(swift.list("c", &query).await.unwrap().len(), 1);
+    let entries = [ManifestEntry::part("/c/s".into(), 10, 2, 4)];
+    let put = swift.put_manifest("c", "o", HeaderMap::new(), &entries, Condition::None);
+    put.await.unwrap();
+    assert!(!swift.delete("c", "o").await.unwrap());
+    let lines = script.lines();
+    assert_eq!(
+        lines[1],
+        "GET /v1/AUTH_a/c?format=json&prefix=a%20b%2F&delimiter=%2F&marker=m%26&limit=5 HTTP/1.1"
+    );
+    assert_eq!(
+        lines[2],
+        "PUT /v1/AUTH_a/c/o?multipart-manifest=put HTTP/1.1"
+    );
+    assert!(script.seen()[2].ends_with(r#"[{"path":"/c/s","size_bytes":10,"range":"2-5"}]"#));
+}
