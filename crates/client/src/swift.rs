@@ -137,7 +137,8 @@ impl Transport {
             }
             tracing::debug!(attempt, %error, "a request failed, it is sent again");
             // Clients that were thrown off together do not all come back together.
-            tokio::time::sleep(pause.mul_f64(rand::rng().random_range(0.5..1.0))).await;
+            let jitter = rand::rng().random_range(0.5..1.0);
+            tokio::time::sleep(pause.mul_f64(jitter)).await;
             pause = (pause * 2).min(PAUSE_MAX);
             attempt += 1;
         }

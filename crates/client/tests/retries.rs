@@ -174,6 +174,14 @@ async fn an_expired_token_is_renewed_once() {
 }
 
 #[tokio::test]
+async fn calls_may_move_between_threads() {
+    let script = script(vec![LOGIN, OK]).await;
+    let swift = script.swift().await;
+    let call = tokio::spawn(async move { swift.head("c", "o").await });
+    call.await.unwrap().unwrap();
+}
+
+#[tokio::test]
 async fn nothing_hangs() {
     let script = script(vec![LOGIN, "hang"]).await;
     let swift = script.swift().await;
