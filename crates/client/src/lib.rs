@@ -14,6 +14,7 @@ mod manifest;
 mod object;
 mod payload;
 mod swift;
+mod transport;
 mod url;
 
 pub use error::{ClientError, LoginError};
@@ -22,5 +23,6 @@ pub use login::{Keystone, KeystoneSecret, Login};
 pub use manifest::{ByteRange, ManifestEntry, large_object_etag};
 pub use object::{Condition, GetQuery, Info};
 pub use payload::Payload;
-pub use swift::{Options, Swift};
+pub use swift::Swift;
+pub use transport::Options;
 pub use url::{StoreUrl, encode_path, encode_value};

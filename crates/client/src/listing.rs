@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// What is listed, from where on.
+/// The part of a container that is listed, and from where on.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery<'a> {
     pub prefix: &'a str,
@@ -28,7 +28,7 @@ pub enum Entry {
         /// The ETag of the large object, without quotes.
         slo_etag: Option<String>,
     },
-    /// What names have in common up to the delimiter.
+    /// The part that names have in common up to the delimiter.
     Subdir(String),
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::error::{ClientError, LoginError};
 use crate::payload::Payload;
-use crate::swift::Transport;
+use crate::transport::Transport;
 use crate::url::StoreUrl;
 
 /// Answers of logins are small; a catalog of many services has some hundred kilobytes.
@@ -28,7 +28,7 @@ pub enum Login {
     Token { storage: StoreUrl, token: String },
 }
 
-/// What Keystone is told.
+/// The secret that Keystone is told.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keystone {
     /// `http://host:5000/v3`
@@ -37,7 +37,7 @@ pub struct Keystone {
     pub region: Option<String>,
 }
 
-/// Who logs in to Keystone.
+/// A user of Keystone who logs in.
 #[derive(Clone, PartialEq, Eq)]
 pub enum KeystoneSecret {
     Password {

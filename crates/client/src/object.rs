@@ -20,7 +20,7 @@ const LISTING_MAX_BYTES: u64 = 128 << 20;
 /// Swift's default is 8 MiB for what is put; what is read has ETags and dates beside.
 const MANIFEST_MAX_BYTES: u64 = 64 << 20;
 
-/// What must hold of the object that is there for a request to be carried out.
+/// A condition on the object that is there, without which a request is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Condition<'a> {
     #[default]
@@ -54,7 +54,7 @@ pub struct GetQuery<'a> {
     pub condition: Condition<'a>,
 }
 
-/// What an answer's headers say about an object.
+/// An object as an answer's headers describe it.
 #[derive(Clone, Debug)]
 pub struct Info {
     pub bytes: u64,

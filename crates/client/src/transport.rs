@@ -1,0 +1,240 @@
+//! Requests over pooled connections, repeated where they failed for a passing reason, a bounded number
+//! of times. Knows no tokens.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cairn_http::client::{CallError, Client};
+use cairn_http::tls::{ClientTls, Trust};
+use cairn_http::{Request, Response};
+use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue};
+use http::{Method, StatusCode};
+use rand::RngExt;
+
+use crate::error::{ClientError, LoginError, is_passing};
+use crate::payload::Payload;
+use crate::url::StoreUrl;
+
+/// How long things may take, and how often they are tried.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub connect_timeout: Duration,
+    /// From a request's first byte to its answer's head; uploads have more, at the rate of
+    /// [`UPLOAD_BYTES_PER_SECOND`].
+    pub answer_timeout: Duration,
+    /// Between two pieces of an answer's body.
+    pub stall_timeout: Duration,
+    /// Times that a request is sent at most when it fails for a passing reason.
+    pub attempts: u32,
+    /// Connections that are kept without use.
+    pub idle_connections: usize,
+    /// A file of certificates (PEM) that are trusted in place of the system's.
+    pub authorities: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            connect_timeout: Duration::from_secs(5),
+            answer_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(30),
+            attempts: 4,
+            idle_connections: 64,
+            authorities: None,
+        }
+    }
+}
+
+/// An upload that is slower than that is given up.
+const UPLOAD_BYTES_PER_SECOND: u64 = 1 << 20;
+
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// The pause before the second attempt; doubled for each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// As much of a refusal's body is read for its reason.
+const REASON_MAX_BYTES: u64 = 16 << 10;
+const REASON_MAX_CHARS: usize = 200;
+
+/// Connections, and requests over them with retries; knows no tokens.
+#[derive(Clone)]
+pub(crate) struct Transport {
+    plain: Client,
+    tls: Client,
+    pub(crate) options: Options,
+}
+
+impl Transport {
+    pub(crate) fn new(options: &Options, needs_tls: bool) -> Result<Transport, LoginError> {
+        let tls = match needs_tls {
+            false => None,
+            true => {
+                let trust = options
+                    .authorities
+                    .clone()
+                    .map_or(Trust::System, Trust::File);
+                let wrong = |error: cairn_http::tls::TlsError| LoginError::Url {
+                    url: "https://".to_owned(),
+                    reason: error.to_string(),
+                };
+                Some(ClientTls::new(&trust, None).map_err(wrong)?)
+            }
+        };
+        let client = |tls| {
+            Client::with_tls(
+                options.connect_timeout,
+                options.idle_connections,
+                IDLE_TIMEOUT,
+                tls,
+            )
+        };
+        Ok(Transport {
+            plain: client(None),
+            tls: client(tls),
+            options: options.clone(),
+        })
+    }
+
+    /// Sends a request to `url` with `query` (`?…` or nothing) behind its path, until there is an
+    /// answer that does not ask to come again.
+    pub(crate) async fn call(
+        &self,
+        url: &StoreUrl,
+        method: Method,
+        query: &str,
+        headers: &HeaderMap,
+        payload: &mut Payload,
+    ) -> Result<Response, ClientError> {
+        let mut pause = FIRST_PAUSE;
+        let mut attempt = 1;
+        loop {
+            let result = self.attempt(url, &method, query, headers, payload).await;
+            let error = match result {
+                Ok(answer) if answer.status().is_success() => return Ok(answer),
+                // A GET's answer that nothing has changed.
+                Ok(answer) if answer.status() == StatusCode::NOT_MODIFIED => return Ok(answer),
+                Ok(answer) => {
+                    let (status, reason) = (answer.status(), reason(answer).await);
+                    let error = ClientError::Status {
+                        method: method.clone(),
+                        path: url.path.clone(),
+                        status,
+                        reason,
+                    };
+                    if !is_passing(status) {
+                        return Err(error);
+                    }
+                    error
+                }
+                Err(error) if error.is_passing() => error,
+                Err(error) => return Err(error),
+            };
+            if attempt >= self.options.attempts || !payload.can_repeat() {
+                return Err(error);
+            }
+            tracing::debug!(attempt, %error, "a request failed, it is sent again");
+            // Clients that were thrown off together do not all come back together.
+            let jitter = rand::rng().random_range(0.5..1.0);
+            tokio::time::sleep(pause.mul_f64(jitter)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+            attempt += 1;
+        }
+    }
+
+    async fn attempt(
+        &self,
+        url: &StoreUrl,
+        method: &Method,
+        query: &str,
+        headers: &HeaderMap,
+        payload: &mut Payload,
+    ) -> Result<Response, ClientError> {
+        let broken = |reason: String| ClientError::Broken {
+            method: method.clone(),
+            path: url.path.clone(),
+            host: url.authority(),
+            reason,
+        };
+        let length = payload.len();
+        let body = payload.attempt();
+        let body = body.ok_or_else(|| broken("a stream is sent once".to_owned()))?;
+        let path = if url.path.is_empty() { "/" } else { &url.path };
+        let invalid = |error: http::Error| ClientError::Invalid(format!("{path}: {error}"));
+        let mut request: Request = http::Request::builder()
+            .method(method.clone())
+            .uri(format!("{path}{query}"))
+            .body(body)
+            .map_err(invalid)?;
+        *request.headers_mut() = headers.clone();
+        let host = HeaderValue::from_str(&url.authority());
+        let host = host.map_err(|error| ClientError::Invalid(error.to_string()))?;
+        request.headers_mut().insert(HOST, host);
+        if let (Some(length), &Method::PUT | &Method::POST) = (length, method) {
+            request.headers_mut().insert(CONTENT_LENGTH, length.into());
+        }
+        let address = self.resolve(url, method).await?;
+        let upload = Duration::from_secs(length.unwrap_or(0) / UPLOAD_BYTES_PER_SECOND);
+        let timeout = self.options.answer_timeout + upload;
+        let called = match url.tls {
+            true => {
+                self.tls
+                    .call_by_name(&url.host, address, request, timeout)
+                    .await
+            }
+            false => self.plain.call(address, request, timeout).await,
+        };
+        called.map_err(|error| match error {
+            CallError::Connect { reason, .. } => ClientError::Connect {
+                method: method.clone(),
+                path: url.path.clone(),
+                host: url.authority(),
+                reason,
+            },
+            CallError::Timeout { after, .. } => ClientError::Timeout {
+                method: method.clone(),
+                path: url.path.clone(),
+                host: url.authority(),
+                after,
+            },
+            CallError::Broken { reason, .. } => broken(reason),
+            CallError::BadRequest(reason) => ClientError::Invalid(format!("{path}: {reason}")),
+        })
+    }
+
+    async fn resolve(&self, url: &StoreUrl, method: &Method) -> Result<SocketAddr, ClientError> {
+        if let Ok(ip) = url.host.parse() {
+            return Ok(SocketAddr::new(ip, url.port));
+        }
+        let failed = |reason: String| ClientError::Connect {
+            method: method.clone(),
+            path: url.path.clone(),
+            host: url.authority(),
+            reason,
+        };
+        let looking = tokio::net::lookup_host((url.host.as_str(), url.port));
+        match tokio::time::timeout(self.options.connect_timeout, looking).await {
+            Ok(Ok(mut addresses)) => {
+                let first = addresses.next();
+                first.ok_or_else(|| failed("the name has no address".to_owned()))
+            }
+            Ok(Err(error)) => Err(failed(error.to_string())),
+            Err(_) => Err(failed("the name was not resolved in time".to_owned())),
+        }
+    }
+}
+
+/// The first line of a refusal's body.
+async fn reason(answer: Response) -> String {
+    let reading = answer.into_body().collect(REASON_MAX_BYTES);
+    let Ok(Ok(body)) = tokio::time::timeout(Duration::from_secs(1), reading).await else {
+        return String::new();
+    };
+    let text = String::from_utf8_lossy(&body);
+    let line = text.trim().lines().next().unwrap_or_default();
+    // A page of HTML says in tags what the status has said.
+    match line.starts_with('<') {
+        true => String::new(),
+        false => line.chars().take(REASON_MAX_CHARS).collect(),
+    }
+}
