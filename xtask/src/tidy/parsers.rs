@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 33] = [
+const PARSERS: [(&str, How); 35] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -44,6 +44,8 @@ const PARSERS: [(&str, How); 33] = [
         Fuzzed("documents"),
     ),
     ("crates/index/src/pending/entry.rs", Fuzzed("pending")),
+    ("crates/client/src/manifest.rs", Property),
+    ("crates/mount/src/attributes.rs", Property),
     ("crates/disk/src/metadata.rs", Property),
     ("crates/erasure/src/fragment.rs", Property),
     ("crates/ring/src/lib.rs", Fuzzed("ring")),

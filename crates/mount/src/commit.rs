@@ -1,0 +1,452 @@
+//! A commit: the content of a file becomes a version on the store. Small files are one object. Larger
+//! ones are a manifest over segments: what is only in memory goes into new segments, the rest of the
+//! manifest refers to parts of old ones, so that a small change of a large file is a small upload.
+//!
+//! The manifest (or object) is written last and under a condition, so a commit is seen whole or not
+//! at all, and one that loses against somebody else's changes nothing but unused segments.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+
+use crate::cache::{Cache, Version};
+use crate::content::{Content, FileSource, Layout};
+use crate::extents::Span;
+use crate::store::{Expect, Headers, ObjectName, Part, Result, Segment, Store, StoreError, Why};
+
+/// The part of a container that is the mount's own.
+pub(crate) const SEGMENTS: &str = ".segments";
+
+/// The file that a segment was made for.
+pub(crate) fn file_id(segment: &str) -> Option<&str> {
+    let (folder, name) = segment.split_once('/')?;
+    let (id, _) = name.split_once('/')?;
+    (folder == SEGMENTS && id != "zeros").then_some(id)
+}
+
+/// Sizes that decide the form of a file on the store.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// A file up to that is one object.
+    pub(crate) whole_bytes: u64,
+    pub(crate) segment_bytes: u64,
+    /// A shorter hole is stored as zeros.
+    pub(crate) hole_bytes: u64,
+    /// Parts beyond what full segments make, before a file is compacted.
+    pub(crate) extra_parts: u64,
+    /// Parts of one manifest.
+    pub(crate) manifest_parts: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            whole_bytes: 8 << 20,
+            segment_bytes: 64 << 20,
+            hole_bytes: 1 << 20,
+            extra_parts: 100,
+            manifest_parts: 1000,
+        }
+    }
+}
+
+impl Limits {
+    /// Two levels of manifests of full segments, the first of which is kept short.
+    pub(crate) fn file_bytes_max(&self) -> u64 {
+        self.segment_bytes * self.manifest_parts as u64 * 100
+    }
+}
+
+/// Uploads of one commit that are under way at once.
+const UPLOADS_AT_ONCE: usize = 2;
+/// Each object of zeros is this many of the next smaller one.
+const ZEROS_FACTOR: u64 = 64;
+const ZEROS_LEVELS: u32 = 3;
+
+/// A file that is committed.
+pub(crate) struct Target<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) own: Arc<Version>,
+    pub(crate) file_id: &'a str,
+    pub(crate) headers: &'a Headers,
+    pub(crate) expect: Expect<'a>,
+}
+
+/// A version that was written.
+pub(crate) struct Committed {
+    pub(crate) etag: String,
+    pub(crate) layout: Layout,
+    /// Everything that it refers to, through other manifests too.
+    pub(crate) needed: HashSet<Arc<Segment>>,
+}
+
+/// Writes versions of files.
+pub(crate) struct Committer<S> {
+    pub(crate) store: Arc<S>,
+    cache: Arc<Cache<S>>,
+    pub(crate) limits: Limits,
+    /// Tells this mount's segments from others'.
+    mount_id: String,
+    sequence: AtomicU64,
+}
+
+/// A name that nobody else has: 128 random bits.
+pub(crate) fn random_id() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}
+
+impl<S: Store> Committer<S> {
+    pub(crate) fn new(store: Arc<S>, cache: Arc<Cache<S>>, limits: Limits) -> Committer<S> {
+        Committer {
+            store,
+            cache,
+            limits,
+            mount_id: random_id()[..16].to_owned(),
+            sequence: AtomicU64::new(0),
+        }
+    }
+
+    /// The name of a new segment.
+    pub(crate) fn segment_name(&self, file_id: &str) -> String {
+        let number = self.sequence.fetch_add(1, Ordering::Relaxed);
+        format!("{SEGMENTS}/{file_id}/{}.{number:08}", self.mount_id)
+    }
+
+    /// Stores bytes as a new segment.
+    pub(crate) async fn upload(&self, file_id: &str, body: Vec<Bytes>) -> Result<Arc<Segment>> {
+        let name = self.segment_name(file_id);
+        let bytes = body.iter().map(|piece| piece.len() as u64).sum();
+        let headers = Headers::new("application/octet-stream");
+        self.store
+            .put(&name, &headers, body, Expect::Anything)
+            .await?;
+        Ok(self.segment(&name, bytes))
+    }
+
+    fn segment(&self, name: &str, bytes: u64) -> Arc<Segment> {
+        Arc::new(Segment {
+            name: ObjectName::new(self.store.container(), name),
+            bytes,
+        })
+    }
+
+    /// Writes `content`. Where that fails, `content` refers to what was uploaded, and `made` has all
+    /// segments that were.
+    pub(crate) async fn commit(
+        &self,
+        target: &Target<'_>,
+        content: &mut Content,
+        made: &mut Vec<Arc<Segment>>,
+    ) -> Result<Committed> {
+        let size = content.size();
+        if size <= self.limits.whole_bytes {
+            let body = self
+                .cache
+                .gather(&target.own, &content.spans(0, size))
+                .await?;
+            let put = self
+                .store
+                .put(target.name, target.headers, body, target.expect);
+            return Ok(Committed {
+                etag: put.await?,
+                layout: Layout::own(size, true),
+                needed: HashSet::new(),
+            });
+        }
+        self.free_own(target, content, made).await?;
+        self.upload_rest(target, content, made).await?;
+        let mut parts = self.parts(content).await?;
+        let segment_of = |part: &Part| part.segment.clone();
+        let mut needed: HashSet<Arc<Segment>> = parts.iter().map(segment_of).collect();
+        if parts.len() > self.limits.manifest_parts {
+            parts = self.nest(target, parts, made).await?;
+            needed.extend(parts.iter().map(segment_of));
+        }
+        let put = self
+            .store
+            .put_manifest(target.name, target.headers, &parts, target.expect);
+        let etag = put.await?;
+        let mut layout = Layout {
+            bytes: size,
+            ..Layout::default()
+        };
+        let mut at = 0;
+        for Part {
+            segment,
+            offset,
+            length,
+        } in parts
+        {
+            layout
+                .extents
+                .insert(at, length, FileSource::Segment { segment, offset });
+            at += length;
+        }
+        Ok(Committed {
+            etag,
+            layout,
+            needed,
+        })
+    }
+
+    /// The file's own object is about to be replaced. One that is too large to be uploaded again is
+    /// copied within the store, and the copy is a segment.
+    async fn free_own(
+        &self,
+        target: &Target<'_>,
+        content: &mut Content,
+        made: &mut Vec<Arc<Segment>>,
+    ) -> Result<()> {
+        let spans = content.spans(0, content.size());
+        let is_own = |span: &&Span<FileSource>| matches!(span.source, Some(FileSource::Own { .. }));
+        let own: u64 = spans.iter().filter(is_own).map(|span| span.length).sum();
+        if own <= self.limits.segment_bytes || !content.base().is_plain {
+            return Ok(());
+        }
+        let segment = self
+            .copy_own(target.name, target.file_id, target.own.bytes)
+            .await?;
+        made.push(segment.clone());
+        content.own_moved(&segment);
+        Ok(())
+    }
+
+    /// Copies an ordinary object to a new segment.
+    pub(crate) async fn copy_own(
+        &self,
+        name: &str,
+        file_id: &str,
+        bytes: u64,
+    ) -> Result<Arc<Segment>> {
+        let copy = self.segment_name(file_id);
+        self.store.copy(name, &copy).await?;
+        Ok(self.segment(&copy, bytes))
+    }
+
+    /// Uploads what no segment holds, and what is kept in too many small parts.
+    async fn upload_rest(
+        &self,
+        target: &Target<'_>,
+        content: &mut Content,
+        made: &mut Vec<Arc<Segment>>,
+    ) -> Result<()> {
+        let spans = to_upload(&content.spans(0, content.size()), &self.limits);
+        let objects = pack(spans, self.limits.segment_bytes);
+        let upload = |spans: Vec<Span<FileSource>>| async move {
+            let body = self.cache.gather(&target.own, &spans).await?;
+            let segment = self.upload(target.file_id, body).await?;
+            Ok::<_, StoreError>((spans, segment))
+        };
+        let uploads = futures_util::stream::iter(objects.into_iter().map(upload));
+        let mut uploads = uploads.buffer_unordered(UPLOADS_AT_ONCE);
+        let mut result = Ok(());
+        while let Some(uploaded) = uploads.next().await {
+            let (spans, segment) = match uploaded {
+                Ok(uploaded) => uploaded,
+                Err(error) => {
+                    result = Err(error);
+                    break;
+                }
+            };
+            made.push(segment.clone());
+            let mut offset = 0;
+            for span in spans {
+                let segment = segment.clone();
+                content.moved(
+                    span.offset,
+                    span.length,
+                    FileSource::Segment { segment, offset },
+                );
+                offset += span.length;
+            }
+        }
+        result
+    }
+
+    /// The whole file as parts of segments.
+    async fn parts(&self, content: &Content) -> Result<Vec<Part>> {
+        let mut parts = Vec::new();
+        for span in content.spans(0, content.size()) {
+            match span.source {
+                Some(FileSource::Segment { segment, offset }) => parts.push(Part {
+                    segment,
+                    offset,
+                    length: span.length,
+                }),
+                Some(FileSource::Zero) | None => self.zeros(span.length, &mut parts).await?,
+                Some(FileSource::Own { .. } | FileSource::Memory { .. }) => {
+                    let message = "a part of a file was not uploaded";
+                    return Err(StoreError::new(Why::Refused, message));
+                }
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Parts of objects that hold nothing but zeros, made when they are first needed.
+    async fn zeros(&self, mut length: u64, parts: &mut Vec<Part>) -> Result<()> {
+        let bytes_of = |level: u32| self.limits.segment_bytes * ZEROS_FACTOR.pow(level);
+        for level in (0..ZEROS_LEVELS).rev() {
+            let bytes = bytes_of(level);
+            if length < bytes && (level > 0 || length == 0) {
+                continue;
+            }
+            let name = |bytes: u64| format!("{SEGMENTS}/zeros/{bytes}");
+            let segment = self.segment(&name(bytes), bytes);
+            for below in 0..=level {
+                let bytes = bytes_of(below);
+                self.make_zeros(
+                    &name(bytes),
+                    bytes,
+                    (below > 0).then(|| name(bytes_of(below - 1))),
+                )
+                .await?;
+            }
+            while length > 0 && (length >= bytes || level == 0) {
+                let part = length.min(bytes);
+                parts.push(Part {
+                    segment: segment.clone(),
+                    offset: 0,
+                    length: part,
+                });
+                length -= part;
+            }
+        }
+        Ok(())
+    }
+
+    async fn make_zeros(&self, name: &str, bytes: u64, of: Option<String>) -> Result<()> {
+        match self.store.head(name).await {
+            Ok(stat) if stat.bytes == bytes => return Ok(()),
+            Ok(_) => {}
+            Err(error) if error.why == Why::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let headers = Headers::new("application/octet-stream");
+        match of {
+            None => {
+                let piece = Bytes::from(vec![0; bytes.min(1 << 20) as usize]);
+                let mut body = vec![piece.clone(); (bytes / piece.len() as u64) as usize];
+                body.push(piece.slice(..(bytes % piece.len() as u64) as usize));
+                self.store
+                    .put(name, &headers, body, Expect::Anything)
+                    .await?;
+            }
+            Some(smaller) => {
+                let segment = self.segment(&smaller, bytes / ZEROS_FACTOR);
+                let part = Part {
+                    offset: 0,
+                    length: segment.bytes,
+                    segment,
+                };
+                let parts = vec![part; ZEROS_FACTOR as usize];
+                self.store
+                    .put_manifest(name, &headers, &parts, Expect::Anything)
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Manifests of manifests, for a file of more parts than one holds.
+    async fn nest(
+        &self,
+        target: &Target<'_>,
+        parts: Vec<Part>,
+        made: &mut Vec<Arc<Segment>>,
+    ) -> Result<Vec<Part>> {
+        let mut outer = Vec::new();
+        for group in parts.chunks(self.limits.manifest_parts) {
+            let name = format!("{}.parts", self.segment_name(target.file_id));
+            let headers = Headers::new("application/octet-stream");
+            self.store
+                .put_manifest(&name, &headers, group, Expect::Anything)
+                .await?;
+            let bytes = group.iter().map(|part| part.length).sum();
+            let segment = self.segment(&name, bytes);
+            made.push(segment.clone());
+            outer.push(Part {
+                segment,
+                offset: 0,
+                length: bytes,
+            });
+        }
+        match outer.len() > self.limits.manifest_parts {
+            true => Err(StoreError::new(
+                Why::TooLarge,
+                "the file has too many parts",
+            )),
+            false => Ok(outer),
+        }
+    }
+}
+
+/// The spans that have to be uploaded: those that no segment holds, and small ones that would make a
+/// manifest too long.
+fn to_upload(spans: &[Span<FileSource>], limits: &Limits) -> Vec<Span<FileSource>> {
+    let must = |span: &Span<FileSource>| match &span.source {
+        Some(FileSource::Memory { .. } | FileSource::Own { .. }) => true,
+        Some(FileSource::Segment { .. }) => false,
+        Some(FileSource::Zero) | None => span.length < limits.hole_bytes,
+    };
+    let mut chosen: Vec<bool> = spans.iter().map(must).collect();
+    let size: u64 = spans.iter().map(|span| span.length).sum();
+    let parts_max = limits.extra_parts + size / limits.segment_bytes;
+    if spans.len() as u64 > parts_max {
+        // Neighbours that fit into one segment are a group; the groups of most parts are written anew
+        // until a quarter of the room is free again, so that not every commit has to.
+        let mut groups: Vec<(usize, usize)> = Vec::new();
+        let (mut start, mut bytes) = (0, 0);
+        for (i, span) in spans.iter().enumerate() {
+            if bytes + span.length > limits.segment_bytes && i > start {
+                groups.push((start, i));
+                (start, bytes) = (i, 0);
+            }
+            bytes += span.length;
+        }
+        groups.push((start, spans.len()));
+        groups.sort_by_key(|(from, to)| std::cmp::Reverse(to - from));
+        let mut parts = spans.len() as u64;
+        for (from, to) in groups {
+            if parts <= parts_max - parts_max / 4 || to - from < 2 {
+                break;
+            }
+            chosen[from..to].fill(true);
+            parts -= (to - from) as u64 - 1;
+        }
+    }
+    let chosen = spans.iter().zip(chosen).filter(|(_, is_chosen)| *is_chosen);
+    chosen.map(|(span, _)| span.clone()).collect()
+}
+
+/// Spans in objects of at most `bytes`, in order; a span may go on in the next object.
+pub(crate) fn pack(spans: Vec<Span<FileSource>>, bytes: u64) -> Vec<Vec<Span<FileSource>>> {
+    use crate::extents::Source;
+    let mut objects: Vec<Vec<Span<FileSource>>> = Vec::new();
+    let mut room = 0;
+    for mut span in spans {
+        while span.length > 0 {
+            if room == 0 {
+                objects.push(Vec::new());
+                room = bytes;
+            }
+            let length = span.length.min(room);
+            if let Some(object) = objects.last_mut() {
+                object.push(Span {
+                    length,
+                    ..span.clone()
+                });
+            }
+            room -= length;
+            span = Span {
+                offset: span.offset + length,
+                length: span.length - length,
+                source: span.source.map(|source| source.at(length)),
+            };
+        }
+    }
+    objects
+}

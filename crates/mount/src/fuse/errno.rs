@@ -1,0 +1,45 @@
+//! The errno of a failure, chosen here alone, and the line of the log about it.
+
+use fuser::Errno;
+
+use crate::error::FsError;
+use crate::store::Why;
+
+pub(super) fn errno(error: &FsError) -> Errno {
+    match error {
+        FsError::NotFound => Errno::ENOENT,
+        FsError::Exists => Errno::EEXIST,
+        FsError::NotADirectory => Errno::ENOTDIR,
+        FsError::IsADirectory => Errno::EISDIR,
+        FsError::NotEmpty => Errno::ENOTEMPTY,
+        FsError::NameTooLong => Errno::ENAMETOOLONG,
+        FsError::NotUtf8 => Errno::EILSEQ,
+        FsError::Reserved | FsError::NotPermitted(_) => Errno::EPERM,
+        FsError::FileTooLarge => Errno::EFBIG,
+        FsError::ReadOnly => Errno::EROFS,
+        FsError::NoAttribute => Errno::NO_XATTR,
+        FsError::AttributesFull => Errno::ENOSPC,
+        FsError::BadHandle => Errno::EBADF,
+        FsError::Invalid(_) => Errno::EINVAL,
+        FsError::NotOffered(_) => Errno::EOPNOTSUPP,
+        FsError::Stale => Errno::ESTALE,
+        FsError::Contended => Errno::EBUSY,
+        FsError::Store(error) => match error.why {
+            Why::NotFound | Why::Changed => Errno::ESTALE,
+            Why::Denied => Errno::EACCES,
+            Why::Full => Errno::ENOSPC,
+            Why::TooLarge => Errno::EFBIG,
+            Why::Timeout => Errno::ETIMEDOUT,
+            Why::Unavailable | Why::Refused => Errno::EIO,
+        },
+    }
+}
+
+/// One line for what an operator must know of; what programs ask in passing is none.
+pub(super) fn tell(error: &FsError) {
+    match error {
+        FsError::Store(error) => tracing::warn!(%error, "the store failed a call"),
+        FsError::Stale | FsError::Contended => tracing::warn!(%error, "a file is not as it was"),
+        _ => {}
+    }
+}

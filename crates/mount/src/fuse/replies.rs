@@ -1,0 +1,70 @@
+//! Replies of the forms that several calls have.
+
+use std::time::Duration;
+
+use fuser::{Errno, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyStatfs, ReplyXattr};
+
+use super::GENERATION;
+use super::convert::file_attr;
+use crate::store::Usage;
+use crate::vfs::Attr;
+
+const BLOCK_BYTES: u32 = 4096;
+/// The size that a file system without one tells.
+const SPACE_BYTES: u64 = 1 << 50;
+const FILES_MAX: u64 = 1 << 40;
+
+/// A reply with an entry, for calls that make or find one.
+pub(super) fn entry(reply: ReplyEntry, ttl: Duration) -> impl FnOnce(Result<Attr, Errno>) + Send {
+    move |result| match result {
+        Ok(attr) => reply.entry(&ttl, &file_attr(&attr), GENERATION),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+pub(super) fn attr(reply: ReplyAttr, ttl: Duration) -> impl FnOnce(Result<Attr, Errno>) + Send {
+    move |result| match result {
+        Ok(attr) => reply.attr(&ttl, &file_attr(&attr)),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+pub(super) fn empty(reply: ReplyEmpty) -> impl FnOnce(Result<(), Errno>) + Send {
+    move |result| match result {
+        Ok(()) => reply.ok(),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// A reply with a value, or its size, as the caller's buffer asks.
+pub(super) fn xattr(reply: ReplyXattr, size: u32) -> impl FnOnce(Result<Vec<u8>, Errno>) + Send {
+    move |result| match result {
+        Ok(value) if size == 0 => reply.size(value.len() as u32),
+        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
+        Ok(value) => reply.data(&value),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// The space of a file system that has no size of its own.
+pub(super) fn space(reply: ReplyStatfs) -> impl FnOnce(Result<Usage, Errno>) + Send {
+    move |result| match result {
+        Ok(usage) => {
+            let block = u64::from(BLOCK_BYTES);
+            let free = SPACE_BYTES.saturating_sub(usage.bytes) / block;
+            let files = FILES_MAX.saturating_sub(usage.objects);
+            let all = SPACE_BYTES / block;
+            reply.statfs(
+                all,
+                free,
+                free,
+                FILES_MAX,
+                files,
+                BLOCK_BYTES,
+                255,
+                BLOCK_BYTES,
+            );
+        }
+        Err(errno) => reply.error(errno),
+    }
+}

@@ -1,0 +1,278 @@
+//! A mount from its beginning to its end: login, container, mounting, signals, and the last uploads.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cairn_client::{Login, LoginError, StoreUrl, Swift};
+use fuser::{Config, MountOption, Session, SessionACL};
+use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::attributes::Defaults;
+use crate::commit::Limits;
+use crate::fuse::Fuse;
+use crate::store::{SwiftStore, options};
+use crate::vfs::{Vfs, VfsOptions};
+
+/// A mount's source, place and settings.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// `http://host:port/v1/ACCOUNT/CONTAINER`
+    pub url: String,
+    pub dir: PathBuf,
+    pub is_read_only: bool,
+    /// Other users than who mounts may use it; permissions are checked in any case.
+    pub allows_others: bool,
+    /// Whose the files of which nothing is known are.
+    pub uid: u32,
+    pub gid: u32,
+    /// Within that an answer of the store has to begin.
+    pub timeout: Duration,
+    pub cache_bytes: u64,
+    /// Bytes that may be written and not on the store yet.
+    pub unwritten_bytes: u64,
+    /// Certificates (PEM) that are trusted in place of the system's.
+    pub authorities: Option<PathBuf>,
+}
+
+/// Why nothing is mounted, or why a mount did not end well.
+#[derive(Debug, Error)]
+pub enum MountError {
+    #[error("{url:?}: expected http://HOST:PORT/v1/ACCOUNT/CONTAINER")]
+    Url { url: String },
+    #[error(transparent)]
+    Login(#[from] LoginError),
+    #[error("container {container:?}: {reason}")]
+    Container { container: String, reason: String },
+    #[error("{}: {reason}", dir.display())]
+    Directory { dir: PathBuf, reason: String },
+    #[error("mounting at {}: {reason}", dir.display())]
+    Mount { dir: PathBuf, reason: String },
+    #[error("{files} files could not be written to the store, as the log says")]
+    Unwritten { files: usize },
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+}
+
+const BLOCK_BYTES: u64 = 256 << 10;
+/// Attributes and names of the store are believed for that long.
+const FRESH: Duration = Duration::from_secs(1);
+/// Threads that read requests of the kernel.
+const KERNEL_THREADS: usize = 2;
+/// After an unmount the last requests of the kernel are waited for.
+const END_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The URL of an account, and a container of it.
+fn account_and_container(text: &str) -> Result<(StoreUrl, String), MountError> {
+    let wrong = || MountError::Url {
+        url: text.to_owned(),
+    };
+    let url = StoreUrl::parse(text)?;
+    let (account, container) = url.path.rsplit_once('/').ok_or_else(wrong)?;
+    if account.matches('/').count() < 2 || container.is_empty() {
+        return Err(wrong());
+    }
+    let container = percent_decode(container).ok_or_else(wrong)?;
+    Ok((url.with_path(account), container))
+}
+
+fn percent_decode(text: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        match (first, tail) {
+            (b'%', [high, low, tail @ ..]) => {
+                let digits = [*high, *low];
+                bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+                rest = tail;
+            }
+            (b'%', _) => return None,
+            (byte, tail) => {
+                bytes.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// As [`mount`], on threads of its own.
+///
+/// # Errors
+/// [`MountError`], which names what is wrong.
+pub fn run(options: MountOptions, ready: impl FnOnce()) -> Result<(), MountError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let result = runtime.block_on(mount(options, ready));
+    // A request of the kernel that never ends does not keep the process.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+/// Mounts, calls `ready`, and returns when it is unmounted: by `umount`, SIGTERM or SIGINT. All that
+/// was written is on the store then, or the error says that it is not.
+///
+/// # Errors
+/// [`MountError`], which names what is wrong.
+pub async fn mount(options: MountOptions, ready: impl FnOnce()) -> Result<(), MountError> {
+    let (account, container) = account_and_container(&options.url)?;
+    check_directory(&options.dir)?;
+    let login = Login::from_environment(|name| std::env::var(name).ok())?;
+    let client = cairn_client::Options {
+        authorities: options.authorities.clone(),
+        ..self::options(options.timeout)
+    };
+    let swift = Swift::connect(login, Some(account), &client).await?;
+    let found = swift.head_container(&container).await;
+    found.map_err(|error| MountError::Container {
+        reason: match error.is_not_found() {
+            true => "it is not there; make it first (swift post NAME)".to_owned(),
+            false => error.to_string(),
+        },
+        container: container.clone(),
+    })?;
+    let vfs = Arc::new(Vfs::new(
+        SwiftStore::new(swift, &container),
+        VfsOptions {
+            is_read_only: options.is_read_only,
+            defaults: Defaults {
+                uid: options.uid,
+                gid: options.gid,
+            },
+            fresh: FRESH,
+            limits: Limits::default(),
+            cache_bytes: options.cache_bytes,
+            block_bytes: BLOCK_BYTES,
+            unwritten_bytes: options.unwritten_bytes,
+        },
+    ));
+    if !options.is_read_only {
+        tracing::warn!(
+            "this store checks no conditions of writes: let one mount at a time write a file"
+        );
+    }
+    serve(vfs, &options, ready).await
+}
+
+fn check_directory(dir: &Path) -> Result<(), MountError> {
+    let wrong = |reason: String| MountError::Directory {
+        dir: dir.to_owned(),
+        reason,
+    };
+    let metadata = std::fs::metadata(dir).map_err(|error| wrong(error.to_string()))?;
+    match metadata.is_dir() {
+        true => Ok(()),
+        false => Err(wrong("not a directory".to_owned())),
+    }
+}
+
+fn config(options: &MountOptions) -> Config {
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(options.url.clone()),
+        MountOption::Subtype("cairn".to_owned()),
+        MountOption::DefaultPermissions,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+        MountOption::NoAtime,
+        match options.is_read_only {
+            true => MountOption::RO,
+            false => MountOption::RW,
+        },
+    ];
+    config.acl = match options.allows_others {
+        true => SessionACL::All,
+        false => SessionACL::Owner,
+    };
+    config.n_threads = Some(KERNEL_THREADS);
+    config.clone_fd = true;
+    config
+}
+
+async fn serve(
+    vfs: Arc<Vfs<SwiftStore>>,
+    options: &MountOptions,
+    ready: impl FnOnce(),
+) -> Result<(), MountError> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let failed = |error: std::io::Error| MountError::Mount {
+        dir: options.dir.clone(),
+        reason: error.to_string(),
+    };
+    let fuse = Fuse::new(vfs.clone(), tokio::runtime::Handle::current());
+    let notifier = fuse.notifier();
+    let (dir, config) = (options.dir.clone(), config(options));
+    let session = tokio::task::spawn_blocking(move || Session::new(fuse, dir, &config));
+    let session = session
+        .await
+        .map_err(std::io::Error::other)?
+        .map_err(failed);
+    let mut session = session?;
+    let mut unmounter = session.unmount_callable();
+    let _ = notifier.set(session.notifier());
+    let (ended, mut end) = tokio::sync::oneshot::channel();
+    std::thread::Builder::new()
+        .name("fuse".to_owned())
+        .spawn(move || {
+            let _ = ended.send(session.run());
+        })?;
+    ready();
+    let is_unmounted = tokio::select! {
+        result = &mut end => {
+            if let Ok(Err(error)) = result {
+                tracing::error!(%error, "the kernel ended the mount");
+            }
+            true
+        }
+        _ = terminate.recv() => false,
+        _ = interrupt.recv() => false,
+    };
+    if !is_unmounted {
+        vfs.commit_all(progress).await;
+        let dir = options.dir.clone();
+        let unmounting = tokio::task::spawn_blocking(move || {
+            // Busy: it goes from the name space now, and from the kernel with its last open file.
+            unmounter.unmount().or_else(|_| {
+                rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::DETACH)
+                    .map_err(std::io::Error::from)
+            })
+        });
+        if let Ok(Err(error)) = unmounting.await {
+            tracing::warn!(%error, "not unmounted");
+        }
+        let _ = tokio::time::timeout(END_TIMEOUT, end).await;
+    }
+    match vfs.commit_all(progress).await {
+        0 => Ok(()),
+        files => Err(MountError::Unwritten { files }),
+    }
+}
+
+/// Files that are left, as they become fewer.
+fn progress(left: usize) {
+    tracing::info!(left, "files are written to the store");
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_name_an_account_and_a_container() {
+        let (account, container) = account_and_container("http://h:1/v1/AUTH_a/my%20data").unwrap();
+        assert_eq!(account.to_string(), "http://h:1/v1/AUTH_a");
+        assert_eq!(container, "my data");
+        for bad in [
+            "http://h/v1/AUTH_a",
+            "http://h/",
+            "http://h/v1/a/%zz",
+            "h/v1/a/c",
+        ] {
+            assert!(account_and_container(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! A store in memory, for tests: conditions hold, large objects are read through their manifests, and
+//! calls fail when a test says so.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+
+use super::{
+    Expect, Form, Headers, ObjectName, Part, Result, Row, Stat, Store, StoreError, Usage, Why,
+};
+use crate::time::Time;
+
+#[derive(Clone)]
+enum Body {
+    Bytes(Bytes),
+    Parts(Vec<Part>),
+}
+
+#[derive(Clone)]
+struct Object {
+    body: Body,
+    etag: String,
+    changed: Time,
+    headers: Headers,
+}
+
+impl Object {
+    fn bytes(&self) -> u64 {
+        match &self.body {
+            Body::Bytes(bytes) => bytes.len() as u64,
+            Body::Parts(parts) => parts.iter().map(|part| part.length).sum(),
+        }
+    }
+}
+
+/// Fails calls on purpose: is asked with each call's verb and name.
+type Faults = Box<dyn FnMut(&str, &str) -> Option<Why> + Send>;
+
+/// Clones are the same store.
+#[derive(Clone, Default)]
+pub(crate) struct MemoryStore {
+    objects: Arc<Mutex<BTreeMap<String, Object>>>,
+    versions: Arc<AtomicU64>,
+    calls: Arc<Mutex<Vec<String>>>,
+    faults: Arc<Mutex<Option<Faults>>>,
+}
+
+impl MemoryStore {
+    pub(crate) fn fail(&self, faults: impl FnMut(&str, &str) -> Option<Why> + Send + 'static) {
+        *self.faults.lock() = Some(Box::new(faults));
+    }
+
+    pub(crate) fn heal(&self) {
+        *self.faults.lock() = None;
+    }
+
+    /// `VERB NAME` of the calls since the last time.
+    pub(crate) fn take_calls(&self) -> Vec<String> {
+        std::mem::take(&mut self.calls.lock())
+    }
+
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.objects.lock().keys().cloned().collect()
+    }
+
+    /// As another client reads it.
+    pub(crate) fn whole(&self, name: &str) -> Result<Bytes> {
+        let objects = self.objects.lock();
+        let bytes = find(&objects, name)?.bytes();
+        read(&objects, name, 0, bytes)
+    }
+
+    /// As another client writes it.
+    pub(crate) fn write(&self, name: &str, content_type: &str, bytes: &'static [u8]) {
+        let headers = Headers::new(content_type);
+        let body = Body::Bytes(Bytes::from_static(bytes));
+        self.store(&mut self.objects.lock(), name, &headers, body);
+    }
+
+    fn called(&self, verb: &str, name: &str) -> Result<()> {
+        self.calls.lock().push(format!("{verb} {name}"));
+        let why = self
+            .faults
+            .lock()
+            .as_mut()
+            .and_then(|fault| fault(verb, name));
+        match why {
+            Some(why) => Err(StoreError::new(why, format!("{verb} {name}: on purpose"))),
+            None => Ok(()),
+        }
+    }
+
+    fn store(
+        &self,
+        objects: &mut BTreeMap<String, Object>,
+        name: &str,
+        headers: &Headers,
+        body: Body,
+    ) -> String {
+        let version = self.versions.fetch_add(1, Ordering::Relaxed);
+        let etag = format!("etag{version}");
+        let object = Object {
+            body,
+            etag: etag.clone(),
+            changed: Time::now(),
+            headers: headers.clone(),
+        };
+        objects.insert(name.to_owned(), object);
+        etag
+    }
+
+    fn expect(objects: &BTreeMap<String, Object>, name: &str, expect: Expect<'_>) -> Result<()> {
+        let is = objects.get(name).map(|object| object.etag.as_str());
+        let holds = match expect {
+            Expect::Anything => true,
+            Expect::Nothing => is.is_none(),
+            Expect::Version(etag) => is == Some(etag),
+        };
+        match holds {
+            true => Ok(()),
+            false => Err(StoreError::new(Why::Changed, format!("{name} is {is:?}"))),
+        }
+    }
+}
+
+fn find<'a>(objects: &'a BTreeMap<String, Object>, name: &str) -> Result<&'a Object> {
+    let missing = || StoreError::new(Why::NotFound, format!("no {name}"));
+    objects.get(name).ok_or_else(missing)
+}
+
+fn read(objects: &BTreeMap<String, Object>, name: &str, offset: u64, length: u64) -> Result<Bytes> {
+    let object = find(objects, name)?;
+    let beyond = || StoreError::new(Why::Refused, format!("{name} has no {offset}+{length}"));
+    if offset + length > object.bytes() {
+        return Err(beyond());
+    }
+    let parts = match &object.body {
+        Body::Bytes(bytes) => {
+            return Ok(bytes.slice(offset as usize..(offset + length) as usize));
+        }
+        Body::Parts(parts) => parts,
+    };
+    let (mut at, mut all) = (0, BytesMut::new());
+    for part in parts {
+        let (start, end) = (offset.max(at), (offset + length).min(at + part.length));
+        if start < end {
+            let from = part.offset + (start - at);
+            all.extend_from_slice(&read(objects, &part.segment.name.name, from, end - start)?);
+        }
+        at += part.length;
+    }
+    Ok(all.freeze())
+}
+
+impl Store for MemoryStore {
+    fn container(&self) -> &str {
+        "c"
+    }
+
+    async fn head(&self, name: &str) -> Result<Stat> {
+        self.called("HEAD", name)?;
+        let objects = self.objects.lock();
+        let object = find(&objects, name)?;
+        Ok(Stat {
+            bytes: object.bytes(),
+            etag: object.etag.clone(),
+            changed: object.changed,
+            form: match object.body {
+                Body::Bytes(_) => Form::Plain,
+                Body::Parts(_) => Form::Manifest,
+            },
+            headers: object.headers.clone(),
+        })
+    }
+
+    async fn read(
+        &self,
+        object: &ObjectName,
+        etag: Option<&str>,
+        offset: u64,
+        length: u64,
+    ) -> Result<Bytes> {
+        self.called("GET", &object.name)?;
+        let objects = self.objects.lock();
+        if let Some(etag) = etag {
+            MemoryStore::expect(&objects, &object.name, Expect::Version(etag))?;
+        }
+        read(&objects, &object.name, offset, length)
+    }
+
+    async fn manifest(&self, name: &str, etag: &str) -> Result<Option<Vec<Part>>> {
+        self.called("MANIFEST", name)?;
+        let objects = self.objects.lock();
+        MemoryStore::expect(&objects, name, Expect::Version(etag))?;
+        match &find(&objects, name)?.body {
+            Body::Bytes(_) => Ok(None),
+            Body::Parts(parts) => Ok(Some(parts.clone())),
+        }
+    }
+
+    async fn put(
+        &self,
+        name: &str,
+        headers: &Headers,
+        body: Vec<Bytes>,
+        expect: Expect<'_>,
+    ) -> Result<String> {
+        self.called("PUT", name)?;
+        let mut objects = self.objects.lock();
+        MemoryStore::expect(&objects, name, expect)?;
+        let body = Body::Bytes(body.concat().into());
+        Ok(self.store(&mut objects, name, headers, body))
+    }
+
+    async fn put_manifest(
+        &self,
+        name: &str,
+        headers: &Headers,
+        parts: &[Part],
+        expect: Expect<'_>,
+    ) -> Result<String> {
+        self.called("PUT", name)?;
+        let mut objects = self.objects.lock();
+        MemoryStore::expect(&objects, name, expect)?;
+        for part in parts {
+            // As a store does: each segment is looked at.
+            let object = find(&objects, &part.segment.name.name)?;
+            if object.bytes() != part.segment.bytes || part.length == 0 {
+                return Err(StoreError::new(Why::Refused, format!("{part:?} of {name}")));
+            }
+            read(&objects, &part.segment.name.name, part.offset, part.length)?;
+        }
+        let body = Body::Parts(parts.to_vec());
+        Ok(self.store(&mut objects, name, headers, body))
+    }
+
+    async fn post(&self, name: &str, headers: &Headers) -> Result<()> {
+        self.called("POST", name)?;
+        let mut objects = self.objects.lock();
+        find(&objects, name)?;
+        if let Some(object) = objects.get_mut(name) {
+            object.headers = headers.clone();
+            object.changed = Time::now();
+        }
+        Ok(())
+    }
+
+    async fn copy(&self, source: &str, target: &str) -> Result<()> {
+        self.called("COPY", source)?;
+        let mut objects = self.objects.lock();
+        let object = find(&objects, source)?.clone();
+        objects.insert(target.to_owned(), object);
+        Ok(())
+    }
+
+    async fn delete(&self, name: &str) -> Result<bool> {
+        self.called("DELETE", name)?;
+        Ok(self.objects.lock().remove(name).is_some())
+    }
+
+    async fn list(&self, prefix: &str, marker: &str, flat: bool, limit: u32) -> Result<Vec<Row>> {
+        self.called("LIST", prefix)?;
+        let limit = if limit == 0 { 10_000 } else { limit as usize };
+        let objects = self.objects.lock();
+        let mut rows: Vec<Row> = Vec::new();
+        for (name, object) in objects.range(prefix.to_owned()..) {
+            let Some(rest) = name.strip_prefix(prefix) else {
+                break;
+            };
+            let cut = rest.find('/').filter(|_| !flat);
+            let row = match cut {
+                Some(cut) => Row::Prefix(name[..prefix.len() + cut + 1].to_owned()),
+                None => Row::Object {
+                    name: name.clone(),
+                    bytes: object.bytes(),
+                    etag: object.etag.clone(),
+                    content_type: object.headers.content_type.clone(),
+                    changed: object.changed,
+                },
+            };
+            let is_told = rows.last().is_some_and(|last| last.name() == row.name());
+            if row.name() > marker && !is_told {
+                rows.push(row);
+            }
+            if rows.len() == limit {
+                break;
+            }
+        }
+        Ok(rows)
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        self.called("USAGE", "")?;
+        let objects = self.objects.lock();
+        Ok(Usage {
+            bytes: objects.values().map(Object::bytes).sum(),
+            objects: objects.len() as u64,
+        })
+    }
+}

@@ -1,0 +1,297 @@
+//! A container of a Swift store. Where the store checks `If-Match` of a PUT only if it announces so,
+//! a HEAD before the PUT finds what somebody else wrote, unless both write at the same moment.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use cairn_client::{
+    ByteRange, ClientError, Condition, Entry, Info, ListQuery, ManifestEntry, Payload, Swift,
+};
+use cairn_types::Timestamp;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+
+use super::{
+    Expect, Form, Headers, ObjectName, Part, Result, Row, Segment, Stat, Store, StoreError, Usage,
+    Why,
+};
+use crate::time::Time;
+
+/// Headers that a POST or PUT without them would take away.
+const KEPT: [&str; 4] = [
+    "content-encoding",
+    "content-disposition",
+    "x-delete-at",
+    "cache-control",
+];
+
+const META: &str = "x-object-meta-";
+
+/// A container, as who is logged in sees it.
+pub(crate) struct SwiftStore {
+    swift: Swift,
+    container: String,
+}
+
+impl SwiftStore {
+    pub(crate) fn new(swift: Swift, container: &str) -> SwiftStore {
+        SwiftStore {
+            swift,
+            container: container.to_owned(),
+        }
+    }
+
+    /// Waits with a HEAD before a write that expects a version.
+    async fn check(&self, name: &str, expect: Expect<'_>) -> Result<()> {
+        let Expect::Version(etag) = expect else {
+            return Ok(());
+        };
+        let now = match self.head(name).await {
+            Ok(stat) => stat.etag,
+            Err(error) if error.why == Why::NotFound => "(none)".to_owned(),
+            Err(error) => return Err(error),
+        };
+        match now == etag {
+            true => Ok(()),
+            false => Err(StoreError::new(
+                Why::Changed,
+                format!("{name}: version {etag} was expected, {now} is there"),
+            )),
+        }
+    }
+}
+
+fn condition(expect: Expect<'_>) -> Condition<'static> {
+    match expect {
+        Expect::Nothing => Condition::Absent,
+        Expect::Version(_) | Expect::Anything => Condition::None,
+    }
+}
+
+impl From<ClientError> for StoreError {
+    fn from(error: ClientError) -> StoreError {
+        let why = match error.status().map(|status| status.as_u16()) {
+            Some(404 | 410) => Why::NotFound,
+            Some(409 | 412) => Why::Changed,
+            Some(401 | 403) => Why::Denied,
+            Some(413 | 507) => Why::Full,
+            Some(414) => Why::TooLarge,
+            Some(_) if error.is_passing() => Why::Unavailable,
+            Some(_) => Why::Refused,
+            None => match &error {
+                ClientError::Timeout { .. } => Why::Timeout,
+                ClientError::Connect { .. } | ClientError::Broken { .. } => Why::Unavailable,
+                ClientError::Login(_) if error.is_passing() => Why::Unavailable,
+                ClientError::Login(_) => Why::Denied,
+                _ => Why::Refused,
+            },
+        };
+        StoreError::new(why, error.to_string())
+    }
+}
+
+fn header_map(headers: &Headers) -> Result<HeaderMap> {
+    let mut map = HeaderMap::new();
+    let mut add = |name: &str, value: &str| {
+        let wrong = |what: String| StoreError::new(Why::Refused, format!("header {name}: {what}"));
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|e| wrong(e.to_string()))?;
+        let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|e| wrong(e.to_string()))?;
+        map.insert(name, value);
+        Ok::<(), StoreError>(())
+    };
+    add(CONTENT_TYPE.as_str(), &headers.content_type)?;
+    for (name, value) in &headers.meta {
+        add(&format!("{META}{name}"), value)?;
+    }
+    for (name, value) in &headers.kept {
+        add(name, value)?;
+    }
+    Ok(map)
+}
+
+fn time(timestamp: Timestamp) -> Time {
+    // Ticks of ten microseconds.
+    Time {
+        seconds: timestamp.secs() as i64,
+        nanos: (timestamp.ticks() % 100_000) as u32 * 10_000,
+    }
+}
+
+fn stat(info: Info) -> Stat {
+    let mut headers = Headers::new(&info.content_type);
+    for (name, value) in &info.headers {
+        let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
+        if let Some(meta) = name.as_str().strip_prefix(META) {
+            headers.meta.insert(meta.to_owned(), value);
+        } else if KEPT.contains(&name.as_str()) {
+            headers.kept.insert(name.as_str().to_owned(), value);
+        }
+    }
+    let timestamp = info
+        .header("x-timestamp")
+        .and_then(|t| Timestamp::parse(t).ok());
+    let form = match () {
+        () if info.is_static_large_object() => Form::Manifest,
+        () if info.headers.contains_key("x-object-manifest") => Form::Dynamic,
+        () => Form::Plain,
+    };
+    Stat {
+        bytes: info.bytes,
+        etag: info.etag,
+        changed: timestamp.map_or_else(Time::default, time),
+        form,
+        headers,
+    }
+}
+
+/// A part, of an entry that names an object and its size.
+fn part(entry: &ManifestEntry) -> Option<Part> {
+    let (container, name) = entry
+        .path
+        .as_deref()?
+        .trim_start_matches('/')
+        .split_once('/')?;
+    let bytes = entry.size_bytes?;
+    let (offset, length) = match &entry.range {
+        None => (0, bytes),
+        Some(range) => ByteRange::parse(range)?.resolve(bytes)?,
+    };
+    let name = ObjectName::new(container, name);
+    Some(Part {
+        segment: Arc::new(Segment { name, bytes }),
+        offset,
+        length,
+    })
+}
+
+impl Store for SwiftStore {
+    fn container(&self) -> &str {
+        &self.container
+    }
+
+    async fn head(&self, name: &str) -> Result<Stat> {
+        Ok(stat(self.swift.head(&self.container, name).await?))
+    }
+
+    async fn read(
+        &self,
+        object: &ObjectName,
+        etag: Option<&str>,
+        offset: u64,
+        length: u64,
+    ) -> Result<Bytes> {
+        let condition = etag.map_or(Condition::None, Condition::Matches);
+        let (container, name) = (&object.container, &object.name);
+        let range = (offset, length);
+        Ok(self
+            .swift
+            .get_range(container, name, range, condition)
+            .await?)
+    }
+
+    async fn manifest(&self, name: &str, etag: &str) -> Result<Option<Vec<Part>>> {
+        let entries = self.swift.get_manifest(&self.container, name).await?;
+        match cairn_client::large_object_etag(&entries) {
+            Some(is) if is != etag => {
+                let message = format!("{name}: version {etag} was expected, {is} is there");
+                Err(StoreError::new(Why::Changed, message))
+            }
+            _ => Ok(entries.iter().map(part).collect()),
+        }
+    }
+
+    async fn put(
+        &self,
+        name: &str,
+        headers: &Headers,
+        body: Vec<Bytes>,
+        expect: Expect<'_>,
+    ) -> Result<String> {
+        self.check(name, expect).await?;
+        let (headers, body) = (header_map(headers)?, Payload::Bytes(body));
+        let put = self
+            .swift
+            .put(&self.container, name, headers, body, condition(expect));
+        Ok(put.await?.etag)
+    }
+
+    async fn put_manifest(
+        &self,
+        name: &str,
+        headers: &Headers,
+        parts: &[Part],
+        expect: Expect<'_>,
+    ) -> Result<String> {
+        self.check(name, expect).await?;
+        let entry = |part: &Part| {
+            let ObjectName { container, name } = &part.segment.name;
+            let path = format!("/{container}/{name}");
+            ManifestEntry::part(path, part.segment.bytes, part.offset, part.length)
+        };
+        let entries: Vec<ManifestEntry> = parts.iter().map(entry).collect();
+        let (headers, condition) = (header_map(headers)?, condition(expect));
+        let swift = &self.swift;
+        let put = swift.put_manifest(&self.container, name, headers, &entries, condition);
+        Ok(put.await?.etag)
+    }
+
+    async fn post(&self, name: &str, headers: &Headers) -> Result<()> {
+        let headers = header_map(headers)?;
+        Ok(self.swift.post(&self.container, name, headers).await?)
+    }
+
+    async fn copy(&self, source: &str, target: &str) -> Result<()> {
+        self.swift.copy(&self.container, source, target).await?;
+        Ok(())
+    }
+
+    async fn delete(&self, name: &str) -> Result<bool> {
+        Ok(self.swift.delete(&self.container, name).await?)
+    }
+
+    async fn list(&self, prefix: &str, marker: &str, flat: bool, limit: u32) -> Result<Vec<Row>> {
+        let query = ListQuery {
+            prefix,
+            delimiter: (!flat).then_some('/'),
+            marker,
+            limit,
+        };
+        let entries = self.swift.list(&self.container, &query).await?;
+        let row = |entry| match entry {
+            Entry::Subdir(name) => Row::Prefix(name),
+            Entry::Object {
+                name,
+                bytes,
+                hash,
+                content_type,
+                last_modified,
+                slo_etag,
+            } => Row::Object {
+                name,
+                bytes,
+                etag: slo_etag.unwrap_or(hash),
+                content_type,
+                changed: Timestamp::parse_isoformat(&last_modified).map_or(Time::default(), time),
+            },
+        };
+        Ok(entries.into_iter().map(row).collect())
+    }
+
+    async fn usage(&self) -> Result<Usage> {
+        let info = self.swift.head_container(&self.container).await?;
+        let number = |name: &str| info.header(name).and_then(|n| n.parse().ok()).unwrap_or(0);
+        Ok(Usage {
+            bytes: number("x-container-bytes-used"),
+            objects: number("x-container-object-count"),
+        })
+    }
+}
+
+/// How long a mount waits for a login, a container, and each request.
+pub(crate) fn options(timeout: Duration) -> cairn_client::Options {
+    cairn_client::Options {
+        answer_timeout: timeout,
+        stall_timeout: timeout,
+        ..cairn_client::Options::default()
+    }
+}

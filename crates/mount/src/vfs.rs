@@ -1,0 +1,467 @@
+//! The file system: names, nodes and handles over a store. Every call is one of the kernel's, in
+//! words of its own; errors are [`FsError`].
+//!
+//! A node whose content or attributes were changed here and not committed yet is *local*: what is
+//! known of it is newer than the store. All others are believed for a second after they were seen,
+//! and files are looked at again whenever they are opened (close-to-open).
+
+mod attributes;
+mod directories;
+mod files;
+mod names;
+mod renames;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod uploads;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::attributes::{Attributes, Defaults, Kind, Xattrs};
+use crate::cache::{Cache, Version};
+use crate::commit::{Committer, Limits, SEGMENTS, file_id};
+use crate::content::{Budget, Content, Layout};
+use crate::error::{FsError, FsResult};
+use crate::extents::Extents;
+use crate::store::{Form, Headers, ObjectName, Row, Stat, Store, StoreError, Usage, Why};
+use crate::time::Time;
+
+pub(crate) use attributes::{Changes, XattrMode};
+pub(crate) use directories::DirectoryEntry;
+use files::Handle;
+pub(crate) use files::OpenMode;
+pub(crate) use names::Owner;
+pub(crate) use tree::ROOT;
+use tree::{Node, State, Tree, below, join};
+
+/// How a file system behaves.
+#[derive(Clone, Debug)]
+pub(crate) struct VfsOptions {
+    pub(crate) is_read_only: bool,
+    pub(crate) defaults: Defaults,
+    /// For as long what was seen of the store is believed.
+    pub(crate) fresh: Duration,
+    pub(crate) limits: Limits,
+    /// Bytes of the cache of blocks that were read.
+    pub(crate) cache_bytes: u64,
+    pub(crate) block_bytes: u64,
+    /// Bytes that may be in memory and not on the store.
+    pub(crate) unwritten_bytes: u64,
+}
+
+/// Attributes as `stat` shows them.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Attr {
+    pub(crate) ino: u64,
+    pub(crate) size: u64,
+    pub(crate) attributes: Attributes,
+    pub(crate) ctime: Time,
+}
+
+/// Names are at most that long, as in other file systems; paths as the store allows.
+const NAME_MAX_BYTES: usize = 255;
+const PATH_MAX_BYTES: usize = 1024;
+/// Rows of a listing beyond which it is believed longer, by that much for each.
+const FRESH_PER_ROW: Duration = Duration::from_micros(200);
+/// Tries to see a consistent version of a file that others keep writing.
+const LOADS_MAX: u32 = 5;
+
+pub(crate) struct Vfs<S> {
+    store: Arc<S>,
+    cache: Arc<Cache<S>>,
+    committer: Arc<Committer<S>>,
+    tree: Mutex<Tree>,
+    handles: Mutex<HashMap<u64, Arc<Handle>>>,
+    directories: Mutex<HashMap<u64, Arc<directories::Stream>>>,
+    next_handle: AtomicU64,
+    /// Held for writing while the paths of many nodes change, for reading by what uses a path.
+    namespace: tokio::sync::RwLock<()>,
+    budget: Arc<Budget>,
+    /// Removals of segments.
+    background: Mutex<tokio::task::JoinSet<()>>,
+    usage: Mutex<Option<(Instant, Usage)>>,
+    options: VfsOptions,
+}
+
+/// An answer to a look at a name.
+enum Found {
+    Object(Box<Stat>),
+    /// No object, but there are some below.
+    Directory,
+}
+
+impl<S: Store> Vfs<S> {
+    pub(crate) fn new(store: S, options: VfsOptions) -> Vfs<S> {
+        let store = Arc::new(store);
+        let cache = Arc::new(Cache::new(
+            store.clone(),
+            options.block_bytes,
+            options.cache_bytes,
+        ));
+        let root = Attributes::default_of(Kind::Directory, Time::now(), options.defaults);
+        Vfs {
+            committer: Arc::new(Committer::new(store.clone(), cache.clone(), options.limits)),
+            background: Mutex::default(),
+            store,
+            cache,
+            tree: Mutex::new(Tree::new(State::new(root))),
+            handles: Mutex::default(),
+            directories: Mutex::default(),
+            next_handle: AtomicU64::new(1),
+            namespace: tokio::sync::RwLock::new(()),
+            budget: Arc::default(),
+            usage: Mutex::new(None),
+            options,
+        }
+    }
+
+    pub(crate) fn fresh(&self) -> Duration {
+        self.options.fresh
+    }
+
+    fn new_handle(&self) -> u64 {
+        self.next_handle.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn node(&self, ino: u64) -> FsResult<Arc<Node>> {
+        self.tree.lock().node(ino).ok_or(FsError::NotFound)
+    }
+
+    fn path(&self, ino: u64) -> FsResult<String> {
+        self.tree.lock().path(ino).ok_or(FsError::NotFound)
+    }
+
+    fn writable(&self) -> FsResult<()> {
+        match self.options.is_read_only {
+            true => Err(FsError::ReadOnly),
+            false => Ok(()),
+        }
+    }
+
+    /// The path of a name in a directory, checked.
+    fn path_in(&self, parent: u64, name: &str) -> FsResult<String> {
+        let directory = self.path(parent)?;
+        let path = join(&directory, name);
+        if name.len() > NAME_MAX_BYTES || path.len() > PATH_MAX_BYTES {
+            return Err(FsError::NameTooLong);
+        }
+        Ok(path)
+    }
+
+    /// As [`Vfs::path_in`], for a name that is to be made.
+    fn new_path_in(&self, parent: u64, name: &str) -> FsResult<String> {
+        let path = self.path_in(parent, name)?;
+        match path == SEGMENTS {
+            true => Err(FsError::Reserved),
+            false => Ok(path),
+        }
+    }
+
+    fn attr(node: &Node) -> Attr {
+        let state = node.state.lock();
+        let size = match state.attributes.kind {
+            Kind::Directory => 4096,
+            Kind::File | Kind::Symlink => state.size(),
+            Kind::Fifo | Kind::Socket | Kind::CharDevice | Kind::BlockDevice => 0,
+        };
+        Attr {
+            ino: node.ino,
+            size,
+            attributes: state.attributes.clone(),
+            ctime: state.ctime,
+        }
+    }
+
+    /// Asks the store what is under a path; of a name that is not known to be an object also, at the
+    /// same time, whether there are some below.
+    async fn look(&self, path: &str, is_object: bool) -> FsResult<Found> {
+        let directory = below(path);
+        let list = self.store.list(&directory, "", true, 1);
+        let (stat, rows) = match is_object {
+            true => (self.store.head(path).await, None),
+            false => {
+                let (stat, rows) = tokio::join!(self.store.head(path), list);
+                (stat, Some(rows))
+            }
+        };
+        match stat {
+            Ok(stat) => Ok(Found::Object(Box::new(stat))),
+            Err(error) if error.why == Why::NotFound => {
+                let rows = match rows {
+                    Some(rows) => rows?,
+                    None => self.store.list(&directory, "", true, 1).await?,
+                };
+                match rows.is_empty() {
+                    true => Err(FsError::NotFound),
+                    false => Ok(Found::Directory),
+                }
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes over what a HEAD that was sent at `asked` has brought.
+    fn absorb(&self, state: &mut State, stat: Stat, asked: Instant) {
+        let is_outdated = state.changed_here.is_some_and(|at| at >= asked);
+        if state.is_local() || is_outdated {
+            return;
+        }
+        if state.etag.as_ref() != Some(&stat.etag) || state.form != stat.form {
+            state.is_loaded = false;
+            state.content = Content::default();
+            state.target = None;
+            state.file_id = None;
+        }
+        let attributes = Attributes::of_headers(&stat.headers, stat.changed, self.options.defaults);
+        let atime = state.attributes.atime;
+        state.attributes = attributes;
+        state.attributes.atime = state.attributes.atime.or(atime);
+        if let Some(touched) = state.touched {
+            state.attributes.mtime = state.attributes.mtime.max(touched);
+        }
+        state.xattrs = Xattrs::of_headers(&stat.headers);
+        state.has_xattrs = !state.xattrs.0.is_empty();
+        state.has_all_headers = true;
+        state.headers = stat.headers;
+        state.bytes = stat.bytes;
+        state.form = stat.form;
+        state.ctime = stat.changed;
+        state.etag = Some(stat.etag);
+        state.fresh_until = Instant::now() + self.options.fresh;
+    }
+
+    /// The state of an object that was not known.
+    fn state_of(&self, stat: Stat) -> State {
+        let kind = Kind::of_content_type(&stat.headers.content_type);
+        let attributes = Attributes::default_of(kind, stat.changed, self.options.defaults);
+        let mut state = State::new(attributes);
+        self.absorb(&mut state, stat, Instant::now());
+        state
+    }
+
+    /// A directory of which there are only objects below.
+    fn state_of_implied(&self) -> State {
+        let now = Time::default();
+        let attributes = Attributes::default_of(Kind::Directory, now, self.options.defaults);
+        let mut state = State::new(attributes);
+        state.fresh_until = Instant::now() + self.options.fresh;
+        state
+    }
+
+    /// The state that a row of a listing tells, where the attributes are in its content type.
+    fn state_of_row(&self, row: &Row, until: Instant) -> Option<State> {
+        let Row::Object {
+            bytes,
+            etag,
+            content_type,
+            changed,
+            ..
+        } = row
+        else {
+            return None;
+        };
+        let (attributes, has_xattrs) = Attributes::of_content_type(content_type)?;
+        let mut state = State::new(attributes);
+        state.headers = Headers::new(content_type);
+        state.has_all_headers = false;
+        state.has_xattrs = has_xattrs;
+        state.bytes = *bytes;
+        state.etag = Some(etag.clone());
+        state.ctime = *changed;
+        state.fresh_until = until;
+        Some(state)
+    }
+
+    /// The node of a path as the store has it, asked now or a moment ago.
+    async fn find(&self, path: &str) -> FsResult<Arc<Node>> {
+        {
+            let tree = self.tree.lock();
+            if let Some(node) = tree.at(path) {
+                let state = node.state.lock();
+                if state.is_local() || state.fresh_until > Instant::now() || node.ino == ROOT {
+                    drop(state);
+                    return Ok(node);
+                }
+            } else {
+                let directory = tree::parent_of(path);
+                let is_known = tree
+                    .listed
+                    .get(directory)
+                    .is_some_and(|t| *t > Instant::now());
+                // A listing that was seen whole did not have it.
+                if is_known {
+                    return Err(FsError::NotFound);
+                }
+            }
+        }
+        self.look_again(path).await
+    }
+
+    /// The node of a path as the store has it now.
+    async fn look_again(&self, path: &str) -> FsResult<Arc<Node>> {
+        if path.is_empty() {
+            return self.node(ROOT);
+        }
+        if path == SEGMENTS {
+            return Err(FsError::NotFound);
+        }
+        let asked = Instant::now();
+        let known = self.tree.lock().at(path);
+        let is_object = known.is_some_and(|node| node.state.lock().etag.is_some());
+        let found = self.look(path, is_object).await;
+        let mut tree = self.tree.lock();
+        let known = tree.at(path);
+        if let Some(node) = &known {
+            let mut state = node.state.lock();
+            let is_outdated = state.changed_here.is_some_and(|at| at >= asked);
+            if state.is_local() || is_outdated {
+                drop(state);
+                return Ok(node.clone());
+            }
+            match found {
+                Ok(Found::Object(stat)) => {
+                    let kind = Kind::of_content_type(&stat.headers.content_type);
+                    if kind == state.attributes.kind {
+                        self.absorb(&mut state, *stat, asked);
+                        drop(state);
+                        return Ok(node.clone());
+                    }
+                    // Something else is there now, and is another node.
+                    drop(state);
+                    return Ok(tree.add(path, self.state_of(*stat)));
+                }
+                Ok(Found::Directory) if state.attributes.kind == Kind::Directory => {
+                    state.etag = None;
+                    state.fresh_until = Instant::now() + self.options.fresh;
+                    drop(state);
+                    return Ok(node.clone());
+                }
+                Ok(Found::Directory) => {
+                    drop(state);
+                    return Ok(tree.add(path, self.state_of_implied()));
+                }
+                Err(error) => {
+                    drop(state);
+                    if matches!(error, FsError::NotFound) {
+                        tree.detach_path(path);
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        if matches!(found, Err(FsError::NotFound)) {
+            tree.absent(path, Instant::now() + self.options.fresh);
+        }
+        match found? {
+            Found::Object(stat) => Ok(tree.add(path, self.state_of(*stat))),
+            Found::Directory => Ok(tree.add(path, self.state_of_implied())),
+        }
+    }
+
+    /// The object under a node's own name, at the version that is known.
+    fn own_version(&self, path: &str, state: &State) -> Arc<Version> {
+        let etag = state.etag.as_deref().unwrap_or_default();
+        Arc::new(Version {
+            name: ObjectName::new(self.store.container(), path),
+            etag: Some(etag.into()),
+            bytes: state.content.base().bytes,
+        })
+    }
+
+    /// Knows where the bytes of a file are; of a large object by its manifest.
+    async fn load(&self, node: &Node) -> FsResult<()> {
+        for _ in 0..LOADS_MAX {
+            {
+                let state = node.state.lock();
+                if state.is_loaded || state.etag.is_none() {
+                    return Ok(());
+                }
+            }
+            let path = self.path(node.ino)?;
+            if !node.state.lock().has_all_headers {
+                // A listing does not tell in what form an object is.
+                self.look_again(&path).await?;
+            }
+            let (etag, form, bytes) = {
+                let state = node.state.lock();
+                (
+                    state.etag.clone().unwrap_or_default(),
+                    state.form,
+                    state.bytes,
+                )
+            };
+            match self.layout(&path, &etag, form, bytes).await {
+                Ok(layout) => {
+                    let mut state = node.state.lock();
+                    if !state.is_loaded && state.etag.as_ref() == Some(&etag) {
+                        let segments = layout.segments();
+                        state.file_id = segments
+                            .iter()
+                            .find_map(|s| file_id(&s.name.name).map(str::to_owned));
+                        state.content = Content::of(layout);
+                        state.is_loaded = true;
+                    }
+                }
+                Err(error) if error.why == Why::Changed => {
+                    self.look_again(&path).await?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(FsError::Contended)
+    }
+
+    /// The places of a version's bytes.
+    async fn layout(
+        &self,
+        path: &str,
+        etag: &str,
+        form: Form,
+        bytes: u64,
+    ) -> Result<Layout, StoreError> {
+        match form {
+            Form::Plain => return Ok(Layout::own(bytes, true)),
+            Form::Dynamic => return Ok(Layout::own(bytes, false)),
+            Form::Manifest => {}
+        }
+        let Some(parts) = self.store.manifest(path, etag).await? else {
+            return Ok(Layout::own(bytes, false));
+        };
+        let mut extents = Extents::default();
+        let mut at = 0;
+        for part in parts {
+            let (segment, offset) = (part.segment, part.offset);
+            extents.insert(
+                at,
+                part.length,
+                crate::content::FileSource::Segment { segment, offset },
+            );
+            at += part.length;
+        }
+        match at == bytes {
+            true => Ok(Layout {
+                extents,
+                bytes,
+                is_plain: false,
+            }),
+            false => Ok(Layout::own(bytes, false)),
+        }
+    }
+
+    /// The use of the container, asked once a second at most.
+    pub(crate) async fn usage(&self) -> FsResult<Usage> {
+        if let Some((until, usage)) = *self.usage.lock()
+            && until > Instant::now()
+        {
+            return Ok(usage);
+        }
+        let usage = self.store.usage().await?;
+        *self.usage.lock() = Some((Instant::now() + self.options.fresh, usage));
+        Ok(usage)
+    }
+}

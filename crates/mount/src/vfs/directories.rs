@@ -1,0 +1,298 @@
+//! Calls about open directories. A stream reads a directory page by page as the kernel asks for it,
+//! from the store's listing, with what this mount has made and not stored yet, and without what it
+//! has just removed.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::StreamExt;
+
+use super::tree::{LISTING_LAG, Node, ROOT, State, below, join, parent_of};
+use super::{Attr, FRESH_PER_ROW, NAME_MAX_BYTES, Vfs};
+use crate::attributes::{Attributes, Kind};
+use crate::commit::SEGMENTS;
+use crate::error::{FsError, FsResult};
+use crate::store::{Row, Store};
+
+/// HEADs that are under way at once for rows that do not say all.
+const HEADS_AT_ONCE: usize = 32;
+
+/// `.` and `..`
+const DOTS: usize = 2;
+
+/// Entries of one reply at most.
+const ENTRIES_MAX: usize = 512;
+
+/// A name in a directory.
+#[derive(Clone, Debug)]
+pub(crate) struct DirectoryEntry {
+    pub(crate) name: String,
+    pub(crate) ino: u64,
+    pub(crate) kind: Kind,
+}
+
+/// An open directory.
+#[derive(Default)]
+pub(crate) struct Stream(tokio::sync::Mutex<Position>);
+
+#[derive(Default)]
+struct Position {
+    entries: Vec<DirectoryEntry>,
+    marker: String,
+    is_begun: bool,
+    is_ended: bool,
+    told: HashSet<String>,
+}
+
+impl<S: Store> Vfs<S> {
+    pub(crate) async fn opendir(&self, ino: u64) -> FsResult<u64> {
+        let node = self.node(ino)?;
+        if node.state.lock().attributes.kind != Kind::Directory {
+            return Err(FsError::NotADirectory);
+        }
+        let number = self.new_handle();
+        self.directories.lock().insert(number, Arc::default());
+        Ok(number)
+    }
+
+    pub(crate) fn releasedir(&self, number: u64) {
+        self.directories.lock().remove(&number);
+        self.tree.lock().sweep();
+    }
+
+    /// Entries from the `offset`-th on, at least one where there is one more.
+    pub(crate) async fn readdir(
+        &self,
+        ino: u64,
+        number: u64,
+        offset: u64,
+    ) -> FsResult<Vec<DirectoryEntry>> {
+        let stream = self.directories.lock().get(&number).cloned();
+        let stream = stream.ok_or(FsError::BadHandle)?;
+        let mut position = stream.0.lock().await;
+        if offset == 0 {
+            // From the beginning again: what was read before may have changed.
+            *position = Position::default();
+        }
+        if !position.is_begun {
+            position.is_begun = true;
+            let path = self.path(ino)?;
+            let parent = self
+                .tree
+                .lock()
+                .at(parent_of(&path))
+                .map_or(ROOT, |node| node.ino);
+            for (name, ino) in [(".", ino), ("..", parent)] {
+                let name = name.to_owned();
+                position.entries.push(DirectoryEntry {
+                    name,
+                    ino,
+                    kind: Kind::Directory,
+                });
+            }
+        }
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        // The directory itself and its parent come with the first page.
+        while offset.max(DOTS) >= position.entries.len() && !position.is_ended {
+            self.next_page(ino, &mut position).await?;
+        }
+        let entries = position.entries.get(offset..).unwrap_or_default();
+        Ok(entries[..entries.len().min(ENTRIES_MAX)].to_vec())
+    }
+
+    async fn next_page(&self, ino: u64, position: &mut Position) -> FsResult<()> {
+        let path = self.path(ino)?;
+        let prefix = below(&path);
+        let asked = Instant::now();
+        let rows = self.store.list(&prefix, &position.marker, false, 0).await?;
+        let is_first = position.marker.is_empty();
+        let mut until = Instant::now() + self.options.fresh;
+        until += FRESH_PER_ROW * rows.len() as u32;
+        match rows.last() {
+            Some(last) => position.marker = last.name().to_owned(),
+            None => position.is_ended = true,
+        }
+        let mut tree = self.tree.lock();
+        for row in &rows {
+            let name = row.name().strip_prefix(&prefix).unwrap_or_default();
+            let name = name.strip_suffix('/').unwrap_or(name);
+            let is_odd = name.is_empty() || name == "." || name == ".." || name.contains('/');
+            let path = join(&path, name);
+            if is_odd || name.len() > NAME_MAX_BYTES || path == SEGMENTS {
+                continue;
+            }
+            // A file hides what is below its name.
+            if tree.was_removed(&path) || !position.told.insert(name.to_owned()) {
+                continue;
+            }
+            let node = match tree.at(&path) {
+                Some(node) => self.listed_again(&mut tree, &path, node, row, (asked, until)),
+                None => tree.add(&path, self.listed(row, until)),
+            };
+            let kind = node.state.lock().attributes.kind;
+            position.entries.push(DirectoryEntry {
+                name: name.to_owned(),
+                ino: node.ino,
+                kind,
+            });
+        }
+        if position.is_ended {
+            for (name, node) in tree.children(&path) {
+                let state = node.state.lock();
+                let is_here = state.is_local() || state.changed_within(LISTING_LAG);
+                if is_here && position.told.insert(name.clone()) {
+                    let kind = state.attributes.kind;
+                    position.entries.push(DirectoryEntry {
+                        name,
+                        ino: node.ino,
+                        kind,
+                    });
+                }
+            }
+        } else if is_first {
+            tree.listed.remove(&path);
+        }
+        if position.is_ended {
+            tree.listed.insert(path, until);
+        }
+        Ok(())
+    }
+
+    /// The state of a name that only a row of a listing is known of.
+    fn listed(&self, row: &Row, until: Instant) -> State {
+        if let Some(state) = self.state_of_row(row, until) {
+            return state;
+        }
+        match row {
+            Row::Prefix(_) => {
+                // There may be an object for the directory, with attributes.
+                let mut state = self.state_of_implied();
+                state.fresh_until = Instant::now();
+                state
+            }
+            Row::Object {
+                bytes,
+                content_type,
+                changed,
+                ..
+            } => {
+                let kind = Kind::of_content_type(content_type);
+                let defaults = self.options.defaults;
+                let attributes = Attributes::default_of(kind, *changed, defaults);
+                let mut state = State::new(attributes);
+                state.bytes = *bytes;
+                state.has_all_headers = false;
+                state.fresh_until = Instant::now();
+                state
+            }
+        }
+    }
+
+    /// A row of a listing that was asked for at `asked` tells of a node that is known.
+    fn listed_again(
+        &self,
+        tree: &mut super::Tree,
+        path: &str,
+        node: Arc<Node>,
+        row: &Row,
+        (asked, until): (Instant, Instant),
+    ) -> Arc<Node> {
+        let Row::Object {
+            etag,
+            content_type,
+            changed,
+            bytes,
+            ..
+        } = row
+        else {
+            return node;
+        };
+        let is_other_kind = {
+            let mut state = node.state.lock();
+            let is_late = state.is_local()
+                || state.changed_within(LISTING_LAG)
+                || state.fresh_until > asked
+                || *changed < state.ctime && state.touched.is_none();
+            if is_late {
+                false
+            } else if Kind::of_content_type(content_type) != state.attributes.kind {
+                true
+            } else if state.etag.as_ref() == Some(etag) && state.bytes == *bytes {
+                if let Some((attributes, has_xattrs)) = Attributes::of_content_type(content_type) {
+                    if state.has_xattrs != has_xattrs || state.attributes != attributes {
+                        state.has_all_headers = false;
+                    }
+                    state.attributes = attributes;
+                    state.has_xattrs = has_xattrs;
+                    state.ctime = *changed;
+                    state.fresh_until = until;
+                }
+                false
+            } else {
+                // Another version, which is looked at when somebody asks.
+                state.fresh_until = Instant::now();
+                false
+            }
+        };
+        match is_other_kind {
+            true => tree.add(path, self.listed(row, until)),
+            false => node,
+        }
+    }
+
+    /// As [`Vfs::readdir`], with attributes, and with the offset behind each entry. What went meanwhile
+    /// is left out; nothing at all is the end.
+    pub(crate) async fn readdir_plus(
+        &self,
+        ino: u64,
+        number: u64,
+        mut offset: u64,
+    ) -> FsResult<Vec<(u64, String, Attr)>> {
+        loop {
+            let entries = self.readdir(ino, number, offset).await?;
+            if entries.is_empty() {
+                return Ok(Vec::new());
+            }
+            let attributes = self.attributes_of(ino, entries.clone()).await?;
+            let mut found = Vec::with_capacity(entries.len());
+            for (entry, attr) in entries.into_iter().zip(attributes) {
+                offset += 1;
+                found.extend(attr.map(|attr| (offset, entry.name, attr)));
+            }
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// The attributes of entries. None of an entry that went meanwhile.
+    pub(super) async fn attributes_of(
+        &self,
+        directory: u64,
+        entries: Vec<DirectoryEntry>,
+    ) -> FsResult<Vec<Option<Attr>>> {
+        let path = self.path(directory)?;
+        let find = |entry: DirectoryEntry| {
+            let path = join(&path, &entry.name);
+            async move {
+                if entry.name == "." || entry.name == ".." {
+                    return Ok(self.node(entry.ino).ok().map(|node| Self::attr(&node)));
+                }
+                match self.find(&path).await {
+                    Ok(node) => Ok(Some(Self::attr(&node))),
+                    Err(FsError::NotFound) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        let found = futures_util::stream::iter(entries.into_iter().map(find));
+        let found: Vec<FsResult<Option<Attr>>> = found.buffered(HEADS_AT_ONCE).collect().await;
+        found.into_iter().collect()
+    }
+
+    /// The kernel was told of an entry with its attributes.
+    pub(crate) fn told_entry(&self, ino: u64) {
+        self.tree.lock().looked_up(ino);
+    }
+}

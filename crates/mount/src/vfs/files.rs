@@ -1,0 +1,496 @@
+//! Calls about open files: open, read, write, fsync and close, and the commits and uploads behind
+//! them.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use parking_lot::Mutex;
+
+use super::tree::Node;
+use super::{LOADS_MAX, Vfs};
+use crate::attributes::Kind;
+use crate::cache::Version;
+use crate::commit::{Committed, Target};
+use crate::content::{Chunk, FileSource};
+use crate::error::{FsError, FsResult};
+use crate::extents::Span;
+use crate::store::{Expect, Segment, Store, StoreError, Why};
+use crate::time::Time;
+
+/// The flags of `open` that matter here.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OpenMode {
+    pub(crate) is_writer: bool,
+    /// Writes go to the end, wherever that is.
+    pub(crate) is_append: bool,
+    pub(crate) truncates: bool,
+}
+
+/// An open file.
+pub(crate) struct Handle {
+    node: Arc<Node>,
+    mode: OpenMode,
+    ahead: Mutex<ReadAhead>,
+}
+
+/// How far ahead of a reader blocks are asked for: nothing for reads here and there, twice as much
+/// with each read that goes on where others ended.
+#[derive(Default)]
+struct ReadAhead {
+    next: u64,
+    window: u64,
+}
+
+const WINDOW_MIN_BYTES: u64 = 1 << 20;
+const WINDOW_MAX_BYTES: u64 = 16 << 20;
+const SET_USER_ID: u32 = 0o4000;
+const SET_GROUP_ID: u32 = 0o2000;
+/// Without it the set-group-id bit stands for mandatory locks.
+const GROUP_EXECUTES: u32 = 0o010;
+/// The kernel reads with several requests at once, which may come out of order.
+const DISORDER_BYTES: u64 = 2 << 20;
+/// Files that are committed at once at the end: where the store is away, each waits for it in vain.
+const COMMITS_AT_ONCE: usize = 8;
+
+impl ReadAhead {
+    fn window(&mut self, offset: u64, length: u64) -> u64 {
+        let goes_on = offset.abs_diff(self.next) <= DISORDER_BYTES;
+        self.window = match goes_on {
+            true => (self.window * 2).clamp(WINDOW_MIN_BYTES, WINDOW_MAX_BYTES),
+            false => 0,
+        };
+        self.next = match goes_on {
+            true => self.next.max(offset + length),
+            false => offset + length,
+        };
+        self.window
+    }
+}
+
+impl<S: Store> Vfs<S> {
+    pub(super) fn add_handle(&self, node: &Arc<Node>, mode: OpenMode) -> u64 {
+        let number = self.new_handle();
+        let handle = Handle {
+            node: node.clone(),
+            mode,
+            ahead: Mutex::default(),
+        };
+        {
+            let mut state = node.state.lock();
+            state.opens += 1;
+            state.writers += u32::from(mode.is_writer);
+        }
+        self.handles.lock().insert(number, Arc::new(handle));
+        number
+    }
+
+    fn handle(&self, number: u64) -> FsResult<Arc<Handle>> {
+        self.handles
+            .lock()
+            .get(&number)
+            .cloned()
+            .ok_or(FsError::BadHandle)
+    }
+
+    /// A handle, and whether the kernel may keep the pages it has. The file is as the last close before
+    /// has left it, wherever that was.
+    pub(crate) async fn open(&self, ino: u64, mode: OpenMode) -> FsResult<(u64, bool)> {
+        if mode.is_writer || mode.truncates {
+            self.writable()?;
+        }
+        let node = self.node(ino)?;
+        let must_look = {
+            let state = node.state.lock();
+            match state.attributes.kind {
+                Kind::File => {}
+                Kind::Directory => return Err(FsError::IsADirectory),
+                _ => return Err(FsError::Invalid("it is no file")),
+            }
+            !state.is_local()
+        };
+        if must_look {
+            let now = self.look_again(&self.path(ino)?).await?;
+            if !Arc::ptr_eq(&now, &node) {
+                return Err(FsError::Stale);
+            }
+        }
+        self.load(&node).await?;
+        if mode.truncates {
+            let _turn = node.mutation.lock().await;
+            let mut state = node.state.lock();
+            state.content.empty();
+            changed(&mut state);
+        }
+        let keeps_pages = {
+            let mut state = node.state.lock();
+            let version = state.etag.clone().filter(|_| !state.is_local());
+            let keeps = version.is_some() && state.kernel_has == version;
+            state.kernel_has = version;
+            keeps
+        };
+        Ok((self.add_handle(&node, mode), keeps_pages))
+    }
+
+    pub(crate) async fn read(&self, handle: u64, offset: u64, size: u32) -> FsResult<Vec<Bytes>> {
+        let handle = self.handle(handle)?;
+        let node = &handle.node;
+        let size = u64::from(size);
+        let window = handle.ahead.lock().window(offset, size);
+        for _ in 0..LOADS_MAX {
+            self.load(node).await?;
+            let path = self.tree.lock().path(node.ino);
+            let (own, spans, is_local) = {
+                let state = node.state.lock();
+                let own = self.own_version(path.as_deref().unwrap_or_default(), &state);
+                let ahead = state.content.spans(offset + size, window);
+                self.cache.prefetch_spans(&own, &ahead);
+                (own, state.content.spans(offset, size), state.is_local())
+            };
+            let is_own =
+                |span: &Span<FileSource>| matches!(span.source, Some(FileSource::Own { .. }));
+            if path.is_none() && spans.iter().any(is_own) {
+                return Err(FsError::Stale);
+            }
+            match self.cache.gather(&own, &spans).await {
+                Ok(pieces) => return Ok(pieces),
+                // Somebody else has written another version, or removed it.
+                Err(error) if matches!(error.why, Why::NotFound | Why::Changed) => {
+                    if self.is_elsewhere(node, &own) {
+                        continue;
+                    }
+                    let Some(path) = path.filter(|_| !is_local) else {
+                        return Err(FsError::Stale);
+                    };
+                    match self.look_again(&path).await {
+                        Ok(now) if Arc::ptr_eq(&now, node) => {}
+                        Ok(_) | Err(FsError::NotFound) => return Err(FsError::Stale),
+                        Err(error) => return Err(error),
+                    }
+                    // A version that lost a segment is not found again by looking.
+                    let state = node.state.lock();
+                    if state.is_loaded && own.etag.as_deref() == state.etag.as_deref() {
+                        return Err(error.into());
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(FsError::Contended)
+    }
+
+    /// A commit or a rename of this mount has moved the bytes since `own` was taken.
+    fn is_elsewhere(&self, node: &Node, own: &Version) -> bool {
+        let path = self.tree.lock().path(node.ino);
+        let state = node.state.lock();
+        path.as_deref().unwrap_or_default() != &*own.name.name
+            || state.etag.as_deref().unwrap_or_default() != own.etag.as_deref().unwrap_or_default()
+    }
+
+    /// Set-id bits go with the first write of somebody who may not keep them.
+    pub(crate) fn drop_set_id(&self, handle: u64) -> FsResult<()> {
+        let handle = self.handle(handle)?;
+        let mut state = handle.node.state.lock();
+        let group = match state.attributes.mode & GROUP_EXECUTES {
+            0 => 0,
+            _ => SET_GROUP_ID,
+        };
+        state.attributes.mode &= !(SET_USER_ID | group);
+        Ok(())
+    }
+
+    /// Takes bytes into memory; they are on the store when the file is synced or closed. `is_placed`:
+    /// they belong to the offset, though the handle appends.
+    pub(crate) async fn write(
+        &self,
+        handle: u64,
+        offset: u64,
+        data: Bytes,
+        is_placed: bool,
+    ) -> FsResult<()> {
+        let handle = self.handle(handle)?;
+        if !handle.mode.is_writer && !is_placed {
+            return Err(FsError::BadHandle);
+        }
+        let node = &handle.node;
+        let length = data.len() as u64;
+        {
+            let _turn = node.mutation.lock().await;
+            self.load(node).await?;
+            let mut state = node.state.lock();
+            let offset = match handle.mode.is_append && !is_placed {
+                true => state.content.size(),
+                false => offset,
+            };
+            self.check_size(offset.checked_add(length))?;
+            let chunk = Chunk::new(data, &self.budget);
+            state
+                .content
+                .write(offset, length, FileSource::Memory { chunk, offset: 0 });
+            state.unsent += length;
+            changed(&mut state);
+        }
+        self.relieve(node).await
+    }
+
+    pub(super) fn check_size(&self, size: Option<u64>) -> FsResult<()> {
+        let max = self.options.limits.file_bytes_max();
+        match size.is_some_and(|size| size <= max) {
+            true => Ok(()),
+            false => Err(FsError::FileTooLarge),
+        }
+    }
+
+    /// Makes `length` bytes from `offset` zeros; the file gets no longer where `keeps_size`.
+    pub(crate) async fn zero(
+        &self,
+        handle: u64,
+        offset: u64,
+        length: u64,
+        keeps_size: bool,
+    ) -> FsResult<()> {
+        let handle = self.handle(handle)?;
+        if !handle.mode.is_writer {
+            return Err(FsError::BadHandle);
+        }
+        self.check_size(offset.checked_add(length))?;
+        let node = &handle.node;
+        let _turn = node.mutation.lock().await;
+        self.load(node).await?;
+        let mut state = node.state.lock();
+        let size = state.content.size();
+        let end = match keeps_size {
+            true => (offset + length).min(size),
+            false => offset + length,
+        };
+        if end > offset {
+            state.content.write(offset, end - offset, FileSource::Zero);
+            changed(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Makes a file at least that long.
+    pub(crate) async fn allocate(&self, handle: u64, size: u64) -> FsResult<()> {
+        let handle = self.handle(handle)?;
+        if !handle.mode.is_writer {
+            return Err(FsError::BadHandle);
+        }
+        self.check_size(Some(size))?;
+        let _turn = handle.node.mutation.lock().await;
+        self.load(&handle.node).await?;
+        let mut state = handle.node.state.lock();
+        if size > state.content.size() {
+            state.content.resize(size);
+            changed(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Everything that was written to a file is on the store.
+    pub(crate) async fn sync(&self, handle: u64) -> FsResult<()> {
+        let handle = self.handle(handle)?;
+        self.commit(&handle.node).await
+    }
+
+    /// At each close of a descriptor.
+    pub(crate) async fn flush(&self, handle: u64) -> FsResult<()> {
+        let handle = self.handle(handle)?;
+        match handle.mode.is_writer {
+            true => self.commit(&handle.node).await,
+            false => Ok(()),
+        }
+    }
+
+    /// At the last close; what was written through a mapping comes after the flush.
+    pub(crate) async fn release(&self, number: u64) -> FsResult<()> {
+        let handle = self.handles.lock().remove(&number);
+        let handle = handle.ok_or(FsError::BadHandle)?;
+        let node = &handle.node;
+        let result = match handle.mode.is_writer {
+            true => self.commit(node).await,
+            false => Ok(()),
+        };
+        let is_over = {
+            let mut state = node.state.lock();
+            state.opens -= 1;
+            state.writers -= u32::from(handle.mode.is_writer);
+            state.is_unlinked && state.opens == 0
+        };
+        if is_over {
+            // Uploads that are under way add their segments to what goes.
+            let _ = self.await_uploads(node).await;
+            self.drop_content(node);
+        }
+        self.tree.lock().drop_unused(node.ino);
+        result
+    }
+
+    pub(super) async fn commit(&self, node: &Arc<Node>) -> FsResult<()> {
+        let _names = self.namespace.read().await;
+        let _turn = node.mutation.lock().await;
+        self.commit_locked(node).await
+    }
+
+    /// Writes a new version of a file, where it was changed. The caller holds its `mutation`.
+    pub(super) async fn commit_locked(&self, node: &Arc<Node>) -> FsResult<()> {
+        for _ in 0..LOADS_MAX {
+            let is_due = {
+                let state = node.state.lock();
+                state.is_dirty() && !state.is_unlinked
+            };
+            if !is_due {
+                return Ok(());
+            }
+            // Somebody else has removed the file that is open here.
+            let path = self.tree.lock().path(node.ino).ok_or(FsError::Stale)?;
+            // An upload that failed is done again below, and fails again where it must.
+            let _ = self.await_uploads(node).await;
+            match self.try_commit(node, &path).await {
+                Err(FsError::Store(error)) if error.why == Why::Changed => {
+                    self.rebase(node, &path, &error).await?;
+                }
+                result => return result,
+            }
+        }
+        Err(FsError::Contended)
+    }
+
+    async fn try_commit(&self, node: &Arc<Node>, path: &str) -> FsResult<()> {
+        let (mut content, mut headers, own, etag, file_id) = {
+            let mut state = node.state.lock();
+            let mut headers = state.headers.clone();
+            state.attributes.put_into(&mut headers, &state.xattrs);
+            let file_id = state.file_id().to_owned();
+            let own = self.own_version(path, &state);
+            (
+                state.content.clone(),
+                headers,
+                own,
+                state.etag.clone(),
+                file_id,
+            )
+        };
+        headers.kept.remove("etag");
+        let expect = match &etag {
+            Some(etag) => Expect::Version(etag),
+            None => Expect::Nothing,
+        };
+        let target = Target {
+            name: path,
+            own,
+            file_id: &file_id,
+            headers: &headers,
+            expect,
+        };
+        let mut made = Vec::new();
+        let result = self
+            .committer
+            .commit(&target, &mut content, &mut made)
+            .await;
+        let mut state = node.state.lock();
+        state.made.append(&mut made);
+        let Committed {
+            etag,
+            layout,
+            needed,
+        } = match result {
+            Ok(committed) => committed,
+            Err(error) => {
+                // Segments that were uploaded need not be again.
+                state.content = content;
+                return Err(error.into());
+            }
+        };
+        let mut unused = state.content.base().segments();
+        unused.append(&mut state.made);
+        unused.retain(|segment| !needed.contains(segment));
+        state.form = match layout.is_plain {
+            true => crate::store::Form::Plain,
+            false => crate::store::Form::Manifest,
+        };
+        state.bytes = layout.bytes;
+        state.content.committed(layout);
+        state.is_loaded = true;
+        state.has_new_attributes = false;
+        state.headers = headers;
+        state.etag = Some(etag);
+        state.unsent = 0;
+        state.changed_here = Some(Instant::now());
+        state.fresh_until = Instant::now() + self.options.fresh;
+        drop(state);
+        self.remove_segments(unused);
+        Ok(())
+    }
+
+    /// Somebody else has written the file since it was opened: that version goes below what was
+    /// written here, and the commit is tried again.
+    async fn rebase(&self, node: &Arc<Node>, path: &str, error: &StoreError) -> FsResult<()> {
+        let is_first = !std::mem::replace(&mut node.state.lock().was_warned, true);
+        if is_first {
+            tracing::warn!(path, %error, "a file was written elsewhere too: both writes are merged");
+        }
+        let stat = match self.store.head(path).await {
+            Ok(stat) => Some(stat),
+            Err(error) if error.why == Why::NotFound => None,
+            Err(error) => return Err(error.into()),
+        };
+        let Some(stat) = stat else {
+            // It was removed: what is known of the old version cannot be read any more, but its
+            // segments can.
+            node.state.lock().etag = None;
+            return Ok(());
+        };
+        let layout = self.layout(path, &stat.etag, stat.form, stat.bytes).await?;
+        let mut state = node.state.lock();
+        state.etag = Some(stat.etag);
+        state.form = stat.form;
+        state.bytes = stat.bytes;
+        state.content.rebase(layout);
+        Ok(())
+    }
+
+    /// Removes segments in the background.
+    pub(super) fn remove_segments(&self, segments: Vec<Arc<Segment>>) {
+        if segments.is_empty() {
+            return;
+        }
+        let committer = self.committer.clone();
+        let mut background = self.background.lock();
+        while background.try_join_next().is_some() {}
+        background.spawn(async move { committer.remove(segments).await });
+    }
+
+    /// Commits everything; the number of files for which that failed. `progress`: told how many are
+    /// left.
+    pub(crate) async fn commit_all(&self, progress: impl Fn(usize)) -> usize {
+        let dirty = self.tree.lock().dirty();
+        let commits = futures_util::stream::iter(dirty.iter()).map(|node| async move {
+            let committed = self.commit(node).await;
+            if let Err(error) = &committed {
+                let path = self.path(node.ino).unwrap_or_default();
+                tracing::error!(path, %error, "a file could not be written to the store");
+            }
+            committed.is_ok()
+        });
+        let mut commits = commits.buffer_unordered(COMMITS_AT_ONCE);
+        let (mut left, mut failed) = (dirty.len(), 0);
+        while let Some(is_done) = commits.next().await {
+            left -= 1;
+            failed += usize::from(!is_done);
+            progress(left);
+        }
+        let background = std::mem::take(&mut *self.background.lock());
+        background.join_all().await;
+        failed
+    }
+}
+
+/// The content of a file has changed, now.
+pub(super) fn changed(state: &mut super::tree::State) {
+    let now = Time::now();
+    state.attributes.mtime = now;
+    state.ctime = now;
+    state.kernel_has = None;
+}

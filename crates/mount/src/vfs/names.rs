@@ -1,0 +1,422 @@
+//! Calls about names: lookup, create, mkdir, mknod, symlink, unlink, rmdir.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+
+use super::files::OpenMode;
+use super::tree::{LISTING_LAG, Node, State, below, parent_of};
+use super::{Attr, Vfs};
+use crate::attributes::{Attributes, Kind, Xattrs};
+use crate::error::{FsError, FsResult};
+use crate::store::{Expect, Headers, Row, Store, Why};
+use crate::time::Time;
+
+const SET_GROUP_ID: u32 = 0o2000;
+
+/// Owner, group and permissions of a new name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Owner {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Permissions, umask applied.
+    pub(crate) mode: u32,
+}
+
+impl Owner {
+    fn attributes(self, kind: Kind) -> Attributes {
+        Attributes {
+            kind,
+            mode: self.mode & 0o7777,
+            uid: self.uid,
+            gid: self.gid,
+            mtime: Time::now(),
+            atime: None,
+            rdev: 0,
+        }
+    }
+}
+
+impl<S: Store> Vfs<S> {
+    /// Attributes of a new node: in a directory with the set-group-id bit it has that group, and a
+    /// directory the bit too.
+    fn inherited(&self, parent: u64, mut attributes: Attributes) -> FsResult<Attributes> {
+        let parent = self.node(parent)?;
+        let parent = parent.state.lock();
+        if parent.attributes.mode & SET_GROUP_ID != 0 {
+            attributes.gid = parent.attributes.gid;
+            if attributes.kind == Kind::Directory {
+                attributes.mode |= SET_GROUP_ID;
+            }
+        }
+        Ok(attributes)
+    }
+
+    /// The kernel holds one reference more to what is found.
+    pub(crate) async fn lookup(&self, parent: u64, name: &str) -> FsResult<Attr> {
+        let path = self.path_in(parent, name)?;
+        let node = self.find(&path).await?;
+        self.tree.lock().looked_up(node.ino);
+        Ok(Self::attr(&node))
+    }
+
+    pub(crate) fn forget(&self, ino: u64, count: u64) {
+        self.tree.lock().forget(ino, count);
+    }
+
+    /// Fails where something is there.
+    async fn expect_nothing(&self, path: &str) -> FsResult<()> {
+        if self.tree.lock().was_absent(path) {
+            return Ok(());
+        }
+        match self.find(path).await {
+            Ok(_) => Err(FsError::Exists),
+            Err(FsError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A new file, which is on the store when it is first synced or closed.
+    pub(crate) async fn create(
+        &self,
+        parent: u64,
+        name: &str,
+        owner: Owner,
+        mode: OpenMode,
+        is_exclusive: bool,
+    ) -> FsResult<(Attr, u64)> {
+        self.writable()?;
+        let path = self.new_path_in(parent, name)?;
+        match self.expect_nothing(&path).await {
+            Ok(()) => {}
+            Err(FsError::Exists) if !is_exclusive => {
+                let attr = self.lookup(parent, name).await?;
+                let handle = self.open(attr.ino, mode).await;
+                if handle.is_err() {
+                    self.forget(attr.ino, 1);
+                }
+                let node = self.node(attr.ino)?;
+                return Ok((Self::attr(&node), handle?.0));
+            }
+            Err(error) => return Err(error),
+        }
+        let attributes = self.inherited(parent, owner.attributes(Kind::File))?;
+        let mut state = State::new(attributes);
+        state.is_loaded = true;
+        match mode.truncates {
+            true => state.content.empty(),
+            false => state.content.touch(),
+        }
+        let node = {
+            let mut tree = self.tree.lock();
+            let node = tree.add(&path, state);
+            tree.looked_up(node.ino);
+            node
+        };
+        self.touch(parent_of(&path));
+        let handle = self.add_handle(&node, mode);
+        Ok((Self::attr(&node), handle))
+    }
+
+    /// Stores a new object that is no open file.
+    async fn make(&self, path: &str, attributes: Attributes, body: Bytes) -> FsResult<Attr> {
+        let mut headers = Headers::new(attributes.kind.content_type());
+        attributes.put_into(&mut headers, &Xattrs::default());
+        let bytes = body.len() as u64;
+        let put = self.store.put(path, &headers, vec![body], Expect::Nothing);
+        let etag = match put.await {
+            Ok(etag) => etag,
+            Err(error) if error.why == Why::Changed => self
+                .is_ours(path, &headers, bytes)
+                .await?
+                .ok_or(FsError::Exists)?,
+            Err(error) => return Err(error.into()),
+        };
+        let mut state = State::new(attributes);
+        state.headers = headers;
+        state.etag = Some(etag);
+        state.bytes = bytes;
+        state.changed_here = Some(Instant::now());
+        state.fresh_until = Instant::now() + self.options.fresh;
+        let node = {
+            let mut tree = self.tree.lock();
+            let node = tree.add(path, state);
+            tree.looked_up(node.ino);
+            node
+        };
+        self.touch(parent_of(path));
+        Ok(Self::attr(&node))
+    }
+
+    /// The ETag of what is under a path, where it is what was just sent there: the answer to an upload
+    /// may get lost, and the upload repeated. Times in nanoseconds tell it from others' objects.
+    pub(super) async fn is_ours(
+        &self,
+        path: &str,
+        headers: &Headers,
+        bytes: u64,
+    ) -> FsResult<Option<String>> {
+        let stat = self.store.head(path).await?;
+        let is_ours = stat.headers.content_type == headers.content_type && stat.bytes == bytes;
+        Ok(is_ours.then_some(stat.etag))
+    }
+
+    pub(crate) async fn mkdir(&self, parent: u64, name: &str, owner: Owner) -> FsResult<Attr> {
+        self.make_new(
+            parent,
+            name,
+            owner.attributes(Kind::Directory),
+            Bytes::new(),
+        )
+        .await
+    }
+
+    pub(crate) async fn symlink(
+        &self,
+        parent: u64,
+        name: &str,
+        target: &str,
+        owner: Owner,
+    ) -> FsResult<Attr> {
+        let owner = Owner {
+            mode: 0o777,
+            ..owner
+        };
+        let body = Bytes::copy_from_slice(target.as_bytes());
+        self.make_new(parent, name, owner.attributes(Kind::Symlink), body)
+            .await
+    }
+
+    /// An empty file, a FIFO, a socket or a device. `rdev`: a device's number.
+    pub(crate) async fn mknod(
+        &self,
+        parent: u64,
+        name: &str,
+        kind: Kind,
+        owner: Owner,
+        rdev: u32,
+    ) -> FsResult<Attr> {
+        let attributes = Attributes {
+            rdev: if kind.is_device() { rdev } else { 0 },
+            ..owner.attributes(kind)
+        };
+        self.make_new(parent, name, attributes, Bytes::new()).await
+    }
+
+    async fn make_new(
+        &self,
+        parent: u64,
+        name: &str,
+        attributes: Attributes,
+        body: Bytes,
+    ) -> FsResult<Attr> {
+        self.writable()?;
+        let _names = self.namespace.read().await;
+        let path = self.new_path_in(parent, name)?;
+        self.expect_nothing(&path).await?;
+        let attributes = self.inherited(parent, attributes)?;
+        self.make(&path, attributes, body).await
+    }
+
+    pub(crate) async fn readlink(&self, ino: u64) -> FsResult<String> {
+        let node = self.node(ino)?;
+        let (bytes, target) = {
+            let state = node.state.lock();
+            if state.attributes.kind != Kind::Symlink {
+                return Err(FsError::Invalid("it is no symbolic link"));
+            }
+            (state.bytes, state.target.clone())
+        };
+        if let Some(target) = target {
+            return Ok(target);
+        }
+        if bytes == 0 || bytes > 4096 {
+            return Err(FsError::Invalid("a link's target has 1 to 4,096 bytes"));
+        }
+        let path = self.path(ino)?;
+        let name = crate::store::ObjectName::new(self.store.container(), &path);
+        let body = self.store.read(&name, None, 0, bytes).await?;
+        let target = String::from_utf8(body.to_vec()).map_err(|_| FsError::NotUtf8)?;
+        node.state.lock().target = Some(target.clone());
+        Ok(target)
+    }
+
+    /// A directory's times are those of its last change; kept by this mount, and not stored.
+    pub(super) fn touch(&self, directory: &str) {
+        let node = self.tree.lock().at(directory);
+        if let Some(node) = node {
+            let mut state = node.state.lock();
+            let now = Time::now();
+            state.touched = Some(now);
+            state.attributes.mtime = now;
+            state.ctime = now;
+        }
+    }
+
+    /// A directory that only exists by what is below gets an object of its own, before that goes.
+    pub(super) async fn keep_directory(&self, path: &str) -> FsResult<()> {
+        let node = self.tree.lock().at(path);
+        let Some(node) = node.filter(|_| !path.is_empty()) else {
+            return Ok(());
+        };
+        let headers = {
+            let state = node.state.lock();
+            if state.etag.is_some() {
+                return Ok(());
+            }
+            let mut headers = state.headers.clone();
+            state.attributes.put_into(&mut headers, &state.xattrs);
+            headers
+        };
+        match self
+            .store
+            .put(path, &headers, Vec::new(), Expect::Nothing)
+            .await
+        {
+            Ok(etag) => {
+                let mut state = node.state.lock();
+                state.etag = Some(etag);
+                state.changed_here = Some(Instant::now());
+                Ok(())
+            }
+            Err(error) if error.why == Why::Changed => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub(crate) async fn unlink(&self, parent: u64, name: &str) -> FsResult<()> {
+        self.writable()?;
+        let _names = self.namespace.read().await;
+        let path = self.path_in(parent, name)?;
+        let node = self.find(&path).await?;
+        if node.state.lock().attributes.kind == Kind::Directory {
+            return Err(FsError::IsADirectory);
+        }
+        self.keep_directory(parent_of(&path)).await?;
+        let _turn = node.mutation.lock().await;
+        self.detach_content(&path, &node).await?;
+        self.store.delete(&path).await?;
+        self.unlinked(&path, &node);
+        Ok(())
+    }
+
+    /// Prepares for the object of a file to go: those who have it open keep its bytes, and its segments
+    /// are known, so that they can be removed with the last of them.
+    pub(super) async fn detach_content(&self, path: &str, node: &Arc<Node>) -> FsResult<()> {
+        let (is_open, may_have_segments) = {
+            let state = node.state.lock();
+            if state.etag.is_none() || state.attributes.kind != Kind::File {
+                return Ok(());
+            }
+            (
+                state.opens > 0,
+                state.bytes > self.options.limits.whole_bytes,
+            )
+        };
+        if !is_open && !may_have_segments {
+            return Ok(());
+        }
+        match self.load(node).await {
+            Ok(()) => {}
+            // It went meanwhile, or cannot be understood: it has no segments of ours.
+            Err(FsError::NotFound) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let (bytes, is_needed, file_id) = {
+            let mut state = node.state.lock();
+            let spans = state.content.spans(0, u64::MAX);
+            let is_own = |source| matches!(source, Some(crate::content::FileSource::Own { .. }));
+            let is_needed = spans.into_iter().any(|span| is_own(span.source));
+            let base = state.content.base();
+            let needed = is_open && is_needed && base.is_plain;
+            (base.bytes, needed, state.file_id().to_owned())
+        };
+        if is_needed {
+            let copy = self.committer.copy_own(path, &file_id, bytes).await?;
+            let mut state = node.state.lock();
+            state.content.own_moved(&copy);
+            state.made.push(copy);
+        }
+        Ok(())
+    }
+
+    /// The name is gone from the store.
+    pub(super) fn unlinked(&self, path: &str, node: &Arc<Node>) {
+        let is_open = {
+            let mut state = node.state.lock();
+            state.is_unlinked = true;
+            state.changed_here = Some(Instant::now());
+            state.ctime = Time::now();
+            state.opens > 0
+        };
+        if !is_open {
+            self.drop_content(node);
+        }
+        let mut tree = self.tree.lock();
+        if tree.at(path).is_some_and(|at| Arc::ptr_eq(&at, node)) {
+            tree.detach_path(path);
+        }
+        tree.removed(path);
+        drop(tree);
+        self.touch(parent_of(path));
+    }
+
+    /// Nobody needs the bytes of an unlinked file any more.
+    pub(super) fn drop_content(&self, node: &Node) {
+        let segments = {
+            let mut state = node.state.lock();
+            let mut segments = state.content.base().segments();
+            segments.append(&mut state.made);
+            state.content = crate::content::Content::default();
+            state.is_loaded = true;
+            segments
+        };
+        self.remove_segments(segments);
+    }
+
+    /// Whether nothing is in a directory; what was removed here lately is not, whatever is listed.
+    pub(super) async fn is_empty(&self, path: &str) -> FsResult<bool> {
+        let prefix = below(path);
+        let is_local = |node: &Arc<Node>| {
+            let state = node.state.lock();
+            state.is_local() || state.changed_within(LISTING_LAG)
+        };
+        let children = self.tree.lock().children(path);
+        if children.iter().any(|(_, node)| is_local(node)) {
+            return Ok(false);
+        }
+        let mut marker = String::new();
+        loop {
+            let rows = self.store.list(&prefix, &marker, true, 0).await?;
+            let Some(last) = rows.last() else {
+                return Ok(true);
+            };
+            marker = last.name().to_owned();
+            let tree = self.tree.lock();
+            // A name that ends with the slash is another tool's object for the directory itself.
+            let is_there = |row: &Row| row.name() != prefix && !tree.was_removed(row.name());
+            if rows.iter().any(is_there) {
+                return Ok(false);
+            }
+        }
+    }
+
+    pub(crate) async fn rmdir(&self, parent: u64, name: &str) -> FsResult<()> {
+        self.writable()?;
+        let _names = self.namespace.write().await;
+        let path = self.path_in(parent, name)?;
+        let node = self.find(&path).await?;
+        if node.state.lock().attributes.kind != Kind::Directory {
+            return Err(FsError::NotADirectory);
+        }
+        if !self.is_empty(&path).await? {
+            return Err(FsError::NotEmpty);
+        }
+        self.keep_directory(parent_of(&path)).await?;
+        self.store.delete(&path).await?;
+        self.store.delete(&below(&path)).await?;
+        self.unlinked(&path, &node);
+        Ok(())
+    }
+}

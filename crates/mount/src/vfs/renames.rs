@@ -1,0 +1,214 @@
+//! Renames: of a file by a copy of its manifest (or object) within the store and a deletion, of a
+//! directory by those of all objects below it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::Vfs;
+use super::tree::{Node, below, parent_of};
+use crate::attributes::{Kind, Xattrs};
+use crate::error::{FsError, FsResult};
+use crate::store::{Expect, Row, Store, Why};
+use crate::time::Time;
+
+/// Copies and deletions of a directory's rename that are under way at once.
+const RENAMES_AT_ONCE: usize = 8;
+
+impl<S: Store> Vfs<S> {
+    pub(crate) async fn rename(
+        &self,
+        (parent, name): (u64, &str),
+        (new_parent, new_name): (u64, &str),
+        keeps_target: bool,
+    ) -> FsResult<()> {
+        self.writable()?;
+        let (from, to) = (
+            self.path_in(parent, name)?,
+            self.new_path_in(new_parent, new_name)?,
+        );
+        let node = self.find(&from).await?;
+        let target = match self.find(&to).await {
+            Ok(_) if keeps_target => return Err(FsError::Exists),
+            Ok(target) => Some(target),
+            Err(FsError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        if target
+            .as_ref()
+            .is_some_and(|target| Arc::ptr_eq(target, &node))
+        {
+            return Ok(());
+        }
+        let kind_of = |node: &Arc<Node>| node.state.lock().attributes.kind;
+        let is_directory = kind_of(&node) == Kind::Directory;
+        match target.as_ref().map(kind_of) {
+            Some(Kind::Directory) if !is_directory => return Err(FsError::IsADirectory),
+            Some(Kind::Directory) | None => {}
+            Some(_) if is_directory => return Err(FsError::NotADirectory),
+            Some(_) => {}
+        }
+        self.keep_directory(parent_of(&from)).await?;
+        match is_directory {
+            true => self.rename_directory(&from, &to, target).await?,
+            false => self.rename_file(&from, &to, &node, target).await?,
+        }
+        self.touch(parent_of(&from));
+        self.touch(parent_of(&to));
+        Ok(())
+    }
+
+    /// A copy under the new name, then the old one goes: in between both are there, and never none. If
+    /// it ends in between, their segments stay marked as shared, and neither takes them along when it
+    /// goes.
+    async fn rename_file(
+        &self,
+        from: &str,
+        to: &str,
+        node: &Arc<Node>,
+        target: Option<Arc<Node>>,
+    ) -> FsResult<()> {
+        let _names = self.namespace.read().await;
+        let _turn = node.mutation.lock().await;
+        self.commit_locked(node).await?;
+        let target_turn = match &target {
+            Some(target) => Some(target.mutation.lock().await),
+            None => None,
+        };
+        if let Some(target) = &target {
+            self.detach_content(to, target).await?;
+        }
+        let is_file = node.state.lock().attributes.kind == Kind::File;
+        if is_file {
+            self.load(node).await?;
+        }
+        let segments = node.state.lock().content.base().segments();
+        let shared = self.committer.share(&segments).await?;
+        self.store.copy(from, to).await?;
+        if let Some(target) = &target {
+            self.unlinked(to, target);
+        }
+        drop(target_turn);
+        self.store.delete(from).await?;
+        self.committer.unshare(shared).await;
+        let mut tree = self.tree.lock();
+        tree.rename(from, to);
+        tree.removed(from);
+        let mut state = node.state.lock();
+        state.changed_here = Some(Instant::now());
+        state.ctime = Time::now();
+        Ok(())
+    }
+
+    /// All objects below are copied, then removed. Where that fails in between, everything is still
+    /// under the old name, and some of it under the new one too.
+    async fn rename_directory(
+        &self,
+        from: &str,
+        to: &str,
+        target: Option<Arc<Node>>,
+    ) -> FsResult<()> {
+        let prefix = below(from);
+        if to.starts_with(&prefix) {
+            return Err(FsError::Invalid("a directory cannot be moved into itself"));
+        }
+        let _names = self.namespace.write().await;
+        if target.is_some() && !self.is_empty(to).await? {
+            return Err(FsError::NotEmpty);
+        }
+        let found = self.names_below(from).await?;
+        let shared = self.share_below(&found).await?;
+        let mut names: Vec<String> = found.into_keys().collect();
+        match self.store.copy(from, to).await {
+            Ok(()) => names.push(from.to_owned()),
+            Err(error) if error.why == Why::NotFound => {
+                let node = self.find(from).await?;
+                let mut headers = node.state.lock().headers.clone();
+                let attributes = node.state.lock().attributes.clone();
+                attributes.put_into(&mut headers, &Xattrs::default());
+                self.store
+                    .put(to, &headers, Vec::new(), Expect::Anything)
+                    .await?;
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let below_only = names.iter().filter(|name| name.len() > from.len());
+        let moves = below_only.map(|name| (name.clone(), format!("{to}{}", &name[from.len()..])));
+        let moves: Vec<(String, String)> = moves.collect();
+        let copies = futures_util::stream::iter(moves).map(|(name, new)| async move {
+            match self.store.copy(&name, &new).await {
+                // A listing was late.
+                Err(error) if error.why == Why::NotFound => Ok(()),
+                copied => copied,
+            }
+        });
+        let copies = copies.buffer_unordered(RENAMES_AT_ONCE);
+        copies.try_collect::<()>().await?;
+        if let Some(target) = &target {
+            self.unlinked(to, target);
+        }
+        let deletions = futures_util::stream::iter(names.clone());
+        let deletions =
+            deletions.map(|name| async move { self.store.delete(&name).await.map(|_| ()) });
+        let deletions = deletions.buffer_unordered(RENAMES_AT_ONCE);
+        deletions.try_collect::<()>().await?;
+        self.committer.unshare(shared).await;
+        let mut tree = self.tree.lock();
+        tree.rename(from, to);
+        names.iter().for_each(|name| tree.removed(name));
+        tree.removed(from);
+        if let Some(node) = tree.at(to) {
+            let mut state = node.state.lock();
+            state.changed_here = Some(Instant::now());
+            state.fresh_until = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Marks the segments of all large files among `found` as shared; the marks that are new.
+    async fn share_below(&self, found: &BTreeMap<String, u64>) -> FsResult<Vec<String>> {
+        let whole_bytes = self.options.limits.whole_bytes;
+        let large = found.iter().filter(|(_, bytes)| **bytes > whole_bytes);
+        let large: Vec<String> = large.map(|(name, _)| name.clone()).collect();
+        let marks = futures_util::stream::iter(large).map(|name| async move {
+            let layout = match self.store.head(&name).await {
+                Ok(stat) => {
+                    let layout = self.layout(&name, &stat.etag, stat.form, stat.bytes);
+                    layout.await?
+                }
+                // A listing was late.
+                Err(error) if error.why == Why::NotFound => return Ok(Vec::new()),
+                Err(error) => return Err(error),
+            };
+            self.committer.share(&layout.segments()).await
+        });
+        let marks = marks.buffer_unordered(RENAMES_AT_ONCE);
+        Ok(marks.try_collect::<Vec<_>>().await?.concat())
+    }
+
+    /// The names of all objects below a directory, and their sizes; those that a listing may not show
+    /// yet too.
+    async fn names_below(&self, directory: &str) -> FsResult<BTreeMap<String, u64>> {
+        let prefix = below(directory);
+        let mut found = BTreeMap::new();
+        let mut marker = String::new();
+        loop {
+            let rows = self.store.list(&prefix, &marker, true, 0).await?;
+            let Some(last) = rows.last() else { break };
+            marker = last.name().to_owned();
+            for row in rows {
+                if let Row::Object { name, bytes, .. } = row {
+                    found.insert(name, bytes);
+                }
+            }
+        }
+        let tree = self.tree.lock();
+        for path in tree.changed_below(directory) {
+            let bytes = tree.at(&path).map_or(0, |node| node.state.lock().bytes);
+            found.insert(path, bytes);
+        }
+        Ok(found)
+    }
+}

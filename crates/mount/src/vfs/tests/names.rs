@@ -1,0 +1,391 @@
+//! Names, attributes and directories.
+
+use super::*;
+use crate::time::Time;
+
+#[tokio::test]
+async fn attributes_are_stored_and_listed_without_a_head() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    vfs.mkdir(
+        ROOT,
+        "d",
+        Owner {
+            mode: 0o700,
+            ..OWNER
+        },
+    )
+    .await
+    .unwrap();
+    for i in 0..20 {
+        let ino = vfs.put(&format!("d/{i:02}"), b"x").await.unwrap();
+        let mtime = Some(Time {
+            seconds: 1_000_000 + i,
+            nanos: 5,
+        });
+        let changes = Changes {
+            mode: Some(0o604),
+            uid: Some(77),
+            mtime,
+            ..Changes::default()
+        };
+        vfs.setattr(ino, changes).await.unwrap();
+    }
+    let headers = store.head("d/03").await.unwrap().headers;
+    assert_eq!(headers.meta["mtime"], "1000003.000000005");
+    assert_eq!(
+        (&*headers.meta["mode"], &*headers.meta["uid"]),
+        ("100604", "77")
+    );
+    let mut other = mount(&store);
+    other.options.fresh = Duration::from_secs(60);
+    let directory = other.ino("d").await.unwrap();
+    let attr = other.getattr(directory).await.unwrap();
+    assert_eq!((attr.attributes.mode, attr.attributes.uid), (0o700, 5));
+    let stream = other.opendir(directory).await.unwrap();
+    store.take_calls();
+    let entries = other.readdir(directory, stream, 0).await.unwrap();
+    let attributes = other
+        .attributes_of(directory, entries.clone())
+        .await
+        .unwrap();
+    assert_eq!(entries.len(), 22);
+    let attr = attributes[5].as_ref().unwrap();
+    assert_eq!((&*entries[5].name, attr.size), ("03", 1));
+    assert_eq!(
+        (
+            attr.attributes.mode,
+            attr.attributes.uid,
+            attr.attributes.gid
+        ),
+        (0o604, 77, 6)
+    );
+    assert_eq!(
+        attr.attributes.mtime,
+        Time {
+            seconds: 1_000_003,
+            nanos: 5
+        }
+    );
+    assert!(other.lookup(directory, "07").await.is_ok());
+    assert_eq!(store.take_calls(), ["LIST d/"]);
+}
+
+#[tokio::test]
+async fn objects_of_other_clients_have_defaults_and_directories_are_implied() {
+    let store = MemoryStore::default();
+    store.write("a/b/c", "text/plain", b"text");
+    store.write("a/", "application/directory", b"");
+    store.write("a//odd", "text/plain", b"");
+    store.write(".segments/x/y", "text/plain", b"");
+    let vfs = mount(&store);
+    assert_eq!(vfs.names("").await, ["a"]);
+    assert_eq!(vfs.names("a").await, ["b"]);
+    assert_eq!(vfs.names("a/b").await, ["c"]);
+    let attr = vfs.getattr(vfs.ino("a/b/c").await.unwrap()).await.unwrap();
+    assert_eq!(
+        (attr.attributes.mode, attr.attributes.uid, attr.size),
+        (0o644, 1, 4)
+    );
+    assert!(matches!(vfs.ino(".segments").await, Err(FsError::NotFound)));
+    let made = vfs.mkdir(ROOT, ".segments", OWNER).await;
+    assert!(matches!(made, Err(FsError::Reserved)));
+    // An implied directory stays when its last file goes.
+    let b = vfs.ino("a/b").await.unwrap();
+    vfs.unlink(b, "c").await.unwrap();
+    assert!(vfs.names("a/b").await.is_empty());
+    assert!(mount(&store).names("a/b").await.is_empty());
+    vfs.setattr(
+        b,
+        Changes {
+            mode: Some(0o711),
+            ..Changes::default()
+        },
+    )
+    .await
+    .unwrap();
+    let other = mount(&store);
+    let attr = other
+        .getattr(other.ino("a/b").await.unwrap())
+        .await
+        .unwrap();
+    assert_eq!(attr.attributes.mode, 0o711);
+}
+
+#[tokio::test]
+async fn new_files_show_before_they_are_stored_and_removed_ones_do_not() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    vfs.put("b", b"").await.unwrap();
+    let (_, handle) = vfs.create(ROOT, "a", OWNER, WRITE, true).await.unwrap();
+    assert_eq!(vfs.names("").await, ["a", "b"]);
+    assert_eq!(store.names(), ["b"]);
+    let again = vfs.create(ROOT, "a", OWNER, WRITE, true).await;
+    assert!(matches!(again, Err(FsError::Exists)));
+    vfs.close(handle).await.unwrap();
+    assert_eq!(store.names(), ["a", "b"]);
+    // A listing that is late shows what was removed.
+    vfs.unlink(ROOT, "b").await.unwrap();
+    store.write("b", "text/plain", b"");
+    assert_eq!(vfs.names("").await, ["a"]);
+}
+
+#[tokio::test]
+async fn directories_are_made_and_removed_when_empty() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    let directory = vfs.mkdir(ROOT, "d", OWNER).await.unwrap().ino;
+    assert!(matches!(
+        vfs.mkdir(ROOT, "d", OWNER).await,
+        Err(FsError::Exists)
+    ));
+    let (_, handle) = vfs
+        .create(directory, "f", OWNER, WRITE, true)
+        .await
+        .unwrap();
+    assert!(matches!(vfs.rmdir(ROOT, "d").await, Err(FsError::NotEmpty)));
+    vfs.close(handle).await.unwrap();
+    assert!(matches!(vfs.rmdir(ROOT, "d").await, Err(FsError::NotEmpty)));
+    assert!(matches!(
+        vfs.unlink(ROOT, "d").await,
+        Err(FsError::IsADirectory)
+    ));
+    assert!(matches!(
+        vfs.rmdir(directory, "f").await,
+        Err(FsError::NotADirectory)
+    ));
+    vfs.unlink(directory, "f").await.unwrap();
+    vfs.rmdir(ROOT, "d").await.unwrap();
+    assert!(store.names().is_empty());
+    assert!(matches!(vfs.ino("d").await, Err(FsError::NotFound)));
+}
+
+#[tokio::test]
+async fn files_are_renamed_with_their_segments() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    for size in [10, 1000] {
+        let ino = vfs.put("from", &pattern(size)).await.unwrap();
+        let target = vfs.put("to", &pattern(500)).await.unwrap();
+        let (reader, _) = vfs.open(target, READ).await.unwrap();
+        let kept = vfs.rename((ROOT, "from"), (ROOT, "to"), true).await;
+        assert!(matches!(kept, Err(FsError::Exists)));
+        vfs.rename((ROOT, "from"), (ROOT, "to"), false)
+            .await
+            .unwrap();
+        assert!(
+            vfs.bytes(reader, 0, 1000).await == pattern(500),
+            "whoever had it open"
+        );
+        vfs.close(reader).await.unwrap();
+        assert_eq!(vfs.names("").await, ["to"]);
+        assert!(store.whole("to").unwrap() == pattern(size));
+        assert_eq!(vfs.ino("to").await.unwrap(), ino);
+        // And is changed under its new name.
+        let (handle, _) = vfs.open(ino, WRITE).await.unwrap();
+        vfs.write(handle, 0, vec![1].into(), false).await.unwrap();
+        vfs.rename((ROOT, "to"), (ROOT, "later"), false)
+            .await
+            .unwrap();
+        vfs.write(handle, 1, vec![2].into(), false).await.unwrap();
+        vfs.close(handle).await.unwrap();
+        assert_eq!(store.whole("later").unwrap()[..3], [1, 2, 2]);
+        vfs.unlink(ROOT, "later").await.unwrap();
+        vfs.settle().await;
+        assert!(store.names().is_empty(), "{:?}", store.names());
+    }
+}
+
+#[tokio::test]
+async fn directories_are_renamed_with_all_that_is_in_them() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    vfs.mkdir(ROOT, "d", OWNER).await.unwrap();
+    vfs.mkdir(ROOT, "d2", OWNER).await.unwrap();
+    let directory = vfs.ino("d").await.unwrap();
+    vfs.mkdir(directory, "e", OWNER).await.unwrap();
+    vfs.put("d/e/f", &pattern(1000)).await.unwrap();
+    let open = vfs.put("d/g", b"g").await.unwrap();
+    let (handle, _) = vfs.open(open, WRITE).await.unwrap();
+    vfs.write(handle, 0, b"G".to_vec().into(), false)
+        .await
+        .unwrap();
+    let inside = vfs.rename((ROOT, "d"), (directory, "x"), false).await;
+    assert!(matches!(inside, Err(FsError::Invalid(_))));
+    vfs.put("full", b"").await.unwrap();
+    let over = vfs.rename((ROOT, "d"), (ROOT, "full"), false).await;
+    assert!(matches!(over, Err(FsError::NotADirectory)));
+    // Copies that fail leave everything where it was.
+    store.fail(|verb, name| (verb == "COPY" && name == "d/g").then_some(Why::Unavailable));
+    assert!(vfs.rename((ROOT, "d"), (ROOT, "d2"), false).await.is_err());
+    store.heal();
+    assert!(vfs.get("d/e/f").await.unwrap() == pattern(1000));
+    vfs.rename((ROOT, "d"), (ROOT, "d3"), false).await.unwrap();
+    vfs.close(handle).await.unwrap();
+    assert_eq!(vfs.names("d3").await, ["e", "g"]);
+    assert_eq!(store.whole("d3/g").unwrap(), "G");
+    assert!(vfs.get("d3/e/f").await.unwrap() == pattern(1000));
+    assert!(store.names().iter().all(|name| !name.starts_with("d/")));
+    assert_eq!(vfs.ino("d3").await.unwrap(), directory);
+}
+
+#[tokio::test]
+async fn links_and_extended_attributes_are_kept() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    let link = vfs
+        .symlink(ROOT, "link", "../somewhere", OWNER)
+        .await
+        .unwrap();
+    assert_eq!(link.size, 12);
+    let ino = vfs.put("f", b"x").await.unwrap();
+    vfs.setxattr(ino, "user.a", b"one", XattrMode::Create)
+        .await
+        .unwrap();
+    vfs.setxattr(ino, "user.b", &[7; 900], XattrMode::Any)
+        .await
+        .unwrap();
+    let again = vfs.setxattr(ino, "user.a", b"", XattrMode::Create).await;
+    assert!(matches!(again, Err(FsError::Exists)));
+    let large = vfs
+        .setxattr(ino, "user.c", &[0; 2000], XattrMode::Any)
+        .await;
+    assert!(matches!(large, Err(FsError::AttributesFull)));
+    let (handle, _) = vfs.open(ino, WRITE).await.unwrap();
+    vfs.write(handle, 0, b"y".to_vec().into(), false)
+        .await
+        .unwrap();
+    vfs.close(handle).await.unwrap();
+    let other = mount(&store);
+    assert_eq!(
+        other
+            .readlink(other.ino("link").await.unwrap())
+            .await
+            .unwrap(),
+        "../somewhere"
+    );
+    let ino = other.ino("f").await.unwrap();
+    assert_eq!(other.listxattr(ino).await.unwrap(), b"user.a\0user.b\0");
+    assert_eq!(other.getxattr(ino, "user.b").await.unwrap(), [7; 900]);
+    other.removexattr(ino, "user.a").await.unwrap();
+    let gone = other.getxattr(ino, "user.a").await;
+    assert!(matches!(gone, Err(FsError::NoAttribute)));
+    assert!(matches!(
+        other.getxattr(ino, "system.x").await,
+        Err(FsError::NoAttribute)
+    ));
+}
+
+#[tokio::test]
+async fn a_read_only_mount_changes_nothing() {
+    let store = MemoryStore::default();
+    store.write("f", "text/plain", b"text");
+    let mut vfs = mount(&store);
+    vfs.options.is_read_only = true;
+    let ino = vfs.ino("f").await.unwrap();
+    assert_eq!(vfs.get("f").await.unwrap(), b"text");
+    assert!(matches!(vfs.open(ino, WRITE).await, Err(FsError::ReadOnly)));
+    assert!(matches!(
+        vfs.unlink(ROOT, "f").await,
+        Err(FsError::ReadOnly)
+    ));
+    assert!(matches!(
+        vfs.mkdir(ROOT, "d", OWNER).await,
+        Err(FsError::ReadOnly)
+    ));
+    let changed = vfs
+        .setattr(
+            ino,
+            Changes {
+                size: Some(0),
+                ..Changes::default()
+            },
+        )
+        .await;
+    assert!(matches!(changed, Err(FsError::ReadOnly)));
+}
+
+#[tokio::test]
+async fn what_was_just_sent_is_known_again() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    vfs.mkdir(ROOT, "d", OWNER).await.unwrap();
+    let headers = store.head("d").await.unwrap().headers;
+    assert!(vfs.is_ours("d", &headers, 0).await.unwrap().is_some());
+    assert!(vfs.is_ours("d", &headers, 1).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn long_names_and_paths_are_refused() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    let long = vfs.mkdir(ROOT, &"x".repeat(256), OWNER).await;
+    assert!(matches!(long, Err(FsError::NameTooLong)));
+    let mut parent = ROOT;
+    for _ in 0..4 {
+        parent = vfs
+            .mkdir(parent, &"x".repeat(250), OWNER)
+            .await
+            .unwrap()
+            .ino;
+    }
+    let deep = vfs.mkdir(parent, &"x".repeat(30), OWNER).await;
+    assert!(matches!(deep, Err(FsError::NameTooLong)));
+}
+
+#[tokio::test]
+async fn a_rename_that_breaks_off_leaves_two_whole_names() {
+    for (removed, kept) in [("from", "to"), ("to", "from"), ("from", "from2")] {
+        for directory in ["", "d/"] {
+            let store = MemoryStore::default();
+            let vfs = mount(&store);
+            let at = |name: &str| match directory {
+                "" => name.to_owned(),
+                _ => format!("{name}/f"),
+            };
+            if !directory.is_empty() {
+                vfs.mkdir(ROOT, "from", OWNER).await.unwrap();
+            }
+            vfs.put(&at("from"), &pattern(1000)).await.unwrap();
+            let first = at("from");
+            store.fail(move |verb, name| {
+                (verb == "DELETE" && name == first).then_some(Why::Unavailable)
+            });
+            let broken = vfs.rename((ROOT, "from"), (ROOT, "to"), false).await;
+            assert!(broken.is_err());
+            store.heal();
+            // Both are there for whoever comes next.
+            let other = mount(&store);
+            if kept == "from2" {
+                other
+                    .rename((ROOT, "to"), (ROOT, "from2"), false)
+                    .await
+                    .unwrap();
+            }
+            let (parent, name) = match directory {
+                "" => (ROOT, removed),
+                _ => (other.ino(removed).await.unwrap(), "f"),
+            };
+            other.unlink(parent, name).await.unwrap();
+            other.settle().await;
+            assert!(store.whole(&at(kept)).unwrap() == pattern(1000), "{kept}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_broken_rename_of_a_file_is_done_again() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    vfs.put("from", &pattern(1000)).await.unwrap();
+    store.fail(|verb, name| (verb == "DELETE" && name == "from").then_some(Why::Unavailable));
+    let broken = vfs.rename((ROOT, "from"), (ROOT, "to"), false).await;
+    assert!(broken.is_err());
+    store.heal();
+    vfs.rename((ROOT, "from"), (ROOT, "to"), false)
+        .await
+        .unwrap();
+    vfs.settle().await;
+    assert_eq!(vfs.names("").await, ["to"]);
+    assert!(store.whole("to").unwrap() == pattern(1000));
+}

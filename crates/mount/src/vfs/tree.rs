@@ -1,0 +1,397 @@
+//! The table of inodes: nodes by number and by path, counted as the kernel counts them, and the state
+//! of each. Knows no store.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tokio::task::JoinHandle;
+
+use crate::attributes::{Attributes, Xattrs};
+use crate::content::Content;
+use crate::store::{Form, Headers, Segment, StoreError};
+use crate::time::Time;
+
+pub(crate) const ROOT: u64 = 1;
+
+/// For as long a listing that does not show a change made here is taken for late.
+pub(crate) const LISTING_LAG: Duration = Duration::from_secs(10);
+
+/// A file, directory or link that the kernel, or a handle, knows.
+pub(crate) struct Node {
+    pub(crate) ino: u64,
+    pub(crate) state: Mutex<State>,
+    /// Held over everything that changes the content or the version on the store.
+    pub(crate) mutation: tokio::sync::Mutex<()>,
+}
+
+/// The state of a node as it is known here.
+pub(crate) struct State {
+    pub(crate) attributes: Attributes,
+    /// Content type and metadata of the object, those of other clients too.
+    pub(crate) headers: Headers,
+    pub(crate) xattrs: Xattrs,
+    /// A listing tells only whether there are any.
+    pub(crate) has_all_headers: bool,
+    pub(crate) has_xattrs: bool,
+    pub(crate) ctime: Time,
+    /// The version on the store; none of what is not there: a new file, a directory without an object.
+    pub(crate) etag: Option<String>,
+    pub(crate) form: Form,
+    /// The size of the version on the store, while the content is not loaded.
+    pub(crate) bytes: u64,
+    pub(crate) content: Content,
+    pub(crate) is_loaded: bool,
+    /// Attributes that the next commit takes along.
+    pub(crate) has_new_attributes: bool,
+    /// The time until which this state is believed.
+    pub(crate) fresh_until: Instant,
+    /// When something here was last changed on the store by this mount.
+    pub(crate) changed_here: Option<Instant>,
+    pub(crate) opens: u32,
+    pub(crate) writers: u32,
+    pub(crate) is_unlinked: bool,
+    /// A link's target, once it was read.
+    pub(crate) target: Option<String>,
+    pub(crate) file_id: Option<String>,
+    /// Segments that were uploaded since the last commit.
+    pub(crate) made: Vec<Arc<Segment>>,
+    pub(crate) uploads: Vec<JoinHandle<Result<(), StoreError>>>,
+    /// Bytes written that no upload has been started for.
+    pub(crate) unsent: u64,
+    /// The version whose bytes the kernel may hold.
+    pub(crate) kernel_has: Option<String>,
+    pub(crate) was_warned: bool,
+    /// The last change that this mount made in a directory.
+    pub(crate) touched: Option<Time>,
+}
+
+impl State {
+    pub(crate) fn new(attributes: Attributes) -> State {
+        State {
+            headers: Headers::new(attributes.kind.content_type()),
+            ctime: attributes.mtime,
+            attributes,
+            xattrs: Xattrs::default(),
+            has_all_headers: true,
+            has_xattrs: false,
+            etag: None,
+            form: Form::Plain,
+            bytes: 0,
+            content: Content::default(),
+            is_loaded: false,
+            has_new_attributes: false,
+            fresh_until: Instant::now(),
+            changed_here: None,
+            opens: 0,
+            writers: 0,
+            is_unlinked: false,
+            target: None,
+            file_id: None,
+            made: Vec::new(),
+            uploads: Vec::new(),
+            unsent: 0,
+            kernel_has: None,
+            was_warned: false,
+            touched: None,
+        }
+    }
+
+    /// A commit is due.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.content.is_dirty() || self.has_new_attributes
+    }
+
+    /// This state is newer than the store.
+    pub(crate) fn is_local(&self) -> bool {
+        self.is_dirty() || self.is_unlinked
+    }
+
+    /// The name of the folder of the file's segments.
+    pub(crate) fn file_id(&mut self) -> &str {
+        self.file_id.get_or_insert_with(crate::commit::random_id)
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        match self.is_loaded {
+            true => self.content.size(),
+            false => self.bytes,
+        }
+    }
+
+    pub(crate) fn changed_within(&self, time: Duration) -> bool {
+        self.changed_here.is_some_and(|at| at.elapsed() < time)
+    }
+}
+
+struct Slot {
+    node: Arc<Node>,
+    lookups: u64,
+    /// None once it was unlinked.
+    path: Option<String>,
+}
+
+/// All nodes.
+pub(crate) struct Tree {
+    slots: HashMap<u64, Slot>,
+    by_path: BTreeMap<String, u64>,
+    next: u64,
+    /// Directories of which a whole listing was seen, and until when it is believed.
+    pub(crate) listed: HashMap<String, Instant>,
+    /// Names that this mount removed lately: a listing may still show them.
+    removed: HashMap<String, Instant>,
+    /// Names that the store was seen not to have.
+    absent: HashMap<String, Instant>,
+    swept: usize,
+}
+
+/// Nodes beyond those that survived the last sweep, before the next one.
+const SWEEP_NODES: usize = 10_000;
+
+pub(crate) fn join(directory: &str, name: &str) -> String {
+    match directory {
+        "" => name.to_owned(),
+        directory => format!("{directory}/{name}"),
+    }
+}
+
+/// The directory's part of a path.
+pub(crate) fn parent_of(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+/// The beginning of the names below a directory.
+pub(crate) fn below(directory: &str) -> String {
+    match directory {
+        "" => String::new(),
+        directory => format!("{directory}/"),
+    }
+}
+
+impl Tree {
+    pub(crate) fn new(root: State) -> Tree {
+        let mut tree = Tree {
+            slots: HashMap::new(),
+            by_path: BTreeMap::new(),
+            next: ROOT,
+            listed: HashMap::new(),
+            removed: HashMap::new(),
+            absent: HashMap::new(),
+            swept: 0,
+        };
+        tree.add("", root);
+        tree
+    }
+
+    pub(crate) fn node(&self, ino: u64) -> Option<Arc<Node>> {
+        self.slots.get(&ino).map(|slot| slot.node.clone())
+    }
+
+    pub(crate) fn path(&self, ino: u64) -> Option<String> {
+        self.slots.get(&ino)?.path.clone()
+    }
+
+    pub(crate) fn at(&self, path: &str) -> Option<Arc<Node>> {
+        self.node(*self.by_path.get(path)?)
+    }
+
+    /// A new node; what was at its path is there no more.
+    pub(crate) fn add(&mut self, path: &str, state: State) -> Arc<Node> {
+        self.detach_path(path);
+        let ino = self.next;
+        self.next += 1;
+        let node = Arc::new(Node {
+            ino,
+            state: Mutex::new(state),
+            mutation: tokio::sync::Mutex::new(()),
+        });
+        self.by_path.insert(path.to_owned(), ino);
+        self.removed.remove(path);
+        self.absent.remove(path);
+        let slot = Slot {
+            node: node.clone(),
+            lookups: 0,
+            path: Some(path.to_owned()),
+        };
+        self.slots.insert(ino, slot);
+        node
+    }
+
+    /// The kernel holds one more reference.
+    pub(crate) fn looked_up(&mut self, ino: u64) {
+        if let Some(slot) = self.slots.get_mut(&ino) {
+            slot.lookups += 1;
+        }
+    }
+
+    pub(crate) fn forget(&mut self, ino: u64, count: u64) {
+        if let Some(slot) = self.slots.get_mut(&ino) {
+            slot.lookups = slot.lookups.saturating_sub(count);
+            self.drop_unused(ino);
+        }
+    }
+
+    /// Removes a node that nobody refers to and that knows nothing which the store does not.
+    pub(crate) fn drop_unused(&mut self, ino: u64) {
+        let Some(slot) = self.slots.get(&ino) else {
+            return;
+        };
+        let is_used = {
+            let state = slot.node.state.lock();
+            let is_due = state.is_dirty() && !state.is_unlinked;
+            slot.lookups > 0
+                || state.opens > 0
+                || is_due
+                || state.changed_within(LISTING_LAG) && !state.is_unlinked
+        };
+        if is_used || ino == ROOT {
+            return;
+        }
+        if let Some(path) = self.slots.remove(&ino).and_then(|slot| slot.path) {
+            self.by_path.remove(&path);
+        }
+    }
+
+    /// The path is not this node's any more.
+    pub(crate) fn detach_path(&mut self, path: &str) -> Option<Arc<Node>> {
+        let ino = self.by_path.remove(path)?;
+        let slot = self.slots.get_mut(&ino)?;
+        slot.path = None;
+        let node = slot.node.clone();
+        self.drop_unused(ino);
+        Some(node)
+    }
+
+    /// A name was removed from the store by this mount.
+    pub(crate) fn removed(&mut self, path: &str) {
+        let now = Instant::now();
+        if self.removed.len() >= SWEEP_NODES {
+            self.removed.retain(|_, at| at.elapsed() < LISTING_LAG);
+        }
+        self.removed.insert(path.to_owned(), now);
+    }
+
+    pub(crate) fn was_removed(&self, path: &str) -> bool {
+        let at = self.removed.get(path);
+        at.is_some_and(|at| at.elapsed() < LISTING_LAG)
+    }
+
+    /// A name was not found, and is taken not to be there until `until` by who makes it: the store
+    /// is told to refuse it then if it is.
+    pub(crate) fn absent(&mut self, path: &str, until: Instant) {
+        if self.absent.len() >= SWEEP_NODES {
+            let now = Instant::now();
+            self.absent.retain(|_, until| *until > now);
+        }
+        self.absent.insert(path.to_owned(), until);
+    }
+
+    pub(crate) fn was_absent(&self, path: &str) -> bool {
+        let until = self.absent.get(path);
+        until.is_some_and(|until| *until > Instant::now()) && !self.by_path.contains_key(path)
+    }
+
+    /// Paths of nodes below a directory that are on the store and were changed here lately.
+    pub(crate) fn changed_below(&self, directory: &str) -> Vec<String> {
+        let prefix = below(directory);
+        let inside = self.by_path.range(prefix.clone()..);
+        let inside = inside.take_while(|(path, _)| path.starts_with(&prefix));
+        let is_recent = |ino: &u64| {
+            self.slots.get(ino).is_some_and(|slot| {
+                let state = slot.node.state.lock();
+                state.etag.is_some() && state.changed_within(LISTING_LAG)
+            })
+        };
+        let recent = inside.filter(|(_, ino)| is_recent(ino));
+        recent.map(|(path, _)| path.clone()).collect()
+    }
+
+    /// Moves a node, and all below it.
+    pub(crate) fn rename(&mut self, from: &str, to: &str) {
+        self.detach_path(to);
+        let mut moved: Vec<(String, u64)> = Vec::new();
+        moved.extend(self.by_path.get(from).map(|ino| (from.to_owned(), *ino)));
+        let prefix = below(from);
+        let inside = self.by_path.range(prefix.clone()..);
+        let inside = inside.take_while(|(path, _)| path.starts_with(&prefix));
+        moved.extend(inside.map(|(path, ino)| (path.clone(), *ino)));
+        for (path, ino) in moved {
+            self.by_path.remove(&path);
+            let new = format!("{to}{}", &path[from.len()..]);
+            self.removed.remove(&new);
+            if let Some(slot) = self.slots.get_mut(&ino) {
+                slot.path = Some(new.clone());
+            }
+            self.by_path.insert(new, ino);
+        }
+        self.listed.remove(from);
+        self.listed.remove(to);
+    }
+
+    /// Names directly in a directory, and their nodes.
+    pub(crate) fn children(&self, directory: &str) -> Vec<(String, Arc<Node>)> {
+        let prefix = below(directory);
+        let mut children = Vec::new();
+        let mut from = Bound::Included(prefix.clone());
+        while let Some((path, ino)) = self.by_path.range((from, Bound::Unbounded)).next() {
+            let Some(name) = path.strip_prefix(&prefix) else {
+                break;
+            };
+            if name.is_empty() {
+                from = Bound::Excluded(path.clone());
+                continue;
+            }
+            // Deeper names are skipped as a whole: '0' is the character behind the slash.
+            from = match name.split_once('/') {
+                Some((child, _)) => Bound::Included(format!("{prefix}{child}0")),
+                None => {
+                    children.extend(self.node(*ino).map(|node| (name.to_owned(), node)));
+                    Bound::Excluded(path.clone())
+                }
+            };
+        }
+        children
+    }
+
+    /// Nodes with content that is not on the store, unlinked ones too.
+    pub(crate) fn written(&self) -> Vec<Arc<Node>> {
+        let nodes = self.slots.values().map(|slot| &slot.node);
+        nodes
+            .filter(|node| node.state.lock().content.is_dirty())
+            .cloned()
+            .collect()
+    }
+
+    /// Nodes that a commit is due for.
+    pub(crate) fn dirty(&self) -> Vec<Arc<Node>> {
+        let nodes = self.slots.values().map(|slot| &slot.node);
+        let is_due = |node: &&Arc<Node>| {
+            let state = node.state.lock();
+            state.is_dirty() && !state.is_unlinked
+        };
+        nodes.filter(is_due).cloned().collect()
+    }
+
+    /// Forgets what only listings brought here, from time to time.
+    pub(crate) fn sweep(&mut self) {
+        if self.slots.len() < self.swept + SWEEP_NODES {
+            return;
+        }
+        let now = Instant::now();
+        let is_old = |slot: &&Slot| slot.lookups == 0 && slot.node.state.lock().fresh_until < now;
+        let old: Vec<u64> = self
+            .slots
+            .values()
+            .filter(is_old)
+            .map(|s| s.node.ino)
+            .collect();
+        for ino in old {
+            self.drop_unused(ino);
+        }
+        self.listed.retain(|_, until| *until > now);
+        self.removed.retain(|_, at| at.elapsed() < LISTING_LAG);
+        self.swept = self.slots.len();
+    }
+}
