@@ -50,6 +50,13 @@ pub(crate) enum Command {
     /// conf. Doing it again does no harm. Ends with 0 where no other root secret is needed any more,
     /// as far as could be seen, and with 1 where one is.
     Rekey(RekeyArguments),
+    /// Mount a container as a file system
+    ///
+    /// Files are ordinary objects under their paths; docs/mount.md says what is promised. Logs in by
+    /// the swift client's variables: ST_AUTH, ST_USER and ST_KEY; or OS_AUTH_URL, OS_USERNAME,
+    /// OS_PASSWORD and OS_PROJECT_NAME; or OS_STORAGE_URL and OS_AUTH_TOKEN. Returns when it is
+    /// mounted. Ends with umount DIR, or on SIGTERM or Ctrl-C once everything written is on the store.
+    Mount(MountArguments),
     /// Start, stop and reload servers and daemons by Swift's names (swift-init)
     ///
     /// One process for each conf file of a program in /etc/swift. Ends with 0 where all went well.
@@ -273,12 +280,91 @@ pub(crate) fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct MountArguments {
+    /// The container: http://HOST:PORT/v1/ACCOUNT/CONTAINER
+    #[arg(value_name = "URL")]
+    pub(crate) url: String,
+
+    /// The directory where it shows
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+
+    /// Change nothing
+    #[arg(long)]
+    pub(crate) read_only: bool,
+
+    /// Stay in the foreground
+    #[arg(long)]
+    pub(crate) foreground: bool,
+
+    /// Let other users in; modes and owners are checked in any case [default: where root mounts]
+    #[arg(long)]
+    pub(crate) allow_other: bool,
+
+    /// The owner of files that name none [default: who mounts]
+    #[arg(long, value_name = "ID")]
+    pub(crate) uid: Option<u32>,
+
+    /// The group of files that name none [default: that of who mounts]
+    #[arg(long, value_name = "ID")]
+    pub(crate) gid: Option<u32>,
+
+    /// Within that the store has to answer a request; a failed one is tried four times
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) timeout: u64,
+
+    /// Memory for what was read
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_size)]
+    pub(crate) cache: u64,
+
+    /// Memory for what was written and is not on the store yet
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = parse_size)]
+    pub(crate) write_buffer: u64,
+
+    /// Trust the certificates of this file (PEM), and no others [default: OS_CACERT, or the system's]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cacert: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+}
+
+/// Bytes, or with K, M or G behind them multiples of 1,024.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || "expected bytes, or a number with K, M or G behind it, such as 256M".to_owned();
+    let (digits, unit) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 1 << 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 1 << 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 1 << 30),
+        _ => (text, 1u64),
+    };
+    let number: u64 = digits.parse().map_err(|_| wrong())?;
+    let bytes = number.checked_mul(unit).ok_or_else(wrong)?;
+    match bytes >= 1 << 20 {
+        true => Ok(bytes),
+        false => Err("at least 1M is needed".to_owned()),
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("256M").unwrap(), 256 << 20);
+        assert_eq!(parse_size("2097152").unwrap(), 2 << 20);
+        assert_eq!(parse_size("1g").unwrap(), 1 << 30);
+        let too_many = ["99999999999999999999", "999999999999G"];
+        for bad in ["", "M", "12X", "1K"].into_iter().chain(too_many) {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_sound() {

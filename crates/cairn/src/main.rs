@@ -1,5 +1,5 @@
-//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn ring`, `cairn init`, `cairn rekey`;
-//! and under the names of OpenStack Swift's programs, by which it may be called
+//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn mount`, `cairn ring`, `cairn init`,
+//! `cairn rekey`; and under the names of OpenStack Swift's programs, by which it may be called
 //! (`ln -s cairn swift-object-server`), those programs with their arguments.
 //!
 //! Exit codes: 0 ended as asked; 1 an error, told on standard error, or something remains for
@@ -10,6 +10,7 @@ mod allocator;
 mod args;
 mod console;
 mod init;
+mod mount;
 mod swift_names;
 
 use std::ffi::OsString;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
             Ok(false) => ExitCode::FAILURE,
             Err(error) => exit_code(Err(error)),
         },
+        Command::Mount(arguments) => exit_code(mount::run(arguments)),
         Command::Init(arguments) => init::run(arguments),
         Command::Ring { arguments } => swift_names::ring_builder(&arguments, false),
     }
