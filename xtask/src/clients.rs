@@ -55,7 +55,7 @@ pub(crate) fn run() -> Result<Report> {
 }
 
 /// Names that clients and servers trip over, in folders that do too.
-fn write_tree(root: &Path, files: usize) -> Result<()> {
+pub(crate) fn write_tree(root: &Path, files: usize) -> Result<()> {
     const FOLDERS: [&str; 8] = [
         "",
         "plain",

@@ -24,6 +24,7 @@ mod lab_drivers;
 mod lab_live;
 mod mixed;
 mod model;
+mod mount;
 mod probe;
 mod process;
 mod random;
@@ -81,6 +82,8 @@ enum Command {
     Crash(crash::Options),
     /// A store on disks that fail, are slow, full or lose their power (needs root and /dev/fuse)
     Faults(faults::Options),
+    /// Programs on a mounted container (needs root and /dev/fuse)
+    Mount(mount::Options),
     /// Attacks on a running store, each on OpenStack Swift too
     Security(security::Options),
     /// OpenStack Swift and Cairn in one cluster, nodes swapped from one to the other under load
@@ -134,6 +137,7 @@ fn run(command: Command) -> Result<()> {
         Command::Console(options) => console::run(&options)?.finish(),
         Command::Crash(options) => crash::run(&options),
         Command::Faults(options) => faults::run(&options)?.finish(),
+        Command::Mount(options) => mount::run(&options)?.finish(),
         Command::Security(options) => security::run(&options)?.finish(),
         Command::Mixed(options) => mixed::run(&options),
         Command::Hosts(options) => hosts::run(&options)?.finish(),

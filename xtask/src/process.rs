@@ -70,6 +70,11 @@ impl Process {
         ))
     }
 
+    /// Has it ended? Its exit code then, where it had one.
+    pub(crate) fn code(&mut self) -> Option<Option<i32>> {
+        Some(self.child.try_wait().ok()??.code())
+    }
+
     pub(crate) fn log_tail(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();

@@ -13,7 +13,7 @@ use crate::venv::Venv;
 use crate::workspace::{build_cairn, cargo, install};
 use crate::{
     clients, conformance, console, crash, docs, faults, fuzz, hosts, identity, interop,
-    lab_drivers, lab_live, mixed, security, sim, tidy,
+    lab_drivers, lab_live, mixed, mount, security, sim, tidy,
 };
 
 #[derive(Args)]
@@ -121,6 +121,7 @@ fn against_the_store(report: &mut Report, options: &Options) {
         ("lab drivers", lab_drivers::run),
         ("hosts", || hosts::run(&hosts::Options::short())),
         ("faults", || faults::run(&faults::Options::short())),
+        ("mount", || mount::run(&mount::Options::short())),
         ("security", || security::run(&security::Options::short())),
     ] {
         match part() {

@@ -1,0 +1,242 @@
+//! `cairn mount` over a store of its own: what programs do on a file system, and that another client of
+//! the store then reads the same bytes.
+
+mod calls;
+mod failures;
+mod programs;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use rustix::process::Signal;
+
+use crate::cairn::{Cairn, Spread};
+use crate::process::{Process, wait_for};
+use crate::report::Report;
+use crate::wire::Account;
+use crate::workspace::{self, install};
+
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How many seeds the random reads and writes have
+    #[arg(long, default_value_t = 4)]
+    pub(crate) seeds: u64,
+    /// Operations of each seed
+    #[arg(long, default_value_t = 1000)]
+    pub(crate) operations: u64,
+    /// Keep the store and the log for a look
+    #[arg(long)]
+    pub(crate) keep: bool,
+}
+
+impl Options {
+    /// A run of a minute or two.
+    pub(crate) fn short() -> Self {
+        Options {
+            seeds: 2,
+            operations: 400,
+            keep: false,
+        }
+    }
+}
+
+const CONTAINER: &str = "data";
+
+/// A mounted container; unmounted when dropped.
+struct Mount {
+    dir: PathBuf,
+    process: Process,
+}
+
+impl Mount {
+    fn start(ground: &Ground, name: &str, options: &[&str]) -> Result<Mount> {
+        let dir = ground.dir.join(name);
+        fs::create_dir_all(&dir)?;
+        let auth = format!("ST_AUTH={}/auth/v1.0", ground.url);
+        let container = format!("{}/v1/AUTH_test/{CONTAINER}", ground.url);
+        let binary = ground.binary.to_str().context("a path is not UTF-8")?;
+        let at = dir.to_str().context("a path is not UTF-8")?;
+        let mut args = vec![
+            "ST_USER=test:tester",
+            "ST_KEY=testing",
+            &auth,
+            binary,
+            "mount",
+        ];
+        args.extend(["--foreground", "--timeout", "5", &container, at]);
+        args.extend(options);
+        let mut process = Process::start(name, Path::new("env"), &args, &ground.dir.join("log"))?;
+        wait_for("the mount", 30, || {
+            if let Some(words) = process.ended() {
+                bail!("{words}");
+            }
+            Ok(is_mounted(&dir))
+        })?;
+        Ok(Mount { dir, process })
+    }
+
+    /// SIGTERM; an error where it does not end by itself.
+    fn stop(mut self) -> Result<()> {
+        ensure!(
+            self.process.stop(),
+            "the mount did not end:\n{}",
+            self.process.log_tail()
+        );
+        ensure!(
+            !is_mounted(&self.dir),
+            "{} is still mounted",
+            self.dir.display()
+        );
+        Ok(())
+    }
+}
+
+impl Mount {
+    /// SIGTERM, and the code with which it then ends; an error where that takes longer.
+    fn stop_within(mut self, time: Duration) -> Result<Option<i32>> {
+        self.process.signal(Signal::TERM);
+        let deadline = Instant::now() + time;
+        while Instant::now() < deadline {
+            if let Some(code) = self.process.code() {
+                return Ok(code);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("the mount did not end:\n{}", self.process.log_tail())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.process.kill();
+        if is_mounted(&self.dir) {
+            let _ = Command::new("umount").arg("-l").arg(&self.dir).status();
+        }
+    }
+}
+
+fn is_mounted(dir: &Path) -> bool {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let dir = dir.to_string_lossy();
+    mounts
+        .lines()
+        .any(|line| line.split(' ').nth(1) == Some(&*dir))
+}
+
+struct Ground {
+    binary: PathBuf,
+    dir: PathBuf,
+    url: String,
+}
+
+pub(crate) fn run(options: &Options) -> Result<Report> {
+    let mut report = Report::default();
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
+        report.skip("mount", "needs root and /dev/fuse");
+        return Ok(report);
+    }
+    let scratch = workspace::scratch("mount")?;
+    let binary = fs::canonicalize(workspace::build_cairn()?)?;
+    let dir = fs::canonicalize(scratch.path())?;
+    let mut store = Cairn::create(&binary, &dir.join("store"), None)?;
+    store.start(Spread::OneProcess)?;
+    let ground = Ground {
+        binary,
+        dir,
+        url: store.url(),
+    };
+    Account::login(store.port())?.must("PUT", &format!("/{CONTAINER}"), "", &[], b"")?;
+    let mount = Mount::start(&ground, "mnt", &[])?;
+    let (at, work) = (mount.dir.clone(), ground.dir.join("work"));
+    fs::create_dir_all(&work)?;
+    check_calls(&mut report, options, &at, &store);
+    check_programs(&mut report, &ground, &at, &work);
+    report.check("a second mount reads what the first closed", || {
+        failures::second(&ground, &at)
+    });
+    check_failures(&mut report, &ground, &mut store, &at);
+    report.check("SIGTERM uploads what is open", || {
+        failures::terminated(&ground, mount)
+    });
+    report.check("SIGTERM ends the store", || store.stop());
+    if options.keep {
+        println!("kept: {}", scratch.keep().display());
+    }
+    Ok(report)
+}
+
+fn check_calls(report: &mut Report, options: &Options, at: &Path, store: &Cairn) {
+    report.check("files, attributes, links, directories", || {
+        calls::basics(&at.join("basics"))
+    });
+    for seed in 1..=options.seeds {
+        for (name, bytes) in [("small", 2_000_000u64), ("large", 30_000_000)] {
+            let file = at.join(format!("fsx-{name}"));
+            let title = format!("random reads and writes of a {name} file, seed {seed}");
+            report.check(&title, || {
+                calls::fsx(&file, seed, options.operations, bytes)?;
+                Ok(fs::remove_file(&file)?)
+            });
+        }
+    }
+    report.check("files that are open are replaced and removed", || {
+        calls::replaced_while_open(&at.join("replaced"), &mut store.account()?)
+    });
+    report.check("odd and deep names", || calls::odd_names(&at.join("odd")));
+    report.check("64 writers", || calls::many_writers(&at.join("many")));
+    report.check("a large file, streamed", || {
+        calls::large(at, &mut store.account()?)
+    });
+    report.check("a large file, changed while it is read", || {
+        calls::changed_in_place(at, &mut store.account()?)
+    });
+}
+
+fn check_programs(report: &mut Report, ground: &Ground, at: &Path, work: &Path) {
+    report.check("tar and untar", || programs::archive(&at.join("tar"), work));
+    report.check("sqlite", || programs::sqlite(&at.join("sqlite")));
+    match install("git", "git") {
+        true => report.check("git: init, commit, clone, fsck", || {
+            programs::git(&at.join("git"), work)
+        }),
+        false => report.skip("git", "not installed (apt-get install git)"),
+    }
+    match install("rsync", "rsync") {
+        true => report.check("rsync: there, again, and back", || {
+            programs::rsync(&at.join("rsync"), work)
+        }),
+        false => report.skip("rsync", "not installed (apt-get install rsync)"),
+    }
+    report.check("swift download brings the same bytes", || {
+        programs::download(ground, at, work)
+    });
+}
+
+fn check_failures(report: &mut Report, ground: &Ground, store: &mut Cairn, at: &Path) {
+    report.check("the store away, and back", || failures::away(store, at));
+    report.check("the store killed during writes", || {
+        failures::killed_during_writes(store, at)
+    });
+    report.check("a file closed while the store is away", || {
+        failures::closed_without_a_store(store, at)
+    });
+    report.check("a mount killed after fsync", || {
+        failures::killed_mount(ground)
+    });
+    report.check("a rename that broke off", || {
+        failures::broken_rename(ground, store)
+    });
+    report.check("SIGTERM while the store is away", || {
+        failures::terminated_without_a_store(ground, store)
+    });
+}
+
+impl Cairn {
+    fn account(&self) -> Result<Account> {
+        Account::login(self.port())
+    }
+}

@@ -1,0 +1,320 @@
+//! Calls of a file system, held against what POSIX and `docs/mount.md` say.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::CONTAINER;
+use crate::random::Random;
+use crate::wire::Account;
+use crate::workspace::run_quiet;
+
+const FSX: &str = include_str!("../../mount/fsx.py");
+
+pub(super) fn basics(dir: &Path) -> Result<()> {
+    fs::create_dir(dir)?;
+    let file = dir.join("file");
+    fs::write(&file, b"content")?;
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640))?;
+    std::os::unix::fs::chown(&file, Some(12), Some(34))?;
+    let time = std::time::UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+    OpenOptions::new()
+        .write(true)
+        .open(&file)?
+        .set_modified(time)?;
+    symlink("file", dir.join("link"))?;
+    // The kernel forgets what it knows after a second.
+    std::thread::sleep(Duration::from_millis(1200));
+    let meta = fs::metadata(&file)?;
+    ensure!(
+        (meta.uid(), meta.gid(), meta.mode() & 0o7777) == (12, 34, 0o640),
+        "{meta:?}"
+    );
+    ensure!(meta.modified()? == time, "mtime {:?}", meta.modified()?);
+    ensure!(
+        fs::read_link(dir.join("link"))? == Path::new("file"),
+        "a link"
+    );
+    ensure!(fs::read(dir.join("link"))? == b"content", "through a link");
+    ensure!(
+        fs::symlink_metadata(dir.join("link"))?.len() == 4,
+        "a link's size"
+    );
+    rustix::fs::setxattr(&file, "user.color", b"blue", rustix::fs::XattrFlags::CREATE)?;
+    let mut value = [0; 16];
+    let length = rustix::fs::getxattr(&file, "user.color", &mut value)?;
+    ensure!(&value[..length] == b"blue", "an extended attribute");
+    fs::create_dir_all(dir.join("a/b/c"))?;
+    fs::write(dir.join("a/b/c/deep"), b"deep")?;
+    ensure!(
+        fs::remove_dir(dir.join("a")).is_err(),
+        "a directory that is not empty went"
+    );
+    fs::rename(dir.join("a"), dir.join("z"))?;
+    ensure!(
+        fs::read(dir.join("z/b/c/deep"))? == b"deep",
+        "in a renamed directory"
+    );
+    ensure!(!dir.join("a").exists(), "the old name is there");
+    fs::rename(dir.join("z/b/c/deep"), &file)?;
+    ensure!(fs::read(&file)? == b"deep", "a file renamed over another");
+    let mut open = OpenOptions::new().read(true).write(true).open(&file)?;
+    fs::remove_file(&file)?;
+    open.seek(SeekFrom::End(0))?;
+    open.write_all(b" and gone")?;
+    open.rewind()?;
+    let mut text = String::new();
+    open.read_to_string(&mut text)?;
+    ensure!(text == "deep and gone", "an unlinked file holds {text:?}");
+    drop(open);
+    let exclusive = || {
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(dir.join("new"))
+    };
+    exclusive()?;
+    ensure!(exclusive().is_err(), "O_EXCL made a file twice");
+    let sparse = File::create(dir.join("sparse"))?;
+    sparse.set_len(1 << 30)?;
+    drop(sparse);
+    ensure!(
+        fs::metadata(dir.join("sparse"))?.len() == 1 << 30,
+        "a sparse file"
+    );
+    let mut names: Vec<_> = fs::read_dir(dir)?
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_>>()?;
+    names.sort();
+    ensure!(names == ["link", "new", "sparse", "z"], "{names:?}");
+    fs::remove_dir_all(dir)?;
+    ensure!(!dir.exists(), "what was removed is there");
+    Ok(())
+}
+
+pub(super) fn fsx(file: &Path, seed: u64, operations: u64, bytes: u64) -> Result<()> {
+    let mut command = Command::new("python3");
+    command.arg("-c").arg(FSX).arg(file);
+    for number in [seed, operations, bytes] {
+        command.arg(number.to_string());
+    }
+    run_quiet(&mut command)?;
+    Ok(())
+}
+
+pub(super) fn large(dir: &Path, account: &mut Account) -> Result<()> {
+    let (file, bytes) = (dir.join("large"), Random::new(3).bytes(1 << 20));
+    let mut out = File::create(&file)?;
+    for i in 0..150u32 {
+        out.write_all(&i.to_le_bytes())?;
+        out.write_all(&bytes)?;
+    }
+    out.sync_all()?;
+    drop(out);
+    let mut input = File::open(&file)?;
+    let mut piece = vec![0; bytes.len() + 4];
+    for i in 0..150u32 {
+        input.read_exact(&mut piece)?;
+        ensure!(
+            piece[..4] == i.to_le_bytes() && piece[4..] == bytes[..],
+            "piece {i}"
+        );
+    }
+    let answer = account.must("HEAD", &format!("/{CONTAINER}/large"), "", &[], b"")?;
+    let is_large = answer.header("x-static-large-object").is_some();
+    ensure!(is_large, "a file of 150 MB is no large object");
+    let range = [("Range", "bytes=104857600-104858599")];
+    let part = account.must("GET", &format!("/{CONTAINER}/large"), "", &range, b"")?;
+    let mut file = File::open(&file)?;
+    file.seek(SeekFrom::Start(104_857_600))?;
+    let mut here = vec![0; 1000];
+    file.read_exact(&mut here)?;
+    ensure!(part.body == here, "another client reads other bytes");
+    Ok(())
+}
+
+/// Names of bytes that mean something in URLs, in listings or on terminals, and deep ones.
+pub(super) fn odd_names(dir: &Path) -> Result<()> {
+    fs::create_dir(dir)?;
+    let odd = [
+        "a b",
+        "%41",
+        "q?x",
+        "h#x",
+        "ümläut",
+        "日本",
+        "a\nb",
+        "tab\t",
+        "\"quote\"",
+        "'",
+        "\\back",
+        "&amp;",
+        "+plus",
+        " lead",
+        "trail ",
+        ".hidden",
+        "*",
+        "a;b",
+        "<x>",
+        "\u{1}\u{7f}",
+        "...",
+        "%2F",
+        "%",
+        ":",
+        "[1]",
+        "\u{202e}",
+        "😀",
+    ];
+    let mut names: Vec<String> = odd.map(str::to_owned).to_vec();
+    names.push("x".repeat(255));
+    for name in &names {
+        fs::write(dir.join(name), name).with_context(|| format!("{name:?}"))?;
+    }
+    names.sort();
+    // The kernel forgets what it knows after a second.
+    std::thread::sleep(Duration::from_millis(1200));
+    ensure!(listed(dir)? == names, "{:?}", listed(dir)?);
+    for name in &names {
+        ensure!(fs::read_to_string(dir.join(name))? == *name, "{name:?}");
+    }
+    let long = fs::write(dir.join("y".repeat(256)), "").map_err(|error| error.raw_os_error());
+    let too_long = rustix::io::Errno::NAMETOOLONG.raw_os_error();
+    ensure!(long == Err(Some(too_long)), "{long:?}");
+    let mut deep = dir.to_owned();
+    for level in 0..40 {
+        deep.push(format!("d{level}"));
+        fs::create_dir(&deep)?;
+    }
+    fs::write(deep.join("f"), "deep")?;
+    fs::rename(dir.join("d0"), dir.join("e0"))?;
+    let moved = dir.join("e0").join(deep.strip_prefix(dir.join("d0"))?);
+    ensure!(
+        fs::read_to_string(moved.join("f"))? == "deep",
+        "moved with its directory"
+    );
+    fs::remove_dir_all(dir)?;
+    ensure!(!dir.exists(), "it is there after its removal");
+    Ok(())
+}
+
+fn listed(dir: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Many writers of files of their own, at once.
+pub(super) fn many_writers(dir: &Path) -> Result<()> {
+    const WRITERS: u64 = 64;
+    fs::create_dir(dir)?;
+    let write = |writer: u64| {
+        let mut random = Random::new(writer);
+        for number in 0..3 {
+            let size = *random.pick(&[1, 4000, 100_000, 2_000_000]);
+            let bytes = random.bytes(size);
+            let file = dir.join(format!("{writer}-{number}"));
+            fs::write(&file, &bytes)?;
+            ensure!(fs::read(&file)? == bytes, "{}", file.display());
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let writers = (0..WRITERS).map(|writer| scope.spawn(move || write(writer)));
+        let writers: Vec<_> = writers.collect();
+        let mut ended = writers.into_iter().map(|writer| writer.join());
+        ended.try_for_each(|ended| ended.unwrap_or_else(|_| bail!("a writer panicked")))
+    })?;
+    let count = listed(dir)?.len();
+    ensure!(count == 3 * WRITERS as usize, "{count} files are listed");
+    Ok(())
+}
+
+/// A large file is changed in place while it is read: the reader sees no error, and another client
+/// the same bytes.
+pub(super) fn changed_in_place(dir: &Path, account: &mut Account) -> Result<()> {
+    const BYTES: usize = 24 << 20;
+    let file = dir.join("in-place");
+    let mut model = Random::new(8).bytes(BYTES);
+    fs::write(&file, &model)?;
+    let out = OpenOptions::new().read(true).write(true).open(&file)?;
+    let is_over = AtomicBool::new(false);
+    let read = || {
+        while !is_over.load(Ordering::Relaxed) {
+            let length = fs::read(&file)?.len();
+            ensure!(length == BYTES, "a reader got {length} bytes");
+        }
+        Ok(())
+    };
+    let mut random = Random::new(9);
+    let mut change = || {
+        for _ in 0..10 {
+            let bytes = random.bytes(1 << 20);
+            let offset = random.below((BYTES - bytes.len()) as u64);
+            out.write_all_at(&bytes, offset)?;
+            out.sync_all()?;
+            model[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        Ok::<(), std::io::Error>(())
+    };
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(read);
+        let changed = change();
+        is_over.store(true, Ordering::Relaxed);
+        reader
+            .join()
+            .unwrap_or_else(|_| bail!("the reader panicked"))?;
+        changed.context("the writer")
+    })?;
+    ensure!(fs::read(&file)? == model, "other bytes are read here");
+    let answer = account.must("GET", &format!("/{CONTAINER}/in-place"), "", &[], b"")?;
+    ensure!(answer.body == model, "another client reads other bytes");
+    fs::remove_file(&file)?;
+    Ok(())
+}
+
+/// A file that is open is replaced, and one is removed: whoever has it open keeps it, and no segment
+/// outlives them.
+pub(super) fn replaced_while_open(dir: &Path, account: &mut Account) -> Result<()> {
+    fs::create_dir(dir)?;
+    for size in [100, 20 << 20] {
+        let (old, new) = (Random::new(1).bytes(size), Random::new(2).bytes(size));
+        let (from, to) = (dir.join("from"), dir.join("to"));
+        fs::write(&from, &new)?;
+        fs::write(&to, &old)?;
+        let open = OpenOptions::new().read(true).write(true).open(&to)?;
+        fs::rename(&from, &to)?;
+        let mut tail = [0; 50];
+        open.read_exact_at(&mut tail, size as u64 - 50)?;
+        ensure!(tail == old[size - 50..], "the old file is not what it was");
+        open.write_all_at(b"not to be seen", 0)?;
+        open.sync_all()?;
+        drop(open);
+        ensure!(
+            fs::read(&to)? == new,
+            "a write to the old file shows in the new one"
+        );
+        let open = File::open(&to)?;
+        fs::remove_file(&to)?;
+        open.read_exact_at(&mut tail, 25)?;
+        ensure!(tail == new[25..75], "an unlinked file is not what it was");
+    }
+    // Removals are done in the background.
+    std::thread::sleep(Duration::from_secs(1));
+    let path = format!("/{CONTAINER}");
+    let left = account
+        .must("GET", &path, "?prefix=.segments/", &[], b"")?
+        .text();
+    let is_needed = |line: &&str| !line.contains("/zeros/");
+    let left: Vec<&str> = left.lines().filter(is_needed).collect();
+    ensure!(left.is_empty(), "segments that nothing refers to: {left:?}");
+    Ok(())
+}
