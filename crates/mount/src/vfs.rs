@@ -59,6 +59,8 @@ pub(crate) struct VfsOptions {
 pub(crate) struct Attr {
     pub(crate) ino: u64,
     pub(crate) size: u64,
+    /// None of an unlinked file. Of a directory one, which programs take for unknown.
+    pub(crate) nlink: u32,
     pub(crate) attributes: Attributes,
     pub(crate) ctime: Time,
 }
@@ -172,6 +174,7 @@ impl<S: Store> Vfs<S> {
         Attr {
             ino: node.ino,
             size,
+            nlink: u32::from(!state.is_unlinked),
             attributes: state.attributes.clone(),
             ctime: state.ctime,
         }
@@ -221,9 +224,6 @@ impl<S: Store> Vfs<S> {
         let atime = state.attributes.atime;
         state.attributes = attributes;
         state.attributes.atime = state.attributes.atime.or(atime);
-        if let Some(touched) = state.touched {
-            state.attributes.mtime = state.attributes.mtime.max(touched);
-        }
         state.xattrs = Xattrs::of_headers(&stat.headers);
         state.has_xattrs = !state.xattrs.0.is_empty();
         state.has_all_headers = true;
@@ -231,6 +231,10 @@ impl<S: Store> Vfs<S> {
         state.bytes = stat.bytes;
         state.form = stat.form;
         state.ctime = stat.changed;
+        if let Some(touched) = state.touched {
+            state.attributes.mtime = state.attributes.mtime.max(touched);
+            state.ctime = state.ctime.max(touched);
+        }
         state.etag = Some(stat.etag);
         state.fresh_until = Instant::now() + self.options.fresh;
     }

@@ -38,11 +38,7 @@ pub(super) fn file_attr(attr: &Attr) -> FileAttr {
         crtime: attr.ctime.into(),
         kind: file_type(attributes.kind),
         perm: attributes.mode as u16,
-        nlink: if attributes.kind == Kind::Directory {
-            2
-        } else {
-            1
-        },
+        nlink: attr.nlink,
         uid: attributes.uid,
         gid: attributes.gid,
         rdev: attributes.rdev,

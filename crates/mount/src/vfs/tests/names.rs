@@ -389,3 +389,32 @@ async fn a_broken_rename_of_a_file_is_done_again() {
     assert_eq!(vfs.names("").await, ["to"]);
     assert!(store.whole("to").unwrap() == pattern(1000));
 }
+
+#[tokio::test]
+async fn devices_and_set_id_bits_are_kept_until_somebody_else_writes() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    let made = vfs.mknod(ROOT, "null", Kind::CharDevice, OWNER, 0x103);
+    made.await.unwrap();
+    let owner = Owner {
+        mode: 0o6755,
+        ..OWNER
+    };
+    let created = vfs.create(ROOT, "tool", owner, WRITE, true).await;
+    let (_, handle) = created.unwrap();
+    vfs.sync(handle).await.unwrap();
+    let mode = |path: &'static str| {
+        let other = mount(&store);
+        async move {
+            let attr = other.lookup(ROOT, path).await.unwrap();
+            (attr.attributes.mode, attr.attributes.rdev)
+        }
+    };
+    assert_eq!(mode("null").await, (0o640, 0x103));
+    assert_eq!(mode("tool").await, (0o6755, 0));
+    vfs.drop_set_id(handle).unwrap();
+    vfs.write(handle, 0, vec![1].into(), false).await.unwrap();
+    vfs.unlink(ROOT, "null").await.unwrap();
+    vfs.close(handle).await.unwrap();
+    assert_eq!(mode("tool").await, (0o755, 0));
+}
