@@ -34,13 +34,10 @@ pub fn sha256_of_parts(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// In lower case.
-pub fn hex(digest: &[u8]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
+    use cairn_types::hex;
+
     use super::*;
 
     /// From RFC 2202 and RFC 4231, the second case of each.
@@ -48,9 +45,9 @@ mod tests {
     fn known_answers() {
         let message = b"what do ya want for nothing?";
         let expected = "effcdf6ae5eb2fa2d27416d5f184df9c259a7c79";
-        assert_eq!(hex(&sha1(b"Jefe", message)), expected);
+        assert_eq!(hex::encode(sha1(b"Jefe", message)), expected);
         let expected = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
-        assert_eq!(hex(&sha256(b"Jefe", message)), expected);
+        assert_eq!(hex::encode(sha256(b"Jefe", message)), expected);
     }
 
     #[test]

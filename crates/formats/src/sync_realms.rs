@@ -4,6 +4,8 @@
 
 use std::collections::BTreeMap;
 
+use cairn_types::hex;
+
 use crate::hmac;
 use crate::ini::{Conf, ConfError};
 
@@ -184,7 +186,7 @@ impl Signed<'_> {
             "{}\n{}\n{}\n{}\n{}",
             self.method, self.path, self.timestamp, self.nonce, self.user_key
         );
-        hmac::hex(&hmac::sha1(realm_key.as_bytes(), message.as_bytes()))
+        hex::encode(hmac::sha1(realm_key.as_bytes(), message.as_bytes()))
     }
 }
 

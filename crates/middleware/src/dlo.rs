@@ -14,7 +14,7 @@ use cairn_formats::ini::Section;
 use cairn_formats::range::{ByteRanges, Selection};
 use cairn_http::params::{Params, unquote};
 use cairn_http::{Body, Handler, Request, Response, Service, ServiceFuture, respond};
-use cairn_types::Constraints;
+use cairn_types::{Constraints, hex};
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, HeaderName, RANGE};
 use http::request::Parts;
 use http::{Method, StatusCode};
@@ -242,11 +242,7 @@ fn etag_of(segments: &[SegmentRow]) -> String {
     for segment in segments {
         digest.update(normalize_etag(&segment.hash));
     }
-    digest
-        .finalize()
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect()
+    hex::encode(digest.finalize())
 }
 
 #[cfg(test)]

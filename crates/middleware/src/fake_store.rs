@@ -10,6 +10,7 @@ use bytes::Bytes;
 use cairn_formats::range::{Selection, content_range, select};
 use cairn_http::params::{Params, unquote};
 use cairn_http::{Body, Handler, Request, Response, handler_fn, respond};
+use cairn_types::hex;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, RANGE};
 use http::{HeaderMap, Method, StatusCode};
 use md5::{Digest, Md5};
@@ -43,10 +44,7 @@ struct State {
 pub(crate) struct FakeStore(Arc<Mutex<State>>);
 
 pub(crate) fn md5_hex(bytes: &[u8]) -> String {
-    Md5::digest(bytes)
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect()
+    hex::encode(Md5::digest(bytes))
 }
 
 impl FakeStore {

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use cairn_formats::ini::Section;
 use cairn_http::params::{split_path, unquote};
 use cairn_http::{Clock, Handler, Request, Response, Service, ServiceFuture, respond};
+use cairn_types::hex;
 use http::StatusCode;
 use md5::{Digest, Md5};
 use serde_json::{Map, Value, json};
@@ -348,7 +349,7 @@ fn digest(path: &Path) -> Option<String> {
     let mut buffer = [0; 64 * 1024];
     loop {
         match file.read(&mut buffer).ok()? {
-            0 => return Some(md5.finalize().iter().map(|b| format!("{b:02x}")).collect()),
+            0 => return Some(hex::encode(md5.finalize())),
             n => md5.update(&buffer[..n]),
         }
     }

@@ -10,6 +10,7 @@ use base64::alphabet::STANDARD;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use cairn_formats::ini::Section;
 use cairn_http::{AccountInfo, ContainerInfo};
+use cairn_types::hex;
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha1::Sha1;
@@ -95,12 +96,8 @@ impl Signature {
     }
 
     pub(crate) fn to_hex(&self) -> String {
-        to_hex(&self.mac)
+        hex::encode(&self.mac)
     }
-}
-
-pub(crate) fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {
@@ -221,7 +218,7 @@ mod tests {
     #[test]
     fn every_way_to_write_a_signature() {
         assert!(signs(SHA1) && signs(SHA256));
-        let sha512 = to_hex(&Digest::Sha512.mac(b"key", b"message").unwrap());
+        let sha512 = hex::encode(Digest::Sha512.mac(b"key", b"message").unwrap());
         assert!(signs(&sha512));
         let bytes = from_hex(SHA256).unwrap();
         let standard = base64::engine::general_purpose::STANDARD.encode(&bytes);

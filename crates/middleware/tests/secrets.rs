@@ -30,8 +30,7 @@ impl Write for Lines {
 fn sign(message: &str) -> String {
     let mut mac = Hmac::<Sha256>::new_from_slice(URL_KEY.as_bytes()).unwrap();
     mac.update(message.as_bytes());
-    let mac = mac.finalize().into_bytes();
-    mac.iter().map(|byte| format!("{byte:02x}")).collect()
+    cairn_types::hex::encode(mac.finalize().into_bytes())
 }
 
 /// Everything that is logged, down to the least, with all headers, and the metrics: no password,

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use cairn_http::own_thread;
+use cairn_types::hex;
 use md5::{Digest, Md5};
 
 /// What stands before the content.
@@ -12,10 +13,7 @@ pub(crate) fn head(boundary: &str) -> Bytes {
 
 /// The footers, up to the boundary behind them. `footers`: a JSON object of headers.
 pub(crate) fn footers(boundary: &str, footers: &str) -> String {
-    let md5: String = Md5::digest(footers.as_bytes())
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let md5 = hex::encode(Md5::digest(footers.as_bytes()));
     format!(
         "\r\n--{boundary}\r\nX-Document: object metadata\r\nContent-MD5: {md5}\r\n\r\n\
          {footers}\r\n--{boundary}"

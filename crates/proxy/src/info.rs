@@ -10,7 +10,7 @@ use cairn_http::{
     AccountInfo, Body, ContainerInfo, Context, Cors, DevicePlace, InfoFuture, InfoSource,
     PolicyUsage, Response, respond,
 };
-use cairn_types::{PolicyIndex, PolicySet, ServerKind, StoragePolicy, Timestamp};
+use cairn_types::{PolicyIndex, PolicySet, ServerKind, StoragePolicy, Timestamp, hex};
 use http::{HeaderMap, Method, StatusCode};
 use subtle::ConstantTimeEq;
 
@@ -234,7 +234,7 @@ impl Proxy {
 
 fn info_signature(key: &str, method: &str, expires: &str) -> String {
     let message = format!("{method}\n{expires}\n/info");
-    hmac::hex(&hmac::sha1(key.as_bytes(), message.as_bytes()))
+    hex::encode(hmac::sha1(key.as_bytes(), message.as_bytes()))
 }
 
 impl InfoSource for Proxy {

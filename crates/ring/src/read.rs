@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::Arc;
 
+use cairn_types::hex;
 use flate2::read::GzDecoder;
 use md5::Md5;
 use serde::Deserialize;
@@ -263,10 +264,10 @@ fn be_u64(bytes: &[u8]) -> Option<u64> {
 
 fn check_sum(section: &str, method: &str, expected: &str, bytes: &[u8]) -> Result<(), RingError> {
     let found = match method {
-        "md5" => hex(&Md5::digest(bytes)),
-        "sha1" => hex(&Sha1::digest(bytes)),
-        "sha256" => hex(&Sha256::digest(bytes)),
-        "sha512" => hex(&Sha512::digest(bytes)),
+        "md5" => hex::encode(Md5::digest(bytes)),
+        "sha1" => hex::encode(Sha1::digest(bytes)),
+        "sha256" => hex::encode(Sha256::digest(bytes)),
+        "sha512" => hex::encode(Sha512::digest(bytes)),
         // The format reserves the right to new methods; readers that do not know one skip it.
         _ => return Ok(()),
     };
@@ -279,10 +280,6 @@ fn check_sum(section: &str, method: &str, expected: &str, bytes: &[u8]) -> Resul
         expected: expected.to_owned(),
         found,
     })
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn devices(raw: RawDevices) -> Vec<Option<Arc<Device>>> {

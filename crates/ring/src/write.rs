@@ -10,12 +10,12 @@
 
 use std::io::Write;
 
+use cairn_types::hex;
 use flate2::{Compress, Compression, FlushCompress, GzBuilder, Status};
 use sha2::{Digest, Sha256};
 
 use crate::data::{FormatVersion, RingData, Row};
 use crate::error::RingError;
-use crate::read::hex;
 
 /// The time Swift puts in every ring's gzip header.
 const GZIP_MTIME: u32 = 1_300_507_380;
@@ -166,7 +166,7 @@ impl SectionWriter {
         blob.extend(data);
         self.count(&blob);
         deflate_flushed(&blob, &mut self.file);
-        hex(&Sha256::digest(&blob))
+        hex::encode(Sha256::digest(&blob))
     }
 
     fn section(&mut self, name: &str, data: &[u8]) {

@@ -133,8 +133,7 @@ pub(crate) enum Trouble {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    let digest: [u8; 16] = Md5::digest(bytes).into();
-    cairn_types::ObjectHash(digest).hex()
+    cairn_types::hex::encode(Md5::digest(bytes))
 }
 
 /// One operation after the other, each begun before the last has ended.

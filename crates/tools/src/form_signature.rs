@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use cairn_formats::hmac;
+use cairn_types::hex;
 use clap::Parser;
 
 /// Sign a form for the middleware formpost
@@ -79,7 +80,7 @@ impl Form {
             max_file_size,
             max_file_count,
             expires,
-            signature: hmac::hex(&signature),
+            signature: hex::encode(signature),
         })
     }
 

@@ -5,6 +5,8 @@ use std::fmt;
 
 use md5::{Digest, Md5};
 
+use crate::hex;
+
 /// The cluster's secret prefix and suffix (`[swift-hash]` in swift.conf). Two clusters that
 /// differ here place and name everything differently.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -47,12 +49,7 @@ impl ObjectHash {
 
     /// Thirty-two lower-case hex digits: the directory's name.
     pub fn hex(self) -> String {
-        let mut text = String::with_capacity(32);
-        for byte in self.0 {
-            text.push(char::from(b"0123456789abcdef"[usize::from(byte >> 4)]));
-            text.push(char::from(b"0123456789abcdef"[usize::from(byte & 15)]));
-        }
-        text
+        hex::encode(self.0)
     }
 
     /// The last three hex digits: the suffix directory.

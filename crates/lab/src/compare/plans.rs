@@ -1,6 +1,7 @@
 //! Which runs measured the same thing. Runs of one plan are repetitions of each other; a name is
 //! free text that many plans share, and is not looked at.
 
+use cairn_types::hex;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -34,8 +35,7 @@ fn measured(plan: &Plan) -> Value {
 /// A digest that two plans share if they measure the same thing.
 pub fn plan_digest(plan: &Plan) -> String {
     let digest = Sha256::digest(measured(plan).to_string());
-    let hex = digest.iter().take(8).map(|byte| format!("{byte:02x}"));
-    hex.collect()
+    hex::encode(&digest[..8])
 }
 
 /// Fields in which the measured parts differ, in words: `stage main, workers: 8 against 16`.

@@ -29,7 +29,7 @@ fn fields(size: &str, count: &str) -> String {
     let expires = "1700000010";
     let message = format!("/v1/a/c/p/\n\n{size}\n{count}\n{expires}");
     let mac = Digest::Sha512.mac(b"key", message.as_bytes()).unwrap();
-    let signature = crate::signature::to_hex(&mac);
+    let signature = cairn_types::hex::encode(mac);
     [
         ("max_file_size", size),
         ("max_file_count", count),

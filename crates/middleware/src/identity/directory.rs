@@ -17,6 +17,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cairn_formats::ini::{Conf, ConfError, Section};
+use cairn_types::hex;
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
@@ -75,7 +76,7 @@ impl Naming {
 /// An id as Keystone's look, the same for the same name at every start.
 pub(super) fn id_of(kind: &str, name: &str) -> String {
     let digest = Sha256::digest(format!("{kind}:{name}").as_bytes());
-    digest[..16].iter().map(|b| format!("{b:02x}")).collect()
+    hex::encode(&digest[..16])
 }
 
 impl Directory {

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use cairn_types::Timestamp;
+use cairn_types::{Timestamp, hex};
 use md5::{Digest, Md5};
 use sha1::Sha1;
 use sha2::{Sha224, Sha256, Sha384, Sha512};
@@ -317,11 +317,7 @@ fn hex_hash<D: Digest>(parts: &[&[u8]]) -> String {
     for part in parts {
         digest.update(part);
     }
-    digest
-        .finalize()
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect()
+    hex::encode(digest.finalize())
 }
 
 #[cfg(test)]

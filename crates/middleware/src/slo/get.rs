@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cairn_formats::range::{Selection, content_range};
 use cairn_http::params::{Params, is_true};
 use cairn_http::{Body, Request, Response, respond};
-use cairn_types::Timestamp;
+use cairn_types::{Timestamp, hex};
 use http::header::{
     CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, RANGE,
 };
@@ -260,7 +260,7 @@ impl Inner {
             None => selection(&asked.parts, size),
         };
         let reading = self.reading(asked, segments, &selection, size).await?;
-        let boundary = || manifest::hex(&self.random.bytes::<16>());
+        let boundary = || hex::encode(self.random.bytes::<16>());
         full_or_ranges(&mut answer, &selection, reading, size, boundary);
         Ok(answer)
     }
@@ -312,14 +312,14 @@ impl Inner {
         let mut answer = Response::new(Body::empty());
         *answer.headers_mut() = head.headers;
         let headers = answer.headers_mut();
-        respond::set(headers, ETAG.as_str(), manifest::hex(&Md5::digest(&raw)));
+        respond::set(headers, ETAG.as_str(), hex::encode(Md5::digest(&raw)));
         headers.insert(CONTENT_LENGTH, raw.len().into());
         if asked.is_head() || !is_satisfied(&asked.parts, &mut answer) {
             return Ok(answer);
         }
         let size = raw.len() as u64;
         let selection = selection(&asked.parts, size);
-        let boundary = || manifest::hex(&self.random.bytes::<16>());
+        let boundary = || hex::encode(self.random.bytes::<16>());
         full_or_ranges(&mut answer, &selection, Bytes::from(raw), size, boundary);
         Ok(answer)
     }

@@ -7,6 +7,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
 use cairn_http::params::is_true;
+use cairn_types::hex;
 use md5::{Digest, Md5};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -149,7 +150,7 @@ pub(super) fn etag(stored: &[Stored]) -> String {
         match (&entry.data, &entry.range) {
             (Some(data), _) => {
                 let data = BASE64_STANDARD.decode(data).unwrap_or_default();
-                digest.update(hex(&Md5::digest(data)));
+                digest.update(hex::encode(Md5::digest(data)));
             }
             (None, range) => {
                 digest.update(entry.hash.as_deref().unwrap_or(""));
@@ -159,11 +160,7 @@ pub(super) fn etag(stored: &[Stored]) -> String {
             }
         }
     }
-    hex(&digest.finalize())
-}
-
-pub(super) fn hex(digest: &[u8]) -> String {
-    digest.iter().map(|b| format!("{b:02x}")).collect()
+    hex::encode(digest.finalize())
 }
 
 /// As a client puts it: what `?multipart-manifest=get&format=raw` answers.

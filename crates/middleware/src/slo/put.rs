@@ -11,7 +11,7 @@ use cairn_formats::content_type;
 use cairn_http::context::Context;
 use cairn_http::params::{Params, is_true, quote_path};
 use cairn_http::{Body, BodyError, Request, Response, respond};
-use cairn_types::Timestamp;
+use cairn_types::{Timestamp, hex};
 use futures_util::stream::{self, StreamExt};
 use http::header::{
     ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, LAST_MODIFIED,
@@ -302,7 +302,7 @@ fn storing_request(upload: Upload, json: Vec<u8>, etag: &str, size: u64) -> Requ
     context.content_type_overridden = true;
     let mut headers = parts.headers;
     set_content_type(&mut headers, &path.object, size);
-    let json_md5 = manifest::hex(&Md5::digest(&json));
+    let json_md5 = hex::encode(Md5::digest(&json));
     headers.remove(TRANSFER_ENCODING);
     headers.insert(CONTENT_LENGTH, json.len().into());
     respond::set(&mut headers, ETAG.as_str(), &json_md5);

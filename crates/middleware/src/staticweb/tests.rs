@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::signature::{Digest, to_hex};
+use crate::signature::Digest;
 use crate::testing::{self, OneOfEach, filter_in, header, recorder, request, text};
 use cairn_http::context::{Authorize, AuthorizeFuture, Granted};
 use cairn_http::{AccountInfo, ContainerInfo};
@@ -85,7 +85,8 @@ async fn a_signed_listing_links_on_with_the_signature() {
     let env = env(None);
     let app = filter_in(&env, "tempurl", &[], site(&env));
     let message = "GET\n1700000010\nprefix:/v1/a/c/dir/";
-    let signature = to_hex(&Digest::Sha256.mac(b"key", message.as_bytes()).unwrap());
+    let signature =
+        cairn_types::hex::encode(Digest::Sha256.mac(b"key", message.as_bytes()).unwrap());
     let query =
         format!("temp_url_prefix=dir/&temp_url_expires=1700000010&temp_url_sig={signature}");
     let asked = visit(&format!("/v1/a/c/dir/?{query}&inline"), &[], None);

@@ -36,7 +36,7 @@ fn signed(method: &str, path: &str, key: &str, more: &str) -> String {
     let mac = Digest::Sha256
         .mac(key.as_bytes(), message.as_bytes())
         .unwrap();
-    let signature = crate::signature::to_hex(&mac);
+    let signature = cairn_types::hex::encode(mac);
     format!(
         "{path}?temp_url_sig={signature}&temp_url_expires={}{more}",
         NOW + 10

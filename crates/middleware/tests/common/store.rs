@@ -139,7 +139,7 @@ impl Store {
 
     fn put(&self, path: &str, mut headers: HeaderMap, body: Bytes) -> Response {
         let digest = Md5::digest(&body);
-        let etag: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let etag = cairn_types::hex::encode(digest);
         if respond::header(&headers, "etag").is_some_and(|given| given != etag) {
             return respond::standard(StatusCode::UNPROCESSABLE_ENTITY);
         }

@@ -129,8 +129,7 @@ impl Auditor {
             while let Some(chunk) = body.next_chunk().await {
                 md5.update(chunk?);
             }
-            let digest = md5.finalize();
-            let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let hex = cairn_types::hex::encode(md5.finalize());
             is_whole = etag(&head.headers, "etag").as_deref() == Some(hex.as_str());
         }
         match LISTED_ETAGS
