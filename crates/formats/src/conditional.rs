@@ -3,6 +3,8 @@
 
 use std::time::UNIX_EPOCH;
 
+use cairn_types::calendar;
+
 /// The tags of an `If-[None-]Match` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntityTags<'a>(&'a str);
@@ -135,16 +137,9 @@ const MONTHS: [&str; 12] = [
     "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
 ];
 
-/// Days from 1970-01-01 to a day of 1970 or later, counting years from March.
+/// Days from 1970-01-01 to a day of 1970 or later.
 fn days(year: u64, month: u64, day: u64) -> u64 {
-    let (year, month) = if month > 2 {
-        (year, month - 3)
-    } else {
-        (year - 1, month + 9)
-    };
-    let leap_days = year / 4 - year / 100 + year / 400;
-    // 719,468 days lead from 0000-03-01 to 1970-01-01.
-    year * 365 + leap_days + (month * 153 + 2) / 5 + day - 1 - 719_468
+    calendar::days_of(year as i64, month as i64, day as i64) as u64
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! the workspace.
 
 pub mod blocks;
+pub mod calendar;
 pub mod erasure_scheme;
 pub mod expirer;
 pub mod hash_path;

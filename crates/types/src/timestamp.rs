@@ -10,6 +10,8 @@ use std::fmt;
 
 use thiserror::Error;
 
+use crate::calendar;
+
 /// Ticks in a second: a tick is ten microseconds.
 pub const TICKS_PER_SECOND: u64 = 100_000;
 /// The largest tick that the sixteen-character form can hold.
@@ -130,7 +132,7 @@ impl Timestamp {
 
     /// `2014-06-11T05:31:17.041880`: UTC with microseconds, as listings show.
     pub fn isoformat(self) -> String {
-        let (year, month, day) = civil_from_days((self.secs() / 86_400) as i64);
+        let (year, month, day) = calendar::date_of((self.secs() / 86_400) as i64);
         let s = self.secs() % 86_400;
         let micros = (self.ticks % TICKS_PER_SECOND) * 10;
         format!(
@@ -169,7 +171,7 @@ impl Timestamp {
         if !in_range || hour > 23 || minute > 59 || second > 60 {
             return Err(syntax());
         }
-        let days = days_from_civil(year as i64, month as i64, day as i64);
+        let days = calendar::days_of(year as i64, month as i64, day as i64);
         let days = u64::try_from(days).map_err(|_| syntax())?;
         let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
         Ok(Self::from_ticks(
@@ -322,29 +324,6 @@ pub fn decode_timestamps_explicit(
     } else {
         Err(syntax())
     }
-}
-
-/// Days since 1970-01-01 to year, month, day (Howard Hinnant's `civil_from_days`).
-fn civil_from_days(days: i64) -> (i64, i64, i64) {
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let day = doy - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    (yoe + era * 400 + i64::from(month <= 2), month, day)
-}
-
-/// The inverse: days since 1970-01-01 of a date in the Gregorian calendar.
-fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let yoe = year.rem_euclid(400);
-    let shifted = if month > 2 { month - 3 } else { month + 9 };
-    let doy = (153 * shifted + 2) / 5 + day - 1;
-    era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468
 }
 
 impl fmt::Display for Timestamp {

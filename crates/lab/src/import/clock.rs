@@ -1,6 +1,8 @@
 //! The times other tools write: `2014-05-07 09:45:29` and `09:45:29`. Only differences are ever
 //! taken, so no time zone is needed.
 
+use cairn_types::calendar;
+
 /// Seconds since 1970 of a date and time, as if in UTC.
 pub(super) fn date_time(text: &str) -> Option<i64> {
     let (date, time) = text.trim().split_once(' ')?;
@@ -13,7 +15,7 @@ pub(super) fn date_time(text: &str) -> Option<i64> {
     let plausible =
         (1970..=9999).contains(&year) && (1..=12).contains(&month) && (1..=31).contains(&day);
     plausible.then_some(())?;
-    Some(days(year, month, day) * 86_400 + time_of_day(time)?)
+    Some(calendar::days_of(year, month, day) * 86_400 + time_of_day(time)?)
 }
 
 /// Seconds since midnight.
@@ -27,14 +29,6 @@ pub(super) fn time_of_day(text: &str) -> Option<i64> {
     let plausible =
         (0..24).contains(&hour) && (0..60).contains(&minute) && (0..=60).contains(&second);
     plausible.then_some(hour * 3600 + minute * 60 + second)
-}
-
-/// Days since 1970-01-01 in the Gregorian calendar: years begin in March, so that the leap day
-/// is a year's last.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    year * 365 + year / 4 - year / 100 + year / 400 + of_year - 719_468
 }
 
 #[cfg(test)]

@@ -1,21 +1,13 @@
 //! AWS Signature Version 4 over request heads; bodies are UNSIGNED-PAYLOAD.
 
-use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use cairn_formats::hmac::sha256 as hmac;
+use cairn_types::{calendar, hex};
 use sha2::{Digest, Sha256};
 
 /// The hash that stands for a body that is not hashed.
 pub(super) const UNSIGNED: &str = "UNSIGNED-PAYLOAD";
-
-fn hex(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
-}
 
 /// `20261122T010203Z`
 pub(super) fn timestamp(now: SystemTime) -> String {
@@ -23,30 +15,13 @@ pub(super) fn timestamp(now: SystemTime) -> String {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |age| age.as_secs());
     let (day, rest) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, date) = civil(day as i64);
+    let (year, month, date) = calendar::date_of(day as i64);
     format!(
         "{year:04}{month:02}{date:02}T{:02}{:02}{:02}Z",
         rest / 3600,
         rest / 60 % 60,
         rest % 60
     )
-}
-
-/// Year, month and day of a day since 1970 (Howard Hinnant's days-to-civil).
-pub(crate) fn civil(day: i64) -> (i64, u32, u32) {
-    let z = day + 719_468;
-    let era = z.div_euclid(146_097);
-    let of_era = z.rem_euclid(146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * of_year + 2) / 153;
-    let date = (of_year - (153 * shifted + 2) / 5 + 1) as u32;
-    let month = if shifted < 10 {
-        shifted + 3
-    } else {
-        shifted - 9
-    } as u32;
-    (year + era * 400 + i64::from(month <= 2), month, date)
 }
 
 /// Keys of a day are made once.
@@ -96,9 +71,9 @@ impl Signer {
              x-amz-date:{timestamp}\n\n{signed}\n{UNSIGNED}"
         );
         let scope = format!("{day}/{}/s3/aws4_request", self.region);
-        let digest = hex(&Sha256::digest(canonical.as_bytes()));
+        let digest = hex::encode(Sha256::digest(canonical.as_bytes()));
         let text = format!("AWS4-HMAC-SHA256\n{timestamp}\n{scope}\n{digest}");
-        let signature = hex(&hmac(&self.key, text.as_bytes()));
+        let signature = hex::encode(hmac(&self.key, text.as_bytes()));
         format!(
             "AWS4-HMAC-SHA256 Credential={}/{scope}, SignedHeaders={signed}, Signature={signature}",
             self.access_key
@@ -128,7 +103,7 @@ mod tests {
             b"iam",
         );
         assert_eq!(
-            hex(&hmac(&key, b"aws4_request")),
+            hex::encode(hmac(&key, b"aws4_request")),
             "f4780e2d9f65fa895f9c67b32ce1baf0b0d8a43505a000a1a9e090d414db404d"
         );
     }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use cairn_types::Timestamp;
 use cairn_types::timestamp::TICKS_PER_SECOND;
+use cairn_types::{Timestamp, calendar};
 
 use super::template::Encoder;
 
@@ -98,29 +98,10 @@ fn write_of_calendar(seconds: u64, form: &str, to: &mut Encoder<'_>) -> std::fmt
 
 /// Year, month, day and day of the year (from 1) of a day since 1970-01-01.
 fn civil(days: u64) -> (u64, u64, u64, u64) {
-    let is_leap = |y: u64| y.is_multiple_of(4) && (!y.is_multiple_of(100) || y.is_multiple_of(400));
-    // Eras of 400 years have 146,097 days.
-    let mut year = 1970 + days / 146_097 * 400;
-    let mut left = days % 146_097;
-    loop {
-        let length = if is_leap(year) { 366 } else { 365 };
-        if left < length {
-            break;
-        }
-        left -= length;
-        year += 1;
-    }
-    let of_year = left + 1;
-    let february = if is_leap(year) { 29 } else { 28 };
-    let mut month = 1;
-    for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31] {
-        if left < length {
-            break;
-        }
-        left -= length;
-        month += 1;
-    }
-    (year, month, left + 1, of_year)
+    let days = days as i64;
+    let (year, month, day) = calendar::date_of(days);
+    let of_year = days - calendar::days_of(year, 1, 1) + 1;
+    (year as u64, month as u64, day as u64, of_year as u64)
 }
 
 #[cfg(test)]

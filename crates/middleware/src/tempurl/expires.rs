@@ -1,6 +1,6 @@
 //! When a temporary URL ends: seconds since 1970, or `2026-11-22T02:35:00Z`.
 
-use cairn_types::Timestamp;
+use cairn_types::{Timestamp, calendar};
 
 /// The last second of the year 9999: what a date in a header can tell.
 const LAST: u64 = 253_402_300_799;
@@ -35,15 +35,19 @@ fn from_iso(text: &str) -> Option<u64> {
     let [hour, minute, second] = numbers(time, ':')?;
     let in_range = year >= 1970
         && (1..=12).contains(&month)
-        && (1..=days_of(year, month)).contains(&day)
+        && (1..=calendar::days_in_month(year, month)).contains(&day)
         && hour < 24
         && minute < 60
         && second < 62;
-    in_range.then(|| days_before(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second)
+    let seconds =
+        || calendar::days_of(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second;
+    in_range
+        .then(seconds)
+        .and_then(|seconds| u64::try_from(seconds).ok())
 }
 
 /// Three numbers of at most four digits.
-fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
+fn numbers(text: &str, between: char) -> Option<[i64; 3]> {
     let mut found = [0; 3];
     let mut parts = text.split(between);
     for number in &mut found {
@@ -52,28 +56,6 @@ fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
         *number = part.parse().ok().filter(|_| is_number)?;
     }
     parts.next().is_none().then_some(found)
-}
-
-fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-fn days_of(year: u64, month: u64) -> u64 {
-    match month {
-        2 if is_leap(year) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Days from 1970 to a date.
-fn days_before(year: u64, month: u64, day: u64) -> u64 {
-    let years: u64 = (1970..year)
-        .map(|y| if is_leap(y) { 366 } else { 365 })
-        .sum();
-    let months: u64 = (1..month).map(|m| days_of(year, m)).sum();
-    years + months + day - 1
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use cairn_types::calendar;
 use regex_lite::Regex;
 
 /// Read from a file's end at once.
@@ -30,26 +31,16 @@ pub(super) struct LocalTime(i64);
 
 impl LocalTime {
     /// `None`: no such day or hour.
-    fn new(year: i64, month: u32, day: u32, clock: [u32; 3]) -> Option<LocalTime> {
-        let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-        let days = match month {
-            2 if is_leap => 29,
-            2 => 28,
-            4 | 6 | 9 | 11 => 30,
-            1..=12 => 31,
-            _ => return None,
-        };
+    fn new(year: i64, month: i64, day: i64, clock: [u32; 3]) -> Option<LocalTime> {
         let [hour, minute, second] = clock;
-        if !(1..=days).contains(&day) || hour > 23 || minute > 59 || second > 61 {
+        let is_time = hour <= 23 && minute <= 59 && second <= 61;
+        if !(1..=12).contains(&month)
+            || !(1..=calendar::days_in_month(year, month)).contains(&day)
+            || !is_time
+        {
             return None;
         }
-        // Years begin in March: a leap day is then the last one.
-        let (year, month) = match month {
-            1 | 2 => (year - 1, month + 9),
-            _ => (year, month - 3),
-        };
-        let leap_days = year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400);
-        let days = year * 365 + leap_days + i64::from((month * 153 + 2) / 5 + day);
+        let days = calendar::days_of(year, month, day);
         let seconds = hour * 3600 + minute * 60 + second;
         Some(LocalTime(days * 86_400 + i64::from(seconds)))
     }
@@ -70,17 +61,8 @@ impl LocalTime {
     }
 
     fn year_and_month(self) -> (i64, usize) {
-        let days = self.0.div_euclid(86_400) - 1;
-        let era = days.div_euclid(146_097);
-        let day = days.rem_euclid(146_097);
-        let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-        let day = day - (365 * year + year / 4 - year / 100);
-        let month = (5 * day + 2) / 153;
-        let year = year + era * 400;
-        match month < 10 {
-            true => (year, month as usize + 2),
-            false => (year + 1, month as usize - 10),
-        }
+        let (year, month, _) = calendar::date_of(self.0.div_euclid(86_400));
+        (year, month as usize - 1)
     }
 }
 
@@ -113,7 +95,7 @@ impl Calendar {
         }
         self.month = month;
         let day = words.next()?.parse().ok()?;
-        LocalTime::new(self.year, month as u32 + 1, day, clock_of(words.next()?)?)
+        LocalTime::new(self.year, month as i64 + 1, day, clock_of(words.next()?)?)
     }
 }
 
