@@ -4,27 +4,26 @@
 
 use std::cell::Cell;
 
+use cairn_types::SplitMix;
+
 thread_local! {
-    static DICE: Cell<Option<u64>> = const { Cell::new(None) };
+    static DICE: Cell<Option<SplitMix>> = const { Cell::new(None) };
 }
 
 /// From now on this thread's dice follow from `seed`, and blocking work is done in place. With
 /// `None` it is a thread like others again.
 pub fn take_over(seed: Option<u64>) {
-    DICE.set(seed);
+    DICE.set(seed.map(SplitMix::new));
 }
 
 /// A random number. Not for secrets.
 pub fn random() -> u64 {
-    let Some(state) = DICE.get() else {
+    let Some(mut dice) = DICE.get() else {
         return rand::random();
     };
-    // SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators".
-    let state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    DICE.set(Some(state));
-    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    let number = dice.number();
+    DICE.set(Some(dice));
+    number
 }
 
 /// Puts a list into a random order.

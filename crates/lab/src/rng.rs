@@ -3,32 +3,26 @@
 //! Written here, not taken from a crate, so that a seed gives the same run with every later
 //! version. Not for secrets.
 
+use cairn_types::SplitMix;
+
 /// A stream of random numbers, fixed by its seed.
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: [u64; 4],
 }
 
-fn split_mix(seed: &mut u64) -> u64 {
-    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *seed;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 impl Rng {
     pub fn new(seed: u64) -> Self {
-        let mut seed = seed;
+        let mut seeds = SplitMix::new(seed);
         Self {
-            state: [(); 4].map(|()| split_mix(&mut seed)),
+            state: [(); 4].map(|()| seeds.number()),
         }
     }
 
     /// A stream of its own for part `index` of what `seed` names (a work, a worker).
     pub fn fork(seed: u64, index: u64) -> Self {
-        let mut mixed = seed ^ index.wrapping_mul(0xd134_2543_de82_ef95);
-        Self::new(split_mix(&mut mixed))
+        let mixed = seed ^ index.wrapping_mul(0xd134_2543_de82_ef95);
+        Self::new(SplitMix::new(mixed).number())
     }
 
     pub fn next_u64(&mut self) -> u64 {

@@ -17,7 +17,7 @@ use cairn_http::{Body, Service};
 use cairn_peer::Backends;
 use cairn_servers::object::{ObjectServer, ObjectServerConfig};
 use cairn_types::{
-    EcType, ErasureScheme, HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy,
+    EcType, ErasureScheme, HashPath, PolicyIndex, PolicyKind, PolicySet, SplitMix, StoragePolicy,
 };
 use md5::{Digest, Md5};
 use serde_json::{Map, Value, json};
@@ -171,14 +171,11 @@ fn comparable(asked: &Value, answer: &Value) -> Value {
     answer
 }
 
-struct Dice(u64);
+struct Dice(SplitMix);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
+        self.0.number() % sides
     }
 
     fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
@@ -191,10 +188,7 @@ const OBJECTS: [&str; 3] = ["o", "p", "q"];
 
 fn documents(content: &str, footers: &Value, commit: Option<&str>) -> String {
     let footers = footers.to_string();
-    let md5: String = Md5::digest(&footers)
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect();
+    let md5 = cairn_types::hex::encode(Md5::digest(&footers));
     let commit = commit.map_or("--".to_owned(), |document| {
         format!("\r\nX-Document: {document}\r\n\r\nput_commit_confirmation\r\n--B--")
     });
@@ -362,7 +356,7 @@ async fn fragments_answer_alike() {
     };
     let mut swift_on_shared = Swift::start(shared.path()).unwrap();
     let (server, server_on_shared) = (ours(mine.path()), ours(shared.path()));
-    let mut dice = Dice(0x5eed);
+    let mut dice = Dice(SplitMix::new(0x5eed));
     let mut history: Vec<Value> = Vec::new();
     let mut statuses = std::collections::BTreeMap::new();
     for step in 0..600 {

@@ -15,7 +15,7 @@ use cairn_disk::{Devices, DevicesConfig, FallocateReserve};
 use cairn_http::{Body, Service};
 use cairn_peer::Backends;
 use cairn_servers::object::{ObjectServer, ObjectServerConfig};
-use cairn_types::{HashPath, PolicySet};
+use cairn_types::{HashPath, PolicySet, SplitMix};
 use serde_json::{Map, Value, json};
 
 /// Swift's server on a directory of devices.
@@ -134,14 +134,11 @@ fn comparable(answer: &Value) -> Value {
 }
 
 /// A generator of its own: the same numbers everywhere.
-struct Dice(u64);
+struct Dice(SplitMix);
 
 impl Dice {
     fn roll(&mut self, sides: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % sides
+        self.0.number() % sides
     }
 
     fn one<'a, T>(&mut self, of: &'a [T]) -> &'a T {
@@ -248,7 +245,7 @@ async fn objects_answer_alike() {
     };
     let mut swift_on_shared = Swift::start(shared.path()).unwrap();
     let (server, server_on_shared) = (ours(mine.path()), ours(shared.path()));
-    let mut dice = Dice(0x5eed);
+    let mut dice = Dice(SplitMix::new(0x5eed));
     let mut history = Vec::new();
     let mut statuses = std::collections::BTreeMap::new();
     for step in 0..1500 {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use cairn_types::Timestamp;
+use cairn_types::{SplitMix, Timestamp};
 use tokio::time::Instant;
 
 use crate::lost::Lost;
@@ -23,20 +23,16 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// SplitMix64: small, and the same on every machine and in every version.
-pub(crate) struct Dice(Mutex<u64>);
+/// All chance of a cluster.
+pub(crate) struct Dice(Mutex<SplitMix>);
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Self {
-        Dice(Mutex::new(seed))
+        Dice(Mutex::new(SplitMix::new(seed)))
     }
 
     pub(crate) fn number(&self) -> u64 {
-        let mut state = lock(&self.0);
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        lock(&self.0).number()
     }
 
     /// From 0 up to, and without, `below`.

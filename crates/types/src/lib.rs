@@ -16,6 +16,7 @@ pub mod limits;
 pub mod metadata;
 pub mod plant;
 pub mod policy;
+pub mod split_mix;
 pub mod timestamp;
 
 pub use erasure_scheme::{EcType, ErasureScheme, SchemeError};
@@ -23,4 +24,5 @@ pub use hash_path::{HashPath, ObjectHash};
 pub use limits::Constraints;
 pub use metadata::ServerKind;
 pub use policy::{PolicyError, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
+pub use split_mix::SplitMix;
 pub use timestamp::{Timestamp, TimestampError};
