@@ -7,10 +7,10 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal};
 use tokio::net::TcpSocket;
 
@@ -135,7 +135,7 @@ impl Drop for Process {
 /// who asks for any port, and lets servers listen there (which set `SO_REUSEADDR`, all of them).
 pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>> {
     static HELD: Mutex<Vec<TcpSocket>> = Mutex::new(Vec::new());
-    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut held = HELD.lock();
     let mut ports = Vec::new();
     for _ in 0..count {
         let socket = TcpSocket::new_v4()?;
@@ -151,7 +151,7 @@ pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>> {
 /// were given last are given again last, as who asked for them may not listen yet.
 pub(crate) fn free_range(count: u16) -> Result<u16> {
     static LAST: Mutex<u16> = Mutex::new(0);
-    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut last = LAST.lock();
     // Below the range the kernel hands out to clients, so that nothing takes one meanwhile.
     let offset = (std::process::id() % 97) as u16 * count % 2000;
     let firsts = (10_000u16..30_000).step_by(usize::from(count));

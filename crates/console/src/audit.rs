@@ -3,11 +3,12 @@
 //! Requests that change nothing are not told of. A line has names and outcomes: no passwords, keys,
 //! tokens or query strings, and nothing of a workload's text.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cairn_http::audit::AuditLog;
 use cairn_http::{Context, Request, Response};
 use http::{Method, StatusCode};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use crate::answer::Refusal;
@@ -37,12 +38,12 @@ impl Facts {
 
     pub(crate) fn add(&self, name: &str, value: &str) {
         let value: String = value.chars().take(NAME_MAX).collect();
-        let mut facts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut facts = self.0.lock();
         facts.insert(name.to_owned(), value.into());
     }
 
     fn take(&self) -> Map<String, Value> {
-        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.0.lock())
     }
 }
 

@@ -11,11 +11,12 @@ use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use cairn_lab::record::{self, RunFolder, RunMeta};
+use cairn_types::calendar;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::figures::{self, Headline};
@@ -285,7 +286,7 @@ impl History {
     fn headline(&self, id: &str) -> Option<Headline> {
         let path = RunFolder::new(self.folder(id)).stages();
         let stamp = stamp_of(&path)?;
-        if let Some((known, headline)) = lock(&self.read).get(id)
+        if let Some((known, headline)) = self.read.lock().get(id)
             && *known == stamp
         {
             return headline.clone();
@@ -293,7 +294,7 @@ impl History {
         let headline = figures::read(&path)
             .ok()
             .map(|stages| figures::headline(&stages));
-        let mut read = lock(&self.read);
+        let mut read = self.read.lock();
         if read.len() >= RUNS {
             read.clear();
         }
@@ -320,10 +321,6 @@ pub(crate) fn stamp_of(path: &Path) -> Option<Stamp> {
     Some((meta.modified().ok(), meta.len()))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
-}
-
 fn read_bounded(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = fs::File::open(path).ok()?;
@@ -340,23 +337,11 @@ fn millis(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// `20261122-013005`, UTC: days to a civil date as in the proleptic Gregorian calendar, counted
-/// in eras of 400 years that begin in March.
+/// `20261122-013005`, UTC.
 fn stamp(millis: u64) -> String {
     let seconds = millis / 1000;
-    let (days, of_day) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 {
-        shifted + 3
-    } else {
-        shifted - 9
-    };
-    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    let (days, of_day) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = calendar::date_of(days as i64);
     let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
     format!("{year:04}{month:02}{day:02}-{hour:02}{minute:02}{second:02}")
 }

@@ -5,13 +5,14 @@
 
 use std::collections::VecDeque;
 use std::process::Stdio;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use cairn_lab::fail_if;
 use cairn_lab::record;
 use http::StatusCode;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::process::{Child, Command};
@@ -185,7 +186,7 @@ impl Queue {
     async fn run(&self, job: &Job, stop: &mut watch::Receiver<bool>) {
         let id = job.id();
         let note = {
-            let mut note = lock(&job.note);
+            let mut note = job.note.lock();
             note.state = State::Running;
             note.started = Some(now());
             note.clone()
@@ -285,7 +286,7 @@ impl Queue {
     /// The job is over; what keeps that from being written down is told in the log.
     fn finish(&self, job: &Job, state: State, message: Option<String>) {
         let note = {
-            let mut note = lock(&job.note);
+            let mut note = job.note.lock();
             note.state = state;
             note.ended = Some(now());
             note.message = message;
@@ -305,14 +306,14 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Jobs> {
-        lock(&self.jobs)
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock()
     }
 }
 
 impl Job {
     fn id(&self) -> String {
-        lock(&self.note).id.clone()
+        self.note.lock().id.clone()
     }
 }
 
@@ -370,7 +371,7 @@ impl Log {
         if line.is_empty() {
             return;
         }
-        let mut lines = lock(&self.0);
+        let mut lines = self.0.lock();
         if lines.kept.len() >= LOG_LINES {
             lines.kept.pop_front();
         }
@@ -380,7 +381,7 @@ impl Log {
 
     /// How many lines there were so far, and those after the first `seen` that are still kept.
     pub(crate) fn after(&self, seen: u64) -> (u64, Vec<String>) {
-        let lines = lock(&self.0);
+        let lines = self.0.lock();
         let new = usize::try_from(lines.count.saturating_sub(seen)).unwrap_or(usize::MAX);
         let skip = lines.kept.len().saturating_sub(new);
         (lines.count, lines.kept.iter().skip(skip).cloned().collect())
@@ -388,16 +389,12 @@ impl Log {
 
     /// What a failed process said in the end.
     fn last_words(&self) -> Option<String> {
-        let lines = lock(&self.0);
+        let lines = self.0.lock();
         let last = lines.kept.iter().rev().take(8).cloned();
         let mut last: Vec<String> = last.collect();
         last.reverse();
         (!last.is_empty()).then(|| last.join("\n"))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 #[cfg(test)]

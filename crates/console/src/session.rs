@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
@@ -11,6 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use cairn_http::Response;
 use http::HeaderMap;
 use http::header::{COOKIE, HeaderValue, SET_COOKIE};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
 /// A session ends when it was not used for so long.
@@ -63,7 +63,7 @@ impl Sessions {
     /// Opens a session: its cookie goes with the answer.
     pub(crate) fn open(&self, response: &mut Response) {
         let secret = rand::random::<[u8; 32]>();
-        let mut open = lock(&self.open);
+        let mut open = self.open.lock();
         let now = Instant::now();
         open.retain(|_, session| now.duration_since(session.used) < IDLE);
         if open.len() >= SESSIONS {
@@ -81,7 +81,7 @@ impl Sessions {
 
     pub(crate) fn close(&self, headers: &HeaderMap, response: &mut Response) {
         if let Some(key) = self.key(headers) {
-            lock(&self.open).remove(&key);
+            self.open.lock().remove(&key);
         }
         self.set_cookie(response, "; Max-Age=0");
     }
@@ -111,7 +111,7 @@ impl Sessions {
     /// Runs `with` on the request's session, if it has one that is open.
     fn with<T>(&self, headers: &HeaderMap, with: impl FnOnce(&mut Session) -> T) -> Option<T> {
         let key = self.key(headers)?;
-        let mut open = lock(&self.open);
+        let mut open = self.open.lock();
         let session = open.get_mut(&key)?;
         if session.used.elapsed() > IDLE {
             open.remove(&key);
@@ -137,14 +137,14 @@ impl Sessions {
     /// pass; `may_try`'s refusal where it may not. One that turns out not to be a guess is given
     /// back by `not_failed`.
     pub(crate) fn begin_try(&self, address: IpAddr) -> Result<(), Duration> {
-        let mut all = lock(&self.failures);
+        let mut all = self.failures.lock();
         may_try(&all, address)?;
         count(&mut all, address);
         Ok(())
     }
 
     pub(crate) fn not_failed(&self, address: IpAddr) {
-        if let Some(failures) = lock(&self.failures).get_mut(&address) {
+        if let Some(failures) = self.failures.lock().get_mut(&address) {
             failures.count = failures.count.saturating_sub(1);
         }
     }
@@ -171,10 +171,6 @@ fn count(failures: &mut HashMap<IpAddr, Failures>, address: IpAddr) {
         count: 0,
     });
     entry.count += 1;
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 #[cfg(test)]
@@ -214,7 +210,7 @@ mod tests {
         for _ in 0..SESSIONS + 5 {
             sessions.open(&mut response);
         }
-        assert_eq!(lock(&sessions.open).len(), SESSIONS);
+        assert_eq!(sessions.open.lock().len(), SESSIONS);
         let (set, headers) = cookie_of(&response);
         assert!(sessions.is_open(&headers) && set.contains("; Secure"));
     }

@@ -2,12 +2,13 @@
 //! operations over the last minutes, sampled from the counters of its servers.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_http::metrics::Metrics;
 use cairn_http::{Body, Context, Handler};
 use http::StatusCode;
+use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -173,7 +174,7 @@ impl Store {
                 tokio::select! {
                     _ = tick.tick() => {
                         let counters = Counters::read(&metrics.encode());
-                        samples.lock().unwrap_or_else(|e| e.into_inner()).add(now(), counters);
+                        samples.lock().add(now(), counters);
                     }
                     _ = stop.wait_for(|s| *s) => return,
                 }
@@ -209,7 +210,7 @@ impl Store {
     }
 
     pub(crate) fn samples(&self) -> Value {
-        let samples = self.samples.lock().unwrap_or_else(|e| e.into_inner());
+        let samples = self.samples.lock();
         json!({"every": EVERY.as_secs(), "samples": samples.kept})
     }
 

@@ -9,7 +9,7 @@ mod reap;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_formats::ini::{ConfError, Section};
@@ -17,6 +17,7 @@ use cairn_index::broker::timestamp;
 use cairn_index::{AccountBroker, AccountInfo, DbKey, DbKind, DriveCheck, IndexError, IndexPool};
 use cairn_peer::{Backends, Rings};
 use cairn_types::{HashPath, Timestamp};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -89,10 +90,6 @@ pub struct AccountReaper {
     logged: DeviceErrors,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl AccountReaper {
     pub fn new(
         config: AccountReaperConfig,
@@ -123,7 +120,7 @@ impl AccountReaper {
     /// One pass over all accounts.
     pub async fn once(self: &Arc<Self>) -> ReaperStats {
         let started = Instant::now();
-        *lock(&self.stats) = ReaperStats::default();
+        *self.stats.lock() = ReaperStats::default();
         let root = self.pool.devices().to_owned();
         match blocking(move || local::folders(&root)).await {
             Ok(devices) => {
@@ -137,7 +134,7 @@ impl AccountReaper {
             }
             Err(error) => warn!(%error, "account reaper cannot list the devices"),
         }
-        let stats = *lock(&self.stats);
+        let stats = *self.stats.lock();
         let elapsed_s = started.elapsed().as_secs_f64();
         if stats.accounts > 0 {
             info!(?stats, elapsed_s, "account reaper pass completed");
@@ -199,6 +196,6 @@ impl AccountReaper {
     }
 
     fn count(&self, count: impl FnOnce(&mut ReaperStats)) {
-        count(&mut lock(&self.stats));
+        count(&mut self.stats.lock());
     }
 }

@@ -98,7 +98,9 @@ impl Deletion {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
 
     use cairn_http::{Body, Request, Response, handler_fn};
 
@@ -115,15 +117,12 @@ mod tests {
         async fn answer(&self, request: Request) -> Response {
             let (head, body) = request.into_parts();
             let uri = head.uri.to_string();
-            self.asked
-                .lock()
-                .unwrap()
-                .push(format!("{} {uri}", head.method));
+            self.asked.lock().push(format!("{} {uri}", head.method));
             if head.method.as_str() == "UPDATE" {
                 assert_eq!(head.headers["x-backend-allow-private-methods"], "True");
                 let rows = body.collect(1 << 20).await.unwrap();
                 let rows: Vec<Value> = serde_json::from_slice(&rows).unwrap();
-                self.queued.lock().unwrap().extend(rows);
+                self.queued.lock().extend(rows);
                 return Response::new(Body::empty());
             }
             let after = uri.split_once("marker=").unwrap().1;
@@ -155,13 +154,13 @@ mod tests {
         let queued = deletion.queue(&client, |count, last| told.push((count, last.to_owned())));
         assert_eq!(queued.await.unwrap(), 3);
         assert_eq!(told, [(2, "p2".to_owned()), (3, "p3".to_owned())]);
-        let asked = store.asked.lock().unwrap().clone();
+        let asked = store.asked.lock().clone();
         assert_eq!(
             asked[0],
             "GET /v1/AUTH_a/c%20d?format=json&marker=&prefix=p"
         );
         assert_eq!(asked[1], "UPDATE /v1/.expiring_objects/1700000000");
-        let rows = store.queued.lock().unwrap();
+        let rows = store.queued.lock();
         assert_eq!(rows[2]["name"], "1700000000.00000-AUTH_a/c d/p3");
         assert_eq!(rows[2]["content_type"], "application/async-deleted");
     }

@@ -11,7 +11,7 @@ mod entry;
 mod relocate;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_http::{Body, Clock, Request, respond};
@@ -21,6 +21,7 @@ use cairn_peer::{Backends, LoadedRing, Node, Rings};
 use cairn_types::{HashPath, PolicyIndex, Timestamp};
 use http::header::{HeaderName, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Method, StatusCode};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -58,10 +59,6 @@ pub struct ContainerReconciler {
     stats: Mutex<BTreeMap<&'static str, u64>>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ContainerReconciler {
     pub fn new(config: ContainerReconcilerConfig, parts: ReconcilerParts) -> Arc<Self> {
         Arc::new(ContainerReconciler {
@@ -90,7 +87,7 @@ impl ContainerReconciler {
     /// half-way it leaves some objects in both policies and still queued, which the next pass
     /// finds moved.
     pub async fn once(self: &Arc<Self>) -> BTreeMap<&'static str, u64> {
-        lock(&self.stats).clear();
+        self.stats.lock().clear();
         let mut under_way = JoinSet::new();
         // The newest first, and before the account lists it.
         let current = queue_container(self.parts.clock.now()).to_string();
@@ -105,7 +102,7 @@ impl ContainerReconciler {
             Err(error) => error!(%error, "the queue of misplaced objects cannot be listed"),
         }
         while under_way.join_next().await.is_some() {}
-        let stats = lock(&self.stats).clone();
+        let stats = self.stats.lock().clone();
         if stats.is_empty() {
             debug!("no object is queued as misplaced");
         } else {
@@ -115,7 +112,7 @@ impl ContainerReconciler {
     }
 
     fn count(&self, outcome: &'static str) {
-        *lock(&self.stats).entry(outcome).or_default() += 1;
+        *self.stats.lock().entry(outcome).or_default() += 1;
     }
 
     async fn queue_containers(&self) -> Result<Vec<String>, InternalClientError> {
@@ -236,13 +233,13 @@ impl ContainerReconciler {
     /// answered.
     async fn container_policy(&self, account: &str, container: &str) -> Option<PolicyIndex> {
         let key = (account.to_owned(), container.to_owned());
-        if let Some((asked, policy)) = lock(&self.policies).get(&key)
+        if let Some((asked, policy)) = self.policies.lock().get(&key)
             && asked.elapsed() < POLICY_TTL
         {
             return Some(*policy);
         }
         let policy = self.ask_for_policy(account, container).await?;
-        let mut known = lock(&self.policies);
+        let mut known = self.policies.lock();
         if known.len() >= POLICIES_MAX {
             known.clear();
         }

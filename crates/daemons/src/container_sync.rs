@@ -11,7 +11,7 @@ mod peer;
 mod row;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_formats::sync_realms::Realms;
@@ -22,6 +22,7 @@ use cairn_index::{
 };
 use cairn_peer::Rings;
 use cairn_types::{HashPath, ObjectHash};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
@@ -118,8 +119,8 @@ impl ContainerSync {
         stats
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, SyncStats> {
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, SyncStats> {
+        self.stats.lock()
     }
 
     async fn sync_container(self: &Arc<Self>, key: DbKey) {

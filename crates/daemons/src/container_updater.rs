@@ -22,7 +22,7 @@ mod written;
 use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use cairn_formats::ini::{ConfError, Section};
@@ -30,6 +30,7 @@ use cairn_http::own_thread;
 use cairn_index::{ContainerBroker, ContainerDb, DbKey, DriveCheck, IndexError, IndexPool};
 use cairn_peer::{Backends, Rings};
 use cairn_types::HashPath;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -148,10 +149,6 @@ struct Walked {
     missed: bool,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ContainerUpdater {
     /// `written`: what the container server of this process notes; none where there is no such
     /// server.
@@ -181,7 +178,7 @@ impl ContainerUpdater {
 
     /// What has been done since the start.
     pub fn stats(&self) -> UpdateStats {
-        *lock(&self.stats)
+        *self.stats.lock()
     }
 
     /// Sweeps and walks until `stop` turns true.
@@ -199,7 +196,7 @@ impl ContainerUpdater {
     /// Looks at the containers that are due. Dropped half-way it leaves the rest to a walk.
     pub async fn sweep(self: &Arc<Self>) {
         let started = Instant::now();
-        lock(&self.suppressed).retain(|_, until| *until > started);
+        self.suppressed.lock().retain(|_, until| *until > started);
         let due = self.written.take(started);
         let before = self.stats();
         let mut pace =
@@ -231,7 +228,7 @@ impl ContainerUpdater {
                 until: None,
                 missed: true,
             };
-            lock(&self.walked).insert(device, all);
+            self.walked.lock().insert(device, all);
         }
         self.walk().await;
     }
@@ -241,7 +238,7 @@ impl ContainerUpdater {
         let (started, before) = (Instant::now(), self.stats());
         if self.written.take_lost() {
             // Whatever they were, a walk over everything finds them.
-            for walked in lock(&self.walked).values_mut() {
+            for walked in self.walked.lock().values_mut() {
                 walked.missed = true;
             }
         }
@@ -276,7 +273,7 @@ impl ContainerUpdater {
 
     async fn walk_device(&self, device: String) {
         let started = SystemTime::now();
-        let before = lock(&self.walked).get_mut(&device).map(|walked| {
+        let before = self.walked.lock().get_mut(&device).map(|walked| {
             let before = *walked;
             walked.missed = false;
             before
@@ -289,7 +286,7 @@ impl ContainerUpdater {
         };
         let since = since.and_then(|time| time.checked_sub(SLACK));
         let walk = self.walk_changed(&device, since).await;
-        let mut walked = lock(&self.walked);
+        let mut walked = self.walked.lock();
         match walk {
             Ok(true) => {
                 let missed = walked.get(&device).is_some_and(|walked| walked.missed);
@@ -363,7 +360,7 @@ impl ContainerUpdater {
     }
 
     fn count(&self, count: impl FnOnce(&mut UpdateStats)) {
-        count(&mut lock(&self.stats));
+        count(&mut self.stats.lock());
     }
 
     /// One container: read, reported where that is due, and noted.
@@ -439,7 +436,7 @@ impl ContainerUpdater {
             | IndexError::DriveFailed { .. } => {
                 debug!(device, %error, what, "container updater skips this device");
                 // When it is back, what it missed is found by a walk over everything.
-                if let Some(walked) = lock(&self.walked).get_mut(device) {
+                if let Some(walked) = self.walked.lock().get_mut(device) {
                     walked.missed = true;
                 }
             }
@@ -449,12 +446,12 @@ impl ContainerUpdater {
     }
 
     fn suppressed_until(&self, account: &str, now: Instant) -> Option<Instant> {
-        let until = lock(&self.suppressed).get(account).copied()?;
+        let until = self.suppressed.lock().get(account).copied()?;
         (until > now).then_some(until)
     }
 
     fn suppress(&self, account: String, until: Instant) {
-        let mut suppressed = lock(&self.suppressed);
+        let mut suppressed = self.suppressed.lock();
         if suppressed.len() < SUPPRESSED_MAX {
             suppressed.insert(account, until);
         }

@@ -4,11 +4,12 @@
 //! Beyond what Swift's auditors see, SQLite's own check is run on databases of up to 64 MiB.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_formats::ini::{ConfError, Section};
 use cairn_index::{DbKey, DbKind, DriveCheck, IndexError, IndexPool};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -86,10 +87,6 @@ struct Since {
     stats: AuditStats,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl DbAuditor {
     pub fn new(config: DbAuditorConfig, pool: Arc<IndexPool>) -> Arc<Self> {
         let file = match config.kind {
@@ -156,7 +153,7 @@ impl DbAuditor {
             );
         }
         let mut entries = {
-            let since = lock(&self.since);
+            let since = self.since.lock();
             self.figures(since.at, since.stats)
         };
         entries.insert(format!("{kind}_auditor_pass_completed"), json!(elapsed_s));
@@ -213,14 +210,14 @@ impl DbAuditor {
                 stats.quarantined += u64::from(matches!(error, IndexError::Quarantined { .. }));
             }
         }
-        let mut since = lock(&self.since);
+        let mut since = self.since.lock();
         since.stats.passes += stats.passes - before.passes;
         since.stats.failures += stats.failures - before.failures;
     }
 
     async fn tell_hourly(&self) {
         let told = {
-            let mut since = lock(&self.since);
+            let mut since = self.since.lock();
             if since.told.elapsed() < TOLD_EVERY {
                 return;
             }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use cairn_disk::DiskError;
 use cairn_index::IndexError;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -60,7 +60,7 @@ pub(crate) struct DeviceErrors(Mutex<LogLimit>);
 impl DeviceErrors {
     /// Whether an error is to be logged: one of the device once a minute, any other always.
     pub(crate) fn is_due(&self, device: &str, error: &impl MaybeOfDevice) -> bool {
-        let mut limit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limit = self.0.lock();
         !error.is_of_device() || limit.is_due(device, Instant::now())
     }
 }

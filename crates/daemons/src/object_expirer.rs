@@ -8,7 +8,7 @@
 mod config;
 mod task;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_http::{Body, Clock, Request};
@@ -18,6 +18,7 @@ use cairn_types::plant::Plant;
 use cairn_types::{HashPath, Timestamp};
 use http::header::{HeaderName, HeaderValue, USER_AGENT};
 use http::{Method, StatusCode};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -79,7 +80,7 @@ impl ObjectExpirer {
 
     /// What the pass under way, or the last one, has done.
     pub fn stats(&self) -> ExpirerStats {
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.stats.lock()
     }
 
     /// Passes until `stop` turns true. They begin at random moments: the expirers of a cluster
@@ -109,7 +110,7 @@ impl ObjectExpirer {
             return ExpirerStats::default();
         }
         let started = Instant::now();
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = ExpirerStats::default();
+        *self.stats.lock() = ExpirerStats::default();
         let containers = match self.queue_containers().await {
             Ok(containers) => containers,
             Err(error) => {
@@ -152,7 +153,7 @@ impl ObjectExpirer {
     }
 
     fn count(&self, count: impl FnOnce(&mut ExpirerStats)) {
-        count(&mut self.stats.lock().unwrap_or_else(PoisonError::into_inner));
+        count(&mut self.stats.lock());
     }
 
     /// The containers of the queue whose time has come, oldest first.

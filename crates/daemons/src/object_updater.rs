@@ -10,7 +10,7 @@ mod config;
 mod limiter;
 mod oldest;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_disk::async_pending::{self, AsyncUpdate, PendingFile};
@@ -21,6 +21,7 @@ use cairn_peer::fan_out::backend_uri;
 use cairn_peer::{Backends, Node, Rings};
 use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
 use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use parking_lot::Mutex;
 use serde_json::{Map, json};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -140,7 +141,7 @@ impl ObjectUpdater {
 
     /// What the sweep under way, or the last one, has done.
     pub fn stats(&self) -> SweepStats {
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.stats.lock()
     }
 
     /// Sweeps at every interval until `stop` turns true.
@@ -154,8 +155,8 @@ impl ObjectUpdater {
     pub async fn sweep(self: &Arc<Self>) -> SweepStats {
         let started = Instant::now();
         let until = started + self.config.interval;
-        *self.stats.lock().unwrap_or_else(PoisonError::into_inner) = SweepStats::default();
-        *self.oldest.lock().unwrap_or_else(PoisonError::into_inner) = Oldest::default();
+        *self.stats.lock() = SweepStats::default();
+        *self.oldest.lock() = Oldest::default();
         let devices = self.devices.clone();
         // Empty where the task failed: then there is nothing to walk this time.
         let names = own_thread::blocking(move || devices.names())
@@ -189,7 +190,7 @@ impl ObjectUpdater {
     async fn tell(&self, started: Instant) {
         let now = Clock::system().now();
         let oldest = {
-            let oldest = self.oldest.lock().unwrap_or_else(PoisonError::into_inner);
+            let oldest = self.oldest.lock();
             oldest.stats(self.config.shown, now)
         };
         let mut entries = Map::new();
@@ -201,10 +202,7 @@ impl ObjectUpdater {
     }
 
     fn count(&self, add: SweepStats) {
-        self.stats
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .add(add);
+        self.stats.lock().add(add);
     }
 
     fn count_error(&self, device: &Device, what: &'static str, error: &DiskError) {
@@ -415,7 +413,7 @@ impl ObjectUpdater {
                         failures: 1,
                         ..SweepStats::default()
                     });
-                    let mut oldest = self.oldest.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut oldest = self.oldest.lock();
                     let (account, container) = (&update.account, &update.container);
                     oldest.failed(account, container, file.timestamp, self.config.tracked_max);
                     drop(oldest);

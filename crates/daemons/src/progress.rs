@@ -1,9 +1,9 @@
 //! How far a pass is: so many of so many.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Counted by a pass, looked at by whoever shows it.
@@ -19,7 +19,7 @@ impl Progress {
     pub(crate) fn begin(&self, of: usize) {
         self.done.store(0, Ordering::Relaxed);
         self.of.store(of as u64, Ordering::Relaxed);
-        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.began.lock() = Some(Instant::now());
     }
 
     pub(crate) fn step(&self) {
@@ -36,7 +36,7 @@ impl Progress {
 
     /// How long the rest will take if it goes on as it went so far; `None` before the first step.
     pub fn remaining(&self) -> Option<Duration> {
-        let began = *self.began.lock().unwrap_or_else(PoisonError::into_inner);
+        let began = *self.began.lock();
         let (done, of) = self.get();
         let share = of.saturating_sub(done) as f64 / done as f64;
         let left = began?.elapsed().as_secs_f64() * share;

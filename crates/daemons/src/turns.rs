@@ -3,8 +3,9 @@
 //! send one at a time to a device, and more once its server has said that it takes more.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// At once to one device, whatever its server says.
@@ -38,7 +39,7 @@ impl Turns {
     }
 
     fn change<T>(&self, node: &str, change: impl FnOnce(&mut Turn) -> T) -> T {
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.0.lock();
         change(turns.entry(node.to_owned()).or_insert_with(|| Turn {
             free: Arc::new(Semaphore::new(1)),
             of: 1,

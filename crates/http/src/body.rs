@@ -2,7 +2,7 @@
 //! length. One type on both sides, so that a body passes between servers without being copied.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt;
+use parking_lot::{Mutex, MutexGuard};
 use thiserror::Error;
 use tokio::sync::mpsc;
 
@@ -116,8 +117,8 @@ struct Left {
 }
 
 impl Rest {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Left> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Left> {
+        self.0.lock()
     }
 
     fn leave(&self, incoming: hyper::body::Incoming, due: DueAtEnd) {
@@ -406,7 +407,7 @@ impl http_body::Body for Body {
             Kind::Full(bytes) => Poll::Ready(bytes.take().map(|b| Ok(Frame::data(b)))),
             Kind::Incoming(from) => from.poll_frame(cx),
             Kind::Stream { inner, remaining } => {
-                let inner = inner.get_mut().unwrap_or_else(|e| e.into_inner());
+                let inner = inner.get_mut();
                 let frame = std::task::ready!(inner.as_mut().poll_frame(cx));
                 Poll::Ready(match (frame, remaining) {
                     (Some(Ok(frame)), Some(left)) => {

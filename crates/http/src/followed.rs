@@ -1,9 +1,10 @@
 //! A small file whose content is followed: read again, at most every so often, when it has changed.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
 use tracing::error;
 
 /// A file and what it was last found to say.
@@ -44,7 +45,7 @@ impl<T: Default + Send + Sync + 'static> Followed<T> {
     /// What the file says, looked at now if the last look is too old.
     pub async fn get(self: &Arc<Self>) -> Arc<T> {
         {
-            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let state = self.state.lock();
             if state.looked.is_some_and(|at| at.elapsed() < self.every) {
                 return state.known.clone();
             }
@@ -52,7 +53,7 @@ impl<T: Default + Send + Sync + 'static> Followed<T> {
         let followed = self.clone();
         let looked = tokio::task::spawn_blocking(move || followed.look()).await;
         looked.unwrap_or_else(|_| {
-            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let state = self.state.lock();
             state.known.clone()
         })
     }
@@ -62,7 +63,7 @@ impl<T: Default + Send + Sync + 'static> Followed<T> {
         let modified = std::fs::metadata(&self.path)
             .and_then(|m| m.modified())
             .ok();
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         state.looked = Some(Instant::now());
         if modified == state.modified {
             return state.known.clone();

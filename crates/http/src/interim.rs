@@ -16,11 +16,12 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use http::HeaderMap;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// What hyper writes by itself.
@@ -92,7 +93,7 @@ pub(crate) struct Interims {
 
 impl Interims {
     fn lock(&self) -> MutexGuard<'_, Outbox> {
-        self.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+        self.outbox.lock()
     }
 
     /// For a request that expects to be told to go on.
@@ -109,7 +110,7 @@ impl Interims {
             if outbox.request != request {
                 return;
             }
-            let mut is_first = is_first.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut is_first = is_first.lock();
             outbox.keep_back |= std::mem::take(&mut *is_first);
             write_head(&mut outbox.bytes, headers);
             if let Some(waker) = outbox.waker.take() {

@@ -10,10 +10,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::Notify;
 use tracing::warn;
@@ -86,7 +87,7 @@ impl Places {
     }
 
     fn lock(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// A new connection, with a place or waiting for one.
@@ -190,7 +191,7 @@ impl Occupant {
     }
 
     fn address(&self) -> IpAddr {
-        *self.address.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.address.lock()
     }
 }
 
@@ -198,7 +199,7 @@ impl Place {
     /// Who the client is, where a proxy in front of us tells it.
     pub(crate) fn set_address(&self, address: IpAddr) {
         let known = &self.occupant.address;
-        *known.lock().unwrap_or_else(PoisonError::into_inner) = group(address);
+        *known.lock() = group(address);
     }
 
     /// Comes back when the connection is to end at once.

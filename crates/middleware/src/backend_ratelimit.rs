@@ -12,14 +12,15 @@ mod limiter;
 mod limits;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cairn_formats::ini::Section;
 use cairn_http::params::{split_path, unquote};
 use cairn_http::{Clock, Handler, Request, Service, ServiceFuture, respond};
 use cairn_types::Timestamp;
+use parking_lot::Mutex;
 
 use crate::{FilterEnv, FilterError};
 use limiter::Limiters;

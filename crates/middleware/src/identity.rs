@@ -22,6 +22,7 @@ use std::sync::{Arc, OnceLock};
 use cairn_formats::ini::{Conf, Section};
 use cairn_http::{Clock, Handler, Request, Response, Service, ServiceFuture, respond};
 use http::header::{HeaderMap, HeaderName, ORIGIN};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use crate::cross_origin::CrossOrigin;
@@ -51,7 +52,7 @@ struct Identity {
 struct Core {
     /// The file's people until the first request, which adds those of the pipeline's TempAuth:
     /// filters are made one after the other.
-    of_file: std::sync::Mutex<Option<Directory>>,
+    of_file: Mutex<Option<Directory>>,
     complete: OnceLock<Directory>,
     logins: Logins,
     tokens: Tokens,
@@ -98,7 +99,7 @@ pub(crate) fn make(
     let of_file = Directory::read(&Conf::parse(&path.display().to_string(), &text)?)?;
     let prefixes = reseller_prefixes(section);
     let core = Core {
-        of_file: std::sync::Mutex::new(Some(of_file)),
+        of_file: Mutex::new(Some(of_file)),
         complete: OnceLock::new(),
         logins: env.logins.clone(),
         tokens: Tokens::read(section, env)?,
@@ -123,7 +124,7 @@ pub(crate) fn make(
 impl Core {
     fn directory(&self) -> &Directory {
         self.complete.get_or_init(|| {
-            let mut of_file = self.of_file.lock().unwrap_or_else(|e| e.into_inner());
+            let mut of_file = self.of_file.lock();
             let mut directory = of_file.take().unwrap_or_default();
             let (logins, privileged) = (self.logins.all(), self.logins.privileged());
             directory.add_logins(&logins, self.catalog.account_prefix(), &privileged);

@@ -6,12 +6,13 @@ mod turns;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cairn_http::Request;
 use cairn_http::context::Context;
 use cairn_http::metrics::{LoginOutcome, count_login};
+use parking_lot::RwLock;
 
 pub(crate) use failures::Address;
 use failures::Failures;
@@ -72,24 +73,24 @@ struct Known {
 
 impl Logins {
     pub(crate) fn tell(&self, logins: impl IntoIterator<Item = Login>) {
-        let mut all = self.0.known.write().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.0.known.write();
         all.logins.extend(logins);
     }
 
     /// Roles that mean more than their name, as the filter that decides by them has them: a group
     /// of that name is none of them.
     pub(crate) fn tell_privileged(&self, roles: impl IntoIterator<Item = String>) {
-        let mut all = self.0.known.write().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.0.known.write();
         all.privileged.extend(roles);
     }
 
     pub(crate) fn privileged(&self) -> BTreeSet<String> {
-        let all = self.0.known.read().unwrap_or_else(|e| e.into_inner());
+        let all = self.0.known.read();
         all.privileged.clone()
     }
 
     pub(crate) fn all(&self) -> Vec<Login> {
-        let all = self.0.known.read().unwrap_or_else(|e| e.into_inner());
+        let all = self.0.known.read();
         all.logins.clone()
     }
 

@@ -1,7 +1,8 @@
 //! Randomness as a value passed at start, so that tests and the simulator own it.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -25,10 +26,7 @@ impl Random {
         match &self.0 {
             None => rand::rng().fill_bytes(&mut bytes),
             Some(seeded) => {
-                seeded
-                    .lock()
-                    .unwrap_or_else(|e| e.into_inner())
-                    .fill_bytes(&mut bytes);
+                seeded.lock().fill_bytes(&mut bytes);
             }
         }
         bytes

@@ -4,7 +4,8 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::RwLock;
+
+use parking_lot::RwLock;
 
 /// Tokens remembered at once.
 const MOST: usize = 10_000;
@@ -38,7 +39,7 @@ impl<T: Clone> Remembered<T> {
     }
 
     pub(crate) fn get(&self, token: &str, now: u64) -> Option<T> {
-        let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
+        let entries = self.entries.read();
         entries
             .get(&self.digest(token))
             .filter(|entry| entry.until >= now)
@@ -47,7 +48,7 @@ impl<T: Clone> Remembered<T> {
 
     /// Keeps it through the second `until`.
     pub(crate) fn add(&self, token: &str, until: u64, now: u64, value: T) {
-        let mut entries = self.entries.write().unwrap_or_else(|e| e.into_inner());
+        let mut entries = self.entries.write();
         if entries.len() >= MOST {
             entries.retain(|_, entry| entry.until >= now);
         }
@@ -73,7 +74,7 @@ mod tests {
         for number in 0..2 * MOST {
             remembered.add(&number.to_string(), 10, 5, number);
         }
-        let entries = remembered.entries.read().unwrap_or_else(|e| e.into_inner());
+        let entries = remembered.entries.read();
         assert!(entries.len() <= MOST);
     }
 }

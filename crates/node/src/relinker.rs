@@ -18,6 +18,7 @@ use cairn_disk::relink::Collision;
 use cairn_disk::{Devices, DevicesConfig, DiskFileEngine};
 use cairn_formats::ini::Section;
 use cairn_types::PolicyIndex;
+use parking_lot::Mutex;
 use tracing::{info, warn};
 
 use crate::backends;
@@ -221,7 +222,7 @@ fn work(
     workers: usize,
 ) -> Result<Totals> {
     let (send, receive) = std::sync::mpsc::channel::<String>();
-    let queue = Arc::new(std::sync::Mutex::new(receive));
+    let queue = Arc::new(Mutex::new(receive));
     for name in names {
         let _ = send.send(name.clone());
     }
@@ -233,7 +234,7 @@ fn work(
             let mut totals = Totals::default();
             loop {
                 let name = {
-                    let queue = queue.lock().unwrap_or_else(|e| e.into_inner());
+                    let queue = queue.lock();
                     queue.recv()
                 };
                 let Ok(name) = name else { return totals };

@@ -6,10 +6,11 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Result;
 use cairn_formats::ini::Section;
+use parking_lot::Mutex;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -175,7 +176,7 @@ impl Sender {
         let priority = self.options.facility * 8 + severity;
         let mut message = format!("<{priority}>{}: ", self.options.name).into_bytes();
         message.extend_from_slice(text);
-        let mut socket = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut socket = self.socket.lock();
         // The daemon may have been restarted: its socket is another one then.
         for _ in 0..2 {
             if socket.is_none() {

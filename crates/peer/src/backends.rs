@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use cairn_http::client::{CallError, Client, Stream, dial};
 use cairn_http::tls::ClientTls;
 use cairn_http::{Handler, Request, Response, Service};
+use parking_lot::RwLock;
 
 use crate::clocks::Clocks;
 use crate::hedge::Hedging;
@@ -91,18 +92,11 @@ impl Backends {
 
     /// From now on calls to `address` are answered by `handler`, without a socket.
     pub fn register_local(&self, address: SocketAddr, handler: Handler) {
-        self.local
-            .write()
-            .unwrap_or_else(|e| e.into_inner())
-            .insert(address, handler);
+        self.local.write().insert(address, handler);
     }
 
     pub fn local(&self, address: SocketAddr) -> Option<Handler> {
-        self.local
-            .read()
-            .unwrap_or_else(|e| e.into_inner())
-            .get(&address)
-            .cloned()
+        self.local.read().get(&address).cloned()
     }
 
     /// Which hosts are lost.

@@ -7,12 +7,12 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use cairn_http::Response;
 use cairn_http::metrics::count_clock_difference;
 use cairn_http::respond::header;
+use parking_lot::Mutex;
 
 /// `Date` is in whole seconds, and an answer may be on its way for some.
 const TOLERATED: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ impl Clocks {
     }
 
     fn is_to_be_told(&self, address: SocketAddr) -> bool {
-        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.told.lock();
         let now = Instant::now();
         let is_new = |last: &Instant| now.duration_since(*last) >= WARN_EVERY;
         let is_due = told.get(&address).is_none_or(is_new);

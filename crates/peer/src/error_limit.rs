@@ -1,10 +1,11 @@
 //! Nodes that fail too often are left alone for a while (`error_suppression_*`).
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -109,7 +110,7 @@ impl ErrorLimiter {
         count
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(std::net::SocketAddr, String), Errors>> {
-        self.errors.lock().unwrap_or_else(|e| e.into_inner())
+    fn lock(&self) -> MutexGuard<'_, HashMap<(std::net::SocketAddr, String), Errors>> {
+        self.errors.lock()
     }
 }

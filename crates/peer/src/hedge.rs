@@ -9,11 +9,12 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use cairn_http::metrics::{HedgeOutcome, count_hedge};
+use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use crate::backends::Backends;
@@ -55,10 +56,7 @@ impl Default for Hedging {
 impl Hedging {
     /// How long the server's answer is waited for before another server is asked.
     pub fn delay(&self, address: SocketAddr) -> Duration {
-        let known = self
-            .slow_answers
-            .read()
-            .unwrap_or_else(PoisonError::into_inner);
+        let known = self.slow_answers.read();
         let Some(slow) = known.get(&address) else {
             return DELAY_MAX;
         };
@@ -76,7 +74,6 @@ impl Hedging {
         // Longer ones would say no more about the delay.
         let took = took.min(DELAY_MAX).as_micros() as u32;
         let known = self.slow_answers.read();
-        let known = known.unwrap_or_else(PoisonError::into_inner);
         if let Some(slow) = known.get(&address) {
             // Two at once may lose one's sample.
             let before = slow.load(Ordering::Relaxed);
@@ -88,8 +85,7 @@ impl Hedging {
             return;
         }
         drop(known);
-        let all = self.slow_answers.write();
-        let mut all = all.unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.slow_answers.write();
         all.insert(address, AtomicU32::new(took));
     }
 

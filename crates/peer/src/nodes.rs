@@ -3,9 +3,10 @@
 //! oversized upload must still answer.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cairn_ring::Device;
+use parking_lot::Mutex;
 
 use crate::error_limit::ErrorLimiter;
 use crate::rings::LoadedRing;
@@ -115,17 +116,13 @@ impl Nodes {
         limiter: Arc<ErrorLimiter>,
     ) -> Self {
         let nodes = Nodes::new(ring, partition, nodes, most, limiter);
-        nodes
-            .state
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .handoffs = Some(Given::new(Vec::new()));
+        nodes.state.lock().handoffs = Some(Given::new(Vec::new()));
         nodes
     }
 
     /// The next node; `None` when as many as allowed, or all, have been given out.
     pub fn next(&self) -> Option<Node> {
-        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let mut state = self.state.lock();
         if self.is_enough(&state) {
             return None;
         }
@@ -139,7 +136,7 @@ impl Nodes {
 
     /// As [`Nodes::next`], but none that was passed over: for a request that others work at already.
     pub fn next_well(&self) -> Option<Node> {
-        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let mut state = self.state.lock();
         match self.is_enough(&state) {
             true => None,
             false => self.next_unlimited(&mut state),
@@ -149,7 +146,7 @@ impl Nodes {
     /// As [`Nodes::next`], but a primary that was passed over for its errors comes first, beyond
     /// what is allowed: for what only those know who have the object.
     pub fn next_primary(&self) -> Option<Node> {
-        let mut state = self.state.lock().unwrap_or_else(|e| e.into_inner());
+        let mut state = self.state.lock();
         let passed_over = state.limited.iter().position(|node| !node.handoff);
         if let Some(at) = passed_over {
             state.last_resorts += 1;

@@ -1,7 +1,7 @@
 //! An object on its way to one backend, its body fed chunk by chunk, after the backend said that
 //! it wants it (`Expect: 100-continue` over a socket; the first poll of the body in this process).
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,6 +9,7 @@ use cairn_http::client::CallError;
 use cairn_http::{Body, BodySender, Request, Response, params, respond};
 use http::HeaderMap;
 use http::header::{EXPECT, HeaderValue};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -223,7 +224,7 @@ struct ReadySignal(Arc<Mutex<Option<oneshot::Sender<bool>>>>);
 
 impl ReadySignal {
     fn fire(&self, as_it_comes: bool) {
-        if let Some(tx) = self.0.lock().unwrap_or_else(|e| e.into_inner()).take() {
+        if let Some(tx) = self.0.lock().take() {
             let _ = tx.send(as_it_comes);
         }
     }

@@ -16,11 +16,12 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cairn_http::client::over;
 use cairn_http::tls::ClientTls;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -244,7 +245,7 @@ impl Reach {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SocketAddr, Host>> {
-        self.hosts.lock().unwrap_or_else(|e| e.into_inner())
+        self.hosts.lock()
     }
 }
 

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use cairn_formats::ini::{ConfError, Section};
 use cairn_peer::Node;
 use cairn_types::PolicyIndex;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::warn;
 
@@ -226,14 +226,14 @@ impl Timings {
     }
 
     pub(crate) fn note(&self, address: SocketAddr, took: Duration, now: Instant) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         // A cluster's servers: their number is bounded by its rings.
         known.insert(address, (took, now));
     }
 
     /// In milliseconds; those not asked of late come first, and are known then.
     pub(crate) fn of(&self, address: SocketAddr, now: Instant) -> u128 {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock();
         match known.get(&address) {
             Some((took, at)) if now.duration_since(*at) < self.expiry => took.as_millis() + 1,
             _ => 0,

@@ -4,10 +4,11 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_http::own_thread;
+use parking_lot::RwLock;
 use tokio::time::Instant;
 
 /// Entries kept of one kind.
@@ -42,7 +43,7 @@ impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
         if self.is_skipped() {
             return None;
         }
-        let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
+        let entries = self.entries.read();
         let entry = entries.get(key)?;
         (entry.until > Instant::now()).then(|| entry.value.clone())
     }
@@ -58,12 +59,12 @@ impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
         let is_due =
             |e: &Entry<V>| e.until > now && now.saturating_duration_since(e.checked) >= age;
         // Mostly it is not: those who look things up meanwhile are not to wait.
-        let entries = self.entries.read().unwrap_or_else(|e| e.into_inner());
+        let entries = self.entries.read();
         if !entries.get(key).is_some_and(is_due) {
             return false;
         }
         drop(entries);
-        let mut entries = self.entries.write().unwrap_or_else(|e| e.into_inner());
+        let mut entries = self.entries.write();
         let due = entries.get_mut(key).filter(|entry| is_due(entry));
         due.map(|entry| entry.checked = now).is_some()
     }
@@ -77,7 +78,7 @@ impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
             return;
         }
         let now = Instant::now();
-        let mut entries = self.entries.write().unwrap_or_else(|e| e.into_inner());
+        let mut entries = self.entries.write();
         if entries.len() >= MOST {
             entries.retain(|_, entry| entry.until > now);
             if entries.len() >= MOST {
@@ -97,10 +98,7 @@ impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
         K: std::borrow::Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.entries
-            .write()
-            .unwrap_or_else(|e| e.into_inner())
-            .remove(key);
+        self.entries.write().remove(key);
     }
 }
 

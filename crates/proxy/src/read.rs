@@ -4,7 +4,7 @@
 mod body;
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +15,7 @@ use cairn_types::{PolicyIndex, ServerKind, Timestamp};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use http::header::{ACCEPT_RANGES, CONTENT_LENGTH, CONTENT_TYPE, RANGE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -238,8 +239,8 @@ impl Read {
         spare.or_else(|| self.nodes.next())
     }
 
-    fn spare_nodes(&self) -> std::sync::MutexGuard<'_, Vec<Node>> {
-        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    fn spare_nodes(&self) -> MutexGuard<'_, Vec<Node>> {
+        self.spare.lock()
     }
 
     async fn first(&self, refusals: &mut Refusals) -> Option<Source> {

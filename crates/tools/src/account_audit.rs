@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -22,6 +22,7 @@ use cairn_http::params::split_path;
 use cairn_ring::Ring;
 use cairn_types::{HashPath, PolicyIndex};
 use clap::Parser;
+use parking_lot::Mutex;
 use tokio::sync::{OnceCell, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
@@ -108,12 +109,8 @@ async fn audit(
     while let Some(line) = lines.recv().await {
         writeln!(out, "{line}")?;
     }
-    lock(&auditor.stats).print(out)?;
+    auditor.stats.lock().print(out)?;
     problem.map_or(Ok(()), Err)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is to be looked at, with all that is in it.
@@ -224,7 +221,7 @@ impl Auditor {
     }
 
     fn count(&self, count: impl FnOnce(&mut Stats)) {
-        count(&mut lock(&self.stats));
+        count(&mut self.stats.lock());
     }
 
     /// Notes a path that is to be looked at again.
@@ -232,7 +229,7 @@ impl Auditor {
         let Some(file) = &self.error_file else {
             return;
         };
-        let written = writeln!(lock(file), "{path}");
+        let written = writeln!(file.lock(), "{path}");
         if let Err(error) = written {
             self.tell(format!("  {path} not noted in the error file: {error}"))
                 .await;
@@ -241,7 +238,9 @@ impl Auditor {
 
     /// Looks where nobody has yet; `listed` does the work.
     async fn account(&self, account: &str) -> Arc<AccountListing> {
-        let known = lock(&self.accounts)
+        let known = self
+            .accounts
+            .lock()
             .entry(account.to_owned())
             .or_default()
             .clone();
@@ -250,7 +249,9 @@ impl Auditor {
     }
 
     async fn container(&self, account: &str, container: &str) -> Arc<ContainerListing> {
-        let known = lock(&self.containers)
+        let known = self
+            .containers
+            .lock()
             .entry((account.to_owned(), container.to_owned()))
             .or_default()
             .clone();

@@ -6,10 +6,10 @@
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 use memmap2::MmapMut;
+use parking_lot::Mutex;
 
 /// Bytes of a block.
 pub const SIZE: usize = 128 << 10;
@@ -66,7 +66,7 @@ pub struct Block {
 impl Block {
     /// An empty block. Fails where the system has no memory.
     pub fn take() -> io::Result<Self> {
-        let kept = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let kept = FREE.lock().pop();
         let memory = match kept {
             Some(memory) => memory,
             None => MmapMut::map_anon(SIZE)?,
@@ -133,7 +133,7 @@ impl Drop for Block {
         if self.is_read {
             READ.fetch_sub(1, Ordering::Relaxed);
         }
-        let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = FREE.lock();
         if let Some(memory) = self.memory.take().filter(|_| free.len() < KEPT_MAX) {
             free.push(memory);
         }

@@ -9,9 +9,9 @@
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
 
 use anyhow::{Context, Result, ensure};
+use parking_lot::Mutex;
 
 use crate::workspace::run_quiet;
 
@@ -226,7 +226,7 @@ fn free_subnet(seed: u32) -> Result<u8> {
 
 /// From now on a signal clears away, then ends the program.
 fn remember(tag: &str, dir: &Path) {
-    *LEFT.lock().unwrap_or_else(|e| e.into_inner()) = Some((tag.to_owned(), dir.to_owned()));
+    *LEFT.lock() = Some((tag.to_owned(), dir.to_owned()));
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         std::thread::spawn(|| {
@@ -244,7 +244,7 @@ fn remember(tag: &str, dir: &Path) {
 
 /// Kills what runs in the run's namespaces, removes them, and unmounts what was mounted.
 fn clear() -> Option<PathBuf> {
-    let (tag, dir) = LEFT.lock().unwrap_or_else(|e| e.into_inner()).take()?;
+    let (tag, dir) = LEFT.lock().take()?;
     remove(&tag);
     super::disks::unmount_below(&dir);
     Some(dir)

@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail, ensure};
+use parking_lot::Mutex;
 
 /// A request as it passed.
 #[derive(Clone, Debug)]
@@ -52,7 +53,7 @@ impl Relay {
 
     /// What has passed, in the order it came.
     pub(super) fn take(&self) -> Vec<Seen> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let mut seen = std::mem::take(&mut *seen);
         seen.sort_by(|a, b| a.at.total_cmp(&b.at));
         seen
@@ -93,9 +94,7 @@ fn relay(client: TcpStream, store: SocketAddr, seen: &Mutex<Vec<Seen>>) -> Resul
             (&mut server, &mut to_client),
             &mut request,
         );
-        seen.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(request);
+        seen.lock().push(request);
         if passed? {
             return Ok(());
         }

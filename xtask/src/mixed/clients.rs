@@ -2,9 +2,10 @@
 //! objects of both policies, listings, and containers of their own. They know what was
 //! acknowledged, and every answer must fit it: no request may fail.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::model::keys::{Key, State, Write, next_version, version_of};
 use crate::model::load::{self, Counts};
@@ -30,14 +31,11 @@ pub(super) struct Seen {
 impl Seen {
     fn note(&self, words: String) {
         println!("        WRONG {words}");
-        self.wrong
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .push(words);
+        self.wrong.lock().push(words);
     }
 
     pub(super) fn errors(&self) -> usize {
-        self.wrong.lock().unwrap_or_else(|e| e.into_inner()).len()
+        self.wrong.lock().len()
     }
 
     /// The longest that a request took since this was last asked.

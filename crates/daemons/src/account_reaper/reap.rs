@@ -95,7 +95,7 @@ impl AccountReaper {
             }
         }
         while under_way.join_next().await.is_some() {}
-        let remaining = super::lock(&self.stats).containers_remaining;
+        let remaining = self.stats.lock().containers_remaining;
         let overdue = self.config.delay_reaping + self.config.reap_warn_after;
         if remaining > 0 && self.deleted_for(info) >= overdue {
             warn!(

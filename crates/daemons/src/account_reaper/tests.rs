@@ -19,7 +19,7 @@ fn servers(backends: &Backends) -> Arc<Mutex<Vec<String>>> {
                 let path = uri.path().splitn(4, '/').nth(3).unwrap_or_default();
                 let tells = request.headers().contains_key("x-account-override-deleted")
                     || request.headers().contains_key("x-container-host");
-                lock(&seen).push(format!("{path} {tells}"));
+                seen.lock().push(format!("{path} {tells}"));
                 respond::text(StatusCode::NO_CONTENT, "")
             } else if uri.query().unwrap_or_default().ends_with("marker=") {
                 let listing = r#"[{"name": "o1"}, {"name": "o \u00e9"}]"#;
@@ -102,7 +102,7 @@ async fn a_deleted_account_is_emptied() {
             .unwrap();
     }
     assert_eq!(reaper("6201", "3600").once().await, ReaperStats::default());
-    assert!(lock(&seen).is_empty());
+    assert!(seen.lock().is_empty());
 
     // Each primary has its share; together they do all, once.
     let mut containers_deleted = 0;
@@ -113,7 +113,7 @@ async fn a_deleted_account_is_emptied() {
         containers_deleted += stats.containers_deleted;
     }
     assert_eq!(containers_deleted, 6);
-    let mut seen = std::mem::take(&mut *lock(&seen));
+    let mut seen = std::mem::take(&mut *seen.lock());
     seen.sort();
     let mut expected: Vec<String> = Vec::new();
     for name in &containers {

@@ -70,7 +70,7 @@ impl Cluster {
                     let time = respond::header(request.headers(), "x-timestamp").unwrap();
                     let path = request.uri().path();
                     let entry = path.rsplit_once(".misplaced_objects/").unwrap().1;
-                    log.lock().unwrap().push(format!("pop {entry} {time}"));
+                    log.lock().push(format!("pop {entry} {time}"));
                 }
                 async { response }
             });
@@ -103,7 +103,7 @@ impl Cluster {
                     let time = header("x-timestamp");
                     let colour = header("x-object-meta-colour");
                     let line = format!("{method} {path} {index} {time} {colour}");
-                    log.lock().unwrap().push(line.trim().to_owned());
+                    log.lock().push(line.trim().to_owned());
                     let put = method == "PUT";
                     respond::text(if put { upload } else { StatusCode::NO_CONTENT }, "")
                 }
@@ -120,7 +120,7 @@ impl Cluster {
         let section = Section::from_pairs("container-reconciler", &[]);
         let config = ContainerReconcilerConfig::read(&section).unwrap();
         let stats = ContainerReconciler::new(config, parts).once().await;
-        let mut asked = asked.lock().unwrap().clone();
+        let mut asked = asked.lock().clone();
         asked.dedup();
         (stats, asked)
     }

@@ -3,17 +3,16 @@
 
 use cairn_formats::shard::{Namespace, ShardRange, State, combine, find_gaps, find_overlaps};
 use cairn_index::{ContainerBroker, DbState, IndexError, RangeQuery};
-use cairn_types::Timestamp;
+use cairn_types::{Timestamp, hex};
 use md5::{Digest, Md5};
 use tracing::{debug, info, warn};
 
 use super::context::Context;
-use super::{ContainerSharder, Result, SharderError, Visited, lock};
+use super::{ContainerSharder, Result, SharderError, Visited};
 
 /// Hex MD5, as names of shards have it of their parent's.
 pub fn hash_container_name(name: &str) -> String {
-    let digest = Md5::digest(name.as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Md5::digest(name.as_bytes()))
 }
 
 fn time(text: &str) -> Timestamp {
@@ -104,7 +103,7 @@ impl ContainerSharder {
             let overlaps = find_overlaps(&some, excused).len();
             if overlaps > 0 {
                 self.count("audit_root", "has_overlap");
-                lock(&self.stats).add("audit_root", "num_overlap", overlaps);
+                self.stats.lock().add("audit_root", "num_overlap", overlaps);
                 warnings.push(format!("{overlaps} overlapping {} ranges", state.name()));
             }
         }

@@ -16,7 +16,7 @@ use http::{HeaderName, Method};
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::{ContainerSharder, Result, SHARDING, SharderError, Visited, lock, split};
+use super::{ContainerSharder, Result, SHARDING, SharderError, Visited, split};
 use crate::calls;
 
 /// A database on this node that a shard's rows are put into, to be sent from here.
@@ -143,7 +143,7 @@ impl ContainerSharder {
 
     /// A device of this node for a partition: a primary's, else any that takes data.
     fn local_device(&self, partition: u32) -> Result<Arc<Device>> {
-        let local = lock(&self.local).clone();
+        let local = self.local.lock().clone();
         let primaries = self.ring().primaries(partition);
         let of_ring = primaries
             .iter()

@@ -4,7 +4,7 @@ use cairn_formats::shard::{ShardRange, State, compactible_sequences, shrink_sequ
 use cairn_http::params::quote_path;
 use cairn_index::RangeQuery;
 
-use super::{ContainerSharder, Result, Visited, lock};
+use super::{ContainerSharder, Result, Visited};
 
 impl ContainerSharder {
     fn is_large(&self, range: &ShardRange) -> bool {
@@ -61,7 +61,7 @@ impl ContainerSharder {
                 )
                 .await;
             facts["compactible_ranges"] = compactible.into();
-            lock(&self.stats).may_shrink(facts);
+            self.stats.lock().may_shrink(facts);
         }
         if leads {
             let sequences = compactible_sequences(&ranges, &own, limits, true);

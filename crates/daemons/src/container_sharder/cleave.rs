@@ -13,7 +13,7 @@ use super::audit::hash_container_name;
 use super::calls::Shard;
 use super::context::Context;
 use super::misplaced::{Batches, From};
-use super::{ContainerSharder, Result, Visited, lock, split};
+use super::{ContainerSharder, Result, Visited, split};
 
 /// What came of one range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ impl ContainerSharder {
         let count = ranges.len();
         self.merge(visited, ranges).await?;
         info!(container = visited.name, count, is_last, "ranges found");
-        let mut stats = lock(&self.stats);
+        let mut stats = self.stats.lock();
         stats.add("scanned", "found", count);
         stats.add("scanned", "success", 1);
         stats.took("scanned", began.elapsed().as_secs_f64() / count as f64);
@@ -238,7 +238,9 @@ impl ContainerSharder {
             return Ok(Cleaved::Failed);
         } else {
             self.count("cleaved", "success");
-            lock(&self.stats).took("cleaved", began.elapsed().as_secs_f64());
+            self.stats
+                .lock()
+                .took("cleaved", began.elapsed().as_secs_f64());
             info!(container = visited.name, shard = range.name, "cleaved");
         }
         context.range_done(&range.upper);

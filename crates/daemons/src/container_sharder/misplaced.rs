@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 
 use super::calls::Shard;
 use super::context::Context;
-use super::{ContainerSharder, Result, Visited, lock};
+use super::{ContainerSharder, Result, Visited};
 
 /// Which of a container's files rows are taken from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,8 +117,8 @@ impl ContainerSharder {
                 unplaced, "there are no shards for misplaced rows"
             );
         }
-        lock(&self.stats).add("misplaced", "placed", all.placed);
-        lock(&self.stats).add("misplaced", "unplaced", all.unplaced);
+        self.stats.lock().add("misplaced", "placed", all.placed);
+        self.stats.lock().add("misplaced", "unplaced", all.unplaced);
         self.count("misplaced", if all.success { "success" } else { "failure" });
         Ok(all.success)
     }

@@ -19,7 +19,7 @@ mod progress;
 mod stats;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cairn_formats::shard::{ShardRange, State};
@@ -30,6 +30,7 @@ use cairn_index::{
 use cairn_peer::{Backends, LoadedRing, Rings};
 use cairn_ring::Device;
 use cairn_types::{HashPath, PolicySet, Timestamp};
+use parking_lot::Mutex;
 use serde_json::{Map, json};
 use thiserror::Error;
 use tokio::sync::watch;
@@ -115,10 +116,6 @@ fn split(name: &str) -> (&str, &str) {
     name.split_once('/').unwrap_or((name, ""))
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Candidates are those told to be sharded, and those that have shards, whatever has become of
 /// their metadata.
 fn is_enabled(broker: &ContainerBroker<'_>) -> std::result::Result<bool, IndexError> {
@@ -166,7 +163,7 @@ impl ContainerSharder {
     /// One cycle over all containers, or some.
     pub async fn once(&self, only: &OnlyThese) -> SharderStats {
         let (start, began) = (self.now(), Instant::now());
-        *lock(&self.stats) = SharderStats::default();
+        *self.stats.lock() = SharderStats::default();
         let ring = self.ring();
         let devices = self.find_local(&ring).await;
         let mut reported = Instant::now();
@@ -185,12 +182,12 @@ impl ContainerSharder {
             }
         }
         self.report(start, began).await;
-        lock(&self.stats).clone()
+        self.stats.lock().clone()
     }
 
     async fn report(&self, start: Timestamp, began: Instant) {
-        let stats = lock(&self.stats).recon(self.config.recon_candidates);
-        let count = |name| lock(&self.stats).count("visited", name);
+        let stats = self.stats.lock().recon(self.config.recon_candidates);
+        let count = |name| self.stats.lock().count("visited", name);
         let (visited, failures) = (count("attempted"), count("failure"));
         let elapsed_s = began.elapsed().as_secs_f64();
         if visited > 0 {
@@ -218,7 +215,7 @@ impl ContainerSharder {
     }
 
     fn count(&self, category: &'static str, name: &'static str) {
-        lock(&self.stats).add(category, name, 1);
+        self.stats.lock().add(category, name, 1);
     }
 
     fn db(&self, key: DbKey) -> ContainerDb {
@@ -241,7 +238,7 @@ impl ContainerSharder {
             Ok(own.into_iter().filter(holds).collect::<Vec<_>>())
         });
         let found = found.await.unwrap_or_default();
-        lock(&self.local).clone_from(&found);
+        self.local.lock().clone_from(&found);
         found
     }
 
@@ -328,7 +325,7 @@ impl ContainerSharder {
             .await?;
         if let Some((own, name)) = candidate {
             let facts = self.facts(db, replica, &name, &name, &own).await;
-            lock(&self.stats).may_shard(facts);
+            self.stats.lock().may_shard(facts);
         }
         Ok(met.map(|(name, root, is_root, info)| Visited {
             db: db.clone(),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::context::Context;
-use super::{ContainerSharder, Result, Visited, lock, split};
+use super::{ContainerSharder, Result, Visited, split};
 use crate::local::blocking;
 
 const SHOWN: [State; 4] = [State::Found, State::Created, State::Cleaved, State::Active];
@@ -99,7 +99,7 @@ impl ContainerSharder {
             let count = ranges.iter().filter(|range| range.is(state)).count();
             facts[state.name()] = json!(count);
         }
-        lock(&self.stats).progress(facts);
+        self.stats.lock().progress(facts);
         let limit = self.config.sharding_timeout.as_secs_f64();
         if let Some(epoch) = epoch.filter(|epoch| required && epoch + limit < now.as_f64()) {
             let since_s = now.as_f64() - epoch;

@@ -41,7 +41,7 @@ fn cluster_where(is_told: bool) -> Cluster {
             let path = request.uri().path().splitn(4, '/').nth(3).unwrap();
             let header = |name: &str| request.headers()[name].to_str().unwrap().to_owned();
             assert_eq!(header("x-account-override-deleted"), "yes");
-            seen.lock().unwrap().push(format!(
+            seen.lock().push(format!(
                 "{port} {} {path} {} {}",
                 request.method(),
                 header("x-object-count"),
@@ -126,7 +126,7 @@ impl Cluster {
     }
 
     fn take_seen(&self) -> Vec<String> {
-        let mut seen = std::mem::take(&mut *self.seen.lock().unwrap());
+        let mut seen = std::mem::take(&mut *self.seen.lock());
         seen.sort();
         seen
     }
@@ -180,7 +180,7 @@ async fn an_account_that_takes_nothing_is_left_in_peace() {
 
     cluster.others.store(201, Ordering::SeqCst);
     let later = Instant::now() + Duration::from_secs(61);
-    lock(&cluster.updater.suppressed).clear();
+    cluster.updater.suppressed.lock().clear();
     let mut due = cluster.written.take(later);
     assert_eq!(due.len(), 2);
     due.drain(..)
@@ -207,7 +207,7 @@ async fn most_servers_are_enough() {
 async fn a_walk_finds_what_nobody_noted() {
     let cluster = cluster();
     cluster.put("c", "o", 7).await;
-    let device = || lock(&cluster.updater.walked).get("sda").copied();
+    let device = || cluster.updater.walked.lock().get("sda").copied();
     cluster.updater.walk().await;
     assert_eq!(cluster.updater.stats().successes, 1);
     assert!(device().unwrap().until.is_none());
@@ -244,7 +244,7 @@ async fn what_a_missing_device_holds_is_not_forgotten() {
     cluster.note("c");
     cluster.updater.sweep().await;
     assert_eq!(cluster.updater.stats().errors, 1);
-    let missed = || lock(&cluster.updater.walked)["sda"].missed;
+    let missed = || cluster.updater.walked.lock()["sda"].missed;
     assert!(missed());
     cluster.updater.walk().await;
     // An empty mount point is no device either.
@@ -288,7 +288,7 @@ async fn untold_it_walks_at_every_interval() {
         let (stop, stopped) = watch::channel(false);
         let running = tokio::spawn(cluster.updater.clone().run(stopped));
         let wait = Duration::from_millis(20);
-        let seen = || cluster.seen.lock().unwrap().len();
+        let seen = || cluster.seen.lock().len();
         while seen() < 3 {
             sleep(wait).await;
         }

@@ -2,13 +2,14 @@
 //! wrote to, noted as their requests pass, and those whose report is to be tried again.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cairn_http::params::{split_path, unquote};
 use cairn_http::{Handler, Request, Service, ServiceFuture};
 use cairn_index::{DbKey, DbKind};
 use cairn_types::{HashPath, ObjectHash};
 use http::Method;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// Containers remembered at once; about 100 bytes each.
@@ -33,7 +34,7 @@ impl Written {
 
     /// To be looked at from `when` on. Who waits already is not put back or forward.
     pub(super) fn note(&self, key: DbKey, when: Instant) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         if state.waiting.contains_key(&key) {
             return;
         }
@@ -46,14 +47,14 @@ impl Written {
 
     /// Takes those that may be looked at now.
     pub(super) fn take(&self, now: Instant) -> Vec<DbKey> {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let due = state.waiting.extract_if(|_, when| *when <= now);
         due.map(|(key, _)| key).collect()
     }
 
     /// Were some forgotten since this was asked last?
     pub(super) fn take_lost(&self) -> bool {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         std::mem::take(&mut state.lost)
     }
 }

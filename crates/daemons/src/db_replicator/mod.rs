@@ -16,7 +16,7 @@ mod tests;
 mod whole;
 
 use std::collections::{BTreeSet, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_index::{
@@ -26,6 +26,7 @@ use cairn_index::{
 use cairn_peer::{Backends, LoadedRing, Node, Rings};
 use cairn_ring::Device;
 use cairn_types::{HashPath, PolicySet, Timestamp};
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, error, info, warn};
@@ -73,10 +74,6 @@ struct Job {
     device_id: u32,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl DbReplicator {
     pub fn new(
         config: DbReplicatorConfig,
@@ -120,7 +117,7 @@ impl DbReplicator {
     /// One pass over some: `--devices`, `--partitions`.
     pub async fn once_of(self: &Arc<Self>, only: &OnlyThese) -> ReplicationStats {
         let start = self.now();
-        *lock(&self.stats) = ReplicationStats::default();
+        *self.stats.lock() = ReplicationStats::default();
         let ring = self.ring();
         let devices = self.devices(&ring, only);
         let mut found = self.find(&ring, devices, only);
@@ -131,7 +128,7 @@ impl DbReplicator {
             self.begin(&mut under_way, job).await;
         }
         while under_way.join_next().await.is_some() {}
-        let queues: Vec<DbKey> = lock(&self.reconcilers).drain().collect();
+        let queues: Vec<DbKey> = self.reconcilers.lock().drain().collect();
         for key in queues {
             if let Some(device) = ring.ring().devices().find(|d| *d.device == *key.device) {
                 let job = Job {
@@ -155,7 +152,7 @@ impl DbReplicator {
     }
 
     async fn report(&self, start: Timestamp) -> ReplicationStats {
-        let stats = lock(&self.stats).clone();
+        let stats = self.stats.lock().clone();
         let (start, now) = (start.as_f64(), self.now().as_f64());
         let kind = self.config.kind.as_str();
         let (attempted, failures, removed) = (stats.attempted, stats.failure, stats.remove);
@@ -191,7 +188,7 @@ impl DbReplicator {
     }
 
     fn count(&self, count: impl FnOnce(&mut ReplicationStats)) {
-        count(&mut lock(&self.stats));
+        count(&mut self.stats.lock());
     }
 
     /// This node's devices, as far as they are wanted.

@@ -12,7 +12,7 @@ use cairn_types::Timestamp;
 use cairn_types::timestamp::decode_timestamps;
 use tracing::error;
 
-use super::{DbReplicator, Job, lock};
+use super::{DbReplicator, Job};
 use crate::container_reconciler::{
     DELETE_TYPE, MISPLACED_OBJECTS_ACCOUNT, PUT_TYPE, queue_container,
 };
@@ -172,7 +172,7 @@ impl DbReplicator {
             storage_policy_index: 0,
         };
         db.merge_items(Some(new), entries).await?;
-        lock(&self.reconcilers).insert(db.key().clone());
+        self.reconcilers.lock().insert(db.key().clone());
         Ok(())
     }
 }

@@ -1,9 +1,8 @@
-use std::sync::Mutex;
-
 use cairn_formats::ini::Section;
 use cairn_http::respond;
 use cairn_http::service::handler_fn;
 use cairn_types::PolicySet;
+use parking_lot::Mutex;
 
 use super::*;
 use crate::testing::write_rings;
@@ -25,7 +24,7 @@ fn expirer(
     let log = asked.clone();
     let container_server = handler_fn(move |request: Request| {
         let path = request.uri().path().to_owned();
-        log.lock().unwrap().push(format!("entry {path}"));
+        log.lock().push(format!("entry {path}"));
         async { respond::text(StatusCode::NO_CONTENT, "") }
     });
     for port in [6201, 6202, 6203] {
@@ -51,7 +50,7 @@ fn expirer(
             (method, path) => {
                 let only_if = request.headers().get("x-if-delete-at").is_some();
                 let line = format!("{method} {path} {only_if}");
-                log.lock().unwrap().push(line);
+                log.lock().push(line);
                 respond::text(answer, "")
             }
         };
@@ -74,7 +73,7 @@ fn expirer(
 }
 
 fn lines(asked: &Mutex<Vec<String>>, start: &str) -> Vec<String> {
-    let asked = asked.lock().unwrap();
+    let asked = asked.lock();
     let mut lines: Vec<String> = asked
         .iter()
         .filter(|line| line.starts_with(start))

@@ -1,13 +1,14 @@
 //! One pass over all partitions: devices side by side, a few partitions of each at a time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use cairn_disk::replication::remove_partition;
 use cairn_erasure::Codec;
 use cairn_http::own_thread;
 use cairn_types::PolicyIndex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -159,8 +160,7 @@ impl Pass {
     /// A partition of a ring that is not in use any more may belong elsewhere.
     async fn is_ring_old(&self, part: &Part) -> bool {
         let is_due = {
-            let looked_at = self.rings_looked_at.lock();
-            let mut looked_at = looked_at.unwrap_or_else(PoisonError::into_inner);
+            let mut looked_at = self.rings_looked_at.lock();
             let is_due = looked_at.elapsed() >= self.reconstructor.config.ring_check_interval;
             if is_due {
                 *looked_at = Instant::now();
@@ -173,8 +173,7 @@ impl Pass {
         }
         let current = self.parts().rings.object(part.policy);
         let is_old = current.is_none_or(|ring| !Arc::ptr_eq(&ring, &part.ring));
-        let changed = self.rings_changed.lock();
-        let mut changed = changed.unwrap_or_else(PoisonError::into_inner);
+        let mut changed = self.rings_changed.lock();
         let is_known = changed.entry(part.policy).or_default();
         if is_old && !std::mem::replace(is_known, true) {
             info!(
@@ -189,8 +188,8 @@ impl Pass {
         self.heard.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn lock_stats(&self) -> std::sync::MutexGuard<'_, ReconstructionStats> {
-        self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_stats(&self) -> MutexGuard<'_, ReconstructionStats> {
+        self.stats.lock()
     }
 
     pub(super) fn count(&self, change: impl FnOnce(&mut ReconstructionStats)) {
@@ -198,7 +197,7 @@ impl Pass {
     }
 
     pub(super) fn codec(&self, part: &Part) -> Arc<Codec> {
-        let mut codecs = self.codecs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut codecs = self.codecs.lock();
         let codec = codecs.entry(part.policy);
         codec
             .or_insert_with(|| Arc::new(Codec::new(&part.scheme).with_checksums()))

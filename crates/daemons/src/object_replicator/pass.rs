@@ -1,10 +1,11 @@
 //! One pass over all partitions: devices side by side, a few partitions of each at a time.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use cairn_http::own_thread;
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -133,8 +134,7 @@ impl Pass {
         }
         let interval = self.replicator.config.ring_check_interval;
         let is_due = {
-            let looked_at = self.ring_looked_at.lock();
-            let mut looked_at = looked_at.unwrap_or_else(PoisonError::into_inner);
+            let mut looked_at = self.ring_looked_at.lock();
             let is_due = looked_at.elapsed() >= interval;
             if is_due {
                 *looked_at = Instant::now();
@@ -162,12 +162,12 @@ impl Pass {
 
     /// Changes the counts of a device of ours.
     pub(super) fn count(&self, device: &str, change: impl FnOnce(&mut ReplicationStats)) {
-        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stats = self.stats.lock();
         change(stats.entry(device.to_owned()).or_default());
     }
 
     pub(super) fn total(&self) -> ReplicationStats {
-        let stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let stats = self.stats.lock();
         let mut total = ReplicationStats::default();
         stats.values().for_each(|of_device| total.add(of_device));
         total

@@ -50,7 +50,6 @@ fn cluster_with(change: impl FnOnce(&mut UpdaterConfig)) -> Cluster {
                 .unwrap()
                 .to_owned();
             seen.lock()
-                .unwrap()
                 .push(format!("{port} {} {path}", request.method()));
             let status = if port == 6203 {
                 third.load(Ordering::SeqCst)
@@ -142,7 +141,7 @@ impl Cluster {
     }
 
     fn take_seen(&self) -> Vec<String> {
-        let mut seen = std::mem::take(&mut *self.seen.lock().unwrap());
+        let mut seen = std::mem::take(&mut *self.seen.lock());
         seen.sort();
         seen
     }

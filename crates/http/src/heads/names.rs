@@ -2,12 +2,13 @@
 //! digits that nobody can guess stands in for each, and is found in what hyper writes. (Bytes of a
 //! message before may still be on their way, so the head's place among them is not known.)
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use cairn_types::header_name;
 use cairn_types::metadata::title_case;
 use http::{HeaderMap, HeaderName};
+use parking_lot::Mutex;
 
 use crate::own_thread;
 
@@ -36,7 +37,7 @@ impl Names {
         if !has_escapes(headers) {
             return;
         }
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.names.lock();
         names.clear();
         let mut last = None;
         let mut changed = HeaderMap::with_capacity(headers.len());
@@ -62,7 +63,7 @@ impl Names {
         if !self.wait() {
             return None;
         }
-        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.names.lock();
         let mut changed: Option<Vec<u8>> = None;
         for StandIn { digits, name } in names.iter() {
             let bytes = changed.as_deref().unwrap_or(bytes);

@@ -3,9 +3,10 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use parking_lot::{Mutex, RwLock};
 use rustls::ServerConfig;
 use rustls::client::verify_server_name;
 use rustls::pki_types::ServerName;
@@ -70,20 +71,20 @@ impl ServerTls {
 
     /// For the next connection.
     pub fn acceptor(&self) -> TlsAcceptor {
-        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let config = self.config.read();
         TlsAcceptor::from(config.clone())
     }
 
     /// Reads the files again where they have changed. What cannot be used changes nothing.
     pub fn reload(&self) {
         let times = self.files.times();
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         if *seen == times {
             return;
         }
         match config(&self.files) {
             Ok(config) => {
-                *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+                *self.config.write() = config;
                 info!(files = ?self.files.pairs, "new connections have the changed certificates");
             }
             Err(error) => {

@@ -5,9 +5,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -52,7 +53,7 @@ pub(super) struct Metrics {
 
 impl Metrics {
     pub(super) fn show(&self, progress: &Progress) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         match progress {
             Progress::Started { meta, .. } => state.run.clone_from(&meta.name),
             Progress::StageStarted { name, workers, .. } => {
@@ -72,7 +73,7 @@ impl Metrics {
     }
 
     fn text(&self) -> String {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         state.text()
     }
 

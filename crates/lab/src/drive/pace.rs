@@ -1,9 +1,9 @@
 //! When operations are due, and waiting for a moment more exactly than timers of a millisecond.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
@@ -122,7 +122,7 @@ impl Schedule {
 
     /// Takes the next: its number, and when it is due after the start.
     pub(crate) fn next(&self) -> (u64, Duration) {
-        let mut arrival = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut arrival = self.inner.lock();
         let taken = (arrival.number, Duration::from_secs_f64(arrival.at));
         arrival.number += 1;
         arrival.at += match self.arrivals {

@@ -4,7 +4,9 @@
 //! a 404 is then the store's fault, not the workload's.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::plan::Draw;
 use crate::rng::Rng;
@@ -34,7 +36,7 @@ const TRIES: u32 = 8;
 
 impl Pool {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// A number no object of this pool has had, at least `low`, of this driver's share.
@@ -109,7 +111,7 @@ pub struct Pools {
 
 impl Pools {
     pub(crate) fn get(&self, name: &str) -> Arc<Pool> {
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.pools.lock();
         pools.entry(name.to_owned()).or_default().clone()
     }
 }

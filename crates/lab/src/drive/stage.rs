@@ -3,11 +3,12 @@
 //! A target that keeps its thread while it waits has a thread per worker; others share as many
 //! threads as there are cores.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -94,17 +95,11 @@ impl Control {
 
     /// Lets a work finish what is under way and end.
     pub fn end_work(&self, work: u32) {
-        self.ended
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(work);
+        self.ended.lock().push(work);
     }
 
     fn is_ended(&self, work: u32) -> bool {
-        self.ended
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(&work)
+        self.ended.lock().contains(&work)
     }
 }
 
@@ -426,7 +421,7 @@ impl Running {
         let (mut counted, mut uncounted) = (Vec::new(), Vec::new());
         let (mut ops, mut bytes) = (0, 0);
         for recorder in &shared.recorders {
-            let mut recorder = recorder.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut recorder = recorder.lock();
             let (more, others) = recorder.take(&shared.work.operations);
             (ops, bytes) = (ops + recorder.ops, bytes + recorder.bytes);
             drop(recorder);

@@ -4,10 +4,11 @@
 //! busy machine changes nothing. `tests/truth.rs` does the same over sockets, with looser bounds.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::Instant;
 
@@ -132,7 +133,7 @@ fn measured(workers: u32, total_ops: u64, pacing: Pacing, script: Arc<Script>) -
         }
         let mut results = Vec::new();
         for recorder in &shared.recorders {
-            let (counted, _) = recorder.lock().unwrap().take(&work.operations);
+            let (counted, _) = recorder.lock().take(&work.operations);
             merge(&mut results, counted);
         }
         assert_eq!(results.len(), 1);

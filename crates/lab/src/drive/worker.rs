@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::draw::{Drawer, Drawn, Sequences, Share, part};
@@ -353,9 +354,7 @@ impl Worker {
             transaction: session.transaction().to_owned(),
             error,
         };
-        let mut recorder = shared.recorders[self.recorder]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut recorder = shared.recorders[self.recorder].lock();
         match result {
             Ok(_) => recorder.success(&observed, || describe(None)),
             Err(Failure { kind }) => {

@@ -8,12 +8,13 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use cairn_rados::{Cluster, ConnectError, Pool, RadosError};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::content::{self, Checker};
@@ -122,7 +123,7 @@ impl Rados {
     /// The pool of a container, opened once.
     fn pool(&self, container: &str) -> Result<Arc<Pool>, RadosError> {
         let name = self.pool.as_deref().unwrap_or(container);
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.pools.lock();
         if let Some(pool) = pools.get(name) {
             return Ok(pool.clone());
         }
@@ -132,7 +133,7 @@ impl Rados {
     }
 
     fn forget(&self, container: &str) {
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = self.pools.lock();
         pools.remove(container);
     }
 }

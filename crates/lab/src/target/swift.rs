@@ -1,8 +1,10 @@
 //! OpenStack Swift's object API: one token for all workers, one connection for each, several
 //! proxies in turn.
 
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::RwLock;
 
 use super::content::Checker;
 use super::http::{Client, Endpoint, Sink, Upload, push_encoded, push_header, push_number};
@@ -151,10 +153,7 @@ impl Swift {
     }
 
     fn token(&self) -> Arc<str> {
-        self.token
-            .read()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .clone()
+        self.token.read().clone()
     }
 
     pub(crate) fn session(self: &Arc<Self>, worker: u32) -> Session {
@@ -180,10 +179,7 @@ impl Swift {
         }
         match swift_auth::sign_in(&self.access, &self.options).await {
             Ok(signed_in) => {
-                let mut token = self
-                    .token
-                    .write()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                let mut token = self.token.write();
                 *token = signed_in.token.into();
                 true
             }

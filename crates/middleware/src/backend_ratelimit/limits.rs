@@ -2,6 +2,7 @@
 
 use cairn_formats::ini::{Conf, ConfError, Section};
 use http::Method;
+use parking_lot::MutexGuard;
 use tracing::{debug, info, warn};
 
 use super::{Shared, State};
@@ -69,8 +70,8 @@ fn non_negative(section: &Section, option: &str, default: f64) -> Result<f64, Co
 }
 
 impl Shared {
-    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Takes over what the file says now; what it said before and says no more is forgotten.

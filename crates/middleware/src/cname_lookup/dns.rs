@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use cairn_http::Clock;
 use cairn_types::Timestamp;
+use parking_lot::Mutex;
 use simple_dns::rdata::RData;
 use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, RCODE, TYPE};
 use tokio::net::UdpSocket;
@@ -57,12 +57,7 @@ impl Resolver {
     /// The name's CNAME; `None` where there is none, or nobody answers.
     pub(super) async fn cname(&self, name: &str) -> Option<String> {
         let now = self.clock.now();
-        let known = self
-            .known
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .get(name)
-            .cloned();
+        let known = self.known.lock().get(name).cloned();
         if let Some((cname, _)) = known.filter(|(_, until)| *until > now) {
             return cname;
         }
@@ -82,7 +77,7 @@ impl Resolver {
     fn remember(&self, name: &str, answer: &Answer, now: Timestamp) {
         let ttl = answer.ttl.min(LONGEST_TTL);
         let until = Timestamp::from_secs(now.secs() + u64::from(ttl));
-        let mut known = self.known.lock().unwrap_or_else(|e| e.into_inner());
+        let mut known = self.known.lock();
         if known.len() >= MOST {
             known.retain(|_, (_, until)| *until > now);
             if known.len() >= MOST {

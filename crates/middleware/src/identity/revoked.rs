@@ -21,8 +21,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, RwLock};
 
+use parking_lot::{Mutex, RwLock};
 use rustix::fs::{FlockOperation, flock};
 use tracing::error;
 
@@ -102,7 +102,7 @@ impl Revoked {
 
     /// Has the token, one it was made with, or its user's login been revoked?
     pub(super) fn has(&self, token: &Token) -> bool {
-        let known = self.known.read().unwrap_or_else(|e| e.into_inner());
+        let known = self.known.read();
         if known.tokens.is_empty() && known.watermarks.is_empty() {
             return false;
         }
@@ -117,7 +117,7 @@ impl Revoked {
 
     /// The second of a login at `now`: one that no watermark of the user reaches.
     pub(super) fn login_second(&self, user_id: &str, now: u64) -> u64 {
-        let known = self.known.read().unwrap_or_else(|e| e.into_inner());
+        let known = self.known.read();
         let mark = known.watermarks.get(&user_digest(user_id));
         mark.map_or(now, |mark| now.max(mark.login.saturating_add(1)))
     }
@@ -129,7 +129,7 @@ impl Revoked {
 
     /// Takes over what other processes have written. Blocks.
     pub(super) fn look(&self, now: u64) {
-        let mut file = self.file.lock().unwrap_or_else(|e| e.into_inner());
+        let mut file = self.file.lock();
         if let Some(file) = &mut *file {
             match file.news() {
                 Ok(news) => drop(self.take(news, now)),
@@ -151,7 +151,7 @@ impl Revoked {
             user: user_digest(&token.user_id),
             login: token.login,
         };
-        let mut file = self.file.lock().unwrap_or_else(|e| e.into_inner());
+        let mut file = self.file.lock();
         let marks = self.take(vec![line.clone()], now);
         let Some(file) = &mut *file else {
             return true;
@@ -174,11 +174,11 @@ impl Revoked {
         self.take(news, now);
         file.append(lines)?;
         let live = {
-            let known = self.known.read().unwrap_or_else(|e| e.into_inner());
+            let known = self.known.read();
             known.tokens.len() + known.watermarks.len()
         };
         if file.lines > 2 * live + STALE_LINES_MAX {
-            let mut known = self.known.write().unwrap_or_else(|e| e.into_inner());
+            let mut known = self.known.write();
             known.forget_expired(now);
             let all = known.lines();
             drop(known);
@@ -196,7 +196,7 @@ impl Revoked {
         if lines.is_empty() {
             return Vec::new();
         }
-        let mut known = self.known.write().unwrap_or_else(|e| e.into_inner());
+        let mut known = self.known.write();
         for line in lines {
             known.add(line, now);
         }
@@ -577,7 +577,7 @@ mod tests {
         let fresh = revoked.login_second("many", NOW);
         assert_eq!((fresh, revoked.login_second("other", NOW)), (NOW + 7, NOW));
         assert!(!revoked.has(&token("many", "new", fresh)));
-        assert!(revoked.known.read().unwrap().tokens.len() <= 2);
+        assert!(revoked.known.read().tokens.len() <= 2);
     }
 
     #[test]
@@ -591,7 +591,7 @@ mod tests {
         }
         let mine = token("me", "mine", NOW);
         assert!(revoked.add(&mine, NOW) && revoked.has(&mine));
-        assert!(revoked.known.read().unwrap().tokens.len() <= ENTRIES_MAX);
+        assert!(revoked.known.read().tokens.len() <= ENTRIES_MAX);
         assert!(revoked.has(&token("user0", "t0", NOW)));
         assert!(!revoked.has(&token("me", "other", NOW)));
     }

@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hash};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Failures of one user from one address before the next must wait.
 const OF_PAIR: u32 = 8;
@@ -145,8 +146,8 @@ impl Failures {
         tables.known.add(pair, now);
     }
 
-    fn tables(&self) -> std::sync::MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(|e| e.into_inner())
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock()
     }
 }
 

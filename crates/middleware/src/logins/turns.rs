@@ -2,9 +2,10 @@
 //! for many holds nobody else up.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 
 use super::failures::Address;
@@ -50,8 +51,8 @@ impl Turns {
         }
     }
 
-    fn queue(&self) -> std::sync::MutexGuard<'_, Queue> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.0.lock()
     }
 }
 

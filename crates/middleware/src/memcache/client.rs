@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use cairn_http::client::{Stream, dial};
 use cairn_http::tls::ClientTls;
+use cairn_types::hex;
 use md5::{Digest, Md5};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufStream};
 use tokio::time::{Instant, timeout};
@@ -187,8 +188,8 @@ impl Memcached {
 }
 
 impl Server {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(|e| e.into_inner())
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     fn is_suspended(&self) -> bool {
@@ -299,8 +300,7 @@ fn unexpected(line: &str) -> io::Error {
 }
 
 pub(crate) fn md5_text(text: &str) -> String {
-    let sum = Md5::digest(text.as_bytes());
-    sum.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Md5::digest(text.as_bytes()))
 }
 
 fn with_port(name: &str) -> String {
@@ -357,7 +357,7 @@ pub(crate) mod tests {
         while let Ok(line) = read_line(&mut stream).await {
             let words: Vec<&str> = line.split(' ').collect();
             let answer = match words[..] {
-                ["get", key] => match values.lock().unwrap().get(key) {
+                ["get", key] => match values.lock().get(key) {
                     Some(value) => {
                         let text = String::from_utf8(value.clone()).unwrap();
                         format!("VALUE {key} 2 {}\r\n{text}\r\nEND\r\n", text.len())
@@ -368,10 +368,10 @@ pub(crate) mod tests {
                     let mut value = vec![0; length.parse::<usize>().unwrap() + 2];
                     stream.read_exact(&mut value).await.unwrap();
                     value.truncate(value.len() - 2);
-                    values.lock().unwrap().insert(key.to_owned(), value);
+                    values.lock().insert(key.to_owned(), value);
                     "STORED\r\n".to_owned()
                 }
-                ["delete", key] => match values.lock().unwrap().remove(key) {
+                ["delete", key] => match values.lock().remove(key) {
                     Some(_) => "DELETED\r\n".to_owned(),
                     None => "NOT_FOUND\r\n".to_owned(),
                 },
@@ -417,7 +417,7 @@ pub(crate) mod tests {
         memcached.delete("a").await;
         memcached.delete("a").await;
         assert_eq!(memcached.get("a").await, None);
-        values.lock().unwrap().insert(md5_text("b"), b"{".to_vec());
+        values.lock().insert(md5_text("b"), b"{".to_vec());
         assert_eq!(memcached.get("b").await, None);
     }
 

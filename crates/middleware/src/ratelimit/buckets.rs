@@ -2,11 +2,11 @@
 //! share of a second, and that may lag behind the clock by what a slow client saved up.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use cairn_types::Timestamp;
 use cairn_types::timestamp::TICKS_PER_SECOND;
+use parking_lot::Mutex;
 
 /// Buckets kept; those that lag behind mean nothing and go first.
 const MOST: usize = 100_000;
@@ -42,7 +42,7 @@ impl Buckets {
         let now = now.round() as i64;
         let share = (self.accuracy / rate).round() as i64;
         let buffer = self.buffer_seconds.saturating_mul(self.accuracy as i64);
-        let mut all = self.running.lock().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.running.lock();
         if all.len() >= MOST && !all.contains_key(key) {
             all.retain(|_, running| *running > now);
             if all.len() >= MOST {

@@ -98,17 +98,17 @@ async fn tokens_are_shared_with_swifts_proxies() {
     let app = filter_in(&env, "memcache", &servers, app_in(&env, &[], None));
     let now = env.clock.now().secs();
     let own = token(&app, "test:tester", "testing").await;
-    let value = values.lock().unwrap()[&md5_text(&format!("AUTH_/token/{own}"))].clone();
+    let value = values.lock()[&md5_text(&format!("AUTH_/token/{own}"))].clone();
     let value: serde_json::Value = serde_json::from_slice(&value).unwrap();
     assert_eq!(value[1], "test,test:tester,AUTH_test");
     assert!(value[0].as_u64().unwrap() >= now + 86_400);
-    let value = values.lock().unwrap()[&md5_text("AUTH_/user/test:tester")].clone();
+    let value = values.lock()[&md5_text("AUTH_/user/test:tester")].clone();
     assert_eq!(value, serde_json::to_vec(&own).unwrap());
 
     let put = |token: &str, expires: u64| {
         let value = format!("[{expires}.5, \"test,test:tester,AUTH_test\"]");
         let key = md5_text(&format!("AUTH_/token/{token}"));
-        values.lock().unwrap().insert(key, value.into_bytes());
+        values.lock().insert(key, value.into_bytes());
     };
     put("AUTH_tkswifts", now + 1000);
     put("AUTH_tkexpired", now - 1);
@@ -125,10 +125,10 @@ async fn tokens_are_shared_with_swifts_proxies() {
     // Swift's proxies forget what they know of a container that is changed here.
     let key = md5_text("container/AUTH_test/c");
     for (method, stays) in [("GET", true), ("POST", false)] {
-        values.lock().unwrap().insert(key.clone(), b"{}".to_vec());
+        values.lock().insert(key.clone(), b"{}".to_vec());
         let headers = [("x-auth-token", own.as_str())];
         assert_eq!(ask(&app, method, "/v1/AUTH_test/c", &headers).await.0, 200);
-        assert_eq!(values.lock().unwrap().contains_key(&key), stays, "{method}");
+        assert_eq!(values.lock().contains_key(&key), stays, "{method}");
     }
 }
 

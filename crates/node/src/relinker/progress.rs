@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cairn_daemons::recon_cache::ReconCache;
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tracing::{debug, warn};
 
@@ -176,7 +176,7 @@ impl Recon {
             "stats": totals.to_json(),
         });
         let due = {
-            let mut facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut facts = self.facts.lock();
             let of_device = facts.devices.entry(device.to_owned()).or_default();
             of_device.insert(task.policy.to_string(), of_policy);
             force || facts.written.elapsed() >= self.interval
@@ -193,7 +193,7 @@ impl Recon {
     fn write(&self, code: Value) {
         let mut entries = Map::new();
         {
-            let mut facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut facts = self.facts.lock();
             facts.written = Instant::now();
             let worker = json!({
                 "devices": facts.names, "timestamp": now(), "return_code": code,

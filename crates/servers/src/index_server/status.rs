@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use cairn_http::{Response, respond};
 use cairn_index::IndexError;
 use http::{HeaderMap, StatusCode};
+use parking_lot::Mutex;
 
 /// From one line about a device that is down to the next.
 const TOLD_EVERY: Duration = Duration::from_secs(60);
@@ -128,7 +128,7 @@ impl Told {
     }
 
     fn is_due(&self, device: &Path, now: Instant) -> bool {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.0.lock();
         if told.get(device).is_some_and(|at| now < *at + TOLD_EVERY) {
             return false;
         }

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Result, bail};
 use cairn_ring::{Device, Ring};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::task::JoinSet;
 
@@ -71,11 +72,7 @@ struct Told {
 impl Told {
     fn failed(&self, device: &Device, copy: &Copy) {
         let name = format!("{}:{}/{}", device.ip, device.port, device.device);
-        let new = |set: &Mutex<BTreeSet<String>>| {
-            set.lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(name.clone())
-        };
+        let new = |set: &Mutex<BTreeSet<String>>| set.lock().insert(name.clone());
         match copy {
             Copy::Missing(status) => {
                 if status.as_u16() == 507 && new(&self.unmounted) {
