@@ -6,6 +6,7 @@
 mod circles;
 mod clock;
 mod comments;
+mod copies;
 mod durable;
 mod functions;
 mod ignored;
@@ -13,6 +14,7 @@ mod layers;
 mod links;
 mod named_files;
 mod parsers;
+mod poison;
 mod ratchet;
 mod sizes;
 mod source;
@@ -70,10 +72,12 @@ const RULES: [fn(&Source) -> Vec<Finding>; 4] =
     [clock::check, durable::check, sql::check, unsafety::check];
 
 /// Rules whose numbers the ratchet holds.
-const MEASURES: [fn(&Source) -> Vec<Measure>; 5] = [
+const MEASURES: [fn(&Source) -> Vec<Measure>; 7] = [
     comments::measure,
+    copies::measure,
     functions::measure,
     ignored::measure,
+    poison::measure,
     sizes::measure,
     statuses::measure,
 ];
