@@ -5,7 +5,7 @@
 //! times of [`Options`], or with a [`ClientError`] that says whether the store may have carried it
 //! out. It is no cache and keeps no state but a token and pooled connections.
 //!
-//! Layer 2: depends on `http` only, never on a server.
+//! Layer 2: depends on `http` and `types` only, never on a server.
 
 mod error;
 mod listing;

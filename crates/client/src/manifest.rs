@@ -75,8 +75,7 @@ pub fn large_object_etag(entries: &[ManifestEntry]) -> Option<String> {
             md5.update(format!(":{range};"));
         }
     }
-    let digest = md5.finalize();
-    Some(digest.iter().map(|byte| format!("{byte:02x}")).collect())
+    Some(cairn_types::hex::encode(md5.finalize()))
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! An account that is logged in to: sends requests with its token, and logs in again when that has
 //! expired.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use cairn_http::Response;
 use http::header::{HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
+use parking_lot::RwLock;
 
 use crate::error::{ClientError, LoginError};
 use crate::login::Login;
@@ -68,7 +69,7 @@ impl Swift {
     }
 
     fn token(&self) -> HeaderValue {
-        let token = self.0.token.read().unwrap_or_else(PoisonError::into_inner);
+        let token = self.0.token.read();
         token.clone()
     }
 
@@ -121,7 +122,7 @@ impl Swift {
             return Ok(current);
         }
         let signed_in = self.0.login.sign_in(&self.0.transport).await?;
-        let mut token = self.0.token.write().unwrap_or_else(PoisonError::into_inner);
+        let mut token = self.0.token.write();
         *token = signed_in.token.clone();
         Ok(signed_in.token)
     }

@@ -5,11 +5,12 @@
 //! in memory: after a start none are given until those of the process before have run out.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_types::plant::Plant;
 use cairn_types::{ObjectHash, PolicyIndex, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 /// How long a promise is held when no write comes.
@@ -95,7 +96,7 @@ impl Promises {
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// Asks for a promise of `timestamp`. `now`: the server's clock.
