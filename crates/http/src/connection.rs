@@ -253,6 +253,7 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
         .serve_connection(TokioIo::new(socket), service);
     let mut connection = std::pin::pin!(connection);
     let mut closes = std::pin::pin!(place.closes());
+    let mut ends = std::pin::pin!(place.ends());
     let mut silent = std::pin::pin!(progress.silent_for(options.stall_timeout));
     let mut ending = false;
     loop {
@@ -265,6 +266,11 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
                 break;
             }
             () = may_end(&mut stop, activity), if !ending => {
+                ending = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = ends.as_mut(), if !ending => {
+                debug!(peer = %peer.client(), "connection ends: its address has most places");
                 ending = true;
                 connection.as_mut().graceful_shutdown();
             }

@@ -6,7 +6,13 @@
 //! no request, or reads its answer or sends its body at a trickle; of the address that has most of
 //! those, the slowest. While there is room nobody is closed for that. Where all places are used in
 //! earnest the new connection is *waiting*: its health checks are answered, other requests get a
-//! place when one is free, or 503. Those waiting are bounded, too: the longest waiting leaves first.
+//! place when one is free, or 503. Those waiting are bounded, too: of the address that has most of
+//! those, the longest waiting leaves first.
+//!
+//! Places are shared by address, and what a connection may have in flight is bounded: no address
+//! keeps others out. A place that is free goes to the request whose address has the fewest; where
+//! none is, the address with the most gives up one after the other, each with the answer that it is
+//! on, until it has as many as the one that waits.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -29,7 +35,8 @@ const STALLED_MIN: Duration = Duration::from_secs(4);
 const AT_ONCE: usize = 16;
 /// A request waits this long for a place.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A connection that stalls longer gives up its place within this time after somebody waits for it.
+/// A request that waits looks so often for connections that stall, and takes a place from an address
+/// that has more of them.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 /// Time between lines in the log.
 const WARNING_GAP: Duration = Duration::from_secs(60);
@@ -40,8 +47,6 @@ pub(crate) struct Places {
     seats: usize,
     waiting_max: usize,
     table: Mutex<Table>,
-    /// A place is free.
-    freed: Notify,
     /// Connections closed to make room, for the metrics.
     closed: Counter,
 }
@@ -52,6 +57,10 @@ struct Table {
     /// By age. Those that were told to give up their places are in neither.
     seated: BTreeMap<u64, Arc<Occupant>>,
     waiting: BTreeMap<u64, Arc<Occupant>>,
+    /// Places of each address but for those whose connections are to end.
+    held: HashMap<IpAddr, usize>,
+    /// Places whose connections are to end with their answers.
+    ending: usize,
     warned: Option<Instant>,
 }
 
@@ -60,10 +69,14 @@ struct Occupant {
     progress: Arc<Progress>,
     /// To end, with what is under way.
     closes: Notify,
+    /// To end when what is under way has ended.
+    ends: Notify,
     is_seated: AtomicBool,
+    is_ending: AtomicBool,
     /// A request waits for a place.
     is_asking: AtomicBool,
-    turned_away: Notify,
+    /// It has a place, or was turned away.
+    decided: Notify,
 }
 
 /// Of a connection; its place is free when this is dropped.
@@ -81,7 +94,6 @@ impl Places {
             seats: seats.max(1),
             waiting_max: (seats / 8).clamp(16, 1024),
             table: Mutex::default(),
-            freed: Notify::new(),
             closed,
         })
     }
@@ -96,14 +108,17 @@ impl Places {
             address: Mutex::new(group(address)),
             progress,
             closes: Notify::new(),
+            ends: Notify::new(),
             is_seated: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
             is_asking: AtomicBool::new(false),
-            turned_away: Notify::new(),
+            decided: Notify::new(),
         });
         let mut table = self.lock();
         let id = table.next;
         table.next += 1;
-        if self.has_room(&mut table) {
+        self.find_room(&mut table);
+        if table.seated.len() < self.seats {
             table.seat(id, occupant.clone());
         } else {
             if table.waiting.len() >= self.waiting_max {
@@ -118,25 +133,67 @@ impl Places {
         }
     }
 
-    /// Closes connections that are waited for, where all places are taken.
-    fn has_room(&self, table: &mut Table) -> bool {
+    /// Closes connections that are waited for, where all places are taken, and gives places to the
+    /// requests that wait for one.
+    fn find_room(&self, table: &mut Table) {
         if table.seated.len() >= self.seats {
             self.make_room(table);
         }
-        table.seated.len() < self.seats
+        self.hand_out(table);
     }
 
-    /// The longest waiting leaves; rather one that has not asked for anything.
+    /// Gives what is free to requests that wait: of the address with the fewest places, the longest
+    /// waiting.
+    fn hand_out(&self, table: &mut Table) {
+        while table.seated.len() < self.seats {
+            let asking = table.waiting.iter().filter(|(_, one)| one.is_asking());
+            let next = asking.min_by_key(|(id, one)| (table.held_by(one.address()), **id));
+            let Some(id) = next.map(|(id, _)| *id) else {
+                return;
+            };
+            if let Some(one) = table.waiting.remove(&id) {
+                table.seat(id, one.clone());
+                one.decided.notify_one();
+            }
+        }
+    }
+
+    /// A connection of the address with the most places is to end with its answer, where that has
+    /// more than `address` with those that are about to be free.
+    fn end_one(&self, table: &mut Table, address: IpAddr) {
+        let most = table.held.iter().max_by_key(|(_, held)| **held);
+        let Some((&most, &held)) = most else { return };
+        if held <= table.held_by(address) + table.ending + 1 {
+            return;
+        }
+        let one = table.seated.values().find(|one| {
+            let works = one.progress.waiting() == Waiting::No;
+            works && !one.is_ending() && one.address() == most
+        });
+        if let Some(one) = one.cloned() {
+            self.closed.inc();
+            table.end(&one);
+        }
+    }
+
+    /// One that waits leaves, of the address that most of them come from: rather one that has not
+    /// asked for anything, then the longest waiting.
     fn send_away(&self, table: &mut Table) {
-        let silent = table.waiting.iter().find(|(_, one)| !one.is_asking());
-        let one = silent.or_else(|| table.waiting.iter().next());
-        let Some(id) = one.map(|(id, _)| *id) else {
+        let mut by_address: HashMap<IpAddr, usize> = HashMap::new();
+        for one in table.waiting.values() {
+            *by_address.entry(one.address()).or_default() += 1;
+        }
+        let first = table.waiting.iter().min_by_key(|(id, one)| {
+            let many = by_address.get(&one.address());
+            (std::cmp::Reverse(many), one.is_asking(), **id)
+        });
+        let Some(id) = first.map(|(id, _)| *id) else {
             return;
         };
         if let Some(one) = table.waiting.remove(&id) {
             self.closed.inc();
             match one.is_asking() {
-                true => one.turned_away.notify_one(),
+                true => one.decided.notify_one(),
                 false => one.closes.notify_one(),
             }
         }
@@ -161,7 +218,7 @@ impl Places {
         closing.sort_unstable_by_key(|(_, slowness)| std::cmp::Reverse(*slowness));
         closing.truncate(AT_ONCE.min(self.seats.div_ceil(8)));
         for (id, _) in &closing {
-            if let Some(one) = table.seated.remove(id) {
+            if let Some(one) = table.unseat(*id) {
                 self.closed.inc();
                 one.closes.notify_one();
             }
@@ -181,13 +238,47 @@ impl Places {
 impl Table {
     fn seat(&mut self, id: u64, one: Arc<Occupant>) {
         one.is_seated.store(true, Ordering::Relaxed);
+        *self.held.entry(one.address()).or_default() += 1;
         self.seated.insert(id, one);
+    }
+
+    fn unseat(&mut self, id: u64) -> Option<Arc<Occupant>> {
+        let one = self.seated.remove(&id)?;
+        match one.is_ending() {
+            true => self.ending -= 1,
+            false => self.no_longer_held(one.address()),
+        }
+        Some(one)
+    }
+
+    fn end(&mut self, one: &Occupant) {
+        one.is_ending.store(true, Ordering::Relaxed);
+        self.ending += 1;
+        self.no_longer_held(one.address());
+        one.ends.notify_one();
+    }
+
+    fn held_by(&self, address: IpAddr) -> usize {
+        self.held.get(&address).copied().unwrap_or(0)
+    }
+
+    fn no_longer_held(&mut self, address: IpAddr) {
+        if let Some(held) = self.held.get_mut(&address) {
+            *held -= 1;
+            if *held == 0 {
+                self.held.remove(&address);
+            }
+        }
     }
 }
 
 impl Occupant {
     fn is_asking(&self) -> bool {
         self.is_asking.load(Ordering::Relaxed)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Relaxed)
     }
 
     fn address(&self) -> IpAddr {
@@ -198,13 +289,27 @@ impl Occupant {
 impl Place {
     /// Who the client is, where a proxy in front of us tells it.
     pub(crate) fn set_address(&self, address: IpAddr) {
-        let known = &self.occupant.address;
-        *known.lock() = group(address);
+        let address = group(address);
+        if self.occupant.address() == address {
+            return;
+        }
+        let mut table = self.places.lock();
+        let is_held = table.seated.contains_key(&self.id) && !self.occupant.is_ending();
+        if is_held {
+            table.no_longer_held(self.occupant.address());
+            *table.held.entry(address).or_default() += 1;
+        }
+        *self.occupant.address.lock() = address;
     }
 
     /// Comes back when the connection is to end at once.
     pub(crate) async fn closes(&self) {
         self.occupant.closes.notified().await;
+    }
+
+    /// Comes back when the connection is to end with the answer that is under way.
+    pub(crate) async fn ends(&self) {
+        self.occupant.ends.notified().await;
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
@@ -222,8 +327,7 @@ impl Place {
                 None => {}
             }
             tokio::select! {
-                () = self.occupant.turned_away.notified() => break false,
-                () = self.places.freed.notified() => {}
+                () = self.occupant.decided.notified() => {}
                 () = tokio::time::sleep(LOOK_AGAIN) => {}
             }
         };
@@ -238,12 +342,12 @@ impl Place {
             // Sent away, or has one.
             return Some(table.seated.contains_key(&self.id));
         }
-        if !self.places.has_room(&mut table) {
-            return None;
+        self.places.find_room(&mut table);
+        if table.seated.contains_key(&self.id) {
+            return Some(true);
         }
-        let one = table.waiting.remove(&self.id)?;
-        table.seat(self.id, one);
-        Some(true)
+        self.places.end_one(&mut table, self.occupant.address());
+        None
     }
 }
 
@@ -251,8 +355,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut table = self.places.lock();
         table.waiting.remove(&self.id);
-        if table.seated.remove(&self.id).is_some() {
-            self.places.freed.notify_one();
+        if table.unseat(self.id).is_some() {
+            self.places.hand_out(&mut table);
         }
     }
 }

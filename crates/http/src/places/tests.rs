@@ -82,6 +82,68 @@ async fn those_that_wait_are_bounded() {
     assert!(!refused.await.unwrap());
 }
 
+/// A connection with a request under way.
+fn busy(places: &Arc<Places>, address: &str) -> (Place, impl Sized + use<>) {
+    let progress = Progress::new();
+    let request = progress.begin_request();
+    (places.enter(from(address), progress), request)
+}
+
+/// Those that were told to end with their answers.
+fn ending(connections: &[(Place, impl Sized)]) -> usize {
+    let is_ending = |(place, _): &&(Place, _)| place.occupant.is_ending();
+    connections.iter().filter(is_ending).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_gives_up_what_it_has_more_than_others_that_wait() {
+    let places = places(8);
+    let mut many: Vec<_> = (0..8).map(|_| busy(&places, "192.0.2.1")).collect();
+    let before = places.enter(from("192.0.2.1"), Progress::new());
+    let waits = tokio::spawn(async move { before.get().await });
+    tokio::time::sleep(PATIENCE / 2).await;
+    assert_eq!(ending(&many), 0, "its own requests wait for each other");
+    let others: Vec<_> = (0..8)
+        .map(|_| {
+            let place = places.enter(from("192.0.2.2"), Progress::new());
+            tokio::spawn(async move { (place.get().await, place) })
+        })
+        .collect();
+    tokio::time::sleep(PATIENCE / 4).await;
+    assert_eq!(ending(&many), 4, "half of eight");
+    many.retain(|(place, _)| !place.occupant.is_ending());
+    tokio::time::sleep(PATIENCE / 16).await;
+    assert!(
+        !waits.is_finished(),
+        "the address that has fewer comes first"
+    );
+    assert_eq!(others.iter().filter(|one| one.is_finished()).count(), 4);
+    assert_eq!(ending(&many), 0, "each has half of them");
+    drop(many);
+    assert!(waits.await.unwrap());
+    for one in others {
+        assert!(one.await.unwrap().0);
+    }
+}
+
+#[tokio::test]
+async fn places_are_counted_for_the_address_that_a_proxy_tells() {
+    let places = places(2);
+    let (one, _request) = busy(&places, "192.0.2.1");
+    one.set_address(from("198.51.100.7"));
+    let (two, _request) = busy(&places, "192.0.2.1");
+    two.set_address(from("198.51.100.7"));
+    let held = |address| places.lock().held_by(from(address));
+    assert_eq!((held("192.0.2.1"), held("198.51.100.7")), (0, 2));
+    let new = places.enter(from("192.0.2.1"), Progress::new());
+    assert!(new.try_get().is_none());
+    assert!(one.occupant.is_ending());
+    assert_eq!(held("198.51.100.7"), 1);
+    drop((one, two));
+    assert_eq!(held("198.51.100.7"), 0);
+    assert!(places.lock().ending == 0);
+}
+
 impl Place {
     fn is_in(&self, places: &Places) -> bool {
         let table = places.lock();
