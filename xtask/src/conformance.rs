@@ -68,6 +68,15 @@ pub(crate) struct Functional {
     pub(crate) show_early: bool,
 }
 
+impl Functional {
+    pub(crate) fn of_files(files: &[&str]) -> Self {
+        Functional {
+            files: files.iter().map(|file| (*file).to_owned()).collect(),
+            ..Default::default()
+        }
+    }
+}
+
 pub(crate) fn run(suite: &Suite) -> Result<()> {
     match suite {
         Suite::Functional(options) => functional(options)?.verdict(),

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use crate::conformance::Functional;
 use crate::report::Report;
 use crate::venv::Venv;
 use crate::workspace::{build_cairn, cargo, install};
@@ -29,8 +30,18 @@ pub(crate) struct Options {
 /// Files of the functional tests that also run with every role in a process of its own.
 const SPLIT_FILES: [&str; 3] = ["test_account.py", "test_container.py", "test_object.py"];
 
-/// Of the cluster simulator: well under a minute.
+/// Those that also run with objects encrypted: what a body, its ETag and its ranges go through.
+const ENCRYPTED_FILES: [&str; 4] = [
+    "test_object.py",
+    "test_slo.py",
+    "test_dlo.py",
+    "test_versioned_writes.py",
+];
+
+/// Of the cluster simulator.
 const SIM_SEEDS: u64 = 200;
+/// Of each of the manners in which it is harder on the store.
+const SIM_SEEDS_OF_MANNER: u64 = 30;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut report = Report::default();
@@ -61,7 +72,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if built {
         against_the_store(&mut report, options);
     }
-    report.check("simulator", || sim::run(&sim::Options::seeds(SIM_SEEDS)));
+    simulate(&mut report);
     fuzz_smoke(&mut report, options.fuzz_seconds);
     report.finish()
 }
@@ -107,9 +118,24 @@ impl TestOutput {
 }
 
 fn against_the_store(report: &mut Report, options: &Options) {
-    report.check("functional tests", || functional(false, &[]));
+    report.check("functional tests", || functional(&Functional::default()));
     report.check("functional tests, a process per role", || {
-        functional(true, &SPLIT_FILES)
+        functional(&Functional {
+            split: true,
+            ..Functional::of_files(&SPLIT_FILES)
+        })
+    });
+    report.check("functional tests, objects encrypted", || {
+        functional(&Functional {
+            encryption: true,
+            ..Functional::of_files(&ENCRYPTED_FILES)
+        })
+    });
+    report.check("functional tests, objects sealed", || {
+        functional(&Functional {
+            authenticated: true,
+            ..Functional::of_files(&ENCRYPTED_FILES)
+        })
     });
     for (name, part) in [
         ("clients", clients::run as fn() -> Result<Report>),
@@ -154,14 +180,8 @@ fn against_the_store(report: &mut Report, options: &Options) {
     );
 }
 
-fn functional(split: bool, files: &[&str]) -> Result<()> {
-    let files = files.iter().map(|f| (*f).to_owned()).collect();
-    let options = conformance::Functional {
-        files,
-        split,
-        ..Default::default()
-    };
-    let counts = conformance::functional(&options)?;
+fn functional(options: &Functional) -> Result<()> {
+    let counts = conformance::functional(options)?;
     counts.print();
     ensure!(
         counts.short.is_empty(),
@@ -169,6 +189,36 @@ fn functional(split: bool, files: &[&str]) -> Result<()> {
         counts.short.len()
     );
     Ok(())
+}
+
+fn simulate(report: &mut Report) {
+    let all = sim::Options::seeds(SIM_SEEDS);
+    report.check("simulator", || sim::run(&all));
+    let some = || sim::Options::seeds(SIM_SEEDS_OF_MANNER);
+    let rot = sim::Options {
+        rot: true,
+        ..some()
+    };
+    let fragments = sim::Options {
+        fragments: true,
+        ..some()
+    };
+    let failing_syncs = sim::Options {
+        failing_syncs: true,
+        ..some()
+    };
+    let conditional = sim::Options {
+        conditional: true,
+        ..some()
+    };
+    for (name, manner) in [
+        ("simulator, content rots", rot),
+        ("simulator, fragments", fragments),
+        ("simulator, syncs fail", failing_syncs),
+        ("simulator, conditional writes", conditional),
+    ] {
+        report.check(name, || sim::run(&manner));
+    }
 }
 
 fn fuzz_smoke(report: &mut Report, seconds: u64) {
