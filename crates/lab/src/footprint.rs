@@ -20,7 +20,8 @@ const ADDRESSES: [&str; 4] = ["proxies", "endpoint", "proxyhost", "host"];
 /// Everything outside of its own run folder that a plan names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// `host:port` or `host`, as the plan writes it. A Swift sign-in may name one more.
+    /// `host:port` or `host`, as the plan writes it. Where a Swift sign-in names another one, a
+    /// confined run ends ([`Footprint::host_names`]).
     pub hosts: BTreeSet<String>,
     /// Folders and files of this host.
     pub paths: BTreeSet<PathBuf>,
@@ -94,6 +95,15 @@ impl Footprint {
                 self.hosts.insert(authority(part).to_owned());
             }
         }
+    }
+
+    /// The hosts without their ports.
+    pub fn host_names(&self) -> BTreeSet<String> {
+        let names = self.hosts.iter().map(|host| match host.rsplit_once(':') {
+            Some((name, port)) if !port.ends_with(']') => name.to_owned(),
+            _ => host.clone(),
+        });
+        names.collect()
     }
 
     /// One sentence a host, folder and cluster, for people.

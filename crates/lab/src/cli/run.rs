@@ -253,6 +253,7 @@ fn conduct(
         timeout: arguments.timeout,
         insecure: arguments.insecure,
         ca: arguments.ca.clone(),
+        hosts: arguments.confined.then(|| Footprint::of(plan).host_names()),
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)

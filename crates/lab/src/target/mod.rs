@@ -16,7 +16,7 @@ mod swift_auth;
 mod tls;
 mod url;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -128,6 +128,12 @@ pub enum TargetError {
         user: String,
         status: u16,
     },
+    #[error(
+        "the sign-in names the store {url}, and the workload does not name {host}: a run that a \
+         console starts goes to the hosts of its workload alone; give its storage \
+         storage_url={url}"
+    )]
+    UnnamedHost { url: String, host: String },
     #[error("{0}")]
     Other(String),
 }
@@ -142,6 +148,9 @@ pub struct TargetOptions {
     pub insecure: bool,
     /// PEM file of certificates to trust instead of the system's.
     pub ca: Option<std::path::PathBuf>,
+    /// Hosts, without ports, that the answer to a sign-in may send a confined run to: those of its
+    /// plan. None: any.
+    pub hosts: Option<BTreeSet<String>>,
 }
 
 impl Default for TargetOptions {
@@ -150,6 +159,20 @@ impl Default for TargetOptions {
             timeout: Duration::from_secs(60),
             insecure: false,
             ca: None,
+            hosts: None,
+        }
+    }
+}
+
+impl TargetOptions {
+    /// Refuses to go where the plan did not say that it would.
+    fn check_host(&self, url: &url::Url) -> Result<(), TargetError> {
+        match &self.hosts {
+            Some(hosts) if !hosts.contains(&url.host) => Err(TargetError::UnnamedHost {
+                url: url.to_string(),
+                host: url.host.clone(),
+            }),
+            _ => Ok(()),
         }
     }
 }

@@ -64,6 +64,7 @@ impl Swift {
         }
         let path = url.path.clone();
         if proxies.is_empty() {
+            options.check_host(&url)?;
             proxies.push(Endpoint::resolve(url, options)?);
         }
         let swift = Self {
@@ -461,4 +462,82 @@ pub(super) async fn finish(
         bytes,
         checked,
     })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::{BufRead, BufReader, ErrorKind, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::footprint::Footprint;
+    use crate::plan::{Plan, Settings};
+
+    /// A sign-in of which the answer names the store at `storage`.
+    fn sign_in_that_names(storage: String) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/auth/v1.0", listener.local_addr().unwrap());
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+                lines
+                    .map_while(Result::ok)
+                    .take_while(|l| !l.is_empty())
+                    .for_each(drop);
+                let _ = write!(
+                    stream,
+                    "HTTP/1.1 200 OK\r\nX-Auth-Token: t\r\nX-Storage-Url: {storage}\r\n\
+                     Content-Length: 0\r\n\r\n"
+                );
+            }
+        });
+        url
+    }
+
+    fn settings(kind: &str, config: &[(&str, &str)]) -> Settings {
+        let config = config
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        Settings {
+            kind: kind.to_owned(),
+            config: config.collect::<BTreeMap<_, _>>(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_confined_run_goes_to_the_hosts_of_its_plan_alone() {
+        let elsewhere = TcpListener::bind("127.0.0.2:0").unwrap();
+        elsewhere.set_nonblocking(true).unwrap();
+        let storage = format!("http://{}/v1/AUTH_a", elsewhere.local_addr().unwrap());
+        let auth_url = sign_in_that_names(storage.clone());
+        let user = [
+            ("auth_url", &*auth_url),
+            ("username", "u"),
+            ("password", "p"),
+        ];
+        let open = async |storage: &[(&str, &str)], is_confined: bool| {
+            let access = Access {
+                auth: settings("swauth", &user),
+                storage: settings("swift", storage),
+            };
+            let plan = Plan {
+                access: access.clone(),
+                ..Plan::default()
+            };
+            let options = TargetOptions {
+                hosts: is_confined.then(|| Footprint::of(&plan).host_names()),
+                ..TargetOptions::default()
+            };
+            Swift::open(&access, &options).await
+        };
+        let refused = open(&[], true).await.unwrap_err();
+        assert!(matches!(&refused, TargetError::UnnamedHost { host, .. } if host == "127.0.0.2"));
+        let came = elsewhere.accept().map(|_| ()).map_err(|e| e.kind());
+        assert_eq!(came, Err(ErrorKind::WouldBlock), "nothing is sent there");
+        // As the error says; and what nobody confines.
+        assert!(open(&[("storage_url", &storage)], true).await.is_ok());
+        assert!(open(&[], false).await.is_ok());
+    }
 }
