@@ -38,9 +38,9 @@ const ENCRYPTED_FILES: [&str; 4] = [
     "test_versioned_writes.py",
 ];
 
-/// Of the cluster simulator.
+/// Seeds of the cluster simulator.
 const SIM_SEEDS: u64 = 200;
-/// Of each of the manners in which it is harder on the store.
+/// Seeds of each manner that is harder on the store.
 const SIM_SEEDS_OF_MANNER: u64 = 30;
 
 pub(crate) fn run(options: &Options) -> Result<()> {

@@ -12,6 +12,7 @@ mod functions;
 mod ignored;
 mod layers;
 mod links;
+mod module_form;
 mod named_files;
 mod parsers;
 mod poison;
@@ -102,6 +103,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     findings.extend(links::check(root, &pages));
     findings.extend(named_files::check(root, &pages, &files));
     findings.extend(parsers::check(root, &files));
+    findings.extend(module_form::check(&files));
 
     let mut ratchet = Ratchet::read(root)?;
     let (broken, fallen) = ratchet.compare(&measures);

@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 35] = [
+const PARSERS: [(&str, How); 36] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -30,6 +30,7 @@ const PARSERS: [(&str, How); 35] = [
     ("crates/formats/src/listing.rs", Fuzzed("listing")),
     ("crates/formats/src/pickle.rs", Fuzzed("pickle")),
     ("crates/formats/src/range.rs", Fuzzed("ranges")),
+    ("crates/formats/src/shard.rs", No),
     ("crates/formats/src/ssync.rs", Property),
     ("crates/formats/src/swift_conf.rs", Fuzzed("conf")),
     ("crates/formats/src/sync_realms.rs", No),

@@ -36,7 +36,7 @@ pub(crate) struct Function {
 /// Pairs of punctuation that are one token here.
 const PAIRS: [&str; 6] = ["::", "==", "!=", "=>", "->", "||"];
 /// Folders without sources of ours.
-const SKIPPED: [&str; 5] = ["target", "node_modules", ".git", "corpus", "artifacts"];
+const SKIPPED: [&str; 4] = ["node_modules", ".git", "corpus", "artifacts"];
 
 impl Source {
     pub(crate) fn read(root: &Path, path: &str, test_modules: &HashSet<String>) -> Result<Source> {
@@ -199,7 +199,7 @@ pub(crate) fn walk(root: &Path, extension: &str) -> Result<Vec<String>> {
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
             let (entry, name) = entry.map(|e| (e.path(), e.file_name()))?;
-            if entry.is_symlink() || SKIPPED.iter().any(|s| name == *s) {
+            if entry.is_symlink() || SKIPPED.iter().any(|s| name == *s) || is_build(&entry) {
                 continue;
             }
             if entry.is_dir() {
@@ -212,6 +212,11 @@ pub(crate) fn walk(root: &Path, extension: &str) -> Result<Vec<String>> {
     }
     found.sort();
     Ok(found)
+}
+
+/// Whether cargo builds there; a module may have that name, too.
+fn is_build(folder: &Path) -> bool {
+    folder.ends_with("target") && folder.join("CACHEDIR.TAG").exists()
 }
 
 /// Modules that another file declares with `#[cfg(test)] mod NAME;`, as paths without `.rs`.

@@ -1,4 +1,4 @@
-//! What written objects hold: a stream of bytes that follows from the object's name, so that any
+//! Content of written objects: a stream of bytes that follows from the object's name, so that any
 //! driver can check any part of any object without having written it.
 //!
 //! Block n of 4096 bytes is the first 4096 bytes of the random stream `fork(hash(name), n)`.

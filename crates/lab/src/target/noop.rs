@@ -8,7 +8,7 @@ use crate::plan::Settings;
 /// COSBench's `mock` and `none`.
 #[derive(Debug, Clone)]
 pub struct Noop {
-    /// What a read is said to return.
+    /// Bytes that a read is said to return.
     read_bytes: u64,
     performed: u32,
 }

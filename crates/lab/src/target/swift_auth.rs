@@ -7,7 +7,7 @@ use super::url::Url;
 use super::{TargetError, TargetOptions};
 use crate::plan::{Access, Settings};
 
-/// What signing in yields.
+/// The answer to a sign-in.
 pub(super) struct SignedIn {
     pub(super) token: String,
     pub(super) storage_url: String,

@@ -22,7 +22,7 @@ use crate::target::content;
 const TOGETHER: u64 = 16 * 1024;
 /// Larger ones are made and sent in pieces of this size.
 const PIECE: usize = 64 * 1024;
-/// What a read takes at most; one buffer per thread.
+/// Largest read; one buffer per thread.
 const SCRATCH: usize = 256 * 1024;
 
 thread_local! {

@@ -11,7 +11,7 @@ const HEAD_BYTES: usize = 64 * 1024;
 const KEPT_BYTES: usize = 4 << 20;
 const HEADERS: usize = 96;
 
-/// Where a body goes.
+/// Destination of a body.
 pub(in crate::target) enum Sink<'a> {
     Discard,
     Check(Checker),
@@ -38,7 +38,7 @@ impl Kept {
     }
 }
 
-/// What is known of an answer.
+/// The part of an answer that is known so far.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::target) struct Reply {
     pub(in crate::target) status: u16,
@@ -233,7 +233,7 @@ impl Parser {
         let mut rest = bytes;
         loop {
             if self.state == State::Done {
-                // What follows an answer nobody asked for cannot be kept apart from the next.
+                // Bytes behind an answer nobody asked for cannot be kept apart from the next.
                 self.keep_alive &= rest.is_empty();
                 return Ok(true);
             }

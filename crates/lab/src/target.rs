@@ -1,4 +1,4 @@
-//! What is measured: one enum over the kinds of stores, and a session per worker.
+//! Targets, the stores that are measured: one enum over the kinds of stores, and a session per worker.
 //!
 //! A [`Target`] is opened once per work (signing in); each worker has a [`Session`] of its own,
 //! with its own connection. A session answers one [`Request`] at a time with [`Done`] or a
@@ -27,7 +27,7 @@ pub(crate) use self::tls::AnyCertificate;
 use crate::plan::{Access, Content};
 use crate::record::ErrorKind;
 
-/// What to do.
+/// An operation on a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verb {
     Read,
@@ -138,7 +138,7 @@ pub enum TargetError {
     Other(String),
 }
 
-/// What the command line says beside the workload.
+/// Options of the command line beside the workload.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct TargetOptions {
@@ -231,7 +231,7 @@ impl Target {
         }
     }
 
-    /// What the store's `Server` header said at sign-in, if anything.
+    /// The store's `Server` header at sign-in, if anything.
     pub fn server(&self) -> String {
         match self {
             Self::Swift(swift) => swift.server().to_owned(),
@@ -256,7 +256,7 @@ impl Target {
     }
 }
 
-/// What one worker holds of a target.
+/// One worker's part of a target.
 #[derive(Debug)]
 pub enum Session {
     Noop(noop::Noop),
