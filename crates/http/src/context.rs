@@ -5,9 +5,10 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 use http::request::Parts;
+use parking_lot::Mutex;
 
 use crate::service::Response;
 
@@ -103,7 +104,7 @@ impl Notes {
 
     /// Adds to the log line's `log_info`; bounded.
     pub fn add(&self, text: impl Into<String>) {
-        let mut info = self.log_info.lock().unwrap_or_else(|e| e.into_inner());
+        let mut info = self.log_info.lock();
         if info.len() < 32 {
             info.push(text.into());
         }
@@ -111,7 +112,7 @@ impl Notes {
 
     /// For the audit log; bounded.
     pub fn audit(&self, audited: Audited) {
-        let mut all = self.audited.lock().unwrap_or_else(|e| e.into_inner());
+        let mut all = self.audited.lock();
         if all.len() < 32 {
             all.push(audited);
         }
@@ -119,12 +120,12 @@ impl Notes {
 
     /// Takes the notes for the audit log.
     pub fn take_audited(&self) -> Vec<Audited> {
-        std::mem::take(&mut *self.audited.lock().unwrap_or_else(|e| e.into_inner()))
+        std::mem::take(&mut *self.audited.lock())
     }
 
     /// What was added, with commas between.
     pub fn log_info(&self) -> String {
-        let info = self.log_info.lock().unwrap_or_else(|e| e.into_inner());
+        let info = self.log_info.lock();
         info.join(",")
     }
 }

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 use cairn_types::{PolicyIndex, Timestamp};
+use parking_lot::RwLock;
 use serde_json::{Map, Value};
 
 use crate::context::Context;
@@ -125,24 +126,20 @@ impl SwiftInfo {
     /// Adds or extends a section everybody may read. `details` that is no object is taken as
     /// `{}`.
     pub fn register(&self, section: &str, details: Value) {
-        let mut sections = self.sections.write().unwrap_or_else(|e| e.into_inner());
+        let mut sections = self.sections.write();
         extend(&mut sections.public, section, details);
     }
 
     /// Adds or extends a section shown to the holder of the admin key alone.
     pub fn register_admin(&self, section: &str, details: Value) {
-        let mut sections = self.sections.write().unwrap_or_else(|e| e.into_inner());
+        let mut sections = self.sections.write();
         extend(&mut sections.admin, section, details);
     }
 
     /// What a client sees, less `disallowed` sections (`section` or `section.key`). With `admin`,
     /// an `admin` section holds the rest.
     pub fn view(&self, disallowed: &[String], admin: bool) -> Value {
-        let sections = self
-            .sections
-            .read()
-            .unwrap_or_else(|e| e.into_inner())
-            .clone();
+        let sections = self.sections.read().clone();
         let mut view = sections.public;
         for name in disallowed {
             match name.split_once('.') {

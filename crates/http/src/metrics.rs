@@ -5,6 +5,7 @@ mod background;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -88,7 +89,7 @@ pub fn count_hedge(outcome: HedgeOutcome) {
 
 /// One per process, shared by all its servers.
 pub struct Metrics {
-    registry: std::sync::RwLock<Registry>,
+    registry: RwLock<Registry>,
     requests: Family<RequestLabels, Counter>,
     seconds: Family<ServerLabels, Histogram>,
     in_flight: Family<ServerLabels, Gauge>,
@@ -152,7 +153,7 @@ impl Metrics {
             HEDGES.clone(),
         );
         Arc::new(Metrics {
-            registry: std::sync::RwLock::new(registry),
+            registry: RwLock::new(registry),
             requests,
             seconds,
             in_flight,
@@ -163,7 +164,7 @@ impl Metrics {
 
     /// For a part of the program that counts something of its own.
     pub fn register(&self, add: impl FnOnce(&mut Registry)) {
-        add(&mut self.registry.write().unwrap_or_else(|e| e.into_inner()));
+        add(&mut self.registry.write());
     }
 
     /// From now on also shows what background work does; `source` is asked at each look.
@@ -175,7 +176,7 @@ impl Metrics {
     /// The exposition text (OpenMetrics 1.0).
     pub fn encode(&self) -> String {
         let mut out = String::new();
-        let registry = self.registry.read().unwrap_or_else(|e| e.into_inner());
+        let registry = self.registry.read();
         // Writing to a String cannot fail.
         let _ = text::encode(&mut out, &registry);
         out

@@ -31,7 +31,7 @@ mod target;
 mod updates;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cairn_disk::relink::{self, Collision, Move};
 use cairn_disk::{Device, Devices, DiskFileEngine, ObjectEngine};
@@ -40,6 +40,7 @@ use cairn_peer::Backends;
 use futures_util::FutureExt;
 use http::request::Parts;
 use http::{Method, StatusCode};
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 pub use config::ObjectServerConfig;

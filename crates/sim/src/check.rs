@@ -18,7 +18,7 @@ use crate::model::{
     Change, Model, Name, ON_ITS_WAY, Seen, Write, allowed, by, is_certain, may_be_hearsay,
 };
 use crate::policies::{FRAGMENTS_INDEX, policy_of};
-use crate::shared::{NODES, lock};
+use crate::shared::NODES;
 
 /// What one replica lists, and the objects and bytes it says it has.
 struct Listing {
@@ -102,7 +102,7 @@ fn check_object(
     wrong: &mut Vec<String>,
 ) {
     let writes = model.objects.writes(name);
-    let is_replaced = lock(&cluster.shared.replaced).is_some();
+    let is_replaced = cluster.shared.replaced.lock().is_some();
     let states = allowed(&writes, cluster.proxy_clocks[0].now(), is_replaced);
     if !states.contains(seen) {
         wrong.push(format!(
@@ -155,7 +155,7 @@ fn files_in(folder: &Path) -> Files {
 /// Nothing is quarantined but what is damaged, and what is obsolete beside it. What rotted may be
 /// sound again, after a power cut.
 fn check_quarantine(cluster: &Cluster, model: &Model, wrong: &mut Vec<String>) {
-    let rotten = lock(&cluster.shared.rotten).clone();
+    let rotten = cluster.shared.rotten.lock().clone();
     for node in 0..NODES {
         for policy in [PolicyIndex(0), FRAGMENTS_INDEX] {
             let aside = cluster.device(node).join("quarantined");
@@ -171,7 +171,7 @@ fn check_quarantine(cluster: &Cluster, model: &Model, wrong: &mut Vec<String>) {
                 }
                 let is_sound = match policy == FRAGMENTS_INDEX {
                     true => fragments::is_of_some_object(model, &md5),
-                    false => lock(&model.contents).contains_key(&md5),
+                    false => model.contents.lock().contains_key(&md5),
                 };
                 if is_sound {
                     let folder = file_name(&folder);
@@ -462,7 +462,7 @@ pub(crate) fn must_be_listed(cluster: &Cluster, writes: &[Write]) -> bool {
 /// that of a container server and of the object server that could not tell another. Rows of before
 /// a disk was replaced may be lost.
 fn may_have_been_replaced(cluster: &Cluster, writes: &[Write]) -> bool {
-    let replaced = *lock(&cluster.shared.replaced);
+    let replaced = *cluster.shared.replaced.lock();
     let newest = writes.iter().map(|write| write.at).max();
     replaced
         .zip(newest)
@@ -490,7 +490,7 @@ async fn check_account(
     let writes = model
         .container
         .writes(&(COMES_AND_GOES.to_owned(), String::new()));
-    let is_hearsay = may_be_hearsay(&writes, *lock(&cluster.shared.replaced));
+    let is_hearsay = may_be_hearsay(&writes, *cluster.shared.replaced.lock());
     let mut counts = counts.clone();
     for (place, (node, listed)) in list(cluster, Kind::Account, &ring, None)
         .await

@@ -2,8 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -31,7 +31,8 @@ use crate::disk::Image;
 use crate::life::{Life, OfLife};
 use crate::network::{Port, Wires};
 use crate::rings::ClusterRings;
-use crate::shared::{NODES, PROXIES, Shared, lock};
+use crate::shared::{NODES, PROXIES, Shared};
+use parking_lot::Mutex;
 
 /// Bodies beyond this are streamed to the replicas.
 const BUFFERED: &str = "2048";
@@ -223,13 +224,13 @@ impl Cluster {
     }
 
     pub(crate) fn node(&self, node: usize) -> Option<Arc<Node>> {
-        lock(&self.nodes)[node].clone()
+        self.nodes.lock()[node].clone()
     }
 
     /// Ends a node that has died, and leaves on its disk what `change` makes of what the crash
     /// left.
     pub(crate) fn bury(&self, node: usize, change: impl FnOnce(Image) -> Image) -> Result<()> {
-        let Some(ended) = lock(&self.nodes)[node].take() else {
+        let Some(ended) = self.nodes.lock()[node].take() else {
             return Ok(());
         };
         let left = ended.life.bury().context("a node is buried alive")?;
@@ -240,7 +241,7 @@ impl Cluster {
 
     /// Closes everything; what is on the disks does not matter any more.
     pub(crate) fn end(&self) {
-        for node in std::mem::take(&mut *lock(&self.nodes))
+        for node in std::mem::take(&mut *self.nodes.lock())
             .into_iter()
             .flatten()
         {
@@ -260,7 +261,7 @@ impl Cluster {
             let at = address(node, kind);
             self.wires.register(at, node, handler.clone(), alive);
         }
-        lock(&self.nodes)[node] = Some(started);
+        self.nodes.lock()[node] = Some(started);
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::cluster::{Cluster, Pass};
 use crate::disk::Image;
-use crate::shared::{DiskFaults, MACHINES, NODES, NetworkFaults, lock};
+use crate::shared::{DiskFaults, MACHINES, NODES, NetworkFaults};
 
 /// Passes while faults strike: more of those that remove what others have.
 const OFTEN: [Pass; 12] = [
@@ -108,7 +108,7 @@ impl Misfortune {
         let (due, later): (Vec<_>, Vec<_>) = self.down.drain(..).partition(|(_, at)| *at <= now);
         self.down = later;
         for (node, _) in due {
-            lock(&self.cluster.shared.disks)[node] = DiskFaults::default();
+            self.cluster.shared.disks.lock()[node] = DiskFaults::default();
             self.cluster.start_node(node)?;
         }
         Ok(())
@@ -141,27 +141,27 @@ impl Misfortune {
         match what {
             0..12 => self.weather(),
             12..20 => self.cut(),
-            20..25 => *lock(&shared.cut) = Default::default(),
+            20..25 => *shared.cut.lock() = Default::default(),
             25..31 => {
                 let at = dice.below(40);
                 shared.log(|| format!("n{node}: power will fail at sync {at}"));
-                lock(&shared.disks)[node].power_fails_at = Some(at);
+                shared.disks.lock()[node].power_fails_at = Some(at);
             }
             31..35 => self.each_dies(&[node], true)?,
             35..39 => self.each_dies(&[node], false)?,
             39..43 => self.each_dies(&[0, 1, 2, 3], true)?,
             43..47 => {
-                let full = !lock(&shared.disks)[node].full;
+                let full = !shared.disks.lock()[node].full;
                 shared.log(|| format!("n{node}: disk full: {full}"));
-                lock(&shared.disks)[node].full = full;
+                shared.disks.lock()[node].full = full;
             }
             47..51 => {
-                let slow = !lock(&shared.disks)[node].slow;
+                let slow = !shared.disks.lock()[node].slow;
                 shared.log(|| format!("n{node}: disk slow: {slow}"));
-                lock(&shared.disks)[node].slow = slow;
+                shared.disks.lock()[node].slow = slow;
             }
             51..53 => {
-                lock(&shared.disks)[node].fail_sync = true;
+                shared.disks.lock()[node].fail_sync = true;
                 self.doomed.push((node, Instant::now() + self.seconds(6)));
             }
             53..57 if self.may_rot => self.rot(),
@@ -192,7 +192,7 @@ impl Misfortune {
             0..4 => {
                 let count = 1 + dice.below(3);
                 shared.log(|| format!("syncs of databases will fail, {count} on each node"));
-                let mut disks = lock(&shared.disks);
+                let mut disks = shared.disks.lock();
                 disks.iter_mut().for_each(|disk| disk.fail_commits = count);
             }
             4..8 => {
@@ -224,7 +224,7 @@ impl Misfortune {
             },
         };
         self.cluster.shared.log(|| format!("network: {faults:?}"));
-        *lock(&self.cluster.shared.network) = faults;
+        *self.cluster.shared.network.lock() = faults;
     }
 
     /// Splits the machines in two, one way or both ways.
@@ -240,7 +240,7 @@ impl Misfortune {
             }
         }
         shared.log(|| format!("cut: {sides:?}, both ways: {both}"));
-        *lock(&shared.cut) = cut;
+        *shared.cut.lock() = cut;
     }
 
     fn each_dies(&self, nodes: &[usize], of_power: bool) -> Result<()> {
@@ -282,7 +282,7 @@ impl Misfortune {
         let name = name_of(path);
         shared.log(|| format!("n{}: rot in {name}", self.victim));
         let hash = path.parent().map(name_of).unwrap_or_default();
-        lock(&shared.rotten).insert((self.victim, hash, name));
+        shared.rotten.lock().insert((self.victim, hash, name));
         let _ = rot_content(path, &bytes);
     }
 
@@ -296,7 +296,7 @@ impl Misfortune {
         self.cluster
             .shared
             .log(|| format!("n{node}: disk replaced"));
-        *lock(&self.cluster.shared.replaced) = Some(self.cluster.shared.now(node));
+        *self.cluster.shared.replaced.lock() = Some(self.cluster.shared.now(node));
         running.life.killed()?;
         drop(running);
         self.cluster.bury(node, |_| Image::empty())?;
@@ -312,15 +312,15 @@ impl Misfortune {
         }
         let shared = &self.cluster.shared;
         shared.log(|| "all faults end".into());
-        *lock(&shared.network) = NetworkFaults::default();
-        *lock(&shared.cut) = Default::default();
+        *shared.network.lock() = NetworkFaults::default();
+        *shared.cut.lock() = Default::default();
         let poisoned: Vec<usize> = self.doomed.drain(..).map(|(node, _)| node).collect();
         for node in poisoned {
             if let Some(running) = self.cluster.node(node) {
                 running.life.power_fails()?;
             }
         }
-        *lock(&shared.disks) = Default::default();
+        *shared.disks.lock() = Default::default();
         for node in 0..NODES {
             let is_dead = |n: Arc<crate::cluster::Node>| !n.life.is_alive();
             if self.cluster.node(node).is_some_and(is_dead) {

@@ -83,7 +83,7 @@ fn are_fragments(
     there: &[Files],
     by_node: &[Option<usize>],
 ) -> bool {
-    let contents = crate::shared::lock(&model.contents);
+    let contents = model.contents.lock();
     let Some(content) = contents.get(&seen.etag) else {
         return false;
     };
@@ -135,7 +135,7 @@ pub(crate) fn is_of_some_object(model: &Model, md5: &str) -> bool {
     let Ok(scheme) = scheme() else {
         return false;
     };
-    let contents = crate::shared::lock(&model.contents);
+    let contents = model.contents.lock();
     let mut archives = contents.values().map(|content| archives(&scheme, content));
     archives.any(|archives| archives.values().any(|archive| archive == md5))
 }

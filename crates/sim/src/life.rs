@@ -8,16 +8,17 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::panic::AssertUnwindSafe;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cairn_disk::machine::{Job, Machine};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 use tokio::time::sleep;
 
 use crate::disk::{Durable, Image};
-use crate::shared::{Shared, lock};
+use crate::shared::Shared;
 
 pub(crate) struct Life {
     pub(crate) node: usize,
@@ -47,7 +48,7 @@ impl Life {
         node: usize,
         device: PathBuf,
     ) -> io::Result<Arc<Self>> {
-        let lost = std::mem::take(&mut lock(&shared.lost)[node]);
+        let lost = std::mem::take(&mut shared.lost.lock()[node]);
         Ok(Arc::new(Life {
             node,
             alive: Arc::new(AtomicBool::new(true)),
@@ -67,10 +68,10 @@ impl Life {
     pub(crate) fn power_fails(&self) -> io::Result<()> {
         if self.alive.swap(false, Ordering::Relaxed) {
             let dice = &self.shared.disk_dice;
-            let image = lock(&self.durable).after_power_cut(&self.device, dice)?;
+            let image = self.durable.lock().after_power_cut(&self.device, dice)?;
             self.shared
                 .log(|| format!("n{} power fails, {} entries left", self.node, image.count()));
-            *lock(&self.left) = Some(image);
+            *self.left.lock() = Some(image);
         }
         Ok(())
     }
@@ -79,19 +80,19 @@ impl Life {
     pub(crate) fn killed(&self) -> io::Result<()> {
         if self.alive.swap(false, Ordering::Relaxed) {
             let image = crate::disk::after_kill(&self.device)?;
-            lock(&self.shared.lost)[self.node] = lock(&self.durable).lost.clone();
+            self.shared.lost.lock()[self.node] = self.durable.lock().lost.clone();
             self.shared
                 .log(|| format!("n{} killed, {} entries left", self.node, image.count()));
-            *lock(&self.left) = Some(image);
+            *self.left.lock() = Some(image);
         }
         Ok(())
     }
 
     /// Drops all work that waits, and tells what the crash left.
     pub(crate) fn bury(&self) -> Option<Image> {
-        let waiting = std::mem::take(&mut lock(&self.waiting).1);
+        let waiting = std::mem::take(&mut self.waiting.lock().1);
         drop(waiting);
-        lock(&self.left).take()
+        self.left.lock().take()
     }
 
     /// Runs a job after a while, unless the node has died by then.
@@ -100,13 +101,13 @@ impl Life {
             return;
         }
         let number = {
-            let mut waiting = lock(&self.waiting);
+            let mut waiting = self.waiting.lock();
             waiting.0 += 1;
             let number = waiting.0;
             waiting.1.insert(number, job);
             number
         };
-        let is_slow = lock(&self.shared.disks)[self.node].slow;
+        let is_slow = self.shared.disks.lock()[self.node].slow;
         let most = match is_slow {
             true => 3_000_000,
             false if self.shared.manner.is_crowded => 60_000,
@@ -117,7 +118,7 @@ impl Life {
         let life = self.clone();
         tokio::spawn(async move {
             sleep(after.max(Duration::from_micros(1))).await;
-            let job = lock(&life.waiting).1.remove(&number);
+            let job = life.waiting.lock().1.remove(&number);
             if let Some(job) = job.filter(|_| life.is_alive()) {
                 // Whoever waits for a job that panicked sees its channel closed.
                 let _ = std::panic::catch_unwind(AssertUnwindSafe(job));
@@ -130,7 +131,7 @@ impl Life {
         if !self.is_alive() {
             return Err(dead());
         }
-        let faults = &mut lock(&self.shared.disks)[self.node];
+        let faults = &mut self.shared.disks.lock()[self.node];
         if std::mem::take(&mut faults.fail_sync) {
             self.shared.log(|| format!("n{} fsync fails", self.node));
             return Err(dead());
@@ -151,12 +152,12 @@ impl Life {
     pub(crate) fn commit(&self, synced: &File) -> io::Result<()> {
         let begun = self.begin_sync();
         let fails = begun.is_ok() && {
-            let left = &mut lock(&self.shared.disks)[self.node].fail_commits;
+            let left = &mut self.shared.disks.lock()[self.node].fail_commits;
             let fails = *left > 0;
             *left -= u64::from(fails);
             fails
         };
-        let mut durable = lock(&self.durable);
+        let mut durable = self.durable.lock();
         match begun {
             Ok(()) if !fails => durable.commit(synced),
             failed => {
@@ -176,7 +177,7 @@ impl Life {
         if !self.is_alive() {
             return Err(dead());
         }
-        if lock(&self.durable).read_from_disk(path)? {
+        if self.durable.lock().read_from_disk(path)? {
             let node = self.node;
             self.shared
                 .log(|| format!("n{node} reads a log from its disk"));
@@ -197,11 +198,11 @@ impl Machine for OfLife {
     fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.0.begin_sync()?;
         let now = self.0.shared.now(self.0.node);
-        lock(&self.0.durable).sync(file, now)
+        self.0.durable.lock().sync(file, now)
     }
 
     fn write(&self, _bytes: u64) -> io::Result<()> {
-        let faults = lock(&self.0.shared.disks)[self.0.node];
+        let faults = self.0.shared.disks.lock()[self.0.node];
         match faults.full {
             true => Err(Errno::NOSPC.into()),
             false => Ok(()),

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::cluster::Cluster;
 use crate::manner::Manner;
 use crate::model::{Change, Model, Name, Seen};
-use crate::shared::{PROXIES, lock};
+use crate::shared::PROXIES;
 
 pub(crate) const ACCOUNT: &str = "AUTH_sim";
 pub(crate) const CONTAINERS: [&str; 2] = ["c0", "c1"];
@@ -266,7 +266,7 @@ impl Operation {
         let text: Vec<u8> = line.bytes().cycle().take(self.size).collect();
         let body = Bytes::from(text);
         let etag = hex(&body);
-        lock(&model.contents).insert(etag.clone(), body.clone());
+        model.contents.lock().insert(etag.clone(), body.clone());
         let change = Change::Put {
             etag: etag.clone(),
             size: body.len(),

@@ -24,7 +24,6 @@ mod swaps;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -32,6 +31,7 @@ use anyhow::{Context, Result};
 use clap::Parser;
 
 use crate::rings::RingSets;
+use parking_lot::Mutex;
 
 /// Runs seeds of the cluster simulator.
 #[derive(Parser)]
@@ -147,14 +147,14 @@ fn simulate(options: &Options) -> Result<bool> {
                     events.fetch_add(outcome.events, Ordering::Relaxed);
                     if !outcome.wrong.is_empty() {
                         report(seed, &outcome);
-                        shared::lock(&failed).push(seed);
+                        failed.lock().push(seed);
                         if !options.keep_going {
                             stop.store(true, Ordering::Relaxed);
                         }
                     }
                 }
                 Err(why) => {
-                    *shared::lock(&error) = Some(why.context(format!("seed {seed}")));
+                    *error.lock() = Some(why.context(format!("seed {seed}")));
                     stop.store(true, Ordering::Relaxed);
                 }
             }
@@ -169,10 +169,10 @@ fn simulate(options: &Options) -> Result<bool> {
             scope.spawn(work);
         }
     });
-    if let Some(error) = shared::lock(&error).take() {
+    if let Some(error) = error.lock().take() {
         return Err(error);
     }
-    let mut failed = std::mem::take(&mut *shared::lock(&failed));
+    let mut failed = std::mem::take(&mut *failed.lock());
     failed.sort_unstable();
     println!(
         "{} seeds from {}, {} events, {:.1} s; failed: {failed:?}",

@@ -4,12 +4,13 @@
 //! happened; one that failed, or was not answered, may have happened, now or later.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_types::Timestamp;
 
-use crate::shared::lock;
+use parking_lot::Mutex;
+
 use crate::swaps::Swaps;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,7 +80,7 @@ impl Histories {
             change,
             acknowledged: None,
         };
-        let mut all = lock(&self.0);
+        let mut all = self.0.lock();
         let writes = all.entry(name.clone()).or_default();
         let place = writes.partition_point(|w| w.at < at);
         writes.insert(place, write);
@@ -87,7 +88,7 @@ impl Histories {
 
     /// It was answered with success, `now`.
     pub(crate) fn acknowledge(&self, name: &Name, at: Timestamp, now: Timestamp) {
-        let mut all = lock(&self.0);
+        let mut all = self.0.lock();
         let writes = all.entry(name.clone()).or_default();
         if let Some(write) = writes.iter_mut().find(|w| w.at == at) {
             write.acknowledged = Some(now);
@@ -95,11 +96,11 @@ impl Histories {
     }
 
     pub(crate) fn names(&self) -> Vec<Name> {
-        lock(&self.0).keys().cloned().collect()
+        self.0.lock().keys().cloned().collect()
     }
 
     pub(crate) fn writes(&self, name: &Name) -> Vec<Write> {
-        lock(&self.0).get(name).cloned().unwrap_or_default()
+        self.0.lock().get(name).cloned().unwrap_or_default()
     }
 }
 

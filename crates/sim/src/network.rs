@@ -8,8 +8,8 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,10 +17,11 @@ use cairn_http::{Body, BodyError, Handler, Interim, Request, Response};
 use cairn_peer::{Answered, CallError, Network};
 use futures_util::StreamExt;
 use futures_util::stream;
+use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
-use crate::shared::{Shared, lock};
+use crate::shared::Shared;
 
 /// Who answers at an address.
 #[derive(Clone)]
@@ -85,21 +86,21 @@ impl Wires {
             handler,
             alive,
         };
-        lock(&self.servers).insert(address, server);
+        self.servers.lock().insert(address, server);
     }
 
     /// Takes all servers off: they hold the network, as it holds them.
     pub(crate) fn end(&self) {
-        let servers = std::mem::take(&mut *lock(&self.servers));
+        let servers = std::mem::take(&mut *self.servers.lock());
         drop(servers);
     }
 
     fn is_cut(&self, from: usize, to: usize) -> bool {
-        lock(&self.shared.cut)[from][to]
+        self.shared.cut.lock()[from][to]
     }
 
     fn fate(&self) -> Fate {
-        let faults = *lock(&self.shared.network);
+        let faults = *self.shared.network.lock();
         let dice = &self.shared.network_dice;
         let breaks = || dice.per_mille(faults.break_off).then(|| dice.below(20_000));
         Fate {
@@ -129,7 +130,7 @@ impl Wires {
         if !caller.load(Ordering::Relaxed) {
             return Err(broken("this machine is down"));
         }
-        let Some(server) = lock(&self.servers).get(&address).cloned() else {
+        let Some(server) = self.servers.lock().get(&address).cloned() else {
             return Err(broken("nobody has this address"));
         };
         let fate = self.fate();
@@ -203,7 +204,7 @@ impl Wires {
         Interim::new(move |headers| {
             let (wires, alive, is_silent) = (self.clone(), alive.clone(), is_silent.clone());
             let (caller, headers) = (caller.clone(), headers.clone());
-            let drop = lock(&wires.shared.network).drop;
+            let drop = wires.shared.network.lock().drop;
             let is_lost = wires.shared.network_dice.per_mille(drop);
             tokio::spawn(async move {
                 sleep(way.takes).await;

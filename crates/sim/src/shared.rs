@@ -1,10 +1,10 @@
 //! What all parts of a simulated cluster share: dice, the log, the clock, the faults of the moment.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cairn_types::{SplitMix, Timestamp};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::lost::Lost;
@@ -19,10 +19,6 @@ pub(crate) const MACHINES: usize = NODES + PROXIES;
 /// Where every cluster's time begins, in seconds.
 const EPOCH: u64 = 1_700_000_000;
 
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// All chance of a cluster.
 pub(crate) struct Dice(Mutex<SplitMix>);
 
@@ -32,7 +28,7 @@ impl Dice {
     }
 
     pub(crate) fn number(&self) -> u64 {
-        lock(&self.0).number()
+        self.0.lock().number()
     }
 
     /// From 0 up to, and without, `below`.
@@ -167,7 +163,7 @@ impl Shared {
     pub(crate) fn log(&self, event: impl FnOnce() -> String) {
         let at = self.start.elapsed().as_micros() as u64;
         let text = event();
-        let mut log = lock(&self.log);
+        let mut log = self.log.lock();
         let bytes = at.to_le_bytes();
         for byte in bytes.iter().chain(text.as_bytes()) {
             // FNV-1a.
@@ -181,7 +177,7 @@ impl Shared {
 
     /// The hash of all events, how many there were, and their lines.
     pub(crate) fn take_log(&self) -> (u64, u64, Vec<String>) {
-        let mut log = lock(&self.log);
+        let mut log = self.log.lock();
         let lines = log.lines.as_mut().map(std::mem::take);
         (log.hash, log.events, lines.unwrap_or_default())
     }

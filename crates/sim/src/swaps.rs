@@ -6,7 +6,7 @@
 //! what was acknowledged is on the path.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,12 +14,13 @@ use cairn_http::Body;
 use futures_util::stream;
 use http::Method;
 use md5::{Digest, Md5};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::check;
 use crate::cluster::{Cluster, hash_path};
 use crate::load::{ACCOUNT, Answer, MARK, ask, path};
-use crate::shared::{NODES, PROXIES, lock};
+use crate::shared::{NODES, PROXIES};
 
 /// The container of the objects, which keeps replicas.
 const CONTAINER: &str = "c0";
@@ -73,7 +74,7 @@ pub(crate) struct Swaps(Mutex<BTreeMap<&'static str, History>>);
 
 impl Swaps {
     fn begin(&self, object: &'static str, before: Option<String>, after: Option<String>) -> usize {
-        let mut all = lock(&self.0);
+        let mut all = self.0.lock();
         let history = all.entry(object).or_default();
         history.moments += 1;
         history.attempts.push(Attempt {
@@ -87,7 +88,7 @@ impl Swaps {
     }
 
     fn end(&self, object: &'static str, number: usize, outcome: Outcome) {
-        if let Some(history) = lock(&self.0).get_mut(object) {
+        if let Some(history) = self.0.lock().get_mut(object) {
             history.moments += 1;
             let attempt = &mut history.attempts[number];
             (attempt.outcome, attempt.ended) = (outcome, Some(history.moments));
@@ -95,12 +96,12 @@ impl Swaps {
     }
 
     fn see(&self, object: &'static str, etag: &str) {
-        let mut all = lock(&self.0);
+        let mut all = self.0.lock();
         all.entry(object).or_default().seen.insert(etag.to_owned());
     }
 
     fn of(&self, object: &'static str) -> History {
-        lock(&self.0).get(object).cloned().unwrap_or_default()
+        self.0.lock().get(object).cloned().unwrap_or_default()
     }
 }
 

@@ -1,12 +1,13 @@
 //! The body of an upload, encrypted as it passes, and what is to be stored with it, which is known
 //! at its end.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_formats::crypto_meta::{CryptoMeta, GCM_SEGMENTS, Iv, WrappedKey};
 use cairn_http::{Body, BodyError, own_thread};
 use futures_util::stream;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::CryptoError;
 use super::cipher::{CtrStream, ctr};
@@ -261,7 +262,7 @@ impl Upload {
         state.done.clone()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock()
     }
 }

@@ -9,7 +9,7 @@ mod input;
 mod missing;
 mod updates;
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -234,8 +234,7 @@ impl Receiver {
     }
 
     fn device_turns(&self, limit: usize) -> Arc<Semaphore> {
-        let turns = self.inner.device_turns.lock();
-        let mut turns = turns.unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.inner.device_turns.lock();
         let of_device = turns.entry(self.device.name().to_owned());
         of_device
             .or_insert_with(|| Arc::new(Semaphore::new(limit)))
