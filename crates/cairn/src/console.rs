@@ -11,7 +11,7 @@ use cairn_http::serve::bind;
 use cairn_node::console::{self, ConsoleRun};
 use cairn_node::logging;
 use cairn_node::settings::LogLevel;
-use cairn_node::up::{ConsoleChoice, Layout};
+use cairn_node::up::{ConsoleChoice, Layout, StoreTls};
 use clap::Args;
 
 use crate::args::{LogArguments, parse_bind};
@@ -23,6 +23,14 @@ pub(crate) struct LabServeArguments {
     /// Where browsers connect; port 0 takes a free one
     #[arg(long, value_name = "IP:PORT", value_parser = parse_bind, default_value = "127.0.0.1:8081")]
     bind: SocketAddr,
+
+    /// Browsers connect by TLS with this certificate (PEM, those of its authorities behind it)
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+
+    /// Its key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
 
     /// The folder of runs [default: $XDG_DATA_HOME/cairn/lab or ~/.local/share/cairn/lab]
     #[arg(long, value_name = "RUNS")]
@@ -61,16 +69,23 @@ pub(crate) fn serve(arguments: LabServeArguments) -> Result<()> {
     };
     let runs = std::path::absolute(&runs)
         .with_context(|| format!("--dir {}: no usable path", runs.display()))?;
+    let tls = arguments.tls_cert.zip(arguments.tls_key);
+    let tls = tls.map(|(cert, key)| StoreTls::given(cert, key));
+    let tls = tls.transpose().context("--tls-cert, --tls-key")?;
     let (password, shown) = password(arguments.password_file)?;
     let listener =
         bind(arguments.bind, 128).with_context(|| format!("--bind {}", arguments.bind))?;
     let address = listener.local_addr().context("the console's address")?;
+    let (scheme, certificate) = match &tls {
+        None => ("http", String::new()),
+        Some(tls) => ("https", shown_certificate(tls)),
+    };
     let greeting = format!(
-        "console ready on http://{address}\n  runs      {}\n  password  {shown}\n",
+        "console ready on {scheme}://{address}\n  runs      {}\n{certificate}  password  {shown}\n",
         runs.display()
     );
     let run = ConsoleRun {
-        tls: None,
+        tls,
         listener,
         bind: address,
         hosts: arguments.hosts,
@@ -80,6 +95,11 @@ pub(crate) fn serve(arguments: LabServeArguments) -> Result<()> {
         audit: arguments.audit_file.map(audit).transpose()?,
     };
     console::run(run, &greeting)
+}
+
+fn shown_certificate(tls: &StoreTls) -> String {
+    let (file, fingerprint) = (tls.cert.display(), &tls.fingerprint);
+    format!("  tls       {file}\n            SHA-256 {fingerprint}\n")
 }
 
 fn audit(path: String) -> Result<AuditLog> {

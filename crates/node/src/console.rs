@@ -39,7 +39,7 @@ pub struct ConsoleRun {
     pub allow_local: Vec<PathBuf>,
     /// Told who signs in and what is changed.
     pub audit: Option<AuditLog>,
-    /// Served over TLS, with the store's certificate.
+    /// Served over TLS: beside a store, with its certificate.
     pub tls: Option<StoreTls>,
 }
 
@@ -79,8 +79,10 @@ pub(crate) async fn serve(
     cairn_console::run(listener, options, stop).await
 }
 
-/// Serves a console alone until a signal ends it. `greeting` is printed once it answers.
+/// Serves a console alone until a signal ends it. `greeting` is printed once it answers, and not where
+/// it cannot: its certificate is read first.
 pub fn run(console: ConsoleRun, greeting: &str) -> Result<()> {
+    let (listener, options) = console.options(None)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("cairn-console")
@@ -98,7 +100,7 @@ pub fn run(console: ConsoleRun, greeting: &str) -> Result<()> {
             .write_all(greeting.as_bytes())
             .and_then(|()| out.flush());
         drop(out);
-        let served = serve(console, None, stop).await;
+        let served = cairn_console::run(listener, options, stop).await;
         watching.abort();
         served
     })

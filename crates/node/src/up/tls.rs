@@ -38,6 +38,18 @@ pub struct StoreTls {
     pub is_own: bool,
 }
 
+impl StoreTls {
+    /// The TLS of a certificate that was given, with its key.
+    pub fn given(cert: PathBuf, key: PathBuf) -> Result<StoreTls> {
+        Ok(StoreTls {
+            fingerprint: fingerprint(&cert)?,
+            is_own: false,
+            cert,
+            key,
+        })
+    }
+}
+
 /// A certificate made here is valid for so many years.
 const YEARS: i32 = 10;
 
