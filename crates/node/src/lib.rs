@@ -18,6 +18,7 @@ pub mod drive_audit;
 mod for_clients;
 mod head_limits;
 pub mod init;
+mod known_keys;
 mod limits;
 mod listen;
 pub mod lock;

@@ -23,6 +23,7 @@ use tracing::{error, info};
 use crate::conf::{Role, ServerConf};
 use crate::console::{self, ConsoleRun};
 use crate::daemons::DaemonKind;
+use crate::known_keys;
 use crate::limits;
 use crate::listen;
 use crate::lock::FolderLock;
@@ -100,9 +101,7 @@ pub fn check(confs: Vec<ServerConf>, run: &RunOptions) -> Result<()> {
     logging::start(&run.log, log_level(&servers))?;
     listen::check_addresses(&servers)?;
     let with_daemons = run.worker.is_none();
-    servers
-        .iter()
-        .for_each(|(conf, _)| options::warn_of_mistyped(conf));
+    warn_of_confs(&servers);
     let runtime = runtime(&servers)?;
     let services = {
         let _inside = runtime.enter();
@@ -167,8 +166,9 @@ pub fn run(confs: Vec<ServerConf>, options: RunOptions) -> Result<()> {
 }
 
 fn warn_of_confs(servers: &[Server]) {
-    for (conf, _) in servers {
+    for (conf, settings) in servers {
         options::warn_of_mistyped(conf);
+        known_keys::warn_of_known(conf, settings);
         for daemon in conf.daemons_not_served() {
             info!(
                 conf = conf.conf.file(),
