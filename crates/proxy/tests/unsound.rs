@@ -61,11 +61,18 @@ struct Fake {
     copies: Arc<Mutex<BTreeMap<String, Copy>>>,
     /// Devices with a tombstone, younger than all content.
     deleted: Arc<Mutex<BTreeSet<String>>>,
+    /// Devices whose server takes two seconds.
+    slow: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Service for Fake {
     fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
-        Box::pin(async move { self.answer(&request) })
+        Box::pin(async move {
+            if self.slow.lock().unwrap().contains(&self.device) {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+            self.answer(&request)
+        })
     }
 }
 
@@ -197,6 +204,7 @@ struct Cluster {
     devices: Vec<String>,
     copies: Arc<Mutex<BTreeMap<String, Copy>>>,
     deleted: Arc<Mutex<BTreeSet<String>>>,
+    slow: Arc<Mutex<BTreeSet<String>>>,
     _dir: tempfile::TempDir,
 }
 
@@ -213,7 +221,7 @@ impl Cluster {
             ring(replicas).save(path, FormatVersion::V1).unwrap();
         }
         let backends = Backends::new(Duration::from_millis(200));
-        let (copies, deleted) = (Arc::default(), Arc::default());
+        let (copies, deleted, slow) = (Arc::default(), Arc::default(), Arc::default());
         for id in 0..DEVICES {
             let fake = Fake {
                 device: format!("d{id}"),
@@ -221,6 +229,7 @@ impl Cluster {
                 policy,
                 copies: Arc::clone(&copies),
                 deleted: Arc::clone(&deleted),
+                slow: Arc::clone(&slow),
             };
             let address = SocketAddr::from(([127, 0, 0, 1], 10_000 + id));
             backends.register_local(address, Arc::new(fake));
@@ -255,6 +264,7 @@ impl Cluster {
             devices: devices.iter().map(|d| d.device.device.clone()).collect(),
             copies,
             deleted,
+            slow,
             _dir: dir,
         }
     }
@@ -436,5 +446,25 @@ async fn the_newest_of_fragments_is_no_older_than_a_tombstone() {
         assert_eq!(cluster.ask(&newest).await.status(), StatusCode::NOT_FOUND);
         let part = [newest[0], ("range", "bytes=5-9")];
         assert_eq!(cluster.ask(&part).await.status(), StatusCode::NOT_FOUND);
+    }
+}
+
+/// The servers of two of five fragments are asked first and not read from; of the other three, two
+/// are damaged.
+#[tokio::test(start_paused = true)]
+async fn a_read_goes_on_with_servers_that_were_asked_before() {
+    let codec = Codec::new(&scheme()).with_checksums();
+    let content = content(35_500);
+    for manner in MANNERS {
+        for (slow, bad, newest) in [(Some(0), [3, 4], false), (None, [0, 1], true)] {
+            let cluster = Cluster::new(CODED, manner);
+            cluster.archives(&codec, &content);
+            bad.iter().for_each(|i| cluster.damage(*i, 500));
+            let slow = slow.map(|i: usize| cluster.devices[i].clone());
+            cluster.slow.lock().unwrap().extend(slow);
+            let headers = [("x-newest", if newest { "true" } else { "false" })];
+            let got = cluster.get(&headers).await;
+            assert!(got.is_ok_and(|got| got == content), "{manner:?}, {newest}");
+        }
     }
 }

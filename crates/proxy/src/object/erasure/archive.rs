@@ -237,9 +237,32 @@ impl Archive {
     }
 }
 
+/// Servers that were asked for the first archives, and whose answers are not read from: should an
+/// archive break off, they are asked again.
+#[derive(Default)]
+pub(super) struct Spare {
+    /// They sent an archive.
+    pub(super) answered: Vec<Node>,
+    /// They had sent nothing yet when there were archives enough.
+    pub(super) given_up: Vec<Node>,
+}
+
+impl Spare {
+    /// Leaves out those that an archive comes from.
+    fn beside(mut self, archives: &[Archive]) -> Spare {
+        let is_spare = |node: &Node| {
+            let mut used = archives.iter();
+            used.all(|archive| archive.node.device.id != node.device.id)
+        };
+        self.answered.retain(is_spare);
+        self
+    }
+}
+
 /// As many archives of one version as it takes to decode it.
 pub(super) struct Archives {
     fetch: Fetch,
+    spare: Spare,
     timestamp: Timestamp,
     etag: Option<HeaderValue>,
     archives: Vec<Archive>,
@@ -247,9 +270,15 @@ pub(super) struct Archives {
 
 impl Archives {
     /// `headers`: those that came with one of the archives.
-    pub(super) fn new(fetch: Fetch, headers: &HeaderMap, archives: Vec<Archive>) -> Self {
+    pub(super) fn new(
+        fetch: Fetch,
+        headers: &HeaderMap,
+        archives: Vec<Archive>,
+        spare: Spare,
+    ) -> Self {
         Archives {
             fetch,
+            spare: spare.beside(&archives),
             timestamp: source_timestamp(headers),
             etag: headers.get(EC_ETAG).cloned(),
             archives,
@@ -352,9 +381,17 @@ impl Archives {
         }
     }
 
-    /// An archive of this version whose index is none of these, from a server not asked before.
-    async fn other_than(&self, indexes: &[usize], range: &Range<u64>) -> Option<Archive> {
-        while let Some(node) = self.fetch.nodes.next() {
+    /// Another server to go on with: first those that are known to have an archive, last those that
+    /// were too slow.
+    fn next_node(&mut self) -> Option<Node> {
+        let answered = self.spare.answered.pop();
+        let next = answered.or_else(|| self.fetch.nodes.next());
+        next.or_else(|| self.spare.given_up.pop())
+    }
+
+    /// An archive of this version whose index is none of these, from a server that none is read from.
+    async fn other_than(&mut self, indexes: &[usize], range: &Range<u64>) -> Option<Archive> {
+        while let Some(node) = self.next_node() {
             let preferences = preferences(self.timestamp, indexes.to_vec());
             let address = node.address;
             let asked = self.fetch.ask(node, preferences, Some(text(range)));
@@ -373,8 +410,8 @@ impl Archives {
     }
 
     /// One more fragment than it takes to decode, of a further archive.
-    pub(super) async fn further_fragment(&self, wanted: &FragmentWanted<'_>) -> Option<Bytes> {
-        let (timeout, backends) = (self.fetch.timeout, &self.fetch.backends);
+    pub(super) async fn further_fragment(&mut self, wanted: &FragmentWanted<'_>) -> Option<Bytes> {
+        let (timeout, backends) = (self.fetch.timeout, self.fetch.backends.clone());
         let indexes: Vec<usize> = self.archives.iter().map(|archive| archive.index).collect();
         loop {
             let mut archive = self.other_than(&indexes, &wanted.range).await?;

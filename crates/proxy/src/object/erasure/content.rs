@@ -205,7 +205,7 @@ impl Content {
     /// The object, where all of it is one segment, decoded from other fragments: one of those there
     /// are is wrong, and which one shows with a further one in its place.
     async fn corrected(
-        &self,
+        &mut self,
         wanted: &FragmentWanted<'_>,
         fragments: &[Bytes],
     ) -> Result<Bytes, String> {

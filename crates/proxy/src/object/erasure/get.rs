@@ -17,7 +17,7 @@ use http::{HeaderMap, Method, StatusCode};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::archive::{Archive, Archives, Asked, Fetch, Refusal};
+use super::archive::{Archive, Archives, Asked, Fetch, Refusal, Spare};
 use super::buckets::{Bucket, Buckets, Counts, refusal_timestamp};
 use super::content::{multipart_body, range_body};
 use super::layout::{Layout, archive_range};
@@ -33,6 +33,7 @@ use crate::write::answer_from;
 struct Found {
     buckets: Buckets<Archive>,
     refusals: Vec<Refusal>,
+    spare: Spare,
 }
 
 impl Proxy {
@@ -89,10 +90,11 @@ impl Proxy {
             let unheard_of = affinity.unheard_of.min(primaries.saturating_sub(1));
             return refusal(found, unheard_of, &fetch.path);
         }
-        let Some(best) = found.buckets.into_best() else {
+        let Found { buckets, spare, .. } = found;
+        let Some(best) = buckets.into_best() else {
             return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
         };
-        let mut response = answer(incoming, fetch, erasure, best);
+        let mut response = answer(incoming, fetch, erasure, best, spare);
         self.name_policy(&mut response);
         response
     }
@@ -114,10 +116,7 @@ async fn search(
         parity: scheme.parity(),
         replicas: primaries,
     };
-    let mut found = Found {
-        buckets: Buckets::new(counts),
-        refusals: Vec::new(),
-    };
+    let mut found = Found::new(counts);
     let ask = |node: Node, buckets: &Buckets<Archive>| {
         let (asked, preferences) = (node.clone(), buckets.preferences());
         let range = range.clone();
@@ -150,6 +149,7 @@ async fn search(
                 Ok(answer) => answer,
                 Err(_) => {
                     if let Some(node) = fetch.nodes.next() {
+                        calls.sent(&node);
                         pending.push(ask(node, &found.buckets));
                     }
                     asked += 1;
@@ -198,6 +198,7 @@ async fn search(
             }
         }
     }
+    found.spare.given_up.extend(calls.nodes());
     found
 }
 
@@ -214,6 +215,14 @@ impl Fetch {
 }
 
 impl Found {
+    fn new(counts: Counts) -> Found {
+        Found {
+            buckets: Buckets::new(counts),
+            refusals: Vec::new(),
+            spare: Spare::default(),
+        }
+    }
+
     /// Whether so many primaries have never had the object, or have its tombstone, that the others
     /// are too few to decode it.
     fn is_settled(&self, counts: Counts) -> bool {
@@ -229,6 +238,7 @@ impl Found {
         match asked {
             Asked::Archive(answer) => {
                 let (headers, archive) = *answer;
+                self.spare.answered.push(node.clone());
                 if let Err(reason) = self.buckets.add(node, &headers, archive) {
                     warn!(node = %node.name(), ?reason, "a fragment that can't be used");
                 }
@@ -291,6 +301,7 @@ fn answer(
     fetch: Fetch,
     erasure: Arc<Erasure>,
     best: Bucket<Archive>,
+    spare: Spare,
 ) -> Response {
     let backend = best.headers;
     let length = respond::header(&backend, EC_LENGTH).and_then(|text| text.parse().ok());
@@ -313,7 +324,7 @@ fn answer(
     }
     let data = erasure.scheme.data();
     let archives = best.archives.into_values().take(data).collect();
-    let archives = Archives::new(fetch, &backend, archives);
+    let archives = Archives::new(fetch, &backend, archives, spare);
     let layout = Layout::new(erasure, length);
     let (status, body, content_length) = match selection {
         Selection::Unsatisfiable => return unsatisfiable(headers),
@@ -425,7 +436,11 @@ mod tests {
         for refusal in &refusals {
             buckets.refuse(refusal.status, &refusal.headers);
         }
-        let found = Found { buckets, refusals };
+        let found = Found {
+            buckets,
+            refusals,
+            spare: Spare::default(),
+        };
         refusal(found, 1, "/a/c/o").status().as_u16()
     }
 
