@@ -39,6 +39,7 @@ use crate::room::{self, Room};
 use crate::steps::{self, Step};
 use crate::unreadable::Unreadable;
 use crate::verified::Verified;
+use caretaker::Readmission;
 use commit_lane::CommitLane;
 use lane::{Lane, Refused};
 use root::{OpenRoot, Root};
@@ -226,8 +227,8 @@ pub(crate) struct DeviceState {
     path: PathBuf,
     pub(crate) config: Arc<DevicesConfig>,
     poisoned: AtomicBool,
-    /// It was unmounted since, and nothing of it was open here.
-    was_away: AtomicBool,
+    /// How near it is to be taken into service again after it failed.
+    readmission: Readmission,
     /// When an error of the device was logged last.
     logged: Mutex<Option<Instant>>,
     /// The device's directory, opened, and which one it was.
@@ -278,9 +279,9 @@ impl Device {
             state: Arc::new(DeviceState {
                 name: name.to_owned(),
                 path: config.root.join(name),
+                readmission: Readmission::of(&config.root.join(name)),
                 config,
                 poisoned: AtomicBool::new(false),
-                was_away: AtomicBool::new(false),
                 logged: Mutex::default(),
                 root: Mutex::default(),
                 use_tmpfile: AtomicBool::new(true),
@@ -476,8 +477,8 @@ impl DeviceState {
                 tracing::error!(
                     device = %self.name,
                     %error,
-                    "the file system is damaged; the device takes no more writes until it was \
-                     unmounted, repaired and mounted again, or until restart"
+                    "the file system is damaged; no more writes until it was repaired and mounted \
+                     again, touched (.readmit) or restarted"
                 );
             }
         } else if error.is_of_device() && self.is_log_due(Instant::now()) {
@@ -557,8 +558,7 @@ impl Disk {
                 device = %self.state.name,
                 path,
                 %error,
-                "fsync failed; the device takes no more writes until it was unmounted and mounted again, or \
-                 until restart"
+                "fsync failed; no more writes until it was mounted again, touched (.readmit) or restarted"
             );
         }
     }

@@ -42,6 +42,10 @@ impl Unreadable {
         }
         false
     }
+
+    pub(crate) fn forget_all(&self) {
+        self.first.lock().clear();
+    }
 }
 
 #[cfg(test)]

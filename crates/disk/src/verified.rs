@@ -76,15 +76,24 @@ impl Verified {
         }
     }
 
+    pub(crate) fn forget_all(&self) {
+        for bucket in &self.buckets {
+            *lock(bucket) = Default::default();
+        }
+    }
+
     fn bucket(&self, file: u64) -> MutexGuard<'_, [Entry; WAYS]> {
-        let bucket = &self.buckets[file as usize % self.buckets.len()];
-        bucket.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.buckets[file as usize % self.buckets.len()])
     }
 
     fn second(&self) -> u32 {
         let seconds = self.started.elapsed().as_secs().saturating_add(1);
         u32::try_from(seconds).unwrap_or(u32::MAX)
     }
+}
+
+fn lock(bucket: &Mutex<[Entry; WAYS]>) -> MutexGuard<'_, [Entry; WAYS]> {
+    bucket.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn hash(file: &FileIdentity) -> u64 {

@@ -5,20 +5,26 @@
 //! never closed while an operation holds it: what was written is synced by what was open before.
 //!
 //! A device that failed takes writes again when all this process had open of it was closed, it was
-//! seen unmounted and mounted again, and passes a check.
+//! seen unmounted and mounted again, and passes a check. So it does where an operator says so by
+//! touching a file on it, for devices that are no mounts: nothing that was under way when it failed
+//! is under way any more then, and the next word needs another touch.
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{Advice, Mode, OFlags};
 
+use super::root::OpenRoot;
 use super::{DeviceState, Devices, Disk};
+use crate::recent::FileIdentity;
 use crate::staged_file::{fsync, remove_file, unique};
 
 /// Between two looks, at most.
@@ -26,6 +32,41 @@ const LOOK: Duration = Duration::from_secs(1);
 const LOOK_MIN: Duration = Duration::from_millis(10);
 const CHECK_FILE: &str = ".cairn-check";
 const CHECK_BYTES: usize = 64 << 10;
+/// File of a device that its operator touches to have it tried again.
+const WORD: &str = ".readmit";
+
+/// The way of a failed device back into service.
+pub(super) struct Readmission {
+    /// It was unmounted since, and nothing of it was open here.
+    pub(super) was_away: AtomicBool,
+    word: Mutex<Word>,
+}
+
+/// The operator's word that a failed device is to be tried again.
+struct Word {
+    /// The touched file, as it was seen last.
+    seen: Option<FileIdentity>,
+    /// It was given: once nobody holds this directory any more the device is tried.
+    given: Option<Weak<OpenRoot>>,
+}
+
+impl Readmission {
+    pub(super) fn of(device: &Path) -> Readmission {
+        let word = Word {
+            seen: word_of(device),
+            given: None,
+        };
+        Readmission {
+            was_away: AtomicBool::new(false),
+            word: Mutex::new(word),
+        }
+    }
+}
+
+fn word_of(device: &Path) -> Option<FileIdentity> {
+    let stat = rustix::fs::stat(device.join(WORD)).ok()?;
+    Some(FileIdentity::of(&stat))
+}
 
 /// Starts the thread; it ends when the devices are dropped.
 pub(super) fn start(devices: &Arc<Devices>) {
@@ -49,24 +90,44 @@ pub(super) fn start(devices: &Arc<Devices>) {
 }
 
 impl DeviceState {
-    /// Closes what has been idle that long, and readmits a failed device that was mounted anew.
+    /// Closes what has been idle that long, and readmits a failed device that was mounted anew, or is
+    /// to be tried again.
     fn look_after(self: &Arc<Self>, idle: Duration) {
         let is_there = self.identity().is_ok();
         let is_closed = self.close_unused(match is_there {
             true => idle,
             false => Duration::ZERO,
         });
-        if !self.poisoned.load(Ordering::Acquire) {
+        let is_failed = self.poisoned.load(Ordering::Acquire);
+        let was_away = &self.readmission.was_away;
+        if !is_there {
+            if is_failed && is_closed {
+                was_away.store(true, Ordering::Release);
+            }
             return;
         }
-        if !is_there {
-            if is_closed {
-                self.was_away.store(true, Ordering::Release);
-            }
-        } else if self.was_away.load(Ordering::Acquire) {
+        // Asked of those that are well, too: a word counts that was given since.
+        let is_told = self.is_told(is_failed);
+        if is_failed && (was_away.load(Ordering::Acquire) || is_told) {
             self.readmit();
-            self.was_away.store(false, Ordering::Release);
+            was_away.store(false, Ordering::Release);
         }
+    }
+
+    /// Whether an operator has had the device tried again, and nobody holds what was open before.
+    fn is_told(&self, is_failed: bool) -> bool {
+        let mut word = self.readmission.word.lock();
+        let now = word_of(&self.path);
+        if now != word.seen {
+            let is_given = is_failed && now.is_some();
+            word.seen = now;
+            word.given = is_given.then(|| self.retire());
+        }
+        let held = word.given.as_ref().map(Weak::strong_count);
+        if held == Some(0) {
+            word.given = None;
+        }
+        held == Some(0)
     }
 
     fn readmit(self: &Arc<Self>) {
@@ -74,30 +135,35 @@ impl DeviceState {
         let checked = self.disk().map_err(io::Error::other);
         match checked.and_then(|disk| check(&disk)) {
             Ok(()) => {
+                self.verified.forget_all();
+                self.unreadable.forget_all();
                 self.poisoned.store(false, Ordering::Release);
                 tracing::warn!(
                     device,
-                    "a device that had failed is mounted again and passed a check: it takes writes"
+                    "a device that had failed was tried again and passed a check: it takes writes"
                 );
             }
             Err(error) => tracing::error!(
                 device, %error,
-                "a device that had failed is mounted again, but failed a check: it takes no writes"
+                "a device that had failed was tried again and failed a check: it takes no writes"
             ),
         }
     }
 }
 
-/// Something is written, synced, dropped from the page cache, and read again.
+/// Something is written, synced, dropped from the page cache, and read again as if by another.
 fn check(disk: &Disk) -> io::Result<()> {
-    let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mode = Mode::from_raw_mode(0o600);
-    let file = File::from(rustix::fs::openat(disk.fd(), CHECK_FILE, flags, mode)?);
+    let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = |flags| rustix::fs::openat(disk.fd(), CHECK_FILE, flags, Mode::from_raw_mode(0o600));
+    let making = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY;
+    let file = File::from(open(flags | making)?);
     let mut written = unique().into_bytes();
     written.resize(CHECK_BYTES, b'.');
     file.write_all_at(&written, 0)?;
     fsync(disk, file.as_fd())?;
     rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
+    drop(file);
+    let file = File::from(open(flags | OFlags::RDONLY)?);
     let mut read = vec![0; CHECK_BYTES];
     file.read_exact_at(&mut read, 0)?;
     if read != written {

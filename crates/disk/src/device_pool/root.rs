@@ -107,6 +107,14 @@ impl DeviceState {
         true
     }
 
+    /// Lets whoever comes next open the directory anew. The one that was open, to see whether anybody
+    /// holds it.
+    pub(super) fn retire(&self) -> Weak<OpenRoot> {
+        // As above: not closed under the lock.
+        let retired = std::mem::take(&mut *self.root());
+        retired.open
+    }
+
     /// Which directory the device is now. An error: it is not mounted.
     pub(super) fn identity(&self) -> Result<(u64, u64), DeviceError> {
         match rustix::fs::stat(&self.path) {

@@ -78,15 +78,15 @@ fn a_failed_device_is_readmitted_when_it_is_mounted_again() {
     std::thread::sleep(std::time::Duration::from_millis(50));
     assert!(device.is_poisoned(), "it was not unmounted");
     std::fs::remove_file(&mark).unwrap();
-    wait_until(|| device.state.was_away.load(Ordering::Acquire));
+    wait_until(|| device.state.readmission.was_away.load(Ordering::Acquire));
     // One that fails the check stays out.
     std::fs::create_dir(root.path().join("sda1/.cairn-check")).unwrap();
     std::fs::write(&mark, "").unwrap();
-    wait_until(|| !device.state.was_away.load(Ordering::Acquire));
+    wait_until(|| !device.state.readmission.was_away.load(Ordering::Acquire));
     assert!(device.is_poisoned());
     std::fs::remove_dir(root.path().join("sda1/.cairn-check")).unwrap();
     std::fs::remove_file(&mark).unwrap();
-    wait_until(|| device.state.was_away.load(Ordering::Acquire));
+    wait_until(|| device.state.readmission.was_away.load(Ordering::Acquire));
     std::fs::write(&mark, "").unwrap();
     wait_until(|| !device.is_poisoned());
     block(device.write(|_| Ok(()))).unwrap();
@@ -129,9 +129,54 @@ fn a_failed_sync_of_the_file_system_is_forgotten_when_the_device_is_readmitted()
     disk.poison("x", &std::io::Error::other("test"));
     drop(disk);
     std::fs::remove_file(&mark).unwrap();
-    wait_until(|| device.state.was_away.load(Ordering::Acquire));
+    wait_until(|| device.state.readmission.was_away.load(Ordering::Acquire));
     std::fs::write(&mark, "").unwrap();
     wait_until(|| !device.is_poisoned());
     sync(&device.disk().unwrap());
     assert_eq!(alone.get(), 2, "still file by file");
+}
+
+/// The device is no mount, and so is never seen unmounted.
+#[test]
+fn a_failed_device_is_tried_again_at_an_operators_word_each_time() {
+    let (root, devices) = devices(|config| {
+        config.idle_close = std::time::Duration::from_millis(20);
+    });
+    let touch = || {
+        // Two touches in one tick of the file system's clock would be one.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::write(root.path().join("sda1/.readmit"), "").unwrap();
+    };
+    let looks = || std::thread::sleep(std::time::Duration::from_millis(200));
+    let writes = |device: &Device| block(device.write(|_| Ok(()))).is_ok();
+    touch();
+    let device = devices.get("sda1").unwrap();
+    let fail = || {
+        let disk = device.disk().unwrap();
+        disk.poison("x", &std::io::Error::other("test"));
+    };
+    for _ in 0..2 {
+        fail();
+        looks();
+        assert!(!writes(&device), "the word is older");
+        let held = device.disk().unwrap();
+        touch();
+        looks();
+        assert!(!writes(&device), "something was under way since before");
+        drop(held);
+        wait_until(|| writes(&device));
+    }
+    // One that fails the check stays out, until the next word.
+    fail();
+    let obstacle = root.path().join("sda1/.cairn-check");
+    std::fs::create_dir(&obstacle).unwrap();
+    touch();
+    looks();
+    assert!(!writes(&device));
+    std::fs::remove_dir(&obstacle).unwrap();
+    looks();
+    assert!(!writes(&device));
+    touch();
+    wait_until(|| writes(&device));
+    assert!(!obstacle.exists());
 }
