@@ -65,6 +65,12 @@ impl Bench {
     }
 
     async fn call(&self, method: &str, path: &str, body: &str, more: &[(&str, &str)]) -> Response {
+        let body = Body::full(body.to_owned());
+        let request = self.request(method, path, body, more);
+        self.router.call(request).await
+    }
+
+    fn request(&self, method: &str, path: &str, body: Body, more: &[(&str, &str)]) -> Request {
         let mut request = http::Request::builder()
             .method(method)
             .uri(path)
@@ -77,13 +83,12 @@ impl Bench {
         for (name, value) in more {
             request = request.header(*name, *value);
         }
-        let body = Body::full(body.to_owned());
         let mut request = request.body(body).unwrap();
         request.extensions_mut().insert(Context {
             remote: Some("10.0.0.1:99".parse().unwrap()),
             ..Context::default()
         });
-        self.router.call(request).await
+        request
     }
 
     async fn status(&self, method: &str, path: &str, body: &str) -> u16 {
@@ -429,4 +434,37 @@ async fn who_leaves_the_console_is_told_of() {
     let line: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(line["outcome"], "unknown");
     assert_eq!(line["path"], "/v1/AUTH_test/c");
+}
+
+/// Heads are sent first on many connections, and all bodies at once afterwards.
+#[tokio::test]
+async fn a_guess_is_counted_before_its_body_has_come() {
+    let (right, guess) = (
+        r#"{"password":"a good password"}"#,
+        r#"{"password":"a guess"}"#,
+    );
+    for path in ["/api/session", "/api/store/user"] {
+        let bench = Bench::signed_in().await;
+        let mut unsent = Vec::new();
+        let mut guesses = tokio::task::JoinSet::new();
+        for _ in 0..30 {
+            let (sender, body) = Body::channel(None, 1);
+            let request = bench.request("POST", path, body, &[]);
+            let router = Router(bench.router.0.clone());
+            guesses.spawn(async move { router.call(request).await.status() });
+            unsent.push(sender);
+        }
+        for _ in 0..20 {
+            let refused = guesses.join_next().await.unwrap().unwrap();
+            assert_eq!(refused, StatusCode::TOO_MANY_REQUESTS, "{path}");
+        }
+        let late = bench.status("POST", "/api/session", guess).await;
+        assert_eq!(late, 429, "{path}: ten are under way");
+        // Connections that are given up have used up their tries.
+        drop(unsent);
+        while let Some(ended) = guesses.join_next().await {
+            assert_eq!(ended.unwrap(), StatusCode::BAD_REQUEST, "{path}");
+        }
+        assert_eq!(bench.status("POST", "/api/session", right).await, 429);
+    }
 }
