@@ -97,16 +97,16 @@ fn ask_for_key(mut user: User) -> Result<User> {
     let name = format!("{}:{}", user.account, user.user);
     let terminal = PathBuf::from("/dev/tty");
     let opened = File::options().read(true).write(true).open(&terminal);
-    let mut terminal = match opened {
+    let terminal = match opened {
         Ok(terminal) if terminal.is_terminal() => terminal,
         _ => bail!(
             "--user {name}: it has no key, and there is no terminal to ask for one: use \
              --user-file or {USERS_VARIABLE}"
         ),
     };
-    let _ = write!(terminal, "Key of {name}: ");
-    let key = read_unseen(&terminal).with_context(|| format!("--user {name}: its key"))?;
-    let _ = writeln!(terminal);
+    let prompt = format!("Key of {name}: ");
+    let key = read_unseen(&terminal, &prompt).with_context(|| format!("--user {name}: its key"))?;
+    let _ = writeln!(&terminal);
     let groups: String = user.groups.iter().map(|g| format!(",{g}")).collect();
     let complete: Result<User, String> = format!("{name}={key}{groups}").parse();
     match complete {
@@ -119,12 +119,13 @@ fn ask_for_key(mut user: User) -> Result<User> {
     }
 }
 
-/// A line that the terminal does not show while it is typed.
-fn read_unseen(terminal: &File) -> Result<String> {
+/// A line that the terminal does not show while it is typed, however soon after the prompt.
+fn read_unseen(mut terminal: &File, prompt: &str) -> Result<String> {
     let before = tcgetattr(terminal)?;
     let mut unseen = before.clone();
     unseen.local_modes.remove(LocalModes::ECHO);
     tcsetattr(terminal, OptionalActions::Flush, &unseen)?;
+    let _ = write!(terminal, "{prompt}");
     let mut line = String::new();
     let read = std::io::BufReader::new(terminal.take(4096)).read_line(&mut line);
     tcsetattr(terminal, OptionalActions::Flush, &before)?;
@@ -169,5 +170,65 @@ mod tests {
         }
         let missing = folder.path().join("missing");
         assert!(read(Vec::new(), Some(&missing)).is_err());
+    }
+
+    /// The environment is a process's, and is read in one of its own: this test again.
+    #[test]
+    fn users_of_the_environment() {
+        const ROLE: &str = "CAIRN_TEST_USERS_ROLE";
+        if let Ok(role) = std::env::var(ROLE) {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("users");
+            std::fs::write(&path, "e:f=g\n").unwrap();
+            let (options, file) = match role.as_str() {
+                "option" => (vec!["e:f=g".parse().unwrap()], None),
+                "file" => (Vec::new(), Some(path.as_path())),
+                _ => (Vec::new(), None),
+            };
+            match read(options, file) {
+                Ok(users) => println!("read: {users:?}"),
+                Err(error) => println!("refused: {error:#}"),
+            }
+            return;
+        }
+        let name = "up::user_sources::tests::users_of_the_environment";
+        let run = |role: &str, users: Option<&std::ffi::OsStr>| {
+            let mut test = std::process::Command::new(std::env::current_exe().unwrap());
+            test.args(["--exact", name, "--nocapture"]).env(ROLE, role);
+            match users {
+                Some(users) => test.env(USERS_VARIABLE, users),
+                None => test.env_remove(USERS_VARIABLE),
+            };
+            let output = String::from_utf8(test.output().unwrap().stdout).unwrap();
+            let said = |line: &str| ["read: ", "refused: "].iter().any(|w| line.contains(w));
+            output.lines().find(|line| said(line)).unwrap().to_owned()
+        };
+        let of = |text: &str| -> Vec<User> {
+            text.split(' ').map(|user| user.parse().unwrap()).collect()
+        };
+        let (some, bad) = ("a:b=secret,.admin\n c:d=e", "a:b=secret c=d");
+        for (role, users, expected) in [
+            ("none", Some(some), of("a:b=secret,.admin c:d=e")),
+            ("none", Some(""), Vec::new()),
+            ("none", None, Vec::new()),
+            // Named by an option, these alone count.
+            ("option", Some(some), of("e:f=g")),
+            ("file", Some(bad), of("e:f=g")),
+        ] {
+            let read = run(role, users.map(std::ffi::OsStr::new));
+            assert!(
+                read.ends_with(&format!("read: {expected:?}")),
+                "{role}: {read}"
+            );
+        }
+        let refused = run("none", Some(bad.as_ref()));
+        assert!(
+            refused.contains("refused: CAIRN_USERS: user 2"),
+            "{refused}"
+        );
+        assert!(!refused.contains("secret"), "{refused}");
+        let bytes = std::os::unix::ffi::OsStrExt::from_bytes(b"a:b=\xff");
+        let refused = run("none", Some(bytes));
+        assert!(refused.contains("expected UTF-8"), "{refused}");
     }
 }
