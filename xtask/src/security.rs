@@ -4,8 +4,10 @@
 //! the thing; there a difference is a note and no failure.
 
 mod console;
+mod forms;
 mod heads;
 mod logins;
+mod roles;
 mod secrets;
 mod slow;
 mod tenants;
@@ -13,7 +15,7 @@ mod tenants;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::cairn::{Cairn, Spread};
+use crate::cairn::{Cairn, Spread, with_option};
 use crate::process::Process;
 use crate::report::Report;
 use crate::swift::{Layout, Swift};
@@ -79,14 +81,15 @@ const fn ours(name: &'static str, why: &'static str, attack: Attack) -> Case {
     }
 }
 
-const CASES: [Case; 12] = [
+const CASES: &[Case] = &[
     ours(
         "no stranger reads an object, whatever headers say",
-        "of this store alone",
+        "not there before its maintainers have been told",
         tenants::strangers,
     ),
     both("links that go round in circles end", tenants::circles),
     both("a signature opens one object", tenants::signatures),
+    both("a form gets in with what is signed alone", forms::forms),
     both(
         "strangers do not learn which versions there are",
         tenants::versions,
@@ -98,6 +101,17 @@ const CASES: [Case; 12] = [
     both("idle connections", slow::idle),
     both("half heads", slow::heads),
     both("ended tokens are ended in every spelling", logins::ended),
+    ours(
+        "a service's role ends nobody's tokens",
+        "Keystone's own matter there",
+        roles::service,
+    ),
+    both("a group named as a role is none", roles::groups),
+    ours(
+        "/metrics is not for what a proxy passes on",
+        "it has none",
+        roles::metrics,
+    ),
     both(
         "guesses hold nobody up, and do not tell who there is",
         logins::guesses,
@@ -116,6 +130,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
         "client_timeout",
         &CLIENT_TIMEOUT.to_string(),
     )?;
+    let (option, boss) = roles::BOSS;
+    cairn.set("proxy", "filter:tempauth", option, boss)?;
     cairn.start(Spread::OneProcess)?;
     let ours = Store {
         port: cairn.port(),
@@ -183,7 +199,9 @@ impl Peer {
         let conf = swift.proxy_conf();
         let text = std::fs::read_to_string(&conf)?;
         let timeout = CLIENT_TIMEOUT.to_string();
-        let text = crate::cairn::with_option(&text, "app:proxy-server", "client_timeout", &timeout);
+        let text = with_option(&text, "app:proxy-server", "client_timeout", &timeout);
+        let (option, boss) = roles::BOSS;
+        let text = with_option(&text, "filter:tempauth", option, boss);
         std::fs::write(&conf, text)?;
         swift.start()?;
         let store = Store {

@@ -11,22 +11,22 @@ use super::{Options, Store, all_held};
 use crate::wire::{Account, Connection};
 
 /// The content that nobody but its owner may see.
-const SECRET: &str =
+pub(super) const SECRET: &str =
     "what only its owner may read, and a signature for something else does not open";
 
 /// The owner, whose container `private` holds `secret`.
-fn owner(store: &Store) -> Result<Account> {
+pub(super) fn owner(store: &Store) -> Result<Account> {
     let mut owner = Account::login(store.port)?;
     owner.must("PUT", "/private", "", &[], b"")?;
     owner.must("PUT", "/private/secret", "", &[], SECRET.as_bytes())?;
     Ok(owner)
 }
 
-fn stranger(store: &Store) -> Result<Account> {
+pub(super) fn stranger(store: &Store) -> Result<Account> {
     Account::login_as(store.port, "test2:tester2", "testing2")
 }
 
-fn shows_the_secret(body: &[u8]) -> bool {
+pub(super) fn shows_the_secret(body: &[u8]) -> bool {
     body.windows(20)
         .any(|part| SECRET.as_bytes().starts_with(part))
 }
@@ -263,18 +263,24 @@ pub(super) fn signatures(store: &Store, _: &Options) -> Result<String> {
 
 /// The URL's path and query, good for an hour.
 fn signed(method: &str, path: &str, key: &str) -> Result<String> {
-    let expires = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs() + 3600;
-    let mut mac = Hmac::<Sha256>::new_from_slice(key.as_bytes())?;
-    mac.update(format!("{method}\n{expires}\n{path}").as_bytes());
-    let signature: String = mac
-        .finalize()
-        .into_bytes()
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let expires = now()? + 3600;
+    let signature = hmac_sha256(key, &format!("{method}\n{expires}\n{path}"))?;
     Ok(format!(
         "{path}?temp_url_sig={signature}&temp_url_expires={expires}"
     ))
+}
+
+/// Seconds since 1970.
+pub(super) fn now() -> Result<u64> {
+    Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())
+}
+
+/// A signature in hex.
+pub(super) fn hmac_sha256(key: &str, message: &str) -> Result<String> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key.as_bytes())?;
+    mac.update(message.as_bytes());
+    let bytes = mac.finalize().into_bytes();
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Whether a version is there is not to be told from the answers to a stranger.

@@ -1,0 +1,387 @@
+//! Forms (FormPost): the signature is of a place and of limits, so nothing else of a form, of its
+//! files' heads or of the request around it may name another object or reach another place.
+
+use anyhow::{Result, ensure};
+
+use super::tenants::{self, SECRET, shows_the_secret};
+use super::{Options, Store, all_held};
+use crate::wire::{Account, Connection};
+
+const BOUNDARY: &str = "between-the-parts";
+const CONTENT: &str = "what the browser sends";
+const KEY: &str = "of-the-account";
+/// Of the container that forms go to, and of no other.
+const CONTAINER_KEY: &str = "of-the-container";
+
+/// A form, with what a signature covers.
+#[derive(Clone)]
+struct Form<'a> {
+    path: &'a str,
+    redirect: &'a str,
+    size: &'a str,
+    count: &'a str,
+    /// Seconds from now.
+    expires: i64,
+    key: &'a str,
+    /// What is sent besides, before the file.
+    fields: &'a [(&'a str, &'a str)],
+    /// Lines of the file's head.
+    lines: &'a str,
+    filename: &'a str,
+    content: &'a str,
+    files: usize,
+}
+
+impl Form<'_> {
+    fn of(path: &str) -> Form<'_> {
+        Form {
+            path,
+            redirect: "",
+            size: "1000",
+            count: "1",
+            expires: 3600,
+            key: KEY,
+            fields: &[],
+            lines: "Content-Type: text/plain\r\n",
+            filename: "made",
+            content: CONTENT,
+            files: 1,
+        }
+    }
+
+    fn signature(&self) -> Result<(String, String)> {
+        let expires = (tenants::now()? as i64 + self.expires).to_string();
+        let signed = [self.path, self.redirect, self.size, self.count, &expires].join("\n");
+        Ok((tenants::hmac_sha256(self.key, &signed)?, expires))
+    }
+
+    /// The body, by `self`; the signature is of `signed`.
+    fn body(&self, signed: &Form<'_>) -> Result<String> {
+        let (signature, expires) = signed.signature()?;
+        let mut fields = vec![
+            ("redirect", self.redirect),
+            ("max_file_size", self.size),
+            ("max_file_count", self.count),
+            ("expires", &expires),
+            ("signature", &signature),
+        ];
+        fields.extend(self.fields);
+        let mut body = String::new();
+        for (name, value) in fields {
+            body.push_str(&format!(
+                "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n"
+            ));
+        }
+        for _ in 0..self.files {
+            body.push_str(&format!(
+                "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"{}\"\r\n\
+                 {}\r\n{}\r\n",
+                self.filename, self.lines, self.content
+            ));
+        }
+        Ok(body + &format!("--{BOUNDARY}--\r\n"))
+    }
+
+    /// Posts it to `to`, as if it had been signed as `signed` says; the status.
+    fn post(&self, store: &Store, to: &str, signed: &Form<'_>, more: &[Header]) -> Result<u16> {
+        let kind = format!("multipart/form-data; boundary={BOUNDARY}");
+        let mut headers = vec![("Content-Type", kind.as_str())];
+        headers.extend(more);
+        let body = self.body(signed)?;
+        let answer = Connection::new(store.port).call("POST", to, &headers, body.as_bytes())?;
+        Ok(answer.status)
+    }
+}
+
+type Header<'a> = (&'a str, &'a str);
+
+/// Headers by which an object is made of another, or leads to one.
+const POINTERS: [Header<'static>; 8] = [
+    ("X-Copy-From", "private/secret"),
+    ("X-Copy-From-Account", "AUTH_test"),
+    ("X-Object-Manifest", "private/s"),
+    ("X-Symlink-Target", "private/secret"),
+    ("X-Symlink-Target-Account", "AUTH_test"),
+    ("X-Object-Sysmeta-Symlink-Target", "private/secret"),
+    ("X-Object-Transient-Sysmeta-A", "b"),
+    ("X-Backend-Allow-Reserved-Names", "true"),
+];
+
+pub(super) fn forms(store: &Store, _: &Options) -> Result<String> {
+    let mut owner = tenants::owner(store)?;
+    owner.must("POST", "", "", &[("X-Account-Meta-Temp-URL-Key", KEY)], b"")?;
+    let container_key = [("X-Container-Meta-Temp-URL-Key", CONTAINER_KEY)];
+    owner.must("PUT", "/formed", "", &container_key, b"")?;
+    let mut broken = Vec::new();
+    let mut tried = refused(store, &mut owner, &mut broken)?;
+    tried += pointing(store, &mut owner, &mut broken)?;
+    tried += elsewhere(store, &mut owner, &mut broken)?;
+    all_held(broken, format!("{tried} ways tried"))
+}
+
+/// Forms whose signature is of something else: none gets in.
+fn refused(store: &Store, owner: &mut Account, broken: &mut Vec<String>) -> Result<usize> {
+    let (path, private) = (
+        &*format!("{}/formed/", owner.path),
+        &*format!("{}/private/", owner.path),
+    );
+    let good = Form::of(path);
+    let status = good.post(store, path, &good, &[])?;
+    ensure!(
+        status == 201,
+        "a signed form opens nothing at all: {status}"
+    );
+    let of_container = Form {
+        key: CONTAINER_KEY,
+        ..good.clone()
+    };
+    let status = of_container.post(store, path, &of_container, &[])?;
+    ensure!(
+        status == 201,
+        "the container's key opens nothing at all: {status}"
+    );
+    let prefix = format!("{path}a");
+    let longer = Form {
+        content: "nine more than may come",
+        size: "14",
+        ..good.clone()
+    };
+    let two = Form {
+        files: 2,
+        ..good.clone()
+    };
+    let tries = [
+        (
+            "expired",
+            good.clone(),
+            path,
+            Form {
+                expires: -60,
+                ..good.clone()
+            },
+        ),
+        (
+            "expired before 1970",
+            good.clone(),
+            path,
+            Form {
+                expires: -(1 << 40),
+                ..good.clone()
+            },
+        ),
+        (
+            "of another container",
+            good.clone(),
+            path,
+            Form::of(private),
+        ),
+        ("used elsewhere", good.clone(), private, good.clone()),
+        (
+            "used for a longer prefix",
+            good.clone(),
+            &*prefix,
+            good.clone(),
+        ),
+        (
+            "by the key of another container",
+            Form::of(private),
+            private,
+            Form {
+                path: private,
+                ..of_container.clone()
+            },
+        ),
+        (
+            "by an empty key",
+            good.clone(),
+            path,
+            Form {
+                key: "",
+                ..good.clone()
+            },
+        ),
+        (
+            "of a smaller file",
+            good.clone(),
+            path,
+            Form {
+                size: "5",
+                ..good.clone()
+            },
+        ),
+        (
+            "of another redirect",
+            Form {
+                redirect: "http://127.0.0.1:1/",
+                ..good.clone()
+            },
+            path,
+            good.clone(),
+        ),
+        (
+            "of fewer files",
+            Form {
+                count: "2",
+                ..two.clone()
+            },
+            path,
+            good.clone(),
+        ),
+        (
+            "of as much, with more in it",
+            longer.clone(),
+            path,
+            longer.clone(),
+        ),
+    ];
+    for (words, form, to, signed) in &tries {
+        owner.call("DELETE", "/formed/made", "", &[], b"")?;
+        let status = form.post(store, to, signed, &[])?;
+        let is_there = ["/formed/made", "/formed/amade", "/private/made"]
+            .into_iter()
+            .map(|name| owner.call("HEAD", name, "", &[], b""))
+            .any(|answer| answer.is_ok_and(|a| a.is_success()));
+        if status / 100 == 2 || is_there {
+            broken.push(format!("a signature {words}: {status}, made: {is_there}"));
+        }
+    }
+    Ok(tries.len())
+}
+
+/// Pointers as fields, in the file's head, smuggled behind a line break and around the form: the
+/// object is the file that was sent, and nothing else.
+fn pointing(store: &Store, owner: &mut Account, broken: &mut Vec<String>) -> Result<usize> {
+    let path = &*format!("{}/formed/", owner.path);
+    let good = Form::of(path);
+    let lines: String = POINTERS
+        .iter()
+        .map(|(n, v)| format!("{n}: {v}\r\n"))
+        .collect();
+    let kind = format!("text/plain\r\n{}", lines.trim_end());
+    let smuggled = [
+        ("content-type", kind.as_str()),
+        ("content-encoding", kind.as_str()),
+    ];
+    let late = [(
+        "x_delete_at",
+        "9999999999\r\nX-Symlink-Target: private/secret",
+    )];
+    let manifest = r#"[{"path": "/private/secret"}]"#;
+    let as_manifest = format!("{path}?multipart-manifest=put");
+    let tries: [(&str, Form<'_>, &str, &[Header<'_>]); 7] = [
+        (
+            "fields",
+            Form {
+                fields: &POINTERS,
+                ..good.clone()
+            },
+            path,
+            &[],
+        ),
+        (
+            "the file's head",
+            Form {
+                lines: &lines,
+                ..good.clone()
+            },
+            path,
+            &[],
+        ),
+        (
+            "behind a line break",
+            Form {
+                fields: &smuggled,
+                ..good.clone()
+            },
+            path,
+            &[],
+        ),
+        (
+            "behind a number",
+            Form {
+                fields: &late,
+                ..good.clone()
+            },
+            path,
+            &[],
+        ),
+        ("the request's head", good.clone(), path, &POINTERS),
+        (
+            "a manifest",
+            Form {
+                content: manifest,
+                ..good.clone()
+            },
+            &as_manifest,
+            &[],
+        ),
+        (
+            "a manifest by the file's name",
+            Form {
+                content: manifest,
+                filename: "made?multipart-manifest=put",
+                ..good.clone()
+            },
+            path,
+            &[],
+        ),
+    ];
+    for (words, form, to, headers) in &tries {
+        for row in owner.listing("/formed")? {
+            let name = row["name"].as_str().unwrap_or_default();
+            owner.call("DELETE", &format!("/formed/{name}"), "", &[], b"")?;
+        }
+        let status = form.post(store, to, &good, headers)?;
+        for row in owner.listing("/formed")? {
+            let name = format!("/formed/{}", row["name"].as_str().unwrap_or_default());
+            let read = owner.call("GET", &name, "", &[], b"")?;
+            let head = owner.call("HEAD", &name, "?symlink=get", &[], b"")?;
+            let names = [
+                "x-symlink-target",
+                "x-object-manifest",
+                "x-static-large-object",
+            ];
+            let points = names.into_iter().find(|name| head.header(name).is_some());
+            if shows_the_secret(&read.body) || read.body != form.content.as_bytes() {
+                broken.push(format!("pointers as {words}: read otherwise ({status})"));
+            }
+            if let Some(name) = points {
+                broken.push(format!("pointers as {words}: it has {name} ({status})"));
+            }
+        }
+    }
+    Ok(tries.len())
+}
+
+/// Names of files that climb: they stay names below the place that was signed.
+fn elsewhere(store: &Store, owner: &mut Account, broken: &mut Vec<String>) -> Result<usize> {
+    let path = &*format!("{}/formed/", owner.path);
+    let good = Form::of(path);
+    let below = format!("/{}", owner.path.trim_start_matches('/'));
+    let absolute = format!("{below}/private/secret");
+    let names = [
+        "../private/secret",
+        "../../../v1/AUTH_test/private/secret",
+        "..%2fprivate%2fsecret",
+        "%2e%2e/private/secret",
+        "/../private/secret",
+        "//private/secret",
+        &absolute,
+        "?x=/../../private/secret",
+        "..\\private\\secret",
+    ];
+    for filename in names {
+        let form = Form {
+            filename,
+            ..good.clone()
+        };
+        let status = form.post(store, path, &good, &[])?;
+        let read = owner.must("GET", "/private/secret", "", &[], b"")?;
+        let rows = owner.listing("/private")?;
+        if read.body != SECRET.as_bytes() || rows.len() != 1 {
+            broken.push(format!("a file named {filename:?} is elsewhere ({status})"));
+            owner.must("PUT", "/private/secret", "", &[], SECRET.as_bytes())?;
+        }
+    }
+    Ok(names.len())
+}
