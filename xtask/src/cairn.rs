@@ -212,6 +212,11 @@ impl Cairn {
         Ok((port, PathBuf::from(cert)))
     }
 
+    /// One more server, beside those that `up` wrote.
+    pub(crate) fn add_conf(&mut self, conf: PathBuf) {
+        self.confs.push(conf);
+    }
+
     /// A second storage policy on the same ring. `coded`: the first is erasure-coded, with as many
     /// fragments as the ring has replicas.
     pub(crate) fn add_policy(&self, coded: bool) -> Result<()> {

@@ -3,16 +3,22 @@
 //! console. Each case says what has to hold, and is tried on OpenStack Swift too where its API has
 //! the thing; there a difference is a note and no failure.
 
+mod cache;
 mod console;
+mod doors;
 mod forms;
 mod heads;
+mod hosts;
+mod keystone;
 mod logins;
+mod proxy_line;
 mod roles;
 mod secrets;
 mod slow;
+mod sync;
 mod tenants;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 
 use crate::cairn::{Cairn, Spread, with_option};
@@ -21,6 +27,7 @@ use crate::report::Report;
 use crate::swift::{Layout, Swift};
 use crate::venv::Venv;
 use crate::workspace;
+use doors::Doors;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -51,6 +58,7 @@ pub(crate) struct Store {
     pub(crate) is_cairn: bool,
     /// The processes that were started, each with a group of its own.
     leaders: Vec<u32>,
+    doors: Doors,
 }
 
 /// Seconds after which a client that moves nothing is cut off, in the stores under attack.
@@ -90,6 +98,24 @@ const CASES: &[Case] = &[
     both("links that go round in circles end", tenants::circles),
     both("a signature opens one object", tenants::signatures),
     both("a form gets in with what is signed alone", forms::forms),
+    both(
+        "container sync gets in with what is signed alone",
+        sync::synced,
+    ),
+    both("a host is a path and no right", hosts::remapped),
+    both(
+        "look-ups of hosts are bounded and give no right",
+        hosts::looked_up,
+    ),
+    both(
+        "nothing but a good PROXY line gets in, and nothing by one where it is off",
+        proxy_line::lines,
+    ),
+    both("what a memcached says lets nobody in", cache::answers),
+    both(
+        "nobody is who he says in headers, Keystone aside",
+        keystone::claims,
+    ),
     both(
         "strangers do not learn which versions there are",
         tenants::versions,
@@ -132,10 +158,13 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     )?;
     let (option, boss) = roles::BOSS;
     cairn.set("proxy", "filter:tempauth", option, boss)?;
+    let (doors, confs) = Doors::create(&cairn.conf("proxy").context("no proxy's conf")?)?;
+    confs.into_iter().for_each(|conf| cairn.add_conf(conf));
     cairn.start(Spread::OneProcess)?;
     let ours = Store {
         port: cairn.port(),
         is_cairn: true,
+        doors,
         leaders: cairn.processes().iter().map(Process::id).collect(),
     };
     let mut peer = match options.cairn_only {
@@ -203,10 +232,16 @@ impl Peer {
         let (option, boss) = roles::BOSS;
         let text = with_option(&text, "filter:tempauth", option, boss);
         std::fs::write(&conf, text)?;
+        let (doors, confs) = Doors::create(&conf)?;
         swift.start()?;
+        for (index, conf) in confs.iter().enumerate() {
+            swift.start_proxy(&format!("proxy-{index}"), conf)?;
+        }
+        doors.wait()?;
         let store = Store {
             port: swift.port,
             is_cairn: false,
+            doors,
             leaders: swift.processes().iter().map(Process::id).collect(),
         };
         Ok(Peer { swift, store })

@@ -319,6 +319,11 @@ impl Swift {
         wait_for_port(self.memcached_port, &mut self.processes)
     }
 
+    /// A further proxy of the same store.
+    pub(crate) fn start_proxy(&mut self, name: &str, conf: &Path) -> Result<()> {
+        self.start_one(name, "swift-proxy-server", conf)
+    }
+
     fn start_one(&mut self, name: &str, program: &str, conf: &Path) -> Result<()> {
         let args = [conf.to_str().unwrap_or_default()];
         let process = Process::start(name, &self.bin.join(program), &args, &self.dir.join("log"))?;

@@ -74,7 +74,7 @@ impl Connection {
         Ok(BufReader::with_capacity(64 * 1024, stream))
     }
 
-    /// Sends one request and reads its whole response. Never sends twice: a caller that counts
+    /// Sends one request (its `Host` is among the headers, or else the address) and reads its whole response. Never sends twice: a caller that counts
     /// acknowledged writes must know that a failure may have been done or not.
     pub(crate) fn call(
         &mut self,
@@ -87,7 +87,10 @@ impl Connection {
             Some(stream) if still_open(&stream) => stream,
             _ => self.open()?,
         };
-        let mut head = format!("{method} {target} HTTP/1.1\r\nHost: {}\r\n", self.address);
+        let mut head = format!("{method} {target} HTTP/1.1\r\n");
+        if !headers.iter().any(|(name, _)| *name == "Host") {
+            head.push_str(&format!("Host: {}\r\n", self.address));
+        }
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }

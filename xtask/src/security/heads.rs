@@ -10,7 +10,7 @@ use super::{Options, Store, all_held};
 
 /// The status of the first answer to these bytes; none when the connection ends without one. `more`
 /// tells whether a second answer follows: somebody took the rest for a request.
-fn sent(port: u16, bytes: &[u8]) -> Result<(Option<u16>, bool)> {
+pub(super) fn sent(port: u16, bytes: &[u8]) -> Result<(Option<u16>, bool)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(3)))?;
     // A server may have hung up before it has read all.
@@ -25,7 +25,12 @@ fn sent(port: u16, bytes: &[u8]) -> Result<(Option<u16>, bool)> {
         .strip_prefix("HTTP/1.1 ")
         .or_else(|| text.strip_prefix("HTTP/1.0 "))
         .and_then(|rest| rest.get(..3)?.parse().ok());
-    Ok((status, text.matches("HTTP/1.").count() > 1))
+    // A refusal may quote the first line of what it refuses, which has no status.
+    let answers = text.match_indices("HTTP/1.").filter(|(at, word)| {
+        let rest = text.get(at + word.len() + 1..).unwrap_or_default();
+        rest.starts_with(' ') && rest[1..].starts_with(|c: char| c.is_ascii_digit())
+    });
+    Ok((status, answers.count() > 1))
 }
 
 pub(super) fn ambiguous(store: &Store, _: &Options) -> Result<String> {
