@@ -231,4 +231,41 @@ mod tests {
         let refused = run("none", Some(bytes));
         assert!(refused.contains("expected UTF-8"), "{refused}");
     }
+
+    /// On a terminal of its own, which `script` makes.
+    #[test]
+    fn a_key_is_asked_for_and_not_shown() {
+        const ROLE: &str = "CAIRN_TEST_PROMPT";
+        if std::env::var(ROLE).is_ok() {
+            let users = read(vec!["e:f,.admin".parse().unwrap()], None);
+            println!("read: {:?}", users.unwrap());
+            return;
+        }
+        let name = "up::user_sources::tests::a_key_is_asked_for_and_not_shown";
+        let test = std::env::current_exe().unwrap();
+        let line = format!("'{}' --exact {name} --nocapture", test.display());
+        let mut script = std::process::Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).env(ROLE, "child");
+        let pipe = std::process::Stdio::piped;
+        let Ok(mut child) = script.stdin(pipe()).stdout(pipe()).spawn() else {
+            println!("skipped: there is no script, which makes a terminal");
+            return;
+        };
+        let (mut keys, mut screen) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let mut shown = Vec::new();
+        while !shown.ends_with(b"Key of e:f: ") {
+            let mut byte = [0];
+            screen.read_exact(&mut byte).unwrap();
+            shown.extend(byte);
+        }
+        keys.write_all(b"never-shown\n").unwrap();
+        screen.read_to_end(&mut shown).unwrap();
+        drop(keys);
+        assert!(child.wait().unwrap().success());
+        let shown = String::from_utf8(shown).unwrap();
+        let (before, read) = shown.split_once("read: ").unwrap();
+        let expected: Vec<User> = vec!["e:f=never-shown,.admin".parse().unwrap()];
+        assert!(read.starts_with(&format!("{expected:?}")), "{shown}");
+        assert!(!before.contains("never-shown"), "{shown}");
+    }
 }
