@@ -10,7 +10,7 @@ use crate::wire::{Account, Connection};
 const BOUNDARY: &str = "between-the-parts";
 const CONTENT: &str = "what the browser sends";
 const KEY: &str = "of-the-account";
-/// Of the container that forms go to, and of no other.
+/// The key of the container that forms go to, and of no other.
 const CONTAINER_KEY: &str = "of-the-container";
 
 /// A form, with what a signature covers.
@@ -23,7 +23,7 @@ struct Form<'a> {
     /// Seconds from now.
     expires: i64,
     key: &'a str,
-    /// What is sent besides, before the file.
+    /// Fields besides, before the file.
     fields: &'a [(&'a str, &'a str)],
     /// Lines of the file's head.
     lines: &'a str,
@@ -47,6 +47,13 @@ impl Form<'_> {
             content: CONTENT,
             files: 1,
         }
+    }
+
+    /// The same but for this.
+    fn but(&self, change: impl FnOnce(&mut Self)) -> Self {
+        let mut form = self.clone();
+        change(&mut form);
+        form
     }
 
     fn signature(&self) -> Result<(String, String)> {
@@ -119,122 +126,80 @@ pub(super) fn forms(store: &Store, _: &Options) -> Result<String> {
     all_held(broken, format!("{tried} ways tried"))
 }
 
-/// Forms whose signature is of something else: none gets in.
-fn refused(store: &Store, owner: &mut Account, broken: &mut Vec<String>) -> Result<usize> {
-    let (path, private) = (
-        &*format!("{}/formed/", owner.path),
-        &*format!("{}/private/", owner.path),
-    );
+/// A form, where it is sent, and the form that is signed instead.
+struct Forged<'a> {
+    words: &'static str,
+    form: Form<'a>,
+    to: &'a str,
+    signed: Form<'a>,
+}
+
+/// Forms whose signature is of something else. `prefix`: a longer one than `path`.
+fn forged<'a>(path: &'a str, prefix: &'a str, private: &'a str) -> Vec<Forged<'a>> {
     let good = Form::of(path);
-    let status = good.post(store, path, &good, &[])?;
-    ensure!(
-        status == 201,
-        "a signed form opens nothing at all: {status}"
-    );
-    let of_container = Form {
-        key: CONTAINER_KEY,
-        ..good.clone()
+    let as_good = |words, signed| Forged {
+        words,
+        form: Form::of(path),
+        to: path,
+        signed,
     };
-    let status = of_container.post(store, path, &of_container, &[])?;
-    ensure!(
-        status == 201,
-        "the container's key opens nothing at all: {status}"
-    );
-    let prefix = format!("{path}a");
-    let longer = Form {
-        content: "nine more than may come",
-        size: "14",
-        ..good.clone()
+    let signed_good = |words, form, to| Forged {
+        words,
+        form,
+        to,
+        signed: Form::of(path),
     };
-    let two = Form {
-        files: 2,
-        ..good.clone()
-    };
-    let tries = [
-        (
-            "expired",
-            good.clone(),
-            path,
-            Form {
-                expires: -60,
-                ..good.clone()
-            },
-        ),
-        (
-            "expired before 1970",
-            good.clone(),
-            path,
-            Form {
-                expires: -(1 << 40),
-                ..good.clone()
-            },
-        ),
-        (
-            "of another container",
-            good.clone(),
-            path,
-            Form::of(private),
-        ),
-        ("used elsewhere", good.clone(), private, good.clone()),
-        (
-            "used for a longer prefix",
-            good.clone(),
-            &*prefix,
-            good.clone(),
-        ),
-        (
-            "by the key of another container",
-            Form::of(private),
-            private,
-            Form {
-                path: private,
-                ..of_container.clone()
-            },
-        ),
-        (
-            "by an empty key",
-            good.clone(),
-            path,
-            Form {
-                key: "",
-                ..good.clone()
-            },
-        ),
-        (
-            "of a smaller file",
-            good.clone(),
-            path,
-            Form {
-                size: "5",
-                ..good.clone()
-            },
-        ),
-        (
-            "of another redirect",
-            Form {
-                redirect: "http://127.0.0.1:1/",
-                ..good.clone()
-            },
-            path,
-            good.clone(),
-        ),
-        (
+    let longer = good.but(|f| (f.content, f.size) = ("more than may come", "14"));
+    let elsewhere = good.but(|f| (f.path, f.key) = (private, CONTAINER_KEY));
+    vec![
+        as_good("expired", good.but(|f| f.expires = -60)),
+        as_good("expired before 1970", good.but(|f| f.expires = -(1 << 40))),
+        as_good("of another container", Form::of(private)),
+        as_good("by an empty key", good.but(|f| f.key = "")),
+        as_good("of a smaller file", good.but(|f| f.size = "5")),
+        signed_good("used elsewhere", good.clone(), private),
+        signed_good("used for a longer prefix", good.clone(), prefix),
+        signed_good("of another redirect", good.but(|f| f.redirect = "/"), path),
+        signed_good(
             "of fewer files",
-            Form {
-                count: "2",
-                ..two.clone()
-            },
+            good.but(|f| (f.count, f.files) = ("2", 2)),
             path,
-            good.clone(),
         ),
-        (
-            "of as much, with more in it",
-            longer.clone(),
-            path,
-            longer.clone(),
-        ),
-    ];
-    for (words, form, to, signed) in &tries {
+        Forged {
+            words: "by the key of another container",
+            form: elsewhere.clone(),
+            to: private,
+            signed: elsewhere,
+        },
+        Forged {
+            words: "of as much, with more in it",
+            form: longer.clone(),
+            to: path,
+            signed: longer,
+        },
+    ]
+}
+
+/// None of these gets in.
+fn refused(store: &Store, owner: &mut Account, broken: &mut Vec<String>) -> Result<usize> {
+    let path = format!("{}/formed/", owner.path);
+    let (prefix, private) = (format!("{path}a"), format!("{}/private/", owner.path));
+    for key in [KEY, CONTAINER_KEY] {
+        let good = Form::of(&path).but(|f| f.key = key);
+        let status = good.post(store, &path, &good, &[])?;
+        ensure!(
+            status == 201,
+            "a form signed by {key:?} is not taken: {status}"
+        );
+    }
+    let tries = forged(&path, &prefix, &private);
+    for Forged {
+        words,
+        form,
+        to,
+        signed,
+    } in &tries
+    {
         owner.call("DELETE", "/formed/made", "", &[], b"")?;
         let status = form.post(store, to, signed, &[])?;
         let is_there = ["/formed/made", "/formed/amade", "/private/made"]
@@ -253,78 +218,28 @@ fn refused(store: &Store, owner: &mut Account, broken: &mut Vec<String>) -> Resu
 fn pointing(store: &Store, owner: &mut Account, broken: &mut Vec<String>) -> Result<usize> {
     let path = &*format!("{}/formed/", owner.path);
     let good = Form::of(path);
-    let lines: String = POINTERS
-        .iter()
-        .map(|(n, v)| format!("{n}: {v}\r\n"))
-        .collect();
+    let lines = POINTERS.map(|(name, value)| format!("{name}: {value}\r\n"));
+    let lines = lines.concat();
     let kind = format!("text/plain\r\n{}", lines.trim_end());
-    let smuggled = [
-        ("content-type", kind.as_str()),
-        ("content-encoding", kind.as_str()),
-    ];
-    let late = [(
-        "x_delete_at",
-        "9999999999\r\nX-Symlink-Target: private/secret",
-    )];
-    let manifest = r#"[{"path": "/private/secret"}]"#;
-    let as_manifest = format!("{path}?multipart-manifest=put");
+    let smuggled = [("content-type", &*kind), ("content-encoding", &*kind)];
+    let time = format!("9999999999\r\n{}", lines.trim_end());
+    let late = [("x_delete_at", &*time)];
+    let manifest = good.but(|f| f.content = r#"[{"path": "/private/secret"}]"#);
+    let by_name = manifest.but(|f| f.filename = "made?multipart-manifest=put");
+    let as_manifest = &*format!("{path}?multipart-manifest=put");
     let tries: [(&str, Form<'_>, &str, &[Header<'_>]); 7] = [
+        ("fields", good.but(|f| f.fields = &POINTERS), path, &[]),
+        ("the file's head", good.but(|f| f.lines = &lines), path, &[]),
         (
-            "fields",
-            Form {
-                fields: &POINTERS,
-                ..good.clone()
-            },
+            "a line break",
+            good.but(|f| f.fields = &smuggled),
             path,
             &[],
         ),
-        (
-            "the file's head",
-            Form {
-                lines: &lines,
-                ..good.clone()
-            },
-            path,
-            &[],
-        ),
-        (
-            "behind a line break",
-            Form {
-                fields: &smuggled,
-                ..good.clone()
-            },
-            path,
-            &[],
-        ),
-        (
-            "behind a number",
-            Form {
-                fields: &late,
-                ..good.clone()
-            },
-            path,
-            &[],
-        ),
+        ("a number", good.but(|f| f.fields = &late), path, &[]),
         ("the request's head", good.clone(), path, &POINTERS),
-        (
-            "a manifest",
-            Form {
-                content: manifest,
-                ..good.clone()
-            },
-            &as_manifest,
-            &[],
-        ),
-        (
-            "a manifest by the file's name",
-            Form {
-                content: manifest,
-                filename: "made?multipart-manifest=put",
-                ..good.clone()
-            },
-            path,
-            &[],
-        ),
+        ("a manifest", manifest, as_manifest, &[]),
+        ("a manifest by the file's name", by_name, path, &[]),
     ];
     for (words, form, to, headers) in &tries {
         for row in owner.listing("/formed")? {

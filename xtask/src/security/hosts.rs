@@ -115,7 +115,7 @@ impl Question {
             ("made", _) => return,
             _ => packet = self.nothing(),
         }
-        // Who has gone is told nothing.
+        // A client that has gone is told nothing.
         let _ = socket.send_to(&packet, to);
     }
 }
@@ -130,7 +130,7 @@ fn encoded(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// What a host shows with somebody's token.
+/// The status, and whether the secret is shown, for a host and somebody's token.
 fn get(port: u16, host: &str, path: &str, token: Option<&str>) -> Result<(u16, bool)> {
     let mut headers = vec![("Host", host)];
     headers.extend(token.map(|token| ("X-Auth-Token", token)));

@@ -31,14 +31,14 @@ impl Keystone {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let seen = seen.clone();
-                // Who hangs up is told nothing.
+                // A client that hangs up is told nothing.
                 std::thread::spawn(move || serve(stream, port, &seen).ok());
             }
         });
         Ok(Keystone { port, asked })
     }
 
-    /// Of the filters that ask it.
+    /// Options of the filters that ask it.
     pub(super) fn settings(&self) -> Vec<(&'static str, &'static str, String)> {
         let url = format!("http://127.0.0.1:{}", self.port);
         let authtoken = [
@@ -108,7 +108,7 @@ fn serve(stream: TcpStream, port: u16, asked: &Mutex<Vec<String>>) -> Result<()>
     Ok(writer.write_all(body.as_bytes())?)
 }
 
-/// What there is to ask, for clients that ask that first.
+/// The version document, for clients that ask for it first.
 fn versions(request: &str, port: u16) -> Value {
     let version = json!({"id": "v3.14", "status": "stable", "links": [
         {"rel": "self", "href": format!("http://127.0.0.1:{port}/v3/")}]});
@@ -180,7 +180,7 @@ fn described(name: &str, port: u16) -> (&'static str, String) {
     (status, body.to_string())
 }
 
-/// What somebody says of himself, in the words of keystonemiddleware.
+/// Headers in which somebody claims to be confirmed, by keystonemiddleware's names.
 const CLAIMS: [(&str, &str); 14] = [
     ("X-Identity-Status", "Confirmed"),
     ("X-Service-Identity-Status", "Confirmed"),

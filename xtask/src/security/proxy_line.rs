@@ -20,7 +20,7 @@ pub(super) fn lines(store: &Store, _: &Options) -> Result<String> {
     let (status, _) = with(GOOD)?;
     ensure!(status == Some(200), "a good line opens nothing: {status:?}");
     let mut broken = Vec::new();
-    // Where it is off: a line is no request, and what follows it none either.
+    // The line is no request where it is off, and what follows it none either.
     for line in [GOOD, HERE, "PROXY UNKNOWN\r\n"] {
         let (status, more) = sent(store.port, format!("{line}{health}").as_bytes())?;
         if status == Some(200) || more {

@@ -12,7 +12,7 @@ use crate::wire::{Connection, Response};
 
 const KEY: &str = "of-the-container";
 
-/// What a request says is signed.
+/// The words that a signature is of, and its keys.
 #[derive(Clone, Copy)]
 struct Signed<'a> {
     method: &'a str,
@@ -122,79 +122,31 @@ fn unsigned(door: &Door, account: &str, broken: &mut Vec<String>) -> Result<usiz
     let secret = &*format!("{account}/private/secret");
     let unkeyed = &*format!("{account}/unkeyed/o");
     let good = door.signed("PUT", object);
+    let of_realm = |realm_key| Signed { realm_key, ..good };
+    let of_container = |key| Signed { key, ..good };
+    let earlier = Signed {
+        timestamp: "0",
+        ..good
+    };
+    let keyless = Signed {
+        path: unkeyed,
+        ..of_container("")
+    };
+    let put_secret = door.signed("PUT", secret);
+    let get_secret = door.signed("GET", secret);
     let tries = [
         ("of another object", "PUT", other, good),
         ("of another container", "PUT", secret, good),
         ("for another method", "DELETE", object, good),
         ("for another method", "GET", object, good),
-        (
-            "of another time",
-            "PUT",
-            object,
-            Signed {
-                timestamp: "0",
-                ..good
-            },
-        ),
-        (
-            "by another key of the realm",
-            "PUT",
-            object,
-            Signed {
-                realm_key: "x",
-                ..good
-            },
-        ),
-        (
-            "by no key of the realm",
-            "PUT",
-            object,
-            Signed {
-                realm_key: "",
-                ..good
-            },
-        ),
-        (
-            "by another key of the container",
-            "PUT",
-            object,
-            Signed { key: "x", ..good },
-        ),
-        (
-            "by no key of the container",
-            "PUT",
-            object,
-            Signed { key: "", ..good },
-        ),
-        (
-            "for a container without a key",
-            "PUT",
-            unkeyed,
-            Signed {
-                path: unkeyed,
-                key: "",
-                ..good
-            },
-        ),
-        (
-            "by the key of another container",
-            "PUT",
-            secret,
-            Signed {
-                path: secret,
-                ..good
-            },
-        ),
-        (
-            "by the key of another container",
-            "GET",
-            secret,
-            Signed {
-                method: "GET",
-                path: secret,
-                ..good
-            },
-        ),
+        ("of another time", "PUT", object, earlier),
+        ("by another key of the realm", "PUT", object, of_realm("x")),
+        ("by no key of the realm", "PUT", object, of_realm("")),
+        ("by another key", "PUT", object, of_container("x")),
+        ("by no key", "PUT", object, of_container("")),
+        ("by no key where there is none", "PUT", unkeyed, keyless),
+        ("by another container's key", "PUT", secret, put_secret),
+        ("by another container's key", "GET", secret, get_secret),
     ];
     let body = |method| if method == "PUT" { &b"forged"[..] } else { b"" };
     for (words, method, path, signed) in tries {
