@@ -180,12 +180,14 @@ fn unsigned(door: &Door, account: &str, broken: &mut Vec<String>) -> Result<usiz
     Ok(tries.len() + headers.len())
 }
 
+type Headers<'a> = &'a [(&'a str, &'a str)];
+
 /// Signed requests that name another object: nobody reads that one by them.
 fn pointing(door: &Door, object: &str, broken: &mut Vec<String>) -> Result<usize> {
     let as_manifest = &*format!("{object}?multipart-manifest=put");
     let copied = ("Destination", "synced/o");
     let secret = object.replace("/synced/o", "/private/secret");
-    let tries: [(&str, &str, &[(&str, &str)], &[u8]); 8] = [
+    let tries: [(&str, &str, Headers<'_>, &[u8]); 8] = [
         ("PUT", object, &[("X-Copy-From", "private/secret")], b""),
         (
             "PUT",
