@@ -35,7 +35,7 @@ use crate::group_sync::GroupSync;
 use crate::machine::{self, Machine};
 use crate::made_dirs::MadeDirs;
 use crate::recent::{FileIdentity, Recent};
-use crate::room::{self, Room};
+use crate::room::{self, DeviceRoom, Room};
 use crate::steps::{self, Step};
 use crate::unreadable::Unreadable;
 use crate::verified::Verified;
@@ -245,14 +245,6 @@ pub(crate) struct DeviceState {
     pub(crate) made_dirs: MadeDirs,
     pub(crate) unreadable: Unreadable,
     room: DeviceRoom,
-}
-
-/// What is known of the room set aside on a device (`room.rs`).
-#[derive(Default)]
-struct DeviceRoom {
-    /// We gave it up, and have not found it made again.
-    is_spent: AtomicBool,
-    is_unsupported: AtomicBool,
 }
 
 impl Device {
@@ -571,12 +563,7 @@ impl Disk {
         }
         let kept = room::keep_in(self.fd());
         let kept = kept.map_err(|errno| DiskError::from_errno("reserve", self.name(), errno))?;
-        state
-            .is_spent
-            .store(kept == Room::Scarce, Ordering::Relaxed);
-        state
-            .is_unsupported
-            .store(kept == Room::Unsupported, Ordering::Relaxed);
+        state.note(kept);
         Ok(kept != Room::Scarce)
     }
 

@@ -15,6 +15,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -37,9 +38,33 @@ pub enum Room {
     Unsupported,
 }
 
+/// The room set aside on a device, as this process saw it last.
+#[derive(Default)]
+pub(crate) struct DeviceRoom {
+    /// We gave it up, and have not found it made again.
+    pub(crate) is_spent: AtomicBool,
+    pub(crate) is_unsupported: AtomicBool,
+}
+
+impl DeviceRoom {
+    pub(crate) fn note(&self, kept: Room) {
+        let is_spent = kept == Room::Scarce;
+        self.is_spent.store(is_spent, Ordering::Relaxed);
+        let is_unsupported = kept == Room::Unsupported;
+        self.is_unsupported.store(is_unsupported, Ordering::Relaxed);
+    }
+}
+
 /// Sets room aside on a device, where that was not done or it was spent.
 pub fn keep(device: &Path) -> io::Result<Room> {
     Ok(keep_in(open(device)?.as_fd())?)
+}
+
+/// Whether a device that is in use has no room set aside. An empty folder is none: it may be the mount
+/// point of a device that was unmounted.
+pub(crate) fn is_missing(device: &Path) -> bool {
+    let Ok(open) = open(device) else { return false };
+    !is_whole(open.as_fd()) && std::fs::read_dir(device).is_ok_and(|mut all| all.next().is_some())
 }
 
 /// Gives up what was set aside. To be called where a device has no space left for something that may

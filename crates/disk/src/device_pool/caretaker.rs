@@ -8,6 +8,8 @@
 //! seen unmounted and mounted again, and passes a check. So it does where an operator says so by
 //! touching a file on it, for devices that are no mounts: nothing that was under way when it failed
 //! is under way any more then, and the next word needs another touch.
+//!
+//! Where room is no longer set aside (`room.rs`), it is made again.
 
 use std::fs::File;
 use std::io;
@@ -25,6 +27,7 @@ use rustix::fs::{Advice, Mode, OFlags};
 use super::root::OpenRoot;
 use super::{DeviceState, Devices, Disk};
 use crate::recent::FileIdentity;
+use crate::room;
 use crate::staged_file::{fsync, remove_file, unique};
 
 /// Between two looks, at most.
@@ -111,6 +114,20 @@ impl DeviceState {
         if is_failed && (was_away.load(Ordering::Acquire) || is_told) {
             self.readmit();
             was_away.store(false, Ordering::Release);
+        }
+        if !is_failed {
+            self.keep_room();
+        }
+    }
+
+    /// Sets room aside again on a device that is filled by others: by replicators, after it was wiped.
+    fn keep_room(&self) {
+        if self.room.is_unsupported.load(Ordering::Relaxed) || !room::is_missing(&self.path) {
+            return;
+        }
+        match room::keep(&self.path) {
+            Ok(kept) => self.room.note(kept),
+            Err(error) => tracing::debug!(device = %self.name, %error, "no room set aside"),
         }
     }
 

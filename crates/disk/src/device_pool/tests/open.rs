@@ -180,3 +180,21 @@ fn a_failed_device_is_tried_again_at_an_operators_word_each_time() {
     wait_until(|| writes(&device));
     assert!(!obstacle.exists());
 }
+
+#[test]
+fn room_is_set_aside_again_after_a_device_was_wiped() {
+    let idle = std::time::Duration::from_millis(20);
+    let (_root, devices) = devices(|config| config.idle_close = idle);
+    let device = devices.get("sda1").unwrap();
+    block(device.read(|_| Ok(()))).unwrap();
+    let reserve = device.path().join(".cairn-reserve");
+    // An empty folder may be the mount point of what was unmounted.
+    std::thread::sleep(idle * 4);
+    assert!(!reserve.exists());
+    std::fs::create_dir(device.path().join("objects")).unwrap();
+    match crate::room::keep(device.path()).unwrap() {
+        Room::Kept => std::fs::remove_dir_all(&reserve).unwrap(),
+        other => return println!("skipped: {other:?} in the temporary directory"),
+    }
+    wait_until(|| reserve.join("space").exists());
+}
