@@ -102,6 +102,15 @@ pub(crate) struct Defaults {
 }
 
 impl Attributes {
+    /// Whether they are the same but for the access time.
+    pub(crate) fn is_but_for_reading(&self, other: &Attributes) -> bool {
+        let Attributes { atime, .. } = *other;
+        Attributes {
+            atime,
+            ..self.clone()
+        } == *other
+    }
+
     pub(crate) fn default_of(kind: Kind, mtime: Time, defaults: Defaults) -> Attributes {
         let mode = match kind {
             Kind::Directory => 0o755,

@@ -208,29 +208,38 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Takes over what a HEAD that was sent at `asked` has brought.
+    /// Takes over what a HEAD that was sent at `asked` has brought. The time of the last change of a
+    /// version that is known stays: ours and the store's differ by the way there, and programs like
+    /// tar take a file whose time moves for one that changes.
     fn absorb(&self, state: &mut State, stat: Stat, asked: Instant) {
         let is_outdated = state.changed_here.is_some_and(|at| at >= asked);
         if state.is_local() || is_outdated {
             return;
         }
-        if state.etag.as_ref() != Some(&stat.etag) || state.form != stat.form {
+        let is_same = state.etag.as_ref() == Some(&stat.etag) && state.form == stat.form;
+        if !is_same {
             state.is_loaded = false;
             state.content = Content::default();
             state.target = None;
             state.file_id = None;
         }
         let attributes = Attributes::of_headers(&stat.headers, stat.changed, self.options.defaults);
+        let xattrs = Xattrs::of_headers(&stat.headers);
+        let is_known = is_same
+            && state.attributes.is_but_for_reading(&attributes)
+            && (!state.has_all_headers || state.xattrs == xattrs);
+        if !is_known {
+            state.ctime = stat.changed;
+        }
         let atime = state.attributes.atime;
         state.attributes = attributes;
         state.attributes.atime = state.attributes.atime.or(atime);
-        state.xattrs = Xattrs::of_headers(&stat.headers);
+        state.xattrs = xattrs;
         state.has_xattrs = !state.xattrs.0.is_empty();
         state.has_all_headers = true;
         state.headers = stat.headers;
         state.bytes = stat.bytes;
         state.form = stat.form;
-        state.ctime = stat.changed;
         if let Some(touched) = state.touched {
             state.attributes.mtime = state.attributes.mtime.max(touched);
             state.ctime = state.ctime.max(touched);

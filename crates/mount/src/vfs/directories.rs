@@ -222,10 +222,10 @@ impl<S: Store> Vfs<S> {
                 if let Some((attributes, has_xattrs)) = Attributes::of_content_type(content_type) {
                     if state.has_xattrs != has_xattrs || state.attributes != attributes {
                         state.has_all_headers = false;
+                        state.ctime = *changed;
                     }
                     state.attributes = attributes;
                     state.has_xattrs = has_xattrs;
-                    state.ctime = *changed;
                     state.fresh_until = until;
                 }
                 false

@@ -418,3 +418,28 @@ async fn devices_and_set_id_bits_are_kept_until_somebody_else_writes() {
     vfs.close(handle).await.unwrap();
     assert_eq!(mode("tool").await, (0o755, 0));
 }
+
+#[tokio::test]
+async fn the_time_of_a_change_stays_while_nothing_changes() {
+    let store = MemoryStore::default();
+    let vfs = mount(&store);
+    let ino = vfs.put("file", b"content").await.unwrap();
+    let changed = async || vfs.getattr(ino).await.unwrap().ctime;
+    let node = vfs.tree.lock().at("file").unwrap();
+    // Not asked of the store yet.
+    let before = Vfs::<MemoryStore>::attr(&node).ctime;
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert_eq!(changed().await, before, "as the store tells it");
+    let stream = vfs.opendir(ROOT).await.unwrap();
+    vfs.readdir_plus(ROOT, stream, 0).await.unwrap();
+    assert_eq!(changed().await, before, "as a listing tells it");
+    // Another mount's.
+    let other = mount(&store);
+    let of_other = other.ino("file").await.unwrap();
+    let mode = Changes {
+        mode: Some(0o600),
+        ..Changes::default()
+    };
+    other.setattr(of_other, mode).await.unwrap();
+    assert!(changed().await > before);
+}
