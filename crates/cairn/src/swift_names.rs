@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cairn_node::conf::Role;
 use cairn_node::daemon;
-use cairn_node::daemons::{DaemonKind, Narrowed};
+use cairn_node::daemons::Narrowed;
 use cairn_node::init::Folders;
+use cairn_node::role::{DaemonKind, Role};
 use cairn_node::serve::{self, RunOptions};
 use cairn_node::{
     container_deleter, drive_audit, relinker, reload, shard_ranges, show_conf, supervisor,

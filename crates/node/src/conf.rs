@@ -5,56 +5,13 @@
 //! apps) would load Python code; it is refused with the section's name.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use cairn_formats::ini::{Conf, Section};
 
-use crate::daemons::DaemonKind;
+use crate::role::{DaemonKind, Role};
 use crate::similar::did_you_mean;
-
-/// Which server a conf file describes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Role {
-    Proxy,
-    Account,
-    Container,
-    Object,
-}
-
-impl Role {
-    pub const ALL: [Role; 4] = [Role::Proxy, Role::Account, Role::Container, Role::Object];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Role::Proxy => "proxy",
-            Role::Account => "account",
-            Role::Container => "container",
-            Role::Object => "object",
-        }
-    }
-
-    /// `proxy-server`, as programs and conf files are named.
-    pub const fn server_name(self) -> &'static str {
-        match self {
-            Role::Proxy => "proxy-server",
-            Role::Account => "account-server",
-            Role::Container => "container-server",
-            Role::Object => "object-server",
-        }
-    }
-
-    fn from_entry_point(name: &str) -> Option<Role> {
-        Role::ALL.into_iter().find(|role| role.as_str() == name)
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.server_name())
-    }
-}
 
 /// One middleware of a pipeline.
 #[derive(Clone, Debug)]

@@ -20,7 +20,8 @@ use cairn_peer::LoadedRing;
 use tokio::sync::watch;
 
 use crate::cluster::Cluster;
-use crate::conf::{Role, ServerConf};
+use crate::conf::ServerConf;
+use crate::role::Role;
 use crate::settings::ServerSettings;
 use crate::signals::StopSignals;
 use crate::up::StoreTls;

@@ -30,93 +30,12 @@ use tokio::task::JoinSet;
 
 use crate::backends;
 use crate::cluster::{Cluster, Clusters};
-use crate::conf::{Role, ServerConf, read_conf};
+use crate::conf::{ServerConf, read_conf};
 use crate::pipeline;
+use crate::role::{DaemonKind, Role};
 use crate::services;
 use crate::settings::Place;
 use crate::storage::Storage;
-
-/// A daemon that this build has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum DaemonKind {
-    AccountAuditor,
-    AccountReaper,
-    AccountReplicator,
-    ContainerAuditor,
-    ContainerReconciler,
-    ContainerReplicator,
-    ContainerSharder,
-    ContainerSync,
-    ContainerUpdater,
-    ObjectAuditor,
-    ObjectExpirer,
-    ObjectReconstructor,
-    ObjectReplicator,
-    ObjectUpdater,
-}
-
-impl DaemonKind {
-    pub const ALL: [DaemonKind; 14] = [
-        DaemonKind::AccountAuditor,
-        DaemonKind::AccountReaper,
-        DaemonKind::AccountReplicator,
-        DaemonKind::ContainerAuditor,
-        DaemonKind::ContainerReconciler,
-        DaemonKind::ContainerReplicator,
-        DaemonKind::ContainerSharder,
-        DaemonKind::ContainerSync,
-        DaemonKind::ContainerUpdater,
-        DaemonKind::ObjectAuditor,
-        DaemonKind::ObjectExpirer,
-        DaemonKind::ObjectReconstructor,
-        DaemonKind::ObjectReplicator,
-        DaemonKind::ObjectUpdater,
-    ];
-
-    /// The name of its section, and behind `swift-` of its program.
-    pub const fn name(self) -> &'static str {
-        match self {
-            DaemonKind::AccountAuditor => "account-auditor",
-            DaemonKind::AccountReaper => "account-reaper",
-            DaemonKind::AccountReplicator => "account-replicator",
-            DaemonKind::ContainerAuditor => "container-auditor",
-            DaemonKind::ContainerReconciler => "container-reconciler",
-            DaemonKind::ContainerReplicator => "container-replicator",
-            DaemonKind::ContainerSharder => "container-sharder",
-            DaemonKind::ContainerSync => "container-sync",
-            DaemonKind::ContainerUpdater => "container-updater",
-            DaemonKind::ObjectAuditor => "object-auditor",
-            DaemonKind::ObjectExpirer => "object-expirer",
-            DaemonKind::ObjectReconstructor => "object-reconstructor",
-            DaemonKind::ObjectReplicator => "object-replicator",
-            DaemonKind::ObjectUpdater => "object-updater",
-        }
-    }
-
-    pub fn from_name(name: &str) -> Option<DaemonKind> {
-        DaemonKind::ALL.into_iter().find(|kind| kind.name() == name)
-    }
-
-    /// The server beside which it runs in `cairn serve`.
-    pub const fn role(self) -> Role {
-        match self {
-            DaemonKind::AccountAuditor
-            | DaemonKind::AccountReaper
-            | DaemonKind::AccountReplicator => Role::Account,
-            DaemonKind::ContainerAuditor
-            | DaemonKind::ContainerReconciler
-            | DaemonKind::ContainerReplicator
-            | DaemonKind::ContainerSharder
-            | DaemonKind::ContainerSync
-            | DaemonKind::ContainerUpdater => Role::Container,
-            DaemonKind::ObjectAuditor
-            | DaemonKind::ObjectExpirer
-            | DaemonKind::ObjectReconstructor
-            | DaemonKind::ObjectReplicator
-            | DaemonKind::ObjectUpdater => Role::Object,
-        }
-    }
-}
 
 /// What a command line may narrow a pass to. Empty: everything.
 #[derive(Clone, Debug, Default, PartialEq)]

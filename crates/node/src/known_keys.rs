@@ -7,7 +7,8 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use cairn_formats::ini::Section;
 use tracing::warn;
 
-use crate::conf::{Role, ServerConf};
+use crate::conf::ServerConf;
+use crate::role::Role;
 use crate::settings::ServerSettings;
 
 /// Account, user and key, as `etc/proxy-server.conf-sample` has them.

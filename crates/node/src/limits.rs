@@ -7,7 +7,7 @@ use std::fs;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
-use crate::conf::Role;
+use crate::role::Role;
 
 /// Below this many open files a busy server runs out.
 const FEW: u64 = 4096;

@@ -159,8 +159,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::conf::Role;
-    use crate::daemons::DaemonKind;
+    use crate::role::DaemonKind;
+    use crate::role::Role;
 
     #[test]
     fn one_holder_per_role() {

@@ -15,10 +15,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::settings::LogLevel;
-use crate::syslog::{Syslog, SyslogOptions};
-
-/// The target of access lines, one for each request.
-pub(crate) const ACCESS: &str = "access";
+use crate::syslog::{ACCESS, Syslog, SyslogOptions};
 
 /// The form of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

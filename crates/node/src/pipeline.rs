@@ -8,7 +8,8 @@ use cairn_middleware::{CrossOrigin, FilterEnv, Logins, NoInfo, Random};
 use tracing::info;
 
 use crate::cluster::Cluster;
-use crate::conf::{Filter, Role, ServerConf};
+use crate::conf::{Filter, ServerConf};
+use crate::role::Role;
 
 /// What the filters of a pipeline may know. `info`: the proxy; backends' filters ask nothing.
 pub(crate) fn filter_env(

@@ -18,9 +18,10 @@ use serde_json::{Value, json};
 
 use crate::backend_tls;
 use crate::cluster::Clusters;
-use crate::conf::{Filter, Role, ServerConf};
+use crate::conf::{Filter, ServerConf};
 use crate::logging::{self, LogOptions};
 use crate::pipeline;
+use crate::role::Role;
 use crate::services;
 use crate::settings::{self, Place as ConfPlace};
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::conf::Role;
 use crate::notify;
+use crate::role::Role;
 
 /// As a wrong argument.
 const BAD_PID: u8 = 2;

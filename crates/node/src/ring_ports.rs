@@ -11,41 +11,15 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
-use cairn_formats::ini::{ConfError, Section};
 use cairn_formats::swift_conf::SwiftConf;
 use cairn_ring::Ring;
 
-use crate::conf::{Role, ServerConf};
+use crate::conf::ServerConf;
 use crate::listen;
+use crate::per_port::PerPort;
 use crate::settings::ServerSettings;
 
-/// What a conf says about it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PerPort {
-    /// `ring_ip`, else `bind_ip`: the rings' devices with this address are this node's, with any
-    /// address of this machine where it is unspecified.
-    pub ring_ip: IpAddr,
-    /// How often the rings are looked at.
-    pub check_interval: Duration,
-}
-
 impl PerPort {
-    /// `None` unless the conf asks for it; only object servers do so.
-    pub(crate) fn read(role: Role, section: &Section) -> Result<Option<PerPort>, ConfError> {
-        if role != Role::Object || section.u64_or("servers_per_port", 0)? == 0 {
-            return Ok(None);
-        }
-        let (option, host) = match section.get("ring_ip") {
-            Some(host) => ("ring_ip", host),
-            None => ("bind_ip", section.str_or("bind_ip", "0.0.0.0")),
-        };
-        let ring_ip = cairn_peer::look_up(host.trim()).into_iter().next();
-        Ok(Some(PerPort {
-            ring_ip: ring_ip.ok_or_else(|| section.bad(option, "expected an address"))?,
-            check_interval: section.seconds_or("ring_check_interval", 15.0)?,
-        }))
-    }
-
     /// Blocks where the ring has hosts' names.
     pub(crate) fn ports_of(&self, ring: &Ring) -> BTreeSet<u16> {
         let is_own = |ip: IpAddr| match self.ring_ip.is_unspecified() {
@@ -159,29 +133,6 @@ mod tests {
     use cairn_ring::{NewDevice, RebalanceOptions, RingBuilder};
 
     use super::*;
-
-    #[test]
-    fn what_a_conf_says() {
-        let read = |pairs: &[(&str, &str)]| {
-            PerPort::read(Role::Object, &Section::from_pairs("app", pairs)).unwrap()
-        };
-        assert_eq!(read(&[]), None);
-        assert_eq!(read(&[("servers_per_port", "0")]), None);
-        let two = read(&[("servers_per_port", "2"), ("bind_ip", "10.0.0.1")]).unwrap();
-        assert_eq!(two.ring_ip, "10.0.0.1".parse::<IpAddr>().unwrap());
-        assert_eq!(two.check_interval, Duration::from_secs(15));
-        let one = [
-            ("servers_per_port", "1"),
-            ("ring_ip", "::1"),
-            ("bind_ip", "::"),
-        ];
-        assert_eq!(
-            read(&one).unwrap().ring_ip,
-            "::1".parse::<IpAddr>().unwrap()
-        );
-        let section = Section::from_pairs("app", &[("servers_per_port", "4")]);
-        assert_eq!(PerPort::read(Role::Container, &section).unwrap(), None);
-    }
 
     #[test]
     fn ports_of_this_node() {

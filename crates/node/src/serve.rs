@@ -20,9 +20,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::{error, info};
 
-use crate::conf::{Role, ServerConf};
+use crate::conf::ServerConf;
 use crate::console::{self, ConsoleRun};
-use crate::daemons::DaemonKind;
 use crate::known_keys;
 use crate::limits;
 use crate::listen;
@@ -34,11 +33,12 @@ use crate::pid_file::PidFile;
 use crate::ports::Ports;
 use crate::privileges;
 use crate::ring_ports::{self, RingPorts};
+use crate::role::DaemonKind;
+use crate::role::Role;
 use crate::services::Services;
 use crate::settings::{LogLevel, ServerSettings};
-use crate::signals::StopSignals;
+use crate::signals::{self, StopSignals};
 use crate::stdio;
-use crate::supervisor;
 
 pub(crate) type Server = (ServerConf, ServerSettings);
 
@@ -135,7 +135,7 @@ pub fn run(confs: Vec<ServerConf>, options: RunOptions) -> Result<()> {
     become_user(&servers)?;
     let kept = match kept {
         Some((verbose, parent)) => {
-            supervisor::end_with_parent(parent)?;
+            signals::end_with_parent(parent)?;
             Some(verbose)
         }
         None => None,

@@ -24,12 +24,14 @@ use crate::backend_tls;
 use crate::backends;
 use crate::background;
 use crate::cluster::{Cluster, Clusters};
-use crate::conf::{Role, ServerConf};
-use crate::daemons::{self, Daemon, DaemonKind, Ground, Narrowed};
+use crate::conf::ServerConf;
+use crate::daemons::{self, Daemon, Ground, Narrowed};
 use crate::for_clients::ForClients;
 use crate::head_limits;
 use crate::listen;
 use crate::pipeline;
+use crate::role::DaemonKind;
+use crate::role::Role;
 use crate::settings::ServerSettings;
 use crate::storage::Storage;
 

@@ -26,9 +26,10 @@ use cairn_formats::ini::{ConfError, Section};
 use cairn_http::serve::{MetricsAccess, ServeOptions};
 use cairn_http::tls::{ServerTls, TlsFiles};
 
-use crate::conf::{Role, ServerConf};
+use crate::conf::ServerConf;
 use crate::limits;
-use crate::ring_ports::PerPort;
+use crate::per_port::PerPort;
+use crate::role::Role;
 
 /// A proxy that reads nothing from a storage server for this long is cut off there.
 const STALLED_PROXY: Duration = Duration::from_secs(600);

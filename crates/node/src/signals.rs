@@ -4,7 +4,9 @@
 
 use std::io;
 
+use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal as Number};
+use rustix::process::{Pid, getppid};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -95,4 +97,17 @@ impl StopSignals {
             }
         }
     }
+}
+
+/// Has this worker take no more clients and finish what it has when its parent is gone, however that
+/// ended. The kernel forgets it when the process becomes another user: to be called after that.
+pub(crate) fn end_with_parent(parent: Option<Pid>) -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::HUP))
+        .context("cannot be told when the parent ends")?;
+    // It may have gone before. An earlier release told no id but 1, which is never adopted from.
+    let is_known = parent.is_some_and(|parent| !parent.is_init());
+    if is_known && getppid() != parent {
+        bail!("the parent of this worker ended while it started");
+    }
+    Ok(())
 }

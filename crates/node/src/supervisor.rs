@@ -24,16 +24,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, WaitOptions, getppid, kill_process, waitpid};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
-use crate::conf::{Role, ServerConf};
+use crate::conf::ServerConf;
 use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
 use crate::notify;
 use crate::ring_ports::{self, RingPorts};
+use crate::role::Role;
 use crate::serve::{self, RunOptions, Server, Worker};
 use crate::settings::ServerSettings;
 use crate::signals::{self, StopSignals};
@@ -136,19 +137,6 @@ fn log_options(called: &Called, conf: &ServerConf) -> Result<LogOptions> {
         access_syslog: access.transpose()?,
         ..LogOptions::default()
     })
-}
-
-/// Has this worker take no more clients and finish what it has when its parent is gone, however that
-/// ended. The kernel forgets it when the process becomes another user: to be called after that.
-pub(crate) fn end_with_parent(parent: Option<Pid>) -> Result<()> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::HUP))
-        .context("cannot be told when the parent ends")?;
-    // It may have gone before. An earlier release told no id but 1, which is never adopted from.
-    let is_known = parent.is_some_and(|parent| !parent.is_init());
-    if is_known && getppid() != parent {
-        bail!("the parent of this worker ended while it started");
-    }
-    Ok(())
 }
 
 fn work(called: &Called, parent: Option<Pid>) -> Result<()> {

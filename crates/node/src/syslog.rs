@@ -14,7 +14,8 @@ use parking_lot::Mutex;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
-use crate::logging::ACCESS;
+/// The target of access lines, one for each request.
+pub(crate) const ACCESS: &str = "access";
 
 /// Facilities by the names that `log_facility` has for them, and their numbers.
 const FACILITIES: [(&str, u8); 20] = [

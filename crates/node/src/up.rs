@@ -25,9 +25,10 @@ use base64::engine::general_purpose::URL_SAFE;
 use cairn_formats::ini::Conf;
 use tracing::warn;
 
-use crate::conf::{Role, ServerConf, read_conf};
+use crate::conf::{ServerConf, read_conf};
 use crate::lock::FolderLock;
 use crate::logging::{self, LogOptions};
+use crate::role::Role;
 use crate::serve::{self, RunOptions};
 use crate::settings::{LogLevel, ServerSettings};
 pub use console::ConsoleChoice;

@@ -12,8 +12,9 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::find::{Folders, Search};
 use super::tell;
-use crate::conf::{Role, read_conf};
-use crate::daemons::DaemonKind;
+use crate::conf::read_conf;
+use crate::role::DaemonKind;
+use crate::role::Role;
 
 /// What an output may hold before its program is ready.
 const OUTPUT_MAX: u64 = 1 << 20;

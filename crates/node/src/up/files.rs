@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use crate::conf::Role;
+use crate::role::Role;
 use crate::up::layout::Layout;
 use crate::up::users::User;
 

@@ -185,7 +185,7 @@ fn the_start_shows_no_key_but_the_default_one() {
 
 #[tokio::test]
 async fn all_daemons_run_and_only_once() {
-    use crate::daemons::DaemonKind;
+    use crate::role::DaemonKind;
     use crate::services::Services;
 
     let folder = tempfile::tempdir().unwrap();

@@ -13,7 +13,8 @@ use cairn_formats::ini::Section;
 use cairn_http::tls::fingerprint;
 use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
 
-use crate::conf::{Role, ServerConf};
+use crate::conf::ServerConf;
+use crate::role::Role;
 use crate::up::layout::{Layout, write_file};
 use crate::up::{Store, UpOptions, edit};
 
