@@ -71,6 +71,7 @@ mod tempurl;
 #[cfg(test)]
 mod testing;
 mod trust;
+mod version_names;
 mod versioned_writes;
 mod watch;
 mod whole;

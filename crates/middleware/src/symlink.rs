@@ -26,7 +26,7 @@ use serde_json::json;
 use crate::api_path::{ApiPath, ObjectPath, names_object, set};
 use crate::cause::drain;
 use crate::trust::{ALLOW_RESERVED_NAMES, SYMLOOP_EXTEND};
-use crate::versioned_writes::is_version_of;
+use crate::version_names::is_version_of;
 use crate::{FilterEnv, FilterError};
 pub(crate) use put::AskedBy;
 

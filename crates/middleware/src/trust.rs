@@ -5,7 +5,7 @@
 //! stores. A request's headers cannot ask for it, and no copy takes it over: `versioned_writes`
 //! marks the request for its link with an extension, [`LatestVersionLink`], and `symlink` writes
 //! the metadata. What is stored is believed only of links to a version of the object itself
-//! (`versioned_writes::is_version_of`).
+//! (`version_names::is_version_of`).
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};

@@ -14,7 +14,7 @@ mod enable;
 mod legacy;
 mod legacy_delete;
 mod list_versions;
-mod names;
+
 mod object;
 mod object_versioning;
 mod version_id;
@@ -31,7 +31,7 @@ use serde_json::{Value, json};
 
 use crate::{FilterEnv, FilterError, status};
 use legacy::VersionedWrites;
-pub(crate) use names::is_version_of;
+
 use object_versioning::ObjectVersioning;
 pub(crate) use object_versioning::versions_container;
 

@@ -8,11 +8,12 @@ use http::{Method, StatusCode};
 use serde_json::Value;
 
 use super::container::{build_listing, limit, text};
-use super::names;
+
 use super::object_versioning::{ObjectVersioning, SOURCE};
 use crate::api_path::set;
 use crate::cause::Cause;
 use crate::symlink::BACKEND_ALLOW_RESERVED;
+use crate::version_names;
 use crate::whole::{self, Row, rewritten};
 
 impl ObjectVersioning {
@@ -54,9 +55,9 @@ impl ObjectVersioning {
     ) -> Option<Vec<Row>> {
         let mut query = params.clone();
         // What is reserved already stays: another of Swift's own services asks.
-        let hidden = |name: &str| names::versions_container(name);
+        let hidden = |name: &str| version_names::versions_container(name);
         match params.get("prefix").map(hidden) {
-            None => query.set("prefix", names::versions_container_prefix()),
+            None => query.set("prefix", version_names::versions_container_prefix()),
             Some(Some(prefix)) => query.set("prefix", prefix),
             Some(None) => {}
         }
@@ -87,7 +88,7 @@ fn add_hidden(rows: &mut Vec<Row>, hidden: Vec<Row>) {
     let mut by_parent: BTreeMap<String, Row> = hidden
         .into_iter()
         .filter_map(|row| {
-            let parent = names::parent_container(text(&row, "name")?).to_owned();
+            let parent = version_names::parent_container(text(&row, "name")?).to_owned();
             Some((parent, row))
         })
         .collect();

@@ -7,7 +7,7 @@ use http::{Method, StatusCode};
 use serde_json::Value;
 
 use super::list_versions::VersionsListing;
-use super::names;
+
 use super::object_versioning::{
     ContainerPath, ObjectVersioning, SOURCE, STORED_CONTAINER, STORED_ENABLED, VERSIONS_ENABLED,
     versions_container,
@@ -16,6 +16,7 @@ use crate::api_path::set;
 use crate::cause::{Cause, drain};
 use crate::header_params;
 use crate::symlink::BACKEND_ALLOW_RESERVED;
+use crate::version_names;
 use crate::whole::{self, Row, rewritten};
 
 const BYTES_USED: HeaderName = HeaderName::from_static("x-container-bytes-used");
@@ -47,7 +48,7 @@ impl ObjectVersioning {
         }
         // A listing of versions is made even where there seem to be none: what is known of the
         // container may be old.
-        let versions = stored.or_else(|| names::versions_container(&path.container));
+        let versions = stored.or_else(|| version_names::versions_container(&path.container));
         let (head, json) = match whole::listing(response).await {
             Ok(whole) => whole,
             Err(as_it_is) => return as_it_is,
@@ -189,7 +190,7 @@ fn show_version(row: &mut Row, container: &str, versions: &str, keeps_path: bool
     row.insert("version_symlink".into(), true.into());
     row.remove("symlink_bytes");
     row.remove("symlink_etag");
-    if let ((object, Some(id)), false) = (names::parse_version_name(name), keeps_path) {
+    if let ((object, Some(id)), false) = (version_names::parse_version_name(name), keeps_path) {
         let path = quote_path(&format!("/v1/{account}/{container}/{object}"));
         row.insert(
             "symlink_path".into(),

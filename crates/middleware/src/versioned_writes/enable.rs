@@ -7,13 +7,14 @@ use http::header::{HeaderMap, HeaderName};
 use http::request::Parts;
 use http::{Method, StatusCode};
 
+use super::authorize;
 use super::object_versioning::{
     ContainerPath, ObjectVersioning, SOURCE, STORED_CONTAINER, STORED_ENABLED, VERSIONS_ENABLED,
 };
-use super::{authorize, names};
 use crate::api_path::set;
 use crate::cause::{Cause, drain};
 use crate::symlink::BACKEND_ALLOW_RESERVED;
+use crate::version_names;
 
 const STORAGE_POLICY: HeaderName = HeaderName::from_static("x-storage-policy");
 
@@ -76,7 +77,7 @@ impl ObjectVersioning {
                 "Error enabling object versioning",
             )
         };
-        let versions = names::versions_container(&path.container).ok_or_else(failed)?;
+        let versions = version_names::versions_container(&path.container).ok_or_else(failed)?;
         let there = path.sibling(&versions);
         let mut put = cause.pre_authorized(SOURCE, Method::PUT, &there, "")?;
         set(put.headers_mut(), BACKEND_ALLOW_RESERVED, "true");

@@ -12,14 +12,15 @@ use http::response::Parts;
 use http::{Method, StatusCode};
 use serde_json::Value;
 
+use super::DELETE_MARKER;
 use super::container::{build_listing, limit, text};
 use super::object_versioning::{ObjectVersioning, SOURCE};
-use super::{DELETE_MARKER, names};
 use crate::accept::best_match;
 use crate::api_path::set;
 use crate::cause::{Cause, drain};
 use crate::listing_formats::AsItIs;
 use crate::symlink::BACKEND_ALLOW_RESERVED;
+use crate::version_names;
 use crate::whole::{self, Row, rewritten};
 
 /// What version ids are made of: no delimiter may cut through one.
@@ -113,7 +114,7 @@ impl VersionsListing<'_> {
             (None, Some(_)) => return Err(bad_request("version_marker param requires marker")),
             (None, None) => String::new(),
             (Some(marker), version) => {
-                let prefix = names::version_prefix(marker).ok_or_else(reserved)?;
+                let prefix = version_names::version_prefix(marker).ok_or_else(reserved)?;
                 match version {
                     // Behind all of the marker's versions.
                     None => prefix + ":",
@@ -122,7 +123,7 @@ impl VersionsListing<'_> {
                     Some(version) => {
                         let version = Timestamp::parse(version)
                             .map_err(|_| bad_request("invalid version_marker param"))?;
-                        names::version_name(marker, version).ok_or_else(reserved)?
+                        version_names::version_name(marker, version).ok_or_else(reserved)?
                     }
                 }
             }
@@ -133,7 +134,7 @@ impl VersionsListing<'_> {
         }
         // Half a name, perhaps: nothing comes behind it.
         let prefix = match own("prefix") {
-            Some(prefix) => names::reserved(&[prefix]).ok_or_else(reserved)?,
+            Some(prefix) => version_names::reserved(&[prefix]).ok_or_else(reserved)?,
             None => String::new(),
         };
         query.set("prefix", prefix);
@@ -183,13 +184,13 @@ impl VersionsListing<'_> {
         let mut rows = std::mem::take(&mut primary.plain);
         for mut row in versions {
             let Some(stored) = text(&row, "name").map(str::to_owned) else {
-                let parts = text(&row, "subdir").and_then(names::split_reserved);
+                let parts = text(&row, "subdir").and_then(version_names::split_reserved);
                 if let Some(subdir) = parts.and_then(|parts| parts.first().copied()) {
                     primary.subdirs.insert(subdir.to_owned());
                 }
                 continue;
             };
-            let (name, Some(id)) = names::parse_version_name(&stored) else {
+            let (name, Some(id)) = version_names::parse_version_name(&stored) else {
                 continue;
             };
             let path = format!("/v1/{}/{}/{stored}", self.account, self.versions);
@@ -220,7 +221,7 @@ fn links_alone(mut primary: Primary) -> Vec<Row> {
             Some([_, _, _, Some(stored)]) => *stored,
             _ => continue,
         };
-        let (name, Some(id)) = names::parse_version_name(stored) else {
+        let (name, Some(id)) = version_names::parse_version_name(stored) else {
             continue;
         };
         let is_latest = primary.with_latest.insert(name.to_owned());

@@ -16,7 +16,7 @@ use super::copies::{Copies, override_content_type, written_at};
 use super::object_versioning::{
     OBJECT_VERSION_ID, ObjectVersioning, SOURCE, is_enabled, versions_container,
 };
-use super::{DELETE_MARKER, authorize, names, without_condition};
+use super::{DELETE_MARKER, authorize, without_condition};
 use crate::api_path::{ObjectPath, set};
 use crate::cause::{Cause, drain};
 use crate::header_params;
@@ -24,6 +24,7 @@ use crate::symlink::{
     AskedBy, BACKEND_ALLOW_RESERVED, STORED_BYTES, STORED_ETAG, TARGET, TARGET_ACCOUNT,
 };
 use crate::trust::{LatestVersionLink, VERSIONS_SYMLINK};
+use crate::version_names;
 use crate::watch::{Received, count};
 
 const X_TIMESTAMP: HeaderName = HeaderName::from_static("x-timestamp");
@@ -131,7 +132,7 @@ impl Versioned<'_> {
 
     pub(super) fn version_name(&self, version: Timestamp) -> Result<String, Response> {
         // The proxy would say the same of a name with a NUL.
-        names::version_name(&self.path.object, version).ok_or_else(|| {
+        version_names::version_name(&self.path.object, version).ok_or_else(|| {
             respond::text(
                 StatusCode::PRECONDITION_FAILED,
                 "Invalid UTF8 or contains NULL",
@@ -192,7 +193,7 @@ impl Versioned<'_> {
             .filter(|(account, container, name)| {
                 *account == self.path.account
                     && *container == self.versions
-                    && names::parse_version_name(name).0 == self.path.object
+                    && version_names::parse_version_name(name).0 == self.path.object
             });
         let Some((_, _, name)) = location else {
             return Ok(response);
@@ -228,7 +229,9 @@ impl Versioned<'_> {
         let ObjectPath {
             container, object, ..
         } = &self.path;
-        if let Some(id) = location.and_then(|(_, _, name)| names::parse_version_name(&name).1) {
+        if let Some(id) =
+            location.and_then(|(_, _, name)| version_names::parse_version_name(&name).1)
+        {
             set(headers, OBJECT_VERSION_ID, &id);
             let path = quote_path(&self.path.path());
             set(
@@ -237,7 +240,7 @@ impl Versioned<'_> {
                 &format!("{path}?version-id={id}"),
             );
         }
-        if let Some(id) = target.and_then(|(_, name)| names::parse_version_name(&name).1) {
+        if let Some(id) = target.and_then(|(_, name)| version_names::parse_version_name(&name).1) {
             set(headers, OBJECT_VERSION_ID, &id);
             let path = quote_path(&format!("{container}/{object}"));
             set(headers, TARGET, &format!("{path}?version-id={id}"));
@@ -379,7 +382,7 @@ impl Versioned<'_> {
 
 /// `X-Object-Version-Id` of a version's name.
 fn tell_version(headers: &mut HeaderMap, name: &str) {
-    if let (_, Some(id)) = names::parse_version_name(name) {
+    if let (_, Some(id)) = version_names::parse_version_name(name) {
         set(headers, OBJECT_VERSION_ID, &id);
     }
 }

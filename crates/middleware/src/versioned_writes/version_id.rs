@@ -12,11 +12,12 @@ use http::{HeaderMap, Method, StatusCode};
 
 use super::object::{BACKEND_CONTENT_TYPE, Latest, Versioned, check, no_versions_container};
 use super::object_versioning::{OBJECT_VERSION_ID, ObjectVersioning, SOURCE};
-use super::{DELETE_MARKER, authorize, names};
+use super::{DELETE_MARKER, authorize};
 use crate::api_path::set;
 use crate::cause::{Cause, drain};
 use crate::symlink::{BACKEND_ALLOW_RESERVED, TARGET};
 use crate::trust::VERSIONS_SYMLINK;
+use crate::version_names;
 
 const CURRENT_VERSION_ID: HeaderName = HeaderName::from_static("x-object-current-version-id");
 
@@ -70,7 +71,7 @@ impl ObjectVersioning {
         let location = respond::header(response.headers(), "content-location");
         let is_version = location
             .and_then(|location| unquote(location).ok())
-            .is_some_and(|location| location.contains(&names::versions_container_prefix()));
+            .is_some_and(|location| location.contains(&version_names::versions_container_prefix()));
         if is_version {
             return respond::standard(StatusCode::NOT_FOUND);
         }
@@ -175,7 +176,7 @@ impl Versioned<'_> {
         let name = self.version_name(version)?;
         let mut current = latest
             .as_deref()
-            .and_then(|l| names::parse_version_name(l).1);
+            .and_then(|l| version_names::parse_version_name(l).1);
         if latest.as_deref() == Some(&*name) {
             // The link first: it would point to nothing otherwise.
             let link = instead(&parts, &self.path.path(), None)?;

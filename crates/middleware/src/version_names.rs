@@ -14,7 +14,7 @@ const RESERVED: char = '\0';
 const VERSIONS: &str = "versions";
 
 /// Parts joined to one reserved name; none if a part is one already.
-pub(super) fn reserved(parts: &[&str]) -> Option<String> {
+pub(crate) fn reserved(parts: &[&str]) -> Option<String> {
     if parts.iter().any(|part| part.contains(RESERVED)) {
         return None;
     }
@@ -27,22 +27,22 @@ pub(super) fn reserved(parts: &[&str]) -> Option<String> {
 }
 
 /// The parts of a reserved name.
-pub(super) fn split_reserved(name: &str) -> Option<Vec<&str>> {
+pub(crate) fn split_reserved(name: &str) -> Option<Vec<&str>> {
     Some(name.strip_prefix(RESERVED)?.split(RESERVED).collect())
 }
 
 /// The container of a container's versions.
-pub(super) fn versions_container(container: &str) -> Option<String> {
+pub(crate) fn versions_container(container: &str) -> Option<String> {
     reserved(&[VERSIONS, container])
 }
 
 /// The beginning of the names of all versions containers.
-pub(super) fn versions_container_prefix() -> String {
+pub(crate) fn versions_container_prefix() -> String {
     format!("{RESERVED}{VERSIONS}{RESERVED}")
 }
 
 /// The container whose versions a container holds.
-pub(super) fn parent_container(versions: &str) -> &str {
+pub(crate) fn parent_container(versions: &str) -> &str {
     match split_reserved(versions).as_deref() {
         Some([VERSIONS, container]) => container,
         _ => versions,
@@ -50,16 +50,16 @@ pub(super) fn parent_container(versions: &str) -> &str {
 }
 
 /// The beginning of the names of all versions of an object.
-pub(super) fn version_prefix(object: &str) -> Option<String> {
+pub(crate) fn version_prefix(object: &str) -> Option<String> {
     reserved(&[object, ""])
 }
 
-pub(super) fn version_name(object: &str, version: Timestamp) -> Option<String> {
+pub(crate) fn version_name(object: &str, version: Timestamp) -> Option<String> {
     reserved(&[object, &inverted(version).internal()])
 }
 
 /// The object of a version's name, and the version's id; no id where it is no version's name.
-pub(super) fn parse_version_name(name: &str) -> (&str, Option<String>) {
+pub(crate) fn parse_version_name(name: &str) -> (&str, Option<String>) {
     match split_reserved(name).as_deref() {
         Some([object, inverse]) => match Timestamp::parse(inverse) {
             Ok(inverse) => (object, Some(inverted(inverse).internal())),
