@@ -9,7 +9,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::nodes::Node;
+use crate::node::Node;
 use crate::reach::Reach;
 
 /// Counts errors per device; more than `limit` of them suppress it for `interval` after the last.

@@ -12,7 +12,8 @@ use tokio::sync::mpsc;
 use tracing::debug;
 
 use crate::backends::Backends;
-use crate::nodes::{Node, Nodes};
+use crate::node::Node;
+use crate::nodes::Nodes;
 use crate::quorum;
 
 /// The largest answer that is kept of a replica.

@@ -18,7 +18,8 @@ use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use crate::backends::Backends;
-use crate::nodes::{Node, Nodes};
+use crate::node::Node;
+use crate::nodes::Nodes;
 
 /// Another server is asked no sooner than this, however quick the first one was before,
 const DELAY_MIN: Duration = Duration::from_millis(50);

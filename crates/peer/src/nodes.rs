@@ -2,42 +2,13 @@
 //! in all. Those that failed too often of late come last: a store whose every device refused one
 //! oversized upload must still answer.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use cairn_ring::Device;
 use parking_lot::Mutex;
 
 use crate::error_limit::ErrorLimiter;
+use crate::node::Node;
 use crate::rings::LoadedRing;
-
-/// A device of the ring and where its server listens.
-#[derive(Clone, Debug)]
-pub struct Node {
-    pub device: Arc<Device>,
-    pub address: SocketAddr,
-    /// Where other servers reach it over the replication network.
-    pub replication_address: SocketAddr,
-    /// Replica number of a primary, position of a handoff.
-    pub index: usize,
-    pub handoff: bool,
-}
-
-impl Node {
-    /// `ip:port/device`, for logs.
-    pub fn name(&self) -> String {
-        format!("{}/{}", self.address, self.device.device)
-    }
-
-    /// The `ip:port` other servers are told.
-    pub fn host(&self) -> String {
-        if self.device.ip.contains(':') {
-            format!("[{}]:{}", self.device.ip, self.device.port)
-        } else {
-            format!("{}:{}", self.device.ip, self.device.port)
-        }
-    }
-}
 
 /// The nodes to try for one request, shared by its concurrent parts: each is given out once. One
 /// that fails so badly that it is left alone from then on does not count, so that a request gets

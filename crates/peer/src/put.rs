@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 
 use crate::backends::Backends;
 use crate::documents;
-use crate::nodes::Node;
+use crate::node::Node;
 
 /// Names the boundary of content that has footers behind it.
 const BOUNDARY: &str = "x-backend-obj-multipart-mime-boundary";

@@ -14,7 +14,7 @@ use thiserror::Error;
 use tracing::{info, warn};
 
 use crate::hosts::Hosts;
-use crate::nodes::Node;
+use crate::node::Node;
 
 /// A ring that cannot be loaded at start.
 #[derive(Debug, Error)]

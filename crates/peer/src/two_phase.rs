@@ -29,7 +29,7 @@ use tokio::task::JoinHandle;
 use crate::backends::Backends;
 use crate::documents;
 use crate::fan_out::Answer;
-use crate::nodes::Node;
+use crate::node::Node;
 use wire::Piece;
 
 /// How many chunks may wait for one backend.
