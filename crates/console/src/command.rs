@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::queue::Target;
 use crate::submission::Submission;
 
 /// The program that makes runs, and the local folders it may use for them.
@@ -13,6 +12,17 @@ pub(crate) struct Program {
     pub(crate) allow_local: Vec<PathBuf>,
     /// The certificate by which the store of this process is trusted, and its URL.
     pub(crate) store_ca: Option<(PathBuf, String)>,
+}
+
+/// The store of a submission, as its process is told.
+#[derive(Clone, Default)]
+pub(crate) struct Target {
+    pub(crate) url: Option<String>,
+    pub(crate) user: String,
+    pub(crate) key: String,
+    pub(crate) token: String,
+    /// For people; no secret.
+    pub(crate) shown: String,
 }
 
 fn is_below(url: &str, store: &str) -> bool {

@@ -19,7 +19,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::{Notify, watch};
 
 use crate::answer::Refusal;
-use crate::command::{self, Program};
+use crate::command::{self, Program, Target};
 use crate::history::{History, Note, State, now};
 use crate::submission::Submission;
 
@@ -32,17 +32,6 @@ const LOG_LINE_BYTES: u64 = 4096;
 const REPORT_WITHIN: Duration = Duration::from_secs(300);
 /// A run that was told to end has so long to write what it has.
 const END_WITHIN: Duration = Duration::from_secs(20);
-
-/// What a submission runs against, as the process is told.
-#[derive(Clone, Default)]
-pub(crate) struct Target {
-    pub(crate) url: Option<String>,
-    pub(crate) user: String,
-    pub(crate) key: String,
-    pub(crate) token: String,
-    /// For people; no secret.
-    pub(crate) shown: String,
-}
 
 struct Job {
     submission: Submission,

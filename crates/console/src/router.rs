@@ -14,8 +14,8 @@ use serde_json::json;
 
 use crate::answer::{Answer, Refusal, done, json, read_json};
 use crate::audit::{Facts, Watched};
+use crate::command::Target as QueueTarget;
 use crate::history::History;
-use crate::queue::Target as QueueTarget;
 use crate::session::StoreUser;
 use crate::store::Store;
 use crate::submission::{Read, Submission, Target, WORKLOAD_BYTES};

@@ -22,12 +22,12 @@ use crate::forwarded::is_forwarded;
 use crate::heads::Heads;
 use crate::interim::InterimSocket;
 use crate::metrics::Metrics;
+use crate::options::{MetricsAccess, ServeOptions};
 use crate::pieces::Pieces;
 use crate::places::Place;
 use crate::progress::{Answering, Progress, Watched};
 use crate::proxy_line::{self, ProxyLine, ProxyLineError};
 use crate::respond;
-use crate::serve::{MetricsAccess, ServeOptions};
 use crate::service::{Handler, Request, Response};
 use crate::tls::{ReadAhead, ServerTls};
 

@@ -26,6 +26,7 @@ pub mod interim;
 pub mod limits;
 pub mod lines;
 pub mod metrics;
+mod options;
 pub mod own_thread;
 pub mod params;
 mod pieces;

@@ -20,7 +20,6 @@ use futures_util::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::body::{Body, BodyError};
 use crate::unsent;
 
 /// A client that needs long for this much is slow, however often it moves a byte.
@@ -260,25 +259,25 @@ impl Drop for UnderWay {
 }
 
 /// An answer's body, which keeps its request under way until the socket has all of it.
-pub(crate) struct Answering {
-    body: Body,
+pub(crate) struct Answering<B> {
+    body: B,
     under_way: UnderWay,
 }
 
-impl Answering {
-    pub(crate) fn new(body: Body, under_way: UnderWay) -> Self {
+impl<B> Answering<B> {
+    pub(crate) fn new(body: B, under_way: UnderWay) -> Self {
         Answering { body, under_way }
     }
 }
 
-impl http_body::Body for Answering {
+impl<B: http_body::Body<Data = bytes::Bytes> + Unpin> http_body::Body for Answering<B> {
     type Data = bytes::Bytes;
-    type Error = BodyError;
+    type Error = B::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<bytes::Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<bytes::Bytes>, B::Error>>> {
         std::task::ready!(self.under_way.0.poll_turn(cx));
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         if let Poll::Ready(Some(Ok(frame))) = &polled
@@ -294,7 +293,7 @@ impl http_body::Body for Answering {
     }
 
     fn size_hint(&self) -> SizeHint {
-        http_body::Body::size_hint(&self.body)
+        self.body.size_hint()
     }
 }
 
@@ -379,6 +378,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::body::Body;
 
     #[test]
     fn a_client_that_moves_a_byte_now_and_then_is_slow() {
@@ -398,14 +398,14 @@ mod tests {
     }
 
     /// An answer of three pieces.
-    fn answering(progress: &Arc<Progress>) -> Answering {
+    fn answering(progress: &Arc<Progress>) -> Answering<Body> {
         let pieces = ["one", "two", "three"].map(|piece| Ok(bytes::Bytes::from(piece)));
         let body = Body::from_stream(futures_util::stream::iter(pieces), None);
         Answering::new(body, progress.begin_request())
     }
 
     /// Whether there is another piece now.
-    fn has_next(answering: &mut Answering, cx: &mut Context<'_>) -> bool {
+    fn has_next(answering: &mut Answering<Body>, cx: &mut Context<'_>) -> bool {
         let polled = http_body::Body::poll_frame(Pin::new(answering), cx);
         matches!(polled, Poll::Ready(Some(Ok(_))))
     }
