@@ -20,18 +20,7 @@ use tokio::sync::watch;
 const WAIT: Duration = Duration::from_secs(5);
 
 fn node(address: SocketAddr) -> Node {
-    let device = Device {
-        id: 0,
-        region: 1,
-        zone: 1,
-        weight: 1.0,
-        ip: address.ip().to_string(),
-        port: address.port(),
-        device: "d0".into(),
-        replication_ip: address.ip().to_string(),
-        replication_port: address.port(),
-        meta: String::new(),
-    };
+    let device = Device::at(0, address);
     Node {
         device: Arc::new(device),
         address,

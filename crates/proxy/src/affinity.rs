@@ -252,16 +252,9 @@ mod tests {
 
     fn node(region: u32, zone: u32, handoff: bool) -> Node {
         let device = Device {
-            id: region * 10 + zone,
             region,
             zone,
-            weight: 1.0,
-            ip: "127.0.0.1".into(),
-            port: 6200,
-            device: "d".into(),
-            replication_ip: "127.0.0.1".into(),
-            replication_port: 6200,
-            meta: String::new(),
+            ..Device::at(region * 10 + zone, ([127, 0, 0, 1], 6200).into())
         };
         Node {
             device: Arc::new(device),

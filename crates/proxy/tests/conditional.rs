@@ -140,18 +140,10 @@ struct Cluster {
 /// One partition's worth of devices: the first are primaries of everything.
 fn ring() -> Ring {
     let device = |id: u16| {
-        Some(Arc::new(Device {
-            id: u32::from(id),
-            region: 1,
-            zone: u32::from(id),
-            weight: 1.0,
-            ip: "127.0.0.1".into(),
-            port: 10_000 + id,
-            device: format!("d{id}"),
-            replication_ip: "127.0.0.1".into(),
-            replication_port: 10_000 + id,
-            meta: String::new(),
-        }))
+        Some(Arc::new(Device::at(
+            u32::from(id),
+            ([127, 0, 0, 1], 10_000 + id).into(),
+        )))
     };
     let rows = (0..PRIMARIES).map(|replica| Row::new(&[u32::from(replica); 2], 2));
     Ring::from_data(RingData {

@@ -50,18 +50,10 @@ struct Cluster {
 /// Sixteen partitions, each on so many of the devices in a row.
 fn ring(port: u16, replicas: u16) -> Ring {
     let device = |id: u16| {
-        Some(Arc::new(Device {
-            id: u32::from(id),
-            region: 1,
-            zone: u32::from(id),
-            weight: 1.0,
-            ip: "127.0.0.1".into(),
-            port,
-            device: format!("d{id}"),
-            replication_ip: "127.0.0.1".into(),
-            replication_port: port,
-            meta: String::new(),
-        }))
+        Some(Arc::new(Device::at(
+            u32::from(id),
+            ([127, 0, 0, 1], port).into(),
+        )))
     };
     let row = |replica| {
         let ids: Vec<u32> = (0..16)

@@ -167,18 +167,10 @@ fn policies() -> PolicySet {
 
 fn ring(replicas: u16) -> Ring {
     let device = |id: u16| {
-        Some(Arc::new(Device {
-            id: u32::from(id),
-            region: 1,
-            zone: u32::from(id),
-            weight: 1.0,
-            ip: "127.0.0.1".into(),
-            port: 10_000 + id,
-            device: format!("d{id}"),
-            replication_ip: "127.0.0.1".into(),
-            replication_port: 10_000 + id,
-            meta: String::new(),
-        }))
+        Some(Arc::new(Device::at(
+            u32::from(id),
+            ([127, 0, 0, 1], 10_000 + id).into(),
+        )))
     };
     let row = |replica| {
         let ids: Vec<u32> = (0..16)

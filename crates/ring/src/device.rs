@@ -5,6 +5,7 @@
 //! replication keys; they then mean 1, "" and the plain address.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +26,26 @@ pub struct Device {
     pub replication_ip: String,
     pub replication_port: u16,
     pub meta: String,
+}
+
+impl Device {
+    /// A device `d<id>` of region 1 in a zone of its own, whose server has one address for clients and
+    /// for replication; its weight is 1.
+    pub fn at(id: u32, address: SocketAddr) -> Device {
+        let (ip, port) = (address.ip().to_string(), address.port());
+        Device {
+            id,
+            region: 1,
+            zone: id,
+            weight: 1.0,
+            ip: ip.clone(),
+            port,
+            device: format!("d{id}"),
+            replication_ip: ip,
+            replication_port: port,
+            meta: String::new(),
+        }
+    }
 }
 
 #[derive(Deserialize)]

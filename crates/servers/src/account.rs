@@ -15,7 +15,7 @@ mod updates;
 
 use std::sync::Arc;
 
-use cairn_http::{Body, Clock, Request, Response, Service, ServiceFuture};
+use cairn_http::{Clock, Request, Response, Service, ServiceFuture};
 use cairn_index::{AccountDb, AccountInfo, DbKind, IndexPool, Reserve};
 use cairn_types::{Constraints, HashPath, PolicySet, ServerKind};
 use http::request::Parts;
@@ -23,7 +23,7 @@ use http::{HeaderMap, Method};
 
 use crate::index_server::replicate::Replicated;
 use crate::index_server::status::Refused;
-use crate::index_server::{Answer, Place, drive_check, set};
+use crate::index_server::{self, Answer, Place, drive_check, set};
 
 /// `account-server.conf`, as far as the server itself goes.
 #[derive(Clone)]
@@ -126,7 +126,7 @@ impl AccountServer {
     }
 
     fn new_metadata(&self, asked: &Asked) -> Result<Vec<(String, String)>, Refused> {
-        crate::index_server::metadata_of(asked.headers(), ServerKind::Account, &[])
+        index_server::metadata_of(asked.headers(), ServerKind::Account, &[])
     }
 }
 
@@ -146,29 +146,17 @@ fn deleted(info: &AccountInfo) -> Refused {
 const METHODS: [&str; 5] = ["PUT", "POST", "DELETE", "HEAD", "GET"];
 
 fn options() -> Response {
-    let mut response = crate::index_server::done(http::StatusCode::OK);
-    set(
-        response.headers_mut(),
-        "Allow",
+    index_server::options(
         "DELETE, GET, HEAD, OPTIONS, POST, PUT, REPLICATE",
-    );
-    let server = concat!("account-server/", env!("CARGO_PKG_VERSION"));
-    set(response.headers_mut(), "Server", server);
-    response
+        concat!("account-server/", env!("CARGO_PKG_VERSION")),
+    )
 }
 
 impl Service for AccountServer {
     fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
         Box::pin(async move {
             let is_head = request.method() == Method::HEAD;
-            let mut response = match self.answer(request).await {
-                Ok(response) => response,
-                Err(refused) => refused.into_response(),
-            };
-            if is_head {
-                *response.body_mut() = Body::empty();
-            }
-            response
+            index_server::response(self.answer(request).await, is_head)
         })
     }
 }

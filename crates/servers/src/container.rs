@@ -19,7 +19,7 @@ mod updates;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cairn_http::{Body, Request, Response, Service, ServiceFuture};
+use cairn_http::{Request, Response, Service, ServiceFuture};
 use cairn_index::{ContainerBroker, ContainerDb, ContainerInfo, DbKind, IndexPool, NewDb, Reserve};
 use cairn_peer::Backends;
 use cairn_types::metadata::is_sys_or_user_meta;
@@ -29,7 +29,7 @@ use http::{HeaderMap, Method};
 
 use crate::index_server::replicate::Replicated;
 use crate::index_server::status::Refused;
-use crate::index_server::{Answer, Place, drive_check, is_auto_created, is_yes, set, text};
+use crate::index_server::{self, Answer, Place, drive_check, is_auto_created, is_yes, set, text};
 
 pub use cairn_formats::sync_realms::Realms as SyncRealms;
 
@@ -211,11 +211,7 @@ impl ContainerServer {
 
     /// Metadata that the request sets, ready to be saved.
     fn new_metadata(&self, asked: &Asked) -> Result<Vec<(String, String)>, Refused> {
-        crate::index_server::metadata_of(
-            asked.headers(),
-            ServerKind::Container,
-            self.saved_headers(),
-        )
+        index_server::metadata_of(asked.headers(), ServerKind::Container, self.saved_headers())
     }
 }
 
@@ -298,29 +294,17 @@ fn info_headers(info: &ContainerInfo, is_deleted: bool) -> HeaderMap {
 const METHODS: [&str; 6] = ["PUT", "POST", "DELETE", "HEAD", "GET", "UPDATE"];
 
 fn options() -> Response {
-    let mut response = crate::index_server::done(http::StatusCode::OK);
-    set(
-        response.headers_mut(),
-        "Allow",
+    index_server::options(
         "DELETE, GET, HEAD, OPTIONS, POST, PUT, REPLICATE, UPDATE",
-    );
-    let server = concat!("container-server/", env!("CARGO_PKG_VERSION"));
-    set(response.headers_mut(), "Server", server);
-    response
+        concat!("container-server/", env!("CARGO_PKG_VERSION")),
+    )
 }
 
 impl Service for ContainerServer {
     fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
         Box::pin(async move {
             let is_head = request.method() == Method::HEAD;
-            let mut response = match self.answer(request).await {
-                Ok(response) => response,
-                Err(refused) => refused.into_response(),
-            };
-            if is_head {
-                *response.body_mut() = Body::empty();
-            }
-            response
+            index_server::response(self.answer(request).await, is_head)
         })
     }
 }

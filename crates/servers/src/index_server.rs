@@ -198,6 +198,23 @@ pub(crate) fn done(status: StatusCode) -> Response {
     respond::standard(status)
 }
 
+/// The answer to OPTIONS, of a server with these methods.
+pub(crate) fn options(allow: &'static str, server: &'static str) -> Response {
+    let mut response = done(StatusCode::OK);
+    set(response.headers_mut(), "Allow", allow);
+    set(response.headers_mut(), "Server", server);
+    response
+}
+
+/// An answer or a refusal as it is sent: to a HEAD without a body.
+pub(crate) fn response(answer: Answer, is_head: bool) -> Response {
+    let mut response = answer.unwrap_or_else(Refused::into_response);
+    if is_head {
+        *response.body_mut() = Body::empty();
+    }
+    response
+}
+
 /// An answer of 204 to a HEAD, that says what a GET would be.
 pub(crate) fn head(content_type: &str, headers: HeaderMap) -> Response {
     let mut response = respond::empty(StatusCode::NO_CONTENT);

@@ -224,16 +224,8 @@ pub(crate) fn ring_with(moved: Option<(u16, u16)>) -> Ring {
     let is_moved = |id: u16| moved.is_some_and(|(device, _)| device == id);
     let device = |id: u16| {
         Some(Arc::new(Device {
-            id: u32::from(id),
             region: if is_moved(id) { 1 } else { 2 },
-            zone: u32::from(id),
-            weight: 1.0,
-            ip: "127.0.0.1".into(),
-            port: port(id),
-            device: format!("d{id}"),
-            replication_ip: "127.0.0.1".into(),
-            replication_port: port(id),
-            meta: String::new(),
+            ..Device::at(u32::from(id), ([127, 0, 0, 1], port(id)).into())
         }))
     };
     let rows = (0..REPLICAS)

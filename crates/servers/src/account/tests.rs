@@ -1,6 +1,8 @@
 //! The account server in this process, on a temporary device.
 #![allow(clippy::unwrap_used)]
 
+use cairn_http::Body;
+
 use super::*;
 use crate::index_server::text;
 use cairn_index::IndexConfig;

@@ -3,6 +3,8 @@
 
 use std::net::SocketAddr;
 
+use cairn_http::Body;
+
 use super::*;
 use cairn_http::handler_fn;
 use cairn_index::IndexConfig;

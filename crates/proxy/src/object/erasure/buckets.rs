@@ -276,18 +276,7 @@ mod tests {
     };
 
     fn node(id: u32) -> Node {
-        let device = Device {
-            id,
-            region: 1,
-            zone: 1,
-            weight: 1.0,
-            ip: "127.0.0.1".into(),
-            port: 6000,
-            device: format!("d{id}"),
-            replication_ip: "127.0.0.1".into(),
-            replication_port: 6000,
-            meta: String::new(),
-        };
+        let device = Device::at(id, ([127, 0, 0, 1], 6000).into());
         Node {
             device: Arc::new(device),
             address: "127.0.0.1:6000".parse().unwrap(),

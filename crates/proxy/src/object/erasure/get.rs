@@ -447,18 +447,10 @@ mod tests {
     /// A ring of four devices whose servers are of this process: three primaries.
     fn ring() -> Arc<LoadedRing> {
         let device = |id: u16| {
-            Some(Arc::new(Device {
-                id: u32::from(id),
-                region: 1,
-                zone: u32::from(id),
-                weight: 1.0,
-                ip: "127.0.0.1".into(),
-                port: 6200 + id,
-                device: format!("d{id}"),
-                replication_ip: "127.0.0.1".into(),
-                replication_port: 6200 + id,
-                meta: String::new(),
-            }))
+            Some(Arc::new(Device::at(
+                u32::from(id),
+                ([127, 0, 0, 1], 6200 + id).into(),
+            )))
         };
         let ring = Ring::from_data(RingData {
             devs: (0..4).map(device).collect(),
