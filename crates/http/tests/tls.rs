@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use cairn_http::client::{CallError, Client};
 use cairn_http::metrics::Metrics;
 use cairn_http::serve::{ServeOptions, serve};
@@ -21,11 +19,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-fn pem(label: &str, der: &[u8]) -> String {
-    let text = STANDARD.encode(der);
-    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
-}
 
 /// An authority, its certificate in `ca.pem`, and a folder of what it signs.
 struct Authority {
@@ -40,7 +33,7 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         let cert = params.self_signed(&key).unwrap();
-        std::fs::write(folder.path().join("ca.pem"), pem("CERTIFICATE", cert.der())).unwrap();
+        std::fs::write(folder.path().join("ca.pem"), cert.pem()).unwrap();
         Authority {
             folder,
             issuer: Issuer::new(params, key),
@@ -61,8 +54,8 @@ impl Authority {
             self.path(&format!("{file}.pem")),
             self.path(&format!("{file}.key")),
         );
-        std::fs::write(&paths.0, pem("CERTIFICATE", cert.der())).unwrap();
-        std::fs::write(&paths.1, pem("PRIVATE KEY", &key.serialize_der())).unwrap();
+        std::fs::write(&paths.0, cert.pem()).unwrap();
+        std::fs::write(&paths.1, key.serialize_pem()).unwrap();
         paths
     }
 

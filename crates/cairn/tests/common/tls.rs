@@ -4,8 +4,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use cairn_http::Body;
 use cairn_http::client::{CallError, Client};
 use cairn_http::tls::{ClientTls, Trust};
@@ -13,11 +11,6 @@ use http::{HeaderMap, StatusCode};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-
-fn pem(label: &str, der: &[u8]) -> String {
-    let text = STANDARD.encode(der);
-    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
-}
 
 /// A certificate authority and the folder of what it signed, its own certificate in `ca.pem`.
 pub(crate) struct Authority {
@@ -32,7 +25,7 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
         let cert = params.self_signed(&key).unwrap();
-        std::fs::write(folder.path().join("ca.pem"), pem("CERTIFICATE", cert.der())).unwrap();
+        std::fs::write(folder.path().join("ca.pem"), cert.pem()).unwrap();
         let issuer = Issuer::new(params, key);
         Authority { folder, issuer }
     }
@@ -50,8 +43,8 @@ impl Authority {
             self.path(&format!("{file}.pem")),
             self.path(&format!("{file}.key")),
         );
-        std::fs::write(&paths.0, pem("CERTIFICATE", cert.der())).unwrap();
-        std::fs::write(&paths.1, pem("PRIVATE KEY", &key.serialize_der())).unwrap();
+        std::fs::write(&paths.0, cert.pem()).unwrap();
+        std::fs::write(&paths.1, key.serialize_pem()).unwrap();
         paths
     }
 }

@@ -7,8 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use cairn_formats::ini::Section;
 use cairn_http::tls::fingerprint;
 use rcgen::{CertificateParams, DnType, KeyPair, date_time_ymd};
@@ -130,8 +128,8 @@ fn own(layout: &Layout, bind: IpAddr, names: &[String]) -> Result<(PathBuf, Path
         .self_signed(&made)
         .context("cannot make a certificate")?;
     // The key first: a certificate alone would be taken for a pair's.
-    write_file(&key, pem("PRIVATE KEY", &made.serialize_der()).as_bytes())?;
-    write_file(&cert, pem("CERTIFICATE", certificate.der()).as_bytes())?;
+    write_file(&key, made.serialize_pem().as_bytes())?;
+    write_file(&cert, certificate.pem().as_bytes())?;
     Ok((cert, key))
 }
 
@@ -165,15 +163,4 @@ fn this_year() -> i32 {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH);
     let years = seconds.map_or(0, |since| since.as_secs() / 31_556_952);
     1970 + i32::try_from(years).unwrap_or(0)
-}
-
-fn pem(label: &str, der: &[u8]) -> String {
-    let text = STANDARD.encode(der);
-    let mut out = format!("-----BEGIN {label}-----\n");
-    for line in text.as_bytes().chunks(64) {
-        out.extend(line.iter().map(|byte| char::from(*byte)));
-        out.push('\n');
-    }
-    out.push_str(&format!("-----END {label}-----\n"));
-    out
 }
