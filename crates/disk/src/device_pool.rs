@@ -155,11 +155,10 @@ impl Devices {
         if !is_device_name(name) || !self.config.root.join(name).is_dir() {
             return Err(DeviceError::Unmounted(name.to_owned()));
         }
+        // It looks at the disk, which may hang: not under the lock. Threads start with the first work.
+        let new = Arc::new(Device::new(name, self.config.clone()));
         let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
-        let device = devices
-            .entry(name.to_owned())
-            .or_insert_with(|| Arc::new(Device::new(name, self.config.clone())));
-        Ok(device.clone())
+        Ok(devices.entry(name.to_owned()).or_insert(new).clone())
     }
 
     /// Those that have been asked for, by name.

@@ -60,11 +60,19 @@ pub fn keep(device: &Path) -> io::Result<Room> {
     Ok(keep_in(open(device)?.as_fd())?)
 }
 
-/// Whether a device that is in use has no room set aside. An empty folder is none: it may be the mount
-/// point of a device that was unmounted.
-pub(crate) fn is_missing(device: &Path) -> bool {
-    let Ok(open) = open(device) else { return false };
-    !is_whole(open.as_fd()) && std::fs::read_dir(device).is_ok_and(|mut all| all.next().is_some())
+/// As [`keep`], of a device in use, known by device and inode of its directory, that has none. None:
+/// there is nothing to be done, or it is another directory. An empty one has nothing to be kept from
+/// running full, and may be the mount point of a device that was unmounted.
+pub(crate) fn restore(device: &Path, identity: (u64, u64)) -> io::Result<Option<Room>> {
+    let open = open(device)?;
+    let stat = rustix::fs::fstat(&open)?;
+    if (stat.st_dev, stat.st_ino) != identity || is_whole(open.as_fd()) {
+        return Ok(None);
+    }
+    if std::fs::read_dir(device)?.next().is_none() {
+        return Ok(None);
+    }
+    Ok(Some(keep_in(open.as_fd())?))
 }
 
 /// Gives up what was set aside. To be called where a device has no space left for something that may

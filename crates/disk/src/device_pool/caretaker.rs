@@ -16,15 +16,14 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::{Advice, Mode, OFlags};
 
-use super::root::OpenRoot;
 use super::{DeviceState, Devices, Disk};
 use crate::recent::FileIdentity;
 use crate::room;
@@ -33,6 +32,8 @@ use crate::staged_file::{fsync, remove_file, unique};
 /// Between two looks, at most.
 const LOOK: Duration = Duration::from_secs(1);
 const LOOK_MIN: Duration = Duration::from_millis(10);
+/// Looks from one at the room set aside to the next.
+const LOOKS_FOR_ROOM: u64 = 10;
 const CHECK_FILE: &str = ".cairn-check";
 const CHECK_BYTES: usize = 64 << 10;
 /// File of a device that its operator touches to have it tried again.
@@ -49,15 +50,15 @@ pub(super) struct Readmission {
 struct Word {
     /// The touched file, as it was seen last.
     seen: Option<FileIdentity>,
-    /// It was given: once nobody holds this directory any more the device is tried.
-    given: Option<Weak<OpenRoot>>,
+    /// It was given: once nobody holds a directory that was open before the device is tried.
+    is_given: bool,
 }
 
 impl Readmission {
     pub(super) fn of(device: &Path) -> Readmission {
         let word = Word {
             seen: word_of(device),
-            given: None,
+            is_given: false,
         };
         Readmission {
             was_away: AtomicBool::new(false),
@@ -77,13 +78,17 @@ pub(super) fn start(devices: &Arc<Devices>) {
     let devices = Arc::downgrade(devices);
     let thread = thread::Builder::new().name("disk-idle".into());
     let spawned = thread.spawn(move || {
-        loop {
+        for look in 1_u64.. {
             thread::sleep(interval);
             let Some(devices) = devices.upgrade() else {
                 return;
             };
-            for device in devices.known() {
+            let known = devices.known();
+            for device in &known {
                 device.state.look_after(devices.config.idle_close);
+            }
+            if look.is_multiple_of(LOOKS_FOR_ROOM) {
+                known.iter().for_each(|device| device.state.keep_room());
             }
         }
     });
@@ -115,18 +120,19 @@ impl DeviceState {
             self.readmit();
             was_away.store(false, Ordering::Release);
         }
-        if !is_failed {
-            self.keep_room();
-        }
     }
 
     /// Sets room aside again on a device that is filled by others: by replicators, after it was wiped.
     fn keep_room(&self) {
-        if self.room.is_unsupported.load(Ordering::Relaxed) || !room::is_missing(&self.path) {
+        let is_failed = self.poisoned.load(Ordering::Acquire);
+        if is_failed || self.room.is_unsupported.load(Ordering::Relaxed) {
             return;
         }
-        match room::keep(&self.path) {
-            Ok(kept) => self.room.note(kept),
+        let Ok(identity) = self.identity() else {
+            return;
+        };
+        match room::restore(&self.path, identity) {
+            Ok(kept) => kept.into_iter().for_each(|kept| self.room.note(kept)),
             Err(error) => tracing::debug!(device = %self.name, %error, "no room set aside"),
         }
     }
@@ -138,13 +144,12 @@ impl DeviceState {
         if now != word.seen {
             let is_given = is_failed && now.is_some();
             word.seen = now;
-            word.given = is_given.then(|| self.retire());
+            word.is_given = is_given;
+            if is_given {
+                self.retire();
+            }
         }
-        let held = word.given.as_ref().map(Weak::strong_count);
-        if held == Some(0) {
-            word.given = None;
-        }
-        held == Some(0)
+        word.is_given && self.is_left() && std::mem::take(&mut word.is_given)
     }
 
     fn readmit(self: &Arc<Self>) {

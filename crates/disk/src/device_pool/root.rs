@@ -20,6 +20,8 @@ use crate::group_sync::GroupSync;
 #[derive(Default)]
 pub(super) struct Root {
     open: Weak<OpenRoot>,
+    /// Directories that were open before, and may still be held.
+    former: Vec<Weak<OpenRoot>>,
     kept: Option<Kept>,
     identity: (u64, u64),
 }
@@ -28,6 +30,21 @@ pub(super) struct Root {
 struct Kept {
     _open: Arc<OpenRoot>,
     used: Instant,
+}
+
+impl Root {
+    /// The next that comes opens the directory anew. What kept it open is to be dropped without the lock.
+    fn leave(&mut self) -> Option<Kept> {
+        self.former.push(std::mem::take(&mut self.open));
+        self.former.retain(|root| root.strong_count() > 0);
+        self.kept.take()
+    }
+
+    /// Whether nobody holds what was open before.
+    fn is_left(&mut self) -> bool {
+        self.former.retain(|root| root.strong_count() > 0);
+        self.former.is_empty()
+    }
 }
 
 /// An open directory, and the syncs of its file system; closed when nobody holds it any more.
@@ -82,15 +99,16 @@ impl DeviceState {
         let fd = rustix::fs::open(&self.path, flags, Mode::empty()).map_err(|_| unmounted())?;
         let group_sync = GroupSync::of(fd.as_fd()).map_err(|_| unmounted())?;
         let open = Arc::new(OpenRoot { fd, group_sync });
-        root.open = Arc::downgrade(&open);
-        root.identity = identity;
-        if let Some(gone) = root.kept.take() {
+        if let Some(gone) = root.leave() {
             let_go(&self.name, gone);
         }
+        root.open = Arc::downgrade(&open);
+        root.identity = identity;
         Ok(open)
     }
 
-    /// Closes a directory that was not used for that long. True: the device's directory is not open.
+    /// Closes a directory that was not used for that long. True: nobody has the device's directory open,
+    /// nor one that was open before.
     pub(super) fn close_unused(&self, idle: Duration) -> bool {
         let mut root = self.root();
         let is_kept = root.kept.as_ref();
@@ -101,18 +119,23 @@ impl DeviceState {
             return false;
         }
         let closed = root.kept.take();
+        let is_left = root.is_left();
         // The last one closed unmounts what was unmounted lazily: not under the lock.
         drop(root);
         drop(closed);
-        true
+        is_left
     }
 
-    /// Lets whoever comes next open the directory anew. The one that was open, to see whether anybody
-    /// holds it.
-    pub(super) fn retire(&self) -> Weak<OpenRoot> {
+    /// Has whoever comes next open the directory anew.
+    pub(super) fn retire(&self) {
         // As above: not closed under the lock.
-        let retired = std::mem::take(&mut *self.root());
-        retired.open
+        let kept = self.root().leave();
+        drop(kept);
+    }
+
+    /// Whether nobody holds a directory that was retired, or was the device's before it was mounted anew.
+    pub(super) fn is_left(&self) -> bool {
+        self.root().is_left()
     }
 
     /// Which directory the device is now. An error: it is not mounted.

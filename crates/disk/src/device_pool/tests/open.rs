@@ -163,6 +163,13 @@ fn a_failed_device_is_tried_again_at_an_operators_word_each_time() {
         touch();
         looks();
         assert!(!writes(&device), "something was under way since before");
+        // Another word, while there is also what was opened since the first.
+        let since = device.disk().unwrap();
+        touch();
+        looks();
+        drop(since);
+        looks();
+        assert!(!writes(&device), "what was first under way still is");
         drop(held);
         wait_until(|| writes(&device));
     }
@@ -191,10 +198,10 @@ fn room_is_set_aside_again_after_a_device_was_wiped() {
     // An empty folder may be the mount point of what was unmounted.
     std::thread::sleep(idle * 4);
     assert!(!reserve.exists());
-    std::fs::create_dir(device.path().join("objects")).unwrap();
     match crate::room::keep(device.path()).unwrap() {
         Room::Kept => std::fs::remove_dir_all(&reserve).unwrap(),
         other => return println!("skipped: {other:?} in the temporary directory"),
     }
+    std::fs::create_dir(device.path().join("objects")).unwrap();
     wait_until(|| reserve.join("space").exists());
 }
