@@ -38,6 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A request that waits looks so often for connections that stall, and takes a place from an address
 /// that has more of them.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// Time between two looks at all connections that find none to close: each waiting request looks.
+const LOOK_GAP: Duration = Duration::from_millis(10);
 /// Time between lines in the log.
 const WARNING_GAP: Duration = Duration::from_secs(60);
 
@@ -61,6 +63,8 @@ struct Table {
     held: HashMap<IpAddr, usize>,
     /// Places whose connections are to end with their answers.
     ending: usize,
+    /// A look at all connections found none to close.
+    looked: Option<Instant>,
     warned: Option<Instant>,
 }
 
@@ -136,7 +140,8 @@ impl Places {
     /// Closes connections that are waited for, where all places are taken, and gives places to the
     /// requests that wait for one.
     fn find_room(&self, table: &mut Table) {
-        if table.seated.len() >= self.seats {
+        let was_looked_at = table.looked.is_some_and(|at| at.elapsed() < LOOK_GAP);
+        if table.seated.len() >= self.seats && !was_looked_at {
             self.make_room(table);
         }
         self.hand_out(table);
@@ -167,8 +172,8 @@ impl Places {
             return;
         }
         let one = table.seated.values().find(|one| {
-            let works = one.progress.waiting() == Waiting::No;
-            works && !one.is_ending() && one.address() == most
+            // One that sends or reads as fast as its network goes, too.
+            one.progress.has_request() && !one.is_ending() && one.address() == most
         });
         if let Some(one) = one.cloned() {
             self.closed.inc();
@@ -214,7 +219,10 @@ impl Places {
             by_address.entry(address).or_default().push((id, slowness));
         }
         let most = by_address.into_values().max_by_key(Vec::len);
-        let Some(mut closing) = most else { return };
+        let Some(mut closing) = most else {
+            table.looked = Some(Instant::now());
+            return;
+        };
         closing.sort_unstable_by_key(|(_, slowness)| std::cmp::Reverse(*slowness));
         closing.truncate(AT_ONCE.min(self.seats.div_ceil(8)));
         for (id, _) in &closing {

@@ -203,13 +203,18 @@ impl Progress {
         self.bodies.forget();
     }
 
+    /// Whether a request is under way: its answer is not all with the socket.
+    pub(crate) fn has_request(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed) > 0
+    }
+
     pub(crate) fn waiting(&self) -> Waiting {
         let now = self.now();
         let stalled = self.bodies.stalled(now).max(self.writes.stalled(now));
         if let Some(stalled) = stalled {
             return Waiting::Stalled(Duration::from_millis(stalled));
         }
-        if self.under_way.load(Ordering::Relaxed) > 0 {
+        if self.has_request() {
             return Waiting::No;
         }
         let since = self.idle_since.load(Ordering::Relaxed);

@@ -86,6 +86,8 @@ async fn those_that_wait_are_bounded() {
 fn busy(places: &Arc<Places>, address: &str) -> (Place, impl Sized + use<>) {
     let progress = Progress::new();
     let request = progress.begin_request();
+    // As of one that sends its body as fast as its network goes.
+    progress.awaits_body();
     (places.enter(from(address), progress), request)
 }
 
