@@ -47,16 +47,32 @@ const LEFT_BEHIND_MAX: usize = 16 << 20;
 
 /// A request as all its replicas' tasks share it; gone with the last of them.
 struct Shared {
-    backends: Arc<Backends>,
     request: FanOut,
-    /// Bytes of the body that are counted as left behind.
+    left: LeftBehind,
+}
+
+/// The body of a request whose replicas' tasks share this: counted while it is left behind, until the
+/// last of them is gone.
+pub struct LeftBehind {
+    backends: Arc<Backends>,
+    bytes: usize,
     counted: AtomicUsize,
 }
 
-impl Shared {
-    /// Counts the body from now on, if there is room for it.
-    fn may_be_left_behind(&self) -> bool {
-        let (bytes, all) = (self.request.body.len(), &self.backends.left_behind);
+impl LeftBehind {
+    /// Of a body of so many bytes, not counted yet.
+    pub fn new(backends: Arc<Backends>, bytes: usize) -> Self {
+        LeftBehind {
+            backends,
+            bytes,
+            counted: AtomicUsize::new(0),
+        }
+    }
+
+    /// Counts the body from now on. False: there is no room for it, and its replicas are to be waited
+    /// for.
+    pub fn may_be(&self) -> bool {
+        let (bytes, all) = (self.bytes, &self.backends.left_behind);
         if all.fetch_add(bytes, Ordering::Relaxed) + bytes > LEFT_BEHIND_MAX {
             all.fetch_sub(bytes, Ordering::Relaxed);
             return bytes == 0;
@@ -66,7 +82,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for LeftBehind {
     fn drop(&mut self) {
         let counted = *self.counted.get_mut();
         self.backends
@@ -124,15 +140,14 @@ pub async fn fan_out(
 ) -> Vec<Answer> {
     let of_one_there = [Method::POST, Method::DELETE].contains(&request.method);
     let shared = Arc::new(Shared {
-        backends: backends.clone(),
+        left: LeftBehind::new(backends.clone(), request.body.len()),
         request,
-        counted: AtomicUsize::new(0),
     });
     let (tx, mut rx) = mpsc::channel(headers.len().max(1));
     for head in headers {
         let (nodes, shared, tx) = (nodes.clone(), shared.clone(), tx.clone());
         tokio::spawn(Box::pin(async move {
-            let (backends, request) = (&shared.backends, &shared.request);
+            let (backends, request) = (&shared.left.backends, &shared.request);
             let answer =
                 one_replica(backends, &nodes, partition, request, head, patience.node).await;
             let _ = tx.send(answer).await;
@@ -166,7 +181,7 @@ pub async fn fan_out(
             }
         });
         let in_time = tokio::time::timeout(post_quorum, rest.as_mut()).await;
-        if in_time.is_err() && !shared.may_be_left_behind() {
+        if in_time.is_err() && !shared.left.may_be() {
             let _ = tokio::time::timeout(patience.node, rest).await;
         }
     }

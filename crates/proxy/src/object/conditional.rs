@@ -9,12 +9,13 @@ mod ask;
 mod judge;
 mod status;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use cairn_http::own_thread;
 use cairn_http::{Response, respond};
 use cairn_peer::fan_out::Answer;
-use cairn_peer::{Node, Nodes};
+use cairn_peer::{Backends, Node, Nodes};
 use cairn_types::Timestamp;
 use cairn_types::plant::Plant;
 use http::header::{ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH};
@@ -40,7 +41,7 @@ const COMMITTED: &str = "x-conditional-write";
 /// Names the metadata that conditions are held against, instead of the content's own ETag.
 const ETAG_IS_AT: &str = "x-backend-etag-is-at";
 const SHOWN_ETAGS: &str = "x-object-sysmeta-slo-etag,x-object-sysmeta-symlink-target-etag";
-/// How long to try while others write, or servers are not ready.
+/// How long to begin another try while others write, or servers are not ready.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Pauses between tries.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
@@ -51,8 +52,14 @@ const FRESH: Duration = Duration::from_millis(2500);
 const ATTEMPTS: usize = 3;
 const AGAIN: Duration = Duration::from_secs(4);
 
-/// A conditional write on its way.
+/// A conditional write on its way. Promises that nothing was written under are given back when it is
+/// dropped, as it is when its client has left.
 pub(crate) struct Swap {
+    backends: Arc<Backends>,
+    /// For each server's answer.
+    timeout: Duration,
+    /// The time of promises that servers may hold for it, and that nothing was written under yet.
+    held: Option<Timestamp>,
     condition: Condition,
     primaries: Vec<Node>,
     partition: u32,
@@ -139,6 +146,9 @@ impl Proxy {
         let token = format!("{:016x}{:016x}", own_thread::random(), own_thread::random());
         headers::insert(&mut head, TOKEN, &token);
         let mut swap = Swap {
+            backends: self.backends.clone(),
+            timeout: self.options.node_timeout,
+            held: None,
             condition,
             primaries: place.ring.primaries(place.partition),
             partition: place.partition,
@@ -178,6 +188,7 @@ impl Proxy {
         let mut pause = PAUSE_MIN;
         loop {
             let (timestamp, at) = (self.time_of(swap), Instant::now());
+            swap.held = Some(timestamp);
             let heard = self.ask_primaries(swap, Action::Give, timestamp).await;
             swap.note(&heard);
             let verdict = judge(&heard, &swap.condition, false);
@@ -193,7 +204,7 @@ impl Proxy {
                     at,
                 });
             }
-            self.release(swap, timestamp);
+            swap.give_back();
             if verdict == Verdict::Fails {
                 return Err(Refusal::DoesNotHold.into_response());
             }
@@ -208,17 +219,17 @@ impl Proxy {
     }
 
     /// The answer where too few of those that gave their promise have the content.
-    pub(super) fn unpromised(&self, swap: &Swap, promised: &Promised) -> Response {
-        self.release(swap, promised.timestamp);
+    pub(super) fn unpromised(&self, swap: &mut Swap) -> Response {
+        swap.give_back();
         Refusal::GivenUp(Verdict::TooFew).into_response()
     }
 
     /// Nodes to open uploads to: the primaries, and no others.
-    pub(super) fn swap_nodes(&self, swap: &Swap, place: &Place) -> std::sync::Arc<Nodes> {
+    pub(super) fn swap_nodes(&self, swap: &Swap, place: &Place) -> Arc<Nodes> {
         let (nodes, most) = (swap.primaries.clone(), swap.primaries.len());
         let limiter = self.limiter.clone();
         let (ring, partition) = (place.ring.clone(), place.partition);
-        std::sync::Arc::new(Nodes::in_order(ring, partition, nodes, most, limiter))
+        Arc::new(Nodes::in_order(ring, partition, nodes, most, limiter))
     }
 
     /// Gets the promises and sends the write to those that gave them.
@@ -233,6 +244,7 @@ impl Proxy {
             Err(refused) => return refused,
         };
         incoming.timestamp = promised.timestamp;
+        swap.writes();
         let enough = majority(swap.primaries.len());
         let mut all: Vec<Option<Answer>> = promised.nodes.iter().map(|_| None).collect();
         for attempt in 0..ATTEMPTS {
@@ -280,7 +292,7 @@ impl Proxy {
         let done = count(Outcome::Done);
         if done < enough {
             if done == 0 && count(Outcome::Unknown) == 0 {
-                self.release(swap, timestamp);
+                swap.release(timestamp);
                 let refused = answers.into_iter().max_by_key(|answer| answer.status);
                 let refused = refused.unwrap_or_else(Answer::none);
                 return answer_from(refused.status, &refused.headers, refused.body);
@@ -323,6 +335,17 @@ impl Swap {
         }
     }
 
+    /// From here on servers may have written under their promises.
+    pub(super) fn writes(&mut self) {
+        self.held = None;
+    }
+
+    fn give_back(&mut self) {
+        if let Some(timestamp) = self.held.take() {
+            self.release(timestamp);
+        }
+    }
+
     fn token(&self) -> &str {
         &self.token
     }
@@ -348,6 +371,12 @@ impl Swap {
     }
 }
 
+impl Drop for Swap {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
 fn outcomes(method: &Method, all: &[Option<Answer>], timestamp: Timestamp) -> Vec<Outcome> {
     let outcomes = all.iter();
     outcomes
@@ -361,8 +390,10 @@ fn outcome(method: &Method, answer: Option<&Answer>, timestamp: Timestamp) -> Ou
     };
     match answer.status {
         200..300 => Outcome::Done,
-        // A tombstone was left all the same.
-        404 if *method == Method::DELETE => Outcome::Done,
+        // A tombstone was left all the same, and its time told.
+        404 if *method == Method::DELETE && answer.headers.contains_key("x-backend-timestamp") => {
+            Outcome::Done
+        }
         409 => {
             let there = respond::header_timestamp(&answer.headers, "x-backend-timestamp");
             let is_lost = answer.headers.contains_key("x-backend-promise");

@@ -60,9 +60,11 @@ impl Proxy {
         let mut putters = self
             .open_putters(incoming, &nodes, place.partition, headers, length, &notes)
             .await;
-        if swap.is_some() {
-            // A server that does not want the content has nothing to say of the condition.
-            putters.retain(|putter| putter.early.is_none());
+        if let Some(swap) = &mut swap {
+            putters = match self.wanted(swap, putters).await {
+                Ok(putters) => putters,
+                Err(refused) => return refused,
+            };
         }
         let early = putters
             .iter()
@@ -99,11 +101,16 @@ impl Proxy {
         }
         let concluded = self.conclude_content(incoming, &mut putters, &notes, length, md5);
         if let Err(refused) = concluded.await {
-            if let Some(swap) = &swap {
-                self.release(swap, incoming.timestamp);
-            }
             return refused;
         }
+        let replicas = match &mut swap {
+            Some(swap) => {
+                swap.writes();
+                // Those that did not promise have nothing to say.
+                putters.len()
+            }
+            None => replicas,
+        };
         let timeout = self.options.node_timeout;
         join_all(putters.iter_mut().map(|p| p.finish(timeout))).await;
         let answers = self.answers(putters, replicas, enough, &nodes).await;
@@ -111,6 +118,29 @@ impl Proxy {
             return self.conclude_swap(&swap, incoming.method(), answers, incoming.timestamp);
         }
         conclude(incoming, &answers, &format!("PUT {path}"))
+    }
+
+    /// The uploads that servers want. A server that does not has nothing to say of the condition: where
+    /// too few do, either the request is at fault, as they say, or another write came first.
+    async fn wanted(
+        &self,
+        swap: &mut Swap,
+        mut putters: Vec<Putter>,
+    ) -> Result<Vec<Putter>, Response> {
+        let early = putters.iter().filter_map(|p| Some(p.early.as_ref()?.0));
+        let at_fault = early.clone().find(|s| (400..500).contains(s) && *s != 409);
+        let is_refused = early.count() > 0;
+        putters.retain(|putter| putter.early.is_none());
+        if putters.len() >= swap.majority() || !is_refused {
+            return Ok(putters);
+        }
+        if let Some(status) = at_fault.and_then(|s| StatusCode::from_u16(s).ok()) {
+            return Err(respond::standard(status));
+        }
+        match self.promised(swap).await {
+            Ok(_) => Err(self.unpromised(swap)),
+            Err(refused) => Err(refused),
+        }
     }
 
     /// A majority's promise, and the uploads to those that gave theirs.
@@ -122,7 +152,7 @@ impl Proxy {
         let promised = self.promised(swap).await?;
         putters.retain(|putter| promised.is_by(&putter.node));
         match putters.len() < swap.majority() {
-            true => Err(self.unpromised(swap, &promised)),
+            true => Err(self.unpromised(swap)),
             false => Ok(promised.timestamp),
         }
     }

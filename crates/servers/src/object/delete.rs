@@ -61,7 +61,11 @@ impl Inner {
             Ok(deleted.map(move |()| (before, None)))
         });
         let written = step.await.map_err(Refusal::from);
-        promise::note(&mut writing, &written);
+        match (&mut writing, &written) {
+            // Refused: nothing was deleted.
+            (Some(writing), Ok((_, Some(_)))) => writing.is_not_written(),
+            _ => promise::note(&mut writing, &written),
+        }
         drop(writing);
         let (before, refused) = written?;
         // The entry goes after the object: of one that stays, since the write failed, nobody else

@@ -1,11 +1,13 @@
 //! Questions and writes to an object's primaries, all at once, and their answers.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use cairn_formats::conditional::normalize_etag;
 use cairn_http::respond::{header, header_timestamp};
 use cairn_http::{Body, Request};
 use cairn_peer::Node;
-use cairn_peer::fan_out::{Answer, backend_uri};
+use cairn_peer::fan_out::{Answer, LeftBehind, backend_uri};
 use cairn_types::Timestamp;
 use http::header::{CONTENT_LENGTH, ETAG, HeaderValue};
 use http::{HeaderMap, Method};
@@ -51,24 +53,12 @@ impl Proxy {
         let requests = swap.questions(action, timestamp);
         let enough = majority(swap.primaries.len());
         let is_known = |answer: &Answer| matches!(heard(answer), Heard::Seen(_));
-        let answers = self.ask_all(requests, enough, is_known).await;
+        let answers = self.ask_all(requests, 0, enough, is_known).await;
         let heard = answers.iter().map(|answer| match answer {
             Some(answer) => heard(answer),
             None => Heard::Silent,
         });
         heard.collect()
-    }
-
-    /// Gives promises back that nothing was written under. Nobody waits for it.
-    pub(in crate::object) fn release(&self, swap: &Swap, timestamp: Timestamp) {
-        let timeout = self.options.node_timeout;
-        for (node, request) in swap.questions(Action::Release, timestamp) {
-            let backends = self.backends.clone();
-            tokio::spawn(async move {
-                // Otherwise they run out.
-                drop(backends.call(node.address, request, timeout).await);
-            });
-        }
     }
 
     /// Sends the write to those of the promised nodes that are numbered; until `enough` have done it,
@@ -84,16 +74,16 @@ impl Proxy {
         let requests = numbers.iter().map(|number| {
             let node = promised.nodes[*number].clone();
             let sets = &write.headers;
-            let mut head = sets.get(node.index % sets.len().max(1)).cloned();
-            let head = head.get_or_insert_default();
-            headers::insert(head, "x-timestamp", &promised.timestamp.internal());
-            headers::insert(head, TOKEN, swap.token());
+            let head = sets.get(node.index % sets.len().max(1)).cloned();
+            let mut head = head.unwrap_or_default();
+            headers::insert(&mut head, "x-timestamp", &promised.timestamp.internal());
+            headers::insert(&mut head, TOKEN, swap.token());
             if write.method == Method::PUT {
                 head.insert(CONTENT_LENGTH, HeaderValue::from(write.body.len()));
             }
             let uri = backend_uri(&node, write.partition, &write.path, None);
             let body = Body::full(write.body.clone());
-            let mut request = request(write.method.clone(), uri, head.clone(), body);
+            let mut request = request(write.method.clone(), uri, head, body);
             *request.extensions_mut() = write.extensions.clone();
             (node, request)
         });
@@ -103,23 +93,28 @@ impl Proxy {
         let is_done = move |answer: &Answer| {
             super::outcome(&method, Some(answer), timestamp) == super::Outcome::Done
         };
-        self.ask_all(requests, enough, is_done).await
+        let bytes = write.body.len();
+        self.ask_all(requests, bytes, enough, is_done).await
     }
 
-    /// Sends all requests at once. Answers, in the requests' order, once all are there, or `enough`
-    /// good ones and the others have had their time after a quorum; those go on unobserved.
+    /// Sends all requests, which share a body of so many bytes, at once. Answers, in the requests'
+    /// order, once all are there, or `enough` good ones and the others have had their time after a
+    /// quorum; those go on unobserved, unless too much does already.
     async fn ask_all(
         &self,
         requests: Vec<(Node, Request)>,
+        bytes: usize,
         enough: usize,
         is_good: impl Fn(&Answer) -> bool,
     ) -> Vec<Option<Answer>> {
         let mut answers: Vec<Option<Answer>> = requests.iter().map(|_| None).collect();
         let (tx, mut rx) = mpsc::channel(requests.len().max(1));
+        let left = Arc::new(LeftBehind::new(self.backends.clone(), bytes));
         for (number, (node, request)) in requests.into_iter().enumerate() {
             let (tx, backends, limiter) = (tx.clone(), self.backends.clone(), self.limiter.clone());
-            let timeout = self.options.node_timeout;
+            let (timeout, left) = (self.options.node_timeout, left.clone());
             tokio::spawn(Box::pin(async move {
+                let _left = left;
                 let asked = async {
                     let answer = backends.call(node.address, request, timeout).await;
                     let (parts, body) = answer.map_err(|e| e.to_string())?.into_parts();
@@ -156,17 +151,36 @@ impl Proxy {
                 break;
             }
         }
-        let rest = async {
-            while let Some((number, answer)) = rx.recv().await {
-                answers[number] = answer;
+        {
+            let mut rest = std::pin::pin!(async {
+                while let Some((number, answer)) = rx.recv().await {
+                    answers[number] = answer;
+                }
+            });
+            let in_time = tokio::time::timeout(self.options.post_quorum_timeout, rest.as_mut());
+            if in_time.await.is_err() && !left.may_be() {
+                let _ = tokio::time::timeout(self.options.node_timeout, rest).await;
             }
-        };
-        let _ = tokio::time::timeout(self.options.post_quorum_timeout, rest).await;
+        }
         answers
     }
 }
 
 impl Swap {
+    /// Gives promises back that nothing was written under. Nobody waits for it.
+    pub(super) fn release(&self, timestamp: Timestamp) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        for (node, request) in self.questions(Action::Release, timestamp) {
+            let (backends, timeout) = (self.backends.clone(), self.timeout);
+            runtime.spawn(async move {
+                // Otherwise they run out.
+                drop(backends.call(node.address, request, timeout).await);
+            });
+        }
+    }
+
     fn questions(&self, action: Action, timestamp: Timestamp) -> Vec<(Node, Request)> {
         let question = |node: &Node| {
             let mut head = self.head.clone();

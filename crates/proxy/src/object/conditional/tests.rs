@@ -17,7 +17,10 @@ fn what_answers_to_writes_say() {
         outcome(&method, Some(&answer(status, headers)), own)
     };
     assert_eq!(of(Method::PUT, 201, &[]), Outcome::Done);
-    assert_eq!(of(Method::DELETE, 404, &[]), Outcome::Done);
+    let tombstone = time(7);
+    let tombstone = [("x-backend-timestamp", &*tombstone)];
+    assert_eq!(of(Method::DELETE, 404, &tombstone), Outcome::Done);
+    assert_eq!(of(Method::DELETE, 404, &[]), Outcome::Refused);
     assert_eq!(of(Method::POST, 404, &[]), Outcome::Refused);
     assert_eq!(of(Method::PUT, 422, &[]), Outcome::Refused);
     assert_eq!(of(Method::PUT, 507, &[]), Outcome::Unknown);
