@@ -145,7 +145,23 @@ impl Versioned<'_> {
         self.keep_current(&parts).await?;
         let timestamp = self.stamp(&mut parts)?;
         let latest = self.put_version(&mut parts, body, timestamp).await?;
-        self.put_link(parts, latest).await
+        let path = self.version_path(&latest.name);
+        let cause = Cause::of_parts(&parts);
+        let is_conditional = parts.headers.contains_key(IF_NONE_MATCH);
+        let linked = self.put_link(parts, latest).await?;
+        // The condition did not hold, or is not to be had. Of other failures nobody knows whether the
+        // link is there.
+        let is_refused = [
+            StatusCode::CONFLICT,
+            StatusCode::PRECONDITION_FAILED,
+            StatusCode::NOT_IMPLEMENTED,
+        ];
+        if is_conditional && is_refused.contains(&linked.status()) {
+            let mut delete = cause.pre_authorized(SOURCE, Method::DELETE, &path, "")?;
+            set(delete.headers_mut(), BACKEND_ALLOW_RESERVED, "true");
+            drain(self.filter.next.call(delete).await).await;
+        }
+        Ok(linked)
     }
 
     async fn delete(&self, request: Request) -> Result<Response, Response> {

@@ -92,6 +92,22 @@ async fn a_put_makes_a_version_and_a_link() {
 }
 
 #[tokio::test]
+async fn a_put_that_its_condition_refuses_leaves_no_version() {
+    for (status, is_undone) in [(201, false), (412, true), (409, true), (503, false)] {
+        let link = row("PUT /v1/a/c/o", status, &[], "");
+        let (app, seen) = app(&versioned("True"), link);
+        let put = request("PUT", "/v1/a/c/o", &[("if-none-match", "*")]);
+        assert_eq!(app.call(put).await.status(), status);
+        let undone = calls(&seen).contains(&format!("DELETE {NEW}"));
+        assert_eq!(undone, is_undone, "{status}");
+    }
+    // Without a condition it stays, as in OpenStack Swift.
+    let (app, seen) = app(&versioned("True"), row("PUT /v1/a/c/o", 409, &[], ""));
+    app.call(request("PUT", "/v1/a/c/o", &[])).await;
+    assert!(!calls(&seen).contains(&format!("DELETE {NEW}")));
+}
+
+#[tokio::test]
 async fn bytes_of_a_chunked_upload_are_counted() {
     let (app, seen) = app(&versioned("True"), Vec::new());
     let mut put = request("PUT", "/v1/a/c/o", &[("transfer-encoding", "chunked")]);
