@@ -7,7 +7,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -25,6 +25,7 @@ impl PidFile {
         let opened = OpenOptions::new()
             .create(true)
             .truncate(false)
+            .read(true)
             .write(true)
             .custom_flags(flags.bits() as i32)
             .open(path);
@@ -56,11 +57,22 @@ fn own_line() -> String {
 impl Drop for PidFile {
     fn drop(&mut self) {
         // Another process's by now, or not there any more: not ours to remove.
-        if fs::read_to_string(&self.path).is_ok_and(|text| text == own_line())
-            && fs::remove_file(&self.path).is_err()
-        {
+        if self.is_ours().unwrap_or(false) && fs::remove_file(&self.path).is_err() {
             let _ = self.file.set_len(0);
         }
+    }
+}
+
+impl PidFile {
+    /// Whether the file of that name is the one that was written, and says so still. Another that lies
+    /// there now is not opened: it may be a link, or a pipe that nobody writes to.
+    fn is_ours(&self) -> std::io::Result<bool> {
+        let (there, own) = (fs::symlink_metadata(&self.path)?, self.file.metadata()?);
+        let line = own_line();
+        let mut text = vec![0; line.len() + 1];
+        let length = self.file.read_at(&mut text, 0)?;
+        let is_same = (there.dev(), there.ino()) == (own.dev(), own.ino());
+        Ok(is_same && text[..length] == *line.as_bytes())
     }
 }
 
@@ -105,5 +117,11 @@ mod tests {
         fs::write(&path, "1\n").unwrap();
         drop(file);
         assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
+        // A file of the same content that another made.
+        let file = PidFile::write(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, own_line()).unwrap();
+        drop(file);
+        assert!(path.exists());
     }
 }
