@@ -84,6 +84,21 @@ impl ClientError {
         self.status() == Some(StatusCode::PRECONDITION_FAILED)
     }
 
+    /// The store may have carried the request out, or may do so yet: only a look tells.
+    ///
+    /// A 503 is counted in. Stores that decide conditions at the commit say in its text when they do
+    /// not know; others, and proxies in front of them, do not.
+    pub fn is_in_doubt(&self) -> bool {
+        match self {
+            ClientError::Broken { .. } | ClientError::Timeout { .. } => true,
+            ClientError::Status { status, .. } => {
+                matches!(status.as_u16(), 500 | 502 | 503 | 504)
+            }
+            ClientError::Protocol { .. } => true,
+            ClientError::Connect { .. } | ClientError::Invalid(_) | ClientError::Login(_) => false,
+        }
+    }
+
     /// The same request may succeed later: the store was away, slow, or busy.
     pub fn is_passing(&self) -> bool {
         match self {
@@ -97,8 +112,43 @@ impl ClientError {
     }
 }
 
+/// Why a write was not acknowledged, as far as who sent it has to know.
+#[derive(Clone, Debug, Error)]
+pub enum WriteError {
+    /// It did not take place: the condition did not hold (412), or others kept writing (409).
+    #[error(transparent)]
+    Lost(ClientError),
+    /// It may have taken place.
+    #[error(transparent)]
+    InDoubt(ClientError),
+    /// It did not take place.
+    #[error(transparent)]
+    Failed(ClientError),
+}
+
+impl WriteError {
+    /// The call's own error.
+    pub fn into_inner(self) -> ClientError {
+        match self {
+            WriteError::Lost(error) | WriteError::InDoubt(error) | WriteError::Failed(error) => {
+                error
+            }
+        }
+    }
+}
+
+impl From<ClientError> for WriteError {
+    fn from(error: ClientError) -> WriteError {
+        match error.status() {
+            Some(StatusCode::PRECONDITION_FAILED | StatusCode::CONFLICT) => WriteError::Lost(error),
+            _ if error.is_in_doubt() => WriteError::InDoubt(error),
+            _ => WriteError::Failed(error),
+        }
+    }
+}
+
 /// 498 is what rate limits answer; 507 is a store without space, which waiting does not make.
-pub(crate) fn is_passing(status: StatusCode) -> bool {
+fn is_passing(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 429 | 498 | 500 | 502 | 503 | 504)
 }
 

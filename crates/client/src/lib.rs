@@ -7,6 +7,7 @@
 //!
 //! Layer 2: depends on `http` and `types` only, never on a server.
 
+mod capabilities;
 mod error;
 mod listing;
 mod login;
@@ -17,7 +18,8 @@ mod swift;
 mod transport;
 mod url;
 
-pub use error::{ClientError, LoginError};
+pub use capabilities::Capabilities;
+pub use error::{ClientError, LoginError, WriteError};
 pub use listing::{Entry, ListQuery};
 pub use login::{Keystone, KeystoneSecret, Login};
 pub use manifest::{ByteRange, ManifestEntry, large_object_etag};

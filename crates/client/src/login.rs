@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::error::{ClientError, LoginError};
 use crate::payload::Payload;
-use crate::transport::Transport;
+use crate::transport::{Repeat, Transport};
 use crate::url::StoreUrl;
 
 /// Answers of logins are small; a catalog of many services has some hundred kilobytes.
@@ -201,7 +201,14 @@ async fn tempauth(
     headers.insert("x-auth-user", header(user, "ST_USER")?);
     headers.insert("x-auth-key", header(key, "ST_KEY")?);
     let answer = transport
-        .call(url, Method::GET, "", &headers, &mut Payload::Empty)
+        .call(
+            url,
+            Method::GET,
+            "",
+            &headers,
+            &mut Payload::Empty,
+            Repeat::Passing,
+        )
         .await
         .map_err(|error| failed(url, user, error))?;
     let text = |name: &str| Some(answer.headers().get(name)?.to_str().ok()?.to_owned());
@@ -260,7 +267,14 @@ impl Keystone {
         };
         let mut body = Payload::from(self.request().to_string().into_bytes());
         let answer = transport
-            .call(&url.with_path(&path), Method::POST, "", &headers, &mut body)
+            .call(
+                &url.with_path(&path),
+                Method::POST,
+                "",
+                &headers,
+                &mut body,
+                Repeat::Passing,
+            )
             .await
             .map_err(|error| failed(url, user, error))?;
         let token = answer.headers().get("x-subject-token").cloned();

@@ -8,11 +8,12 @@ use http::header::{
 };
 use http::{Method, StatusCode};
 
-use crate::error::ClientError;
+use crate::error::{ClientError, WriteError};
 use crate::listing::{self, Entry, ListQuery};
 use crate::manifest::ManifestEntry;
 use crate::payload::Payload;
 use crate::swift::Swift;
+use crate::transport::Repeat;
 use crate::url::{encode_path, encode_value};
 
 /// A page of 10,000 names of 1,024 bytes, each byte escaped.
@@ -32,6 +33,13 @@ pub enum Condition<'a> {
 }
 
 impl Condition<'_> {
+    fn repeat(self) -> Repeat {
+        match self {
+            Condition::None => Repeat::Passing,
+            Condition::Absent | Condition::Matches(_) => Repeat::Unsent,
+        }
+    }
+
     fn put_into(self, headers: &mut HeaderMap) -> Result<(), ClientError> {
         match self {
             Condition::None => {}
@@ -95,6 +103,13 @@ fn value(text: &str) -> Result<HeaderValue, ClientError> {
     HeaderValue::from_bytes(text.as_bytes()).map_err(wrong)
 }
 
+/// Asks all servers of an object, not the first that answers.
+fn newest() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert("x-newest", HeaderValue::from_static("true"));
+    headers
+}
+
 fn path_of(container: &str, object: &str) -> String {
     format!("/{}/{}", encode_value(container), encode_path(object))
 }
@@ -154,8 +169,21 @@ impl Swift {
     }
 
     pub async fn head(&self, container: &str, object: &str) -> Result<Info, ClientError> {
+        self.head_with(container, object, HeaderMap::new()).await
+    }
+
+    /// As [`Swift::head`], of the newest version that any server of the object has.
+    pub async fn head_newest(&self, container: &str, object: &str) -> Result<Info, ClientError> {
+        self.head_with(container, object, newest()).await
+    }
+
+    async fn head_with(
+        &self,
+        container: &str,
+        object: &str,
+        headers: HeaderMap,
+    ) -> Result<Info, ClientError> {
         let path = path_of(container, object);
-        let headers = HeaderMap::new();
         let answer = self
             .request(Method::HEAD, &path, "", headers, Payload::Empty)
             .await?;
@@ -226,11 +254,11 @@ impl Swift {
         mut headers: HeaderMap,
         payload: Payload,
         condition: Condition<'_>,
-    ) -> Result<Info, ClientError> {
+    ) -> Result<Info, WriteError> {
         condition.put_into(&mut headers)?;
-        let path = path_of(container, object);
+        let (path, repeat) = (path_of(container, object), condition.repeat());
         let answer = self
-            .request(Method::PUT, &path, "", headers, payload)
+            .send(Method::PUT, &path, "", headers, payload, repeat)
             .await?;
         Ok(Info::of(answer.into_parts().0.headers))
     }
@@ -243,27 +271,45 @@ impl Swift {
         mut headers: HeaderMap,
         entries: &[ManifestEntry],
         condition: Condition<'_>,
-    ) -> Result<Info, ClientError> {
+    ) -> Result<Info, WriteError> {
         condition.put_into(&mut headers)?;
-        let path = path_of(container, object);
+        let (path, repeat) = (path_of(container, object), condition.repeat());
         let body = serde_json::to_vec(entries)
             .map_err(|error| ClientError::Invalid(format!("a manifest: {error}")))?;
         let query = "?multipart-manifest=put";
         let answer = self
-            .request(Method::PUT, &path, query, headers, body.into())
+            .send(Method::PUT, &path, query, headers, body.into(), repeat)
             .await?;
         Ok(Info::of(answer.into_parts().0.headers))
     }
 
-    /// The segments of a static large object, and its ETag as it is now.
+    /// The segments of a static large object.
     pub async fn get_manifest(
         &self,
         container: &str,
         object: &str,
     ) -> Result<Vec<ManifestEntry>, ClientError> {
+        self.get_manifest_with(container, object, HeaderMap::new())
+            .await
+    }
+
+    /// As [`Swift::get_manifest`], of the newest version that any server of the object has.
+    pub async fn get_newest_manifest(
+        &self,
+        container: &str,
+        object: &str,
+    ) -> Result<Vec<ManifestEntry>, ClientError> {
+        self.get_manifest_with(container, object, newest()).await
+    }
+
+    async fn get_manifest_with(
+        &self,
+        container: &str,
+        object: &str,
+        headers: HeaderMap,
+    ) -> Result<Vec<ManifestEntry>, ClientError> {
         let path = path_of(container, object);
         let query = "?multipart-manifest=get&format=raw";
-        let headers = HeaderMap::new();
         let answer = self
             .request(Method::GET, &path, query, headers, Payload::Empty)
             .await?;
@@ -276,22 +322,27 @@ impl Swift {
         &self,
         container: &str,
         object: &str,
-        headers: HeaderMap,
-    ) -> Result<(), ClientError> {
-        let path = path_of(container, object);
-        self.request(Method::POST, &path, "", headers, Payload::Empty)
+        mut headers: HeaderMap,
+        condition: Condition<'_>,
+    ) -> Result<(), WriteError> {
+        condition.put_into(&mut headers)?;
+        let (path, repeat) = (path_of(container, object), condition.repeat());
+        self.send(Method::POST, &path, "", headers, Payload::Empty, repeat)
             .await?;
         Ok(())
     }
 
-    /// A copy within the store, with its metadata. Of a large object the manifest is copied.
+    /// A copy within the store, with its metadata. Of a large object the manifest is copied. The
+    /// condition is on the source.
     pub async fn copy(
         &self,
         container: &str,
         source: &str,
         target: &str,
+        condition: Condition<'_>,
     ) -> Result<Info, ClientError> {
         let mut headers = HeaderMap::new();
+        condition.put_into(&mut headers)?;
         headers.insert("destination", value(&path_of(container, target))?);
         let path = path_of(container, source);
         let copy =
@@ -304,20 +355,31 @@ impl Swift {
     }
 
     /// Deletes an object (of a large one the manifest); false where there was none.
-    pub async fn delete(&self, container: &str, object: &str) -> Result<bool, ClientError> {
-        let path = path_of(container, object);
-        let headers = HeaderMap::new();
+    pub async fn delete(
+        &self,
+        container: &str,
+        object: &str,
+        condition: Condition<'_>,
+    ) -> Result<bool, WriteError> {
+        let mut headers = HeaderMap::new();
+        condition.put_into(&mut headers)?;
+        let (path, repeat) = (path_of(container, object), condition.repeat());
         match self
-            .request(Method::DELETE, &path, "", headers, Payload::Empty)
+            .send(Method::DELETE, &path, "", headers, Payload::Empty, repeat)
             .await
         {
             Ok(_) => Ok(true),
             Err(error) if error.is_not_found() => Ok(false),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 
-    async fn whole(&self, answer: Response, path: &str, limit: u64) -> Result<Bytes, ClientError> {
+    pub(crate) async fn whole(
+        &self,
+        answer: Response,
+        path: &str,
+        limit: u64,
+    ) -> Result<Bytes, ClientError> {
         self.collect(answer.into_body(), path, limit).await
     }
 
@@ -346,7 +408,7 @@ impl Swift {
     }
 }
 
-fn protocol(method: Method, path: &str, reason: impl ToString) -> ClientError {
+pub(crate) fn protocol(method: Method, path: &str, reason: impl ToString) -> ClientError {
     ClientError::Protocol {
         method,
         path: path.to_owned(),

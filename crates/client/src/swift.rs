@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 use crate::error::{ClientError, LoginError};
 use crate::login::Login;
 use crate::payload::Payload;
-use crate::transport::{Options, Transport};
+use crate::transport::{Options, Repeat, Transport};
 use crate::url::StoreUrl;
 
 struct Inner {
@@ -83,8 +83,22 @@ impl Swift {
         method: Method,
         path: &str,
         query: &str,
+        headers: HeaderMap,
+        payload: Payload,
+    ) -> Result<Response, ClientError> {
+        self.send(method, path, query, headers, payload, Repeat::Passing)
+            .await
+    }
+
+    /// As [`Swift::request`], sent again after those failures alone that `repeat` names.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        query: &str,
         mut headers: HeaderMap,
         mut payload: Payload,
+        repeat: Repeat,
     ) -> Result<Response, ClientError> {
         let inner = &self.0;
         let url = inner
@@ -97,7 +111,7 @@ impl Swift {
             async move {
                 let transport = &inner.transport;
                 let answer = transport
-                    .call(&url, method, query, &headers, &mut payload)
+                    .call(&url, method, query, &headers, &mut payload, repeat)
                     .await;
                 (answer, payload, headers)
             }
@@ -112,6 +126,16 @@ impl Swift {
             }
             answer => answer,
         }
+    }
+
+    /// `/info` of the store, which needs no login.
+    pub(crate) async fn request_info(&self) -> Result<Response, ClientError> {
+        let url = self.0.storage.with_path("/info");
+        let (headers, mut payload) = (HeaderMap::new(), Payload::Empty);
+        let transport = &self.0.transport;
+        let repeat = Repeat::Passing;
+        let call = transport.call(&url, Method::GET, "", &headers, &mut payload, repeat);
+        call.await
     }
 
     /// A token that is not `old`.

@@ -12,7 +12,7 @@ use http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
 use rand::RngExt;
 
-use crate::error::{ClientError, LoginError, is_passing};
+use crate::error::{ClientError, LoginError};
 use crate::payload::Payload;
 use crate::url::StoreUrl;
 
@@ -43,6 +43,22 @@ impl Default for Options {
             idle_connections: 64,
             authorities: None,
         }
+    }
+}
+
+/// Which failures a request is sent again after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repeat {
+    /// All that may pass. The request may then be carried out twice.
+    Passing,
+    /// Those before which the store has done nothing: a write on a condition that was carried out and
+    /// is sent again fails by its own success.
+    Unsent,
+}
+
+impl Repeat {
+    fn covers(self, error: &ClientError) -> bool {
+        error.is_passing() && (self == Repeat::Passing || !error.is_in_doubt())
     }
 }
 
@@ -105,6 +121,7 @@ impl Transport {
         query: &str,
         headers: &HeaderMap,
         payload: &mut Payload,
+        repeat: Repeat,
     ) -> Result<Response, ClientError> {
         let mut pause = FIRST_PAUSE;
         let mut attempt = 1;
@@ -114,23 +131,16 @@ impl Transport {
                 Ok(answer) if answer.status().is_success() => return Ok(answer),
                 // A GET's answer that nothing has changed.
                 Ok(answer) if answer.status() == StatusCode::NOT_MODIFIED => return Ok(answer),
-                Ok(answer) => {
-                    let (status, reason) = (answer.status(), reason(answer).await);
-                    let error = ClientError::Status {
-                        method: method.clone(),
-                        path: url.path.clone(),
-                        status,
-                        reason,
-                    };
-                    if !is_passing(status) {
-                        return Err(error);
-                    }
-                    error
-                }
-                Err(error) if error.is_passing() => error,
-                Err(error) => return Err(error),
+                Ok(answer) => ClientError::Status {
+                    method: method.clone(),
+                    path: url.path.clone(),
+                    status: answer.status(),
+                    reason: reason(answer).await,
+                },
+                Err(error) => error,
             };
-            if attempt >= self.options.attempts || !payload.can_repeat() {
+            let is_last = attempt >= self.options.attempts || !payload.can_repeat();
+            if is_last || !repeat.covers(&error) {
                 return Err(error);
             }
             tracing::debug!(attempt, %error, "a request failed, it is sent again");

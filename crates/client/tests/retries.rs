@@ -3,106 +3,15 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::sync::{Arc, Mutex};
+mod script;
+
 use std::time::Duration;
 
 use bytes::Bytes;
-use cairn_client::{Condition, ListQuery, Login, ManifestEntry, Options, Payload, StoreUrl, Swift};
+use cairn_client::{Condition, ListQuery, ManifestEntry, Payload};
 use http::HeaderMap;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use script::{BUSY, LOGIN, OK, script};
 
-/// A server that gives each request the next answer, and keeps the requests.
-struct Script {
-    url: String,
-    seen: Arc<Mutex<Vec<String>>>,
-}
-
-const LOGIN: &str = "HTTP/1.1 200 OK\r\nX-Auth-Token: TOKEN\r\nX-Storage-Url: URL/v1/AUTH_a\r\n\
-                     Content-Length: 0\r\n\r\n";
-
-async fn script(answers: Vec<&'static str>) -> Script {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let script = Script {
-        url: url.clone(),
-        seen: seen.clone(),
-    };
-    tokio::spawn(async move {
-        let mut answers = answers.into_iter();
-        'connections: loop {
-            let (mut socket, _) = listener.accept().await.unwrap();
-            loop {
-                let mut request = Vec::new();
-                let mut buffer = [0; 4096];
-                loop {
-                    let n = socket.read(&mut buffer).await.unwrap_or(0);
-                    if n == 0 {
-                        continue 'connections;
-                    }
-                    request.extend_from_slice(&buffer[..n]);
-                    let text = String::from_utf8_lossy(&request).to_lowercase();
-                    let Some(end) = text.find("\r\n\r\n") else {
-                        continue;
-                    };
-                    let length = text
-                        .lines()
-                        .find_map(|line| line.strip_prefix("content-length: "))
-                        .map_or(0, |n| n.trim().parse().unwrap());
-                    if request.len() >= end + 4 + length {
-                        break;
-                    }
-                }
-                let request = String::from_utf8_lossy(&request).into_owned();
-                seen.lock().unwrap().push(request);
-                match answers.next() {
-                    None | Some("cut") => continue 'connections,
-                    Some("hang") => tokio::time::sleep(Duration::from_secs(600)).await,
-                    Some(answer) => {
-                        let answer = answer.replace("URL", &url);
-                        socket.write_all(answer.as_bytes()).await.unwrap();
-                        if !answer.to_lowercase().contains("content-length: 0")
-                            && answer.contains("CUT")
-                        {
-                            continue 'connections;
-                        }
-                    }
-                }
-            }
-        }
-    });
-    script
-}
-
-impl Script {
-    async fn swift(&self) -> Swift {
-        let login = Login::Tempauth {
-            url: StoreUrl::parse(&format!("{}/auth/v1.0", self.url)).unwrap(),
-            user: "a:u".into(),
-            key: "k".into(),
-        };
-        let options = Options {
-            answer_timeout: Duration::from_millis(300),
-            stall_timeout: Duration::from_millis(300),
-            attempts: 3,
-            ..Options::default()
-        };
-        Swift::connect(login, None, &options).await.unwrap()
-    }
-
-    fn seen(&self) -> Vec<String> {
-        self.seen.lock().unwrap().clone()
-    }
-
-    fn lines(&self) -> Vec<String> {
-        let line = |request: &String| request.lines().next().unwrap().to_owned();
-        self.seen().iter().map(line).collect()
-    }
-}
-
-const OK: &str = "HTTP/1.1 201 Created\r\nETag: \"e\"\r\nContent-Length: 0\r\n\r\n";
-const BUSY: &str = "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n";
 const EXPIRED: &str = "HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n";
 
 #[tokio::test]
@@ -114,7 +23,7 @@ async fn what_fails_in_passing_is_sent_again_with_its_body() {
         Bytes::from_static(b"two"),
     ]);
     let info = swift
-        .put("c", "a b/ü", HeaderMap::new(), body, Condition::Absent)
+        .put("c", "a b/ü", HeaderMap::new(), body, Condition::None)
         .await
         .unwrap();
     assert_eq!(info.etag, "e");
@@ -126,7 +35,6 @@ async fn what_fails_in_passing_is_sent_again_with_its_body() {
             "{request}"
         );
         assert!(request.ends_with("one two"), "{request}");
-        assert!(request.to_lowercase().contains("if-none-match: *"));
     }
 }
 
@@ -147,7 +55,7 @@ async fn attempts_are_bounded_and_refusals_are_final() {
     let error = swift
         .put("c", "o", HeaderMap::new(), Payload::Empty, Condition::None)
         .await;
-    let error = error.unwrap_err();
+    let error = error.unwrap_err().into_inner();
     assert_eq!(error.status().unwrap().as_u16(), 507);
     assert!(
         error
@@ -168,7 +76,7 @@ async fn an_expired_token_is_renewed_once() {
     put().await.unwrap();
     let seen = script.seen();
     assert!(seen[1].contains("TOKEN") && seen[3].contains("SECOND"));
-    let error = put().await.unwrap_err();
+    let error = put().await.unwrap_err().into_inner();
     assert_eq!(error.status().unwrap().as_u16(), 401);
     assert_eq!(script.seen().len(), 7);
 }
@@ -235,7 +143,7 @@ async fn lists_and_writes_manifests() {
     let entries = [ManifestEntry::part("/c/s".into(), 10, 2, 4)];
     let put = swift.put_manifest("c", "o", HeaderMap::new(), &entries, Condition::None);
     put.await.unwrap();
-    assert!(!swift.delete("c", "o").await.unwrap());
+    assert!(!swift.delete("c", "o", Condition::None).await.unwrap());
     let lines = script.lines();
     assert_eq!(
         lines[1],

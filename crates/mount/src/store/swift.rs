@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use cairn_client::{
     ByteRange, ClientError, Condition, Entry, Info, ListQuery, ManifestEntry, Payload, Swift,
+    WriteError,
 };
 use cairn_types::Timestamp;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
@@ -212,7 +213,7 @@ impl Store for SwiftStore {
         let put = self
             .swift
             .put(&self.container, name, headers, body, condition(expect));
-        Ok(put.await?.etag)
+        Ok(put.await.map_err(WriteError::into_inner)?.etag)
     }
 
     async fn put_manifest(
@@ -232,21 +233,27 @@ impl Store for SwiftStore {
         let (headers, condition) = (header_map(headers)?, condition(expect));
         let swift = &self.swift;
         let put = swift.put_manifest(&self.container, name, headers, &entries, condition);
-        Ok(put.await?.etag)
+        Ok(put.await.map_err(WriteError::into_inner)?.etag)
     }
 
     async fn post(&self, name: &str, headers: &Headers) -> Result<()> {
         let headers = header_map(headers)?;
-        Ok(self.swift.post(&self.container, name, headers).await?)
+        let none = Condition::None;
+        let post = self.swift.post(&self.container, name, headers, none);
+        Ok(post.await.map_err(WriteError::into_inner)?)
     }
 
     async fn copy(&self, source: &str, target: &str) -> Result<()> {
-        self.swift.copy(&self.container, source, target).await?;
+        let none = Condition::None;
+        self.swift
+            .copy(&self.container, source, target, none)
+            .await?;
         Ok(())
     }
 
     async fn delete(&self, name: &str) -> Result<bool> {
-        Ok(self.swift.delete(&self.container, name).await?)
+        let delete = self.swift.delete(&self.container, name, Condition::None);
+        Ok(delete.await.map_err(WriteError::into_inner)?)
     }
 
     async fn list(&self, prefix: &str, marker: &str, flat: bool, limit: u32) -> Result<Vec<Row>> {
