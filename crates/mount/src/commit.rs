@@ -15,6 +15,7 @@ use futures_util::StreamExt;
 use crate::cache::{Cache, Version};
 use crate::content::{Content, FileSource, Layout};
 use crate::extents::Span;
+use crate::history;
 use crate::store::{Expect, Headers, ObjectName, Part, Result, Segment, Store, StoreError, Why};
 
 /// The part of a container that is the mount's own.
@@ -75,12 +76,17 @@ pub(crate) struct Target<'a> {
     pub(crate) expect: Expect<'a>,
 }
 
-/// A version that was written.
-pub(crate) struct Committed {
-    pub(crate) etag: String,
+/// A version of which everything but the object itself is on the store.
+pub(crate) struct Prepared {
+    body: Body,
     pub(crate) layout: Layout,
     /// Everything that it refers to, through other manifests too.
     pub(crate) needed: HashSet<Arc<Segment>>,
+}
+
+enum Body {
+    Whole(Vec<Bytes>),
+    Manifest(Vec<Part>),
 }
 
 /// Writes versions of files.
@@ -88,10 +94,12 @@ pub(crate) struct Committer<S> {
     pub(crate) store: Arc<S>,
     cache: Arc<Cache<S>>,
     pub(crate) limits: Limits,
-    /// Tells this mount's segments from others'.
+    /// Tells this mount's segments and commits from others'.
     mount_id: String,
     sequence: AtomicU64,
 }
+
+const MOUNT_ID_CHARS: usize = 10;
 
 /// A name that nobody else has: 128 random bits.
 pub(crate) fn random_id() -> String {
@@ -104,7 +112,7 @@ impl<S: Store> Committer<S> {
             store,
             cache,
             limits,
-            mount_id: random_id()[..16].to_owned(),
+            mount_id: random_id()[..MOUNT_ID_CHARS].to_owned(),
             sequence: AtomicU64::new(0),
         }
     }
@@ -113,6 +121,12 @@ impl<S: Store> Committer<S> {
     pub(crate) fn segment_name(&self, file_id: &str) -> String {
         let number = self.sequence.fetch_add(1, Ordering::Relaxed);
         format!("{SEGMENTS}/{file_id}/{}.{number:08}", self.mount_id)
+    }
+
+    /// The name of a new commit.
+    pub(crate) fn token(&self) -> String {
+        let number = self.sequence.fetch_add(1, Ordering::Relaxed);
+        history::token(&self.mount_id, number)
     }
 
     /// Stores bytes as a new segment.
@@ -133,25 +147,22 @@ impl<S: Store> Committer<S> {
         })
     }
 
-    /// Writes `content`. Where that fails, `content` refers to what was uploaded, and `made` has all
-    /// segments that were.
-    pub(crate) async fn commit(
+    /// Uploads what a version of `content` needs. `content` then refers to what was uploaded, also
+    /// where it fails, and `made` has all segments that were.
+    pub(crate) async fn prepare(
         &self,
         target: &Target<'_>,
         content: &mut Content,
         made: &mut Vec<Arc<Segment>>,
-    ) -> Result<Committed> {
+    ) -> Result<Prepared> {
         let size = content.size();
         if size <= self.limits.whole_bytes {
             let body = self
                 .cache
                 .gather(&target.own, &content.spans(0, size))
                 .await?;
-            let put = self
-                .store
-                .put(target.name, target.headers, body, target.expect);
-            return Ok(Committed {
-                etag: put.await?,
+            return Ok(Prepared {
+                body: Body::Whole(body),
                 layout: Layout::own(size, true),
                 needed: HashSet::new(),
             });
@@ -165,10 +176,6 @@ impl<S: Store> Committer<S> {
             parts = self.nest(target, parts, made).await?;
             needed.extend(parts.iter().map(segment_of));
         }
-        let put = self
-            .store
-            .put_manifest(target.name, target.headers, &parts, target.expect);
-        let etag = put.await?;
         let mut layout = Layout {
             bytes: size,
             ..Layout::default()
@@ -178,18 +185,30 @@ impl<S: Store> Committer<S> {
             segment,
             offset,
             length,
-        } in parts
+        } in parts.clone()
         {
             layout
                 .extents
                 .insert(at, length, FileSource::Segment { segment, offset });
             at += length;
         }
-        Ok(Committed {
-            etag,
+        Ok(Prepared {
+            body: Body::Manifest(parts),
             layout,
             needed,
         })
+    }
+
+    /// Puts a version in the place of the one that is expected; its ETag.
+    pub(crate) async fn swap(&self, target: &Target<'_>, prepared: &Prepared) -> Result<String> {
+        let (name, headers, expect) = (target.name, target.headers, target.expect);
+        match &prepared.body {
+            Body::Whole(body) => self.store.put(name, headers, body.clone(), expect).await,
+            Body::Manifest(parts) => {
+                let put = self.store.put_manifest(name, headers, parts, expect);
+                put.await
+            }
+        }
     }
 
     /// The file's own object is about to be replaced. One that is too large to be uploaded again is
@@ -206,24 +225,18 @@ impl<S: Store> Committer<S> {
         if own <= self.limits.segment_bytes || !content.base().is_plain {
             return Ok(());
         }
-        let segment = self
-            .copy_own(target.name, target.file_id, target.own.bytes)
-            .await?;
+        let segment = self.copy_own(&target.own, target.file_id).await?;
         made.push(segment.clone());
         content.own_moved(&segment);
         Ok(())
     }
 
-    /// Copies an ordinary object to a new segment.
-    pub(crate) async fn copy_own(
-        &self,
-        name: &str,
-        file_id: &str,
-        bytes: u64,
-    ) -> Result<Arc<Segment>> {
+    /// Copies a version of an ordinary object to a new segment.
+    pub(crate) async fn copy_own(&self, own: &Version, file_id: &str) -> Result<Arc<Segment>> {
         let copy = self.segment_name(file_id);
-        self.store.copy(name, &copy).await?;
-        Ok(self.segment(&copy, bytes))
+        let copying = self.store.copy(&own.name.name, &copy, own.etag.as_deref());
+        copying.await?;
+        Ok(self.segment(&copy, own.bytes))
     }
 
     /// Uploads what no segment holds, and what is kept in too many small parts.

@@ -2,6 +2,7 @@
 //! written here since. A commit merges both into a new version; a version that somebody else wrote
 //! can be put below without losing what was written here.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -174,6 +175,10 @@ pub(crate) struct Content {
     /// Bytes of the base behind that were cut off.
     base_end: u64,
     written: Extents<FileSource>,
+    /// Bytes of the base, and gaps, that an upload has put elsewhere. Another base has others.
+    copies: Extents<FileSource>,
+    /// Parts of `written` that go to the end of the file, wherever that is at the commit. In order.
+    appended: Vec<Range<u64>>,
     size: u64,
     /// The file was made shorter than its base: a longer version of somebody else is too.
     is_cut: bool,
@@ -187,6 +192,8 @@ impl Content {
             size: base.bytes,
             base,
             written: Extents::default(),
+            copies: Extents::default(),
+            appended: Vec::new(),
             is_cut: false,
             is_dirty: false,
         }
@@ -219,6 +226,31 @@ impl Content {
         self.is_dirty = true;
     }
 
+    /// Writes at the end. Where somebody else has made the file longer meanwhile, a commit moves the
+    /// bytes behind theirs.
+    pub(crate) fn append(&mut self, length: u64, source: FileSource) {
+        let start = self.size;
+        self.write(start, length, source);
+        match self.appended.last_mut() {
+            Some(last) if last.end == start => last.end = self.size,
+            _ if length > 0 => self.appended.push(start..self.size),
+            _ => {}
+        }
+    }
+
+    /// What was appended before `end` has its place: it is on the store.
+    pub(crate) fn place(&mut self, end: u64) {
+        self.appended.retain_mut(|range| {
+            range.start = range.start.max(end);
+            range.start < range.end
+        });
+    }
+
+    /// The file was made shorter than its version on the store.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
     /// Nothing of the file is left, whatever anybody else has written.
     pub(crate) fn empty(&mut self) {
         self.resize(0);
@@ -230,6 +262,11 @@ impl Content {
         self.is_cut |= size < self.base_end;
         self.base_end = self.base_end.min(size);
         self.written.truncate(size);
+        self.copies.truncate(size);
+        self.appended.retain_mut(|range| {
+            range.end = range.end.min(size);
+            range.start < range.end
+        });
         self.is_dirty |= size != self.size;
         self.size = size;
     }
@@ -246,17 +283,26 @@ impl Content {
                 spans.push(span);
                 continue;
             }
-            let shown = span.end().min(self.base_end).max(span.offset);
-            spans.extend(self.base.extents.spans(span.offset..shown));
-            if shown < span.end() {
-                spans.push(Span {
-                    offset: shown,
-                    length: span.end() - shown,
-                    source: None,
-                });
+            for span in self.copies.spans(span.offset..span.end()) {
+                match span.source {
+                    Some(_) => spans.push(span),
+                    None => self.base_spans(span.offset..span.end(), &mut spans),
+                }
             }
         }
         spans
+    }
+
+    fn base_spans(&self, range: Range<u64>, spans: &mut Vec<Span<FileSource>>) {
+        let shown = range.end.min(self.base_end).max(range.start);
+        spans.extend(self.base.extents.spans(range.start..shown));
+        if shown < range.end {
+            spans.push(Span {
+                offset: shown,
+                length: range.end - shown,
+                source: None,
+            });
+        }
     }
 
     /// Bytes that are in memory alone, in the order of the file.
@@ -280,23 +326,34 @@ impl Content {
         to: &FileSource,
     ) {
         let FileSource::Memory {
-            chunk: uploaded, ..
+            chunk: uploaded,
+            offset: first,
         } = from
         else {
             return;
         };
+        // Appended bytes may have moved since: the same ones at another place are not those.
         self.written
             .replace(offset..offset + length, |at, source| match source {
-                FileSource::Memory { chunk, .. } if Arc::ptr_eq(chunk, uploaded) => {
+                FileSource::Memory { chunk, offset: now }
+                    if Arc::ptr_eq(chunk, uploaded) && *now == first + (at - offset) =>
+                {
                     Some(to.at(at - offset))
                 }
                 _ => None,
             });
     }
 
-    /// The same bytes are to be had elsewhere.
+    /// The same bytes are to be had elsewhere. Those of the base are not written by that: over another
+    /// base they would hide what somebody else has written.
     pub(crate) fn moved(&mut self, offset: u64, length: u64, to: FileSource) {
-        self.written.insert(offset, length, to);
+        for span in self.written.spans(offset..offset + length) {
+            let to = to.at(span.offset - offset);
+            match span.source {
+                Some(_) => self.written.insert(span.offset, span.length, to),
+                None => self.copies.insert(span.offset, span.length, to),
+            }
+        }
     }
 
     /// Bytes of the own object are in `segment` now.
@@ -317,10 +374,12 @@ impl Content {
         *self = Content::of(base);
     }
 
-    /// Somebody else has written another version: it goes below what was written here.
+    /// Somebody else has written another version: it goes below what was written here, and what was
+    /// appended here behind it.
     pub(crate) fn rebase(&mut self, base: Layout) {
         let was_as_base = self.size == self.base.bytes;
         if !self.is_cut {
+            self.append_behind(base.bytes);
             self.base_end = base.bytes;
             self.size = match was_as_base {
                 true => base.bytes.max(self.written.end()),
@@ -330,100 +389,64 @@ impl Content {
             self.base_end = self.base_end.min(base.bytes);
         }
         self.base = base;
+        self.copies = Extents::default();
         self.is_dirty = true;
     }
+
+    /// Moves what was appended, as if it had been written to a file of `bytes`: each part to the end
+    /// that the file has then. What was written to places of its own stays there.
+    fn append_behind(&mut self, bytes: u64) {
+        if self.appended.is_empty() {
+            return;
+        }
+        let had_end = self.size == self.written.end().max(self.base_end);
+        let (old, ranges) = (
+            std::mem::take(&mut self.written),
+            std::mem::take(&mut self.appended),
+        );
+        // The file's end as it was where each part was appended, and as it is now.
+        let (mut was, mut end, mut from) = (self.base_end, bytes, 0);
+        for range in ranges {
+            for (offset, length, source) in pieces(&old, from..range.start) {
+                self.written.insert(offset, length, source);
+                was = was.max(offset + length);
+                end = end.max(offset + length);
+            }
+            // It had been made longer before.
+            let start = if range.start > was {
+                end.max(range.start)
+            } else {
+                end
+            };
+            for (offset, length, source) in pieces(&old, range.clone()) {
+                let moved = start + (offset - range.start);
+                self.written.insert(moved, length, source);
+            }
+            (was, from) = (range.end, range.end);
+            end = start + (range.end - range.start);
+            match self.appended.last_mut() {
+                Some(last) if last.end == start => last.end = end,
+                _ => self.appended.push(start..end),
+            }
+        }
+        for (offset, length, source) in pieces(&old, from..u64::MAX) {
+            self.written.insert(offset, length, source);
+        }
+        if had_end {
+            self.size = self.written.end();
+        }
+    }
+}
+
+/// The parts of a range that have a source.
+fn pieces(
+    extents: &Extents<FileSource>,
+    range: Range<u64>,
+) -> impl Iterator<Item = (u64, u64, FileSource)> {
+    let spans = extents.spans(range);
+    let piece = |span: Span<FileSource>| Some((span.offset, span.length, span.source?));
+    spans.into_iter().filter_map(piece)
 }
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use crate::store::ObjectName;
-
-    fn memory(budget: &Arc<Budget>, text: &'static str) -> FileSource {
-        FileSource::Memory {
-            chunk: Chunk::new(Bytes::from_static(text.as_bytes()), budget),
-            offset: 0,
-        }
-    }
-
-    fn shown(content: &Content) -> String {
-        let mut text = String::new();
-        for span in content.spans(0, u64::MAX) {
-            match &span.source {
-                Some(FileSource::Own { offset }) => {
-                    for i in 0..span.length {
-                        text.push(char::from(b'A' + (offset + i) as u8));
-                    }
-                }
-                Some(source @ FileSource::Memory { .. }) => {
-                    let bytes = source.bytes(span.length).unwrap();
-                    text.push_str(std::str::from_utf8(&bytes).unwrap());
-                }
-                Some(FileSource::Segment { offset, .. }) => {
-                    text.push_str(&format!("<{offset}+{}>", span.length))
-                }
-                Some(FileSource::Zero) | None => text.push_str(&"0".repeat(span.length as usize)),
-            }
-        }
-        text
-    }
-
-    #[test]
-    fn what_was_cut_off_does_not_come_back() {
-        let budget = Arc::default();
-        let mut content = Content::of(Layout::own(8, true));
-        content.write(2, 2, memory(&budget, "xy"));
-        assert_eq!(shown(&content), "ABxyEFGH");
-        content.resize(3);
-        content.resize(6);
-        assert_eq!(shown(&content), "ABx000");
-        content.write(7, 1, memory(&budget, "z"));
-        assert_eq!(shown(&content), "ABx0000z");
-    }
-
-    #[test]
-    fn a_foreign_version_goes_below() {
-        let budget = Arc::default();
-        let mut content = Content::of(Layout::own(4, true));
-        content.write(1, 1, memory(&budget, "x"));
-        content.rebase(Layout::own(6, true));
-        assert_eq!(shown(&content), "AxCDEF");
-        content.resize(2);
-        content.rebase(Layout::own(6, true));
-        assert_eq!(shown(&content), "Ax");
-        let mut made = Content::default();
-        made.write(0, 1, memory(&budget, "y"));
-        made.rebase(Layout::own(3, true));
-        assert_eq!(shown(&made), "yBC");
-        let mut emptied = Content::default();
-        emptied.empty();
-        emptied.write(0, 1, memory(&budget, "y"));
-        emptied.rebase(Layout::own(3, true));
-        assert_eq!(shown(&emptied), "y");
-    }
-
-    #[test]
-    fn memory_is_given_back_when_no_byte_is_needed() {
-        let budget = Arc::default();
-        let mut content = Content::default();
-        let first = memory(&budget, "abcd");
-        content.write(0, 4, first.clone());
-        content.write(1, 1, memory(&budget, "z"));
-        assert_eq!(budget.used(), 5);
-        let segment = Arc::new(Segment {
-            name: ObjectName::new("c", "s"),
-            bytes: 4,
-        });
-        let to = FileSource::Segment {
-            segment,
-            offset: 10,
-        };
-        content.uploaded(0, 4, &first, &to);
-        drop(first);
-        assert_eq!(shown(&content), "<10+1>z<12+2>");
-        assert_eq!(budget.used(), 1);
-        content.resize(0);
-        assert_eq!(budget.used(), 0);
-    }
-}
+mod tests;

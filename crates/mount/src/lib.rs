@@ -15,6 +15,7 @@ mod content;
 mod error;
 mod extents;
 mod fuse;
+mod history;
 mod run;
 mod segments;
 mod store;

@@ -45,6 +45,8 @@ pub enum MountError {
     Login(#[from] LoginError),
     #[error("container {container:?}: {reason}")]
     Container { container: String, reason: String },
+    #[error("what the store can do is not known: {0}")]
+    Capabilities(String),
     #[error("{}: {reason}", dir.display())]
     Directory { dir: PathBuf, reason: String },
     #[error("mounting at {}: {reason}", dir.display())]
@@ -126,15 +128,19 @@ pub async fn mount(options: MountOptions, ready: impl FnOnce()) -> Result<(), Mo
     };
     let swift = Swift::connect(login, Some(account), &client).await?;
     let found = swift.head_container(&container).await;
-    found.map_err(|error| MountError::Container {
+    let found = found.map_err(|error| MountError::Container {
         reason: match error.is_not_found() {
             true => "it is not there; make it first (swift post NAME)".to_owned(),
             false => error.to_string(),
         },
         container: container.clone(),
     })?;
+    let policy = found.header("x-storage-policy").unwrap_or_default();
+    let capabilities = swift.capabilities().await;
+    let capabilities = capabilities.map_err(|error| MountError::Capabilities(error.to_string()))?;
+    let decides = capabilities.has_conditional_writes(policy);
     let vfs = Arc::new(Vfs::new(
-        SwiftStore::new(swift, &container),
+        SwiftStore::new(swift, &container, decides),
         VfsOptions {
             is_read_only: options.is_read_only,
             defaults: Defaults {
@@ -148,7 +154,7 @@ pub async fn mount(options: MountOptions, ready: impl FnOnce()) -> Result<(), Mo
             unwritten_bytes: options.unwritten_bytes,
         },
     ));
-    if !options.is_read_only {
+    if !options.is_read_only && !decides {
         tracing::warn!(
             "this store checks no conditions of writes: let one mount at a time write a file"
         );

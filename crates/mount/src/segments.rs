@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::commit::{Committer, SEGMENTS, file_id};
-use crate::store::{Expect, Headers, Result, Segment, Store, Why};
+use crate::store::{Expect, Headers, Result, Segment, Store, Why, insist};
 
 fn mark_of(id: &str) -> String {
     format!("{SEGMENTS}/{id}/shared")
@@ -30,8 +30,9 @@ impl<S: Store> Committer<S> {
         for id in ids {
             let mark = mark_of(id);
             let headers = Headers::new("application/octet-stream");
-            let put = self.store.put(&mark, &headers, Vec::new(), Expect::Nothing);
-            match put.await {
+            // One that was made and is found the second time stays, as one of somebody else does.
+            let put = || self.store.put(&mark, &headers, Vec::new(), Expect::Nothing);
+            match insist(put).await {
                 Ok(_) => new.push(mark),
                 Err(error) if error.why == Why::Changed => {}
                 Err(error) => return Err(error),
@@ -43,7 +44,7 @@ impl<S: Store> Committer<S> {
     /// Takes marks away. One that stays costs space alone.
     pub(crate) async fn unshare(&self, marks: Vec<String>) {
         for mark in marks {
-            if let Err(error) = self.store.delete(&mark).await {
+            if let Err(error) = self.store.delete(&mark, Expect::Anything).await {
                 tracing::warn!(%mark, %error, "segments stay marked as shared, and will not be removed");
             }
         }
@@ -70,7 +71,7 @@ impl<S: Store> Committer<S> {
                 }
             }
             for name in names {
-                if let Err(error) = self.store.delete(name).await {
+                if let Err(error) = self.store.delete(name, Expect::Anything).await {
                     tracing::warn!(segment = name, %error, "a segment that is not needed stays");
                 }
             }

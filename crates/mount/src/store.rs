@@ -151,6 +151,8 @@ pub(crate) enum Why {
 pub(crate) struct StoreError {
     pub(crate) why: Why,
     pub(crate) message: String,
+    /// The write may have taken place: only a look tells.
+    pub(crate) is_in_doubt: bool,
 }
 
 impl StoreError {
@@ -158,17 +160,42 @@ impl StoreError {
         StoreError {
             why,
             message: message.into(),
+            is_in_doubt: false,
         }
     }
 }
 
 pub(crate) type Result<T> = std::result::Result<T, StoreError>;
 
+/// Tries of a write that may be carried out twice, while it is not known whether it was.
+const TRIES_MAX: u32 = 4;
+
+/// Makes a write again while it is not known whether it took place. For those that do no harm twice.
+pub(crate) async fn insist<T, F>(write: impl Fn() -> F) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    let mut tries = 1;
+    loop {
+        match write().await {
+            Err(error) if error.is_in_doubt && tries < TRIES_MAX => tries += 1,
+            written => return written,
+        }
+    }
+}
+
 /// Objects of one container.
 pub(crate) trait Store: Send + Sync + 'static {
     fn container(&self) -> &str;
 
+    /// Conditions of writes are decided at the commit: of two writers that expect the same version one
+    /// succeeds. Otherwise only a look before the write tells another version.
+    fn decides(&self) -> bool;
+
     fn head(&self, name: &str) -> impl Future<Output = Result<Stat>> + Send;
+
+    /// As `head`, of the newest version that any server of the store has.
+    fn head_newest(&self, name: &str) -> impl Future<Output = Result<Stat>> + Send;
 
     /// `length` bytes from `offset`; with `etag` of that version alone ([`Why::Changed`]).
     fn read(
@@ -205,14 +232,26 @@ pub(crate) trait Store: Send + Sync + 'static {
         expect: Expect<'_>,
     ) -> impl Future<Output = Result<String>> + Send;
 
-    /// Replaces what is stored beside the bytes.
-    fn post(&self, name: &str, headers: &Headers) -> impl Future<Output = Result<()>> + Send;
+    /// Replaces what is stored beside the bytes. The condition holds where the store decides them.
+    fn post(
+        &self,
+        name: &str,
+        headers: &Headers,
+        expect: Expect<'_>,
+    ) -> impl Future<Output = Result<()>> + Send;
 
-    /// A copy, of a large object of its manifest.
-    fn copy(&self, source: &str, target: &str) -> impl Future<Output = Result<()>> + Send;
+    /// A copy, of a large object of its manifest. `etag`: of that version of the source alone
+    /// ([`Why::Changed`]).
+    fn copy(
+        &self,
+        source: &str,
+        target: &str,
+        etag: Option<&str>,
+    ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Deletes an object, of a large one the manifest; false where there was none.
-    fn delete(&self, name: &str) -> impl Future<Output = Result<bool>> + Send;
+    /// Deletes an object, of a large one the manifest; false where there was none. The condition holds
+    /// where the store decides them.
+    fn delete(&self, name: &str, expect: Expect<'_>) -> impl Future<Output = Result<bool>> + Send;
 
     /// A page of names behind `marker` that begin with `prefix`; `flat`: not cut at slashes.
     /// `limit` 0: as many as the store gives.

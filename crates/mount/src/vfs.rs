@@ -6,6 +6,7 @@
 //! and files are looked at again whenever they are opened (close-to-open).
 
 mod attributes;
+mod commits;
 mod directories;
 mod files;
 mod names;

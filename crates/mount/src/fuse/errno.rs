@@ -23,7 +23,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::Invalid(_) => Errno::EINVAL,
         FsError::NotOffered(_) => Errno::EOPNOTSUPP,
         FsError::Stale => Errno::ESTALE,
-        FsError::Contended => Errno::EBUSY,
+        FsError::Contended => Errno::EIO,
         FsError::Store(error) => match error.why {
             Why::NotFound | Why::Changed => Errno::ESTALE,
             Why::Denied => Errno::EACCES,

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 
 use super::{
     Expect, Form, Headers, ObjectName, Part, Result, Row, Stat, Store, StoreError, Usage, Why,
@@ -39,13 +41,20 @@ impl Object {
 /// Fails calls on purpose: is asked with each call's verb and name.
 type Faults = Box<dyn FnMut(&str, &str) -> Option<Why> + Send>;
 
-/// Clones are the same store.
+/// Clones are the same store. Conditions are decided, unless a test says otherwise.
 #[derive(Clone, Default)]
 pub(crate) struct MemoryStore {
     objects: Arc<Mutex<BTreeMap<String, Object>>>,
     versions: Arc<AtomicU64>,
     calls: Arc<Mutex<Vec<String>>>,
     faults: Arc<Mutex<Option<Faults>>>,
+    /// As `faults`, of calls that are carried out and whose answers are lost.
+    lost: Arc<Mutex<Option<Faults>>>,
+    /// Each call lets others go before it, at random.
+    turns: Arc<Mutex<Option<StdRng>>>,
+    decides_nothing: Arc<AtomicBool>,
+    /// A bug on purpose: a condition that does not hold is answered as if it did, and nothing written.
+    believes_lost_swaps: Arc<AtomicBool>,
 }
 
 impl MemoryStore {
@@ -53,8 +62,26 @@ impl MemoryStore {
         *self.faults.lock() = Some(Box::new(faults));
     }
 
+    /// Loses the answers to calls that are carried out.
+    pub(crate) fn lose(&self, lost: impl FnMut(&str, &str) -> Option<Why> + Send + 'static) {
+        *self.lost.lock() = Some(Box::new(lost));
+    }
+
     pub(crate) fn heal(&self) {
         *self.faults.lock() = None;
+        *self.lost.lock() = None;
+    }
+
+    pub(crate) fn take_turns(&self, seed: u64) {
+        *self.turns.lock() = Some(StdRng::seed_from_u64(seed));
+    }
+
+    pub(crate) fn decide_nothing(&self) {
+        self.decides_nothing.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn plant_lost_swaps(&self) {
+        self.believes_lost_swaps.store(true, Ordering::Relaxed);
     }
 
     /// `VERB NAME` of the calls since the last time.
@@ -80,7 +107,14 @@ impl MemoryStore {
         self.store(&mut self.objects.lock(), name, &headers, body);
     }
 
-    fn called(&self, verb: &str, name: &str) -> Result<()> {
+    async fn called(&self, verb: &str, name: &str) -> Result<()> {
+        let turns = match &mut *self.turns.lock() {
+            Some(random) => random.random_range(0..8),
+            None => 0,
+        };
+        for _ in 0..turns {
+            tokio::task::yield_now().await;
+        }
         self.calls.lock().push(format!("{verb} {name}"));
         let why = self
             .faults
@@ -88,9 +122,23 @@ impl MemoryStore {
             .as_mut()
             .and_then(|fault| fault(verb, name));
         match why {
-            Some(why) => Err(StoreError::new(why, format!("{verb} {name}: on purpose"))),
+            Some(why) => Err(failure(verb, name, why)),
             None => Ok(()),
         }
+    }
+
+    /// The answer to a write that was carried out.
+    fn answer<T>(&self, verb: &str, name: &str, answer: T) -> Result<T> {
+        let mut lost = self.lost.lock();
+        match lost.as_mut().and_then(|lost| lost(verb, name)) {
+            Some(why) => Err(failure(verb, name, why)),
+            None => Ok(answer),
+        }
+    }
+
+    /// Whether a write is to be believed that lost its swap.
+    fn is_believed(&self, held: &Result<()>) -> bool {
+        held.is_err() && self.believes_lost_swaps.load(Ordering::Relaxed)
     }
 
     fn store(
@@ -123,6 +171,15 @@ impl MemoryStore {
             true => Ok(()),
             false => Err(StoreError::new(Why::Changed, format!("{name} is {is:?}"))),
         }
+    }
+}
+
+/// A write that fails for a passing reason may have taken place.
+fn failure(verb: &str, name: &str, why: Why) -> StoreError {
+    let is_passing = matches!(why, Why::Timeout | Why::Unavailable);
+    StoreError {
+        is_in_doubt: is_passing && matches!(verb, "PUT" | "POST" | "DELETE"),
+        ..StoreError::new(why, format!("{verb} {name}: on purpose"))
     }
 }
 
@@ -160,8 +217,16 @@ impl Store for MemoryStore {
         "c"
     }
 
+    fn decides(&self) -> bool {
+        !self.decides_nothing.load(Ordering::Relaxed)
+    }
+
+    async fn head_newest(&self, name: &str) -> Result<Stat> {
+        self.head(name).await
+    }
+
     async fn head(&self, name: &str) -> Result<Stat> {
-        self.called("HEAD", name)?;
+        self.called("HEAD", name).await?;
         let objects = self.objects.lock();
         let object = find(&objects, name)?;
         Ok(Stat {
@@ -183,7 +248,7 @@ impl Store for MemoryStore {
         offset: u64,
         length: u64,
     ) -> Result<Bytes> {
-        self.called("GET", &object.name)?;
+        self.called("GET", &object.name).await?;
         let objects = self.objects.lock();
         if let Some(etag) = etag {
             MemoryStore::expect(&objects, &object.name, Expect::Version(etag))?;
@@ -192,7 +257,7 @@ impl Store for MemoryStore {
     }
 
     async fn manifest(&self, name: &str, etag: &str) -> Result<Option<Vec<Part>>> {
-        self.called("MANIFEST", name)?;
+        self.called("MANIFEST", name).await?;
         let objects = self.objects.lock();
         MemoryStore::expect(&objects, name, Expect::Version(etag))?;
         match &find(&objects, name)?.body {
@@ -208,11 +273,16 @@ impl Store for MemoryStore {
         body: Vec<Bytes>,
         expect: Expect<'_>,
     ) -> Result<String> {
-        self.called("PUT", name)?;
+        self.called("PUT", name).await?;
         let mut objects = self.objects.lock();
-        MemoryStore::expect(&objects, name, expect)?;
+        let held = MemoryStore::expect(&objects, name, expect);
+        if self.is_believed(&held) {
+            return Ok("lost".to_owned());
+        }
+        held?;
         let body = Body::Bytes(body.concat().into());
-        Ok(self.store(&mut objects, name, headers, body))
+        let etag = self.store(&mut objects, name, headers, body);
+        self.answer("PUT", name, etag)
     }
 
     async fn put_manifest(
@@ -222,47 +292,64 @@ impl Store for MemoryStore {
         parts: &[Part],
         expect: Expect<'_>,
     ) -> Result<String> {
-        self.called("PUT", name)?;
+        self.called("PUT", name).await?;
         let mut objects = self.objects.lock();
-        MemoryStore::expect(&objects, name, expect)?;
         for part in parts {
-            // As a store does: each segment is looked at.
-            let object = find(&objects, &part.segment.name.name)?;
+            // As a store does: each segment is looked at, before any condition.
+            let refused = || StoreError::new(Why::Refused, format!("{part:?} of {name}"));
+            let object = find(&objects, &part.segment.name.name).map_err(|_| refused())?;
             if object.bytes() != part.segment.bytes || part.length == 0 {
-                return Err(StoreError::new(Why::Refused, format!("{part:?} of {name}")));
+                return Err(refused());
             }
             read(&objects, &part.segment.name.name, part.offset, part.length)?;
         }
+        let held = MemoryStore::expect(&objects, name, expect);
+        if self.is_believed(&held) {
+            return Ok("lost".to_owned());
+        }
+        held?;
         let body = Body::Parts(parts.to_vec());
-        Ok(self.store(&mut objects, name, headers, body))
+        let etag = self.store(&mut objects, name, headers, body);
+        self.answer("PUT", name, etag)
     }
 
-    async fn post(&self, name: &str, headers: &Headers) -> Result<()> {
-        self.called("POST", name)?;
+    async fn post(&self, name: &str, headers: &Headers, expect: Expect<'_>) -> Result<()> {
+        self.called("POST", name).await?;
         let mut objects = self.objects.lock();
         find(&objects, name)?;
+        if self.decides() {
+            MemoryStore::expect(&objects, name, expect)?;
+        }
         if let Some(object) = objects.get_mut(name) {
             object.headers = headers.clone();
             object.changed = Time::now();
         }
-        Ok(())
+        self.answer("POST", name, ())
     }
 
-    async fn copy(&self, source: &str, target: &str) -> Result<()> {
-        self.called("COPY", source)?;
+    async fn copy(&self, source: &str, target: &str, etag: Option<&str>) -> Result<()> {
+        self.called("COPY", source).await?;
         let mut objects = self.objects.lock();
         let object = find(&objects, source)?.clone();
+        if let Some(etag) = etag {
+            MemoryStore::expect(&objects, source, Expect::Version(etag))?;
+        }
         objects.insert(target.to_owned(), object);
         Ok(())
     }
 
-    async fn delete(&self, name: &str) -> Result<bool> {
-        self.called("DELETE", name)?;
-        Ok(self.objects.lock().remove(name).is_some())
+    async fn delete(&self, name: &str, expect: Expect<'_>) -> Result<bool> {
+        self.called("DELETE", name).await?;
+        let mut objects = self.objects.lock();
+        if self.decides() && objects.contains_key(name) {
+            MemoryStore::expect(&objects, name, expect)?;
+        }
+        let was_there = objects.remove(name).is_some();
+        self.answer("DELETE", name, was_there)
     }
 
     async fn list(&self, prefix: &str, marker: &str, flat: bool, limit: u32) -> Result<Vec<Row>> {
-        self.called("LIST", prefix)?;
+        self.called("LIST", prefix).await?;
         let limit = if limit == 0 { 10_000 } else { limit as usize };
         let objects = self.objects.lock();
         let mut rows: Vec<Row> = Vec::new();
@@ -293,7 +380,7 @@ impl Store for MemoryStore {
     }
 
     async fn usage(&self) -> Result<Usage> {
-        self.called("USAGE", "")?;
+        self.called("USAGE", "").await?;
         let objects = self.objects.lock();
         Ok(Usage {
             bytes: objects.values().map(Object::bytes).sum(),

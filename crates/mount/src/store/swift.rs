@@ -1,7 +1,9 @@
-//! A container of a Swift store. Where the store checks `If-Match` of a PUT only if it announces so,
-//! a HEAD before the PUT finds what somebody else wrote, unless both write at the same moment.
+//! A container of a Swift store. Where the store announces that it decides conditions of writes, they
+//! are sent with them. On others a HEAD before a PUT finds what somebody else wrote, unless both
+//! write at the same moment.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,6 +12,7 @@ use cairn_client::{
     WriteError,
 };
 use cairn_types::Timestamp;
+use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 
 use super::{
@@ -32,13 +35,61 @@ const META: &str = "x-object-meta-";
 pub(crate) struct SwiftStore {
     swift: Swift,
     container: String,
+    /// Conditions are decided by the store. It may turn out that those of this container are not.
+    decides: AtomicBool,
 }
 
 impl SwiftStore {
-    pub(crate) fn new(swift: Swift, container: &str) -> SwiftStore {
+    pub(crate) fn new(swift: Swift, container: &str, decides: bool) -> SwiftStore {
         SwiftStore {
             swift,
             container: container.to_owned(),
+            decides: AtomicBool::new(decides),
+        }
+    }
+
+    /// Makes a write on the store's own condition; on one of a HEAD before it where the store decides
+    /// none.
+    async fn write<'a, T, F>(
+        &self,
+        name: &str,
+        expect: Expect<'a>,
+        write: impl Fn(Condition<'a>) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = std::result::Result<T, WriteError>>,
+    {
+        if self.decides() {
+            let condition = match expect {
+                Expect::Nothing => Condition::Absent,
+                Expect::Version(etag) => Condition::Matches(etag),
+                Expect::Anything => Condition::None,
+            };
+            match write(condition).await {
+                Err(WriteError::Failed(error)) if is_undecided(&error) => {
+                    tracing::warn!(
+                        %error,
+                        "conditions of writes are not decided in this container: let one mount at a \
+                         time write a file"
+                    );
+                    self.decides.store(false, Ordering::Relaxed);
+                }
+                written => return Ok(written?),
+            }
+        }
+        self.check(name, expect).await?;
+        let condition = match expect {
+            Expect::Nothing => Condition::Absent,
+            Expect::Version(_) | Expect::Anything => Condition::None,
+        };
+        Ok(write(condition).await?)
+    }
+
+    /// The condition of a write that needs none where the store decides none.
+    fn where_decided<'a>(&self, expect: Expect<'a>) -> Expect<'a> {
+        match self.decides() {
+            true => expect,
+            false => Expect::Anything,
         }
     }
 
@@ -62,10 +113,19 @@ impl SwiftStore {
     }
 }
 
-fn condition(expect: Expect<'_>) -> Condition<'static> {
-    match expect {
-        Expect::Nothing => Condition::Absent,
-        Expect::Version(_) | Expect::Anything => Condition::None,
+/// The store says that it does not decide conditions: those of this policy, or where it keeps
+/// versions.
+fn is_undecided(error: &ClientError) -> bool {
+    error.status() == Some(StatusCode::NOT_IMPLEMENTED)
+}
+
+impl From<WriteError> for StoreError {
+    fn from(error: WriteError) -> StoreError {
+        let is_in_doubt = matches!(error, WriteError::InDoubt(_));
+        StoreError {
+            is_in_doubt,
+            ..error.into_inner().into()
+        }
     }
 }
 
@@ -170,8 +230,16 @@ impl Store for SwiftStore {
         &self.container
     }
 
+    fn decides(&self) -> bool {
+        self.decides.load(Ordering::Relaxed)
+    }
+
     async fn head(&self, name: &str) -> Result<Stat> {
         Ok(stat(self.swift.head(&self.container, name).await?))
+    }
+
+    async fn head_newest(&self, name: &str) -> Result<Stat> {
+        Ok(stat(self.swift.head_newest(&self.container, name).await?))
     }
 
     async fn read(
@@ -191,7 +259,15 @@ impl Store for SwiftStore {
     }
 
     async fn manifest(&self, name: &str, etag: &str) -> Result<Option<Vec<Part>>> {
-        let entries = self.swift.get_manifest(&self.container, name).await?;
+        let is_other = |entries: &Vec<ManifestEntry>| {
+            cairn_client::large_object_etag(entries).is_some_and(|is| is != etag)
+        };
+        let mut entries = self.swift.get_manifest(&self.container, name).await?;
+        if is_other(&entries) {
+            // The server that answered may have missed the last write.
+            let newest = self.swift.get_newest_manifest(&self.container, name);
+            entries = newest.await?;
+        }
         match cairn_client::large_object_etag(&entries) {
             Some(is) if is != etag => {
                 let message = format!("{name}: version {etag} was expected, {is} is there");
@@ -208,12 +284,13 @@ impl Store for SwiftStore {
         body: Vec<Bytes>,
         expect: Expect<'_>,
     ) -> Result<String> {
-        self.check(name, expect).await?;
-        let (headers, body) = (header_map(headers)?, Payload::Bytes(body));
-        let put = self
-            .swift
-            .put(&self.container, name, headers, body, condition(expect));
-        Ok(put.await.map_err(WriteError::into_inner)?.etag)
+        let headers = header_map(headers)?;
+        let put = |condition| {
+            let body = Payload::Bytes(body.clone());
+            self.swift
+                .put(&self.container, name, headers.clone(), body, condition)
+        };
+        Ok(self.write(name, expect, put).await?.etag)
     }
 
     async fn put_manifest(
@@ -223,37 +300,41 @@ impl Store for SwiftStore {
         parts: &[Part],
         expect: Expect<'_>,
     ) -> Result<String> {
-        self.check(name, expect).await?;
         let entry = |part: &Part| {
             let ObjectName { container, name } = &part.segment.name;
             let path = format!("/{container}/{name}");
             ManifestEntry::part(path, part.segment.bytes, part.offset, part.length)
         };
         let entries: Vec<ManifestEntry> = parts.iter().map(entry).collect();
-        let (headers, condition) = (header_map(headers)?, condition(expect));
-        let swift = &self.swift;
-        let put = swift.put_manifest(&self.container, name, headers, &entries, condition);
-        Ok(put.await.map_err(WriteError::into_inner)?.etag)
-    }
-
-    async fn post(&self, name: &str, headers: &Headers) -> Result<()> {
         let headers = header_map(headers)?;
-        let none = Condition::None;
-        let post = self.swift.post(&self.container, name, headers, none);
-        Ok(post.await.map_err(WriteError::into_inner)?)
+        let put = |condition| {
+            let (container, headers) = (&self.container, headers.clone());
+            self.swift
+                .put_manifest(container, name, headers, &entries, condition)
+        };
+        Ok(self.write(name, expect, put).await?.etag)
     }
 
-    async fn copy(&self, source: &str, target: &str) -> Result<()> {
-        let none = Condition::None;
+    async fn post(&self, name: &str, headers: &Headers, expect: Expect<'_>) -> Result<()> {
+        let headers = header_map(headers)?;
+        let post = |condition| {
+            self.swift
+                .post(&self.container, name, headers.clone(), condition)
+        };
+        self.write(name, self.where_decided(expect), post).await
+    }
+
+    async fn copy(&self, source: &str, target: &str, etag: Option<&str>) -> Result<()> {
+        let condition = etag.map_or(Condition::None, Condition::Matches);
         self.swift
-            .copy(&self.container, source, target, none)
+            .copy(&self.container, source, target, condition)
             .await?;
         Ok(())
     }
 
-    async fn delete(&self, name: &str) -> Result<bool> {
-        let delete = self.swift.delete(&self.container, name, Condition::None);
-        Ok(delete.await.map_err(WriteError::into_inner)?)
+    async fn delete(&self, name: &str, expect: Expect<'_>) -> Result<bool> {
+        let delete = |condition| self.swift.delete(&self.container, name, condition);
+        self.write(name, self.where_decided(expect), delete).await
     }
 
     async fn list(&self, prefix: &str, marker: &str, flat: bool, limit: u32) -> Result<Vec<Row>> {

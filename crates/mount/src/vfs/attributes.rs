@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::tree::{Node, ROOT, State};
-use super::{Attr, Vfs, files};
+use super::{Attr, LOADS_MAX, Vfs, files};
 use crate::attributes::{Kind, Xattrs};
 use crate::error::{FsError, FsResult};
-use crate::store::{Expect, Store, Why};
+use crate::store::{Expect, Store, Why, insist};
 use crate::time::Time;
 
 /// Attributes that `setattr` changes.
@@ -115,15 +115,16 @@ impl<S: Store> Vfs<S> {
         }
         self.check_size(Some(size))?;
         self.load(node).await?;
-        let is_open = {
+        let is_due = {
             let mut state = node.state.lock();
             state.content.resize(size);
             files::changed(&mut state);
-            state.writers > 0
+            // What another mount writes behind the cut from now on is not to be cut off by the close.
+            state.writers == 0 || self.store.decides() && state.content.is_cut()
         };
-        match is_open {
-            true => Ok(()),
-            false => self.commit_locked(node).await,
+        match is_due {
+            true => self.commit_locked(node).await,
+            false => Ok(()),
         }
     }
 
@@ -132,7 +133,27 @@ impl<S: Store> Vfs<S> {
     async fn change(
         &self,
         node: &Arc<Node>,
-        apply: impl FnOnce(&mut State) -> FsResult<()>,
+        apply: impl Fn(&mut State) -> FsResult<()>,
+    ) -> FsResult<()> {
+        for _ in 0..LOADS_MAX {
+            match self.try_change(node, &apply).await {
+                // Headers of the version before would take away what another mount has put there.
+                Err(FsError::Store(error)) if error.why == Why::Changed => {
+                    let now = self.look_again(&self.path(node.ino)?).await?;
+                    if !Arc::ptr_eq(&now, node) {
+                        return Err(FsError::Stale);
+                    }
+                }
+                result => return result,
+            }
+        }
+        Err(FsError::Contended)
+    }
+
+    async fn try_change(
+        &self,
+        node: &Arc<Node>,
+        apply: impl Fn(&mut State) -> FsResult<()>,
     ) -> FsResult<()> {
         let (before, headers, etag) = {
             let mut state = node.state.lock();
@@ -150,12 +171,15 @@ impl<S: Store> Vfs<S> {
         };
         let path = self.path(node.ino)?;
         let stored = match etag {
-            Some(etag) => self.store.post(&path, &headers).await.map(|()| etag),
+            Some(etag) => {
+                let expect = Expect::Version(&etag);
+                let posted = insist(|| self.store.post(&path, &headers, expect)).await;
+                posted.map(|()| etag)
+            }
             // A directory without an object gets one.
             None => {
-                self.store
-                    .put(&path, &headers, Vec::new(), Expect::Nothing)
-                    .await
+                let put = || self.store.put(&path, &headers, Vec::new(), Expect::Nothing);
+                insist(put).await
             }
         };
         let mut state = node.state.lock();
@@ -247,7 +271,7 @@ impl<S: Store> Vfs<S> {
     async fn change_xattrs(
         &self,
         ino: u64,
-        apply: impl FnOnce(&mut Xattrs) -> FsResult<()>,
+        apply: impl Fn(&mut Xattrs) -> FsResult<()>,
     ) -> FsResult<()> {
         self.writable()?;
         let (node, _) = self.xattrs(ino).await?;

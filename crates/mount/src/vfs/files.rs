@@ -2,21 +2,18 @@
 //! them.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
 use parking_lot::Mutex;
 
 use super::tree::Node;
 use super::{LOADS_MAX, Vfs};
 use crate::attributes::Kind;
 use crate::cache::Version;
-use crate::commit::{Committed, Target};
 use crate::content::{Chunk, FileSource};
 use crate::error::{FsError, FsResult};
 use crate::extents::Span;
-use crate::store::{Expect, Segment, Store, StoreError, Why};
+use crate::store::{Store, Why};
 use crate::time::Time;
 
 /// The flags of `open` that matter here.
@@ -51,8 +48,6 @@ const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTES: u32 = 0o010;
 /// The kernel reads with several requests at once, which may come out of order.
 const DISORDER_BYTES: u64 = 2 << 20;
-/// Files that are committed at once at the end: where the store is away, each waits for it in vain.
-const COMMITS_AT_ONCE: usize = 8;
 
 impl ReadAhead {
     fn window(&mut self, offset: u64, length: u64) -> u64 {
@@ -118,10 +113,7 @@ impl<S: Store> Vfs<S> {
         }
         self.load(&node).await?;
         if mode.truncates {
-            let _turn = node.mutation.lock().await;
-            let mut state = node.state.lock();
-            state.content.empty();
-            changed(&mut state);
+            self.empty(&node).await?;
         }
         let keeps_pages = {
             let mut state = node.state.lock();
@@ -131,6 +123,28 @@ impl<S: Store> Vfs<S> {
             keeps
         };
         Ok((self.add_handle(&node, mode), keeps_pages))
+    }
+
+    /// Where several mounts may write a file, it is empty on the store at once: what another one writes
+    /// from now on is not cut off by the close.
+    async fn empty(&self, node: &Arc<Node>) -> FsResult<()> {
+        let _names = self.namespace.read().await;
+        let _turn = node.mutation.lock().await;
+        let before = {
+            let mut state = node.state.lock();
+            let before = state.content.clone();
+            state.content.empty();
+            changed(&mut state);
+            before
+        };
+        let is_due = self.store.decides() && node.state.lock().etag.is_some();
+        match is_due {
+            true => self.commit_locked(node).await.inspect_err(|_| {
+                // The file was not opened, and is as it was.
+                node.state.lock().content = before;
+            }),
+            false => Ok(()),
+        }
     }
 
     pub(crate) async fn read(&self, handle: u64, offset: u64, size: u32) -> FsResult<Vec<Bytes>> {
@@ -160,9 +174,11 @@ impl<S: Store> Vfs<S> {
                     if self.is_elsewhere(node, &own) {
                         continue;
                     }
-                    let Some(path) = path.filter(|_| !is_local) else {
-                        return Err(FsError::Stale);
-                    };
+                    let path = path.ok_or(FsError::Stale)?;
+                    if is_local {
+                        self.follow(node, &path, error).await?;
+                        continue;
+                    }
                     match self.look_again(&path).await {
                         Ok(now) if Arc::ptr_eq(&now, node) => {}
                         Ok(_) | Err(FsError::NotFound) => return Err(FsError::Stale),
@@ -219,15 +235,19 @@ impl<S: Store> Vfs<S> {
             let _turn = node.mutation.lock().await;
             self.load(node).await?;
             let mut state = node.state.lock();
-            let offset = match handle.mode.is_append && !is_placed {
-                true => state.content.size(),
-                false => offset,
+            let appends = handle.mode.is_append && !is_placed;
+            let start = if appends {
+                state.content.size()
+            } else {
+                offset
             };
-            self.check_size(offset.checked_add(length))?;
+            self.check_size(start.checked_add(length))?;
             let chunk = Chunk::new(data, &self.budget);
-            state
-                .content
-                .write(offset, length, FileSource::Memory { chunk, offset: 0 });
+            let source = FileSource::Memory { chunk, offset: 0 };
+            match appends {
+                true => state.content.append(length, source),
+                false => state.content.write(offset, length, source),
+            }
             state.unsent += length;
             changed(&mut state);
         }
@@ -325,165 +345,6 @@ impl<S: Store> Vfs<S> {
         }
         self.tree.lock().drop_unused(node.ino);
         result
-    }
-
-    pub(super) async fn commit(&self, node: &Arc<Node>) -> FsResult<()> {
-        let _names = self.namespace.read().await;
-        let _turn = node.mutation.lock().await;
-        self.commit_locked(node).await
-    }
-
-    /// Writes a new version of a file, where it was changed. The caller holds its `mutation`.
-    pub(super) async fn commit_locked(&self, node: &Arc<Node>) -> FsResult<()> {
-        for _ in 0..LOADS_MAX {
-            let is_due = {
-                let state = node.state.lock();
-                state.is_dirty() && !state.is_unlinked
-            };
-            if !is_due {
-                return Ok(());
-            }
-            // Somebody else has removed the file that is open here.
-            let path = self.tree.lock().path(node.ino).ok_or(FsError::Stale)?;
-            // An upload that failed is done again below, and fails again where it must.
-            let _ = self.await_uploads(node).await;
-            match self.try_commit(node, &path).await {
-                Err(FsError::Store(error)) if error.why == Why::Changed => {
-                    self.rebase(node, &path, &error).await?;
-                }
-                result => return result,
-            }
-        }
-        Err(FsError::Contended)
-    }
-
-    async fn try_commit(&self, node: &Arc<Node>, path: &str) -> FsResult<()> {
-        let (mut content, mut headers, own, etag, file_id) = {
-            let mut state = node.state.lock();
-            let mut headers = state.headers.clone();
-            state.attributes.put_into(&mut headers, &state.xattrs);
-            let file_id = state.file_id().to_owned();
-            let own = self.own_version(path, &state);
-            (
-                state.content.clone(),
-                headers,
-                own,
-                state.etag.clone(),
-                file_id,
-            )
-        };
-        headers.kept.remove("etag");
-        let expect = match &etag {
-            Some(etag) => Expect::Version(etag),
-            None => Expect::Nothing,
-        };
-        let target = Target {
-            name: path,
-            own,
-            file_id: &file_id,
-            headers: &headers,
-            expect,
-        };
-        let mut made = Vec::new();
-        let result = self
-            .committer
-            .commit(&target, &mut content, &mut made)
-            .await;
-        let mut state = node.state.lock();
-        state.made.append(&mut made);
-        let Committed {
-            etag,
-            layout,
-            needed,
-        } = match result {
-            Ok(committed) => committed,
-            Err(error) => {
-                // Segments that were uploaded need not be again.
-                state.content = content;
-                return Err(error.into());
-            }
-        };
-        let mut unused = state.content.base().segments();
-        unused.append(&mut state.made);
-        unused.retain(|segment| !needed.contains(segment));
-        state.form = match layout.is_plain {
-            true => crate::store::Form::Plain,
-            false => crate::store::Form::Manifest,
-        };
-        state.bytes = layout.bytes;
-        state.content.committed(layout);
-        state.is_loaded = true;
-        state.has_new_attributes = false;
-        state.headers = headers;
-        state.etag = Some(etag);
-        state.unsent = 0;
-        state.changed_here = Some(Instant::now());
-        state.fresh_until = Instant::now() + self.options.fresh;
-        drop(state);
-        self.remove_segments(unused);
-        Ok(())
-    }
-
-    /// Somebody else has written the file since it was opened: that version goes below what was
-    /// written here, and the commit is tried again.
-    async fn rebase(&self, node: &Arc<Node>, path: &str, error: &StoreError) -> FsResult<()> {
-        let is_first = !std::mem::replace(&mut node.state.lock().was_warned, true);
-        if is_first {
-            tracing::warn!(path, %error, "a file was written elsewhere too: both writes are merged");
-        }
-        let stat = match self.store.head(path).await {
-            Ok(stat) => Some(stat),
-            Err(error) if error.why == Why::NotFound => None,
-            Err(error) => return Err(error.into()),
-        };
-        let Some(stat) = stat else {
-            // It was removed: what is known of the old version cannot be read any more, but its
-            // segments can.
-            node.state.lock().etag = None;
-            return Ok(());
-        };
-        let layout = self.layout(path, &stat.etag, stat.form, stat.bytes).await?;
-        let mut state = node.state.lock();
-        state.etag = Some(stat.etag);
-        state.form = stat.form;
-        state.bytes = stat.bytes;
-        state.content.rebase(layout);
-        Ok(())
-    }
-
-    /// Removes segments in the background.
-    pub(super) fn remove_segments(&self, segments: Vec<Arc<Segment>>) {
-        if segments.is_empty() {
-            return;
-        }
-        let committer = self.committer.clone();
-        let mut background = self.background.lock();
-        while background.try_join_next().is_some() {}
-        background.spawn(async move { committer.remove(segments).await });
-    }
-
-    /// Commits everything; the number of files for which that failed. `progress`: told how many are
-    /// left.
-    pub(crate) async fn commit_all(&self, progress: impl Fn(usize)) -> usize {
-        let dirty = self.tree.lock().dirty();
-        let commits = futures_util::stream::iter(dirty.iter()).map(|node| async move {
-            let committed = self.commit(node).await;
-            if let Err(error) = &committed {
-                let path = self.path(node.ino).unwrap_or_default();
-                tracing::error!(path, %error, "a file could not be written to the store");
-            }
-            committed.is_ok()
-        });
-        let mut commits = commits.buffer_unordered(COMMITS_AT_ONCE);
-        let (mut left, mut failed) = (dirty.len(), 0);
-        while let Some(is_done) = commits.next().await {
-            left -= 1;
-            failed += usize::from(!is_done);
-            progress(left);
-        }
-        let background = std::mem::take(&mut *self.background.lock());
-        background.join_all().await;
-        failed
     }
 }
 

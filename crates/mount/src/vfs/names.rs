@@ -9,8 +9,10 @@ use super::files::OpenMode;
 use super::tree::{LISTING_LAG, Node, State, below, parent_of};
 use super::{Attr, Vfs};
 use crate::attributes::{Attributes, Kind, Xattrs};
+use crate::content::{Content, Layout};
 use crate::error::{FsError, FsResult};
-use crate::store::{Expect, Headers, Row, Store, Why};
+use crate::history;
+use crate::store::{Expect, Headers, Row, Store, Why, insist};
 use crate::time::Time;
 
 const SET_GROUP_ID: u32 = 0o2000;
@@ -77,7 +79,21 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// A new file, which is on the store when it is first synced or closed.
+    /// As `expect_nothing`, by the store alone: where several mounts may write a file, what is there
+    /// already must be seen, or truncated.
+    async fn expect_no_file(&self, path: &str) -> FsResult<()> {
+        if !self.store.decides() || self.tree.lock().was_absent(path) {
+            return self.expect_nothing(path).await;
+        }
+        match self.look_again(path).await {
+            Ok(_) => Err(FsError::Exists),
+            Err(FsError::NotFound) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A new file. One that is made exclusively is on the store at once, others when they are first
+    /// synced or closed.
     pub(crate) async fn create(
         &self,
         parent: u64,
@@ -88,7 +104,7 @@ impl<S: Store> Vfs<S> {
     ) -> FsResult<(Attr, u64)> {
         self.writable()?;
         let path = self.new_path_in(parent, name)?;
-        match self.expect_nothing(&path).await {
+        match self.expect_no_file(&path).await {
             Ok(()) => {}
             Err(FsError::Exists) if !is_exclusive => {
                 let attr = self.lookup(parent, name).await?;
@@ -102,12 +118,17 @@ impl<S: Store> Vfs<S> {
             Err(error) => return Err(error),
         }
         let attributes = self.inherited(parent, owner.attributes(Kind::File))?;
+        if is_exclusive && self.store.decides() {
+            // Of several mounts one makes it: the name is taken now, and not at the close.
+            let _names = self.namespace.read().await;
+            let attr = self.make(&path, attributes, Bytes::new()).await?;
+            let node = self.node(attr.ino)?;
+            let handle = self.add_handle(&node, mode);
+            return Ok((attr, handle));
+        }
         let mut state = State::new(attributes);
         state.is_loaded = true;
-        match mode.truncates {
-            true => state.content.empty(),
-            false => state.content.touch(),
-        }
+        state.content.touch();
         let node = {
             let mut tree = self.tree.lock();
             let node = tree.add(&path, state);
@@ -123,17 +144,31 @@ impl<S: Store> Vfs<S> {
     async fn make(&self, path: &str, attributes: Attributes, body: Bytes) -> FsResult<Attr> {
         let mut headers = Headers::new(attributes.kind.content_type());
         attributes.put_into(&mut headers, &Xattrs::default());
+        let token = self.committer.token();
+        history::add(&mut headers, &token);
         let bytes = body.len() as u64;
-        let put = self.store.put(path, &headers, vec![body], Expect::Nothing);
-        let etag = match put.await {
+        let body = || vec![body.clone()];
+        let put = || self.store.put(path, &headers, body(), Expect::Nothing);
+        let etag = match insist(put).await {
             Ok(etag) => etag,
-            Err(error) if error.why == Why::Changed => self
-                .is_ours(path, &headers, bytes)
-                .await?
-                .ok_or(FsError::Exists)?,
+            // An answer got lost, and it was found the second time.
+            Err(error) if error.why == Why::Changed || error.is_in_doubt => {
+                let stat = match self.store.head_newest(path).await {
+                    Ok(stat) => stat,
+                    Err(_) => return Err(error.into()),
+                };
+                match history::has(&stat.headers, &token) {
+                    true => stat.etag,
+                    false => return Err(FsError::Exists),
+                }
+            }
             Err(error) => return Err(error.into()),
         };
         let mut state = State::new(attributes);
+        if state.attributes.kind == Kind::File {
+            state.content = Content::of(Layout::own(bytes, true));
+            state.is_loaded = true;
+        }
         state.headers = headers;
         state.etag = Some(etag);
         state.bytes = bytes;
@@ -147,19 +182,6 @@ impl<S: Store> Vfs<S> {
         };
         self.touch(parent_of(path));
         Ok(Self::attr(&node))
-    }
-
-    /// The ETag of what is under a path, where it is what was just sent there: the answer to an upload
-    /// may get lost, and the upload repeated. Times in nanoseconds tell it from others' objects.
-    pub(super) async fn is_ours(
-        &self,
-        path: &str,
-        headers: &Headers,
-        bytes: u64,
-    ) -> FsResult<Option<String>> {
-        let stat = self.store.head(path).await?;
-        let is_ours = stat.headers.content_type == headers.content_type && stat.bytes == bytes;
-        Ok(is_ours.then_some(stat.etag))
     }
 
     pub(crate) async fn mkdir(&self, parent: u64, name: &str, owner: Owner) -> FsResult<Attr> {
@@ -269,11 +291,8 @@ impl<S: Store> Vfs<S> {
             state.attributes.put_into(&mut headers, &state.xattrs);
             headers
         };
-        match self
-            .store
-            .put(path, &headers, Vec::new(), Expect::Nothing)
-            .await
-        {
+        let put = || self.store.put(path, &headers, Vec::new(), Expect::Nothing);
+        match insist(put).await {
             Ok(etag) => {
                 let mut state = node.state.lock();
                 state.etag = Some(etag);
@@ -296,7 +315,9 @@ impl<S: Store> Vfs<S> {
         self.keep_directory(parent_of(&path)).await?;
         let _turn = node.mutation.lock().await;
         self.detach_content(&path, &node).await?;
-        self.store.delete(&path).await?;
+        // The name goes, whoever has written it last: that is what it means.
+        let delete = || self.store.delete(&path, Expect::Anything);
+        insist(delete).await?;
         self.unlinked(&path, &node);
         Ok(())
     }
@@ -323,17 +344,23 @@ impl<S: Store> Vfs<S> {
             Err(FsError::NotFound) => return Ok(()),
             Err(error) => return Err(error),
         }
-        let (bytes, is_needed, file_id) = {
+        let (own, is_needed, file_id) = {
             let mut state = node.state.lock();
             let spans = state.content.spans(0, u64::MAX);
             let is_own = |source| matches!(source, Some(crate::content::FileSource::Own { .. }));
             let is_needed = spans.into_iter().any(|span| is_own(span.source));
             let base = state.content.base();
             let needed = is_open && is_needed && base.is_plain;
-            (base.bytes, needed, state.file_id().to_owned())
+            let own = self.own_version(path, &state);
+            (own, needed, state.file_id().to_owned())
         };
         if is_needed {
-            let copy = self.committer.copy_own(path, &file_id, bytes).await?;
+            let copy = match self.committer.copy_own(&own, &file_id).await {
+                Ok(copy) => copy,
+                // Somebody else has replaced or removed it: who has it open cannot read on.
+                Err(error) if matches!(error.why, Why::Changed | Why::NotFound) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
             let mut state = node.state.lock();
             state.content.own_moved(&copy);
             state.made.push(copy);
@@ -414,8 +441,8 @@ impl<S: Store> Vfs<S> {
             return Err(FsError::NotEmpty);
         }
         self.keep_directory(parent_of(&path)).await?;
-        self.store.delete(&path).await?;
-        self.store.delete(&below(&path)).await?;
+        self.store.delete(&path, Expect::Anything).await?;
+        self.store.delete(&below(&path), Expect::Anything).await?;
         self.unlinked(&path, &node);
         Ok(())
     }

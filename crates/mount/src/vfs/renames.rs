@@ -11,11 +11,13 @@ use super::Vfs;
 use super::tree::{Node, below, parent_of};
 use crate::attributes::{Kind, Xattrs};
 use crate::error::{FsError, FsResult};
-use crate::store::{Expect, Row, Store, Why};
+use crate::store::{Expect, Row, Store, Why, insist};
 use crate::time::Time;
 
 /// Copies and deletions of a directory's rename that are under way at once.
 const RENAMES_AT_ONCE: usize = 8;
+/// Versions of a file that a rename copies while other mounts write it.
+const COPIES_MAX: u32 = 20;
 
 impl<S: Store> Vfs<S> {
     pub(crate) async fn rename(
@@ -73,25 +75,31 @@ impl<S: Store> Vfs<S> {
         let _names = self.namespace.read().await;
         let _turn = node.mutation.lock().await;
         self.commit_locked(node).await?;
-        let target_turn = match &target {
+        let turned = target.clone();
+        let _target_turn = match &turned {
             Some(target) => Some(target.mutation.lock().await),
             None => None,
         };
         if let Some(target) = &target {
             self.detach_content(to, target).await?;
         }
-        let is_file = node.state.lock().attributes.kind == Kind::File;
-        if is_file {
-            self.load(node).await?;
+        let mut shared = Vec::new();
+        let mut replaced = target;
+        for tries in 1.. {
+            if tries > COPIES_MAX {
+                return Err(FsError::Contended);
+            }
+            if let Some(version) = self.copy_version(from, to, node, &mut shared).await? {
+                if let Some(target) = replaced.take() {
+                    self.unlinked(to, &target);
+                }
+                if self.delete_version(from, &version).await? {
+                    break;
+                }
+            }
+            // Another mount has written it meanwhile: that version moves too.
+            self.seen_again(from, node).await?;
         }
-        let segments = node.state.lock().content.base().segments();
-        let shared = self.committer.share(&segments).await?;
-        self.store.copy(from, to).await?;
-        if let Some(target) = &target {
-            self.unlinked(to, target);
-        }
-        drop(target_turn);
-        self.store.delete(from).await?;
         self.committer.unshare(shared).await;
         let mut tree = self.tree.lock();
         tree.rename(from, to);
@@ -100,6 +108,49 @@ impl<S: Store> Vfs<S> {
         state.changed_here = Some(Instant::now());
         state.ctime = Time::now();
         Ok(())
+    }
+
+    /// Copies the version that is known; its ETag, or none where another one is there by now.
+    async fn copy_version(
+        &self,
+        from: &str,
+        to: &str,
+        node: &Arc<Node>,
+        shared: &mut Vec<String>,
+    ) -> FsResult<Option<String>> {
+        let is_file = node.state.lock().attributes.kind == Kind::File;
+        if is_file {
+            self.load(node).await?;
+        }
+        let (segments, etag) = {
+            let state = node.state.lock();
+            (state.content.base().segments(), state.etag.clone())
+        };
+        shared.append(&mut self.committer.share(&segments).await?);
+        match self.store.copy(from, to, etag.as_deref()).await {
+            Ok(()) => Ok(Some(etag.unwrap_or_default())),
+            Err(error) if error.why == Why::Changed => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether the version that was copied is gone; false where another one is there.
+    async fn delete_version(&self, path: &str, etag: &str) -> FsResult<bool> {
+        let delete = || self.store.delete(path, Expect::Version(etag));
+        match insist(delete).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.why == Why::Changed => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes over the version that another mount has written.
+    async fn seen_again(&self, path: &str, node: &Arc<Node>) -> FsResult<()> {
+        let now = self.look_again(path).await?;
+        match Arc::ptr_eq(&now, node) {
+            true => Ok(()),
+            false => Err(FsError::Stale),
+        }
     }
 
     /// All objects below are copied, then removed. Where that fails in between, everything is still
@@ -121,7 +172,7 @@ impl<S: Store> Vfs<S> {
         let found = self.names_below(from).await?;
         let shared = self.share_below(&found).await?;
         let mut names: Vec<String> = found.into_keys().collect();
-        match self.store.copy(from, to).await {
+        match self.store.copy(from, to, None).await {
             Ok(()) => names.push(from.to_owned()),
             Err(error) if error.why == Why::NotFound => {
                 let node = self.find(from).await?;
@@ -138,7 +189,7 @@ impl<S: Store> Vfs<S> {
         let moves = below_only.map(|name| (name.clone(), format!("{to}{}", &name[from.len()..])));
         let moves: Vec<(String, String)> = moves.collect();
         let copies = futures_util::stream::iter(moves).map(|(name, new)| async move {
-            match self.store.copy(&name, &new).await {
+            match self.store.copy(&name, &new, None).await {
                 // A listing was late.
                 Err(error) if error.why == Why::NotFound => Ok(()),
                 copied => copied,
@@ -150,8 +201,9 @@ impl<S: Store> Vfs<S> {
             self.unlinked(to, target);
         }
         let deletions = futures_util::stream::iter(names.clone());
-        let deletions =
-            deletions.map(|name| async move { self.store.delete(&name).await.map(|_| ()) });
+        let deletions = deletions.map(|name| async move {
+            self.store.delete(&name, Expect::Anything).await.map(|_| ())
+        });
         let deletions = deletions.buffer_unordered(RENAMES_AT_ONCE);
         deletions.try_collect::<()>().await?;
         self.committer.unshare(shared).await;

@@ -5,6 +5,8 @@
 
 mod content;
 mod names;
+mod shared;
+mod writers;
 
 use super::*;
 use crate::store::MemoryStore;

@@ -1,7 +1,7 @@
 //! The table of inodes: nodes by number and by path, counted as the kernel counts them, and the state
 //! of each. Knows no store.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,6 +25,17 @@ pub(crate) struct Node {
     pub(crate) state: Mutex<State>,
     /// Held over everything that changes the content or the version on the store.
     pub(crate) mutation: tokio::sync::Mutex<()>,
+}
+
+/// A version that was sent, and not acknowledged.
+pub(crate) struct Attempt {
+    /// The commit's name in the file's history.
+    pub(crate) token: String,
+    /// What was appended before that end is part of it.
+    pub(crate) end: u64,
+    pub(crate) needed: HashSet<Arc<Segment>>,
+    /// Nothing was written since.
+    pub(crate) is_current: bool,
 }
 
 /// The state of a node as it is known here.
@@ -59,6 +70,9 @@ pub(crate) struct State {
     /// Segments that were uploaded since the last commit.
     pub(crate) made: Vec<Arc<Segment>>,
     pub(crate) uploads: Vec<JoinHandle<Result<(), StoreError>>>,
+    /// Commits that were tried since the last one that was acknowledged: any of them may be on the
+    /// store.
+    pub(crate) attempts: Vec<Attempt>,
     /// Bytes written that no upload has been started for.
     pub(crate) unsent: u64,
     /// The version whose bytes the kernel may hold.
@@ -92,6 +106,7 @@ impl State {
             file_id: None,
             made: Vec::new(),
             uploads: Vec::new(),
+            attempts: Vec::new(),
             unsent: 0,
             kernel_has: None,
             was_warned: false,

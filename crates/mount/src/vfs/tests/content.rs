@@ -107,7 +107,9 @@ impl Fsx {
                     size: Some(offset),
                     ..Changes::default()
                 };
-                self.vfs.setattr(ino, changes).await.unwrap();
+                // A cut is committed at once; what fails then is cut here all the same.
+                let changed = self.vfs.setattr(ino, changes).await;
+                assert!(changed.is_ok() || fails);
                 self.model.resize(offset as usize, 0);
             }
             82..87 => {
@@ -275,7 +277,10 @@ async fn a_file_is_as_the_last_close_left_it() {
         one.write(writer, 0, pattern(900).into(), false)
             .await
             .unwrap();
-        assert!(two.get("f").await.unwrap() == bytes, "not before the close");
+        assert!(
+            two.get("f").await.unwrap().is_empty(),
+            "not before the close"
+        );
         one.close(writer).await.unwrap();
         assert!(two.get("f").await.unwrap() == pattern(900));
         assert!(two.bytes(reader, 0, 2000).await == pattern(900));

@@ -1,0 +1,67 @@
+//! The history of a file, as the object itself tells it: `X-Object-Meta-Commits` has the last commit
+//! of each of the mounts that wrote it lately. By that a mount knows its own version again where the
+//! answer got lost, also below those of others, and does not write it a second time.
+
+use crate::store::Headers;
+
+const META: &str = "commits";
+/// So many fit beside the largest extended attributes.
+const MOUNTS_MAX: usize = 12;
+const SEPARATOR: char = '-';
+
+/// A name of one commit: its mount's, and a number that this mount gives once.
+pub(crate) fn token(mount: &str, number: u64) -> String {
+    format!("{mount}{SEPARATOR}{number:x}")
+}
+
+fn mount_of(token: &str) -> &str {
+    token
+        .split_once(SEPARATOR)
+        .map_or(token, |(mount, _)| mount)
+}
+
+/// Puts a commit before those that `headers` name.
+pub(crate) fn add(headers: &mut Headers, token: &str) {
+    let before = headers.meta.get(META).map(String::as_str);
+    let others = before.unwrap_or_default().split(',');
+    let others = others.filter(|other| !other.is_empty() && mount_of(other) != mount_of(token));
+    let all: Vec<&str> = std::iter::once(token)
+        .chain(others)
+        .take(MOUNTS_MAX)
+        .collect();
+    let all = all.join(",");
+    headers.meta.insert(META.to_owned(), all);
+}
+
+/// Whether a commit is one of those that `headers` name.
+pub(crate) fn has(headers: &Headers, token: &str) -> bool {
+    let commits = headers.meta.get(META).map(String::as_str);
+    commits.is_some_and(|commits| commits.split(',').any(|commit| commit == token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mount_has_its_last_commit() {
+        let mut headers = Headers::new("t");
+        for number in 0..100 {
+            for mount in ["a", "b", "c"] {
+                add(&mut headers, &token(mount, number));
+            }
+        }
+        assert_eq!(headers.meta["commits"], "c-63,b-63,a-63");
+        assert!(has(&headers, "a-63") && !has(&headers, "a-62") && !has(&headers, "a-6"));
+    }
+
+    #[test]
+    fn it_is_no_longer_than_a_header() {
+        let mut headers = Headers::new("t");
+        for mount in 0..50u64 {
+            add(&mut headers, &token(&format!("{mount:010x}"), 0xff_ffff));
+        }
+        assert!(headers.meta["commits"].len() <= 256);
+        assert!(has(&headers, &token("0000000031", 0xff_ffff)));
+    }
+}

@@ -1,0 +1,319 @@
+//! Commits: what was written to a file becomes its next version on the store, over the one that is
+//! there then.
+//!
+//! A commit replaces the version that it was made over, or nothing. Where another mount was first, its
+//! version goes below what was written here, and the commit is made again. Where the answer got lost,
+//! the file's own history tells whether the commit took place.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use rand::RngExt;
+
+use super::Vfs;
+use super::tree::{Attempt, Node};
+use crate::commit::Target;
+use crate::content::Layout;
+use crate::error::{FsError, FsResult};
+use crate::history;
+use crate::store::{Expect, Form, Headers, Segment, Stat, Store, StoreError, Why};
+
+/// Swaps that a commit may lose. Each was won by another mount, so that with fewer than that writing
+/// all get through.
+const SWAPS_MAX: u32 = 200;
+/// Tries of a commit of which it stays unknown whether it took place.
+const DOUBTS_MAX: u32 = 4;
+/// After that many lost swaps there is a pause before the next, at random so that not all come back
+/// together.
+const SWAPS_AT_ONCE: u32 = 2;
+const PAUSE: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(200);
+/// Attempts of a file that are remembered while the store acknowledges none.
+const ATTEMPTS_MAX: usize = 64;
+/// Files that are committed at once at the end: where the store is away, each waits for it in vain.
+const COMMITS_AT_ONCE: usize = 8;
+
+/// A version that is on the store.
+struct Written {
+    etag: String,
+    layout: Layout,
+    headers: Headers,
+    needed: HashSet<Arc<Segment>>,
+}
+
+/// Another version may be there, or the one that was to be written.
+fn asks_for_a_look(error: &StoreError) -> bool {
+    // A segment of the version before may be gone with it.
+    let is_other = matches!(error.why, Why::Changed | Why::NotFound | Why::Refused);
+    is_other || error.is_in_doubt
+}
+
+async fn pause(lost: u32) {
+    if lost > SWAPS_AT_ONCE {
+        let most = (PAUSE * (lost - SWAPS_AT_ONCE)).min(PAUSE_MAX);
+        let part = rand::rng().random_range(0.0..1.0);
+        tokio::time::sleep(most.mul_f64(part)).await;
+    }
+}
+
+impl<S: Store> Vfs<S> {
+    pub(super) async fn commit(&self, node: &Arc<Node>) -> FsResult<()> {
+        let _names = self.namespace.read().await;
+        let _turn = node.mutation.lock().await;
+        self.commit_locked(node).await
+    }
+
+    /// Writes a new version of a file, where it was changed. The caller holds its `mutation`.
+    pub(super) async fn commit_locked(&self, node: &Arc<Node>) -> FsResult<()> {
+        for attempt in &mut node.state.lock().attempts {
+            attempt.is_current = false;
+        }
+        let (mut lost, mut doubts) = (0, 0);
+        while lost < SWAPS_MAX {
+            let is_due = {
+                let state = node.state.lock();
+                state.is_dirty() && !state.is_unlinked
+            };
+            if !is_due {
+                return Ok(());
+            }
+            pause(lost).await;
+            // Somebody else has removed the file that is open here.
+            let path = self.tree.lock().path(node.ino).ok_or(FsError::Stale)?;
+            // An upload that failed is done again below, and fails again where it must.
+            let _ = self.await_uploads(node).await;
+            let error = match self.try_commit(node, &path).await {
+                Err(FsError::Store(error)) if asks_for_a_look(&error) => error,
+                result => return result,
+            };
+            doubts += u32::from(error.is_in_doubt);
+            if doubts >= DOUBTS_MAX {
+                return Err(error.into());
+            }
+            lost += 1;
+            self.catch_up(node, &path, error).await?;
+        }
+        Err(FsError::Contended)
+    }
+
+    async fn try_commit(&self, node: &Arc<Node>, path: &str) -> FsResult<()> {
+        let token = self.committer.token();
+        let (mut content, mut headers, own, etag, file_id) = {
+            let mut state = node.state.lock();
+            let mut headers = state.headers.clone();
+            state.attributes.put_into(&mut headers, &state.xattrs);
+            let file_id = state.file_id().to_owned();
+            let own = self.own_version(path, &state);
+            let (content, etag) = (state.content.clone(), state.etag.clone());
+            (content, headers, own, etag, file_id)
+        };
+        headers.kept.remove("etag");
+        history::add(&mut headers, &token);
+        let target = Target {
+            name: path,
+            own,
+            file_id: &file_id,
+            headers: &headers,
+            expect: etag.as_deref().map_or(Expect::Nothing, Expect::Version),
+        };
+        let mut made = Vec::new();
+        let end = content.size();
+        let prepared = self
+            .committer
+            .prepare(&target, &mut content, &mut made)
+            .await;
+        let prepared = {
+            let mut state = node.state.lock();
+            state.made.append(&mut made);
+            // Segments that were uploaded need not be again, whatever comes.
+            state.content = content;
+            let prepared = prepared?;
+            if state.attempts.len() >= ATTEMPTS_MAX {
+                state.attempts.remove(0);
+            }
+            state.attempts.push(Attempt {
+                token,
+                end,
+                needed: prepared.needed.clone(),
+                is_current: true,
+            });
+            prepared
+        };
+        let etag = self.committer.swap(&target, &prepared).await?;
+        self.written(
+            node,
+            Written {
+                etag,
+                layout: prepared.layout,
+                headers,
+                needed: prepared.needed,
+            },
+        );
+        Ok(())
+    }
+
+    /// The content of a file is on the store.
+    fn written(&self, node: &Node, written: Written) {
+        let mut state = node.state.lock();
+        let mut unused = state.content.base().segments();
+        unused.append(&mut state.made);
+        unused.retain(|segment| !written.needed.contains(segment));
+        state.form = match written.layout.is_plain {
+            true => Form::Plain,
+            false => Form::Manifest,
+        };
+        state.bytes = written.layout.bytes;
+        state.content.committed(written.layout);
+        state.is_loaded = true;
+        state.has_new_attributes = false;
+        state.headers = written.headers;
+        state.etag = Some(written.etag);
+        state.unsent = 0;
+        state.attempts.clear();
+        state.changed_here = Some(Instant::now());
+        state.fresh_until = Instant::now() + self.options.fresh;
+        drop(state);
+        self.remove_segments(unused);
+    }
+
+    /// Looks at the store after a commit that failed: it may have taken place, or another version may
+    /// have been first, which then goes below. The caller holds the node's `mutation`.
+    async fn catch_up(&self, node: &Arc<Node>, path: &str, error: StoreError) -> FsResult<()> {
+        let expected = node.state.lock().etag.clone();
+        let stat = match self.store.head_newest(path).await {
+            Ok(stat) => stat,
+            Err(look) if look.why == Why::NotFound => {
+                // Removed: what is known of the old version cannot be read any more, but its segments
+                // can. Where nothing was expected either, nothing has changed.
+                node.state.lock().etag = None;
+                let is_as_expected = expected.is_none() && !error.is_in_doubt;
+                return if is_as_expected {
+                    Err(error.into())
+                } else {
+                    Ok(())
+                };
+            }
+            // The first failure tells more than that of looking after it.
+            Err(_) => return Err(error.into()),
+        };
+        let layout = self.layout(path, &stat.etag, stat.form, stat.bytes);
+        let layout = match layout.await {
+            Ok(layout) => layout,
+            // Others are at it: the next swap is lost, and looked after.
+            Err(error) if error.why == Why::Changed => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let (needed, is_new) = {
+            let mut state = node.state.lock();
+            let attempts = state.attempts.iter().rev();
+            let mut found = attempts.filter(|attempt| history::has(&stat.headers, &attempt.token));
+            let found = found
+                .next()
+                .map(|a| (a.end, a.is_current, a.needed.clone()));
+            match found {
+                Some((_, true, needed)) => (Some(needed), true),
+                Some((end, false, _)) => {
+                    state.content.place(end);
+                    // It has replaced what all others expected.
+                    state.attempts.clear();
+                    (None, true)
+                }
+                None => (None, expected.as_ref() != Some(&stat.etag)),
+            }
+        };
+        match needed {
+            Some(needed) => {
+                let (etag, headers) = (stat.etag, stat.headers);
+                let written = Written {
+                    etag,
+                    layout,
+                    headers,
+                    needed,
+                };
+                self.written(node, written);
+            }
+            None if !is_new && !error.is_in_doubt => return Err(error.into()),
+            None => self.rebase(node, path, stat, layout, &error),
+        }
+        Ok(())
+    }
+
+    /// Another version goes below what was written here.
+    fn rebase(&self, node: &Node, path: &str, stat: Stat, layout: Layout, error: &StoreError) {
+        let mut state = node.state.lock();
+        let is_first = !std::mem::replace(&mut state.was_warned, true);
+        if is_first && !self.store.decides() {
+            tracing::warn!(path, %error, "a file was written elsewhere too: both writes are merged");
+        }
+        let other = self.state_of(stat);
+        if !state.has_new_attributes {
+            let mtime = state.attributes.mtime;
+            state.attributes = other.attributes;
+            state.attributes.mtime = mtime;
+            (state.xattrs, state.has_xattrs) = (other.xattrs, other.has_xattrs);
+        }
+        state.headers = other.headers;
+        state.etag = other.etag;
+        state.form = other.form;
+        state.bytes = other.bytes;
+        state.content.rebase(layout);
+    }
+
+    /// Puts the version that is on the store below what was written here: the one before cannot be read
+    /// any more.
+    pub(super) async fn follow(
+        &self,
+        node: &Arc<Node>,
+        path: &str,
+        error: StoreError,
+    ) -> FsResult<()> {
+        let _turn = node.mutation.lock().await;
+        for attempt in &mut node.state.lock().attempts {
+            attempt.is_current = false;
+        }
+        if !node.state.lock().is_local() {
+            return Ok(());
+        }
+        match self.catch_up(node, path, error).await {
+            Ok(()) if node.state.lock().etag.is_none() => Err(FsError::Stale),
+            result => result,
+        }
+    }
+
+    /// Removes segments in the background.
+    pub(super) fn remove_segments(&self, segments: Vec<Arc<Segment>>) {
+        if segments.is_empty() {
+            return;
+        }
+        let committer = self.committer.clone();
+        let mut background = self.background.lock();
+        while background.try_join_next().is_some() {}
+        background.spawn(async move { committer.remove(segments).await });
+    }
+
+    /// Commits everything; the number of files for which that failed. `progress`: told how many are
+    /// left.
+    pub(crate) async fn commit_all(&self, progress: impl Fn(usize)) -> usize {
+        let dirty = self.tree.lock().dirty();
+        let commits = futures_util::stream::iter(dirty.iter()).map(|node| async move {
+            let committed = self.commit(node).await;
+            if let Err(error) = &committed {
+                let path = self.path(node.ino).unwrap_or_default();
+                tracing::error!(path, %error, "a file could not be written to the store");
+            }
+            committed.is_ok()
+        });
+        let mut commits = commits.buffer_unordered(COMMITS_AT_ONCE);
+        let (mut left, mut failed) = (dirty.len(), 0);
+        while let Some(is_done) = commits.next().await {
+            left -= 1;
+            failed += usize::from(!is_done);
+            progress(left);
+        }
+        let background = std::mem::take(&mut *self.background.lock());
+        background.join_all().await;
+        failed
+    }
+}

@@ -1,0 +1,192 @@
+//! Close to open over several mounts of one store, against a model: what an open shows is what the
+//! closes before it have made.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MOUNTS: usize = 3;
+const FILE_MAX: u64 = 700;
+
+/// A call on one of the mounts.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Writes the same byte to a range.
+    Write(u64, u64),
+    Append(u64),
+    Truncate(u64),
+    /// `open` with `O_TRUNC`.
+    Empty,
+    Sync,
+    Close,
+    Read,
+    Chmod(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
+    let step = prop_oneof![
+        4 => (0..FILE_MAX, 1..60u64).prop_map(|(offset, length)| Step::Write(offset, length)),
+        4 => (1..60u64).prop_map(Step::Append),
+        1 => (0..FILE_MAX).prop_map(Step::Truncate),
+        1 => Just(Step::Empty),
+        3 => Just(Step::Sync),
+        3 => Just(Step::Close),
+        3 => Just(Step::Read),
+        1 => (0..0o1000u32).prop_map(Step::Chmod),
+    ];
+    proptest::collection::vec((0..MOUNTS, step), 1..60)
+}
+
+/// A write that is not on the store.
+enum Write {
+    At(u64, Vec<u8>),
+    End(Vec<u8>),
+}
+
+/// A mount, what it has open, and what it wrote since its last commit.
+struct Host {
+    vfs: Vfs<MemoryStore>,
+    handle: Option<(u64, bool)>,
+    pending: Vec<Write>,
+    /// A byte that tells its writes from others'.
+    byte: u8,
+}
+
+impl Host {
+    async fn handle(&mut self, is_append: bool) -> u64 {
+        if let Some((handle, appends)) = self.handle
+            && appends == is_append
+        {
+            return handle;
+        }
+        let mode = if is_append { APPEND } else { WRITE };
+        let ino = self.vfs.ino("f").await.unwrap();
+        let (handle, _) = self.vfs.open(ino, mode).await.unwrap();
+        self.handle = Some((handle, is_append));
+        handle
+    }
+
+    fn next(&mut self, length: u64) -> Vec<u8> {
+        self.byte = self.byte.wrapping_add(MOUNTS as u8);
+        vec![self.byte; length as usize]
+    }
+
+    async fn close(&mut self) {
+        if let Some((handle, _)) = self.handle.take() {
+            self.vfs.close(handle).await.unwrap();
+        }
+    }
+
+    fn commit(&mut self, file: &mut Vec<u8>) {
+        for write in self.pending.drain(..) {
+            let (start, bytes) = match write {
+                Write::At(offset, bytes) => (offset as usize, bytes),
+                Write::End(bytes) => (file.len(), bytes),
+            };
+            if file.len() < start + bytes.len() {
+                file.resize(start + bytes.len(), 0);
+            }
+            file[start..start + bytes.len()].copy_from_slice(&bytes);
+        }
+    }
+
+    /// Handles of both kinds are not held at once: a commit is of one kind of writes.
+    async fn only(&mut self, is_append: bool, file: &mut Vec<u8>) {
+        if self.handle.is_some_and(|(_, appends)| appends != is_append) {
+            self.close().await;
+            self.commit(file);
+        }
+    }
+}
+
+async fn step(host: &mut Host, step: &Step, file: &mut Vec<u8>) {
+    match *step {
+        Step::Write(offset, length) => {
+            host.only(false, file).await;
+            let (handle, bytes) = (host.handle(false).await, host.next(length));
+            let written = host.vfs.write(handle, offset, bytes.clone().into(), false);
+            written.await.unwrap();
+            host.pending.push(Write::At(offset, bytes));
+        }
+        Step::Append(length) => {
+            host.only(true, file).await;
+            let (handle, bytes) = (host.handle(true).await, host.next(length));
+            let written = host.vfs.write(handle, 0, bytes.clone().into(), false);
+            written.await.unwrap();
+            host.pending.push(Write::End(bytes));
+        }
+        Step::Truncate(size) => {
+            host.close().await;
+            host.commit(file);
+            let ino = host.vfs.ino("f").await.unwrap();
+            let changes = Changes {
+                size: Some(size),
+                ..Changes::default()
+            };
+            host.vfs.setattr(ino, changes).await.unwrap();
+            file.resize(size as usize, 0);
+        }
+        Step::Empty => {
+            host.close().await;
+            host.commit(file);
+            let ino = host.vfs.ino("f").await.unwrap();
+            let (handle, _) = host.vfs.open(ino, TRUNCATE).await.unwrap();
+            host.handle = Some((handle, false));
+            file.clear();
+        }
+        Step::Sync => {
+            if let Some((handle, _)) = host.handle {
+                host.vfs.sync(handle).await.unwrap();
+            }
+            host.commit(file);
+        }
+        Step::Close => {
+            host.close().await;
+            host.commit(file);
+        }
+        Step::Chmod(mode) => {
+            let ino = host.vfs.ino("f").await.unwrap();
+            let changes = Changes {
+                mode: Some(mode),
+                ..Changes::default()
+            };
+            host.vfs.setattr(ino, changes).await.unwrap();
+        }
+        Step::Read => {
+            if host.pending.is_empty() {
+                let shown = host.vfs.get("f").await.unwrap();
+                assert!(shown == *file, "{} bytes, not {}", shown.len(), file.len());
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+    #[test]
+    fn an_open_shows_what_the_closes_before_it_have_made(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            let store = MemoryStore::default();
+            let mut file = pattern(30);
+            let mut hosts = Vec::new();
+            for byte in 0..MOUNTS as u8 {
+                let vfs = mount(&store);
+                if byte == 0 {
+                    vfs.put("f", &file).await.unwrap();
+                }
+                hosts.push(Host { vfs, handle: None, pending: Vec::new(), byte });
+            }
+            for (host, call) in &steps {
+                step(&mut hosts[*host], call, &mut file).await;
+            }
+            for host in &mut hosts {
+                host.close().await;
+                host.commit(&mut file);
+                host.vfs.settle().await;
+            }
+            assert!(store.whole("f").unwrap() == file);
+            assert!(hosts[0].vfs.get("f").await.unwrap() == file);
+        });
+    }
+}

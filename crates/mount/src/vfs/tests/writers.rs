@@ -1,0 +1,325 @@
+//! Several mounts that write one file at once: their calls to the store take turns at random, answers
+//! get lost, and in the end every byte is there once.
+
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::*;
+
+const MOUNTS: usize = 3;
+const RECORDS: usize = 12;
+
+/// Failures of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Weather {
+    Fair,
+    /// Some writes fail before they are carried out, some answers get lost.
+    Foul,
+}
+
+fn store(seed: u64, weather: Weather) -> MemoryStore {
+    let store = MemoryStore::default();
+    store.take_turns(seed);
+    if weather == Weather::Foul {
+        store.fail(strikes(seed + 1));
+        store.lose(strikes(seed + 2));
+    }
+    store
+}
+
+/// Every eighth upload of the file, at random.
+fn strikes(seed: u64) -> impl FnMut(&str, &str) -> Option<Why> + Send + 'static {
+    let mut random = StdRng::seed_from_u64(seed);
+    move |verb, name| {
+        let is_file = verb == "PUT" && name == "f";
+        (is_file && random.random_range(0..8) == 0).then_some(Why::Timeout)
+    }
+}
+
+/// Until the store takes it: a failed sync is done again by who wants the bytes there. What never
+/// gets there is missed in the end.
+async fn sync(vfs: &Vfs<MemoryStore>, handle: u64) {
+    for _ in 0..50 {
+        if vfs.sync(handle).await.is_ok() {
+            break;
+        }
+    }
+}
+
+/// Runs `writer` on several mounts at once; the file as another client reads it then.
+async fn run<F>(store: &MemoryStore, writer: impl Fn(Arc<Vfs<MemoryStore>>, u64) -> F) -> Vec<u8>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let mounts = (0..MOUNTS).map(|_| Arc::new(mount(store)));
+    let mounts: Vec<Arc<Vfs<MemoryStore>>> = mounts.collect();
+    let tasks = mounts.iter().enumerate();
+    let tasks: Vec<_> = tasks
+        .map(|(i, vfs)| tokio::spawn(writer(vfs.clone(), i as u64)))
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    for vfs in &mounts {
+        vfs.commit_all(|_| ()).await;
+    }
+    store.heal();
+    // One that cannot be read is not what it should be.
+    store.whole("f").unwrap_or_default().to_vec()
+}
+
+/// Opens the file, which one of the mounts makes.
+async fn opened(vfs: &Vfs<MemoryStore>, mode: OpenMode) -> u64 {
+    vfs.create(ROOT, "f", OWNER, mode, false).await.unwrap().1
+}
+
+/// Writes every `MOUNTS`-th record of a file, in an order of its own, and syncs now and then.
+async fn strides(store: &MemoryStore, seed: u64, record: usize) -> Vec<u8> {
+    run(store, move |vfs, number| async move {
+        let mut random = StdRng::seed_from_u64(seed * 10 + number);
+        let handle = opened(&vfs, WRITE).await;
+        let mut left: Vec<usize> = (0..RECORDS).collect();
+        while !left.is_empty() {
+            let index = left.swap_remove(random.random_range(0..left.len()));
+            let place = index * MOUNTS + number as usize;
+            let bytes = vec![place as u8 + 1; record];
+            let offset = (place * record) as u64;
+            vfs.write(handle, offset, bytes.into(), false)
+                .await
+                .unwrap();
+            if random.random_range(0..3) == 0 {
+                sync(&vfs, handle).await;
+            }
+        }
+        sync(&vfs, handle).await;
+        let _ = vfs.close(handle).await;
+    })
+    .await
+}
+
+fn strided(record: usize) -> Vec<u8> {
+    let places = 0..(MOUNTS * RECORDS) as u8;
+    places.flat_map(|place| vec![place + 1; record]).collect()
+}
+
+/// Appends records that name their writer and number.
+async fn appends(store: &MemoryStore, seed: u64, length: usize) -> Vec<u8> {
+    run(store, move |vfs, number| async move {
+        let mut random = StdRng::seed_from_u64(seed * 10 + number);
+        let mut handle = opened(&vfs, APPEND).await;
+        for record in 0..RECORDS {
+            let text = line(number as usize, record, length);
+            vfs.write(handle, 0, text.into(), false).await.unwrap();
+            match random.random_range(0..4) {
+                0 => sync(&vfs, handle).await,
+                1 => {
+                    sync(&vfs, handle).await;
+                    let _ = vfs.close(handle).await;
+                    handle = opened(&vfs, APPEND).await;
+                }
+                _ => {}
+            }
+        }
+        sync(&vfs, handle).await;
+        let _ = vfs.close(handle).await;
+    })
+    .await
+}
+
+fn line(writer: usize, record: usize, length: usize) -> Vec<u8> {
+    format!("{writer}:{record:0>length$}\n").into_bytes()
+}
+
+/// Why a file is not what the appends of all make: each record once, those of a writer in order.
+fn check_appends(bytes: &[u8], length: usize) -> Result<(), String> {
+    let text = String::from_utf8_lossy(bytes);
+    for writer in 0..MOUNTS {
+        let start = format!("{writer}:");
+        let found: Vec<String> = text
+            .lines()
+            .filter(|line| line.starts_with(&start))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let expected = (0..RECORDS).map(|record| line(writer, record, length));
+        let expected: Vec<String> = expected
+            .map(|line| String::from_utf8_lossy(&line).into_owned())
+            .collect();
+        if found != expected {
+            return Err(format!("writer {writer}: {found:?}"));
+        }
+    }
+    match text.lines().count() == MOUNTS * RECORDS {
+        true => Ok(()),
+        false => Err(format!("{} lines", text.lines().count())),
+    }
+}
+
+#[tokio::test]
+async fn strides_of_several_mounts_are_one_file() {
+    for seed in 0..30 {
+        for weather in [Weather::Fair, Weather::Foul] {
+            // One object, and a manifest over segments.
+            for record in [1, 40] {
+                let bytes = strides(&store(seed, weather), seed, record).await;
+                let is_whole = bytes == strided(record);
+                assert!(is_whole, "seed {seed}, {weather:?}, {record}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn appends_of_several_mounts_lose_nothing_and_repeat_nothing() {
+    for seed in 0..30 {
+        for weather in [Weather::Fair, Weather::Foul] {
+            for length in [1, 30] {
+                let bytes = appends(&store(seed, weather), seed, length).await;
+                let checked = check_appends(&bytes, length);
+                assert_eq!(checked, Ok(()), "seed {seed}, {weather:?}, {length}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_swap_that_is_taken_for_won_is_found() {
+    let (mut strides_lost, mut appends_lost) = (0, 0);
+    for seed in 0..10 {
+        let planted = store(seed, Weather::Fair);
+        planted.plant_lost_swaps();
+        strides_lost += u32::from(strides(&planted, seed, 40).await != strided(40));
+        let planted = store(seed, Weather::Fair);
+        planted.plant_lost_swaps();
+        let bytes = appends(&planted, seed, 30).await;
+        appends_lost += u32::from(check_appends(&bytes, 30).is_err());
+    }
+    assert!(
+        strides_lost >= 8 && appends_lost >= 8,
+        "{strides_lost}, {appends_lost}"
+    );
+}
+
+#[tokio::test]
+async fn a_name_is_made_exclusively_by_one_mount() {
+    for seed in 0..50 {
+        let store = MemoryStore::default();
+        store.take_turns(seed);
+        let mut random = StdRng::seed_from_u64(seed);
+        store.lose(move |verb, name| {
+            let is_file = verb == "PUT" && name == "f";
+            (is_file && random.random_range(0..3) == 0).then_some(Why::Timeout)
+        });
+        let tries = (0..5).map(|_| {
+            let vfs = mount(&store);
+            tokio::spawn(async move { vfs.create(ROOT, "f", OWNER, WRITE, true).await })
+        });
+        let tries: Vec<_> = tries.collect();
+        let mut made = 0;
+        for tried in tries {
+            match tried.await.unwrap() {
+                Ok(_) => made += 1,
+                Err(error) => assert!(matches!(error, FsError::Exists), "{error}"),
+            }
+        }
+        assert_eq!(made, 1, "seed {seed}");
+    }
+}
+
+#[tokio::test]
+async fn a_rename_takes_along_what_is_written_meanwhile() {
+    for seed in 0..40 {
+        for size in [20, 600] {
+            let store = MemoryStore::default();
+            let (one, two) = (mount(&store), mount(&store));
+            one.put("f", &pattern(size)).await.unwrap();
+            let ino = two.ino("f").await.unwrap();
+            let (handle, _) = two.open(ino, WRITE).await.unwrap();
+            two.write(handle, 3, vec![0xbb; 4].into(), false)
+                .await
+                .unwrap();
+            store.take_turns(seed);
+            let rename = tokio::spawn(async move {
+                let renamed = one.rename((ROOT, "f"), (ROOT, "g"), false).await;
+                renamed.map(|()| one)
+            });
+            let closed = two.sync(handle).await;
+            rename.await.unwrap().unwrap();
+            let mut expected = pattern(size);
+            let found = store.whole("g").unwrap();
+            // The write was before the rename, or found the name gone.
+            if closed.is_ok() && store.whole("f").is_err() {
+                expected[3..7].fill(0xbb);
+            }
+            assert!(found == expected, "seed {seed}, {size}, {closed:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_written_unnoticed_is_not_appended_again() {
+    for size in [10, 300] {
+        let store = MemoryStore::default();
+        let (one, two) = (mount(&store), mount(&store));
+        one.put("f", &pattern(size)).await.unwrap();
+        let mut handles = Vec::new();
+        for vfs in [&one, &two] {
+            let ino = vfs.ino("f").await.unwrap();
+            handles.push(vfs.open(ino, APPEND).await.unwrap().0);
+        }
+        let append = async |vfs: &Vfs<MemoryStore>, handle: usize, text: &'static str| {
+            let written = vfs.write(handles[handle], 0, text.into(), false);
+            written.await.unwrap();
+        };
+        append(&one, 0, "first").await;
+        // The answer gets lost, and then the store is away.
+        let (down, goes) = (store.clone(), store.clone());
+        store.lose(move |verb, name| {
+            let is_file = verb == "PUT" && name == "f";
+            if is_file {
+                goes.fail(|_, _| Some(Why::Unavailable));
+            }
+            is_file.then_some(Why::Timeout)
+        });
+        assert!(one.sync(handles[0]).await.is_err());
+        down.heal();
+        append(&two, 1, "second").await;
+        two.sync(handles[1]).await.unwrap();
+        append(&one, 0, "third").await;
+        one.sync(handles[0]).await.unwrap();
+        let expected = [&pattern(size)[..], b"firstsecondthird"].concat();
+        assert!(store.whole("f").unwrap() == expected, "{size}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_without_conditions_is_looked_at_before_each_write() {
+    for size in [20, 600] {
+        let store = MemoryStore::default();
+        store.decide_nothing();
+        let (one, two) = (mount(&store), mount(&store));
+        one.put("f", &pattern(size)).await.unwrap();
+        let ino = two.ino("f").await.unwrap();
+        let (handle, _) = two.open(ino, APPEND).await.unwrap();
+        two.write(handle, 0, "two".into(), false).await.unwrap();
+        let ino = one.ino("f").await.unwrap();
+        let (other, _) = one.open(ino, APPEND).await.unwrap();
+        one.write(other, 0, "one".into(), false).await.unwrap();
+        one.close(other).await.unwrap();
+        two.close(handle).await.unwrap();
+        let expected = [&pattern(size)[..], b"onetwo"].concat();
+        assert!(store.whole("f").unwrap() == expected, "{size}");
+        // A file is emptied with its next commit, and made with its first.
+        store.take_calls();
+        let (handle, _) = one.open(ino, TRUNCATE).await.unwrap();
+        one.create(ROOT, "g", OWNER, WRITE, true).await.unwrap();
+        let calls = store.take_calls();
+        assert!(
+            !calls.iter().any(|call| call.starts_with("PUT")),
+            "{calls:?}"
+        );
+        one.close(handle).await.unwrap();
+        assert!(store.whole("f").unwrap().is_empty());
+    }
+}
