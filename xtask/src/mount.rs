@@ -1,9 +1,10 @@
-//! `cairn mount` over a store of its own: what programs do on a file system, and that another client of
-//! the store then reads the same bytes.
+//! `cairn mount` over a store of its own: what programs do on a file system, what two mounts write at
+//! once, and that another client of the store then reads the same bytes.
 
 mod calls;
 mod failures;
 mod programs;
+mod shared;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -143,6 +144,8 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let binary = fs::canonicalize(workspace::build_cairn()?)?;
     let dir = fs::canonicalize(scratch.path())?;
     let mut store = Cairn::create(&binary, &dir.join("store"), None)?;
+    // What is compared is bytes: the pause between small segments would be most of the time.
+    store.set("proxy", "filter:slo", "rate_limit_segments_per_sec", "0")?;
     store.start(Spread::OneProcess)?;
     let ground = Ground {
         binary,
@@ -157,6 +160,9 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     check_programs(&mut report, &ground, &at, &work);
     report.check("a second mount reads what the first closed", || {
         failures::second(&ground, &at)
+    });
+    report.check("two mounts write the same files at once", || {
+        shared::run(&ground, &store, &at)
     });
     check_failures(&mut report, &ground, &mut store, &at);
     report.check("SIGTERM uploads what is open", || {

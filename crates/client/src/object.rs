@@ -60,6 +60,8 @@ pub struct GetQuery<'a> {
     /// First byte and number of bytes, at least one.
     pub range: Option<(u64, u64)>,
     pub condition: Condition<'a>,
+    /// All servers of the object are asked, not the first that answers.
+    pub is_newest: bool,
 }
 
 /// An object as an answer's headers describe it.
@@ -197,7 +199,10 @@ impl Swift {
         object: &str,
         query: GetQuery<'_>,
     ) -> Result<(Info, Body), ClientError> {
-        let mut headers = HeaderMap::new();
+        let mut headers = match query.is_newest {
+            true => newest(),
+            false => HeaderMap::new(),
+        };
         if let Some((first, length)) = query.range {
             let last = first + length.max(1) - 1;
             headers.insert(RANGE, value(&format!("bytes={first}-{last}"))?);
@@ -220,16 +225,43 @@ impl Swift {
         &self,
         container: &str,
         object: &str,
-        (first, length): (u64, u64),
+        range: (u64, u64),
         condition: Condition<'_>,
     ) -> Result<Bytes, ClientError> {
+        let query = GetQuery {
+            range: Some(range),
+            condition,
+            is_newest: false,
+        };
+        self.get_whole(container, object, query).await
+    }
+
+    /// As [`Swift::get_range`], of the newest version that any server of the object has.
+    pub async fn get_newest_range(
+        &self,
+        container: &str,
+        object: &str,
+        range: (u64, u64),
+        condition: Condition<'_>,
+    ) -> Result<Bytes, ClientError> {
+        let query = GetQuery {
+            range: Some(range),
+            condition,
+            is_newest: true,
+        };
+        self.get_whole(container, object, query).await
+    }
+
+    async fn get_whole(
+        &self,
+        container: &str,
+        object: &str,
+        query: GetQuery<'_>,
+    ) -> Result<Bytes, ClientError> {
         let path = path_of(container, object);
+        let (_, length) = query.range.unwrap_or_default();
         let mut attempt = 1;
         loop {
-            let query = GetQuery {
-                range: Some((first, length)),
-                condition,
-            };
             let (_, body) = self.get(container, object, query).await?;
             match self.collect(body, &path, length).await {
                 Ok(bytes) if bytes.len() as u64 == length => return Ok(bytes),

@@ -235,7 +235,12 @@ impl Store for SwiftStore {
     }
 
     async fn head(&self, name: &str) -> Result<Stat> {
-        Ok(stat(self.swift.head(&self.container, name).await?))
+        // Where a majority decides, one server may have missed the last version: what a host has closed
+        // is what another one opens.
+        match self.decides() {
+            true => self.head_newest(name).await,
+            false => Ok(stat(self.swift.head(&self.container, name).await?)),
+        }
     }
 
     async fn head_newest(&self, name: &str) -> Result<Stat> {
@@ -252,10 +257,16 @@ impl Store for SwiftStore {
         let condition = etag.map_or(Condition::None, Condition::Matches);
         let (container, name) = (&object.container, &object.name);
         let range = (offset, length);
-        Ok(self
-            .swift
-            .get_range(container, name, range, condition)
-            .await?)
+        let read = self.swift.get_range(container, name, range, condition);
+        match read.await {
+            Err(error) if self.decides() && etag.is_some() && error.is_condition() => {
+                let newest = self
+                    .swift
+                    .get_newest_range(container, name, range, condition);
+                Ok(newest.await?)
+            }
+            read => Ok(read?),
+        }
     }
 
     async fn manifest(&self, name: &str, etag: &str) -> Result<Option<Vec<Part>>> {
