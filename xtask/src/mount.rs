@@ -144,7 +144,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let binary = fs::canonicalize(workspace::build_cairn()?)?;
     let dir = fs::canonicalize(scratch.path())?;
     let mut store = Cairn::create(&binary, &dir.join("store"), None)?;
-    // What is compared is bytes: the pause between small segments would be most of the time.
+    // The pause between small segments would be most of the time of reading them.
     store.set("proxy", "filter:slo", "rate_limit_segments_per_sec", "0")?;
     store.start(Spread::OneProcess)?;
     let ground = Ground {

@@ -9,7 +9,7 @@ use crate::swift::Swift;
 
 const INFO_MAX_BYTES: u64 = 1 << 20;
 
-/// What a store can do beyond what every Swift does. One that says nothing can do nothing of it.
+/// Abilities of a store beyond those of every Swift. One that announces nothing has none of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// Policies in which conditions of writes are decided at the commit.
@@ -38,7 +38,8 @@ impl Capabilities {
         })
     }
 
-    /// Of several writers that replace the same version of an object in this policy one succeeds.
+    /// Conditions of writes are decided in this policy: of several writers that replace the same
+    /// version of an object one succeeds.
     pub fn has_conditional_writes(&self, policy: &str) -> bool {
         let mut policies = self.conditional_policies.iter();
         policies.any(|name| name.eq_ignore_ascii_case(policy))

@@ -64,7 +64,7 @@ async fn a_write_that_has_not_taken_place_says_so() {
         let error = delete().await.unwrap_err();
         assert!(matches!(error, WriteError::Failed(_)), "{error:?}");
     }
-    // What asked to come again was told before the store did anything.
+    // A rate limit is told before the store did anything: that one was sent again.
     assert_eq!(script.seen().len(), 6);
 }
 

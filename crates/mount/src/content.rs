@@ -238,7 +238,7 @@ impl Content {
         }
     }
 
-    /// What was appended before `end` has its place: it is on the store.
+    /// Appended bytes before `end` have their place: they are on the store.
     pub(crate) fn place(&mut self, end: u64) {
         self.appended.retain_mut(|range| {
             range.start = range.start.max(end);

@@ -5,7 +5,7 @@
 use crate::store::Headers;
 
 const META: &str = "commits";
-/// So many fit beside the largest extended attributes.
+/// As many as fit beside the largest extended attributes.
 const MOUNTS_MAX: usize = 12;
 const SEPARATOR: char = '-';
 

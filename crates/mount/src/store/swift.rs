@@ -235,8 +235,7 @@ impl Store for SwiftStore {
     }
 
     async fn head(&self, name: &str) -> Result<Stat> {
-        // Where a majority decides, one server may have missed the last version: what a host has closed
-        // is what another one opens.
+        // All servers are asked: a majority has the last version, and the third may have missed it.
         match self.decides() {
             true => self.head_newest(name).await,
             false => Ok(stat(self.swift.head(&self.container, name).await?)),

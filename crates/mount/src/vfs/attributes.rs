@@ -119,7 +119,7 @@ impl<S: Store> Vfs<S> {
             let mut state = node.state.lock();
             state.content.resize(size);
             files::changed(&mut state);
-            // What another mount writes behind the cut from now on is not to be cut off by the close.
+            // A later commit would cut off what another mount writes behind that size from now on.
             state.writers == 0 || self.store.decides() && state.content.is_cut()
         };
         match is_due {

@@ -125,8 +125,8 @@ impl<S: Store> Vfs<S> {
         Ok((self.add_handle(&node, mode), keeps_pages))
     }
 
-    /// Where several mounts may write a file, it is empty on the store at once: what another one writes
-    /// from now on is not cut off by the close.
+    /// Empties a file; where several mounts may write it, on the store at once: a later commit would cut
+    /// off what another one writes from now on.
     async fn empty(&self, node: &Arc<Node>) -> FsResult<()> {
         let _names = self.namespace.read().await;
         let _turn = node.mutation.lock().await;

@@ -119,7 +119,7 @@ impl<S: Store> Vfs<S> {
         }
         let attributes = self.inherited(parent, owner.attributes(Kind::File))?;
         if is_exclusive && self.store.decides() {
-            // Of several mounts one makes it: the name is taken now, and not at the close.
+            // The name is taken now, and not at the close: of several mounts one makes it.
             let _names = self.namespace.read().await;
             let attr = self.make(&path, attributes, Bytes::new()).await?;
             let node = self.node(attr.ino)?;

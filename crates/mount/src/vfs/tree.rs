@@ -31,7 +31,7 @@ pub(crate) struct Node {
 pub(crate) struct Attempt {
     /// The commit's name in the file's history.
     pub(crate) token: String,
-    /// What was appended before that end is part of it.
+    /// Bytes that were appended before that end are part of it.
     pub(crate) end: u64,
     pub(crate) needed: HashSet<Arc<Segment>>,
     /// Nothing was written since.
