@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::attributes::{Attributes, Defaults, Kind, Xattrs};
 use crate::cache::{Cache, Version};
@@ -425,6 +425,19 @@ impl<S: Store> Vfs<S> {
                     self.look_again(&path).await?;
                 }
                 Err(error) => return Err(error.into()),
+            }
+        }
+        Err(FsError::Contended)
+    }
+
+    /// The state of a file of which it is known where its bytes are. Another call may find another
+    /// version at any time, and what is known is gone then: so it is held from here on.
+    async fn loaded<'a>(&self, node: &'a Node) -> FsResult<MutexGuard<'a, State>> {
+        for _ in 0..LOADS_MAX {
+            self.load(node).await?;
+            let state = node.state.lock();
+            if state.is_loaded || state.etag.is_none() {
+                return Ok(state);
             }
         }
         Err(FsError::Contended)

@@ -114,9 +114,8 @@ impl<S: Store> Vfs<S> {
             return Err(FsError::Invalid("only a file has a size"));
         }
         self.check_size(Some(size))?;
-        self.load(node).await?;
         let is_due = {
-            let mut state = node.state.lock();
+            let mut state = self.loaded(node).await?;
             state.content.resize(size);
             files::changed(&mut state);
             // A later commit would cut off what another mount writes behind that size from now on.

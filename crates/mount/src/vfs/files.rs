@@ -131,7 +131,7 @@ impl<S: Store> Vfs<S> {
         let _names = self.namespace.read().await;
         let _turn = node.mutation.lock().await;
         let before = {
-            let mut state = node.state.lock();
+            let mut state = self.loaded(node).await?;
             let before = state.content.clone();
             state.content.empty();
             changed(&mut state);
@@ -153,10 +153,9 @@ impl<S: Store> Vfs<S> {
         let size = u64::from(size);
         let window = handle.ahead.lock().window(offset, size);
         for _ in 0..LOADS_MAX {
-            self.load(node).await?;
             let path = self.tree.lock().path(node.ino);
             let (own, spans, is_local) = {
-                let state = node.state.lock();
+                let state = self.loaded(node).await?;
                 let own = self.own_version(path.as_deref().unwrap_or_default(), &state);
                 let ahead = state.content.spans(offset + size, window);
                 self.cache.prefetch_spans(&own, &ahead);
@@ -233,8 +232,7 @@ impl<S: Store> Vfs<S> {
         let length = data.len() as u64;
         {
             let _turn = node.mutation.lock().await;
-            self.load(node).await?;
-            let mut state = node.state.lock();
+            let mut state = self.loaded(node).await?;
             let appends = handle.mode.is_append && !is_placed;
             let start = if appends {
                 state.content.size()
@@ -277,8 +275,7 @@ impl<S: Store> Vfs<S> {
         self.check_size(offset.checked_add(length))?;
         let node = &handle.node;
         let _turn = node.mutation.lock().await;
-        self.load(node).await?;
-        let mut state = node.state.lock();
+        let mut state = self.loaded(node).await?;
         let size = state.content.size();
         let end = match keeps_size {
             true => (offset + length).min(size),
@@ -299,8 +296,7 @@ impl<S: Store> Vfs<S> {
         }
         self.check_size(Some(size))?;
         let _turn = handle.node.mutation.lock().await;
-        self.load(&handle.node).await?;
-        let mut state = handle.node.state.lock();
+        let mut state = self.loaded(&handle.node).await?;
         if size > state.content.size() {
             state.content.resize(size);
             changed(&mut state);

@@ -2,6 +2,7 @@
 //! get lost, and in the end every byte is there once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -322,4 +323,39 @@ async fn a_store_without_conditions_is_looked_at_before_each_write() {
         one.close(handle).await.unwrap();
         assert!(store.whole("f").unwrap().is_empty());
     }
+}
+
+/// A look at a file may bring another version between the steps of a write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_look_between_takes_no_write_away() {
+    const WRITES: usize = 3000;
+    let store = MemoryStore::default();
+    let (one, two) = (Arc::new(mount(&store)), mount(&store));
+    let ino = one.put("f", b"").await.unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let looks = (0..3).map(|_| {
+        let (one, is_over) = (one.clone(), is_over.clone());
+        tokio::spawn(async move {
+            while !is_over.load(Ordering::Relaxed) {
+                one.getattr(ino).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        })
+    });
+    let looks: Vec<_> = looks.collect();
+    let (first, _) = one.open(ino, APPEND).await.unwrap();
+    let (second, _) = two.open(two.ino("f").await.unwrap(), APPEND).await.unwrap();
+    for _ in 0..WRITES {
+        two.write(second, 0, "b".into(), false).await.unwrap();
+        two.sync(second).await.unwrap();
+        one.write(first, 0, "a".into(), false).await.unwrap();
+        one.sync(first).await.unwrap();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for look in looks {
+        look.await.unwrap();
+    }
+    let bytes = store.whole("f").unwrap();
+    let count = |byte: u8| bytes.iter().filter(|is| **is == byte).count();
+    assert_eq!((count(b'a'), count(b'b')), (WRITES, WRITES));
 }
