@@ -119,11 +119,11 @@ impl<S: Store> Vfs<S> {
         shared: &mut Vec<String>,
     ) -> FsResult<Option<String>> {
         let is_file = node.state.lock().attributes.kind == Kind::File;
-        if is_file {
-            self.load(node).await?;
-        }
         let (segments, etag) = {
-            let state = node.state.lock();
+            let state = match is_file {
+                true => self.loaded(node).await?,
+                false => node.state.lock(),
+            };
             (state.content.base().segments(), state.etag.clone())
         };
         shared.append(&mut self.committer.share(&segments).await?);
