@@ -11,7 +11,7 @@ use super::Vfs;
 use super::tree::{Node, below, parent_of};
 use crate::attributes::{Kind, Xattrs};
 use crate::error::{FsError, FsResult};
-use crate::store::{Expect, Row, Store, Why, insist};
+use crate::store::{Expect, Form, Row, Store, Why, insist};
 use crate::time::Time;
 
 /// Copies and deletions of a directory's rename that are under way at once.
@@ -127,7 +127,11 @@ impl<S: Store> Vfs<S> {
             (state.content.base().segments(), state.etag.clone())
         };
         shared.append(&mut self.committer.share(&segments).await?);
-        match self.store.copy(from, to, etag.as_deref()).await {
+        // A copy of a manifest is one of the manifest's own version, which has another ETag: there the
+        // deletion alone finds that the file was written meanwhile.
+        let is_plain = node.state.lock().form == Form::Plain;
+        let expected = etag.as_deref().filter(|_| is_plain);
+        match self.store.copy(from, to, expected).await {
             Ok(()) => Ok(Some(etag.unwrap_or_default())),
             Err(error) if error.why == Why::Changed => Ok(None),
             Err(error) => Err(error.into()),
