@@ -189,7 +189,16 @@ impl Swift {
         let answer = self
             .request(Method::HEAD, &path, "", headers, Payload::Empty)
             .await?;
-        Ok(Info::of(answer.into_parts().0.headers))
+        let headers = answer.into_parts().0.headers;
+        // Of dynamic large objects of many segments; whoever took it for 0 would cut the object off.
+        match headers.contains_key(CONTENT_LENGTH) {
+            true => Ok(Info::of(headers)),
+            false => Err(protocol(
+                Method::HEAD,
+                &path,
+                "no length was told".to_owned(),
+            )),
+        }
     }
 
     /// The head of an object and its body, which is still to be read.

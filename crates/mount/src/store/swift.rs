@@ -22,11 +22,15 @@ use super::{
 use crate::time::Time;
 
 /// Headers that a POST or PUT without them would take away.
-const KEPT: [&str; 4] = [
+const KEPT: [&str; 8] = [
     "content-encoding",
     "content-disposition",
-    "x-delete-at",
+    "content-language",
     "cache-control",
+    "expires",
+    "x-delete-at",
+    "x-object-manifest",
+    "x-robots-tag",
 ];
 
 const META: &str = "x-object-meta-";

@@ -109,7 +109,8 @@ impl<S: Store> Vfs<S> {
             let (content, etag) = (state.content.clone(), state.etag.clone());
             (content, headers, own, etag, file_id)
         };
-        headers.kept.remove("etag");
+        // A dynamic large object becomes a file with content of its own.
+        headers.kept.remove("x-object-manifest");
         history::add(&mut headers, &token);
         let target = Target {
             name: path,

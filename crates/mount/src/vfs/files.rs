@@ -230,6 +230,8 @@ impl<S: Store> Vfs<S> {
         }
         let node = &handle.node;
         let length = data.len() as u64;
+        // First: bytes that are taken are there, whatever comes of others.
+        self.relieve(node).await?;
         {
             let _turn = node.mutation.lock().await;
             let mut state = self.loaded(node).await?;
@@ -249,7 +251,7 @@ impl<S: Store> Vfs<S> {
             state.unsent += length;
             changed(&mut state);
         }
-        self.relieve(node).await
+        Ok(())
     }
 
     pub(super) fn check_size(&self, size: Option<u64>) -> FsResult<()> {

@@ -266,6 +266,8 @@ impl Tree {
         }
         if let Some(path) = self.slots.remove(&ino).and_then(|slot| slot.path) {
             self.by_path.remove(&path);
+            // The listing that named it is no longer complete here.
+            self.listed.remove(parent_of(&path));
         }
     }
 

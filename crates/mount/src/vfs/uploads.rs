@@ -45,9 +45,18 @@ impl<S: Store> Vfs<S> {
                 break;
             };
             self.start_uploads(&largest, true);
-            if self.await_uploads(&largest).await? == 0 {
+            match self.await_uploads(&largest).await {
                 // Somebody else waits for them.
-                tokio::time::sleep(RELIEF_PAUSE).await;
+                Ok(0) => tokio::time::sleep(RELIEF_PAUSE).await,
+                Ok(_) => {}
+                Err(error) if Arc::ptr_eq(&largest, node) => return Err(error),
+                // Another file's error is its own, as long as this one's bytes can go.
+                Err(error) => {
+                    self.start_uploads(node, true);
+                    if self.await_uploads(node).await? == 0 {
+                        return Err(error);
+                    }
+                }
             }
         }
         Ok(())

@@ -433,3 +433,26 @@ async fn the_time_of_a_change_stays_while_nothing_changes() {
     other.setattr(of_other, mode).await.unwrap();
     assert!(changed().await > before);
 }
+
+#[tokio::test]
+async fn a_file_that_the_kernel_forgot_is_there() {
+    let store = MemoryStore::default();
+    mount(&store).put("file", b"content").await.unwrap();
+    let mut vfs = mount(&store);
+    vfs.options.fresh = Duration::from_secs(60);
+    let stream = vfs.opendir(ROOT).await.unwrap();
+    let entries = vfs.readdir_plus(ROOT, stream, 0).await.unwrap();
+    // To the end: the listing is known to be whole.
+    let end = entries.last().unwrap().0;
+    assert!(
+        vfs.readdir_plus(ROOT, stream, end)
+            .await
+            .unwrap()
+            .is_empty()
+    );
+    let (_, _, attr) = entries.into_iter().find(|(_, n, _)| n == "file").unwrap();
+    vfs.forget(attr.ino, 1);
+    vfs.releasedir(stream);
+    assert!(vfs.tree.lock().at("file").is_none());
+    assert!(vfs.lookup(ROOT, "file").await.is_ok());
+}
