@@ -190,7 +190,7 @@ impl Swift {
             .request(Method::HEAD, &path, "", headers, Payload::Empty)
             .await?;
         let headers = answer.into_parts().0.headers;
-        // Of dynamic large objects of many segments; whoever took it for 0 would cut the object off.
+        // Dynamic large objects of many segments have none: taken for 0 it would cut the object off.
         match headers.contains_key(CONTENT_LENGTH) {
             true => Ok(Info::of(headers)),
             false => Err(protocol(

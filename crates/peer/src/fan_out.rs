@@ -60,7 +60,7 @@ pub struct LeftBehind {
 }
 
 impl LeftBehind {
-    /// Of a body of so many bytes, not counted yet.
+    /// A body of `bytes` bytes, not counted yet.
     pub fn new(backends: Arc<Backends>, bytes: usize) -> Self {
         LeftBehind {
             backends,

@@ -20,6 +20,7 @@ use super::{DELETE_MARKER, authorize, without_condition};
 use crate::api_path::{ObjectPath, set};
 use crate::cause::{Cause, drain};
 use crate::header_params;
+use crate::status;
 use crate::symlink::{
     AskedBy, BACKEND_ALLOW_RESERVED, STORED_BYTES, STORED_ETAG, TARGET, TARGET_ACCOUNT,
 };
@@ -149,14 +150,7 @@ impl Versioned<'_> {
         let cause = Cause::of_parts(&parts);
         let is_conditional = parts.headers.contains_key(IF_NONE_MATCH);
         let linked = self.put_link(parts, latest).await?;
-        // The condition did not hold, or is not to be had. Of other failures nobody knows whether the
-        // link is there.
-        let is_refused = [
-            StatusCode::CONFLICT,
-            StatusCode::PRECONDITION_FAILED,
-            StatusCode::NOT_IMPLEMENTED,
-        ];
-        if is_conditional && is_refused.contains(&linked.status()) {
+        if is_conditional && status::is_refused_condition(linked.status()) {
             let mut delete = cause.pre_authorized(SOURCE, Method::DELETE, &path, "")?;
             set(delete.headers_mut(), BACKEND_ALLOW_RESERVED, "true");
             drain(self.filter.next.call(delete).await).await;
