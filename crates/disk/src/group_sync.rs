@@ -138,6 +138,21 @@ impl GroupSync {
         })
     }
 
+    /// As [`GroupSync::sync`], of what nobody waits for: `own` alone, where that is enough.
+    ///
+    /// # Errors
+    /// As `own`'s, or the group's.
+    pub fn sync_unawaited(
+        &self,
+        weight: usize,
+        own: impl FnOnce() -> io::Result<()>,
+    ) -> io::Result<()> {
+        match self.is_journaled {
+            true => own(),
+            false => self.sync(weight, own),
+        }
+    }
+
     /// Has the next writer begin a group, as one with company does.
     #[cfg(test)]
     pub(crate) fn is_busy(&self) {

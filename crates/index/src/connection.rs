@@ -24,7 +24,8 @@ use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::config::IndexConfig;
-use crate::held::wal_path;
+use crate::deferred::ROWS_WEIGHT;
+use crate::held::{Held, wal_path};
 use crate::{IndexError, Result, files};
 
 /// Log pages after which a commit also merges the log into the file: often enough to keep reads
@@ -86,6 +87,58 @@ pub(crate) fn empty_log(conn: &Connection, config: &IndexConfig) -> Result<bool>
     });
     conn.busy_timeout(config.lock_timeout)?;
     Ok(busy? == 0)
+}
+
+/// Merges a log that was left beside an exclusive database into its file, and removes it. A process that
+/// was killed left it, or a sync of it has failed. Commits go to a new log from then on: of the old one
+/// its name and its extents may be in memory alone. They are clean there after a write that failed, and
+/// where a file system has no journal no later sync writes them.
+///
+/// # Errors
+/// The log stays, and is the database's still. It also stays, without an error, where the file cannot
+/// grow.
+pub(crate) fn merge_left_log(path: &Path, config: &IndexConfig, held: &Held) -> Result<()> {
+    let log = wal_path(path);
+    let left = match fs::metadata(&log) {
+        Ok(meta) if config.exclusive => meta.len(),
+        _ => return Ok(()),
+    };
+    if left == 0 {
+        return remove(&log);
+    }
+    read_log_from_disk(path, config)?;
+    // Closing it would end SQLite's locks on the file: it is open for longer than the connection.
+    let file = fs::File::open(path).map_err(|error| IndexError::io(path, error))?;
+    let conn = open_existing(path, config)?;
+    set_log_stays(&conn, true)?;
+    set_journal_mode(&conn, path, "wal", config.lock_timeout)?;
+    match merge_whole_log(&conn).map_err(|error| IndexError::from(error).at(path)) {
+        Ok(true) => {}
+        Ok(false) | Err(IndexError::NoSpace { .. }) => return Ok(()),
+        Err(error) => return Err(error),
+    }
+    let own = || (config.sync_file)(&file, true);
+    let synced = held.sync(&config.commit_sync, &held.folder.file, ROWS_WEIGHT, &own);
+    synced.map_err(|error| IndexError::io(path, error))?;
+    close(conn, true);
+    Ok(())
+}
+
+/// Merges all of the log into the file, and syncs that. False: somebody reads what is in the log.
+fn merge_whole_log(conn: &Connection) -> rusqlite::Result<bool> {
+    conn.query_row("PRAGMA wal_checkpoint(FULL)", [], |row| {
+        let (busy, pages, merged): (i64, i64, i64) = (row.get(0)?, row.get(1)?, row.get(2)?);
+        Ok(busy == 0 && pages == merged)
+    })
+}
+
+fn remove(file: &Path) -> Result<()> {
+    match fs::remove_file(file) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(IndexError::io(file, error))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A log that was not merged was left by a process that was killed, or is distrusted: what of it the

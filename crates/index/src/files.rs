@@ -98,7 +98,10 @@ pub(crate) fn make_folders(root: &Path, dir: &Path) -> Result<()> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(IndexError::io(folder, error)),
         }
-        sync_folder(folder.parent().unwrap_or(root))?;
+        // One whose name is perhaps not on disk is not to be found by who makes it next.
+        sync_folder(folder.parent().unwrap_or(root)).inspect_err(|_| {
+            let _ = fs::remove_dir(folder);
+        })?;
     }
     Ok(())
 }

@@ -206,7 +206,7 @@ impl Db {
         if !config.exclusive {
             let broker = self.broker(config, conn, opened.schema, false);
             let ours = logged.log.as_ref().map(Log::ours);
-            pending::merge_pending(broker, &opened.file, &opened.held, Some(&self.gate), ours)?;
+            pending::merge_pending(broker, &opened.file, &opened.held, &self.gate, ours)?;
         } else if let Some(log) = logged.log.as_mut().filter(|log| !log.is_empty()) {
             self.merge(config, conn, opened, log.take_rows())?;
             let (weight, is_named) = (deferred::ROWS_WEIGHT, &opened.log_is_named);

@@ -32,9 +32,51 @@ const PENDING_BYTES_MAX: u64 = 64 << 20;
 /// How long to wait for another process that merges.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Merges what is pending for the database at `db_file`. Called on the connection that writes,
-/// outside a transaction. `ours`: what this process wrote there, and the rows it stands for.
+/// Merges what is pending for the database at `db_file`, and leaves an empty file. Called on the
+/// connection that writes, outside a transaction. `ours`: what this process wrote there, and the rows
+/// it stands for.
 pub(crate) fn merge_pending(
+    broker: Broker<'_>,
+    db_file: &Path,
+    held: &Held,
+    gate: &Gate,
+    ours: Option<(&[u8], &[ObjectRow])>,
+) -> Result<()> {
+    let path = pending_path(db_file);
+    if !has_content(&path)? {
+        return Ok(());
+    }
+    let _lock = files::lock_folder(db_file.parent().unwrap_or(db_file), PATIENCE)?;
+    merge_file(broker, db_file, held, Some(gate), ours)?;
+    match OpenOptions::new().write(true).open(&path) {
+        Err(error) if is_missing(&error) => Ok(()),
+        file => file
+            .and_then(|file| file.set_len(0))
+            .map_err(|error| IndexError::io(&path, error)),
+    }
+}
+
+/// As [`merge_pending`], of a database that is being opened, and removes the file: a write to its folder
+/// may have failed and its name be in memory alone, where no later sync would write it. The next
+/// entry makes a new one.
+pub(crate) fn merge_left(broker: Broker<'_>, db_file: &Path, held: &Held) -> Result<()> {
+    let path = pending_path(db_file);
+    if !path.exists() {
+        return Ok(());
+    }
+    let _lock = files::lock_folder(db_file.parent().unwrap_or(db_file), PATIENCE)?;
+    merge_file(broker, db_file, held, None, None)?;
+    if fs::metadata(&path).is_ok_and(|meta| meta.len() > PENDING_BYTES_MAX) {
+        return Ok(());
+    }
+    match fs::remove_file(&path) {
+        Err(error) if !is_missing(&error) => Err(IndexError::io(&path, error)),
+        _ => Ok(()),
+    }
+}
+
+/// Merges the file's entries, which stay there. The caller has the folder's lock.
+fn merge_file(
     broker: Broker<'_>,
     db_file: &Path,
     held: &Held,
@@ -42,11 +84,6 @@ pub(crate) fn merge_pending(
     ours: Option<(&[u8], &[ObjectRow])>,
 ) -> Result<()> {
     let path = pending_path(db_file);
-    if !has_content(&path)? {
-        return Ok(());
-    }
-    let dir = db_file.parent().unwrap_or(db_file);
-    let _lock = files::lock_folder(dir, PATIENCE)?;
     if !has_content(&path)? {
         return Ok(());
     }
@@ -61,9 +98,7 @@ pub(crate) fn merge_pending(
         deferred::sync_now(broker.config, held, deferred::ROWS_WEIGHT, &is_named)
             .map_err(|error| IndexError::io(db_file, error))?;
     }
-    let file = OpenOptions::new().write(true).open(&path);
-    file.and_then(|file| file.set_len(0))
-        .map_err(|error| IndexError::io(&path, error))
+    Ok(())
 }
 
 /// As [`merge_pending`] would merge these rows.

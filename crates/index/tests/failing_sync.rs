@@ -8,11 +8,11 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use cairn_index::{ContainerDb, IndexConfig, IndexError, ListCursor, ListEntry, ListQuery};
 use cairn_types::Timestamp;
@@ -25,17 +25,50 @@ const PAGE: usize = 4096;
 #[derive(Default)]
 struct Disk {
     files: Mutex<BTreeMap<PathBuf, OnDisk>>,
+    names: Mutex<BTreeMap<PathBuf, Names>>,
     fails: AtomicBool,
     reads: AtomicUsize,
 }
 
 #[derive(Default)]
 struct OnDisk {
+    inode: u64,
     content: Vec<u8>,
     /// Pages that were not written and count as clean, as they are read.
     lost: BTreeMap<usize, Vec<u8>>,
     /// Pages of it were lost in the sync of another file.
     owes_error: bool,
+}
+
+/// Files in a folder by their inodes, on a file system without a journal: a folder is written when
+/// it has changed since it was written last, or since that failed.
+#[derive(Default)]
+struct Names {
+    /// Time of the last change that was written, or was to be.
+    written: Option<SystemTime>,
+    on_disk: BTreeMap<PathBuf, u64>,
+    owes_error: bool,
+}
+
+impl Names {
+    fn write_back(&mut self, folder: &Path, fails: bool) -> io::Result<()> {
+        let changed = fs::metadata(folder)?.modified()?;
+        if self.written.replace(changed) == Some(changed) {
+            return Ok(());
+        }
+        if fails {
+            self.owes_error = true;
+            // Coarse times of file systems tell the next change from this one.
+            std::thread::sleep(Duration::from_millis(12));
+            return Ok(());
+        }
+        self.on_disk.clear();
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            self.on_disk.insert(entry.path(), entry.metadata()?.ino());
+        }
+        Ok(())
+    }
 }
 
 fn with_end(file: &Path, end: &str) -> PathBuf {
@@ -50,7 +83,11 @@ impl Disk {
     fn sync(&self, file: &fs::File) -> io::Result<()> {
         use std::os::fd::AsRawFd;
         let synced = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-        if synced.is_dir() || !synced.exists() {
+        if synced.is_dir() {
+            let fails = self.fails.swap(false, Ordering::SeqCst);
+            return self.sync_names(&synced, fails);
+        }
+        if !synced.exists() {
             return Ok(());
         }
         let mut files = self.files.lock().unwrap();
@@ -61,15 +98,48 @@ impl Disk {
             let is_modelled = name.ends_with(".db-wal") || name.ends_with(".pending");
             if is_modelled && (fails || path == synced) {
                 let on_disk = files.entry(path.clone()).or_default();
+                let inode = fs::metadata(&path)?.ino();
+                if std::mem::replace(&mut on_disk.inode, inode) != inode {
+                    *on_disk = OnDisk {
+                        inode,
+                        ..OnDisk::default()
+                    };
+                }
                 on_disk.write_back(&fs::read(&path)?, fails);
                 on_disk.owes_error |= path != synced && !on_disk.lost.is_empty();
             }
+        }
+        if fails {
+            let mut names = self.names.lock().unwrap();
+            let folder = synced.parent().unwrap();
+            let names = names.entry(folder.to_owned()).or_default();
+            names.write_back(folder, true)?;
         }
         let owed = files.get_mut(&synced);
         match fails || owed.is_some_and(|on_disk| std::mem::take(&mut on_disk.owes_error)) {
             true => Err(io::Error::from_raw_os_error(5)),
             false => Ok(()),
         }
+    }
+
+    fn sync_names(&self, folder: &Path, fails: bool) -> io::Result<()> {
+        let mut names = self.names.lock().unwrap();
+        let names = names.entry(folder.to_owned()).or_default();
+        names.write_back(folder, fails)?;
+        match std::mem::take(&mut names.owes_error) {
+            true => Err(io::Error::from_raw_os_error(5)),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a file that is there now is found under its name after a power cut. Databases are made
+    /// before anything fails.
+    fn is_named(&self, path: &Path) -> bool {
+        let inode = fs::metadata(path).unwrap().ino();
+        let names = self.names.lock().unwrap();
+        let on_disk = names.get(path.parent().unwrap());
+        let on_disk = on_disk.and_then(|names| names.on_disk.get(path));
+        path.extension().is_some_and(|end| end == "db") || on_disk == Some(&inode)
     }
 
     fn read_from_disk(&self, path: &Path) -> io::Result<()> {
@@ -153,6 +223,9 @@ fn after_a_power_cut(from: &Failing, db: &ContainerDb) -> Failing {
     fs::create_dir_all(&to).unwrap();
     for entry in fs::read_dir(db.key().dir(from.index.dir.path())).unwrap() {
         let path = entry.unwrap().path();
+        if !from.disk.is_named(&path) {
+            continue;
+        }
         let files = from.disk.files.lock().unwrap();
         let content = match files.get(&path) {
             Some(on_disk) => on_disk.content.clone(),
@@ -184,6 +257,29 @@ fn rows_acknowledged_after_a_failed_sync_are_on_disk() {
         assert_eq!(listed(&db), names);
         let after = after_a_power_cut(&failing, &db);
         assert_eq!(listed(&after.index.container("c")), names);
+    }
+}
+
+/// Of a log, or a pending file, that was made while the disk failed.
+#[test]
+fn names_made_while_syncs_failed_are_on_disk_before_rows_are_acknowledged() {
+    for change in [logged as fn(&mut IndexConfig), apart] {
+        let failing = failing(change);
+        let db = failing.index.container("c");
+        block_on(db.merge_items(new_container("c"), Vec::new())).unwrap();
+        let mut refused = 0;
+        while refused < 4 {
+            failing.disk.fails.store(true, Ordering::SeqCst);
+            refused += usize::from(put(&db, "refused").is_err());
+        }
+        failing.disk.fails.store(false, Ordering::SeqCst);
+        let mut names = vec!["one", "two"];
+        names.retain(|name| (0..8).any(|_| put(&db, name).is_ok()));
+        assert_eq!(names, ["one", "two"]);
+        let after = after_a_power_cut(&failing, &db);
+        let listed = listed(&after.index.container("c"));
+        let is_listed = |name: &&str| listed.iter().any(|row| row == name);
+        assert!(names.iter().all(is_listed), "{listed:?}");
     }
 }
 

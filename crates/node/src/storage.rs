@@ -135,9 +135,12 @@ impl Storage {
                 config.commit_sync = Arc::new(|_, _, _| Ok(()));
             } else {
                 config.hold_syncs = Arc::new(|folder| Ok(GroupSync::of(folder.as_fd())?));
-                config.commit_sync = Arc::new(|on, weight, own| match weight {
-                    SyncWeight::Unawaited => own(),
-                    SyncWeight::Of(syncs) => GroupSync::of(on.as_fd())?.sync(syncs, own),
+                config.commit_sync = Arc::new(|on, weight, own| {
+                    let group = GroupSync::of(on.as_fd())?;
+                    match weight {
+                        SyncWeight::Unawaited => group.sync_unawaited(1, own),
+                        SyncWeight::Of(syncs) => group.sync(syncs, own),
+                    }
                 });
             }
             IndexPool::new(config)

@@ -231,7 +231,6 @@ fn tls_is_made_once_and_kept() {
     let folder = tempfile::tempdir().unwrap();
     let started = |tls: Option<TlsChoice>| {
         let options = UpOptions {
-            bind: None,
             tls,
             ..options(folder.path())
         };
