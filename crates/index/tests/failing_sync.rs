@@ -260,7 +260,7 @@ fn rows_acknowledged_after_a_failed_sync_are_on_disk() {
     }
 }
 
-/// Of a log, or a pending file, that was made while the disk failed.
+/// Names of a log, or a pending file, made while the disk failed.
 #[test]
 fn names_made_while_syncs_failed_are_on_disk_before_rows_are_acknowledged() {
     for change in [logged as fn(&mut IndexConfig), apart] {
