@@ -24,6 +24,11 @@ pub enum SyncWeight {
     Of(usize),
 }
 
+impl SyncWeight {
+    /// A transaction of hundreds of rows.
+    pub(crate) const ROWS: SyncWeight = SyncWeight::Of(8);
+}
+
 /// Makes commits durable: called with a file of the databases' file system (the first commit's
 /// pending file, or its database's folder), their weight, and a way to sync them alone. Returns
 /// when they are on disk, by that way or by one shared with others. Of two who share a sync that

@@ -23,8 +23,7 @@ use rusqlite::hooks::Wal;
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
-use crate::config::IndexConfig;
-use crate::deferred::ROWS_WEIGHT;
+use crate::config::{IndexConfig, SyncWeight};
 use crate::held::{Held, wal_path};
 use crate::{IndexError, Result, files};
 
@@ -42,6 +41,16 @@ const STATEMENTS_MAX: usize = 48;
 /// database is open here.
 const EXCLUSIVE_VFS: &str = "unix-excl";
 const SHARED_VFS: &str = "unix";
+
+/// The one connection that writes a database, to be synced by `held`. A log of before is merged first.
+pub(crate) fn open_held(path: &Path, config: &IndexConfig, held: &Held) -> Result<Connection> {
+    merge_left_log(path, config, held)?;
+    let conn = open_writer(path, config)?;
+    if config.exclusive {
+        held.hold_wal()?;
+    }
+    Ok(conn)
+}
 
 /// The one connection that writes a database. Closed by [`close`], or its log stays beside it.
 pub(crate) fn open_writer(path: &Path, config: &IndexConfig) -> Result<Connection> {
@@ -97,7 +106,7 @@ pub(crate) fn empty_log(conn: &Connection, config: &IndexConfig) -> Result<bool>
 /// # Errors
 /// The log stays, and is the database's still. It also stays, without an error, where the file cannot
 /// grow.
-pub(crate) fn merge_left_log(path: &Path, config: &IndexConfig, held: &Held) -> Result<()> {
+fn merge_left_log(path: &Path, config: &IndexConfig, held: &Held) -> Result<()> {
     let log = wal_path(path);
     let left = match fs::metadata(&log) {
         Ok(meta) if config.exclusive => meta.len(),
@@ -118,7 +127,12 @@ pub(crate) fn merge_left_log(path: &Path, config: &IndexConfig, held: &Held) -> 
         Err(error) => return Err(error),
     }
     let own = || (config.sync_file)(&file, true);
-    let synced = held.sync(&config.commit_sync, &held.folder.file, ROWS_WEIGHT, &own);
+    let synced = held.sync(
+        &config.commit_sync,
+        &held.folder.file,
+        SyncWeight::ROWS,
+        &own,
+    );
     synced.map_err(|error| IndexError::io(path, error))?;
     close(conn, true);
     Ok(())

@@ -508,12 +508,7 @@ impl Db {
         let (file, identity) = found.ok_or(IndexError::NotFound { path: dir })?;
         files::make_private(&file);
         let held = Held::begin(&file, config)?;
-        let settled = connection::merge_left_log(&file, config, &held);
-        let opened = settled.and_then(|()| connection::open_writer(&file, config));
-        let opened = opened.and_then(|conn| {
-            if config.exclusive {
-                held.hold_wal()?;
-            }
+        let opened = connection::open_held(&file, config, &held).and_then(|conn| {
             let schema = migrate(&conn, self.key.kind, has_epoch(&file))?;
             let broker = self.broker(config, &conn, schema, false);
             if merges {

@@ -138,9 +138,6 @@ fn sync_alone(commit: &Commit) -> io::Result<()> {
     }
 }
 
-/// As `Commit::weight`, of hundreds of rows.
-pub(crate) const ROWS_WEIGHT: SyncWeight = SyncWeight::Of(8);
-
 /// Syncs what has been committed to an exclusive database at once.
 pub(crate) fn sync_now(
     config: &IndexConfig,

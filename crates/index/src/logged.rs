@@ -209,7 +209,7 @@ impl Db {
             pending::merge_pending(broker, &opened.file, &opened.held, &self.gate, ours)?;
         } else if let Some(log) = logged.log.as_mut().filter(|log| !log.is_empty()) {
             self.merge(config, conn, opened, log.take_rows())?;
-            let (weight, is_named) = (deferred::ROWS_WEIGHT, &opened.log_is_named);
+            let (weight, is_named) = (SyncWeight::ROWS, &opened.log_is_named);
             deferred::sync_now(config, &opened.held, weight, is_named)
                 .map_err(|error| IndexError::io(&opened.file, error))?;
         }

@@ -18,6 +18,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use crate::broker::Broker;
+use crate::config::SyncWeight;
 use crate::container::batch;
 use crate::container::epoch_of;
 use crate::files::{self, is_missing};
@@ -95,7 +96,7 @@ fn merge_file(
     if broker.config.exclusive {
         // The rows must not go from here before they are on disk there.
         let is_named = AtomicBool::new(false);
-        deferred::sync_now(broker.config, held, deferred::ROWS_WEIGHT, &is_named)
+        deferred::sync_now(broker.config, held, SyncWeight::ROWS, &is_named)
             .map_err(|error| IndexError::io(db_file, error))?;
     }
     Ok(())
