@@ -127,15 +127,14 @@ fn merge_left_log(path: &Path, config: &IndexConfig, held: &Held) -> Result<()> 
         Err(error) => return Err(error),
     }
     let own = || (config.sync_file)(&file, true);
-    let synced = held.sync(
-        &config.commit_sync,
-        &held.folder.file,
-        SyncWeight::ROWS,
-        &own,
-    );
-    synced.map_err(|error| IndexError::io(path, error))?;
+    held.sync(&config.commit_sync, &file, SyncWeight::ROWS, &own)
+        .map_err(|error| IndexError::io(path, error))?;
     close(conn, true);
-    Ok(())
+    // Its name comes back in a power cut else, perhaps when later pages are in the file.
+    let own = || held.folder.sync(held, true);
+    let folder = &held.folder.file;
+    held.sync(&config.commit_sync, folder, SyncWeight::Of(1), &own)
+        .map_err(|error| IndexError::io(path, error))
 }
 
 /// Merges all of the log into the file, and syncs that. False: somebody reads what is in the log.

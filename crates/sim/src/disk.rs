@@ -160,6 +160,10 @@ fn renamed<'a>(
     renamed
 }
 
+fn is_database(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "db")
+}
+
 impl Durable {
     /// Notes an fsync, at `now` by the node's clock.
     pub(crate) fn sync(&mut self, fd: BorrowedFd<'_>, now: Timestamp) -> io::Result<()> {
@@ -174,18 +178,24 @@ impl Durable {
         Ok(())
     }
 
-    /// Notes a sync of the database in this folder, or of this pending file.
+    /// Notes a sync of the database in this folder, or of its own file, or of this pending file.
     pub(crate) fn commit(&mut self, synced: &File) -> io::Result<()> {
         let place = fs::read_link(path_of(synced.as_fd()))?;
+        let folder = place.parent().unwrap_or(&place);
         match synced.metadata()?.is_dir() {
             true => self.note_part(&place, 0),
-            false => self.note_part(place.parent().unwrap_or(&place), 1),
+            false if is_database(&place) => self.note_part(folder, 0),
+            false => self.note_part(folder, 1),
         }
     }
 
     /// Notes that such a sync has failed. How many pages are lost.
     pub(crate) fn lose(&mut self, synced: &File) -> io::Result<usize> {
         let place = fs::read_link(path_of(synced.as_fd()))?;
+        // Its log was read from the disk before it was merged: all that is lost of the file is there.
+        if is_database(&place) {
+            return Ok(0);
+        }
         let (folder, end) = match synced.metadata()?.is_dir() {
             true => (&*place, ".db-wal"),
             false => (place.parent().unwrap_or(&place), ".db.pending"),
