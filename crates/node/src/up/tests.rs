@@ -9,10 +9,28 @@ fn options(data: &std::path::Path) -> UpOptions {
     }
 }
 
+/// A start on a data folder that no other store of this test holds. A program that another test starts at
+/// that moment holds a copy of the folder's lock from its fork to its exec: so that is waited for.
+fn configured(options: &UpOptions) -> anyhow::Result<Store> {
+    for _ in 0..1000 {
+        match write_configuration(options) {
+            Err(error)
+                if error
+                    .to_string()
+                    .contains("another cairn is using this folder") =>
+            {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            done => return done,
+        }
+    }
+    write_configuration(options)
+}
+
 #[test]
 fn the_first_start_writes_swifts_files() {
     let folder = tempfile::tempdir().unwrap();
-    let store = write_configuration(&options(folder.path())).unwrap();
+    let store = configured(&options(folder.path())).unwrap();
     assert!(store.first_start);
     assert_ne!(store.bind.port(), 0);
     assert_eq!(store.users, [User::tester()]);
@@ -41,7 +59,7 @@ fn others_see_nothing_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let data = folder.path().join("data");
     let mode = |path: &std::path::Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    let store = write_configuration(&options(&data)).unwrap();
+    let store = configured(&options(&data)).unwrap();
     assert_eq!(mode(&data), 0o700);
     let ours = [&store.layout.etc, &store.layout.devices].map(Clone::clone);
     for path in &ours {
@@ -53,7 +71,7 @@ fn others_see_nothing_of_it() {
     for path in &ours {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }
-    write_configuration(&options(&data)).unwrap();
+    configured(&options(&data)).unwrap();
     for path in &ours {
         assert_eq!(mode(path), 0o700, "{path:?}");
     }
@@ -62,7 +80,7 @@ fn others_see_nothing_of_it() {
 #[test]
 fn a_later_start_keeps_what_is_there() {
     let folder = tempfile::tempdir().unwrap();
-    let first = write_configuration(&options(folder.path())).unwrap();
+    let first = configured(&options(folder.path())).unwrap();
     let etc = first.layout.etc.clone();
     let held = write_configuration(&options(folder.path())).unwrap_err();
     assert!(
@@ -81,7 +99,7 @@ fn a_later_start_keeps_what_is_there() {
         users: vec!["a_b:c=d,.admin".parse().unwrap(), "x:y=z".parse().unwrap()],
         ..options(folder.path())
     };
-    let store = write_configuration(&again).unwrap();
+    let store = configured(&again).unwrap();
     assert!(!store.first_start);
     assert_eq!(store.users, again.users);
     assert_eq!((read("swift.conf"), read("object.ring.gz")), (swift, ring));
@@ -98,7 +116,7 @@ fn refusals_name_option_value_and_remedy() {
     let refused = |change: fn(&mut UpOptions)| {
         let mut options = options(folder.path());
         change(&mut options);
-        write_configuration(&options).unwrap_err().to_string()
+        configured(&options).unwrap_err().to_string()
     };
     let text = refused(|o| o.replicas = Some(5));
     assert!(
@@ -107,7 +125,7 @@ fn refusals_name_option_value_and_remedy() {
     );
     assert!(refused(|o| o.devices = Some(0)).contains("--devices 0"));
     assert!(refused(|o| o.part_power = Some(40)).contains("--part-power 40"));
-    write_configuration(&options(folder.path())).unwrap();
+    configured(&options(folder.path())).unwrap();
     let text = refused(|o| o.devices = Some(6));
     assert!(
         text.contains("--devices 6") && text.contains("--data"),
@@ -126,7 +144,7 @@ fn the_default_key_is_for_this_machine_alone() {
         ..options
     };
     let folder = tempfile::tempdir().unwrap();
-    let refused = |options: UpOptions| write_configuration(&options).unwrap_err().to_string();
+    let refused = |options: UpOptions| configured(&options).unwrap_err().to_string();
     let text = refused(far(options(folder.path())));
     assert!(
         text.contains("--bind 0.0.0.0") && text.contains("--user-file"),
@@ -138,7 +156,7 @@ fn the_default_key_is_for_this_machine_alone() {
     assert!(refused(with_console(options(folder.path()))).contains("--console"));
 
     // Nor at a later start, which leaves the files as they are.
-    drop(write_configuration(&options(folder.path())).unwrap());
+    drop(configured(&options(folder.path())).unwrap());
     let conf = folder.path().join("etc/proxy-server.conf");
     let before = fs::read(&conf).unwrap();
     assert!(refused(far(options(folder.path()))).contains("--bind"));
@@ -147,12 +165,12 @@ fn the_default_key_is_for_this_machine_alone() {
         users: vec!["a:b=c,.admin".parse().unwrap()],
         ..far(options(folder.path()))
     };
-    drop(write_configuration(&own).unwrap());
+    drop(configured(&own).unwrap());
     let unchanged = UpOptions {
         bind: None,
         ..with_console(options(folder.path()))
     };
-    drop(write_configuration(&unchanged).unwrap());
+    drop(configured(&unchanged).unwrap());
     let testers = UpOptions {
         bind: None,
         users: vec![User::tester()],
@@ -167,7 +185,7 @@ fn the_start_shows_no_key_but_the_default_one() {
     let new = console::Shown::New("pass-word".into());
     let kept = console::Shown::In("/x/console-password".into());
     let address = "127.0.0.1:8081".parse().unwrap();
-    let store = write_configuration(&options(folder.path())).unwrap();
+    let store = configured(&options(folder.path())).unwrap();
     let text = welcome::text(&store, Some((address, &new)));
     for part in ["ST_KEY=testing", "region   RegionOne", "pass-word"] {
         assert!(text.contains(part), "{part}: {text}");
@@ -177,7 +195,7 @@ fn the_start_shows_no_key_but_the_default_one() {
         users: vec!["a:b=hidden,.admin".parse().unwrap()],
         ..options(folder.path())
     };
-    let store = write_configuration(&own).unwrap();
+    let store = configured(&own).unwrap();
     let text = welcome::text(&store, Some((address, &kept)));
     assert!(text.contains("password in /x/console-password"), "{text}");
     assert!(text.contains("a:b") && !text.contains("hidden"), "{text}");
@@ -189,7 +207,7 @@ async fn all_daemons_run_and_only_once() {
     use crate::services::Services;
 
     let folder = tempfile::tempdir().unwrap();
-    let store = write_configuration(&options(folder.path())).unwrap();
+    let store = configured(&options(folder.path())).unwrap();
     let mut servers: Vec<_> = Role::ALL
         .into_iter()
         .map(|role| {
@@ -234,7 +252,7 @@ fn tls_is_made_once_and_kept() {
             tls,
             ..options(folder.path())
         };
-        let store = write_configuration(&options).unwrap();
+        let store = configured(&options).unwrap();
         let conf = ServerConf::load(&store.layout.conf("proxy-server")).unwrap();
         let settings = ServerSettings::read(&conf).unwrap();
         assert_eq!(settings.tls.is_some(), store.tls.is_some());
@@ -256,7 +274,7 @@ fn tls_is_made_once_and_kept() {
         tls: Some(given),
         ..options(folder.path())
     };
-    assert!(write_configuration(&wrong).is_err());
+    assert!(configured(&wrong).is_err());
     assert!(started(Some(TlsChoice::Off)).is_none());
     let (again, _) = started(Some(TlsChoice::Own)).unwrap();
     assert_eq!(again.fingerprint, tls.fingerprint);
@@ -269,10 +287,10 @@ fn an_occupied_port_makes_no_store() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut options = options(folder.path());
     options.bind = Some(taken.local_addr().unwrap());
-    let refused = write_configuration(&options).unwrap_err().to_string();
+    let refused = configured(&options).unwrap_err().to_string();
     assert!(refused.contains("--bind"), "{refused}");
     let mut left = std::fs::read_dir(folder.path()).unwrap();
     assert!(left.all(|entry| entry.unwrap().file_name() == "lock"));
     drop(taken);
-    write_configuration(&options).unwrap();
+    configured(&options).unwrap();
 }
