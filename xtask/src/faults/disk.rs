@@ -203,9 +203,11 @@ impl Drop for Disk {
     }
 }
 
-/// At once where nobody uses it; else out of sight now, and gone with its last user.
+/// At once where nobody uses it; else out of sight after half a minute, and gone with its last user. A
+/// killed store on a busy machine takes seconds to let go of its disks, and XFS mounts no file system
+/// while another one of its identity is still alive.
 fn unmount(at: &Path) {
-    for _ in 0..20 {
+    for _ in 0..600 {
         match Command::new("umount").arg(at).output() {
             Ok(output) if output.status.success() => return,
             Ok(output) if !String::from_utf8_lossy(&output.stderr).contains("busy") => return,
