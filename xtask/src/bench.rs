@@ -57,6 +57,8 @@ pub(crate) enum Name {
     Protection,
     /// A device is wiped: how long until its objects are back, and clients meanwhile
     Repair,
+    /// `cairn mount` beside the store's own PUT and GET, rclone and S3QL (needs root and /dev/fuse)
+    Mount,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -80,7 +82,7 @@ pub(crate) struct Options {
     /// Length of each measurement, after a second of warm-up
     #[arg(long)]
     seconds: Option<u64>,
-    /// Rounds of `encryption`, `tls` and `protection`: as often is each cell measured, in turns
+    /// Rounds of `encryption`, `tls`, `protection` and `mount`: as often is each cell measured, in turns
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Measure one of the two alone
@@ -108,6 +110,9 @@ pub(crate) struct Options {
     /// Of `container`: also with the container in ten shards
     #[arg(long)]
     sharded: bool,
+    /// The folder of S3QL's programs, for `mount`, where they are not on the path
+    #[arg(long)]
+    s3ql: Option<PathBuf>,
     /// What the stores' devices are on
     #[arg(long, value_enum, default_value_t = FileSystem::Workspace)]
     file_system: FileSystem,
@@ -181,8 +186,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.name == Name::Protection {
         return protection::run(options);
     }
-    if options.name == Name::Repair {
-        return repair::run(options);
+    match options.name {
+        Name::Repair => return repair::run(options),
+        Name::Mount => return crate::mount::bench::run(options.rounds, options.s3ql.as_deref()),
+        _ => {}
     }
     let binary = workspace::build_release("xtask")?;
     let dir = workspace::scratch("bench")?;

@@ -1,10 +1,15 @@
 //! `cairn mount` over a store of its own: what programs do on a file system, what two mounts write at
 //! once, and that another client of the store then reads the same bytes.
 
+pub(crate) mod bench;
 mod calls;
+mod checkpoint;
 mod failures;
+mod namespaces;
 mod programs;
+mod rivals;
 mod shared;
+mod suites;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +24,7 @@ use crate::cairn::{Cairn, Spread};
 use crate::process::{Process, wait_for};
 use crate::report::Report;
 use crate::wire::Account;
-use crate::workspace::{self, install};
+use crate::workspace::{self, have, install};
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -32,6 +37,11 @@ pub(crate) struct Options {
     /// Keep the store and the log for a look
     #[arg(long)]
     pub(crate) keep: bool,
+    #[command(flatten)]
+    pub(crate) suites: suites::Suites,
+    /// Without the suites of others
+    #[arg(long)]
+    pub(crate) short: bool,
 }
 
 impl Options {
@@ -41,6 +51,8 @@ impl Options {
             seeds: 2,
             operations: 400,
             keep: false,
+            suites: suites::Suites::default(),
+            short: true,
         }
     }
 }
@@ -70,7 +82,12 @@ impl Mount {
         ];
         args.extend(["--foreground", "--timeout", "5", &container, at]);
         args.extend(options);
-        let mut process = Process::start(name, Path::new("env"), &args, &ground.dir.join("log"))?;
+        Mount::start_program(ground, name, dir.clone(), &args)
+    }
+
+    /// A program that mounts something at `dir` and stays. `args`: of `env`.
+    fn start_program(ground: &Ground, name: &str, dir: PathBuf, args: &[&str]) -> Result<Mount> {
+        let mut process = Process::start(name, Path::new("env"), args, &ground.dir.join("log"))?;
         wait_for("the mount", 30, || {
             if let Some(words) = process.ended() {
                 bail!("{words}");
@@ -164,7 +181,14 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     report.check("two mounts write the same files at once", || {
         shared::run(&ground, &store, &at)
     });
+    report.tell("a checkpoint becomes one ordinary object", || {
+        checkpoint::in_short(&ground, &mut store.account()?)
+    });
     check_failures(&mut report, &ground, &mut store, &at);
+    if !options.short {
+        let mut account = store.account()?;
+        suites::run(&mut report, &options.suites, &ground, &mut account, &at)?;
+    }
     report.check("SIGTERM uploads what is open", || {
         failures::terminated(&ground, mount)
     });
@@ -205,10 +229,21 @@ fn check_calls(report: &mut Report, options: &Options, at: &Path, store: &Cairn)
 fn check_programs(report: &mut Report, ground: &Ground, at: &Path, work: &Path) {
     report.check("tar and untar", || programs::archive(&at.join("tar"), work));
     report.check("sqlite", || programs::sqlite(&at.join("sqlite")));
+    report.check("sqlite, killed while it writes", || {
+        programs::sqlite_killed(&at.join("sqlite-killed"))
+    });
     match install("git", "git") {
-        true => report.check("git: init, commit, clone, fsck", || {
-            programs::git(&at.join("git"), work)
-        }),
+        true => {
+            report.check("git: init, commit, clone, fsck", || {
+                programs::git(&at.join("git"), work)
+            });
+            match have("cc") && have("make") {
+                true => report.check("git clone, and make in the clone", || {
+                    programs::build(&at.join("build"), work)
+                }),
+                false => report.skip("make", "no cc or make (apt-get install gcc make)"),
+            }
+        }
         false => report.skip("git", "not installed (apt-get install git)"),
     }
     match install("rsync", "rsync") {

@@ -308,6 +308,43 @@ impl Account {
         Ok(response)
     }
 
+    /// The body of a GET, piece by piece, on a connection of its own.
+    pub(crate) fn stream(
+        &mut self,
+        path: &str,
+        mut piece: impl FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut stream = Connection::to(self.connection.address).open()?;
+        let target = format!("{}{}", self.path, quote(path));
+        let head = format!(
+            "GET {target} HTTP/1.1\r\nHost: {}\r\nX-Auth-Token: {}\r\n\r\n",
+            self.connection.address, self.token
+        );
+        stream.get_mut().write_all(head.as_bytes())?;
+        let line = read_line(&mut stream)?;
+        ensure!(line.contains(" 200 "), "GET {path}: {line}");
+        let mut length = None;
+        loop {
+            let line = read_line(&mut stream)?;
+            let Some((name, value)) = line.split_once(':') else {
+                break;
+            };
+            if name.eq_ignore_ascii_case("content-length") {
+                length = Some(value.trim().parse::<u64>()?);
+            }
+        }
+        let mut left = length.context("no length")?;
+        let mut buffer = vec![0; 1 << 20];
+        while left > 0 {
+            let most = buffer.len().min(left as usize);
+            let count = stream.read(&mut buffer[..most])?;
+            ensure!(count > 0, "GET {path}: {left} bytes are missing");
+            piece(&buffer[..count])?;
+            left -= count as u64;
+        }
+        Ok(())
+    }
+
     /// A whole JSON listing (of the account for `""`, of a container for `/c`), page by page.
     pub(crate) fn listing(&mut self, path: &str) -> Result<Vec<serde_json::Value>> {
         let mut all: Vec<serde_json::Value> = Vec::new();

@@ -280,15 +280,52 @@ pub(crate) fn parse_bind(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum MountCommand {
+    /// Remove segments of a container that no file refers to any more
+    ///
+    /// What a killed mount, a failed deletion or a broken rename leaves. A segment goes when a sweep has
+    /// found it unused and another one, a grace period later, finds it so again; those of files that
+    /// are open on a mount stay. Run it every day, while mounts work. docs/mount.md says more.
+    Sweep(SweepArguments),
+}
+
 #[derive(Debug, Args)]
-pub(crate) struct MountArguments {
+pub(crate) struct SweepArguments {
     /// The container: http://HOST:PORT/v1/ACCOUNT/CONTAINER
     #[arg(value_name = "URL")]
     pub(crate) url: String,
 
+    /// For as long a segment has to have been unused; 0 only where nothing mounts the container
+    #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
+    pub(crate) grace: u64,
+
+    /// Within that the store has to answer a request; a failed one is tried four times
+    #[arg(long, value_name = "SECONDS", default_value_t = 30,
+          value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) timeout: u64,
+
+    /// Trust the certificates of this file (PEM), and no others [default: OS_CACERT, or the system's]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cacert: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) log: LogArguments,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct MountArguments {
+    #[command(subcommand)]
+    pub(crate) command: Option<MountCommand>,
+
+    /// The container: http://HOST:PORT/v1/ACCOUNT/CONTAINER
+    #[arg(value_name = "URL", required = true)]
+    pub(crate) url: Option<String>,
+
     /// The directory where it shows
-    #[arg(value_name = "DIR")]
-    pub(crate) dir: PathBuf,
+    #[arg(value_name = "DIR", required = true)]
+    pub(crate) dir: Option<PathBuf>,
 
     /// Change nothing
     #[arg(long)]

@@ -1,7 +1,9 @@
-//! `cairn mount`: the command line of the file system, and its way into the background.
+//! `cairn mount`: the command line of the file system, and its way into the background; `cairn mount
+//! sweep`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -10,22 +12,55 @@ use cairn_mount::MountOptions;
 use cairn_node::logging;
 use cairn_node::settings::LogLevel;
 
-use crate::args::MountArguments;
+use crate::args::{MountArguments, MountCommand, SweepArguments};
+
+/// The file of certificates that is named, or that of the environment.
+fn authorities(named: Option<PathBuf>) -> Option<PathBuf> {
+    named.or_else(|| {
+        let file = std::env::var_os("OS_CACERT")?;
+        (!file.is_empty()).then(|| file.into())
+    })
+}
+
+fn sweep(arguments: SweepArguments) -> Result<()> {
+    logging::start(&arguments.log.into(), LogLevel::Warning)?;
+    let authorities = authorities(arguments.cacert);
+    let (grace, timeout) = (
+        Duration::from_secs(arguments.grace),
+        Duration::from_secs(arguments.timeout),
+    );
+    let swept = cairn_mount::sweep(&arguments.url, grace, timeout, authorities.as_deref())?;
+    let _ = writeln!(
+        std::io::stdout(),
+        "{} of {} segments removed, {} bytes; {} are unused for less than {} s so far, {} of files that \
+         are open on a mount; {} large objects",
+        swept.removed,
+        swept.segments,
+        swept.removed_bytes,
+        swept.waiting,
+        arguments.grace,
+        swept.pinned,
+        swept.large_objects,
+    );
+    Ok(())
+}
 
 pub(crate) fn run(arguments: MountArguments) -> Result<()> {
+    if let Some(MountCommand::Sweep(arguments)) = arguments.command {
+        return sweep(arguments);
+    }
     if !arguments.foreground {
         return in_background();
     }
     logging::start(&arguments.log.into(), LogLevel::Warning)?;
-    let authorities = arguments.cacert.or_else(|| {
-        let file = std::env::var_os("OS_CACERT")?;
-        (!file.is_empty()).then(|| file.into())
-    });
+    let authorities = authorities(arguments.cacert);
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
-    let dir = std::path::absolute(&arguments.dir).context("DIR: no usable path")?;
-    let greeting = format!("{} is mounted at {}", arguments.url, dir.display());
+    let url = arguments.url.context("URL: none is given")?;
+    let dir = arguments.dir.context("DIR: none is given")?;
+    let dir = std::path::absolute(dir).context("DIR: no usable path")?;
+    let greeting = format!("{url} is mounted at {}", dir.display());
     let options = MountOptions {
-        url: arguments.url,
+        url,
         dir,
         is_read_only: arguments.read_only,
         allows_others: arguments.allow_other || uid.is_root(),

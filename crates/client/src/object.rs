@@ -1,6 +1,6 @@
 //! Calls about objects and containers, typed.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use cairn_http::{Body, Response};
 use http::header::{
     CONTENT_LENGTH, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_MATCH,
@@ -229,14 +229,15 @@ impl Swift {
         Ok((Info::of(parts.headers), body))
     }
 
-    /// `length` bytes from `first`, whole, tried again where a body breaks off.
+    /// `length` bytes from `first`, whole, in the pieces in which they came; tried again where a body
+    /// breaks off.
     pub async fn get_range(
         &self,
         container: &str,
         object: &str,
         range: (u64, u64),
         condition: Condition<'_>,
-    ) -> Result<Bytes, ClientError> {
+    ) -> Result<Vec<Bytes>, ClientError> {
         let query = GetQuery {
             range: Some(range),
             condition,
@@ -252,7 +253,7 @@ impl Swift {
         object: &str,
         range: (u64, u64),
         condition: Condition<'_>,
-    ) -> Result<Bytes, ClientError> {
+    ) -> Result<Vec<Bytes>, ClientError> {
         let query = GetQuery {
             range: Some(range),
             condition,
@@ -266,16 +267,19 @@ impl Swift {
         container: &str,
         object: &str,
         query: GetQuery<'_>,
-    ) -> Result<Bytes, ClientError> {
+    ) -> Result<Vec<Bytes>, ClientError> {
         let path = path_of(container, object);
         let (_, length) = query.range.unwrap_or_default();
         let mut attempt = 1;
         loop {
             let (_, body) = self.get(container, object, query).await?;
-            match self.collect(body, &path, length).await {
-                Ok(bytes) if bytes.len() as u64 == length => return Ok(bytes),
-                Ok(bytes) => {
-                    let error = format!("{length} bytes were asked for, {} came", bytes.len());
+            match self.pieces(body, &path, length).await {
+                Ok(pieces) => {
+                    let came: u64 = pieces.iter().map(|piece| piece.len() as u64).sum();
+                    if came == length {
+                        return Ok(pieces);
+                    }
+                    let error = format!("{length} bytes were asked for, {came} came");
                     return Err(protocol(Method::GET, &path, error));
                 }
                 Err(error) if attempt < self.options().attempts && error.is_passing() => {
@@ -425,27 +429,38 @@ impl Swift {
     }
 
     /// All of a body, none of whose pieces takes longer than the stall time-out.
-    async fn collect(&self, mut body: Body, path: &str, limit: u64) -> Result<Bytes, ClientError> {
+    async fn collect(&self, body: Body, path: &str, limit: u64) -> Result<Bytes, ClientError> {
+        let pieces = self.pieces(body, path, limit).await?;
+        match <[Bytes; 1]>::try_from(pieces) {
+            Ok([whole]) => Ok(whole),
+            Err(pieces) => Ok(pieces.concat().into()),
+        }
+    }
+
+    /// As [`Swift::collect`], in the pieces in which it came: none is copied.
+    async fn pieces(
+        &self,
+        mut body: Body,
+        path: &str,
+        limit: u64,
+    ) -> Result<Vec<Bytes>, ClientError> {
         let broken = |reason: String| ClientError::Broken {
             method: Method::GET,
             path: path.to_owned(),
             host: self.account().authority(),
             reason,
         };
-        let capacity = body.length().unwrap_or(0).min(limit);
-        let mut all = BytesMut::with_capacity(capacity as usize);
+        let (mut pieces, mut bytes) = (Vec::new(), 0);
         while let Some(chunk) = body.next_chunk_within(self.options().stall_timeout).await {
             let chunk = chunk.map_err(|error| broken(error.to_string()))?;
-            if (all.len() + chunk.len()) as u64 > limit {
-                return Err(protocol(
-                    Method::GET,
-                    path,
-                    format!("more than {limit} bytes came"),
-                ));
+            bytes += chunk.len() as u64;
+            if bytes > limit {
+                let error = format!("more than {limit} bytes came");
+                return Err(protocol(Method::GET, path, error));
             }
-            all.extend_from_slice(&chunk);
+            pieces.push(chunk);
         }
-        Ok(all.freeze())
+        Ok(pieces)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Blocks of objects in memory, least recently used ones dropped first. A block is of an object that
 //! never changes (a segment) or of one version of it (by ETag), so nothing here is ever out of date.
-//! Blocks that lie beside each other and are missing are read with one request, and readers of the
-//! same block wait for the same request.
+//! Blocks that lie beside each other and are missing are read with one request, whose bytes are kept
+//! together as they came, and readers of the same block wait for the same request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, watch};
 
 use crate::content::FileSource;
 use crate::extents::Span;
+use crate::pieces::Pieces;
 use crate::store::{ObjectName, Result, Store, StoreError, Why};
 
 /// The most that one request reads.
@@ -29,13 +30,11 @@ pub(crate) struct Version {
 }
 
 type Key = (Arc<Version>, u64);
-type Loaded = Option<Result<Bytes>>;
+type Loaded = Option<Result<Arc<Pieces>>>;
 
 enum Slot {
-    Ready {
-        bytes: Bytes,
-        used: u64,
-    },
+    /// Part of what one request brought, by its number.
+    Ready(u64),
     /// Part of a request: its bytes, and the number of its first block.
     Loading {
         whole: watch::Receiver<Loaded>,
@@ -43,42 +42,70 @@ enum Slot {
     },
 }
 
+/// The bytes of one request: neighbouring blocks, which stay and go together.
+struct Run {
+    version: Arc<Version>,
+    first: u64,
+    count: u64,
+    pieces: Arc<Pieces>,
+    used: u64,
+}
+
 #[derive(Default)]
 struct Blocks {
     slots: HashMap<Key, Slot>,
-    by_use: BTreeMap<u64, Key>,
+    runs: HashMap<u64, Run>,
+    by_use: BTreeMap<u64, u64>,
     clock: u64,
     bytes: u64,
 }
 
 impl Blocks {
-    fn ready(&mut self, key: &Key) -> Option<Bytes> {
-        let Some(Slot::Ready { bytes, used }) = self.slots.get_mut(key) else {
+    /// The run that a block is in, and the number of the run's first block.
+    fn ready(&mut self, key: &Key) -> Option<(Arc<Pieces>, u64)> {
+        let Some(Slot::Ready(number)) = self.slots.get(key) else {
             return None;
         };
+        let run = self.runs.get_mut(number)?;
         self.clock += 1;
-        self.by_use.remove(used);
-        *used = self.clock;
-        self.by_use.insert(self.clock, key.clone());
-        Some(bytes.clone())
+        self.by_use.remove(&run.used);
+        run.used = self.clock;
+        self.by_use.insert(self.clock, *number);
+        Some((run.pieces.clone(), run.first))
     }
 
-    fn store(&mut self, key: Key, bytes: Bytes, limit: u64) {
+    fn store(&mut self, version: &Arc<Version>, first: u64, count: u64, pieces: Arc<Pieces>) {
         self.clock += 1;
-        self.bytes += bytes.len() as u64;
-        self.by_use.insert(self.clock, key.clone());
-        let used = self.clock;
-        if let Some(Slot::Ready { bytes, used }) =
-            self.slots.insert(key, Slot::Ready { bytes, used })
-        {
-            self.bytes -= bytes.len() as u64;
-            self.by_use.remove(&used);
+        let number = self.clock;
+        for block in first..first + count {
+            let key = (version.clone(), block);
+            self.slots.insert(key, Slot::Ready(number));
         }
+        self.bytes += pieces.len();
+        self.by_use.insert(number, number);
+        let run = Run {
+            version: version.clone(),
+            first,
+            count,
+            pieces,
+            used: number,
+        };
+        self.runs.insert(number, run);
+    }
+
+    fn shrink(&mut self, limit: u64) {
         while self.bytes > limit
             && let Some((_, oldest)) = self.by_use.pop_first()
         {
-            if let Some(Slot::Ready { bytes, .. }) = self.slots.remove(&oldest) {
-                self.bytes -= bytes.len() as u64;
+            let Some(run) = self.runs.remove(&oldest) else {
+                continue;
+            };
+            self.bytes -= run.pieces.len();
+            for block in run.first..run.first + run.count {
+                let key = (run.version.clone(), block);
+                if matches!(self.slots.get(&key), Some(Slot::Ready(number)) if *number == oldest) {
+                    self.slots.remove(&key);
+                }
             }
         }
     }
@@ -93,9 +120,9 @@ pub(crate) struct Cache<S> {
     limit: u64,
 }
 
-/// Either a block, or how it will come.
+/// Either a block, or how it will come; with the number of the first block of its request.
 enum Awaited {
-    Ready(Bytes),
+    Ready(Arc<Pieces>, u64),
     Loading(watch::Receiver<Loaded>, u64),
 }
 
@@ -110,6 +137,11 @@ impl<S: Store> Cache<S> {
         }
     }
 
+    /// Blocks of one request.
+    fn run_max(&self) -> u64 {
+        (REQUEST_BYTES / self.block_bytes).max(1)
+    }
+
     /// The blocks from `first` to `last`; those that nobody has asked for yet are.
     fn ask(&self, version: &Arc<Version>, first: u64, last: u64) -> Vec<Awaited> {
         let mut awaited = Vec::new();
@@ -117,8 +149,8 @@ impl<S: Store> Cache<S> {
         let mut index = first;
         while index <= last {
             let key = (version.clone(), index);
-            if let Some(bytes) = blocks.ready(&key) {
-                awaited.push(Awaited::Ready(bytes));
+            if let Some((pieces, first)) = blocks.ready(&key) {
+                awaited.push(Awaited::Ready(pieces, first));
                 index += 1;
                 continue;
             }
@@ -127,10 +159,9 @@ impl<S: Store> Cache<S> {
                 index += 1;
                 continue;
             }
-            let run_max = (REQUEST_BYTES / self.block_bytes).max(1);
             let is_missing = |i: &u64| !blocks.slots.contains_key(&(version.clone(), *i));
             let run = (index..=last)
-                .take(run_max as usize)
+                .take(self.run_max() as usize)
                 .take_while(is_missing)
                 .count() as u64;
             let (sender, whole) = watch::channel(None);
@@ -162,19 +193,17 @@ impl<S: Store> Cache<S> {
             let length = (count * block_bytes).min(version.bytes - offset);
             let etag = version.etag.as_deref();
             let loaded = store.read(&version.name, etag, offset, length).await;
+            let loaded = loaded.map(|pieces| Arc::new(Pieces::from(pieces)));
             let mut blocks = blocks.lock();
-            for i in 0..count {
-                let key = (version.clone(), first + i);
-                blocks.slots.remove(&key);
-                if let Ok(bytes) = &loaded {
-                    let start = (i * block_bytes).min(length);
-                    let end = ((i + 1) * block_bytes).min(length);
-                    // Copied where it is a part: a block must not keep the others alive.
-                    let block = match count {
-                        1 => bytes.clone(),
-                        _ => Bytes::copy_from_slice(&bytes[start as usize..end as usize]),
-                    };
-                    blocks.store(key, block, limit);
+            match &loaded {
+                Ok(pieces) => {
+                    blocks.store(&version, first, count, pieces.clone());
+                    blocks.shrink(limit);
+                }
+                Err(_) => {
+                    for block in first..first + count {
+                        blocks.slots.remove(&(version.clone(), block));
+                    }
                 }
             }
             drop(blocks);
@@ -182,11 +211,17 @@ impl<S: Store> Cache<S> {
         });
     }
 
-    /// Starts to read what is not here yet, and waits for nothing.
+    /// Starts to read what is not here yet, in whole requests, and waits for nothing.
     pub(crate) fn prefetch(&self, version: &Arc<Version>, offset: u64, length: u64) {
         let end = offset.saturating_add(length).min(version.bytes);
         // A window that would drop its own first blocks is not worth reading.
         if offset < end && length <= self.limit / 2 {
+            // A reader goes on in small steps: asked for one by one, each would be a request.
+            let request_bytes = self.run_max() * self.block_bytes;
+            let end = match request_bytes <= self.limit / 8 {
+                true => end.next_multiple_of(request_bytes).min(version.bytes),
+                false => end,
+            };
             self.ask(
                 version,
                 offset / self.block_bytes,
@@ -215,26 +250,25 @@ impl<S: Store> Cache<S> {
         while from <= last {
             let to = last.min(from + step - 1);
             for (index, awaited) in (from..=to).zip(self.ask(version, from, to)) {
-                let (bytes, start_of) = match awaited {
-                    Awaited::Ready(bytes) => (bytes, index * self.block_bytes),
+                let (run, first) = match awaited {
+                    Awaited::Ready(run, first) => (run, first),
                     Awaited::Loading(mut whole, first) => {
                         let gone = |_| StoreError::new(Why::Unavailable, "the mount is ending");
                         let loaded = whole.wait_for(Option::is_some).await.map_err(gone)?;
-                        let bytes = match &*loaded {
-                            Some(Ok(bytes)) => bytes.clone(),
+                        let run = match &*loaded {
+                            Some(Ok(run)) => run.clone(),
                             Some(Err(error)) => return Err(error.clone()),
                             None => return Err(gone_early()),
                         };
-                        (bytes, first * self.block_bytes)
+                        (run, first)
                     }
                 };
-                let start = offset.max(index * self.block_bytes) - start_of;
-                let stop = end.min((index + 1) * self.block_bytes) - start_of;
-                if stop > bytes.len() as u64 {
+                let start = offset.max(index * self.block_bytes);
+                let length = end.min((index + 1) * self.block_bytes) - start;
+                if !run.take(start - first * self.block_bytes, length, pieces) {
                     let message = format!("{}: a read came short", version.name.name);
                     return Err(StoreError::new(Why::Unavailable, message));
                 }
-                pieces.push(bytes.slice(start as usize..stop as usize));
             }
             from = to + 1;
         }

@@ -5,17 +5,23 @@
 //! The manifest (or object) is written last and under a condition, so a commit is seen whole or not
 //! at all, and one that loses against somebody else's changes nothing but unused segments.
 
+mod nesting;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
+use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::cache::{Cache, Version};
 use crate::content::{Content, FileSource, Layout};
 use crate::extents::Span;
 use crate::history;
+use crate::nested::Known;
 use crate::store::{Expect, Headers, ObjectName, Part, Result, Segment, Store, StoreError, Why};
 
 /// The part of a container that is the mount's own.
@@ -36,8 +42,12 @@ pub(crate) struct Limits {
     pub(crate) segment_bytes: u64,
     /// A shorter hole is stored as zeros.
     pub(crate) hole_bytes: u64,
-    /// Parts beyond what full segments make, before a file is compacted.
+    /// Shorter parts are small: of many of them a manifest is nested, and flattened later.
+    pub(crate) small_bytes: u64,
+    /// Parts beyond what full segments make, before manifests are nested.
     pub(crate) extra_parts: u64,
+    /// Parts in all, before a commit writes those of most parts anew.
+    pub(crate) parts_max: u64,
     /// Parts of one manifest.
     pub(crate) manifest_parts: usize,
 }
@@ -48,7 +58,9 @@ impl Default for Limits {
             whole_bytes: 8 << 20,
             segment_bytes: 64 << 20,
             hole_bytes: 1 << 20,
+            small_bytes: 1 << 20,
             extra_parts: 100,
+            parts_max: 200_000,
             manifest_parts: 1000,
         }
     }
@@ -59,10 +71,18 @@ impl Limits {
     pub(crate) fn file_bytes_max(&self) -> u64 {
         self.segment_bytes * self.manifest_parts as u64 * 100
     }
+
+    /// Parts of a file in one manifest.
+    fn flat_parts(&self, size: u64) -> u64 {
+        let parts = self.extra_parts + size / self.segment_bytes;
+        parts.min(self.manifest_parts as u64)
+    }
 }
 
 /// Uploads of one commit that are under way at once.
 const UPLOADS_AT_ONCE: usize = 2;
+/// Many short holes are stored as zeros where they are at most a fourth of what lies between them.
+const HOLES_SHARE: u64 = 4;
 /// Each object of zeros is this many of the next smaller one.
 const ZEROS_FACTOR: u64 = 64;
 const ZEROS_LEVELS: u32 = 3;
@@ -92,11 +112,15 @@ enum Body {
 /// Writes versions of files.
 pub(crate) struct Committer<S> {
     pub(crate) store: Arc<S>,
-    cache: Arc<Cache<S>>,
+    pub(crate) cache: Arc<Cache<S>>,
     pub(crate) limits: Limits,
     /// Tells this mount's segments and commits from others'.
-    mount_id: String,
+    pub(crate) mount_id: String,
     sequence: AtomicU64,
+    pub(crate) known: Known,
+    /// Sizes of objects of zeros that are on the store.
+    zeros: Mutex<HashSet<u64>>,
+    is_ending: watch::Sender<bool>,
 }
 
 const MOUNT_ID_CHARS: usize = 10;
@@ -114,6 +138,9 @@ impl<S: Store> Committer<S> {
             limits,
             mount_id: random_id()[..MOUNT_ID_CHARS].to_owned(),
             sequence: AtomicU64::new(0),
+            known: Known::default(),
+            zeros: Mutex::default(),
+            is_ending: watch::Sender::new(false),
         }
     }
 
@@ -129,6 +156,25 @@ impl<S: Store> Committer<S> {
         history::token(&self.mount_id, number)
     }
 
+    /// From now on long work that need not be done ends with an error.
+    pub(crate) fn end(&self) {
+        self.is_ending.send_replace(true);
+    }
+
+    /// Waits, not beyond the mount's end.
+    pub(crate) async fn pause(&self, time: Duration) -> Result<()> {
+        let mut is_ending = self.is_ending.subscribe();
+        let _ = tokio::time::timeout(time, is_ending.wait_for(|is_ending| *is_ending)).await;
+        self.check_end()
+    }
+
+    pub(crate) fn check_end(&self) -> Result<()> {
+        match *self.is_ending.borrow() {
+            true => Err(StoreError::new(Why::Unavailable, "the mount is ending")),
+            false => Ok(()),
+        }
+    }
+
     /// Stores bytes as a new segment.
     pub(crate) async fn upload(&self, file_id: &str, body: Vec<Bytes>) -> Result<Arc<Segment>> {
         let name = self.segment_name(file_id);
@@ -140,7 +186,7 @@ impl<S: Store> Committer<S> {
         Ok(self.segment(&name, bytes))
     }
 
-    fn segment(&self, name: &str, bytes: u64) -> Arc<Segment> {
+    pub(crate) fn segment(&self, name: &str, bytes: u64) -> Arc<Segment> {
         Arc::new(Segment {
             name: ObjectName::new(self.store.container(), name),
             bytes,
@@ -169,32 +215,18 @@ impl<S: Store> Committer<S> {
         }
         self.free_own(target, content, made).await?;
         self.upload_rest(target, content, made).await?;
-        let mut parts = self.parts(content).await?;
+        let parts = self.parts(content).await?;
         let segment_of = |part: &Part| part.segment.clone();
         let mut needed: HashSet<Arc<Segment>> = parts.iter().map(segment_of).collect();
-        if parts.len() > self.limits.manifest_parts {
-            parts = self.nest(target, parts, made).await?;
-            needed.extend(parts.iter().map(segment_of));
-        }
-        let mut layout = Layout {
-            bytes: size,
-            ..Layout::default()
+        let is_flat = parts.len() as u64 <= self.limits.flat_parts(size);
+        let (outer, nested) = match is_flat {
+            true => (parts.clone(), Vec::new()),
+            false => self.nest(target, content.base(), &parts, made).await?,
         };
-        let mut at = 0;
-        for Part {
-            segment,
-            offset,
-            length,
-        } in parts.clone()
-        {
-            layout
-                .extents
-                .insert(at, length, FileSource::Segment { segment, offset });
-            at += length;
-        }
+        needed.extend(outer.iter().map(segment_of));
         Ok(Prepared {
-            body: Body::Manifest(parts),
-            layout,
+            body: Body::Manifest(outer),
+            layout: Layout::of_parts(parts, nested),
             needed,
         })
     }
@@ -331,7 +363,21 @@ impl<S: Store> Committer<S> {
         Ok(())
     }
 
+    /// The store has refused a manifest: an object of zeros may have gone.
+    pub(crate) fn forget_zeros(&self) {
+        self.zeros.lock().clear();
+    }
+
     async fn make_zeros(&self, name: &str, bytes: u64, of: Option<String>) -> Result<()> {
+        if self.zeros.lock().contains(&bytes) {
+            return Ok(());
+        }
+        self.make_zeros_anew(name, bytes, of).await?;
+        self.zeros.lock().insert(bytes);
+        Ok(())
+    }
+
+    async fn make_zeros_anew(&self, name: &str, bytes: u64, of: Option<String>) -> Result<()> {
         match self.store.head(name).await {
             Ok(stat) if stat.bytes == bytes => return Ok(()),
             Ok(_) => {}
@@ -363,76 +409,70 @@ impl<S: Store> Committer<S> {
         }
         Ok(())
     }
-
-    /// Manifests of manifests, for a file of more parts than one holds.
-    async fn nest(
-        &self,
-        target: &Target<'_>,
-        parts: Vec<Part>,
-        made: &mut Vec<Arc<Segment>>,
-    ) -> Result<Vec<Part>> {
-        let mut outer = Vec::new();
-        for group in parts.chunks(self.limits.manifest_parts) {
-            let name = format!("{}.parts", self.segment_name(target.file_id));
-            let headers = Headers::new("application/octet-stream");
-            self.store
-                .put_manifest(&name, &headers, group, Expect::Anything)
-                .await?;
-            let bytes = group.iter().map(|part| part.length).sum();
-            let segment = self.segment(&name, bytes);
-            made.push(segment.clone());
-            outer.push(Part {
-                segment,
-                offset: 0,
-                length: bytes,
-            });
-        }
-        match outer.len() > self.limits.manifest_parts {
-            true => Err(StoreError::new(
-                Why::TooLarge,
-                "the file has too many parts",
-            )),
-            false => Ok(outer),
-        }
-    }
 }
 
-/// The spans that have to be uploaded: those that no segment holds, and small ones that would make a
-/// manifest too long.
+/// The spans that have to be uploaded: those that no segment holds; short holes with them, unless there
+/// is little between many of them; and, in a file of too many parts, those that lie most densely.
 fn to_upload(spans: &[Span<FileSource>], limits: &Limits) -> Vec<Span<FileSource>> {
-    let must = |span: &Span<FileSource>| match &span.source {
-        Some(FileSource::Memory { .. } | FileSource::Own { .. }) => true,
-        Some(FileSource::Segment { .. }) => false,
-        Some(FileSource::Zero) | None => span.length < limits.hole_bytes,
+    let must = |span: &Span<FileSource>| {
+        let source = &span.source;
+        matches!(
+            source,
+            Some(FileSource::Memory { .. } | FileSource::Own { .. })
+        )
     };
-    let mut chosen: Vec<bool> = spans.iter().map(must).collect();
-    let size: u64 = spans.iter().map(|span| span.length).sum();
-    let parts_max = limits.extra_parts + size / limits.segment_bytes;
-    if spans.len() as u64 > parts_max {
-        // Neighbours that fit into one segment are a group; the groups of most parts are written anew
-        // until a quarter of the room is free again, so that not every commit has to.
-        let mut groups: Vec<(usize, usize)> = Vec::new();
-        let (mut start, mut bytes) = (0, 0);
-        for (i, span) in spans.iter().enumerate() {
-            if bytes + span.length > limits.segment_bytes && i > start {
-                groups.push((start, i));
-                (start, bytes) = (i, 0);
-            }
-            bytes += span.length;
-        }
-        groups.push((start, spans.len()));
-        groups.sort_by_key(|(from, to)| std::cmp::Reverse(to - from));
-        let mut parts = spans.len() as u64;
-        for (from, to) in groups {
-            if parts <= parts_max - parts_max / 4 || to - from < 2 {
-                break;
-            }
-            chosen[from..to].fill(true);
-            parts -= (to - from) as u64 - 1;
-        }
-    }
+    let fills = |span: &Span<FileSource>| {
+        let is_hole = matches!(span.source, Some(FileSource::Zero) | None);
+        is_hole && span.length < limits.hole_bytes
+    };
+    let bytes: u64 = spans.iter().filter(|s| must(s)).map(|s| s.length).sum();
+    let holes: Vec<u64> = spans
+        .iter()
+        .filter(|s| fills(s))
+        .map(|s| s.length)
+        .collect();
+    // Records of many hosts in turn: what lies between them is the others'.
+    let is_sparse = holes.iter().sum::<u64>() * HOLES_SHARE > bytes;
+    let leaves_holes = is_sparse && holes.len() as u64 > limits.extra_parts;
+    let is_chosen = |span: &Span<FileSource>| must(span) || !leaves_holes && fills(span);
+    let mut chosen: Vec<bool> = spans.iter().map(is_chosen).collect();
+    compact(spans, limits, &mut chosen);
     let chosen = spans.iter().zip(chosen).filter(|(_, is_chosen)| *is_chosen);
     chosen.map(|(span, _)| span.clone()).collect()
+}
+
+/// The parts that there are when what is chosen was uploaded: neighbours are one then.
+fn parts_left(chosen: &[bool]) -> u64 {
+    let joined = chosen.windows(2).filter(|pair| pair[0] && pair[1]).count();
+    (chosen.len() - joined) as u64
+}
+
+/// Chooses more where there would be too many parts: neighbours that fit into one segment are a group;
+/// the groups of most parts are written anew until a quarter of the room is free again, so that not every
+/// commit has to.
+fn compact(spans: &[Span<FileSource>], limits: &Limits, chosen: &mut [bool]) {
+    let mut parts = parts_left(chosen);
+    if parts <= limits.parts_max {
+        return;
+    }
+    let mut groups: Vec<(usize, usize)> = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (i, span) in spans.iter().enumerate() {
+        if bytes + span.length > limits.segment_bytes && i > start {
+            groups.push((start, i));
+            (start, bytes) = (i, 0);
+        }
+        bytes += span.length;
+    }
+    groups.push((start, spans.len()));
+    groups.sort_by_key(|(from, to)| std::cmp::Reverse(to - from));
+    for (from, to) in groups {
+        if parts <= limits.parts_max - limits.parts_max / 4 || to - from < 2 {
+            break;
+        }
+        parts = (parts + 1).saturating_sub(parts_left(&chosen[from..to]));
+        chosen[from..to].fill(true);
+    }
 }
 
 /// Spans in objects of at most `bytes`, in order; a span may go on in the next object.

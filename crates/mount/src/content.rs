@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 
 use crate::extents::{Extents, Source, Span};
-use crate::store::Segment;
+use crate::nested::Nested;
+use crate::store::{Part, Segment};
 
 /// How much memory holds bytes that are not on the store yet.
 #[derive(Debug, Default)]
@@ -139,6 +140,8 @@ pub(crate) struct Layout {
     pub(crate) bytes: u64,
     /// Bytes under the file's own name are those of one ordinary object, which the store can copy.
     pub(crate) is_plain: bool,
+    /// Parts of its manifest that are manifests themselves; theirs are in `extents`.
+    pub(crate) nested: Vec<Nested>,
 }
 
 impl Layout {
@@ -150,12 +153,34 @@ impl Layout {
             extents,
             bytes,
             is_plain,
+            nested: Vec::new(),
         }
     }
 
-    /// The segments it refers to.
+    /// A file of these parts, those of nested manifests in their places.
+    pub(crate) fn of_parts(parts: Vec<Part>, nested: Vec<Nested>) -> Layout {
+        let (mut extents, mut at) = (Extents::default(), 0);
+        for Part {
+            segment,
+            offset,
+            length,
+        } in parts
+        {
+            extents.insert(at, length, FileSource::Segment { segment, offset });
+            at += length;
+        }
+        Layout {
+            extents,
+            bytes: at,
+            is_plain: false,
+            nested,
+        }
+    }
+
+    /// The segments it refers to, nested manifests among them.
     pub(crate) fn segments(&self) -> Vec<Arc<Segment>> {
-        let mut all: Vec<Arc<Segment>> = Vec::new();
+        let nested = self.nested.iter().map(|nested| nested.segment.clone());
+        let mut all: Vec<Arc<Segment>> = nested.collect();
         let mut seen = std::collections::HashSet::new();
         for (_, _, source) in self.extents.iter() {
             if let FileSource::Segment { segment, .. } = source

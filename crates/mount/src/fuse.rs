@@ -28,7 +28,7 @@ use crate::store::Store;
 use crate::vfs::{Changes, DirectoryEntry, Vfs, XattrMode};
 use convert::{file_attr, file_type, open_flags, open_mode, owner, text, time};
 use errno::{errno, tell};
-use replies::{attr, empty, entry, space, xattr};
+use replies::{attr, data, empty, entry, space, xattr};
 
 const GENERATION: Generation = Generation(0);
 const WRITE_MAX_BYTES: u32 = 1 << 20;
@@ -300,11 +300,7 @@ impl<S: Store> Filesystem for Fuse<S> {
         reply: ReplyData,
     ) {
         let call = |vfs: Arc<Vfs<S>>| async move { vfs.read(fh.0, offset, size).await };
-        self.call(call, move |result| match result {
-            Ok(pieces) if pieces.len() == 1 => reply.data(&pieces[0]),
-            Ok(pieces) => reply.data(&pieces.concat()),
-            Err(errno) => reply.error(errno),
-        });
+        self.call(call, data(reply));
     }
 
     fn write(

@@ -33,6 +33,13 @@ pub(crate) fn add(headers: &mut Headers, token: &str) {
     headers.meta.insert(META.to_owned(), all);
 }
 
+/// The mounts that wrote an object lately.
+pub(crate) fn mounts(headers: &Headers) -> Vec<&str> {
+    let commits = headers.meta.get(META).map(String::as_str);
+    let commits = commits.unwrap_or_default().split(',');
+    commits.filter(|c| !c.is_empty()).map(mount_of).collect()
+}
+
 /// Whether a commit is one of those that `headers` name.
 pub(crate) fn has(headers: &Headers, token: &str) -> bool {
     let commits = headers.meta.get(META).map(String::as_str);

@@ -10,9 +10,11 @@ use thiserror::Error;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::attributes::Defaults;
-use crate::commit::Limits;
+use crate::cache::Cache;
+use crate::commit::{Committer, Limits};
 use crate::fuse::Fuse;
-use crate::store::{SwiftStore, options};
+use crate::store::{Store, SwiftStore, options};
+use crate::sweep::{SweepOptions, Swept};
 use crate::vfs::{Vfs, VfsOptions};
 
 /// A mount's source, place and settings.
@@ -51,6 +53,8 @@ pub enum MountError {
     Directory { dir: PathBuf, reason: String },
     #[error("mounting at {}: {reason}", dir.display())]
     Mount { dir: PathBuf, reason: String },
+    #[error("the container was not swept: {0}")]
+    Sweep(String),
     #[error("{files} files could not be written to the store, as the log says")]
     Unwritten { files: usize },
     #[error("{0}")]
@@ -60,6 +64,8 @@ pub enum MountError {
 const BLOCK_BYTES: u64 = 256 << 10;
 /// Attributes and names of the store are believed for that long.
 const FRESH: Duration = Duration::from_secs(1);
+/// A file of many small parts that nobody has written for that long is flattened.
+const QUIET: Duration = Duration::from_secs(2);
 /// Threads that read requests of the kernel.
 const KERNEL_THREADS: usize = 2;
 /// After an unmount the last requests of the kernel are waited for.
@@ -119,12 +125,49 @@ pub fn run(options: MountOptions, ready: impl FnOnce()) -> Result<(), MountError
 /// # Errors
 /// [`MountError`], which names what is wrong.
 pub async fn mount(options: MountOptions, ready: impl FnOnce()) -> Result<(), MountError> {
-    let (account, container) = account_and_container(&options.url)?;
     check_directory(&options.dir)?;
+    let store = connect(
+        &options.url,
+        options.timeout,
+        options.authorities.as_deref(),
+    )
+    .await?;
+    let decides = store.decides();
+    let vfs = Arc::new(Vfs::new(
+        store,
+        VfsOptions {
+            is_read_only: options.is_read_only,
+            defaults: Defaults {
+                uid: options.uid,
+                gid: options.gid,
+            },
+            fresh: FRESH,
+            limits: Limits::default(),
+            cache_bytes: options.cache_bytes,
+            block_bytes: BLOCK_BYTES,
+            unwritten_bytes: options.unwritten_bytes,
+            flatten_after: Some(QUIET),
+        },
+    ));
+    if !options.is_read_only && !decides {
+        tracing::warn!(
+            "this store checks no conditions of writes: let one mount at a time write a file"
+        );
+    }
+    serve(vfs, &options, ready).await
+}
+
+/// Logs in, and finds the container and what the store can do.
+async fn connect(
+    url: &str,
+    timeout: Duration,
+    authorities: Option<&Path>,
+) -> Result<SwiftStore, MountError> {
+    let (account, container) = account_and_container(url)?;
     let login = Login::from_environment(|name| std::env::var(name).ok())?;
     let client = cairn_client::Options {
-        authorities: options.authorities.clone(),
-        ..self::options(options.timeout)
+        authorities: authorities.map(Path::to_owned),
+        ..self::options(timeout)
     };
     let swift = Swift::connect(login, Some(account), &client).await?;
     let found = swift.head_container(&container).await;
@@ -139,27 +182,34 @@ pub async fn mount(options: MountOptions, ready: impl FnOnce()) -> Result<(), Mo
     let capabilities = swift.capabilities().await;
     let capabilities = capabilities.map_err(|error| MountError::Capabilities(error.to_string()))?;
     let decides = capabilities.has_conditional_writes(policy);
-    let vfs = Arc::new(Vfs::new(
-        SwiftStore::new(swift, &container, decides),
-        VfsOptions {
-            is_read_only: options.is_read_only,
-            defaults: Defaults {
-                uid: options.uid,
-                gid: options.gid,
-            },
-            fresh: FRESH,
-            limits: Limits::default(),
-            cache_bytes: options.cache_bytes,
-            block_bytes: BLOCK_BYTES,
-            unwritten_bytes: options.unwritten_bytes,
-        },
-    ));
-    if !options.is_read_only && !decides {
-        tracing::warn!(
-            "this store checks no conditions of writes: let one mount at a time write a file"
-        );
-    }
-    serve(vfs, &options, ready).await
+    Ok(SwiftStore::new(swift, &container, decides))
+}
+
+/// Sweeps a container: segments that nothing has referred to for `grace` go. As [`run`], on threads of its own.
+///
+/// # Errors
+/// [`MountError`], which names what is wrong.
+pub fn sweep(
+    url: &str,
+    grace: Duration,
+    timeout: Duration,
+    authorities: Option<&Path>,
+) -> Result<Swept, MountError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let store = Arc::new(connect(url, timeout, authorities).await?);
+        let cache = Arc::new(Cache::new(store.clone(), BLOCK_BYTES, BLOCK_BYTES));
+        let committer = Committer::new(store, cache, Limits::default());
+        let options = SweepOptions {
+            grace,
+            #[cfg(test)]
+            ignores_pins: false,
+        };
+        let swept = committer.sweep(options).await;
+        swept.map_err(|error| MountError::Sweep(error.to_string()))
+    })
 }
 
 fn check_directory(dir: &Path) -> Result<(), MountError> {
@@ -226,6 +276,8 @@ async fn serve(
             let _ = ended.send(session.run());
         })?;
     ready();
+    let upkeep = vfs.clone();
+    let upkeep = tokio::spawn(async move { upkeep.upkeep().await });
     let is_unmounted = tokio::select! {
         result = &mut end => {
             if let Ok(Err(error)) = result {
@@ -251,7 +303,12 @@ async fn serve(
         }
         let _ = tokio::time::timeout(END_TIMEOUT, end).await;
     }
-    match vfs.commit_all(progress).await {
+    let failed = vfs.commit_all(progress).await;
+    upkeep.abort();
+    if let Err(error) = vfs.unpin().await {
+        tracing::debug!(%error, "pins stay until they expire");
+    }
+    match failed {
         0 => Ok(()),
         files => Err(MountError::Unwritten { files }),
     }

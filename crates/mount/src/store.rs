@@ -108,6 +108,8 @@ pub(crate) enum Row {
         etag: String,
         content_type: String,
         changed: Time,
+        /// A static large object; not every store tells it of all.
+        is_manifest: bool,
     },
     /// The part that names have in common up to and with a slash.
     Prefix(String),
@@ -165,6 +167,13 @@ impl StoreError {
     }
 }
 
+/// A swap failed so that another version may be there, or the one that was to be written.
+pub(crate) fn asks_for_a_look(error: &StoreError) -> bool {
+    // A segment of the version before may be gone with it.
+    let is_other = matches!(error.why, Why::Changed | Why::NotFound | Why::Refused);
+    is_other || error.is_in_doubt
+}
+
 pub(crate) type Result<T> = std::result::Result<T, StoreError>;
 
 /// Tries of a write that may be carried out twice, while it is not known whether it was.
@@ -197,14 +206,14 @@ pub(crate) trait Store: Send + Sync + 'static {
     /// As `head`, of the newest version that any server of the store has.
     fn head_newest(&self, name: &str) -> impl Future<Output = Result<Stat>> + Send;
 
-    /// `length` bytes from `offset`; with `etag` of that version alone ([`Why::Changed`]).
+    /// `length` bytes from `offset`, in pieces; with `etag` of that version alone ([`Why::Changed`]).
     fn read(
         &self,
         object: &ObjectName,
         etag: Option<&str>,
         offset: u64,
         length: u64,
-    ) -> impl Future<Output = Result<Bytes>> + Send;
+    ) -> impl Future<Output = Result<Vec<Bytes>>> + Send;
 
     /// The parts of a version of a static large object ([`Why::Changed`] where it is another one);
     /// none where it has some that are no objects.
@@ -213,6 +222,18 @@ pub(crate) trait Store: Send + Sync + 'static {
         name: &str,
         etag: &str,
     ) -> impl Future<Output = Result<Option<Vec<Part>>>> + Send;
+
+    /// The parts of a static large object that never changes; none where it has some that are no
+    /// objects.
+    fn parts(&self, name: &str) -> impl Future<Output = Result<Option<Vec<Part>>>> + Send;
+
+    /// The objects that a static large object refers to, those beside inline bytes too; with `etag` of
+    /// that version alone ([`Why::Changed`]).
+    fn references(
+        &self,
+        name: &str,
+        etag: Option<&str>,
+    ) -> impl Future<Output = Result<Vec<ObjectName>>> + Send;
 
     /// Stores an object; its ETag.
     fn put(

@@ -9,11 +9,14 @@ mod attributes;
 mod commits;
 mod directories;
 mod files;
+mod flattening;
+mod misses;
 mod names;
 mod renames;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod upkeep;
 mod uploads;
 
 use std::collections::HashMap;
@@ -28,7 +31,6 @@ use crate::cache::{Cache, Version};
 use crate::commit::{Committer, Limits, SEGMENTS, file_id};
 use crate::content::{Budget, Content, Layout};
 use crate::error::{FsError, FsResult};
-use crate::extents::Extents;
 use crate::store::{Form, Headers, ObjectName, Row, Stat, Store, StoreError, Usage, Why};
 use crate::time::Time;
 
@@ -53,6 +55,8 @@ pub(crate) struct VfsOptions {
     pub(crate) block_bytes: u64,
     /// Bytes that may be in memory and not on the store.
     pub(crate) unwritten_bytes: u64,
+    /// Small parts are flattened when a file was quiet for that long; none: never.
+    pub(crate) flatten_after: Option<Duration>,
 }
 
 /// Attributes as `stat` shows them.
@@ -87,6 +91,9 @@ pub(crate) struct Vfs<S> {
     budget: Arc<Budget>,
     /// Removals of segments.
     background: Mutex<tokio::task::JoinSet<()>>,
+    flattening: Mutex<tokio::task::JoinSet<()>>,
+    pins: tokio::sync::Mutex<upkeep::Pins>,
+    misses: Mutex<misses::Misses>,
     usage: Mutex<Option<(Instant, Usage)>>,
     options: VfsOptions,
 }
@@ -110,6 +117,9 @@ impl<S: Store> Vfs<S> {
         Vfs {
             committer: Arc::new(Committer::new(store.clone(), cache.clone(), options.limits)),
             background: Mutex::default(),
+            flattening: Mutex::default(),
+            pins: tokio::sync::Mutex::default(),
+            misses: Mutex::default(),
             store,
             cache,
             tree: Mutex::new(Tree::new(State::new(root))),
@@ -135,8 +145,17 @@ impl<S: Store> Vfs<S> {
         self.tree.lock().node(ino).ok_or(FsError::NotFound)
     }
 
+    /// The path of a node. One that another host has removed is stale: the kernel then looks for its name
+    /// again, which may be another file's by now.
     fn path(&self, ino: u64) -> FsResult<String> {
-        self.tree.lock().path(ino).ok_or(FsError::NotFound)
+        let tree = self.tree.lock();
+        if let Some(path) = tree.path(ino) {
+            return Ok(path);
+        }
+        match tree.node(ino) {
+            Some(node) if !node.state.lock().is_unlinked => Err(FsError::Stale),
+            _ => Err(FsError::NotFound),
+        }
     }
 
     fn writable(&self) -> FsResult<()> {
@@ -184,6 +203,13 @@ impl<S: Store> Vfs<S> {
     /// Asks the store what is under a path; of a name that is not known to be an object also, at the
     /// same time, whether there are some below.
     async fn look(&self, path: &str, is_object: bool) -> FsResult<Found> {
+        if !is_object && self.has_nothing_below(path).await? {
+            return match self.store.head(path).await {
+                Ok(stat) => Ok(Found::Object(Box::new(stat))),
+                Err(error) if error.why == Why::NotFound => Err(FsError::NotFound),
+                Err(error) => Err(error.into()),
+            };
+        }
         let directory = below(path);
         let list = self.store.list(&directory, "", true, 1);
         let (stat, rows) = match is_object {
@@ -370,6 +396,7 @@ impl<S: Store> Vfs<S> {
         }
         if matches!(found, Err(FsError::NotFound)) {
             tree.absent(path, Instant::now() + self.options.fresh);
+            self.misses.lock().missed(path);
         }
         match found? {
             Found::Object(stat) => Ok(tree.add(path, self.state_of(*stat))),
@@ -459,23 +486,9 @@ impl<S: Store> Vfs<S> {
         let Some(parts) = self.store.manifest(path, etag).await? else {
             return Ok(Layout::own(bytes, false));
         };
-        let mut extents = Extents::default();
-        let mut at = 0;
-        for part in parts {
-            let (segment, offset) = (part.segment, part.offset);
-            extents.insert(
-                at,
-                part.length,
-                crate::content::FileSource::Segment { segment, offset },
-            );
-            at += part.length;
-        }
-        match at == bytes {
-            true => Ok(Layout {
-                extents,
-                bytes,
-                is_plain: false,
-            }),
+        let layout = self.committer.layout_of(parts).await?;
+        match layout.bytes == bytes {
+            true => Ok(layout),
             false => Ok(Layout::own(bytes, false)),
         }
     }

@@ -1,10 +1,11 @@
 //! Programs on a mounted container, and another client of the store that reads what they wrote.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::{CONTAINER, Ground};
 use crate::clients::{same_trees, write_tree};
@@ -77,6 +78,148 @@ for mode in ('delete', 'wal'):
 pub(super) fn sqlite(dir: &Path) -> Result<()> {
     fs::create_dir(dir)?;
     run_quiet(Command::new("python3").arg("-c").arg(SQLITE).arg(dir))?;
+    Ok(())
+}
+
+/// Inserts rows one by one, and tells each once it is committed.
+const SQLITE_WRITER: &str = "
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], isolation_level=None)
+db.execute('pragma journal_mode=' + sys.argv[2])
+db.execute('create table if not exists t (id integer primary key, text)')
+number = db.execute('select coalesce(max(id), 0) from t').fetchone()[0]
+while True:
+    number += 1
+    db.execute('insert into t values (?, ?)', (number, str(number) * 300))
+    print(number, flush=True)
+";
+
+const SQLITE_CHECK: &str = "
+import sqlite3, sys
+db = sqlite3.connect(sys.argv[1])
+assert db.execute('pragma integrity_check').fetchone()[0] == 'ok'
+count, last = db.execute('select count(*), max(id) from t').fetchone()
+assert count == last >= int(sys.argv[2]), (count, last, sys.argv[2])
+assert all(text == str(number) * 300 for number, text in db.execute('select * from t'))
+";
+
+/// A writer is killed, several times: what was committed is there, and the file is sound.
+pub(super) fn sqlite_killed(dir: &Path) -> Result<()> {
+    fs::create_dir(dir)?;
+    for mode in ["delete", "wal"] {
+        let path = dir.join(format!("{mode}.db"));
+        for rows in [5, 30, 80] {
+            let mut writer = Command::new("python3")
+                .args(["-c", SQLITE_WRITER])
+                .arg(&path)
+                .arg(mode)
+                .stdout(Stdio::piped())
+                .spawn()?;
+            let output = writer.stdout.take().context("no output")?;
+            let mut last = String::new();
+            for line in BufReader::new(output).lines().take(rows) {
+                last = line?;
+            }
+            writer.kill()?;
+            writer.wait()?;
+            run_quiet(
+                Command::new("python3")
+                    .args(["-c", SQLITE_CHECK])
+                    .arg(&path)
+                    .arg(&last),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// A program of some files is cloned and built where it was cloned to.
+pub(super) fn build(dir: &Path, work: &Path) -> Result<()> {
+    const FILES: usize = 20;
+    let source = work.join("source");
+    fs::create_dir_all(&source)?;
+    fs::create_dir(dir)?;
+    let mut sum = String::new();
+    let mut declared = String::new();
+    for i in 0..FILES {
+        fs::write(
+            source.join(format!("f{i}.c")),
+            format!("int f{i}(void) {{ return {i}; }}\n"),
+        )?;
+        sum.push_str(&format!(" + f{i}()"));
+        declared.push_str(&format!("int f{i}(void);\n"));
+    }
+    fs::write(
+        source.join("main.c"),
+        format!(
+            "#include <stdio.h>\n{declared}int main(void) {{ printf(\"%d\\n\", 0{sum}); return 0; }}\n"
+        ),
+    )?;
+    fs::write(
+        source.join("Makefile"),
+        "program: $(patsubst %.c,%.o,$(wildcard *.c))\n\tcc -o $@ $^\nlib.a: program\n\tar rcs $@ f*.o\n",
+    )?;
+    let git = |at: &Path, args: &[&str]| {
+        let mut command = Command::new("git");
+        command.args(["-c", "user.name=a", "-c", "user.email=a@example.org"]);
+        run_quiet(
+            command
+                .args(["-c", "safe.directory=*"])
+                .args(args)
+                .current_dir(at),
+        )
+    };
+    git(&source, &["init", "--quiet"])?;
+    git(&source, &["add", "."])?;
+    git(&source, &["commit", "--quiet", "-m", "one"])?;
+    let clone = dir.join("clone");
+    let (from, to) = (source.to_string_lossy(), clone.to_string_lossy());
+    git(work, &["clone", "--quiet", &from, &to])?;
+    run_quiet(
+        Command::new("make")
+            .args(["-j4", "lib.a"])
+            .current_dir(&clone),
+    )?;
+    let output = run_quiet(&mut Command::new(clone.join("program")))?;
+    let expected = (0..FILES).sum::<usize>().to_string();
+    ensure!(output.trim() == expected, "the program prints {output:?}");
+    let again = run_quiet(Command::new("make").arg("lib.a").current_dir(&clone))?;
+    ensure!(again.contains("up to date"), "a second make: {again}");
+    Ok(())
+}
+
+const HDF5: &str = "
+import sys, h5py, numpy
+path = sys.argv[1]
+random = numpy.random.default_rng(5)
+rows = random.random((3000, 500))
+with h5py.File(path, 'w') as file:
+    file.attrs['title'] = 'a checkpoint'
+    data = file.create_dataset('rows', (3000, 500), dtype='f8', chunks=(100, 500), compression='gzip', compression_opts=1)
+    for start in range(0, 3000, 250):
+        data[start:start + 250] = rows[start:start + 250]
+    grown = file.create_dataset('grown', (0,), maxshape=(None,), dtype='i8', chunks=(1000,))
+    for i in range(20):
+        grown.resize((1000 * (i + 1),))
+        grown[1000 * i:] = i
+        file.flush()
+with h5py.File(path, 'r+') as file:
+    file['rows'][17] = 1.0
+    rows[17] = 1.0
+with h5py.File(path, 'r') as file:
+    assert (file['rows'][:] == rows).all() and file['rows'][2999, 499] == rows[2999, 499]
+    assert (file['grown'][:] == numpy.repeat(numpy.arange(20), 1000)).all()
+    assert file.attrs['title'] == 'a checkpoint'
+";
+
+/// `python`: one that has h5py.
+pub(super) fn hdf5(dir: &Path, python: &Path) -> Result<()> {
+    fs::create_dir(dir)?;
+    run_quiet(
+        Command::new(python)
+            .args(["-c", HDF5])
+            .arg(dir.join("f.h5")),
+    )?;
     Ok(())
 }
 

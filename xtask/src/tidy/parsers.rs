@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 36] = [
+const PARSERS: [(&str, How); 38] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -47,6 +47,8 @@ const PARSERS: [(&str, How); 36] = [
     ("crates/index/src/pending/entry.rs", Fuzzed("pending")),
     ("crates/client/src/manifest.rs", Property),
     ("crates/mount/src/attributes.rs", Property),
+    ("crates/mount/src/intents.rs", Property),
+    ("crates/mount/src/sweep.rs", Property),
     ("crates/disk/src/metadata.rs", Property),
     ("crates/erasure/src/fragment.rs", Property),
     ("crates/ring/src/lib.rs", Fuzzed("ring")),

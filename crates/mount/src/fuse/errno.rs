@@ -39,7 +39,8 @@ pub(super) fn errno(error: &FsError) -> Errno {
 pub(super) fn tell(error: &FsError) {
     match error {
         FsError::Store(error) => tracing::warn!(%error, "the store failed a call"),
-        FsError::Stale | FsError::Contended => tracing::warn!(%error, "a file is not as it was"),
+        FsError::Contended => tracing::warn!(%error, "a file is not as it was"),
+        FsError::Stale => tracing::debug!(%error, "a file is not as it was"),
         _ => {}
     }
 }

@@ -1,8 +1,10 @@
 //! Replies of the forms that several calls have.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
-use fuser::{Errno, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyStatfs, ReplyXattr};
+use bytes::Bytes;
+use fuser::{Errno, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyStatfs, ReplyXattr};
 
 use super::GENERATION;
 use super::convert::file_attr;
@@ -25,6 +27,26 @@ pub(super) fn entry(reply: ReplyEntry, ttl: Duration) -> impl FnOnce(Result<Attr
 pub(super) fn attr(reply: ReplyAttr, ttl: Duration) -> impl FnOnce(Result<Attr, Errno>) + Send {
     move |result| match result {
         Ok(attr) => reply.attr(&ttl, &file_attr(&attr)),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+thread_local! {
+    /// Bytes of a reply in one piece: memory that is used again, and need not be mapped anew.
+    static WHOLE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A reply with bytes that are in pieces.
+pub(super) fn data(reply: ReplyData) -> impl FnOnce(Result<Vec<Bytes>, Errno>) + Send {
+    move |result| match result {
+        Ok(pieces) if pieces.len() == 1 => reply.data(&pieces[0]),
+        Ok(pieces) => WHOLE.with_borrow_mut(|whole| {
+            whole.clear();
+            pieces
+                .iter()
+                .for_each(|piece| whole.extend_from_slice(piece));
+            reply.data(whole);
+        }),
         Err(errno) => reply.error(errno),
     }
 }

@@ -247,13 +247,13 @@ impl Store for MemoryStore {
         etag: Option<&str>,
         offset: u64,
         length: u64,
-    ) -> Result<Bytes> {
+    ) -> Result<Vec<Bytes>> {
         self.called("GET", &object.name).await?;
         let objects = self.objects.lock();
         if let Some(etag) = etag {
             MemoryStore::expect(&objects, &object.name, Expect::Version(etag))?;
         }
-        read(&objects, &object.name, offset, length)
+        Ok(vec![read(&objects, &object.name, offset, length)?])
     }
 
     async fn manifest(&self, name: &str, etag: &str) -> Result<Option<Vec<Part>>> {
@@ -261,6 +261,23 @@ impl Store for MemoryStore {
         let objects = self.objects.lock();
         MemoryStore::expect(&objects, name, Expect::Version(etag))?;
         match &find(&objects, name)?.body {
+            Body::Bytes(_) => Ok(None),
+            Body::Parts(parts) => Ok(Some(parts.clone())),
+        }
+    }
+
+    async fn references(&self, name: &str, etag: Option<&str>) -> Result<Vec<ObjectName>> {
+        let parts = match etag {
+            Some(etag) => self.manifest(name, etag).await?,
+            None => self.parts(name).await?,
+        };
+        let parts = parts.unwrap_or_default().into_iter();
+        Ok(parts.map(|part| part.segment.name.clone()).collect())
+    }
+
+    async fn parts(&self, name: &str) -> Result<Option<Vec<Part>>> {
+        self.called("MANIFEST", name).await?;
+        match &find(&self.objects.lock(), name)?.body {
             Body::Bytes(_) => Ok(None),
             Body::Parts(parts) => Ok(Some(parts.clone())),
         }
@@ -366,6 +383,7 @@ impl Store for MemoryStore {
                     etag: object.etag.clone(),
                     content_type: object.headers.content_type.clone(),
                     changed: object.changed,
+                    is_manifest: matches!(object.body, Body::Parts(_)),
                 },
             };
             let is_told = rows.last().is_some_and(|last| last.name() == row.name());

@@ -97,6 +97,26 @@ impl SwiftStore {
         }
     }
 
+    /// The entries of a version of a manifest.
+    async fn entries(&self, name: &str, etag: &str) -> Result<Vec<ManifestEntry>> {
+        let is_other = |entries: &Vec<ManifestEntry>| {
+            cairn_client::large_object_etag(entries).is_some_and(|is| is != etag)
+        };
+        let mut entries = self.swift.get_manifest(&self.container, name).await?;
+        if is_other(&entries) {
+            // The server that answered may have missed the last write.
+            let newest = self.swift.get_newest_manifest(&self.container, name);
+            entries = newest.await?;
+        }
+        match cairn_client::large_object_etag(&entries) {
+            Some(is) if is != etag => {
+                let message = format!("{name}: version {etag} was expected, {is} is there");
+                Err(StoreError::new(Why::Changed, message))
+            }
+            _ => Ok(entries),
+        }
+    }
+
     /// Waits with a HEAD before a write that expects a version.
     async fn check(&self, name: &str, expect: Expect<'_>) -> Result<()> {
         let Expect::Version(etag) = expect else {
@@ -256,7 +276,7 @@ impl Store for SwiftStore {
         etag: Option<&str>,
         offset: u64,
         length: u64,
-    ) -> Result<Bytes> {
+    ) -> Result<Vec<Bytes>> {
         let condition = etag.map_or(Condition::None, Condition::Matches);
         let (container, name) = (&object.container, &object.name);
         let range = (offset, length);
@@ -273,22 +293,26 @@ impl Store for SwiftStore {
     }
 
     async fn manifest(&self, name: &str, etag: &str) -> Result<Option<Vec<Part>>> {
-        let is_other = |entries: &Vec<ManifestEntry>| {
-            cairn_client::large_object_etag(entries).is_some_and(|is| is != etag)
+        let entries = self.entries(name, etag).await?;
+        Ok(entries.iter().map(part).collect())
+    }
+
+    async fn references(&self, name: &str, etag: Option<&str>) -> Result<Vec<ObjectName>> {
+        let entries = match etag {
+            Some(etag) => self.entries(name, etag).await?,
+            None => self.swift.get_manifest(&self.container, name).await?,
         };
-        let mut entries = self.swift.get_manifest(&self.container, name).await?;
-        if is_other(&entries) {
-            // The server that answered may have missed the last write.
-            let newest = self.swift.get_newest_manifest(&self.container, name);
-            entries = newest.await?;
-        }
-        match cairn_client::large_object_etag(&entries) {
-            Some(is) if is != etag => {
-                let message = format!("{name}: version {etag} was expected, {is} is there");
-                Err(StoreError::new(Why::Changed, message))
-            }
-            _ => Ok(entries.iter().map(part).collect()),
-        }
+        let named = |entry: &ManifestEntry| {
+            let path = entry.path.as_deref()?.trim_start_matches('/');
+            let (container, name) = path.split_once('/')?;
+            Some(ObjectName::new(container, name))
+        };
+        Ok(entries.iter().filter_map(named).collect())
+    }
+
+    async fn parts(&self, name: &str) -> Result<Option<Vec<Part>>> {
+        let entries = self.swift.get_manifest(&self.container, name).await?;
+        Ok(entries.iter().map(part).collect())
     }
 
     async fn put(
@@ -371,6 +395,7 @@ impl Store for SwiftStore {
             } => Row::Object {
                 name,
                 bytes,
+                is_manifest: slo_etag.is_some(),
                 etag: slo_etag.unwrap_or(hash),
                 content_type,
                 changed: Timestamp::parse_isoformat(&last_modified).map_or(Time::default(), time),

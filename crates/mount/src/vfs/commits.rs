@@ -18,7 +18,7 @@ use crate::commit::Target;
 use crate::content::Layout;
 use crate::error::{FsError, FsResult};
 use crate::history;
-use crate::store::{Expect, Form, Headers, Segment, Stat, Store, StoreError, Why};
+use crate::store::{Expect, Form, Headers, Segment, Stat, Store, StoreError, Why, asks_for_a_look};
 
 /// Swaps that a commit may lose. Each was won by another mount, so that with fewer than that writing
 /// all get through.
@@ -35,19 +35,15 @@ const ATTEMPTS_MAX: usize = 64;
 /// Files that are committed at once at the end: where the store is away, each waits for it in vain.
 const COMMITS_AT_ONCE: usize = 8;
 
+/// At the end as long is waited for what is flattened: the file is whole without it.
+const END_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// A version that is on the store.
 struct Written {
     etag: String,
     layout: Layout,
     headers: Headers,
     needed: HashSet<Arc<Segment>>,
-}
-
-/// Another version may be there, or the one that was to be written.
-fn asks_for_a_look(error: &StoreError) -> bool {
-    // A segment of the version before may be gone with it.
-    let is_other = matches!(error.why, Why::Changed | Why::NotFound | Why::Refused);
-    is_other || error.is_in_doubt
 }
 
 async fn pause(lost: u32) {
@@ -77,6 +73,7 @@ impl<S: Store> Vfs<S> {
                 state.is_dirty() && !state.is_unlinked
             };
             if !is_due {
+                self.flatten_later(node);
                 return Ok(());
             }
             pause(lost).await;
@@ -86,13 +83,20 @@ impl<S: Store> Vfs<S> {
             let _ = self.await_uploads(node).await;
             let error = match self.try_commit(node, &path).await {
                 Err(FsError::Store(error)) if asks_for_a_look(&error) => error,
-                result => return result,
+                Err(error) => return Err(error),
+                Ok(()) => {
+                    self.flatten_later(node);
+                    return Ok(());
+                }
             };
             doubts += u32::from(error.is_in_doubt);
             if doubts >= DOUBTS_MAX {
                 return Err(error.into());
             }
             lost += 1;
+            if error.why == Why::Refused {
+                self.committer.forget_zeros();
+            }
             self.catch_up(node, &path, error).await?;
         }
         Err(FsError::Contended)
@@ -315,6 +319,9 @@ impl<S: Store> Vfs<S> {
         }
         let background = std::mem::take(&mut *self.background.lock());
         background.join_all().await;
+        self.committer.end();
+        let flattening = std::mem::take(&mut *self.flattening.lock());
+        let _ = tokio::time::timeout(END_TIMEOUT, flattening.join_all()).await;
         failed
     }
 }

@@ -113,12 +113,47 @@ impl<S: Store> Vfs<S> {
             Some(last) => position.marker = last.name().to_owned(),
             None => position.is_ended = true,
         }
+        self.take_rows(&path, &rows, position, (asked, until));
+        if !position.is_ended {
+            if is_first {
+                self.tree.lock().listed.remove(&path);
+            }
+            return Ok(());
+        }
+        let children = self.tree.lock().children(&path);
+        for (name, node) in children {
+            if position.told.contains(&name)
+                || !self.is_unlisted_here(&join(&path, &name), &node).await?
+            {
+                continue;
+            }
+            let kind = node.state.lock().attributes.kind;
+            position.told.insert(name.clone());
+            position.entries.push(DirectoryEntry {
+                name,
+                ino: node.ino,
+                kind,
+            });
+        }
+        self.tree.lock().listed.insert(path, until);
+        Ok(())
+    }
+
+    /// Adds the entries of a page's rows, which were asked for at `asked` and are believed until `until`.
+    fn take_rows(
+        &self,
+        directory: &str,
+        rows: &[Row],
+        position: &mut Position,
+        (asked, until): (Instant, Instant),
+    ) {
+        let prefix = below(directory);
         let mut tree = self.tree.lock();
-        for row in &rows {
+        for row in rows {
             let name = row.name().strip_prefix(&prefix).unwrap_or_default();
             let name = name.strip_suffix('/').unwrap_or(name);
             let is_odd = name.is_empty() || name == "." || name == ".." || name.contains('/');
-            let path = join(&path, name);
+            let path = join(directory, name);
             if is_odd || name.len() > NAME_MAX_BYTES || path == SEGMENTS {
                 continue;
             }
@@ -137,26 +172,6 @@ impl<S: Store> Vfs<S> {
                 kind,
             });
         }
-        if position.is_ended {
-            for (name, node) in tree.children(&path) {
-                let state = node.state.lock();
-                let is_here = state.is_local() || state.changed_within(LISTING_LAG);
-                if is_here && position.told.insert(name.clone()) {
-                    let kind = state.attributes.kind;
-                    position.entries.push(DirectoryEntry {
-                        name,
-                        ino: node.ino,
-                        kind,
-                    });
-                }
-            }
-        } else if is_first {
-            tree.listed.remove(&path);
-        }
-        if position.is_ended {
-            tree.listed.insert(path, until);
-        }
-        Ok(())
     }
 
     /// The state of a name that only a row of a listing is known of.

@@ -106,12 +106,15 @@ impl<S: Store> Vfs<S> {
             !state.is_local()
         };
         if must_look {
-            let now = self.look_again(&self.path(ino)?).await?;
-            if !Arc::ptr_eq(&now, &node) {
-                return Err(FsError::Stale);
+            match self.look_again(&self.path(ino)?).await {
+                Ok(now) if Arc::ptr_eq(&now, &node) => {}
+                // The kernel looks for the name again, and makes it where it is asked to.
+                Ok(_) | Err(FsError::NotFound) => return Err(FsError::Stale),
+                Err(error) => return Err(error),
             }
         }
         self.load(&node).await?;
+        self.flatten_later(&node);
         if mode.truncates {
             self.empty(&node).await?;
         }

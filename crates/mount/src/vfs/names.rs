@@ -6,7 +6,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::files::OpenMode;
-use super::tree::{LISTING_LAG, Node, State, below, parent_of};
+use super::tree::{LISTING_LAG, Node, State, below, join, parent_of};
 use super::{Attr, Vfs};
 use crate::attributes::{Attributes, Kind, Xattrs};
 use crate::content::{Content, Layout};
@@ -259,7 +259,7 @@ impl<S: Store> Vfs<S> {
         let path = self.path(ino)?;
         let name = crate::store::ObjectName::new(self.store.container(), &path);
         let body = self.store.read(&name, None, 0, bytes).await?;
-        let target = String::from_utf8(body.to_vec()).map_err(|_| FsError::NotUtf8)?;
+        let target = String::from_utf8(body.concat()).map_err(|_| FsError::NotUtf8)?;
         node.state.lock().target = Some(target.clone());
         Ok(target)
     }
@@ -341,7 +341,7 @@ impl<S: Store> Vfs<S> {
         match self.load(node).await {
             Ok(()) => {}
             // It went meanwhile, or cannot be understood: it has no segments of ours.
-            Err(FsError::NotFound) => return Ok(()),
+            Err(FsError::NotFound | FsError::Stale) => return Ok(()),
             Err(error) => return Err(error),
         }
         let (own, is_needed, file_id) = {
@@ -402,16 +402,35 @@ impl<S: Store> Vfs<S> {
         self.remove_segments(segments);
     }
 
+    /// Whether a name that a listing does not show is there: it was not stored yet, or so lately that the
+    /// listing may be late. Then the store tells, for another host may have removed it.
+    pub(super) async fn is_unlisted_here(&self, path: &str, node: &Arc<Node>) -> FsResult<bool> {
+        let is_recent = {
+            let state = node.state.lock();
+            if state.is_local() {
+                return Ok(true);
+            }
+            state.changed_within(LISTING_LAG)
+        };
+        if !is_recent {
+            return Ok(false);
+        }
+        match self.look_again(path).await {
+            Ok(_) => Ok(true),
+            Err(FsError::NotFound) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Whether nothing is in a directory; what was removed here lately is not, whatever is listed.
     pub(super) async fn is_empty(&self, path: &str) -> FsResult<bool> {
         let prefix = below(path);
-        let is_local = |node: &Arc<Node>| {
-            let state = node.state.lock();
-            state.is_local() || state.changed_within(LISTING_LAG)
-        };
         let children = self.tree.lock().children(path);
-        if children.iter().any(|(_, node)| is_local(node)) {
-            return Ok(false);
+        for (name, node) in children {
+            let is_here = self.is_unlisted_here(&join(path, &name), &node).await?;
+            if is_here {
+                return Ok(false);
+            }
         }
         let mut marker = String::new();
         loop {

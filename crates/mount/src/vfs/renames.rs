@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt, TryStreamExt};
 
@@ -157,8 +157,8 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// All objects below are copied, then removed. Where that fails in between, everything is still
-    /// under the old name, and some of it under the new one too.
+    /// All objects below are copied, then removed. Where that breaks off in between, everything is under
+    /// one name or both, and the intent tells of it.
     async fn rename_directory(
         &self,
         from: &str,
@@ -173,6 +173,8 @@ impl<S: Store> Vfs<S> {
         if target.is_some() && !self.is_empty(to).await? {
             return Err(FsError::NotEmpty);
         }
+        // Whoever finds the intent finishes what broke off.
+        let intent = self.committer.intend(from, to).await?;
         let found = self.names_below(from).await?;
         let shared = self.share_below(&found).await?;
         let mut names: Vec<String> = found.into_keys().collect();
@@ -211,6 +213,7 @@ impl<S: Store> Vfs<S> {
         let deletions = deletions.buffer_unordered(RENAMES_AT_ONCE);
         deletions.try_collect::<()>().await?;
         self.committer.unshare(shared).await;
+        intent.done().await;
         let mut tree = self.tree.lock();
         tree.rename(from, to);
         names.iter().for_each(|name| tree.removed(name));
@@ -221,6 +224,67 @@ impl<S: Store> Vfs<S> {
             state.fresh_until = Instant::now();
         }
         Ok(())
+    }
+
+    /// Finishes renames of directories that broke off, and that nobody has been at for `after`.
+    pub(super) async fn resume_renames(&self, after: Duration) -> FsResult<()> {
+        for intent in self.committer.broken_intents(after).await? {
+            tracing::info!(
+                from = intent.from,
+                to = intent.to,
+                "a rename that broke off is finished"
+            );
+            let _names = self.namespace.write().await;
+            let found = self.names_below(&intent.from).await?;
+            let shared = self.share_below(&found).await?;
+            let names = found.into_keys().chain([intent.from.clone()]);
+            let intent = &intent;
+            let moves = futures_util::stream::iter(names).map(|name| async move {
+                let new = format!("{}{}", intent.to, &name[intent.from.len()..]);
+                self.move_again(&name, &new, intent.begun).await
+            });
+            let moves = moves.buffer_unordered(RENAMES_AT_ONCE);
+            moves.try_collect::<Vec<()>>().await?;
+            self.committer.unshare(shared).await;
+            self.store.delete(&intent.name, Expect::Anything).await?;
+            let mut tree = self.tree.lock();
+            for directory in [&intent.from, &intent.to] {
+                tree.listed.remove(directory);
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves an object of a rename that broke off, which may have been copied already. What was written
+    /// under the new name since then stays, and the old one too.
+    async fn move_again(&self, name: &str, new: &str, begun: Time) -> FsResult<()> {
+        for _ in 0..COPIES_MAX {
+            let stat = match self.store.head_newest(name).await {
+                Ok(stat) => stat,
+                Err(error) if error.why == Why::NotFound => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            match self.store.head_newest(new).await {
+                Ok(there) if there.etag == stat.etag && there.bytes == stat.bytes => {}
+                Ok(there) if there.changed > begun => {
+                    tracing::warn!(
+                        name,
+                        new,
+                        "both names were written during a rename: both stay"
+                    );
+                    return Ok(());
+                }
+                Ok(_) => self.store.copy(name, new, None).await?,
+                Err(error) if error.why == Why::NotFound => {
+                    self.store.copy(name, new, None).await?;
+                }
+                Err(error) => return Err(error.into()),
+            }
+            if self.delete_version(name, &stat.etag).await? {
+                return Ok(());
+            }
+        }
+        Err(FsError::Contended)
     }
 
     /// Marks the segments of all large files among `found` as shared; the marks that are new.

@@ -6,6 +6,8 @@
 mod content;
 mod names;
 mod shared;
+mod small;
+mod upkeep;
 mod writers;
 
 use super::*;
@@ -43,6 +45,8 @@ pub(super) fn limits() -> Limits {
         whole_bytes: 64,
         segment_bytes: 256,
         hole_bytes: 16,
+        small_bytes: 16,
+        parts_max: 120,
         extra_parts: 6,
         manifest_parts: 1000,
     }
@@ -57,6 +61,7 @@ pub(super) fn mount_with(store: &MemoryStore, limits: Limits) -> Vfs<MemoryStore
         cache_bytes: 4096,
         block_bytes: 32,
         unwritten_bytes: 2000,
+        flatten_after: None,
     };
     Vfs::new(store.clone(), options)
 }
@@ -130,6 +135,19 @@ impl Vfs<MemoryStore> {
 pub(super) fn segments(store: &MemoryStore) -> Vec<String> {
     let is_segment = |name: &String| name.starts_with(".segments/") && !name.contains("/zeros/");
     store.names().into_iter().filter(is_segment).collect()
+}
+
+/// The segments that a file refers to, as `segments` names them.
+pub(super) async fn needed(store: &MemoryStore, name: &str) -> Vec<String> {
+    let stat = store.head(name).await.unwrap();
+    let parts = store.manifest(name, &stat.etag).await.unwrap();
+    let vfs = mount(store);
+    let layout = vfs.committer.layout_of(parts.unwrap_or_default()).await;
+    let all = layout.unwrap().segments();
+    let mut names: Vec<String> = all.iter().map(|s| s.name.name.to_string()).collect();
+    names.retain(|name| !name.contains("/zeros/"));
+    names.sort();
+    names
 }
 
 pub(super) fn pattern(length: usize) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! The table of inodes: nodes by number and by path, counted as the kernel counts them, and the state
 //! of each. Knows no store.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -78,6 +78,7 @@ pub(crate) struct State {
     /// The version whose bytes the kernel may hold.
     pub(crate) kernel_has: Option<String>,
     pub(crate) was_warned: bool,
+    pub(crate) is_flattening: bool,
     /// The last change that this mount made in a directory.
     pub(crate) touched: Option<Time>,
 }
@@ -110,6 +111,7 @@ impl State {
             unsent: 0,
             kernel_has: None,
             was_warned: false,
+            is_flattening: false,
             touched: None,
         }
     }
@@ -379,6 +381,16 @@ impl Tree {
             .filter(|node| node.state.lock().content.is_dirty())
             .cloned()
             .collect()
+    }
+
+    /// Ids of files whose segments are needed here, whether a name refers to them or not.
+    pub(crate) fn held_files(&self) -> BTreeSet<String> {
+        let held = self.slots.values().filter_map(|slot| {
+            let state = slot.node.state.lock();
+            let is_held = state.opens > 0 || state.is_dirty() || !state.made.is_empty();
+            state.file_id.clone().filter(|_| is_held)
+        });
+        held.collect()
     }
 
     /// Nodes that a commit is due for.

@@ -456,3 +456,21 @@ async fn a_file_that_the_kernel_forgot_is_there() {
     assert!(vfs.tree.lock().at("file").is_none());
     assert!(vfs.lookup(ROOT, "file").await.is_ok());
 }
+
+#[tokio::test]
+async fn where_many_names_are_missed_one_listing_serves_for_all() {
+    let store = MemoryStore::default();
+    let mut vfs = mount(&store);
+    vfs.options.fresh = Duration::from_secs(10);
+    for number in 0..40 {
+        let missed = vfs.lookup(ROOT, &format!("n{number}")).await;
+        assert!(matches!(missed, Err(FsError::NotFound)));
+    }
+    let calls = store.take_calls();
+    let count = |verb: &str| calls.iter().filter(|call| call.starts_with(verb)).count();
+    assert_eq!(count("HEAD"), 40);
+    assert!(count("LIST") < 12, "{calls:?}");
+    // An object that another host makes is seen at once all the same.
+    store.write("n100", "t", b"new");
+    vfs.lookup(ROOT, "n100").await.unwrap();
+}

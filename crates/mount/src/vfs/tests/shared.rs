@@ -190,3 +190,40 @@ proptest! {
         });
     }
 }
+
+#[tokio::test]
+async fn a_name_that_another_host_has_made_anew_is_looked_for_again() {
+    let store = MemoryStore::default();
+    let (one, two) = (mount(&store), mount(&store));
+    one.put("f", b"old").await.unwrap();
+    // The kernel of the other host knows the name, and opens it by its number for a second.
+    let known = two.ino("f").await.unwrap();
+    one.unlink(ROOT, "f").await.unwrap();
+    let gone = two.open(known, WRITE).await;
+    assert!(
+        matches!(gone, Err(FsError::Stale)),
+        "the kernel has to look again"
+    );
+    one.put("f", b"new").await.unwrap();
+    let stale = two.open(known, WRITE).await;
+    assert!(
+        matches!(stale, Err(FsError::Stale)),
+        "the kernel has to look again"
+    );
+    assert_eq!(two.get("f").await.unwrap(), b"new");
+}
+
+#[tokio::test]
+async fn a_directory_is_empty_when_another_host_has_removed_what_was_made_here() {
+    let store = MemoryStore::default();
+    let (one, two) = (mount(&store), mount(&store));
+    one.mkdir(ROOT, "d", OWNER).await.unwrap();
+    one.put("d/f", b"f").await.unwrap();
+    one.put("d/g", b"g").await.unwrap();
+    two.unlink(two.ino("d").await.unwrap(), "f").await.unwrap();
+    assert_eq!(one.names("d").await, ["g"]);
+    assert!(matches!(one.rmdir(ROOT, "d").await, Err(FsError::NotEmpty)));
+    two.unlink(two.ino("d").await.unwrap(), "g").await.unwrap();
+    one.rmdir(ROOT, "d").await.unwrap();
+    assert!(store.names().is_empty(), "{:?}", store.names());
+}

@@ -1,0 +1,235 @@
+//! Nested manifests of a version: read with it, and written where there are many small parts. A commit
+//! takes over those that it has not touched.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt};
+
+use super::{Committer, Limits, Target, file_id};
+use crate::content::Layout;
+use crate::nested::{Nested, bytes_of, cut, is_same, whole};
+use crate::store::{Expect, Headers, Part, Result, Segment, Store, StoreError, Why};
+
+const SUFFIX: &str = ".parts";
+/// Requests for manifests of one file that are under way at once.
+const AT_ONCE: usize = 8;
+
+/// The parts that are to be one part of the file's manifest each. A part that is not small stays as it
+/// is, unless there are more than one manifest takes; groups end where a segment's size is full, counted from the file's beginning, so that those behind
+/// a change stay the same.
+fn groups(parts: &[Part], limits: &Limits) -> Vec<Range<usize>> {
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    // The last group: whether it takes more, and where it ends at the latest.
+    let (mut is_open, mut until, mut at) = (false, 0_u64, 0_u64);
+    for (i, part) in parts.iter().enumerate() {
+        let is_small = part.length < limits.small_bytes;
+        match groups.last_mut() {
+            Some(last)
+                if is_open && is_small && at < until && last.len() < limits.manifest_parts =>
+            {
+                last.end = i + 1;
+            }
+            _ => {
+                groups.push(i..i + 1);
+                until = (at + 1).next_multiple_of(limits.segment_bytes);
+            }
+        }
+        is_open = is_small;
+        at += part.length;
+    }
+    if groups.len() <= limits.manifest_parts {
+        return groups;
+    }
+    let starts = (0..parts.len()).step_by(limits.manifest_parts);
+    let full = |start: usize| start..(start + limits.manifest_parts).min(parts.len());
+    starts.map(full).collect()
+}
+
+impl<S: Store> Committer<S> {
+    /// Whether a part is a manifest of this mount's kind, all of whose parts are known by it.
+    pub(crate) fn is_nested(&self, part: &Part) -> bool {
+        let name = &part.segment.name;
+        let is_here = &*name.container == self.store.container();
+        is_here && file_id(&name.name).is_some() && name.name.ends_with(SUFFIX)
+    }
+
+    /// The parts of a nested manifest; none where it has some that are no objects.
+    pub(crate) async fn nested_parts(&self, segment: &Segment) -> Result<Option<Arc<Vec<Part>>>> {
+        let name = &segment.name.name;
+        if let Some(parts) = self.known.get(name) {
+            return Ok(Some(parts));
+        }
+        let parts = match self.store.parts(name).await {
+            Ok(parts) => parts,
+            // It goes with the version that it is of.
+            Err(error) if error.why == Why::NotFound => {
+                return Err(StoreError::new(Why::Changed, error.message));
+            }
+            Err(error) => return Err(error),
+        };
+        let parts = parts.filter(|parts| bytes_of(parts) == segment.bytes);
+        let parts = parts.map(Arc::new);
+        if let Some(parts) = &parts {
+            self.known.add(name.clone(), parts.clone());
+        }
+        Ok(parts)
+    }
+
+    /// A version by its manifest; nested ones are read too.
+    pub(crate) async fn layout_of(&self, parts: Vec<Part>) -> Result<Layout> {
+        let read = |part: Part| async move {
+            let nested = match self.is_nested(&part) {
+                true => self.nested_parts(&part.segment).await?,
+                false => None,
+            };
+            Ok::<_, StoreError>((part, nested))
+        };
+        let read = futures_util::stream::iter(parts.into_iter().map(read));
+        let all: Vec<_> = read.buffered(AT_ONCE).try_collect().await?;
+        let (mut leaves, mut nested, mut at) = (Vec::new(), Vec::new(), 0);
+        for (part, inner) in all {
+            let length = part.length;
+            match inner {
+                None => leaves.push(part),
+                Some(parts) if part.offset == 0 && length == part.segment.bytes => {
+                    leaves.extend_from_slice(&parts);
+                    nested.push(Nested {
+                        at,
+                        segment: part.segment,
+                        parts,
+                    });
+                }
+                Some(parts) => leaves.extend(cut(&parts, part.offset, length)),
+            }
+            at += length;
+        }
+        Ok(Layout::of_parts(leaves, nested))
+    }
+
+    /// Puts neighbours that are small into manifests of their own. The parts of the file's manifest, and
+    /// which of them are nested.
+    pub(crate) async fn nest(
+        &self,
+        target: &Target<'_>,
+        base: &Layout,
+        parts: &[Part],
+        made: &mut Vec<Arc<Segment>>,
+    ) -> Result<(Vec<Part>, Vec<Nested>)> {
+        let before: HashMap<u64, &Nested> = base.nested.iter().map(|n| (n.at, n)).collect();
+        let mut at = 0;
+        let groups = groups(parts, &self.limits).into_iter().map(|range| {
+            let (start, group) = (at, &parts[range]);
+            at += bytes_of(group);
+            (start, group)
+        });
+        let before = &before;
+        let put = |(start, group): (u64, &[Part])| {
+            let group = group.to_vec();
+            async move {
+                if let [single] = &group[..] {
+                    return Ok((start, single.clone(), None, false));
+                }
+                let pairs = |old: &Nested| old.parts.iter().zip(&group).all(|(a, b)| is_same(a, b));
+                let is_it = |old: &&&Nested| old.parts.len() == group.len() && pairs(old);
+                if let Some(old) = before.get(&start).filter(is_it) {
+                    let part = whole(&old.segment);
+                    return Ok((start, part, Some(old.parts.clone()), false));
+                }
+                let name = format!("{}{SUFFIX}", self.segment_name(target.file_id));
+                let headers = Headers::new("application/octet-stream");
+                let put = self
+                    .store
+                    .put_manifest(&name, &headers, &group, Expect::Anything);
+                put.await?;
+                let segment = self.segment(&name, bytes_of(&group));
+                let group = Arc::new(group);
+                self.known.add(segment.name.name.clone(), group.clone());
+                Ok::<_, StoreError>((start, whole(&segment), Some(group), true))
+            }
+        };
+        let groups: Vec<_> = groups.collect();
+        let mut puts = futures_util::stream::iter(groups.into_iter().map(put)).buffered(AT_ONCE);
+        let (mut outer, mut nested, mut result) = (Vec::new(), Vec::new(), Ok(()));
+        while let Some(put) = puts.next().await {
+            match put {
+                Ok((at, part, inner, is_new)) => {
+                    if is_new {
+                        made.push(part.segment.clone());
+                    }
+                    nested.extend(inner.map(|parts| Nested {
+                        at,
+                        segment: part.segment.clone(),
+                        parts,
+                    }));
+                    outer.push(part);
+                }
+                // The others are waited for, so that what they have made is known.
+                Err(error) => result = Err(error),
+            }
+        }
+        result?;
+        match outer.len() > self.limits.manifest_parts {
+            true => {
+                let message = "the file has too many parts";
+                Err(StoreError::new(Why::TooLarge, message))
+            }
+            false => Ok((outer, nested)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::ObjectName;
+
+    fn parts(lengths: &[u64]) -> Vec<Part> {
+        let segment = |bytes| {
+            let name = ObjectName::new("c", "s");
+            Arc::new(Segment { name, bytes })
+        };
+        let part = |bytes: &u64| whole(&segment(*bytes));
+        lengths.iter().map(part).collect()
+    }
+
+    fn limits() -> Limits {
+        Limits {
+            small_bytes: 10,
+            segment_bytes: 100,
+            manifest_parts: 4,
+            ..Limits::default()
+        }
+    }
+
+    #[test]
+    fn small_neighbours_are_grouped() {
+        let of = |lengths: &[u64]| groups(&parts(lengths), &limits());
+        assert_eq!(of(&[]), []);
+        assert_eq!(of(&[50, 50, 50]), [0..1, 1..2, 2..3]);
+        assert_eq!(of(&[5, 5, 50, 5, 5]), [0..2, 2..3, 3..5]);
+        // As many as one manifest takes.
+        assert_eq!(of(&[5; 10]), [0..4, 4..8, 8..10]);
+    }
+
+    #[test]
+    fn groups_behind_a_change_stay() {
+        let limits = Limits {
+            manifest_parts: 100,
+            ..limits()
+        };
+        let ends = |lengths: &[u64]| {
+            let parts = parts(lengths);
+            let end = |range: Range<usize>| bytes_of(&parts[..range.end]);
+            groups(&parts, &limits)
+                .into_iter()
+                .map(end)
+                .collect::<Vec<_>>()
+        };
+        let before = [[9; 11].as_slice(), &[1], &[9; 3]].concat();
+        let after = [[9, 4, 5].as_slice(), &[9; 9], &[1], &[9; 3]].concat();
+        assert_eq!(ends(&before), [100, 127]);
+        assert_eq!(ends(&after), [100, 127]);
+    }
+}

@@ -1,0 +1,269 @@
+//! Flattening: the small parts of a nested manifest become one segment, so that other clients read the
+//! file as fast as any large object. The bytes of the file stay what they are.
+//!
+//! Mounts that wrote a file share the work without a word to each other: each nested manifest is that
+//! of the mount with the highest hash of both names. Every mount swaps what it has flattened into the
+//! manifest that is there then, as a commit does; what another one has done meanwhile stays.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+
+use crate::cache::Version;
+use crate::commit::{Committer, file_id};
+use crate::content::{FileSource, Layout};
+use crate::extents::Span;
+use crate::history;
+use crate::nested::whole;
+use crate::store::{
+    Expect, Form, ObjectName, Part, Result, Segment, Stat, Store, StoreError, Why, asks_for_a_look,
+};
+
+/// Nested manifests that are flattened at once: each takes a segment's bytes of memory.
+const AT_ONCE: usize = 2;
+/// Swaps that may be lost to commits and to other mounts that flatten.
+const SWAPS_MAX: u32 = 50;
+
+/// Which nested manifests of a file a mount flattens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Share {
+    /// Its own, among the mounts that wrote the file lately.
+    Own,
+    All,
+}
+
+/// A version that differs from the one before in its parts alone.
+pub(crate) struct Flattened {
+    pub(crate) before: String,
+    pub(crate) after: String,
+    pub(crate) layout: Layout,
+}
+
+#[derive(Default)]
+pub(crate) struct Outcome {
+    pub(crate) flattened: Option<Flattened>,
+    /// Nested manifests that are left to others.
+    pub(crate) left: usize,
+}
+
+/// A flatten's state between its swaps.
+#[derive(Default)]
+struct Work {
+    /// The segment that holds what a nested manifest says, by the manifest's name.
+    flat: HashMap<Arc<str>, Arc<Segment>>,
+    /// Everything that versions of the file were seen to refer to, and what was made here.
+    seen: HashSet<Arc<Segment>>,
+}
+
+/// A hash that all mounts compute alike: FNV-1a, and a step that mixes its bits.
+fn hash(mount: &str, name: &str) -> u64 {
+    let bytes = mount.bytes().chain([0]).chain(name.bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let hash = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    hash ^ (hash >> 32)
+}
+
+/// The mount that a nested manifest is left to; none where no mount is known.
+fn owner<'a>(mounts: &[&'a str], name: &str) -> Option<&'a str> {
+    let mounts = mounts.iter().copied();
+    mounts.max_by_key(|mount| (hash(mount, name), *mount))
+}
+
+impl<S: Store> Committer<S> {
+    /// Whether a layout has something to flatten.
+    pub(crate) fn is_fragmented(&self, layout: &Layout) -> bool {
+        let mut nested = layout.nested.iter();
+        nested.any(|n| self.is_small(n.segment.bytes, n.parts.len()))
+    }
+
+    fn is_small(&self, bytes: u64, parts: usize) -> bool {
+        // A group's last part may reach beyond a segment's size.
+        let bytes_max = self.limits.segment_bytes + self.limits.small_bytes;
+        bytes < bytes_max && bytes / (parts as u64).max(1) < self.limits.small_bytes
+    }
+
+    /// Flattens `share` of the file under `name`.
+    pub(crate) async fn flatten(&self, name: &str, share: Share) -> Result<Outcome> {
+        let mut work = Work::default();
+        let flattened = self.flatten_in(name, share, &mut work).await;
+        let (outcome, layout) = match flattened {
+            Ok((outcome, layout)) => (Ok(outcome), layout),
+            Err(error) => (Err(error), None),
+        };
+        // Nothing is removed before the version that does without it is known to be there.
+        let unused = match layout {
+            Some(layout) => {
+                let needed: HashSet<Arc<Segment>> = layout.segments().into_iter().collect();
+                work.seen.retain(|segment| !needed.contains(segment));
+                work.seen.into_iter().collect()
+            }
+            None => Vec::new(),
+        };
+        self.remove(unused).await;
+        outcome
+    }
+
+    /// The outcome, and the version that is there, where that is known.
+    async fn flatten_in(
+        &self,
+        name: &str,
+        share: Share,
+        work: &mut Work,
+    ) -> Result<(Outcome, Option<Layout>)> {
+        let mut flattened: Option<Flattened> = None;
+        for _ in 0..SWAPS_MAX {
+            let stat = self.store.head_newest(name).await?;
+            if stat.form != Form::Manifest {
+                return Ok((Outcome::default(), None));
+            }
+            let parts = match self.store.manifest(name, &stat.etag).await {
+                Ok(Some(parts)) => parts,
+                Ok(None) => return Ok((Outcome::default(), None)),
+                Err(error) if error.why == Why::Changed => continue,
+                Err(error) => return Err(error),
+            };
+            let layout = match self.layout_of(parts.clone()).await {
+                Ok(layout) => layout,
+                Err(error) if error.why == Why::Changed => continue,
+                Err(error) => return Err(error),
+            };
+            work.seen.extend(layout.segments());
+            let (mine, others) = self.shares(&stat, &layout, share);
+            match self.make_flat(&layout, &mine, work).await {
+                Ok(()) => {}
+                // A segment went with the version.
+                Err(error) if error.why == Why::NotFound => continue,
+                Err(error) => return Err(error),
+            }
+            let swapped: Vec<Part> = parts
+                .iter()
+                .map(|part| match work.flat.get(&part.segment.name.name) {
+                    Some(flat) if part.length == flat.bytes => whole(flat),
+                    _ => part.clone(),
+                })
+                .collect();
+            if mine.is_empty() {
+                let left = others;
+                return Ok((Outcome { flattened, left }, Some(layout)));
+            }
+            let expect = Expect::Version(&stat.etag);
+            let put = self
+                .store
+                .put_manifest(name, &stat.headers, &swapped, expect);
+            match put.await {
+                Ok(after) => {
+                    let layout = self.layout_of(swapped).await?;
+                    flattened = Some(Flattened {
+                        before: stat.etag,
+                        after,
+                        layout: layout.clone(),
+                    });
+                    let left = others;
+                    return Ok((Outcome { flattened, left }, Some(layout)));
+                }
+                Err(error) if asks_for_a_look(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let message = format!("{name}: others keep changing it");
+        Err(StoreError::new(Why::Changed, message))
+    }
+
+    /// The nested manifests that are this mount's to flatten, and how many are others'.
+    fn shares(&self, stat: &Stat, layout: &Layout, share: Share) -> (Vec<usize>, usize) {
+        let mounts = history::mounts(&stat.headers);
+        let (mut mine, mut others) = (Vec::new(), 0);
+        for (i, nested) in layout.nested.iter().enumerate() {
+            if !self.is_small(nested.segment.bytes, nested.parts.len()) {
+                continue;
+            }
+            let owner = owner(&mounts, &nested.segment.name.name);
+            match share == Share::All || owner.is_none_or(|owner| owner == self.mount_id) {
+                true => mine.push(i),
+                false => others += 1,
+            }
+        }
+        (mine, others)
+    }
+
+    /// Makes a segment of each nested manifest of `mine` that has none yet.
+    async fn make_flat(&self, layout: &Layout, mine: &[usize], work: &mut Work) -> Result<()> {
+        let todo = mine.iter().filter_map(|i| layout.nested.get(*i));
+        let todo = todo.filter(|nested| !work.flat.contains_key(&nested.segment.name.name));
+        let make = |(segment, parts): (Arc<Segment>, Arc<Vec<Part>>)| async move {
+            self.check_end()?;
+            let flat = self.flat_segment(&segment, &parts).await?;
+            Ok::<_, StoreError>((segment.name.name.clone(), flat))
+        };
+        let todo: Vec<_> = todo.map(|n| (n.segment.clone(), n.parts.clone())).collect();
+        let mut made =
+            futures_util::stream::iter(todo.into_iter().map(make)).buffer_unordered(AT_ONCE);
+        while let Some(made) = made.next().await {
+            let (name, flat) = made?;
+            work.seen.insert(flat.clone());
+            work.flat.insert(name, flat);
+        }
+        Ok(())
+    }
+
+    async fn flat_segment(&self, nested: &Segment, parts: &[Part]) -> Result<Arc<Segment>> {
+        let id = file_id(&nested.name.name);
+        let id = id.ok_or_else(|| StoreError::new(Why::Refused, "a nested manifest of no file"))?;
+        let mut at = 0;
+        let spans = parts.iter().map(|part| {
+            let offset = at;
+            at += part.length;
+            let (segment, from) = (part.segment.clone(), part.offset);
+            Span {
+                offset,
+                length: part.length,
+                source: Some(FileSource::Segment {
+                    segment,
+                    offset: from,
+                }),
+            }
+        });
+        let spans: Vec<Span<FileSource>> = spans.collect();
+        // No part is of the file's own object.
+        let own = Arc::new(Version {
+            name: ObjectName::new(self.store.container(), ""),
+            etag: None,
+            bytes: 0,
+        });
+        self.cache.prefetch_spans(&own, &spans);
+        let body = self.cache.gather(&own, &spans).await?;
+        self.upload(id, body).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mount_has_its_share_and_one_that_leaves_changes_no_other() {
+        let mounts = ["a1", "b2", "c3", "d4"];
+        let names: Vec<String> = (0..400)
+            .map(|i| format!(".segments/x/a.{i:08}.parts"))
+            .collect();
+        let of = |mounts: &[&'static str]| -> Vec<&str> {
+            names
+                .iter()
+                .map(|name| owner(mounts, name).unwrap_or(""))
+                .collect()
+        };
+        let all = of(&mounts);
+        for mount in mounts {
+            let share = all.iter().filter(|owner| **owner == mount).count();
+            assert!((60..140).contains(&share), "{mount} has {share} of 400");
+        }
+        let without: Vec<&str> = of(&mounts[..3]);
+        for (before, after) in all.iter().zip(without) {
+            assert!(*before == "d4" || *before == after);
+        }
+        assert_eq!(owner(&[], "n"), None);
+    }
+}

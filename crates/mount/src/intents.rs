@@ -1,0 +1,163 @@
+//! Intents: a rename of a directory is written down before its first object is copied, in
+//! `.segments/intents/`, and struck out behind its last deletion. One that is not written again for a
+//! while is of a mount that is gone: another one then finishes it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::task::JoinHandle;
+
+use crate::commit::{Committer, SEGMENTS, random_id};
+use crate::store::{Expect, Headers, Result, Row, Store};
+use crate::time::Time;
+
+/// An intent is written again that often.
+const REFRESH: Duration = Duration::from_secs(20);
+/// An intent that was not written again for that long is broken.
+pub(crate) const BROKEN_AFTER: Duration = Duration::from_secs(120);
+const BODY_MAX_BYTES: u64 = 8192;
+/// A path has no byte of that value.
+const END: char = '\0';
+
+/// A rename that is under way. Dropped before it is done, it stays on the store.
+pub(crate) struct Intent<S> {
+    store: Arc<S>,
+    name: String,
+    refresh: JoinHandle<()>,
+}
+
+impl<S> Drop for Intent<S> {
+    fn drop(&mut self) {
+        self.refresh.abort();
+    }
+}
+
+impl<S: Store> Intent<S> {
+    /// Both names are as they are to be. An intent that stays is looked at again, and found done.
+    pub(crate) async fn done(self) {
+        self.refresh.abort();
+        if let Err(error) = self.store.delete(&self.name, Expect::Anything).await {
+            tracing::warn!(intent = self.name, %error, "an intent that was carried out stays");
+        }
+    }
+}
+
+/// A rename that broke off.
+pub(crate) struct BrokenIntent {
+    pub(crate) name: String,
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) begun: Time,
+}
+
+fn body(from: &str, to: &str, begun: Time) -> Bytes {
+    format!("{from}{END}{to}{END}{begun}").into()
+}
+
+fn parse(body: &[u8]) -> Option<(String, String, Time)> {
+    let text = std::str::from_utf8(body).ok()?;
+    let mut fields = text.split(END);
+    let (from, to, begun) = (fields.next()?, fields.next()?, fields.next()?);
+    let is_whole = fields.next().is_none() && !from.is_empty() && !to.is_empty() && from != to;
+    // A name below the other one is never meant.
+    let is_inside = |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'));
+    let is_sound = is_whole && !is_inside(to, from) && !from.starts_with(SEGMENTS);
+    let begun = Time::parse(begun)?;
+    is_sound.then(|| (from.to_owned(), to.to_owned(), begun))
+}
+
+impl<S: Store> Committer<S> {
+    /// Writes a rename down.
+    pub(crate) async fn intend(&self, from: &str, to: &str) -> Result<Intent<S>> {
+        let name = format!("{SEGMENTS}/intents/{}", random_id());
+        // By the store's clock: what is under the new name is older or newer than that.
+        let begun = Time {
+            seconds: self.store_time().await?,
+            nanos: 0,
+        };
+        let (body, headers) = (body(from, to, begun), Headers::new("text/plain"));
+        let put = self
+            .store
+            .put(&name, &headers, vec![body.clone()], Expect::Anything);
+        put.await?;
+        let (store, again) = (self.store.clone(), name.clone());
+        let refresh = tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(REFRESH).await;
+                let body = vec![body.clone()];
+                if let Err(error) = store.put(&again, &headers, body, Expect::Anything).await {
+                    tracing::debug!(%error, "an intent is not written again");
+                }
+            }
+        });
+        Ok(Intent {
+            store: self.store.clone(),
+            name,
+            refresh,
+        })
+    }
+
+    /// Renames that nobody has been at for `after`.
+    pub(crate) async fn broken_intents(&self, after: Duration) -> Result<Vec<BrokenIntent>> {
+        let prefix = format!("{SEGMENTS}/intents/");
+        let rows = self.store.list(&prefix, "", true, 0).await?;
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let now = self.store_time().await?;
+        let mut broken = Vec::new();
+        for row in rows {
+            let Row::Object { name, .. } = row else {
+                continue;
+            };
+            // A listing may be late: the object tells.
+            let Ok(stat) = self.store.head_newest(&name).await else {
+                continue;
+            };
+            if now - stat.changed.seconds < after.as_secs() as i64 || stat.bytes > BODY_MAX_BYTES {
+                continue;
+            }
+            match parse(&self.small_object(&name, stat.bytes).await?) {
+                Some((from, to, begun)) => broken.push(BrokenIntent {
+                    name,
+                    from,
+                    to,
+                    begun,
+                }),
+                None => tracing::warn!(intent = name, "it cannot be understood, and stays"),
+            }
+        }
+        Ok(broken)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn an_intent_is_read_as_it_was_written(from in "[a-z/é\n ]{1,30}", to in "[A-Z\n ]{1,30}") {
+            let begun = Time { seconds: 1_700_000_000, nanos: 0 };
+            let read = parse(&body(&from, &to, begun)).unwrap();
+            proptest::prop_assert_eq!(read, (from, to, begun));
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_not(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..60)) {
+            if let Some((from, to, _)) = parse(&bytes) {
+                proptest::prop_assert!(!from.is_empty() && !to.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_directory_is_not_moved_into_itself() {
+        let begun = Time::default();
+        assert!(parse(&body("a", "a/b", begun)).is_none());
+        assert!(parse(&body("a", "ab", begun)).is_some());
+        assert!(parse(&body(".segments/x", "y", begun)).is_none());
+    }
+}

@@ -1,0 +1,163 @@
+//! Files of many small parts: nested manifests, and their flattening.
+
+use super::*;
+use crate::flatten::Share;
+
+const RECORD: usize = 10;
+const RECORDS: usize = 300;
+
+/// A mount that leaves small parts to flattening.
+fn host(store: &MemoryStore) -> Vfs<MemoryStore> {
+    let limits = Limits {
+        parts_max: 10_000,
+        ..limits()
+    };
+    mount_with(store, limits)
+}
+
+fn record(place: usize) -> Vec<u8> {
+    (0..RECORD).map(|i| (place * 7 + i) as u8).collect()
+}
+
+fn whole() -> Vec<u8> {
+    (0..RECORDS).flat_map(record).collect()
+}
+
+/// Each of the mounts writes every so many-th record, and closes.
+async fn strides(mounts: &[Vfs<MemoryStore>]) {
+    mounts[0].put("f", b"").await.unwrap();
+    let mut handles = Vec::new();
+    for (rank, mount) in mounts.iter().enumerate() {
+        let ino = mount.ino("f").await.unwrap();
+        let (handle, _) = mount.open(ino, WRITE).await.unwrap();
+        for place in (rank..RECORDS).step_by(mounts.len()) {
+            let offset = (place * RECORD) as u64;
+            let bytes = record(place).into();
+            mount.write(handle, offset, bytes, false).await.unwrap();
+        }
+        handles.push(handle);
+    }
+    for (mount, handle) in mounts.iter().zip(handles) {
+        mount.close(handle).await.unwrap();
+    }
+}
+
+fn nested(store: &MemoryStore) -> usize {
+    let names = store.names();
+    names.iter().filter(|name| name.ends_with(".parts")).count()
+}
+
+#[tokio::test]
+async fn records_of_many_hosts_are_parts_of_their_logs_until_they_are_flattened() {
+    let store = MemoryStore::default();
+    let mounts: Vec<_> = (0..3).map(|_| host(&store)).collect();
+    strides(&mounts).await;
+    assert!(store.whole("f").unwrap() == whole());
+    assert!(nested(&store) > 5, "{:?}", store.names());
+    assert!(mount(&store).get("f").await.unwrap() == whole());
+    let (reader, _) = mounts[1]
+        .open(mounts[1].ino("f").await.unwrap(), READ)
+        .await
+        .unwrap();
+    assert!(mounts[1].bytes(reader, 0, 50).await == whole()[..50]);
+    // Each flattens its share; together that is all.
+    let flatten = |mount: &Vfs<MemoryStore>| {
+        let committer = mount.committer.clone();
+        async move { committer.flatten("f", Share::Own).await.unwrap() }
+    };
+    let outcomes = tokio::join!(
+        flatten(&mounts[0]),
+        flatten(&mounts[1]),
+        flatten(&mounts[2])
+    );
+    for outcome in [&outcomes.0, &outcomes.1, &outcomes.2] {
+        assert!(outcome.flattened.is_some());
+    }
+    assert_eq!(nested(&store), 0, "{:?}", store.names());
+    assert!(store.whole("f").unwrap() == whole());
+    assert_eq!(segments(&store), needed(&store, "f").await);
+    assert!(segments(&store).len() <= RECORD * RECORDS / 256 + 2);
+    // Open handles read on.
+    assert!(mounts[1].bytes(reader, 50, 5000).await == whole()[50..]);
+    assert!(mounts[2].get("f").await.unwrap() == whole());
+}
+
+#[tokio::test]
+async fn a_share_that_nobody_does_is_done_by_another() {
+    let store = MemoryStore::default();
+    let mounts: Vec<_> = (0..2).map(|_| host(&store)).collect();
+    strides(&mounts).await;
+    let own = mounts[0].committer.flatten("f", Share::Own).await.unwrap();
+    assert!(own.left > 0 && nested(&store) > 0);
+    let rest = mounts[0].committer.flatten("f", Share::All).await.unwrap();
+    assert!(rest.left == 0 && nested(&store) == 0);
+    assert!(store.whole("f").unwrap() == whole());
+    assert_eq!(segments(&store), needed(&store, "f").await);
+}
+
+#[tokio::test]
+async fn a_commit_between_flattening_and_swap_loses_nothing() {
+    for seed in 0..40 {
+        let store = MemoryStore::default();
+        let mounts: Vec<_> = (0..2).map(|_| host(&store)).collect();
+        strides(&mounts).await;
+        store.take_turns(seed);
+        let mut expected = whole();
+        let flatten = mounts[0].committer.flatten("f", Share::All);
+        let write = async {
+            let ino = mounts[1].ino("f").await.unwrap();
+            for offset in [5u64, 1111, 2900] {
+                let (handle, _) = mounts[1].open(ino, WRITE).await.unwrap();
+                let written = mounts[1].write(handle, offset, vec![0xee; 7].into(), false);
+                written.await.unwrap();
+                mounts[1].close(handle).await.unwrap();
+            }
+        };
+        let (flattened, ()) = tokio::join!(flatten, write);
+        flattened.unwrap();
+        for offset in [5, 1111, 2900] {
+            expected[offset..offset + 7].fill(0xee);
+        }
+        assert!(store.whole("f").unwrap() == expected, "seed {seed}");
+        assert!(
+            mount(&store).get("f").await.unwrap() == expected,
+            "seed {seed}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_commit_takes_over_what_it_has_not_touched() {
+    let store = MemoryStore::default();
+    let mounts: Vec<_> = (0..2).map(|_| host(&store)).collect();
+    strides(&mounts).await;
+    store.take_calls();
+    let ino = mounts[0].ino("f").await.unwrap();
+    let (handle, _) = mounts[0].open(ino, WRITE).await.unwrap();
+    let written = mounts[0].write(handle, 1000, vec![1; 3].into(), false);
+    written.await.unwrap();
+    mounts[0].close(handle).await.unwrap();
+    let calls = store.take_calls();
+    let puts = calls.iter().filter(|call| call.starts_with("PUT"));
+    // The bytes, one nested manifest, and the manifest.
+    assert_eq!(puts.count(), 3, "{calls:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quiet_file_is_flattened_by_itself() {
+    let store = MemoryStore::default();
+    let mut mounts: Vec<_> = (0..2).map(|_| host(&store)).collect();
+    for mount in &mut mounts {
+        mount.options.flatten_after = Some(Duration::from_secs(2));
+    }
+    strides(&mounts).await;
+    assert!(nested(&store) > 0);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(nested(&store), 0);
+    assert!(store.whole("f").unwrap() == whole());
+    for mount in &mounts {
+        assert!(mount.get("f").await.unwrap() == whole());
+        mount.settle().await;
+    }
+    assert_eq!(segments(&store), needed(&store, "f").await);
+}

@@ -1,0 +1,459 @@
+//! `cargo xtask bench mount`: a mounted container beside the store's own PUT and GET, and beside other
+//! mounts of the same store, in the same run and in turns. It prints each bar with what was found.
+//!
+//! Cold means a mount that has just begun: nothing is in its memory or in the kernel's. What the
+//! store's devices hold is in the page cache for all of them alike.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Serialize;
+
+use super::checkpoint::{self, Shape};
+use super::rivals::{self, Rival};
+use super::{CONTAINER, Ground, Mount};
+use crate::cairn::{Cairn, Spread};
+use crate::process::wait_for;
+use crate::random::Random;
+use crate::wire::{Account, quote};
+use crate::workspace;
+
+/// Measurements of one thing, a round each.
+#[derive(Serialize)]
+struct Cell {
+    what: &'static str,
+    who: &'static str,
+    unit: &'static str,
+    rounds: Vec<f64>,
+}
+
+impl Cell {
+    fn median(&self) -> f64 {
+        let mut sorted = self.rounds.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or_default()
+    }
+}
+
+#[derive(Default)]
+struct Table(Vec<Cell>);
+
+impl Table {
+    fn add(&mut self, what: &'static str, who: &'static str, unit: &'static str, value: f64) {
+        println!("{what:>24}  {who:<22} {value:9.1} {unit}");
+        let is_it = |cell: &&mut Cell| cell.what == what && cell.who == who;
+        match self.0.iter_mut().find(is_it) {
+            Some(cell) => cell.rounds.push(value),
+            None => self.0.push(Cell {
+                what,
+                who,
+                unit,
+                rounds: vec![value],
+            }),
+        }
+    }
+
+    fn of(&self, what: &str, who: &str) -> Option<f64> {
+        let mut cells = self.0.iter();
+        let cell = cells.find(|cell| cell.what == what && cell.who == who)?;
+        Some(cell.median())
+    }
+
+    /// The bars that the mount has to reach, and whether it does; the medians.
+    fn bars(&self) -> Vec<(String, bool)> {
+        let mut bars = Vec::new();
+        let mut bar = |what: &str, value: Option<f64>, least: f64| {
+            if let Some(value) = value {
+                bars.push((format!("{what}: {value:.2}, bar {least}"), value >= least));
+            }
+        };
+        let ratio = |what: &str, to: &str| Some(self.of(what, MOUNT)? / self.of(what, to)?);
+        bar("write / the store's PUT", ratio(WRITE, STORE), 0.85);
+        bar("write / S3QL", ratio(WRITE, rivals::S3QL), 3.0);
+        let read = self.of(READ, MOUNT).map(|rate| rate / 1000.0);
+        bar("cold read, GB/s", read, 1.0);
+        bar("cold read / rclone", ratio(READ, rivals::RCLONE), 4.0);
+        for what in CREATE {
+            bar(
+                &format!("{what} / the store's PUT"),
+                ratio(what, STORE),
+                0.8,
+            );
+        }
+        let list = self.of(LIST, MOUNT).map(|ms| 500.0 / ms.max(1e-9));
+        bar("0.5 s / cold ls -l of 10,000 names", list, 1.0);
+        bars
+    }
+}
+
+const MOUNT: &str = "cairn mount";
+const STORE: &str = "the store";
+const FOUR_RANGES: &str = "the store, 4 ranges";
+const WRITE: &str = "write 1 GiB";
+const READ: &str = "cold read of 1 GiB";
+const LIST: &str = "ls -l of 10,000, cold";
+const CREATE: [&str; 2] = ["create 4 KB, 1 at once", "create 4 KB, 16 at once"];
+const CREATORS: [usize; 2] = [1, 16];
+const FILE_BYTES: u64 = 1 << 30;
+const NAMES: usize = 10_000;
+const CREATE_TIME: Duration = Duration::from_secs(4);
+const PIECE_BYTES: usize = 1 << 20;
+
+/// `s3ql`: the folder of its programs, where they are not on the path.
+pub(crate) fn run(rounds: usize, s3ql: Option<&Path>) -> Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists(),
+        "a mount needs root and /dev/fuse"
+    );
+    let scratch = workspace::scratch("bench-mount")?;
+    let binary = fs::canonicalize(workspace::build_cairn()?)?;
+    let dir = fs::canonicalize(scratch.path())?;
+    let mut store = Cairn::create(&binary, &dir.join("store"), None)?;
+    store.start(Spread::OneProcess)?;
+    let ground = Ground {
+        binary,
+        dir,
+        url: store.url(),
+    };
+    let mut account = store.account()?;
+    let rivals = rivals::all(&ground, &mut account, s3ql)?;
+    account.must("PUT", &format!("/{CONTAINER}"), "", &[], b"")?;
+    let mut table = Table::default();
+    for _ in 0..rounds {
+        streams(&mut table, &ground, &mut account, &rivals)?;
+    }
+    for _ in 0..rounds {
+        creates(&mut table, &ground, &account)?;
+    }
+    listings(&mut table, &ground, &account, &rivals, rounds)?;
+    let words = checkpoint(&mut table, &ground, &mut account)?;
+    store.stop()?;
+    println!();
+    for cell in &table.0 {
+        let (what, who, unit) = (cell.what, cell.who, cell.unit);
+        println!(
+            "{what:>24}  {who:<22} {:9.1} {unit}, the median",
+            cell.median()
+        );
+    }
+    println!("{words}");
+    for (words, is_met) in table.bars() {
+        println!("{} {words}", if is_met { "met    " } else { "MISSED " });
+    }
+    let results = workspace::results("bench-mount")?;
+    let json = serde_json::to_vec_pretty(&table.0)?;
+    fs::write(results.join("bench.json"), json)?;
+    println!("kept in {}", results.display());
+    Ok(())
+}
+
+fn rate(bytes: u64, since: Instant) -> f64 {
+    bytes as f64 / 1e6 / since.elapsed().as_secs_f64()
+}
+
+/// One stream there, one back: a file through each mount, an object of the store.
+fn streams(
+    table: &mut Table,
+    ground: &Ground,
+    account: &mut Account,
+    rivals: &[Rival],
+) -> Result<()> {
+    let path = format!("/{CONTAINER}/plain");
+    let start = Instant::now();
+    put_stream(account, &path)?;
+    table.add(WRITE, STORE, "MB/s", rate(FILE_BYTES, start));
+    account.must("DELETE", &path, "", &[], b"")?;
+    let mount = Mount::start(ground, "mnt", &[])?;
+    let start = Instant::now();
+    write_file(&mount.dir.join("written"))?;
+    table.add(WRITE, MOUNT, "MB/s", rate(FILE_BYTES, start));
+    mount.stop()?;
+    let path = format!("/{CONTAINER}/written");
+    let start = Instant::now();
+    get_range(account, &path, 0, FILE_BYTES)?;
+    table.add(READ, STORE, "MB/s", rate(FILE_BYTES, start));
+    let start = Instant::now();
+    get_ranges(account, &path, 4)?;
+    table.add(READ, FOUR_RANGES, "MB/s", rate(FILE_BYTES, start));
+    let mount = Mount::start(ground, "mnt", &[])?;
+    let start = Instant::now();
+    read_file(&mount.dir.join("written"))?;
+    table.add(READ, MOUNT, "MB/s", rate(FILE_BYTES, start));
+    fs::remove_file(mount.dir.join("written"))?;
+    mount.stop()?;
+    for rival in rivals {
+        let mount = rival.mount(ground)?;
+        let start = Instant::now();
+        write_file(&mount.dir.join("written"))?;
+        rival.on_store(&mount, account, "written", FILE_BYTES)?;
+        table.add(WRITE, rival.name(), "MB/s", rate(FILE_BYTES, start));
+        rival.unmount(mount)?;
+        let mount = rival.mount_cold(ground)?;
+        let start = Instant::now();
+        read_file(&mount.dir.join("written"))?;
+        table.add(READ, rival.name(), "MB/s", rate(FILE_BYTES, start));
+        fs::remove_file(mount.dir.join("written"))?;
+        rival.unmount(mount)?;
+    }
+    Ok(())
+}
+
+fn write_file(path: &Path) -> Result<()> {
+    let piece = Random::new(1).bytes(PIECE_BYTES);
+    let mut file = File::create(path)?;
+    for _ in 0..FILE_BYTES / PIECE_BYTES as u64 {
+        file.write_all(&piece)?;
+    }
+    Ok(file.sync_all()?)
+}
+
+fn read_file(path: &Path) -> Result<()> {
+    let mut file = File::open(path)?;
+    let mut piece = vec![0; PIECE_BYTES];
+    let expected = Random::new(1).bytes(PIECE_BYTES);
+    let mut bytes = 0;
+    loop {
+        match file.read(&mut piece)? {
+            0 => break,
+            count => bytes += count as u64,
+        }
+    }
+    ensure!(bytes == FILE_BYTES, "{bytes} bytes were read");
+    ensure!(piece == expected, "other bytes were read");
+    Ok(())
+}
+
+/// Sends one request's head, and gives the stream for the rest.
+fn begin(account: &Account, method: &str, path: &str, lines: &str) -> Result<TcpStream> {
+    let mut stream = TcpStream::connect(("127.0.0.1", account.port))?;
+    stream.set_nodelay(true)?;
+    let (token, path) = (&account.token, format!("{}{}", account.path, quote(path)));
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nX-Auth-Token: {token}\r\n{lines}\r\n"
+    );
+    stream.write_all(head.as_bytes())?;
+    Ok(stream)
+}
+
+fn put_stream(account: &Account, path: &str) -> Result<()> {
+    let piece = Random::new(1).bytes(PIECE_BYTES);
+    let mut stream = begin(
+        account,
+        "PUT",
+        path,
+        &format!("Content-Length: {FILE_BYTES}\r\n"),
+    )?;
+    for _ in 0..FILE_BYTES / PIECE_BYTES as u64 {
+        stream.write_all(&piece)?;
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    ensure!(answer.starts_with("HTTP/1.1 201"), "{answer}");
+    Ok(())
+}
+
+fn get_range(account: &Account, path: &str, first: u64, length: u64) -> Result<()> {
+    let last = first + length - 1;
+    let mut stream = begin(
+        account,
+        "GET",
+        path,
+        &format!("Range: bytes={first}-{last}\r\n"),
+    )?;
+    let mut piece = vec![0; PIECE_BYTES];
+    let mut bytes = 0;
+    loop {
+        match stream.read(&mut piece)? {
+            0 => break,
+            count => bytes += count as u64,
+        }
+    }
+    // The head comes on top.
+    ensure!(bytes > length, "{bytes} bytes came of {length}");
+    Ok(())
+}
+
+fn get_ranges(account: &Account, path: &str, count: u64) -> Result<()> {
+    let part = FILE_BYTES / count;
+    std::thread::scope(|scope| {
+        let start = |i| scope.spawn(move || get_range(account, path, i * part, part));
+        let readers: Vec<_> = (0..count).map(start).collect();
+        let mut ended = readers.into_iter().map(|reader| reader.join());
+        ended.try_for_each(|ended| ended.unwrap_or_else(|_| bail!("a reader panicked")))
+    })
+}
+
+/// Calls `make` from as many threads with numbers that none has had, for a while; calls a second.
+fn by_many(
+    threads: usize,
+    next: &AtomicU64,
+    make: impl Fn(u64, &mut Account) -> Result<()> + Sync,
+    account: &Account,
+) -> Result<f64> {
+    let (start, first) = (Instant::now(), next.load(Ordering::Relaxed));
+    let make = &make;
+    std::thread::scope(|scope| {
+        let work = || {
+            let mut own = account.another();
+            while start.elapsed() < CREATE_TIME {
+                make(next.fetch_add(1, Ordering::Relaxed), &mut own)?;
+            }
+            Ok(())
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let mut ended = workers.into_iter().map(|worker| worker.join());
+        ended.try_for_each(|ended| ended.unwrap_or_else(|_| bail!("a worker panicked")))
+    })?;
+    let made = next.load(Ordering::Relaxed) - first;
+    Ok(made as f64 / start.elapsed().as_secs_f64())
+}
+
+fn creates(table: &mut Table, ground: &Ground, account: &Account) -> Result<()> {
+    let next = AtomicU64::new(0);
+    let bytes = Random::new(2).bytes(4000);
+    let mount = Mount::start(ground, "mnt", &[])?;
+    let dir = mount.dir.join("created");
+    fs::create_dir_all(&dir)?;
+    for (what, at_once) in CREATE.into_iter().zip(CREATORS) {
+        let put = |number: u64, account: &mut Account| {
+            let path = format!("/{CONTAINER}/put/{number}");
+            account.must("PUT", &path, "", &[], &bytes).map(drop)
+        };
+        let puts = by_many(at_once, &next, put, account)?;
+        table.add(what, STORE, "/s", puts);
+        let create = |number: u64, _: &mut Account| {
+            let mut file = File::create(dir.join(number.to_string()))?;
+            file.write_all(&bytes)?;
+            Ok(file.sync_all()?)
+        };
+        let creates = by_many(at_once, &next, create, account)?;
+        table.add(what, MOUNT, "/s", creates);
+    }
+    mount.stop()?;
+    account.remove_below("put/")?;
+    account.remove_below("created/")
+}
+
+fn listings(
+    table: &mut Table,
+    ground: &Ground,
+    account: &Account,
+    rivals: &[Rival],
+    rounds: usize,
+) -> Result<()> {
+    let mount = Mount::start(ground, "mnt", &[])?;
+    fs::create_dir_all(mount.dir.join("names"))?;
+    let next = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let work = || loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= NAMES as u64 {
+                return Ok(());
+            }
+            fs::write(mount.dir.join(format!("names/{number:05}")), b"")?;
+        };
+        let workers: Vec<_> = (0..16).map(|_| scope.spawn(work)).collect();
+        let mut ended = workers.into_iter().map(|worker| worker.join());
+        ended.try_for_each(|ended| ended.unwrap_or_else(|_| bail!("a worker panicked")))
+    })?;
+    mount.stop()?;
+    // The store's row of each name is there when the listing has all of them.
+    wait_for("all names in the listing", 60, || {
+        let path = format!("/{CONTAINER}");
+        let query = "?prefix=names/&limit=10000";
+        let names = account.another().must("GET", &path, query, &[], b"")?;
+        Ok(names.text().lines().count() == NAMES)
+    })?;
+    for _ in 0..rounds {
+        let mount = Mount::start(ground, "mnt", &[])?;
+        let took = list(&mount.dir.join("names"))?;
+        table.add(LIST, MOUNT, "ms", took);
+        mount.stop()?;
+        // S3QL has names in a database of its own, and does not see these.
+        for rival in rivals.iter().filter(|rival| rival.sees_objects()) {
+            let mount = rival.mount_of(ground, CONTAINER)?;
+            table.add(LIST, rival.name(), "ms", list(&mount.dir.join("names"))?);
+            rival.unmount(mount)?;
+        }
+    }
+    Ok(())
+}
+
+/// A thousand ranks' checkpoint, once.
+fn checkpoint(table: &mut Table, ground: &Ground, account: &mut Account) -> Result<String> {
+    let shape = Shape {
+        ranks: 1000,
+        records: 100,
+        record_bytes: 47_008,
+        hosts: 4,
+    };
+    let times = checkpoint::run(ground, account, shape)?;
+    for (what, time) in [
+        ("checkpoint, written", times.written),
+        ("checkpoint, flattened", times.flattened),
+        ("checkpoint, one GET", times.read),
+    ] {
+        table.add(what, MOUNT, "s", time.as_secs_f64());
+    }
+    let rate = |time: Duration| times.bytes as f64 / 1e6 / time.as_secs_f64();
+    Ok(format!(
+        "checkpoint of {} bytes by {} ranks on {} mounts: durable at {:.0} MB/s, read by one GET at {:.0} MB/s",
+        times.bytes,
+        shape.ranks,
+        shape.hosts,
+        rate(times.written),
+        rate(times.read)
+    ))
+}
+
+/// Milliseconds of `ls -l`.
+fn list(dir: &Path) -> Result<f64> {
+    let start = Instant::now();
+    let output = Command::new("ls").arg("-l").arg(dir).output()?;
+    let took = start.elapsed().as_secs_f64() * 1000.0;
+    let lines = output.stdout.iter().filter(|byte| **byte == b'\n').count();
+    ensure!(
+        output.status.success() && lines == NAMES + 1,
+        "{lines} lines: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(took)
+}
+
+impl Account {
+    fn remove_below(&self, prefix: &str) -> Result<()> {
+        let path = format!("/{CONTAINER}");
+        let mut account = self.another();
+        loop {
+            let query = format!("?prefix={prefix}&limit=5000");
+            let names = account.must("GET", &path, &query, &[], b"")?.text();
+            if names.is_empty() {
+                return Ok(());
+            }
+            for name in names.lines() {
+                let deleted = account.call("DELETE", &format!("{path}/{name}"), "", &[], b"")?;
+                ensure!(
+                    deleted.is_success() || deleted.status == 404,
+                    "DELETE {name}: {}",
+                    deleted.status
+                );
+            }
+        }
+    }
+}
+
+/// Waits until an object of that size is on the store, as other clients see it.
+pub(super) fn await_object(account: &mut Account, path: &str, bytes: u64) -> Result<()> {
+    wait_for("the upload", 300, || {
+        let answer = account.call("HEAD", path, "", &[], b"")?;
+        let length = answer.header("content-length");
+        let length: Option<u64> = length.map(str::parse).transpose().context("a length")?;
+        Ok(answer.is_success() && length == Some(bytes))
+    })
+}

@@ -1,0 +1,167 @@
+//! Suites of others on a mounted container: pjdfstest, LTP, IOR and mdtest. They are built elsewhere;
+//! the options name where, and a suite that is not there is skipped by name.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use super::{Ground, namespaces, programs};
+use crate::report::Report;
+use crate::wire::Account;
+use crate::workspace::{self, have};
+
+#[derive(Args, Default)]
+pub(crate) struct Suites {
+    /// A built github.com/pjd/pjdfstest
+    #[arg(long, value_name = "DIR")]
+    pjdfstest: Option<PathBuf>,
+    /// A built github.com/linux-test-project/ltp: testcases/kernel/fs and syscalls/fcntl
+    #[arg(long, value_name = "DIR")]
+    ltp: Option<PathBuf>,
+    /// A built github.com/hpc/ior; needs Open MPI (openmpi-bin)
+    #[arg(long, value_name = "DIR")]
+    ior: Option<PathBuf>,
+    /// A Python that has h5py (a virtual environment's)
+    #[arg(long, value_name = "FILE")]
+    h5py: Option<PathBuf>,
+}
+
+/// The files of pjdfstest that may have failures, and why.
+const PJDFSTEST_EXCEPTIONS: &str = "xtask/mount/pjdfstest.exceptions";
+/// Programs of LTP with their arguments; those that are left out, and why.
+const LTP_PROGRAMS: &str = "xtask/mount/ltp.programs";
+
+pub(super) fn run(
+    report: &mut Report,
+    options: &Suites,
+    ground: &Ground,
+    account: &mut Account,
+    at: &Path,
+) -> Result<()> {
+    match &options.pjdfstest {
+        Some(suite) => {
+            report.tell("pjdfstest", || pjdfstest(suite, &at.join("pjdfstest")));
+        }
+        None => report.skip("pjdfstest", "--pjdfstest names none"),
+    }
+    match &options.ltp {
+        Some(suite) => ltp(report, suite, &at.join("ltp"))?,
+        None => report.skip("LTP", "--ltp names none"),
+    }
+    match &options.h5py {
+        Some(python) => report.check("HDF5", || programs::hdf5(&at.join("hdf5"), python)),
+        None => report.skip("HDF5", "--h5py names none"),
+    }
+    match &options.ior {
+        Some(_) if !have("mpirun") => {
+            report.skip("IOR", "no mpirun (apt-get install openmpi-bin)");
+        }
+        Some(suite) => namespaces::run(report, suite, ground, account),
+        None => report.skip("IOR", "--ior names none"),
+    }
+    Ok(())
+}
+
+/// `NAME: WHY` lines; `#` begins a comment.
+fn reasons(text: &str) -> BTreeMap<&str, &str> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| line.split_once(": ")).collect()
+}
+
+fn pjdfstest(suite: &Path, dir: &Path) -> Result<String> {
+    fs::create_dir_all(dir)?;
+    let mut files = Vec::new();
+    let tests = fs::canonicalize(suite.join("tests"))?;
+    for group in fs::read_dir(&tests)? {
+        let group = group?.path();
+        if group.is_dir() {
+            for file in fs::read_dir(group)? {
+                files.push(file?.path());
+            }
+        }
+    }
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "t"));
+    files.sort();
+    ensure!(!files.is_empty(), "no tests below {}", tests.display());
+    let exceptions = fs::read_to_string(workspace::root().join(PJDFSTEST_EXCEPTIONS))?;
+    let reasons = reasons(&exceptions);
+    let (mut checks, mut excused, mut wrong) = (0, 0, Vec::new());
+    for file in &files {
+        let name = file.strip_prefix(&tests)?.to_string_lossy().into_owned();
+        let output = Command::new("sh").arg(file).current_dir(dir).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        checks += text.lines().filter(|line| is_result(line)).count();
+        let is_failure = |line: &&str| line.starts_with("not ok") && !line.contains("# TODO");
+        let failures = text.lines().filter(is_failure).count();
+        match failures {
+            0 => {}
+            _ if reasons.contains_key(&*name) => excused += failures,
+            _ => wrong.push(format!("{name} ({failures})")),
+        }
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join(", "));
+    let (files, excused_files) = (files.len(), reasons.len());
+    Ok(format!(
+        "{checks} checks in {files} files; {excused} failed, all in the {excused_files} files with a reason"
+    ))
+}
+
+fn is_result(line: &str) -> bool {
+    line.starts_with("ok ") || line.starts_with("not ok ")
+}
+
+/// Seconds for one program of LTP.
+const LTP_SECONDS: &str = "300";
+/// The exit code of a program of LTP that does not apply here.
+const LTP_NOT_HERE: i32 = 32;
+
+fn ltp(report: &mut Report, suite: &Path, dir: &Path) -> Result<()> {
+    fs::create_dir_all(dir)?;
+    let suite = fs::canonicalize(suite)?;
+    let programs = fs::read_to_string(workspace::root().join(LTP_PROGRAMS))?;
+    for line in programs.lines().filter(|line| !line.starts_with('#')) {
+        let (words, reason) = match line.split_once(" -- ") {
+            Some((words, reason)) => (words, Some(reason)),
+            None => (line, None),
+        };
+        let mut words = words.split_whitespace();
+        let Some(program) = words.next() else {
+            continue;
+        };
+        let name = format!("LTP {}", program.rsplit('/').next().unwrap_or(program));
+        if let Some(reason) = reason {
+            println!("left out: {name}: {reason}");
+            continue;
+        }
+        report.tell(&name, || {
+            let mut command = Command::new("timeout");
+            command.args(["-k", "10", LTP_SECONDS]);
+            let program = suite.join("testcases/kernel").join(program);
+            // Some start others that lie beside them.
+            let beside = program
+                .parent()
+                .unwrap_or(Path::new("/"))
+                .display()
+                .to_string();
+            let path = std::env::var("PATH").unwrap_or_default();
+            command.env("PATH", format!("{beside}:{path}"));
+            command.arg(program).args(words);
+            command.current_dir(dir).env("TMPDIR", dir);
+            let output = command.env("LTP_TIMEOUT_MUL", "5").output()?;
+            let code = output.status.code().context("it was killed")?;
+            let text = [output.stdout, output.stderr].concat();
+            let text = String::from_utf8_lossy(&text).into_owned();
+            let tail: Vec<&str> = text.lines().rev().take(12).collect();
+            if code & LTP_NOT_HERE != 0 && code & 7 == 0 {
+                return Ok("does not apply here".to_owned());
+            }
+            ensure!(code == 0, "it ended with {code}: {}", tail.join(" | "));
+            Ok(String::new())
+        });
+    }
+    Ok(())
+}
