@@ -22,6 +22,9 @@ pub struct Cell {
     /// Passed whatever checks its maker has.
     #[serde(default = "yes")]
     pub accepted: bool,
+    /// A zone whose devices were lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_zone: Option<u32>,
     pub cluster: Cluster,
     pub workload: Workload,
     pub repetitions: Vec<Measured>,
@@ -159,6 +162,7 @@ pub(crate) mod tests {
             name: "one".into(),
             emulated: false,
             accepted: true,
+            lost_zone: None,
             cluster: Cluster::parse(HOST).unwrap(),
             workload: Workload::parse(SMALL).unwrap(),
             repetitions: vec![one, two],

@@ -165,6 +165,8 @@ impl Placed<'_> {
         let options = Options {
             operations,
             warm_up: operations / 8,
+            lost: self.placement.zone_devices(self.cell.lost_zone),
+            others: self.mean.others.unwrap_or(0.0),
             ..Options::default()
         };
         let (cluster, workload) = (&self.cell.cluster, &self.cell.workload);

@@ -145,6 +145,10 @@ impl<'a> World<'a> {
         self
     }
 
+    pub fn cores(&self, host: usize) -> f64 {
+        f64::from(self.cluster.node[self.placement.hosts[host].node].cores)
+    }
+
     pub fn disk_name(&self, disk: usize) -> String {
         disk_name(self.placement, self.placement.disks[disk].host, disk)
     }

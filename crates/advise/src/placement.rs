@@ -130,6 +130,12 @@ impl Placement {
         })
     }
 
+    /// Devices of a zone, whatever its region.
+    pub fn zone_devices(&self, zone: Option<u32>) -> HashSet<usize> {
+        let in_zone = |d: &usize| Some(self.devices[*d].zone) == zone;
+        (0..self.devices.len()).filter(in_zone).collect()
+    }
+
     /// Regions and zones that have devices.
     pub fn zones(&self) -> Vec<(u32, u32)> {
         let mut zones: Vec<_> = self.devices.iter().map(|d| (d.region, d.zone)).collect();

@@ -13,6 +13,9 @@ use crate::workload::{Sizes, Workload};
 #[serde(deny_unknown_fields)]
 pub struct Planned {
     pub name: String,
+    /// A zone whose devices are lost before anything is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost_zone: Option<u32>,
     pub cluster: Cluster,
     pub workload: Workload,
 }
@@ -28,6 +31,7 @@ struct Shape {
     devices: u32,
     erasure: Option<Erasure>,
     processes: Processes,
+    lost_zone: Option<u32>,
 }
 
 /// Content that a cell writes before it is measured, at most.
@@ -42,6 +46,7 @@ const USUAL: Shape = Shape {
     devices: 4,
     erasure: None,
     processes: Processes::One,
+    lost_zone: None,
 };
 
 impl Shape {
@@ -54,10 +59,13 @@ impl Shape {
             Processes::One => "",
             Processes::Roles => "-apart",
         };
+        let lost = self
+            .lost_zone
+            .map_or(String::new(), |zone| format!("-lost{zone}"));
         let [read, write, delete] = self.mix;
         let size = Bytes(self.size).to_string().replace(' ', "");
         let name = format!(
-            "{size}-g{read}p{write}d{delete}-w{}-{policy}-d{}{apart}",
+            "{size}-g{read}p{write}d{delete}-w{}-{policy}-d{}{apart}{lost}",
             self.workers, self.devices
         );
         let disk = DiskGroup {
@@ -114,6 +122,7 @@ impl Shape {
         };
         Planned {
             name,
+            lost_zone: self.lost_zone,
             cluster,
             workload,
         }
@@ -231,8 +240,9 @@ fn draw(dice: &mut Dice) -> Shape {
         devices: [3, 4, 6, 8][pick(4)],
         erasure: None,
         processes: Processes::One,
+        lost_zone: None,
     };
-    match pick(6) {
+    match pick(7) {
         0 => {
             let schemes = [CODED, Erasure { data: 2, parity: 1 }];
             let scheme = schemes[pick(2)];
@@ -241,6 +251,7 @@ fn draw(dice: &mut Dice) -> Shape {
             shape.devices = shape.devices.max(scheme.data + scheme.parity);
         }
         1 => shape.processes = Processes::Roles,
+        2 => shape.lost_zone = Some(2),
         _ => {}
     }
     shape

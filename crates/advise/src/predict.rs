@@ -376,6 +376,7 @@ mod tests {
         let mut workload = Workload::parse(SMALL).unwrap();
         let mut calibration = example();
         calibration.scope.add(&cluster, &workload);
+        calibration.scope.workers = [1, 1000];
         let what = |cluster: &Cluster, workload: &Workload| {
             predict(cluster, workload, &calibration, &asked())
                 .unwrap()

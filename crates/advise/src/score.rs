@@ -85,6 +85,7 @@ pub fn predict_all(
         let options = Options {
             operations,
             warm_up: operations / 8,
+            lost: placement.zone_devices(planned.lost_zone),
             ..Options::default()
         };
         let (cluster, workload) = (&planned.cluster, &planned.workload);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::calibration::Calibration;
 use crate::cluster::Cluster;
-use crate::engine::{Engine, Happened};
+use crate::engine::{Engine, Happened, Step};
 use crate::error::AdviseError;
 use crate::paths::World;
 use crate::placement::Placement;
@@ -13,6 +13,11 @@ use crate::workload::{Operation, SizeClass, Workload};
 
 /// Tokens from here on belong to copies of a repair; those below to operations.
 const COPIES: u64 = 1 << 48;
+/// Tokens from here on belong to other programs: their work, and of each host its next.
+const OTHERS: u64 = 1 << 56;
+const OTHERS_NEXT: u64 = 1 << 57;
+/// Other programs take processors for this long at a time.
+const OTHERS_SECONDS: f64 = 1e-3;
 /// The token of an open loop's next arrival.
 const ARRIVAL: u64 = u64::MAX;
 /// More operations under way than this do not end any more: the rate is beyond what the cluster does.
@@ -31,6 +36,8 @@ pub struct Options {
     /// Copies under way beside: sources and targets, drawn in turn.
     pub copies: Vec<(usize, usize)>,
     pub copies_at_once: usize,
+    /// Part of each host's processors that other programs use.
+    pub others: f64,
 }
 
 impl Default for Options {
@@ -42,6 +49,7 @@ impl Default for Options {
             lost: HashSet::new(),
             copies: Vec::new(),
             copies_at_once: 0,
+            others: 0.0,
         }
     }
 }
@@ -144,12 +152,18 @@ impl Run<'_> {
             None => (0..self.workload.workers.unwrap_or(1)).for_each(|_| self.begin()),
         }
         (0..self.options.copies_at_once).for_each(|_| self.copy());
+        if self.options.others > 0.0 {
+            let hosts = self.world.hosts.len() as u64;
+            (0..hosts).for_each(|host| self.engine.set_alarm(0.0, OTHERS_NEXT + host));
+        }
         let mut ended = 0;
         let mut kept_up = true;
         let mut latencies: BTreeMap<Operation, Vec<f64>> = BTreeMap::new();
         while ended < self.options.warm_up + self.options.operations {
             match self.engine.next() {
-                Some(Happened::Alarm { .. }) => self.arrive(),
+                Some(Happened::Alarm { token: ARRIVAL }) => self.arrive(),
+                Some(Happened::Alarm { token }) => self.others(token),
+                Some(Happened::Ended { token }) if token >= OTHERS => {}
                 Some(Happened::Ended { token }) if token >= COPIES => {
                     self.copied_bytes += self.workload.mean_size();
                     self.copy();
@@ -241,6 +255,18 @@ impl Run<'_> {
         let mean = 1.0 / self.workload.rate.unwrap_or(1.0);
         let seconds = self.dice.exponential(mean);
         self.engine.set_alarm(seconds, ARRIVAL);
+    }
+
+    /// A moment of other programs' work on a host, and when the next comes.
+    fn others(&mut self, token: u64) {
+        let host = (token - OTHERS_NEXT) as usize;
+        let station = self.world.hosts[host].processor;
+        let seconds = OTHERS_SECONDS;
+        self.engine
+            .start(vec![Step::Serve { station, seconds }], OTHERS);
+        let busy = self.options.others.min(0.95) * self.world.cores(host);
+        let until = self.dice.exponential(seconds / busy);
+        self.engine.set_alarm(until, token);
     }
 
     fn copy(&mut self) {
@@ -335,6 +361,19 @@ mod tests {
         });
         assert!(!hard.kept_up && hard.throughput < 10_000.0);
         assert_eq!(hard.busiest().map(|b| b.kind), Some("processors"));
+    }
+
+    #[test]
+    fn others_take_their_part_of_the_processors() {
+        let busy = |others| {
+            let it = outcome(|_, workload, options| {
+                (workload.workers, workload.rate) = (None, Some(300.0));
+                options.others = others;
+            });
+            it.busy[0].utilisation
+        };
+        let (alone, beside) = (busy(0.0), busy(0.4));
+        assert!((beside - alone - 0.4).abs() < 0.03, "{alone} {beside}");
     }
 
     #[test]

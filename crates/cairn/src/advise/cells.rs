@@ -52,16 +52,19 @@ impl Bench {
         let folder = self.data.join(format!("advise-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let measured = Store::start(&self.program, &folder.join("store"), &planned.cluster)
-            .and_then(|store| {
-                load::run(
-                    &self.program,
-                    &folder.join("load"),
-                    &store,
-                    planned,
-                    self.times,
-                )
-            });
+        let store = Store::start(&self.program, &folder.join("store"), &planned.cluster);
+        let measured = store.and_then(|store| {
+            if let Some(zone) = planned.lost_zone {
+                store.lose(zone)?;
+            }
+            load::run(
+                &self.program,
+                &folder.join("load"),
+                &store,
+                planned,
+                self.times,
+            )
+        });
         let _ = fs::remove_dir_all(&folder);
         measured
     }
@@ -84,6 +87,7 @@ impl Bench {
                     name: planned.name.clone(),
                     emulated: false,
                     accepted: true,
+                    lost_zone: planned.lost_zone,
                     cluster: planned.cluster.clone(),
                     workload: planned.workload.clone(),
                     repetitions: Vec::new(),

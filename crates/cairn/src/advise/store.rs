@@ -23,6 +23,7 @@ pub(super) struct Store {
     /// The proxy's process first.
     processes: Vec<Process>,
     pub(super) url: String,
+    devices: PathBuf,
 }
 
 struct Process {
@@ -74,6 +75,7 @@ impl Store {
         let mut store = Store {
             processes: Vec::new(),
             url: String::new(),
+            devices: data.join("dev"),
         };
         let address = match cluster.processes {
             Processes::One => store.add(&mut up(&[])?, "proxy-server")?,
@@ -145,6 +147,12 @@ impl Store {
             }
         }
         bail!("{server} was not ready within {START_MAX:?}")
+    }
+
+    /// Takes the devices of a zone away, which `cairn up` numbers alike.
+    pub(super) fn lose(&self, zone: u32) -> Result<()> {
+        let device = self.devices.join(format!("d{zone}"));
+        fs::remove_dir_all(&device).with_context(|| device.display().to_string())
     }
 
     /// Processes, the proxy's first.

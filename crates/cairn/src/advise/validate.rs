@@ -138,6 +138,7 @@ fn predict(arguments: &PredictArguments) -> Result<()> {
 fn of_cells(folder: &Path) -> Result<Vec<Planned>> {
     let planned = |cell: cairn_advise::cell::Cell| Planned {
         name: cell.name,
+        lost_zone: cell.lost_zone,
         cluster: cell.cluster,
         workload: cell.workload,
     };
