@@ -52,7 +52,7 @@ pub struct Measured {
     pub store_cpu: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_cpu: Option<f64>,
-    /// Of `store_cpu` the storage servers' part, where proxies have processes of their own.
+    /// The storage servers' part of `store_cpu`, where proxies have processes of their own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_cpu: Option<f64>,
     /// Part of the host's processors that others used meanwhile.

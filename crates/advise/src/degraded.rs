@@ -16,7 +16,7 @@ use crate::random::Dice;
 use crate::simulate::{Options, Outcome, run};
 use crate::workload::Workload;
 
-/// What is left, and what it takes to be whole again.
+/// The cluster's rest, and what it takes to be whole again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Degraded {
     pub region: u32,

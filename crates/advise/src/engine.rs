@@ -80,7 +80,7 @@ struct Group {
     gathering_bytes: f64,
     running: Vec<usize>,
     is_running: bool,
-    /// Of the sync under way, seconds that grow with its members and bytes.
+    /// Seconds of the sync under way that grow with its members and bytes.
     growing: f64,
     counts: GroupCounts,
 }

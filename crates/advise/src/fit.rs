@@ -26,7 +26,7 @@ const SWEEPS: usize = 20_000;
 const ROUNDS: usize = 5;
 const NEED: usize = 2;
 
-/// Where the search begins, and what stays where nothing was measured.
+/// Demands that the search begins with; those that no cell tells stay.
 const STORE: StoreCost = StoreCost {
     read_op: 1e-4,
     read_byte: 3e-10,
@@ -317,7 +317,7 @@ fn least_squares(rows: &[(Vec<f64>, f64)], mut values: Vec<f64>) -> Vec<f64> {
 }
 
 type Scale = fn(&mut Calibration, f64);
-/// What is scaled until the simulation meets the cells.
+/// Demands that are scaled until the simulation meets the cells.
 const SCALES: [Scale; 6] = [
     |c, by| c.store.hand_over *= by,
     |c, by| c.medium.values_mut().for_each(|m| m.sync_base *= by),

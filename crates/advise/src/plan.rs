@@ -20,7 +20,7 @@ pub struct Planned {
     pub workload: Workload,
 }
 
-/// What a cell on one host is made of.
+/// Properties of a cell on one host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Shape {
     size: f64,

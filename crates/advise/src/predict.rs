@@ -22,7 +22,7 @@ pub struct Estimate {
     pub interval: Option<[f64; 2]>,
 }
 
-/// What holds the throughput.
+/// The limit that holds the throughput.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Binding {
     pub what: String,

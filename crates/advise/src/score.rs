@@ -99,7 +99,7 @@ pub fn predict_all(
             within: limits().map(|l| (l, outcome.within(l / 1e3))).collect(),
         };
         let means = by_mva(cluster, workload, calibration, &placement)?;
-        // Of exponential latencies.
+        // Latencies are taken as exponential.
         let quantile = |part: f64| -means.latency * (1.0f64 - part).ln() * 1e3;
         let mva = Figures {
             throughput: means.throughput,
@@ -279,7 +279,7 @@ pub fn score(predictions: &Predictions, measured: &[Cell]) -> Result<Score, Advi
     let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
     let (mut noise, mut missing, mut each) = (Sums::default(), Vec::new(), Vec::new());
     let mut residuals = Residuals::default();
-    // Of each cell, its largest error over limits: one number a cell, as the intervals need it.
+    // One number a cell, as the intervals need it; of shares the largest error over limits.
     let mut errors: Vec<[f64; 5]> = Vec::new();
     for predicted in &predictions.cells {
         let name = &predicted.planned.name;

@@ -32,7 +32,7 @@ pub(crate) enum AdviseCommand {
     Measure(measure::MeasureArguments),
     /// Make a calibration of cells that were measured before, here or by a study
     Fit(measure::FitArguments),
-    /// What a cluster will do under a workload
+    /// Predict what a cluster will do under a workload
     Predict(PredictArguments),
     /// The cheapest cluster for a capacity and a throughput
     LeastCost(QuestionArguments),
@@ -53,7 +53,7 @@ pub(crate) struct PredictArguments {
     /// The workload (TOML)
     workload: PathBuf,
 
-    /// What cairn advise measure has found
+    /// The calibration that cairn advise measure has made
     #[arg(long, value_name = "FILE", default_value = "calibration.toml")]
     calibration: PathBuf,
 
@@ -88,7 +88,7 @@ pub(crate) struct QuestionArguments {
     #[arg(long, value_name = "FILE")]
     limits: PathBuf,
 
-    /// What cairn advise measure has found
+    /// The calibration that cairn advise measure has made
     #[arg(long, value_name = "FILE", default_value = "calibration.toml")]
     calibration: PathBuf,
 

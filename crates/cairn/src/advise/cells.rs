@@ -19,7 +19,7 @@ const FILES_MAX: usize = 10_000;
 pub(super) struct Bench {
     /// The `cairn` whose store and lab are run.
     pub(super) program: PathBuf,
-    /// Where stores are made, each removed when its cell has ended.
+    /// The folder of stores, each removed when its cell has ended.
     pub(super) data: PathBuf,
     pub(super) times: Times,
 }

@@ -49,7 +49,7 @@ pub(crate) struct PredictArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArguments {
-    /// What cairn advise validate predict has written
+    /// The file that cairn advise validate predict has written
     #[arg(value_name = "PREDICTIONS")]
     predictions: PathBuf,
 
@@ -66,7 +66,7 @@ pub(crate) struct RunArguments {
 
 #[derive(Debug, Args)]
 pub(crate) struct ScoreArguments {
-    /// What cairn advise validate predict has written
+    /// The file that cairn advise validate predict has written
     #[arg(value_name = "PREDICTIONS")]
     predictions: PathBuf,
 
