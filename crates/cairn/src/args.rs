@@ -7,6 +7,7 @@ use cairn_node::logging::{LogFormat, LogOptions};
 use cairn_node::up::{ConsoleChoice, TlsChoice, UserOption};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::advise::AdviseCommand;
 use crate::console::{LabServeArguments, parse_choice};
 use crate::init::InitArguments;
 
@@ -44,6 +45,13 @@ pub(crate) enum Command {
     /// Measure object stores
     #[command(subcommand)]
     Lab(LabCommand),
+    /// Predict clusters that nobody has built, and choose among them
+    ///
+    /// By a simulation over real rings, calibrated by cairn advise measure; docs/advise.md has files
+    /// to begin with. Answers state their error on cells that were held out, and nothing is
+    /// predicted outside of what was measured unless --extrapolate says so.
+    #[command(subcommand)]
+    Advise(AdviseCommand),
     /// Put the keys of encrypted objects under the active root secret; their content stays
     ///
     /// For objects of authenticated encryption (docs/encryption.md), with the secrets of a proxy's

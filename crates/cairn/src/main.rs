@@ -1,4 +1,4 @@
-//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn mount`, `cairn ring`, `cairn init`,
+//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn advise`, `cairn mount`, `cairn ring`, `cairn init`,
 //! `cairn rekey`; and under the names of OpenStack Swift's programs, by which it may be called
 //! (`ln -s cairn swift-object-server`), those programs with their arguments.
 //!
@@ -6,6 +6,7 @@
 //! `cairn rekey`; 2 arguments that make no
 //! sense; 130 a second signal cut the end short. `cairn ring` has those of swift-ring-builder.
 
+mod advise;
 mod allocator;
 mod args;
 mod console;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => exit_code(Err(error)),
         },
+        Command::Advise(command) => exit_code(advise::run(command)),
         Command::Rekey(arguments) => match run_rekey(arguments) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,

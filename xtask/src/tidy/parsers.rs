@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 38] = [
+const PARSERS: [(&str, How); 39] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -53,6 +53,7 @@ const PARSERS: [(&str, How); 38] = [
     ("crates/erasure/src/fragment.rs", Property),
     ("crates/ring/src/lib.rs", Fuzzed("ring")),
     ("crates/lab/src/workload.rs", Fuzzed("workload")),
+    ("crates/advise/src/cell.rs", Property),
     ("crates/middleware/src/identity/revoked.rs", Property),
     ("crates/middleware/src/identity/tokens.rs", Property),
     ("crates/middleware/src/formpost/attributes.rs", Property),

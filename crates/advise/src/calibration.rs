@@ -1,0 +1,264 @@
+//! A calibration: the demands that `cairn advise measure` found, and what it found them on.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::conformal::Residuals;
+use crate::error::AdviseError;
+use crate::random::Spread;
+use crate::read::{self, within};
+use crate::scope::Scope;
+
+pub const FILE: &str = "the calibration file";
+pub const SCHEMA: &str = "cairn-advise-calibration/1";
+
+/// All times in seconds, of a core of the calibrated host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibration {
+    pub schema: String,
+    /// Host, date and version, in words.
+    pub made_on: String,
+    /// Whether its disks and networks were emulated.
+    #[serde(default)]
+    pub emulated: bool,
+    pub store: StoreCost,
+    pub load: LoadCost,
+    pub medium: BTreeMap<String, Medium>,
+    pub scope: Scope,
+    /// Errors on cells that were held out.
+    #[serde(default)]
+    pub residuals: Residuals,
+}
+
+/// Processor time of the store.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoreCost {
+    pub read_op: f64,
+    pub read_byte: f64,
+    pub write_op: f64,
+    pub write_byte: f64,
+    /// For each replica, its container row included.
+    pub write_replica: f64,
+    pub write_replica_byte: f64,
+    /// For each fragment, beyond what a replica costs.
+    pub fragment: f64,
+    /// Coding, for each byte of an object.
+    pub coding_byte: f64,
+    /// A call of a backend over a socket, both ends together, beyond a call within a process.
+    pub call: f64,
+    pub call_byte: f64,
+    /// Part of a read's processor time that is the storage server's.
+    pub storage_part: f64,
+    /// Waiting for a thread to take over, for each hand-over.
+    pub hand_over: f64,
+    /// Standard deviation of processor times, in parts of their mean.
+    pub spread: f64,
+}
+
+/// Processor time of the load's generator.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LoadCost {
+    pub read_op: f64,
+    pub read_byte: f64,
+    pub write_op: f64,
+    pub write_byte: f64,
+}
+
+/// A kind of disk.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Medium {
+    /// Requests that it works on at once.
+    pub channels: u32,
+    /// A read: base, and for each byte.
+    pub read_base: f64,
+    pub read_byte: f64,
+    #[serde(default)]
+    pub read_spread: Spread,
+    /// A seek over the whole disk beyond one to the neighbour; grows with the distance's square root.
+    #[serde(default)]
+    pub seek_whole: f64,
+    /// A group's sync: base, for each member beyond the first, and for each byte.
+    pub sync_base: f64,
+    pub sync_member: f64,
+    pub sync_byte: f64,
+    #[serde(default)]
+    pub sync_spread: Spread,
+    /// Processor time of a group's sync.
+    #[serde(default)]
+    pub sync_cpu: f64,
+}
+
+impl Calibration {
+    /// # Errors
+    /// The field that is wrong, its value and the remedy.
+    pub fn parse(text: &str) -> Result<Calibration, AdviseError> {
+        let calibration: Calibration = read::toml(FILE, text)?;
+        calibration.check()?;
+        Ok(calibration)
+    }
+
+    fn check(&self) -> Result<(), AdviseError> {
+        if self.schema != SCHEMA {
+            let remedy =
+                format!("this version reads {SCHEMA}; make it again with cairn advise measure");
+            return Err(AdviseError::field(FILE, "schema", &self.schema, remedy));
+        }
+        let (store, load) = (&self.store, &self.load);
+        for (field, seconds) in [
+            ("store.read_op", store.read_op),
+            ("store.read_byte", store.read_byte),
+            ("store.write_op", store.write_op),
+            ("store.write_byte", store.write_byte),
+            ("store.write_replica", store.write_replica),
+            ("store.write_replica_byte", store.write_replica_byte),
+            ("store.fragment", store.fragment),
+            ("store.coding_byte", store.coding_byte),
+            ("store.call", store.call),
+            ("store.call_byte", store.call_byte),
+            ("store.hand_over", store.hand_over),
+            ("load.read_op", load.read_op),
+            ("load.read_byte", load.read_byte),
+            ("load.write_op", load.write_op),
+            ("load.write_byte", load.write_byte),
+        ] {
+            within(FILE, field, seconds, 0.0, 10.0)?;
+        }
+        within(FILE, "store.storage_part", store.storage_part, 0.0, 1.0)?;
+        within(FILE, "store.spread", store.spread, 0.0, 10.0)?;
+        for (name, medium) in &self.medium {
+            let field = |field: &str| format!("medium.{name}.{field}");
+            within(FILE, field("channels"), medium.channels.into(), 1.0, 4096.0)?;
+            for (what, seconds) in [
+                ("read_base", medium.read_base),
+                ("read_byte", medium.read_byte),
+                ("seek_whole", medium.seek_whole),
+                ("sync_base", medium.sync_base),
+                ("sync_member", medium.sync_member),
+                ("sync_byte", medium.sync_byte),
+                ("sync_cpu", medium.sync_cpu),
+            ] {
+                within(FILE, field(what), seconds, 0.0, 100.0)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub fn to_text(&self) -> String {
+        toml::to_string(self).unwrap_or_default()
+    }
+
+    /// # Errors
+    /// There is none of this name.
+    pub fn medium(&self, name: &str) -> Result<&Medium, AdviseError> {
+        self.medium.get(name).ok_or_else(|| {
+            let known: Vec<&str> = self.medium.keys().map(String::as_str).collect();
+            let remedy = format!(
+                "take one that was measured ({}), or measure it",
+                known.join(", ")
+            );
+            AdviseError::field(crate::cluster::FILE, "node.disk.medium", name, remedy)
+        })
+    }
+}
+
+impl Medium {
+    /// A read's mean time after a seek over `distance`, a part (0 to 1) of the disk.
+    pub fn read(&self, bytes: f64, distance: f64) -> f64 {
+        self.read_base + self.seek_whole * distance.clamp(0.0, 1.0).sqrt() + self.read_byte * bytes
+    }
+
+    /// The mean time of a sync that `members` share.
+    pub fn sync(&self, members: usize, bytes: f64) -> f64 {
+        let others = members.saturating_sub(1) as f64;
+        self.sync_base + self.sync_member * others + self.sync_byte * bytes
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn example() -> Calibration {
+        let medium = Medium {
+            channels: 4,
+            read_base: 1e-4,
+            read_byte: 1e-9,
+            read_spread: Spread::Exponential,
+            seek_whole: 0.0,
+            sync_base: 2e-3,
+            sync_member: 5e-5,
+            sync_byte: 5e-9,
+            sync_spread: Spread::LogNormal(0.4),
+            sync_cpu: 2e-4,
+        };
+        Calibration {
+            schema: SCHEMA.into(),
+            made_on: "a test".into(),
+            emulated: false,
+            store: StoreCost {
+                read_op: 2e-4,
+                read_byte: 5e-10,
+                write_op: 3e-4,
+                write_byte: 2e-9,
+                write_replica: 2e-4,
+                write_replica_byte: 5e-10,
+                fragment: 1e-4,
+                coding_byte: 1e-9,
+                call: 1e-4,
+                call_byte: 1e-10,
+                storage_part: 0.5,
+                hand_over: 5e-5,
+                spread: 0.5,
+            },
+            load: LoadCost {
+                read_op: 1e-4,
+                read_byte: 3e-10,
+                write_op: 1e-4,
+                write_byte: 3e-10,
+            },
+            medium: [("disk".to_owned(), medium)].into(),
+            scope: Scope::default(),
+            residuals: Residuals::default(),
+        }
+    }
+
+    #[test]
+    fn a_file_repeats_itself_and_bad_fields_are_named() {
+        let text = example().to_text();
+        assert_eq!(Calibration::parse(&text).unwrap(), example());
+        for (from, to, parts) in [
+            (
+                "channels = 4",
+                "channels = 0",
+                ["medium.disk.channels is 0", "from 1"],
+            ),
+            (
+                SCHEMA,
+                "other/9",
+                ["schema is other/9", "cairn advise measure"],
+            ),
+            (
+                "storage_part = 0.5",
+                "storage_part = 2",
+                ["storage_part is 2", "0 to 1"],
+            ),
+        ] {
+            assert!(text.contains(from), "{from} {text}");
+            let error = Calibration::parse(&text.replace(from, to))
+                .unwrap_err()
+                .to_string();
+            assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+        }
+        let error = example().medium("tape").unwrap_err().to_string();
+        assert!(
+            error.contains("medium is tape") && error.contains("(disk)"),
+            "{error}"
+        );
+    }
+}

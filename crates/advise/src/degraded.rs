@@ -1,0 +1,210 @@
+//! A cluster that has lost a zone: what it still does, and how long its repair takes.
+//!
+//! The zone's devices are removed from the real ring and it is rebalanced: what has to be copied, from where
+//! and to where, follows from that. Each storage host that is left copies one object at a time beside the
+//! clients' load, as the replicator does.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use crate::calibration::Calibration;
+use crate::cluster::{Cluster, Role};
+use crate::error::AdviseError;
+use crate::placement::Placement;
+use crate::random::Dice;
+use crate::simulate::{Options, Outcome, run};
+use crate::workload::Workload;
+
+/// The cluster's rest, and what it takes to be whole again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Degraded {
+    pub region: u32,
+    pub zone: u32,
+    /// Nothing is copied yet.
+    pub without: Outcome,
+    /// Copies are under way; `None` where there is nothing to copy, or nowhere to copy it to.
+    pub rebuilding: Option<Outcome>,
+    pub repair: Repair,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Repair {
+    /// Bytes, bytes a second, seconds.
+    Takes {
+        bytes: f64,
+        rate: f64,
+        seconds: f64,
+    },
+    Impossible {
+        why: String,
+    },
+}
+
+/// # Errors
+/// There is no such zone, or nothing is left without it.
+pub fn without_zone(
+    cluster: &Cluster,
+    workload: &Workload,
+    calibration: &Calibration,
+    placement: &Placement,
+    (region, zone): (u32, u32),
+    options: &Options,
+) -> Result<Degraded, AdviseError> {
+    let file = crate::cluster::FILE;
+    let in_zone = |d: &usize| {
+        let at = placement.devices[*d];
+        (at.region, at.zone) == (region, zone)
+    };
+    let lost: HashSet<usize> = (0..placement.devices.len()).filter(in_zone).collect();
+    if lost.is_empty() || lost.len() == placement.devices.len() {
+        let known: Vec<String> = placement
+            .zones()
+            .iter()
+            .map(|(r, z)| format!("r{r}z{z}"))
+            .collect();
+        let remedy = format!(
+            "name one of at least two zones with devices: {}",
+            known.join(", ")
+        );
+        return Err(AdviseError::field(
+            file,
+            "lost zone",
+            format!("r{region}z{zone}"),
+            remedy,
+        ));
+    }
+    let mut options = Options {
+        lost: lost.clone(),
+        ..options.clone()
+    };
+    let without = run(cluster, workload, calibration, placement, &options)?;
+    let mut degraded = Degraded {
+        region,
+        zone,
+        without,
+        rebuilding: None,
+        repair: Repair::Impossible {
+            why: "rebuilding fragments is not modelled".into(),
+        },
+    };
+    if cluster.erasure.is_some() {
+        return Ok(degraded);
+    }
+    let mut moves = placement.objects.moves_without(&lost);
+    if moves.is_empty() {
+        let why = "the devices that are left cannot hold all replicas apart";
+        degraded.repair = Repair::Impossible { why: why.into() };
+        return Ok(degraded);
+    }
+    let rows = placement.objects.partitions() as f64 * f64::from(cluster.object_rows());
+    let part = moves.len() as f64 / rows;
+    let bytes = part * workload.stored_bytes() * cluster.overhead();
+    let mut dice = Dice::new(options.seed);
+    for last in (1..moves.len()).rev() {
+        moves.swap(last, dice.below(last + 1));
+    }
+    options.copies = moves.into_iter().map(|(_, from, to)| (from, to)).collect();
+    options.copies_at_once = placement
+        .hosts
+        .iter()
+        .enumerate()
+        .filter(|(index, host)| {
+            let is_storage = cluster.node[host.node].roles.contains(&Role::Storage);
+            let here = |d: usize| placement.devices[d].host == *index && !lost.contains(&d);
+            is_storage && (0..placement.devices.len()).any(here)
+        })
+        .count();
+    let rebuilding = run(cluster, workload, calibration, placement, &options)?;
+    if rebuilding.copied > 0.0 {
+        degraded.repair = Repair::Takes {
+            bytes,
+            rate: rebuilding.copied,
+            seconds: bytes / rebuilding.copied,
+        };
+    }
+    degraded.rebuilding = Some(rebuilding);
+    Ok(degraded)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::calibration::tests::example;
+    use crate::workload::tests::SMALL;
+
+    const ZONES: &str = r#"
+        part_power = 7
+        replicas = 3
+        [[node]]
+        name = "sumo"
+        roles = ["proxy", "storage"]
+        count = 4
+        zones = 4
+        cores = 4
+        memory = "1GB"
+        nic = "1.25GB"
+        [[node.disk]]
+        medium = "disk"
+        count = 2
+        bytes = "1TB"
+    "#;
+
+    #[test]
+    fn a_zone_less_does_less_and_is_rebuilt() {
+        let cluster = Cluster::parse(ZONES).unwrap();
+        let mut workload = Workload::parse(SMALL).unwrap();
+        workload.workers = Some(64);
+        workload.objects = 1e6;
+        let (calibration, placement) = (example(), Placement::new(&cluster).unwrap());
+        let options = Options {
+            operations: 4000,
+            ..Options::default()
+        };
+        let whole = run(&cluster, &workload, &calibration, &placement, &options).unwrap();
+        let loss = |at| without_zone(&cluster, &workload, &calibration, &placement, at, &options);
+        let degraded = loss((1, 2)).unwrap();
+        let ratio = degraded.without.throughput / whole.throughput;
+        assert!((0.5..0.95).contains(&ratio), "{ratio}");
+        let rebuilding = degraded.rebuilding.unwrap();
+        assert!(rebuilding.throughput < degraded.without.throughput * 1.02);
+        let Repair::Takes {
+            bytes,
+            rate,
+            seconds,
+        } = degraded.repair
+        else {
+            panic!("{:?}", degraded.repair);
+        };
+        // A quarter of three copies of four billion bytes.
+        assert!((bytes / 3e9 - 1.0).abs() < 0.02, "{bytes}");
+        assert!((seconds * rate / bytes - 1.0).abs() < 1e-9);
+        let error = loss((1, 9)).unwrap_err().to_string();
+        assert!(error.contains("r1z9") && error.contains("r1z4"), "{error}");
+    }
+
+    #[test]
+    fn three_zones_of_three_replicas_cannot_be_whole_without_one_device_each() {
+        let three = ZONES
+            .replace("count = 4", "count = 3")
+            .replace("count = 2", "count = 1");
+        let cluster = Cluster::parse(&three).unwrap();
+        let workload = Workload::parse(SMALL).unwrap();
+        let (calibration, placement) = (example(), Placement::new(&cluster).unwrap());
+        let options = Options {
+            operations: 1000,
+            ..Options::default()
+        };
+        let it = without_zone(
+            &cluster,
+            &workload,
+            &calibration,
+            &placement,
+            (1, 1),
+            &options,
+        );
+        assert!(matches!(it.unwrap().repair, Repair::Impossible { .. }));
+    }
+}

@@ -1,0 +1,497 @@
+//! The discrete-event engine: tasks go through steps at stations, in virtual time.
+//!
+//! A station has servers and one queue, first come first served, or in turns of a quantum as processors
+//! have it. A group gathers tasks that need a sync while the one before is under way, and syncs once for
+//! all. A fork goes on when as many of its branches have ended as are needed; the others go on beside.
+
+use std::cmp::Ordering;
+use std::collections::{BinaryHeap, VecDeque};
+
+use crate::calibration::Medium;
+use crate::random::Dice;
+
+/// One thing that a task does next. Times are drawn already.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step {
+    Serve {
+        station: usize,
+        seconds: f64,
+    },
+    Sync {
+        group: usize,
+        bytes: f64,
+    },
+    Wait {
+        seconds: f64,
+    },
+    Fork {
+        need: usize,
+        branches: Vec<Vec<Step>>,
+    },
+}
+
+/// Something that whoever runs the engine wanted to know.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Happened {
+    Ended { token: u64 },
+    Alarm { token: u64 },
+}
+
+#[derive(Debug, Default)]
+struct Station {
+    servers: usize,
+    quantum: Option<f64>,
+    busy: usize,
+    queue: VecDeque<Job>,
+    counts: Counts,
+    changed_at: f64,
+}
+
+/// Sums over the time since the last reset.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counts {
+    pub busy_seconds: f64,
+    /// Jobs in queue and service, times seconds.
+    pub job_seconds: f64,
+    pub arrived: u64,
+    pub left: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    owner: Owner,
+    left: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Task(usize),
+    Group(usize),
+    Nobody,
+}
+
+#[derive(Debug)]
+struct Group {
+    disk: usize,
+    /// The station that a sync's processor time is taken from.
+    processor: Option<usize>,
+    medium: Medium,
+    gathering: Vec<usize>,
+    gathering_bytes: f64,
+    running: Vec<usize>,
+    is_running: bool,
+    /// Seconds of the sync under way that grow with its members and bytes.
+    growing: f64,
+    counts: GroupCounts,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct GroupCounts {
+    pub groups: u64,
+    pub members: u64,
+    /// Seconds that members beyond the first and bytes took, summed over groups: what is left of a
+    /// sync's time is the same however many share it.
+    pub seconds: f64,
+}
+
+#[derive(Debug, Default)]
+struct Task {
+    steps: std::vec::IntoIter<Step>,
+    /// The fork this is a branch of: its task, and its number.
+    parent: Option<(usize, u64)>,
+    /// The fork that is waited for, and how many branches of it.
+    waits_for: Option<(u64, usize)>,
+    token: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Served {
+        station: usize,
+        job: Job,
+        slice: f64,
+    },
+    Waited {
+        task: usize,
+    },
+    Alarm {
+        token: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Due {
+    at: f64,
+    number: u64,
+    event: Event,
+}
+
+impl Ord for Due {
+    /// The heap's greatest is the earliest.
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_time = other.at.total_cmp(&self.at);
+        by_time.then_with(|| other.number.cmp(&self.number))
+    }
+}
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+impl Eq for Due {}
+
+/// Stations, groups, tasks and the time.
+#[derive(Debug)]
+pub struct Engine {
+    now: f64,
+    dice: Dice,
+    due: BinaryHeap<Due>,
+    events: u64,
+    forks: u64,
+    stations: Vec<Station>,
+    groups: Vec<Group>,
+    tasks: Vec<Task>,
+    free: Vec<usize>,
+    ended: VecDeque<u64>,
+    reset_at: f64,
+}
+
+impl Engine {
+    pub fn new(seed: u64) -> Engine {
+        Engine {
+            now: 0.0,
+            dice: Dice::new(seed),
+            due: BinaryHeap::new(),
+            events: 0,
+            forks: 0,
+            stations: Vec::new(),
+            groups: Vec::new(),
+            tasks: Vec::new(),
+            free: Vec::new(),
+            ended: VecDeque::new(),
+            reset_at: 0.0,
+        }
+    }
+
+    pub fn add_station(&mut self, servers: usize, quantum: Option<f64>) -> usize {
+        self.stations.push(Station {
+            servers: servers.max(1),
+            quantum,
+            ..Station::default()
+        });
+        self.stations.len() - 1
+    }
+
+    pub fn add_group(&mut self, disk: usize, processor: Option<usize>, medium: Medium) -> usize {
+        self.groups.push(Group {
+            disk,
+            processor,
+            medium,
+            gathering: Vec::new(),
+            gathering_bytes: 0.0,
+            running: Vec::new(),
+            is_running: false,
+            growing: 0.0,
+            counts: GroupCounts::default(),
+        });
+        self.groups.len() - 1
+    }
+
+    pub fn now(&self) -> f64 {
+        self.now
+    }
+
+    /// Tasks under way, branches included.
+    pub fn under_way(&self) -> usize {
+        self.tasks.len() - self.free.len()
+    }
+
+    /// Begins to count anew.
+    pub fn reset_counts(&mut self) {
+        self.reset_at = self.now;
+        for station in &mut self.stations {
+            station.counts = Counts::default();
+            station.changed_at = self.now;
+        }
+        for group in &mut self.groups {
+            group.counts = GroupCounts::default();
+        }
+    }
+
+    pub fn seconds_counted(&self) -> f64 {
+        self.now - self.reset_at
+    }
+
+    pub fn counts(&mut self, station: usize) -> Counts {
+        let now = self.now;
+        self.stations[station].settle(now);
+        self.stations[station].counts
+    }
+
+    /// Part of a station's servers that were busy.
+    pub fn utilisation(&mut self, station: usize) -> f64 {
+        let seconds = self.seconds_counted();
+        let busy = self.counts(station).busy_seconds;
+        if seconds > 0.0 {
+            busy / seconds / self.stations[station].servers as f64
+        } else {
+            0.0
+        }
+    }
+
+    /// The sums of all groups.
+    pub fn group_counts(&self) -> GroupCounts {
+        let mut all = GroupCounts::default();
+        for group in &self.groups {
+            all.groups += group.counts.groups;
+            all.members += group.counts.members;
+            all.seconds += group.counts.seconds;
+        }
+        all
+    }
+
+    /// Part of the time that a group's syncs took for their members; at 1 more of them share no sync any
+    /// quicker.
+    pub fn group_utilisation(&self, group: usize) -> f64 {
+        let seconds = self.seconds_counted();
+        if seconds > 0.0 {
+            self.groups[group].counts.seconds / seconds
+        } else {
+            0.0
+        }
+    }
+
+    /// Begins a task; its end is told with the token.
+    pub fn start(&mut self, steps: Vec<Step>, token: u64) {
+        let task = self.add_task(steps, None, Some(token));
+        self.go_on(task);
+    }
+
+    pub fn set_alarm(&mut self, seconds: f64, token: u64) {
+        self.after(seconds, Event::Alarm { token });
+    }
+
+    /// The next end of a task or alarm; `None` when nothing is left to happen.
+    pub fn next(&mut self) -> Option<Happened> {
+        loop {
+            if let Some(token) = self.ended.pop_front() {
+                return Some(Happened::Ended { token });
+            }
+            let due = self.due.pop()?;
+            self.now = due.at;
+            match due.event {
+                Event::Alarm { token } => return Some(Happened::Alarm { token }),
+                Event::Waited { task } => self.go_on(task),
+                Event::Served {
+                    station,
+                    job,
+                    slice,
+                } => self.served(station, job, slice),
+            }
+        }
+    }
+
+    fn after(&mut self, seconds: f64, event: Event) {
+        self.events += 1;
+        self.due.push(Due {
+            at: self.now + seconds.max(0.0),
+            number: self.events,
+            event,
+        });
+    }
+
+    fn add_task(
+        &mut self,
+        steps: Vec<Step>,
+        parent: Option<(usize, u64)>,
+        token: Option<u64>,
+    ) -> usize {
+        let task = Task {
+            steps: steps.into_iter(),
+            parent,
+            waits_for: None,
+            token,
+        };
+        match self.free.pop() {
+            Some(index) => {
+                self.tasks[index] = task;
+                index
+            }
+            None => {
+                self.tasks.push(task);
+                self.tasks.len() - 1
+            }
+        }
+    }
+
+    /// Takes a task's next step, or ends it and goes on with the task whose fork it completes.
+    fn go_on(&mut self, task: usize) {
+        let mut next = Some(task);
+        while let Some(task) = next.take() {
+            match self.tasks[task].steps.next() {
+                None => next = self.end(task),
+                Some(Step::Wait { seconds }) => self.after(seconds, Event::Waited { task }),
+                Some(Step::Serve { station, seconds }) => {
+                    let owner = Owner::Task(task);
+                    self.arrive(
+                        station,
+                        Job {
+                            owner,
+                            left: seconds,
+                        },
+                    );
+                }
+                Some(Step::Sync { group, bytes }) => self.gather(group, task, bytes),
+                Some(Step::Fork { need, branches }) => next = self.fork(task, need, branches),
+            }
+        }
+    }
+
+    /// The task itself, where nothing has to be waited for.
+    fn fork(&mut self, task: usize, need: usize, branches: Vec<Vec<Step>>) -> Option<usize> {
+        let need = need.min(branches.len());
+        if need == 0 {
+            return Some(task);
+        }
+        self.forks += 1;
+        let fork = self.forks;
+        self.tasks[task].waits_for = Some((fork, need));
+        for steps in branches {
+            let branch = self.add_task(steps, Some((task, fork)), None);
+            // By way of the queue: a branch that ends at once finds its fork complete.
+            self.after(0.0, Event::Waited { task: branch });
+        }
+        None
+    }
+
+    fn end(&mut self, task: usize) -> Option<usize> {
+        let ended = std::mem::take(&mut self.tasks[task]);
+        self.free.push(task);
+        self.ended.extend(ended.token);
+        let (parent, fork) = ended.parent?;
+        let waits_for = &mut self.tasks[parent].waits_for;
+        let (_, need) = waits_for.as_mut().filter(|(waited, _)| *waited == fork)?;
+        *need -= 1;
+        if *need > 0 {
+            return None;
+        }
+        *waits_for = None;
+        Some(parent)
+    }
+
+    fn arrive(&mut self, station: usize, job: Job) {
+        let now = self.now;
+        let at = &mut self.stations[station];
+        at.settle(now);
+        at.counts.arrived += 1;
+        if at.busy < at.servers {
+            at.busy += 1;
+            self.serve(station, job);
+        } else {
+            at.queue.push_back(job);
+        }
+    }
+
+    fn serve(&mut self, station: usize, job: Job) {
+        let slice = match self.stations[station].quantum {
+            Some(quantum) => job.left.min(quantum),
+            None => job.left,
+        };
+        self.after(
+            slice,
+            Event::Served {
+                station,
+                job,
+                slice,
+            },
+        );
+    }
+
+    fn served(&mut self, station: usize, mut job: Job, slice: f64) {
+        let now = self.now;
+        let at = &mut self.stations[station];
+        at.settle(now);
+        job.left -= slice;
+        let has_ended = job.left <= 1e-12;
+        if !has_ended {
+            at.queue.push_back(job);
+        } else {
+            at.counts.left += 1;
+        }
+        match at.queue.pop_front() {
+            Some(next) => self.serve(station, next),
+            None => at.busy -= 1,
+        }
+        if has_ended {
+            match job.owner {
+                Owner::Task(task) => self.go_on(task),
+                Owner::Group(group) => self.synced(group),
+                Owner::Nobody => {}
+            }
+        }
+    }
+
+    fn gather(&mut self, group: usize, task: usize, bytes: f64) {
+        let at = &mut self.groups[group];
+        at.gathering.push(task);
+        at.gathering_bytes += bytes;
+        if !at.is_running {
+            self.sync(group);
+        }
+    }
+
+    fn sync(&mut self, group: usize) {
+        let at = &mut self.groups[group];
+        at.is_running = true;
+        at.running = std::mem::take(&mut at.gathering);
+        let bytes = std::mem::take(&mut at.gathering_bytes);
+        at.counts.groups += 1;
+        at.counts.members += at.running.len() as u64;
+        let mean = at.medium.sync(at.running.len(), bytes);
+        let seconds = at.medium.sync_spread.draw(mean, &mut self.dice);
+        at.growing = seconds * (1.0 - at.medium.sync_base / mean).max(0.0);
+        let (disk, processor, cpu) = (at.disk, at.processor, at.medium.sync_cpu);
+        let owner = Owner::Group(group);
+        self.arrive(
+            disk,
+            Job {
+                owner,
+                left: seconds,
+            },
+        );
+        if let Some(processor) = processor.filter(|_| cpu > 0.0) {
+            let owner = Owner::Nobody;
+            self.arrive(processor, Job { owner, left: cpu });
+        }
+    }
+
+    fn synced(&mut self, group: usize) {
+        let at = &mut self.groups[group];
+        let members = std::mem::take(&mut at.running);
+        at.is_running = false;
+        at.counts.seconds += at.growing;
+        if !at.gathering.is_empty() {
+            self.sync(group);
+        }
+        for task in members {
+            self.go_on(task);
+        }
+    }
+}
+
+impl Station {
+    fn settle(&mut self, now: f64) {
+        let seconds = now - self.changed_at;
+        self.counts.busy_seconds += seconds * self.busy as f64;
+        self.counts.job_seconds += seconds * (self.busy + self.queue.len()) as f64;
+        self.changed_at = now;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+//! The engine against closed formulas. Each fails when the engine is broken at the place it names.
+
+use super::*;
+use crate::random::Spread;
+
+/// Poisson arrivals of tasks that `steps` makes; mean response, and jobs there on average at the first
+/// station.
+fn open(
+    engine: &mut Engine,
+    rate: f64,
+    operations: u64,
+    mut steps: impl FnMut(&mut Dice) -> Vec<Step>,
+) -> (f64, f64) {
+    let mut dice = Dice::new(11);
+    let mut began = std::collections::HashMap::new();
+    let (mut sum, mut ended) = (0.0, 0u64);
+    engine.set_alarm(0.0, 0);
+    while ended < operations {
+        match engine.next() {
+            Some(Happened::Alarm { token }) => {
+                began.insert(token, engine.now());
+                let task = steps(&mut dice);
+                engine.start(task, token);
+                engine.set_alarm(dice.exponential(1.0 / rate), token + 1);
+            }
+            Some(Happened::Ended { token }) => {
+                sum += engine.now() - began.remove(&token).unwrap_or_default();
+                ended += 1;
+            }
+            None => break,
+        }
+    }
+    let counts = engine.counts(0);
+    (
+        sum / ended as f64,
+        counts.job_seconds / engine.seconds_counted(),
+    )
+}
+
+fn near(found: f64, expected: f64, part: f64) {
+    let off = (found / expected - 1.0).abs();
+    assert!(off < part, "{found} is not {expected} within {part}");
+}
+
+fn served(station: usize) -> impl FnMut(&mut Dice) -> Vec<Step> {
+    move |dice| {
+        let seconds = dice.exponential(1.0);
+        vec![Step::Serve { station, seconds }]
+    }
+}
+
+/// M/M/1: R = S / (1 - rho); and Little's law at the station.
+#[test]
+fn one_server() {
+    for rho in [0.3, 0.7, 0.9] {
+        let mut engine = Engine::new(1);
+        let station = engine.add_station(1, None);
+        let (response, jobs) = open(&mut engine, rho, 400_000, served(station));
+        near(response, 1.0 / (1.0 - rho), 0.05);
+        near(jobs, rho * response, 0.02);
+        near(engine.utilisation(station), rho, 0.01);
+    }
+}
+
+/// M/M/k, by Erlang's formula C.
+#[test]
+fn many_servers() {
+    for (servers, rho) in [(2usize, 0.8), (8, 0.9)] {
+        let mut engine = Engine::new(1);
+        let station = engine.add_station(servers, None);
+        let (k, rate) = (servers as f64, rho * servers as f64);
+        let (response, _) = open(&mut engine, rate, 400_000, served(station));
+        let mut terms = vec![1.0];
+        for i in 1..=servers {
+            terms.push(terms[i - 1] * rate / i as f64);
+        }
+        let last = terms[servers] / (1.0 - rho);
+        let waits = last / (terms[..servers].iter().sum::<f64>() + last);
+        near(response, 1.0 + waits / (k * (1.0 - rho)), 0.04);
+    }
+}
+
+/// Processors in turns of a short quantum are shared: M/G/1-PS has M/M/1's mean for any distribution.
+#[test]
+fn turns() {
+    let mut engine = Engine::new(1);
+    let station = engine.add_station(1, Some(0.05));
+    let spread = Spread::LogNormal(3.0);
+    let (response, _) = open(&mut engine, 0.7, 200_000, |dice| {
+        let seconds = spread.draw(1.0, dice);
+        vec![Step::Serve { station, seconds }]
+    });
+    near(response, 1.0 / 0.3, 0.08);
+}
+
+/// A fork over n branches of exponential times goes on at the k-th: sum of 1 / (n - i), i below k.
+#[test]
+fn order_statistics() {
+    for (n, k) in [(3usize, 2usize), (6, 5), (3, 3), (5, 1)] {
+        let mut engine = Engine::new(1);
+        engine.add_station(1, None);
+        let (response, _) = open(&mut engine, 1.0, 60_000, |dice| {
+            let mut branch = || {
+                vec![Step::Wait {
+                    seconds: dice.exponential(1.0),
+                }]
+            };
+            let branches = (0..n).map(|_| branch()).collect();
+            vec![Step::Fork { need: k, branches }]
+        });
+        let expected: f64 = (0..k).map(|i| 1.0 / (n - i) as f64).sum();
+        near(response, expected, 0.02);
+    }
+}
+
+/// Stragglers of a fork still take their server's time, and count for no later fork.
+#[test]
+fn stragglers() {
+    let mut engine = Engine::new(1);
+    let station = engine.add_station(1, None);
+    let slow = vec![Step::Serve {
+        station,
+        seconds: 5.0,
+    }];
+    let quick = vec![Step::Wait { seconds: 1.0 }];
+    let first = Step::Fork {
+        need: 1,
+        branches: vec![slow, quick],
+    };
+    let second = Step::Fork {
+        need: 1,
+        branches: vec![vec![Step::Wait { seconds: 9.0 }]],
+    };
+    engine.start(vec![first, second], 7);
+    assert_eq!(engine.next(), Some(Happened::Ended { token: 7 }));
+    assert_eq!(engine.now(), 10.0);
+    assert_eq!(engine.next(), None);
+    assert_eq!(engine.counts(station).busy_seconds, 5.0);
+    assert_eq!(engine.under_way(), 0);
+}
+
+fn medium(base: f64, member: f64) -> Medium {
+    Medium {
+        sync_base: base,
+        sync_member: member,
+        sync_byte: 0.0,
+        sync_spread: Spread::Fixed,
+        sync_cpu: 0.0,
+        ..crate::calibration::tests::example().medium["disk"].clone()
+    }
+}
+
+/// Group commit: N workers that do nothing but sync share each one; throughput is N / S(N), and each
+/// waits for the group before its own only while work is between.
+#[test]
+fn groups_gather() {
+    for workers in [1u64, 4, 16] {
+        let mut engine = Engine::new(1);
+        let disk = engine.add_station(1, None);
+        let group = engine.add_group(disk, None, medium(1.0, 0.1));
+        let steps = || vec![Step::Sync { group, bytes: 0.0 }];
+        (0..workers).for_each(|token| engine.start(steps(), token));
+        for _ in 0..10_000 {
+            if let Some(Happened::Ended { token }) = engine.next() {
+                engine.start(steps(), token);
+            }
+        }
+        // A worker that is back first begins a group of its own; the others gather meanwhile.
+        let rate = 10_000.0 / engine.now();
+        let others = (workers - 1) as f64;
+        let expected = match workers {
+            1 => 1.0,
+            _ => workers as f64 / (2.0 + 0.1 * (others - 1.0)),
+        };
+        near(rate, expected, 0.01);
+        assert!(engine.group_counts().members >= 10_000);
+    }
+}
+
+/// A closed loop's throughput is bounded by N / R0 and 1 / Dmax, and comes near both.
+#[test]
+fn saturation_law() {
+    for (workers, expected) in [(1u64, 1.0 / 1.5), (64, 1.0)] {
+        let mut engine = Engine::new(1);
+        let (slow, quick) = (engine.add_station(1, None), engine.add_station(1, None));
+        let mut dice = Dice::new(5);
+        let mut steps = || {
+            let mut at = |station, mean| Step::Serve {
+                station,
+                seconds: dice.exponential(mean),
+            };
+            vec![at(slow, 1.0), at(quick, 0.5)]
+        };
+        (0..workers).for_each(|token| engine.start(steps(), token));
+        for _ in 0..100_000 {
+            if let Some(Happened::Ended { token }) = engine.next() {
+                engine.start(steps(), token);
+            }
+        }
+        near(100_000.0 / engine.now(), expected, 0.02);
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = |seed| {
+        let mut engine = Engine::new(seed);
+        let disk = engine.add_station(1, None);
+        let mut medium = medium(1.0, 0.1);
+        medium.sync_spread = Spread::Exponential;
+        let group = engine.add_group(disk, None, medium);
+        open(&mut engine, 2.0, 1000, |_| {
+            vec![Step::Sync { group, bytes: 0.0 }]
+        })
+    };
+    assert_eq!(run(3), run(3));
+    assert_ne!(run(3), run(4));
+}

@@ -1,0 +1,444 @@
+//! Fit: demands from measured cells.
+//!
+//! Processor times follow from what cells measured, by least squares without negative values: each cell's
+//! seconds an operation are a sum of known multiples of the demands. The multiples come from the paths
+//! themselves, so both always mean the same. What no clock shows (waiting for threads, how well syncs of the
+//! store share against those of the measurement, spread) is then chosen so that the simulation meets the
+//! cells' throughput and latencies.
+
+use std::collections::{BTreeMap, HashSet};
+
+use crate::calibration::{Calibration, LoadCost, Medium, SCHEMA, StoreCost};
+use crate::cell::{Cell, Measured};
+use crate::cluster::Processes;
+use crate::conformal::Residuals;
+use crate::engine::Engine;
+use crate::error::AdviseError;
+use crate::paths::{World, demands};
+use crate::placement::Placement;
+use crate::random::Dice;
+use crate::scope::Scope;
+use crate::simulate::{Options, run};
+use crate::workload::Workload;
+
+const SAMPLES: usize = 1000;
+const SWEEPS: usize = 20_000;
+const ROUNDS: usize = 5;
+const NEED: usize = 2;
+
+/// Demands that the search begins with; those that no cell tells stay.
+const STORE: StoreCost = StoreCost {
+    read_op: 1e-4,
+    read_byte: 3e-10,
+    write_op: 1e-4,
+    write_byte: 1e-9,
+    write_replica: 1e-4,
+    write_replica_byte: 3e-10,
+    fragment: 5e-5,
+    coding_byte: 5e-10,
+    call: 1e-4,
+    call_byte: 3e-10,
+    storage_part: 0.5,
+    hand_over: 5e-5,
+    spread: 0.5,
+};
+const NO_STORE: StoreCost = StoreCost {
+    read_op: 0.0,
+    read_byte: 0.0,
+    write_op: 0.0,
+    write_byte: 0.0,
+    write_replica: 0.0,
+    write_replica_byte: 0.0,
+    fragment: 0.0,
+    coding_byte: 0.0,
+    call: 0.0,
+    call_byte: 0.0,
+    storage_part: 0.5,
+    hand_over: 0.0,
+    spread: 0.0,
+};
+const NO_LOAD: LoadCost = LoadCost {
+    read_op: 0.0,
+    read_byte: 0.0,
+    write_op: 0.0,
+    write_byte: 0.0,
+};
+
+type StoreField = fn(&mut StoreCost) -> &mut f64;
+type LoadField = fn(&mut LoadCost) -> &mut f64;
+const STORE_FIELDS: [StoreField; 10] = [
+    |c| &mut c.read_op,
+    |c| &mut c.read_byte,
+    |c| &mut c.write_op,
+    |c| &mut c.write_byte,
+    |c| &mut c.write_replica,
+    |c| &mut c.write_replica_byte,
+    |c| &mut c.fragment,
+    |c| &mut c.coding_byte,
+    |c| &mut c.call,
+    |c| &mut c.call_byte,
+];
+const LOAD_FIELDS: [LoadField; 4] = [
+    |c| &mut c.read_op,
+    |c| &mut c.read_byte,
+    |c| &mut c.write_op,
+    |c| &mut c.write_byte,
+];
+
+/// How far the fitted simulation is from a cell it was fitted to: measured over predicted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Off {
+    pub cell: String,
+    pub throughput: f64,
+    pub p50: f64,
+    pub p95: f64,
+}
+
+/// A calibration from cells and from what disks were measured to do.
+///
+/// # Errors
+/// Fewer than two usable cells; or a cell's ring cannot be built, or its medium was not measured.
+pub fn fit(
+    cells: &[Cell],
+    media: BTreeMap<String, Medium>,
+    made_on: String,
+    operations: u64,
+) -> Result<(Calibration, Vec<Off>), AdviseError> {
+    let cells: Vec<&Cell> = cells.iter().filter(|cell| cell.accepted).collect();
+    if cells.len() < NEED {
+        return Err(AdviseError::TooFewCells {
+            what: "the calibration",
+            have: cells.len(),
+            need: NEED,
+            remedy: "measure with cairn advise measure, or name a folder that has accepted ones",
+        });
+    }
+    let mut scope = Scope::default();
+    cells
+        .iter()
+        .for_each(|cell| scope.add(&cell.cluster, &cell.workload));
+    let mut calibration = Calibration {
+        schema: SCHEMA.into(),
+        made_on,
+        emulated: cells.iter().any(|cell| cell.emulated),
+        store: STORE,
+        load: NO_LOAD,
+        medium: media,
+        scope,
+        residuals: Residuals::default(),
+    };
+    let mut placed = Vec::new();
+    for cell in &cells {
+        placed.push(Placed {
+            cell,
+            mean: cell.mean(),
+            placement: Placement::new(&cell.cluster)?,
+        });
+    }
+    fit_load(&placed, &mut calibration)?;
+    // Groups' processor time depends on how many share one, that on the other demands, and so on.
+    let mut groups = vec![0.0; placed.len()];
+    for _ in 0..2 {
+        fit_store(&placed, &groups, &mut calibration)?;
+        for (at, groups) in placed.iter().zip(&mut groups) {
+            *groups = at.run(&calibration, operations)?.groups;
+        }
+    }
+    fit_waits(&placed, operations, &mut calibration)?;
+    let off = placed.iter().map(|at| at.off(&calibration, operations));
+    let off = off.collect::<Result<Vec<Off>, AdviseError>>()?;
+    Ok((calibration, off))
+}
+
+struct Placed<'a> {
+    cell: &'a Cell,
+    mean: Measured,
+    placement: Placement,
+}
+
+impl Placed<'_> {
+    fn run(
+        &self,
+        calibration: &Calibration,
+        operations: u64,
+    ) -> Result<crate::simulate::Outcome, AdviseError> {
+        let options = Options {
+            operations,
+            warm_up: operations / 8,
+            lost: self.placement.zone_devices(self.cell.lost_zone),
+            others: self.mean.others.unwrap_or(0.0),
+            ..Options::default()
+        };
+        let (cluster, workload) = (&self.cell.cluster, &self.cell.workload);
+        run(cluster, workload, calibration, &self.placement, &options)
+    }
+
+    fn off(&self, calibration: &Calibration, operations: u64) -> Result<Off, AdviseError> {
+        let outcome = self.run(calibration, operations)?;
+        Ok(Off {
+            cell: self.cell.name.clone(),
+            throughput: self.mean.throughput / outcome.throughput,
+            p50: self.mean.p50_ms / 1e3 / outcome.quantile(0.5),
+            p95: self.mean.p95_ms / 1e3 / outcome.quantile(0.95),
+        })
+    }
+
+    /// Processor seconds of one operation with these demands.
+    fn seconds(&self, calibration: &Calibration) -> Result<f64, AdviseError> {
+        let mut engine = Engine::new(1);
+        let (cluster, workload) = (&self.cell.cluster, &self.cell.workload);
+        let none = HashSet::new();
+        let world = World::new(
+            cluster,
+            workload,
+            calibration,
+            &self.placement,
+            &mut engine,
+            none,
+        )?;
+        let processors: HashSet<usize> = world.hosts.iter().map(|h| h.processor).collect();
+        let mut world = world.without_spread();
+        let (mut dice, mut syncs, mut sums) = (Dice::new(1), 0.0, BTreeMap::new());
+        for (operation, size) in draws(workload, &mut dice) {
+            let steps = world.operation(operation, size, &mut dice);
+            demands(&steps, &mut syncs, &mut sums);
+        }
+        let on_processors = sums
+            .iter()
+            .filter(|(station, _)| processors.contains(station));
+        Ok(on_processors.map(|(_, seconds)| seconds).sum::<f64>() / SAMPLES as f64)
+    }
+}
+
+fn draws(workload: &Workload, dice: &mut Dice) -> Vec<(crate::workload::Operation, f64)> {
+    let (mix, classes) = (workload.mix(), workload.classes());
+    let mut draw = || {
+        let operation = mix[dice.weighted(mix.iter().map(|(_, share)| *share))].0;
+        let class = classes[dice.weighted(classes.iter().map(|c| c.share))];
+        (operation, class.bytes.0)
+    };
+    (0..SAMPLES).map(|_| draw()).collect()
+}
+
+fn fit_load(placed: &[Placed<'_>], calibration: &mut Calibration) -> Result<(), AdviseError> {
+    let mut rows = Vec::new();
+    for at in placed {
+        let Some(measured) = at.mean.load_cpu else {
+            continue;
+        };
+        let mut features = Vec::new();
+        for field in LOAD_FIELDS {
+            let mut unit = calibration.clone();
+            (unit.store, unit.load) = (NO_STORE, NO_LOAD);
+            *field(&mut unit.load) = 1.0;
+            features.push(at.seconds(&unit)?);
+        }
+        rows.push((features, measured));
+    }
+    let mut start = LoadCost {
+        read_op: 5e-5,
+        read_byte: 2e-10,
+        write_op: 5e-5,
+        write_byte: 2e-10,
+    };
+    let values = least_squares(&rows, LOAD_FIELDS.map(|field| *field(&mut start)).to_vec());
+    for (field, value) in LOAD_FIELDS.iter().zip(values) {
+        *field(&mut calibration.load) = value;
+    }
+    Ok(())
+}
+
+fn fit_store(
+    placed: &[Placed<'_>],
+    groups: &[f64],
+    calibration: &mut Calibration,
+) -> Result<(), AdviseError> {
+    let mut rows = Vec::new();
+    for (at, groups) in placed.iter().zip(groups) {
+        let Some(measured) = at.mean.store_cpu else {
+            continue;
+        };
+        let mut features = Vec::new();
+        for field in STORE_FIELDS {
+            let mut unit = calibration.clone();
+            (unit.store, unit.load) = (NO_STORE, NO_LOAD);
+            *field(&mut unit.store) = 1.0;
+            features.push(at.seconds(&unit)?);
+        }
+        let medium = calibration.medium.values().next();
+        let synced = groups * medium.map_or(0.0, |m| m.sync_cpu);
+        rows.push((features, (measured - synced).max(measured / 10.0)));
+    }
+    let mut start = calibration.store;
+    let values = least_squares(&rows, STORE_FIELDS.map(|field| *field(&mut start)).to_vec());
+    for (field, value) in STORE_FIELDS.iter().zip(values) {
+        *field(&mut calibration.store) = value;
+    }
+    let parts = placed
+        .iter()
+        .filter(|at| at.cell.cluster.processes == Processes::Roles);
+    let parts: Vec<f64> = parts
+        .filter_map(|at| Some(at.mean.storage_cpu? / at.mean.store_cpu?))
+        .collect();
+    if !parts.is_empty() {
+        let part = parts.iter().sum::<f64>() / parts.len() as f64;
+        calibration.store.storage_part = part.clamp(0.05, 0.95);
+    }
+    Ok(())
+}
+
+/// Values from 0 up for which the rows' sums come nearest to what was measured, in parts of it; by
+/// coordinates in turn, which leaves values that no row tells apart near where they began.
+fn least_squares(rows: &[(Vec<f64>, f64)], mut values: Vec<f64>) -> Vec<f64> {
+    let rows: Vec<Vec<f64>> = rows
+        .iter()
+        .filter(|(_, measured)| *measured > 0.0)
+        .map(|(features, measured)| features.iter().map(|f| f / measured).collect())
+        .collect();
+    let squares: Vec<f64> = (0..values.len())
+        .map(|j| rows.iter().map(|row| row[j] * row[j]).sum())
+        .collect();
+    for _ in 0..SWEEPS {
+        for j in 0..values.len() {
+            if squares[j] <= 0.0 {
+                continue;
+            }
+            let gradient: f64 = rows
+                .iter()
+                .map(|row| {
+                    let sum: f64 = row.iter().zip(&values).map(|(f, v)| f * v).sum();
+                    row[j] * (1.0 - sum)
+                })
+                .sum();
+            values[j] = (values[j] + gradient / squares[j]).max(0.0);
+        }
+    }
+    values
+}
+
+type Scale = fn(&mut Calibration, f64);
+/// Demands that are scaled until the simulation meets the cells.
+const SCALES: [Scale; 6] = [
+    |c, by| c.store.hand_over *= by,
+    |c, by| c.medium.values_mut().for_each(|m| m.sync_base *= by),
+    |c, by| c.medium.values_mut().for_each(|m| m.sync_member *= by),
+    |c, by| {
+        c.store.read_op *= by;
+        c.load.read_op *= by;
+    },
+    |c, by| {
+        c.store.write_op *= by;
+        c.store.write_replica *= by;
+        c.load.write_op *= by;
+    },
+    |c, by| c.store.spread *= by,
+];
+
+fn fit_waits(
+    placed: &[Placed<'_>],
+    operations: u64,
+    calibration: &mut Calibration,
+) -> Result<(), AdviseError> {
+    let loss = |calibration: &Calibration| -> Result<f64, AdviseError> {
+        let mut sum = 0.0;
+        for at in placed {
+            let off = at.off(calibration, operations)?;
+            sum += off.throughput.ln().abs() + 0.5 * (off.p50.ln().abs() + off.p95.ln().abs());
+        }
+        Ok(sum)
+    };
+    let mut best = loss(calibration)?;
+    let mut factor: f64 = 1.6;
+    for _ in 0..ROUNDS {
+        for scale in SCALES {
+            for by in [factor, 1.0 / factor] {
+                loop {
+                    let mut tried = calibration.clone();
+                    scale(&mut tried, by);
+                    let its = loss(&tried)?;
+                    if its >= best || tried.store.spread > 3.0 || tried.store.hand_over > 0.1 {
+                        break;
+                    }
+                    (best, *calibration) = (its, tried);
+                }
+            }
+        }
+        factor = factor.sqrt();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::calibration::tests::example;
+    use crate::cell::tests::example as cell;
+    use crate::plan;
+
+    #[test]
+    fn squares_find_what_was_put_in() {
+        let truth = [2.0, 0.0, 3e-3];
+        let features = [
+            [1.0, 2.0, 500.0],
+            [1.0, 0.0, 10.0],
+            [3.0, 1.0, 0.0],
+            [0.5, 4.0, 900.0],
+        ];
+        let rows: Vec<(Vec<f64>, f64)> = features
+            .iter()
+            .map(|f| (f.to_vec(), f.iter().zip(truth).map(|(f, t)| f * t).sum()))
+            .collect();
+        let found = least_squares(&rows, vec![1.0, 1.0, 1.0]);
+        for (found, truth) in found.iter().zip(truth) {
+            assert!((found - truth).abs() < 1e-4, "{found} {truth}");
+        }
+    }
+
+    /// Cells that the simulation itself makes by known demands are met again.
+    #[test]
+    fn a_store_that_is_known_is_found_again() {
+        let mut truth = example();
+        truth.store.hand_over = 2e-4;
+        let mut cells = Vec::new();
+        for planned in plan::calibration_cells("disk", 2) {
+            let placement = Placement::new(&planned.cluster).unwrap();
+            let mut made = cell();
+            (made.cluster, made.workload) = (planned.cluster, planned.workload);
+            made.name = planned.name;
+            let placed = Placed {
+                mean: made.mean(),
+                cell: &made,
+                placement,
+            };
+            let outcome = placed.run(&truth, 1500).unwrap();
+            let alone = |calibration: &Calibration| placed.seconds(calibration).unwrap();
+            let mut without = truth.clone();
+            without.load = NO_LOAD;
+            let store = alone(&without);
+            let it = Measured {
+                throughput: outcome.throughput,
+                p50_ms: outcome.quantile(0.5) * 1e3,
+                p95_ms: outcome.quantile(0.95) * 1e3,
+                p99_ms: outcome.quantile(0.99) * 1e3,
+                store_cpu: Some(store + outcome.groups * truth.medium["disk"].sync_cpu),
+                load_cpu: Some(alone(&truth) - store),
+                ..Measured::default()
+            };
+            made.repetitions = vec![it];
+            cells.push(made);
+        }
+        assert!(cells.len() <= 8);
+        let (found, off) = fit(&cells, truth.medium.clone(), "a test".into(), 800).unwrap();
+        for off in &off {
+            assert!((off.throughput - 1.0).abs() < 0.12, "{off:?}");
+        }
+        let part = found.load.read_op / truth.load.read_op;
+        assert!((part - 1.0).abs() < 0.35, "{part}");
+        assert!(found.scope.apart && found.scope.erasure.len() == 1);
+        let error = fit(&cells[..1], BTreeMap::new(), String::new(), 10)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("has 1 cells, 2 are needed"), "{error}");
+    }
+}

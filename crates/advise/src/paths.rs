@@ -1,0 +1,661 @@
+//! Paths: the steps of one operation through a cluster, from the load's generator and back.
+//!
+//! A write goes to all rows of its partition and is answered at the quorum (half of the replicas, rounded
+//! up; of fragments as many as decode and one). Each row's server writes content, syncs it, names it, syncs
+//! the name, then has the container's row synced. A read asks one replica, or as many fragments as decode;
+//! what is not in memory is read from the disk. Bodies above [`STREAMED`] pass through all parties at once.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::calibration::{Calibration, StoreCost};
+use crate::cluster::{Cluster, Erasure, Processes, Role};
+use crate::engine::{Engine, Step};
+use crate::error::AdviseError;
+use crate::placement::Placement;
+use crate::random::{Dice, Spread};
+use crate::workload::{Operation, Workload};
+
+/// Larger bodies are passed on while they come.
+const STREAMED: f64 = 65_536.0;
+/// A processor's turn.
+const QUANTUM: f64 = 1e-3;
+/// Part of an operation's processor time that comes before its answer is waited for.
+const BEFORE: f64 = 0.6;
+/// Part of the memory that holds objects' content.
+const CACHE_PART: f64 = 0.7;
+
+/// Stations of a host.
+#[derive(Clone, Copy, Debug)]
+pub struct HostStations {
+    pub processor: usize,
+    /// In, out; none where the link is not a limit.
+    pub link: Option<[usize; 2]>,
+}
+
+/// Stations of a disk.
+#[derive(Clone, Copy, Debug)]
+pub struct DiskStations {
+    pub channel: usize,
+    pub group: usize,
+}
+
+/// A station's name and kind, for whoever reads the result.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StationName {
+    pub station: usize,
+    pub kind: &'static str,
+    pub of: String,
+}
+
+/// A cluster as stations of an engine, and what operations cost there.
+#[derive(Debug)]
+pub struct World<'a> {
+    pub placement: &'a Placement,
+    cluster: &'a Cluster,
+    calibration: &'a Calibration,
+    pub hosts: Vec<HostStations>,
+    pub disks: Vec<DiskStations>,
+    pub names: Vec<StationName>,
+    proxies: Vec<usize>,
+    /// Devices that are lost.
+    lost: HashSet<usize>,
+    /// Devices of a partition's rows, with stand-ins for lost ones.
+    targets: HashMap<usize, Vec<usize>>,
+    /// Devices of containers' databases; none for a lost one.
+    containers: Vec<Vec<Option<usize>>>,
+    /// Part of reads whose content is in memory.
+    hit: f64,
+    /// Part of a disk that objects lie on.
+    span: f64,
+    spread: Spread,
+}
+
+impl<'a> World<'a> {
+    /// # Errors
+    /// A medium that the calibration lacks.
+    pub fn new(
+        cluster: &'a Cluster,
+        workload: &Workload,
+        calibration: &'a Calibration,
+        placement: &'a Placement,
+        engine: &mut Engine,
+        lost: HashSet<usize>,
+    ) -> Result<World<'a>, AdviseError> {
+        let (mut hosts, mut names) = (Vec::new(), Vec::new());
+        let mut name = |station, kind, of: &str| {
+            names.push(StationName {
+                station,
+                kind,
+                of: of.to_owned(),
+            });
+        };
+        for host in &placement.hosts {
+            let node = &cluster.node[host.node];
+            let processor = engine.add_station(node.cores as usize, Some(QUANTUM));
+            name(processor, "processors", &host.name);
+            let link = (node.nic.0 > 0.0).then(|| [0, 1].map(|_| engine.add_station(1, None)));
+            for station in link.into_iter().flatten() {
+                name(station, "network", &host.name);
+            }
+            hosts.push(HostStations { processor, link });
+        }
+        let mut disks = Vec::new();
+        for (number, disk) in placement.disks.iter().enumerate() {
+            let medium = calibration.medium(&disk.medium)?;
+            let channel = engine.add_station(medium.channels as usize, None);
+            name(channel, "disk", &disk_name(placement, disk.host, number));
+            let processor = Some(hosts[disk.host].processor);
+            let group = engine.add_group(channel, processor, medium.clone());
+            disks.push(DiskStations { channel, group });
+        }
+        let proxies = (0..placement.hosts.len()).filter(|h| placement.hosts[*h].is_proxy);
+        let mut dice = Dice::new(u64::from(workload.containers));
+        let containers = (0..workload.containers.min(10_000)).map(|_| {
+            let partition = dice.below(placement.containers.partitions());
+            let rows = placement.containers.primaries(partition);
+            let alive = |device: usize| (!lost.contains(&device)).then_some(device);
+            rows.into_iter().map(alive).collect()
+        });
+        let spread = match calibration.store.spread {
+            0.0 => Spread::Fixed,
+            deviation => Spread::LogNormal(deviation),
+        };
+        let stored = workload.stored_bytes() * cluster.overhead();
+        let raw: f64 = placement.disks.iter().map(|d| d.bytes).sum();
+        Ok(World {
+            cluster,
+            calibration,
+            proxies: proxies.collect(),
+            targets: HashMap::new(),
+            containers: containers.collect(),
+            hit: hit_part(cluster, workload),
+            span: (stored / raw.max(1.0)).min(1.0),
+            hosts,
+            disks,
+            names,
+            placement,
+            lost,
+            spread,
+        })
+    }
+
+    /// Processor time without its spread, for means.
+    pub fn without_spread(mut self) -> Self {
+        self.spread = Spread::Fixed;
+        self
+    }
+
+    pub fn cores(&self, host: usize) -> f64 {
+        f64::from(self.cluster.node[self.placement.hosts[host].node].cores)
+    }
+
+    pub fn disk_name(&self, disk: usize) -> String {
+        disk_name(self.placement, self.placement.disks[disk].host, disk)
+    }
+
+    fn store(&self) -> &'a StoreCost {
+        &self.calibration.store
+    }
+
+    fn has_load_nodes(&self) -> bool {
+        self.cluster
+            .node
+            .iter()
+            .any(|node| node.roles.contains(&Role::Load))
+    }
+
+    /// The steps of one operation of this size.
+    pub fn operation(&mut self, operation: Operation, size: f64, dice: &mut Dice) -> Vec<Step> {
+        let alive: Vec<usize> = self
+            .proxies
+            .iter()
+            .copied()
+            .filter(|h| self.is_up(*h))
+            .collect();
+        let proxy = match alive.len() {
+            0 => self.proxies[dice.below(self.proxies.len())],
+            some => alive[dice.below(some)],
+        };
+        let partition = dice.below(self.placement.objects.partitions());
+        let rows = self.targets(partition);
+        let mut steps = vec![Step::Wait {
+            seconds: self.cluster.network.client_rtt_ms / 1000.0,
+        }];
+        match operation {
+            Operation::Read => self.read(proxy, &rows, size, dice, &mut steps),
+            Operation::Head => self.read(proxy, &rows, 0.0, dice, &mut steps),
+            Operation::Write => self.write(proxy, &rows, size, dice, &mut steps),
+            Operation::Delete => self.write(proxy, &rows, 0.0, dice, &mut steps),
+        }
+        steps
+    }
+
+    fn is_up(&self, host: usize) -> bool {
+        let here = |d: &usize| self.placement.devices[*d].host == host;
+        let devices = self
+            .placement
+            .devices
+            .iter()
+            .filter(|d| d.host == host)
+            .count();
+        devices == 0 || self.lost.iter().filter(|d| here(d)).count() < devices
+    }
+
+    /// Devices of a partition's rows; a lost one's place is a handoff's.
+    fn targets(&mut self, partition: usize) -> Vec<usize> {
+        if let Some(known) = self.targets.get(&partition) {
+            return known.clone();
+        }
+        let table = &self.placement.objects;
+        let mut rows = table.primaries(partition);
+        let gone = rows.iter().filter(|d| self.lost.contains(d)).count();
+        if gone > 0 {
+            let mut handoffs = table
+                .handoffs(partition, gone, |d| self.lost.contains(&d))
+                .into_iter();
+            for row in &mut rows {
+                if self.lost.contains(row)
+                    && let Some(handoff) = handoffs.next()
+                {
+                    *row = handoff;
+                }
+            }
+            rows.retain(|d| !self.lost.contains(d));
+        }
+        self.targets.insert(partition, rows.clone());
+        rows
+    }
+
+    fn processor(&self, host: usize, seconds: f64, dice: &mut Dice) -> Option<Step> {
+        let speed = self.cluster.node[self.placement.hosts[host].node].core_speed;
+        (seconds > 0.0).then(|| Step::Serve {
+            station: self.hosts[host].processor,
+            seconds: self.spread.draw(seconds / speed, dice),
+        })
+    }
+
+    /// The generator's own time: on a host it shares, else on hosts of its own that are never short.
+    fn load(&self, seconds: f64, dice: &mut Dice) -> Option<Step> {
+        if self.has_load_nodes() {
+            let loads = self
+                .placement
+                .hosts
+                .iter()
+                .enumerate()
+                .filter(|(_, h)| h.has_load);
+            let loads: Vec<usize> = loads.map(|(index, _)| index).collect();
+            return self.processor(loads[dice.below(loads.len())], seconds, dice);
+        }
+        (seconds > 0.0).then_some(Step::Wait { seconds })
+    }
+
+    fn hand_over(&self, dice: &mut Dice) -> Option<Step> {
+        let mean = self.store().hand_over;
+        (mean > 0.0).then(|| Step::Wait {
+            seconds: self.spread.draw(mean, dice),
+        })
+    }
+
+    fn link(&self, host: usize, direction: usize, bytes: f64) -> Option<Step> {
+        let rate = self.cluster.node[self.placement.hosts[host].node].nic.0;
+        self.hosts[host].link.map(|link| Step::Serve {
+            station: link[direction],
+            seconds: bytes / rate,
+        })
+    }
+
+    /// Half of the round trip between two hosts, in seconds.
+    fn half_trip(&self, one: usize, other: usize) -> f64 {
+        let (one, other) = (&self.placement.hosts[one], &self.placement.hosts[other]);
+        let network = &self.cluster.network;
+        let rtt = match (one.region == other.region, one.zone == other.zone) {
+            (true, true) => network.zone_rtt_ms,
+            (true, false) => network.region_rtt_ms,
+            (false, _) => network.between_regions_rtt_ms,
+        };
+        rtt / 2000.0
+    }
+
+    /// Steps of a call from one server to another, around those of the other.
+    fn call(
+        &self,
+        from: usize,
+        to: usize,
+        bytes: [f64; 2],
+        inner: Vec<Step>,
+        dice: &mut Dice,
+    ) -> Vec<Step> {
+        let cost = self.store();
+        let mut steps: Vec<Step> = self.hand_over(dice).into_iter().collect();
+        if from == to && self.cluster.processes == Processes::One {
+            steps.extend(inner);
+            return steps;
+        }
+        // Each direction's bytes pass both ends' processors.
+        let seconds = |bytes: f64| (cost.call / 2.0 + cost.call_byte * bytes) / 2.0;
+        let mut leg = |a: usize, b: usize, bytes: f64, steps: &mut Vec<Step>| {
+            steps.extend(self.processor(a, seconds(bytes), dice));
+            if a != b {
+                steps.extend(self.link(a, 1, bytes));
+                steps.push(Step::Wait {
+                    seconds: self.half_trip(a, b),
+                });
+                steps.extend(self.link(b, 0, bytes));
+            }
+            steps.extend(self.processor(b, seconds(bytes), dice));
+        };
+        leg(from, to, bytes[0], &mut steps);
+        steps.extend(inner);
+        leg(to, from, bytes[1], &mut steps);
+        steps
+    }
+
+    fn write(
+        &mut self,
+        proxy: usize,
+        rows: &[usize],
+        size: f64,
+        dice: &mut Dice,
+        steps: &mut Vec<Step>,
+    ) {
+        let (cost, load) = (self.store(), self.calibration.load);
+        let coding = self
+            .cluster
+            .erasure
+            .map_or(0.0, |_| cost.coding_byte * size);
+        let (sent, taken) = (load.write_byte * size, cost.write_byte * size + coding);
+        self.body(
+            size,
+            [load.write_op * BEFORE, sent],
+            (proxy, cost.write_op * BEFORE, taken),
+            dice,
+            steps,
+        );
+        steps.extend(self.link(proxy, 0, size));
+        let containers = self.container_rows(dice);
+        match self.cluster.erasure {
+            Some(erasure) => {
+                self.write_fragments(proxy, rows, size, erasure, &containers, dice, steps)
+            }
+            None => {
+                let quorum = (self.cluster.replicas as usize).div_ceil(2);
+                let branches = rows.iter().enumerate().map(|(index, device)| {
+                    let row = containers.get(index).copied();
+                    let inner = self.stored(*device, size, 0.0, row, dice);
+                    let host = self.placement.devices[*device].host;
+                    self.call(proxy, host, [size, 0.0], inner, dice)
+                });
+                let branches = branches.collect();
+                steps.push(Step::Fork {
+                    need: quorum,
+                    branches,
+                });
+            }
+        }
+        steps.extend(self.processor(proxy, cost.write_op * (1.0 - BEFORE), dice));
+        steps.extend(self.load(load.write_op * (1.0 - BEFORE), dice));
+    }
+
+    /// The generator's and the proxy's time for a body: at once where it is streamed.
+    fn body(
+        &self,
+        size: f64,
+        load: [f64; 2],
+        (proxy, op, bytes): (usize, f64, f64),
+        dice: &mut Dice,
+        steps: &mut Vec<Step>,
+    ) {
+        if size <= STREAMED {
+            steps.extend(self.load(load[0] + load[1], dice));
+            steps.extend(self.processor(proxy, op + bytes, dice));
+            return;
+        }
+        steps.extend(self.load(load[0], dice));
+        steps.extend(self.processor(proxy, op, dice));
+        let mut branches: Vec<Vec<Step>> = Vec::new();
+        branches.extend(self.load(load[1], dice).map(|step| vec![step]));
+        branches.extend(self.processor(proxy, bytes, dice).map(|step| vec![step]));
+        steps.push(Step::Fork {
+            need: branches.len(),
+            branches,
+        });
+    }
+
+    fn container_rows(&self, dice: &mut Dice) -> Vec<Option<usize>> {
+        match self.containers.len() {
+            0 => Vec::new(),
+            count => self.containers[dice.below(count)].clone(),
+        }
+    }
+
+    /// An object server's own steps of a replica's write, up to the answer.
+    fn stored(
+        &self,
+        device: usize,
+        size: f64,
+        more: f64,
+        row: Option<Option<usize>>,
+        dice: &mut Dice,
+    ) -> Vec<Step> {
+        let cost = self.store();
+        let mut steps = Vec::new();
+        self.content(
+            device,
+            size,
+            cost.write_replica * BEFORE + more,
+            dice,
+            &mut steps,
+        );
+        self.name(
+            device,
+            cost.write_replica * (1.0 - BEFORE) / 2.0,
+            dice,
+            &mut steps,
+        );
+        self.row(device, row, dice, &mut steps);
+        steps
+    }
+
+    /// Content written and synced.
+    fn content(&self, device: usize, size: f64, op: f64, dice: &mut Dice, steps: &mut Vec<Step>) {
+        let at = self.placement.devices[device];
+        let seconds = op + self.store().write_replica_byte * size;
+        steps.extend(self.processor(at.host, seconds, dice));
+        steps.extend(self.hand_over(dice));
+        let group = self.disks[at.disk].group;
+        steps.push(Step::Sync { group, bytes: size });
+    }
+
+    /// The name made and synced.
+    fn name(&self, device: usize, seconds: f64, dice: &mut Dice, steps: &mut Vec<Step>) {
+        let at = self.placement.devices[device];
+        steps.extend(self.processor(at.host, seconds, dice));
+        let group = self.disks[at.disk].group;
+        steps.push(Step::Sync { group, bytes: 0.0 });
+    }
+
+    /// The container's row, at the server of its database; where that is lost, an async pending file on
+    /// the device itself.
+    fn row(
+        &self,
+        device: usize,
+        row: Option<Option<usize>>,
+        dice: &mut Dice,
+        steps: &mut Vec<Step>,
+    ) {
+        let Some(container) = row else { return };
+        let own = self.placement.devices[device];
+        let at = container.map_or(own, |container| self.placement.devices[container]);
+        let seconds = self.store().write_replica * (1.0 - BEFORE) / 2.0;
+        let mut inner: Vec<Step> = self.processor(at.host, seconds, dice).into_iter().collect();
+        let group = self.disks[at.disk].group;
+        inner.push(Step::Sync { group, bytes: 0.0 });
+        match container {
+            Some(_) => steps.extend(self.call(own.host, at.host, [0.0, 0.0], inner, dice)),
+            None => steps.extend(inner),
+        }
+    }
+
+    /// Two phases: fragments on a quorum, then the word to commit on a quorum.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "of one call, as the other policies have it"
+    )]
+    fn write_fragments(
+        &self,
+        proxy: usize,
+        rows: &[usize],
+        size: f64,
+        erasure: Erasure,
+        containers: &[Option<usize>],
+        dice: &mut Dice,
+        steps: &mut Vec<Step>,
+    ) {
+        let cost = self.store();
+        let (need, part) = (erasure.data as usize + 1, size / f64::from(erasure.data));
+        let first = rows.iter().map(|device| {
+            let mut inner = Vec::new();
+            let op = cost.write_replica * BEFORE + cost.fragment;
+            self.content(*device, part, op, dice, &mut inner);
+            let host = self.placement.devices[*device].host;
+            self.call(proxy, host, [part, 0.0], inner, dice)
+        });
+        let branches = first.collect();
+        steps.push(Step::Fork { need, branches });
+        let second = rows.iter().enumerate().map(|(index, device)| {
+            let mut inner = Vec::new();
+            self.name(
+                *device,
+                cost.write_replica * (1.0 - BEFORE) / 2.0,
+                dice,
+                &mut inner,
+            );
+            self.row(*device, containers.get(index).copied(), dice, &mut inner);
+            let mut branch: Vec<Step> = self.hand_over(dice).into_iter().collect();
+            let host = self.placement.devices[*device].host;
+            if host != proxy {
+                let seconds = self.half_trip(proxy, host);
+                branch.push(Step::Wait { seconds });
+                branch.extend(inner);
+                branch.push(Step::Wait { seconds });
+            } else {
+                branch.extend(inner);
+            }
+            branch
+        });
+        let branches = second.collect();
+        steps.push(Step::Fork { need, branches });
+    }
+
+    fn read(
+        &mut self,
+        proxy: usize,
+        rows: &[usize],
+        size: f64,
+        dice: &mut Dice,
+        steps: &mut Vec<Step>,
+    ) {
+        let (cost, load) = (self.store(), self.calibration.load);
+        steps.extend(self.load(load.read_op * BEFORE, dice));
+        let at_proxy = 1.0 - cost.storage_part;
+        steps.extend(self.processor(proxy, cost.read_op * at_proxy * BEFORE, dice));
+        let (need, part, more) = match self.cluster.erasure {
+            Some(erasure) => {
+                let data = erasure.data as usize;
+                (data, size / data as f64, cost.fragment)
+            }
+            None => (1, size, 0.0),
+        };
+        // Any of the rows, in an order of its own for each read.
+        let mut order: Vec<usize> = rows.to_vec();
+        for last in (1..order.len()).rev() {
+            order.swap(last, dice.below(last + 1));
+        }
+        let mut branches = Vec::new();
+        for device in order.into_iter().take(need) {
+            let at = self.placement.devices[device];
+            let op = cost.read_op * cost.storage_part + more;
+            let bytes = cost.read_byte * cost.storage_part * part;
+            let mut inner: Vec<Step> = Vec::new();
+            inner.extend(self.processor(at.host, op + bytes, dice));
+            if size > 0.0 && dice.part() >= self.hit {
+                let medium = &self.calibration.medium[&self.placement.disks[at.disk].medium];
+                let distance = dice.part() * self.span;
+                let seconds = medium.read_spread.draw(medium.read(part, distance), dice);
+                let station = self.disks[at.disk].channel;
+                inner.push(Step::Serve { station, seconds });
+            }
+            branches.push(self.call(proxy, at.host, [0.0, part], inner, dice));
+        }
+        let need = branches.len();
+        steps.push(Step::Fork { need, branches });
+        steps.extend(self.link(proxy, 1, size));
+        let op = cost.read_op * at_proxy * (1.0 - BEFORE);
+        let coding = self
+            .cluster
+            .erasure
+            .map_or(0.0, |_| cost.coding_byte * size / 2.0);
+        let bytes = cost.read_byte * at_proxy * size + coding;
+        let generator = [load.read_op * (1.0 - BEFORE), load.read_byte * size];
+        self.body(size, generator, (proxy, op, bytes), dice, steps);
+    }
+
+    /// Steps that copy one object of this size from a device to another, as a replicator does.
+    pub fn copy(&mut self, source: usize, target: usize, size: f64, dice: &mut Dice) -> Vec<Step> {
+        let cost = self.store();
+        let (from, to) = (
+            self.placement.devices[source],
+            self.placement.devices[target],
+        );
+        let medium = &self.calibration.medium[&self.placement.disks[from.disk].medium];
+        let seconds = medium
+            .read_spread
+            .draw(medium.read(size, dice.part() * self.span), dice);
+        let mut steps = vec![Step::Serve {
+            station: self.disks[from.disk].channel,
+            seconds,
+        }];
+        let read = (cost.read_op + cost.read_byte * size) * cost.storage_part;
+        steps.extend(self.processor(from.host, read, dice));
+        let mut inner = Vec::new();
+        self.content(target, size, cost.write_replica * BEFORE, dice, &mut inner);
+        self.name(
+            target,
+            cost.write_replica * (1.0 - BEFORE) / 2.0,
+            dice,
+            &mut inner,
+        );
+        steps.extend(self.call(from.host, to.host, [size, 0.0], inner, dice));
+        steps
+    }
+}
+
+fn disk_name(placement: &Placement, host: usize, number: usize) -> String {
+    format!("{} {}", placement.hosts[host].name, number + 1)
+}
+
+/// The part of reads whose content is in memory: of a cache that keeps what was used last, by Che's
+/// approximation, which for objects that are all alike is cache over content.
+pub fn hit_part(cluster: &Cluster, workload: &Workload) -> f64 {
+    let storage = cluster
+        .node
+        .iter()
+        .filter(|n| n.roles.contains(&Role::Storage));
+    let memory: f64 = storage.map(|n| f64::from(n.count) * n.memory.0).sum();
+    let cached = memory * CACHE_PART / (workload.mean_size().max(1.0) * cluster.overhead());
+    let objects = workload.objects;
+    if cached >= objects {
+        return 1.0;
+    }
+    if workload.zipf == 0.0 {
+        return cached / objects;
+    }
+    // Ranks in bands that grow: each band's objects are taken as alike.
+    let mut bands: Vec<(f64, f64)> = Vec::new();
+    let (mut low, mut weights) = (1.0f64, 0.0);
+    while low <= objects {
+        let high = (low * 1.1).max(low + 1.0).min(objects + 1.0);
+        let (count, weight) = (high - low, ((low + high - 1.0) / 2.0).powf(-workload.zipf));
+        weights += count * weight;
+        bands.push((count, weight));
+        low = high;
+    }
+    let held = |time: f64| -> f64 {
+        let of = |(count, weight): &(f64, f64)| count * (1.0 - (-weight / weights * time).exp());
+        bands.iter().map(of).sum()
+    };
+    let (mut low, mut high) = (0.0, 1.0);
+    while held(high) < cached && high < 1e30 {
+        high *= 2.0;
+    }
+    for _ in 0..100 {
+        let middle = (low + high) / 2.0;
+        match held(middle) < cached {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    let hits = |(count, weight): &(f64, f64)| {
+        count * weight / weights * (1.0 - (-weight / weights * low).exp())
+    };
+    bands.iter().map(hits).sum::<f64>().min(1.0)
+}
+
+/// Seconds that steps take of each station, and syncs that they ask for, all branches counted.
+pub fn demands(steps: &[Step], engine_groups: &mut f64, sums: &mut BTreeMap<usize, f64>) {
+    for step in steps {
+        match step {
+            Step::Serve { station, seconds } => *sums.entry(*station).or_default() += seconds,
+            Step::Sync { .. } => *engine_groups += 1.0,
+            Step::Wait { .. } => {}
+            Step::Fork { branches, .. } => {
+                for branch in branches {
+                    demands(branch, engine_groups, sums);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

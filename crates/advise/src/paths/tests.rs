@@ -1,0 +1,98 @@
+//! Paths of operations, counted.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::calibration::tests::example;
+use crate::cluster::tests::HOST;
+use crate::workload::tests::SMALL;
+
+fn count(cluster: &str, operation: Operation, lost: &[usize]) -> (f64, usize, f64) {
+    let cluster = Cluster::parse(cluster).unwrap();
+    let workload = Workload::parse(SMALL).unwrap();
+    let (calibration, placement) = (example(), Placement::new(&cluster).unwrap());
+    let mut engine = Engine::new(1);
+    let lost = lost.iter().copied().collect();
+    let world = World::new(
+        &cluster,
+        &workload,
+        &calibration,
+        &placement,
+        &mut engine,
+        lost,
+    );
+    let mut world = world.unwrap().without_spread();
+    let steps = world.operation(operation, 4000.0, &mut Dice::new(2));
+    let (mut syncs, mut sums) = (0.0, BTreeMap::new());
+    demands(&steps, &mut syncs, &mut sums);
+    let widest = |step: &Step| match step {
+        Step::Fork { need, .. } => *need,
+        _ => 0,
+    };
+    let need = steps.iter().map(widest).max().unwrap_or_default();
+    (syncs, need, sums.values().sum())
+}
+
+#[test]
+fn a_write_syncs_content_name_and_row_of_each_replica() {
+    let (syncs, quorum, seconds) = count(HOST, Operation::Write, &[]);
+    assert_eq!((syncs, quorum), (9.0, 2));
+    let cost = example();
+    let expected = cost.store.write_op
+        + cost.load.write_op
+        + 3.0 * cost.store.write_replica
+        + 4000.0
+            * (cost.store.write_byte + cost.load.write_byte + 3.0 * cost.store.write_replica_byte);
+    assert!(
+        (seconds / expected - 1.0).abs() < 1e-9,
+        "{seconds} {expected}"
+    );
+    let one = HOST.replace("replicas = 3", "replicas = 1");
+    assert_eq!(count(&one, Operation::Write, &[]).0, 3.0);
+}
+
+#[test]
+fn fragments_are_written_in_two_phases_and_read_by_as_many_as_decode() {
+    let coded = HOST
+        .replace("replicas = 3", "erasure = { data = 4, parity = 2 }")
+        .replace("devices = 4", "devices = 6");
+    let (syncs, quorum, _) = count(&coded, Operation::Write, &[]);
+    assert_eq!((syncs, quorum), (6.0 + 6.0 + 3.0, 5));
+    assert_eq!(count(&coded, Operation::Read, &[]).1, 4);
+}
+
+#[test]
+fn a_handoff_stands_in_for_a_lost_device() {
+    assert_eq!(count(HOST, Operation::Write, &[0]).0 as usize, 9);
+    // With two of four lost there is no third device left to write to.
+    let (syncs, _, _) = count(HOST, Operation::Write, &[0, 1]);
+    assert!(syncs < 9.0, "{syncs}");
+}
+
+#[test]
+fn a_call_between_processes_costs_both_ends() {
+    let apart = HOST.replace("replicas = 3", "replicas = 3\nprocesses = \"roles\"");
+    let (_, _, within) = count(HOST, Operation::Read, &[]);
+    let (_, _, over) = count(&apart, Operation::Read, &[]);
+    let expected = example().store.call + 4000.0 * example().store.call_byte;
+    assert!((over - within - expected).abs() < 1e-9, "{}", over - within);
+}
+
+#[test]
+fn the_cache_curve() {
+    let mut cluster = Cluster::parse(HOST).unwrap();
+    let mut workload = Workload::parse(SMALL).unwrap();
+    assert_eq!(hit_part(&cluster, &workload), 1.0);
+    // 24 GB of which 70 % hold content, three copies of 4 KB objects: 1.4 million of them.
+    workload.objects = 2.8e6;
+    let uniform = hit_part(&cluster, &workload);
+    assert!((uniform - 0.5).abs() < 1e-9, "{uniform}");
+    workload.zipf = 1e-6;
+    let alike = hit_part(&cluster, &workload);
+    assert!((alike - uniform).abs() < 0.01, "{alike}");
+    workload.zipf = 0.9;
+    let skewed = hit_part(&cluster, &workload);
+    assert!(skewed > 0.8 && skewed < 1.0, "{skewed}");
+    cluster.node[0].memory = crate::Bytes(0.0);
+    assert!(hit_part(&cluster, &workload) < 1e-6);
+}

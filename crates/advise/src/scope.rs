@@ -1,0 +1,164 @@
+//! The scope of a calibration: bounds of what was measured. Outside of them nothing is promised.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{Cluster, Processes};
+use crate::workload::{Operation, Workload};
+
+/// Sizes reach this factor beyond those measured, workers and rates the next.
+const SIZE_FACTOR: f64 = 4.0;
+const WORKERS_FACTOR: f64 = 4.0;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Scope {
+    pub sizes: [f64; 2],
+    pub workers: [u32; 2],
+    pub replicas: [u32; 2],
+    /// `4+2`; empty where no erasure code was measured.
+    pub erasure: Vec<String>,
+    pub operations: Vec<String>,
+    /// Storage nodes of the largest cluster that was measured.
+    pub nodes: u32,
+    /// Proxy and storage in processes of their own were measured.
+    pub apart: bool,
+    /// Reads that had to go to a disk were measured.
+    pub reads_of_disks: bool,
+    /// A cluster that lost a zone was measured.
+    pub degraded: bool,
+}
+
+impl Scope {
+    /// Takes in a measured cell.
+    pub fn add(&mut self, cluster: &Cluster, workload: &Workload) {
+        let is_new = self.operations.is_empty();
+        for class in workload.classes() {
+            let size = class.bytes.0;
+            self.sizes[0] = if is_new {
+                size
+            } else {
+                self.sizes[0].min(size)
+            };
+            self.sizes[1] = self.sizes[1].max(size);
+        }
+        let workers = workload.workers.unwrap_or(1);
+        self.workers[0] = if is_new {
+            workers
+        } else {
+            self.workers[0].min(workers)
+        };
+        self.workers[1] = self.workers[1].max(workers);
+        match cluster.erasure {
+            Some(e) => {
+                let scheme = format!("{}+{}", e.data, e.parity);
+                if !self.erasure.contains(&scheme) {
+                    self.erasure.push(scheme);
+                }
+            }
+            None => {
+                let unset = self.replicas == [0, 0];
+                let (replicas, low) = (cluster.replicas, self.replicas[0]);
+                self.replicas[0] = if unset { replicas } else { low.min(replicas) };
+                self.replicas[1] = self.replicas[1].max(replicas);
+            }
+        }
+        for (operation, share) in workload.mix() {
+            let name = operation.name().to_owned();
+            if share > 0.0 && !self.operations.contains(&name) {
+                self.operations.push(name);
+            }
+        }
+        self.nodes = self.nodes.max(cluster.storage_nodes());
+        self.apart |= cluster.processes == Processes::Roles;
+    }
+
+    /// Reasons why a prediction would lie outside; none: it lies within.
+    pub fn outside(&self, cluster: &Cluster, workload: &Workload) -> Vec<String> {
+        let mut reasons = Vec::new();
+        for class in workload.classes() {
+            let size = class.bytes;
+            let [low, high] = [self.sizes[0] / SIZE_FACTOR, self.sizes[1] * SIZE_FACTOR];
+            if workload.read + workload.write > 0.0 && !(low..=high).contains(&size.0) {
+                let measured = self.sizes.map(|s| crate::Bytes(s).to_string());
+                reasons.push(format!(
+                    "objects of {size} (measured {})",
+                    measured.join(" to ")
+                ));
+            }
+        }
+        if let Some(workers) = workload.workers
+            && f64::from(workers) > f64::from(self.workers[1]) * WORKERS_FACTOR
+        {
+            reasons.push(format!(
+                "{workers} workers (measured up to {})",
+                self.workers[1]
+            ));
+        }
+        for (operation, share) in workload.mix() {
+            // A head reads no content, a delete writes none: their steps are those of reads and writes.
+            let like = match operation {
+                Operation::Head => Operation::Read,
+                Operation::Delete => Operation::Write,
+                other => other,
+            };
+            if share > 0.0 && !self.operations.iter().any(|o| o == like.name()) {
+                reasons.push(format!("the operation {}", operation.name()));
+            }
+        }
+        let replicas = cluster.replicas;
+        match cluster.erasure {
+            Some(_) if self.erasure.is_empty() => reasons.push("erasure codes".into()),
+            None if !(self.replicas[0]..=self.replicas[1].max(3)).contains(&replicas) => {
+                let [low, high] = self.replicas;
+                reasons.push(format!("{replicas} replicas (measured {low} to {high})"));
+            }
+            _ => {}
+        }
+        let nodes = cluster.storage_nodes();
+        if (nodes > 1 || cluster.processes == Processes::Roles) && !self.apart {
+            reasons.push("calls between processes".into());
+        }
+        if nodes > self.nodes {
+            reasons.push(format!(
+                "{nodes} storage nodes (measured up to {})",
+                self.nodes
+            ));
+        }
+        reasons
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::cluster::tests::HOST;
+    use crate::workload::tests::SMALL;
+
+    #[test]
+    fn within_and_outside() {
+        let cluster = Cluster::parse(HOST).unwrap();
+        let workload = Workload::parse(SMALL).unwrap();
+        let mut scope = Scope::default();
+        assert!(!scope.outside(&cluster, &workload).is_empty());
+        scope.add(&cluster, &workload);
+        assert_eq!(scope.outside(&cluster, &workload), Vec::<String>::new());
+        let mut other = workload.clone();
+        other.sizes = crate::workload::Sizes::One(crate::Bytes(1e9));
+        other.workers = Some(1000);
+        let mut large = cluster.clone();
+        large.node[0].count = 5;
+        large.erasure = Some(crate::cluster::Erasure { data: 4, parity: 2 });
+        let reasons = scope.outside(&large, &other).join("; ");
+        for part in [
+            "1 GB",
+            "1000 workers",
+            "erasure",
+            "5 storage nodes",
+            "between processes",
+        ] {
+            assert!(reasons.contains(part), "{reasons}");
+        }
+        other.workers = Some(8);
+    }
+}

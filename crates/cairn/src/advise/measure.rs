@@ -1,0 +1,175 @@
+//! `cairn advise measure` and `fit`: from a host to a calibration.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use cairn_advise::calibration::{Calibration, Medium};
+use cairn_advise::cell::Cell;
+use cairn_advise::fit;
+use cairn_advise::plan::{calibration_cells, quick_cells};
+use clap::Args;
+
+use super::cells::{Bench, read_all};
+use super::device::{self, Effort};
+use super::load::Times;
+use super::{read, say, write};
+
+/// Operations of each simulated cell while demands are fitted.
+const OPERATIONS: u64 = 4000;
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArguments {
+    /// The cairn whose store and lab are measured [default: this program]
+    #[arg(long, value_name = "PROGRAM")]
+    program: Option<PathBuf>,
+
+    /// Stores are made below this folder, on the disk to be measured, and removed again
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    data: PathBuf,
+
+    /// Seconds that count of each cell
+    #[arg(long, value_name = "SECONDS", default_value_t = 6.0)]
+    seconds: f64,
+}
+
+impl BenchArguments {
+    pub(super) fn bench(&self) -> Result<Bench> {
+        let program = match &self.program {
+            Some(program) => std::path::absolute(program).context("--program: no usable path")?,
+            None => std::env::current_exe().context("finding this program")?,
+        };
+        let data = std::path::absolute(&self.data).context("--data: no usable path")?;
+        anyhow::ensure!(
+            (1.0..=3600.0).contains(&self.seconds),
+            "--seconds {}: give 1 to 3600",
+            self.seconds
+        );
+        Ok(Bench {
+            program,
+            data,
+            times: Times {
+                ramp: (self.seconds / 4.0).min(5.0),
+                counted: self.seconds,
+            },
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct MeasureArguments {
+    #[command(flatten)]
+    bench: BenchArguments,
+
+    /// Two minutes instead of ten: four cells, and less of the disk. Erasure codes and calls between
+    /// processes are then not measured
+    #[arg(long)]
+    quick: bool,
+
+    /// The calibration's file
+    #[arg(long, value_name = "FILE", default_value = "calibration.toml")]
+    out: PathBuf,
+
+    /// Measured cells go there; those that are there are not measured again
+    #[arg(long, value_name = "DIR", default_value = "calibration-cells")]
+    cells: PathBuf,
+
+    /// The name of the disk in the calibration, by which clusters refer to it
+    #[arg(long, value_name = "NAME", default_value = "disk")]
+    medium: String,
+
+    /// How often each cell is measured [default: 3, with --quick 1]
+    #[arg(long, value_name = "N")]
+    repetitions: Option<usize>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct FitArguments {
+    /// Folders of cells (docs/advise.md has the schema)
+    #[arg(required = true, value_name = "DIR")]
+    cells: Vec<PathBuf>,
+
+    /// A calibration whose media are taken; its other figures are made anew
+    #[arg(long, value_name = "FILE")]
+    media: PathBuf,
+
+    /// The new calibration's file
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+}
+
+pub(super) fn measure(arguments: &MeasureArguments) -> Result<()> {
+    let bench = arguments.bench.bench()?;
+    let effort = match arguments.quick {
+        true => Effort {
+            file_bytes: 128 << 20,
+            reads: 200,
+            syncs: 8,
+        },
+        false => Effort {
+            file_bytes: 1 << 30,
+            reads: 1000,
+            syncs: 30,
+        },
+    };
+    say("the disk:");
+    let folder = bench
+        .data
+        .join(format!("advise-disk-{}", std::process::id()));
+    let medium = device::measure(&folder, effort, &mut |line| say(&format!("  {line}")))?;
+    let media = BTreeMap::from([(arguments.medium.clone(), medium)]);
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
+    let planned = match arguments.quick {
+        true => quick_cells(&arguments.medium, cores),
+        false => calibration_cells(&arguments.medium, cores),
+    };
+    say("cells:");
+    let repetitions = arguments
+        .repetitions
+        .unwrap_or(if arguments.quick { 1 } else { 3 });
+    let cells = bench.measure(&planned, repetitions.clamp(1, 100), &arguments.cells)?;
+    fit_and_write(&cells, media, &arguments.out)
+}
+
+pub(super) fn fit(arguments: &FitArguments) -> Result<()> {
+    let known = read(&arguments.media, Calibration::parse)?;
+    let mut cells = Vec::new();
+    for folder in &arguments.cells {
+        cells.extend(read_all(folder)?);
+    }
+    // The fit scales syncs; media that were scaled before begin from there.
+    fit_and_write(&cells, known.medium, &arguments.out)
+}
+
+fn fit_and_write(
+    cells: &[Cell],
+    media: BTreeMap<String, Medium>,
+    out: &std::path::Path,
+) -> Result<()> {
+    say("fitting:");
+    let made_on = format!("{} cells of {}", cells.len(), host());
+    let (calibration, off) = fit::fit(cells, media, made_on, OPERATIONS)?;
+    for off in off {
+        say(&format!(
+            "  {}: measured over predicted: throughput {:.2}, p50 {:.2}, p95 {:.2}",
+            off.cell, off.throughput, off.p50, off.p95
+        ));
+    }
+    write(out, &calibration.to_text())?;
+    say(&format!("{}", out.display()));
+    Ok(())
+}
+
+/// The host in words, without its name.
+fn host() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let model = model.map_or("an unknown processor", |(_, name)| name.trim());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!(
+        "{cores} cores of {model}, cairn {}",
+        env!("CARGO_PKG_VERSION")
+    )
+}

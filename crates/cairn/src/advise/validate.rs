@@ -1,0 +1,162 @@
+//! `cairn advise validate`: predictions written down first, cells measured then, and the score.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use cairn_advise::calibration::Calibration;
+use cairn_advise::plan::{Planned, validation_cells};
+use cairn_advise::score::{Predictions, predict_all, score};
+use clap::{Args, Subcommand};
+
+use super::cells::read_all;
+use super::measure::BenchArguments;
+use super::{read, say, write};
+
+const OPERATIONS: u64 = 12_000;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ValidateCommand {
+    /// Draw cells by a seed, and write down what is predicted of them
+    Predict(PredictArguments),
+    /// Measure the cells of a file of predictions, round after round
+    Run(RunArguments),
+    /// Hold the predictions against the cells, beside simpler ways to predict
+    Score(ScoreArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PredictArguments {
+    #[arg(long, value_name = "FILE", default_value = "calibration.toml")]
+    calibration: PathBuf,
+
+    /// The cells of the calibration, for predictions by nearest neighbour and linear scaling
+    #[arg(long, value_name = "DIR", default_value = "calibration-cells")]
+    calibration_cells: PathBuf,
+
+    #[arg(long, value_name = "NUMBER", default_value_t = 1)]
+    seed: u64,
+
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    count: u64,
+
+    /// Predict the cells of this folder (a study's) instead of drawing some
+    #[arg(long, value_name = "DIR")]
+    of: Option<PathBuf>,
+
+    #[arg(long, value_name = "FILE", default_value = "predictions.json")]
+    out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    /// The file that cairn advise validate predict has written
+    #[arg(value_name = "PREDICTIONS")]
+    predictions: PathBuf,
+
+    #[command(flatten)]
+    bench: BenchArguments,
+
+    /// Measured cells go there; repetitions that are there are not measured again
+    #[arg(long, value_name = "DIR", default_value = "validation-cells")]
+    cells: PathBuf,
+
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
+    repetitions: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ScoreArguments {
+    /// The file that cairn advise validate predict has written
+    #[arg(value_name = "PREDICTIONS")]
+    predictions: PathBuf,
+
+    #[arg(long, value_name = "DIR", default_value = "validation-cells")]
+    cells: PathBuf,
+
+    /// Put the errors into this calibration: its predictions have intervals from then on
+    #[arg(long, value_name = "FILE")]
+    update: Option<PathBuf>,
+
+    /// Leave score.md and score.json there
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub(super) fn run(command: ValidateCommand) -> Result<()> {
+    match command {
+        ValidateCommand::Predict(arguments) => predict(&arguments),
+        ValidateCommand::Run(arguments) => {
+            let predictions = read(&arguments.predictions, Predictions::parse)?;
+            let planned: Vec<Planned> = predictions
+                .cells
+                .into_iter()
+                .map(|cell| cell.planned)
+                .collect();
+            let bench = arguments.bench.bench()?;
+            bench.measure(&planned, arguments.repetitions as usize, &arguments.cells)?;
+            Ok(())
+        }
+        ValidateCommand::Score(arguments) => hold(&arguments),
+    }
+}
+
+/// The medium and cores that the calibration's own cells have.
+fn predict(arguments: &PredictArguments) -> Result<()> {
+    let calibration = read(&arguments.calibration, Calibration::parse)?;
+    let calibrated = read_all(&arguments.calibration_cells)?;
+    let planned = match &arguments.of {
+        Some(folder) => of_cells(folder)?,
+        None => {
+            let medium = calibration
+                .medium
+                .keys()
+                .next()
+                .map_or("disk", String::as_str);
+            let cores = calibrated
+                .first()
+                .and_then(|cell| cell.cluster.node.first());
+            let cores = cores.map_or(1, |node| node.cores);
+            validation_cells(medium, cores, arguments.seed, arguments.count as usize)
+        }
+    };
+    let predictions = predict_all(
+        planned,
+        arguments.seed,
+        &calibration,
+        &calibrated,
+        OPERATIONS,
+    )?;
+    write(&arguments.out, &predictions.to_text())?;
+    say(&format!(
+        "{} cells in {}",
+        predictions.cells.len(),
+        arguments.out.display()
+    ));
+    Ok(())
+}
+
+fn of_cells(folder: &Path) -> Result<Vec<Planned>> {
+    let planned = |cell: cairn_advise::cell::Cell| Planned {
+        name: cell.name,
+        lost_zone: cell.lost_zone,
+        cluster: cell.cluster,
+        workload: cell.workload,
+    };
+    Ok(read_all(folder)?.into_iter().map(planned).collect())
+}
+
+fn hold(arguments: &ScoreArguments) -> Result<()> {
+    let predictions = read(&arguments.predictions, Predictions::parse)?;
+    let score = score(&predictions, &read_all(&arguments.cells)?)?;
+    say(score.to_text().trim_end());
+    if let Some(out) = &arguments.out {
+        write(&out.join("score.md"), &score.to_text())?;
+        write(&out.join("score.json"), &score.to_json())?;
+    }
+    if let Some(path) = &arguments.update {
+        let mut calibration = read(path, Calibration::parse)?;
+        calibration.residuals = score.residuals;
+        write(path, &calibration.to_text())?;
+    }
+    Ok(())
+}
