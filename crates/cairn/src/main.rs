@@ -1,4 +1,4 @@
-//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn mount`, `cairn ring`, `cairn init`,
+//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn study`, `cairn mount`, `cairn ring`, `cairn init`,
 //! `cairn rekey`; and under the names of OpenStack Swift's programs, by which it may be called
 //! (`ln -s cairn swift-object-server`), those programs with their arguments.
 //!
@@ -39,6 +39,10 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => exit_code(run_serve(arguments)),
         Command::Lab(LabCommand::Serve(arguments)) => exit_code(console::serve(arguments)),
         Command::Lab(LabCommand::Measure(command)) => match cairn_lab::cli::run(command) {
+            Ok(code) => code,
+            Err(error) => exit_code(Err(error)),
+        },
+        Command::Study(command) => match cairn_study::cli::run(command) {
             Ok(code) => code,
             Err(error) => exit_code(Err(error)),
         },

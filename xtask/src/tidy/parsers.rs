@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 36] = [
+const PARSERS: [(&str, How); 38] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -51,6 +51,8 @@ const PARSERS: [(&str, How); 36] = [
     ("crates/erasure/src/fragment.rs", Property),
     ("crates/ring/src/lib.rs", Fuzzed("ring")),
     ("crates/lab/src/workload.rs", Fuzzed("workload")),
+    ("crates/emulate/src/network.rs", Property),
+    ("crates/study/src/file/tests.rs", Property),
     ("crates/middleware/src/identity/revoked.rs", Property),
     ("crates/middleware/src/identity/tokens.rs", Property),
     ("crates/middleware/src/formpost/attributes.rs", Property),

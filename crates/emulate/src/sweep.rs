@@ -1,0 +1,82 @@
+//! Takes away what an emulator that was killed has left: mounts, loop devices, groups of processes,
+//! network namespaces. All names carry the process id of their emulator; those whose process lives
+//! are left alone.
+
+use std::path::{Path, PathBuf};
+
+use crate::host;
+
+const PREFIX: &str = "cairn-emulate-";
+
+/// The name of what this process makes.
+pub fn tag() -> String {
+    format!("{PREFIX}{}", std::process::id())
+}
+
+/// Whether a name is of an emulator that has ended.
+pub(crate) fn is_dead(name: &str) -> bool {
+    let Some(rest) = name.strip_prefix(PREFIX) else {
+        return false;
+    };
+    let pid = rest.split('-').next().unwrap_or_default();
+    pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
+}
+
+/// Takes away what emulators left that have ended.
+pub fn sweep() {
+    disks();
+    crate::cgroup::sweep();
+    crate::network::sweep();
+}
+
+fn disks() {
+    let table = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let dead: Vec<&str> = table
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            let source = words.next()?;
+            is_dead(source).then(|| words.next())?
+        })
+        .collect();
+    if dead.is_empty() {
+        return;
+    }
+    let list = ["--list", "--noheadings", "--output", "NAME,BACK-FILE"];
+    for line in host::run("losetup", &list).unwrap_or_default().lines() {
+        let Some((device, file)) = line.split_once(char::is_whitespace) else {
+            continue;
+        };
+        if dead.iter().any(|at| Path::new(file.trim()).starts_with(at)) {
+            for at in mounts_of(&table, device) {
+                let _ = host::run("umount", &["--lazy", &at.to_string_lossy()]);
+            }
+            let _ = host::run("losetup", &["-d", device]);
+        }
+    }
+    for at in dead {
+        let _ = host::run("umount", &["--lazy", at]);
+    }
+}
+
+fn mounts_of(table: &str, device: &str) -> Vec<PathBuf> {
+    let of_device = |line: &str| {
+        let mut words = line.split(' ');
+        (words.next()? == device).then(|| words.next().map(PathBuf::from))?
+    };
+    table.lines().filter_map(of_device).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_ended_emulators_are_dead() {
+        assert!(!is_dead(&tag()));
+        assert!(!is_dead("something-else"));
+        assert!(!is_dead("cairn-emulate-x"));
+        // Larger than the kernel's largest process id.
+        assert!(is_dead("cairn-emulate-4194305-s1"));
+    }
+}
