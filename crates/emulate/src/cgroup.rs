@@ -9,7 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::sweep;
+use crate::names;
 
 const ROOT: &str = "/sys/fs/cgroup";
 /// The time over which a CPU quota is given out; shorter ones cost more and stall less.
@@ -46,7 +46,7 @@ pub struct Group {
 
 impl Group {
     pub fn create(spec: &GroupSpec) -> Result<Group, GroupError> {
-        let folder = format!("{}-{}", sweep::tag(), spec.name);
+        let folder = format!("{}-{}", names::tag(), spec.name);
         let mut group = Group {
             folders: Vec::new(),
         };
@@ -162,7 +162,7 @@ pub(crate) fn sweep() {
         "/sys/fs/cgroup/memory",
     ] {
         for entry in fs::read_dir(root).into_iter().flatten().flatten() {
-            if sweep::is_dead(&entry.file_name().to_string_lossy()) {
+            if names::is_dead(&entry.file_name().to_string_lossy()) {
                 let _ = fs::remove_dir(entry.path());
             }
         }

@@ -111,7 +111,7 @@ impl Disk {
         }
         let started = Engine::start(content, &spec.medium, spec.seed);
         let (engine, thread) = started.map_err(|e| io("starting it", e))?;
-        let session = fuse::mount(engine.clone(), &served_at, &crate::sweep::tag());
+        let session = fuse::mount(engine.clone(), &served_at, &crate::names::tag());
         let mut disk = Disk {
             engine,
             thread: Some(thread),

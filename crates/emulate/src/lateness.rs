@@ -1,6 +1,26 @@
 //! Lateness of emulated answers: each has a time when it is due, and leaves at that time or after.
 
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, MutexGuard};
 use serde::{Deserialize, Serialize};
+
+/// A sleeping thread wakes some 10 µs after it should: so much of each wait is spent awake.
+const AWAKE: Duration = Duration::from_micros(15);
+
+/// Waits until `at`, or until `changed` is notified. The lock is free meanwhile.
+pub(crate) fn wait_until<T>(changed: &Condvar, guard: &mut MutexGuard<'_, T>, at: Instant) {
+    let sleep_until = at.checked_sub(AWAKE).unwrap_or(at);
+    if Instant::now() < sleep_until {
+        changed.wait_until(guard, sleep_until);
+        return;
+    }
+    MutexGuard::unlocked(guard, || {
+        while Instant::now() < at {
+            std::hint::spin_loop();
+        }
+    });
+}
 
 /// Sums over the answers of one emulated device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

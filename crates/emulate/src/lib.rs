@@ -15,6 +15,7 @@ pub mod disk;
 pub mod host;
 pub mod lateness;
 pub mod model;
+mod names;
 pub mod network;
 pub mod sweep;
 pub mod world;

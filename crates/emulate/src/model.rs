@@ -20,7 +20,7 @@ pub struct Medium {
     pub fixed_us: f64,
     /// The shortest seek.
     pub settle_us: f64,
-    /// What a seek over the whole disk takes beyond the shortest.
+    /// The longest seek, beyond the shortest.
     pub full_seek_us: f64,
     /// Turns a minute; 0: nothing turns.
     pub rpm: f64,
@@ -28,7 +28,7 @@ pub struct Medium {
     pub mb_per_s: f64,
     /// Requests served at the same time.
     pub channels: u32,
-    /// Of so many waiting requests the nearest is served first; 1: in the order they came.
+    /// Waiting requests among which the nearest is served first; 1: in the order they came.
     pub queue: u32,
     /// Volatile write cache in MB; 0: none.
     pub write_cache_mb: f64,
@@ -141,7 +141,7 @@ struct Waiting {
 #[derive(Clone, Copy)]
 struct Channel {
     free_at: u64,
-    /// Where its last request ended.
+    /// The end of its last request.
     head: u64,
 }
 

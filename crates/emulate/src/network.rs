@@ -18,8 +18,8 @@ use tappers::{Interface, Tun};
 use thiserror::Error;
 
 use crate::host::{self, ProgramError};
-use crate::lateness::Lateness;
-use crate::sweep;
+use crate::lateness::{Lateness, wait_until};
+use crate::names;
 
 /// A host to be made; its network in this host's time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -170,7 +170,7 @@ impl Network {
     }
 
     fn line_of(&mut self, host: &HostSpec, subnet: u8, number: u8) -> Result<Line, NetworkError> {
-        let namespace = format!("{}-{}", sweep::tag(), host.name);
+        let namespace = format!("{}-{}", names::tag(), host.name);
         host::run("ip", &["netns", "add", &namespace])?;
         self.namespaces.push(namespace.clone());
         let device = format!("ce{}n{number}", std::process::id());
@@ -236,7 +236,7 @@ fn remove(namespace: &str) {
 pub(crate) fn sweep() {
     let list = host::run("ip", &["netns", "list"]).unwrap_or_default();
     let names = list.lines().filter_map(|line| line.split(' ').next());
-    names.filter(|name| sweep::is_dead(name)).for_each(remove);
+    names.filter(|name| names::is_dead(name)).for_each(remove);
 }
 
 /// A third byte of addresses that no route leads to.
@@ -349,7 +349,7 @@ impl Router {
                 }
                 Some(Reverse((due, _))) => {
                     let until = self.origin + Duration::from_nanos(due);
-                    self.changed.wait_until(&mut state, until);
+                    wait_until(&self.changed, &mut state, until);
                 }
                 None => self.changed.wait(&mut state),
             }

@@ -5,22 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::host;
-
-const PREFIX: &str = "cairn-emulate-";
-
-/// The name of what this process makes.
-pub fn tag() -> String {
-    format!("{PREFIX}{}", std::process::id())
-}
-
-/// Whether a name is of an emulator that has ended.
-pub(crate) fn is_dead(name: &str) -> bool {
-    let Some(rest) = name.strip_prefix(PREFIX) else {
-        return false;
-    };
-    let pid = rest.split('-').next().unwrap_or_default();
-    pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
-}
+use crate::names::is_dead;
 
 /// Takes away what emulators left that have ended.
 pub fn sweep() {
@@ -65,18 +50,4 @@ fn mounts_of(table: &str, device: &str) -> Vec<PathBuf> {
         (words.next()? == device).then(|| words.next().map(PathBuf::from))?
     };
     table.lines().filter_map(of_device).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_names_of_ended_emulators_are_dead() {
-        assert!(!is_dead(&tag()));
-        assert!(!is_dead("something-else"));
-        assert!(!is_dead("cairn-emulate-x"));
-        // Larger than the kernel's largest process id.
-        assert!(is_dead("cairn-emulate-4194305-s1"));
-    }
 }

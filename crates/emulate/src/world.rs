@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -100,6 +101,8 @@ impl World {
     pub fn start(program: &Path, arguments: &[&str], spec: WorldSpec) -> Result<World, WorldError> {
         let mut child = Command::new(program)
             .args(arguments)
+            // Ctrl-C is the parent's: this ends when its input does, after taking everything away.
+            .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

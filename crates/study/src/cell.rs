@@ -5,13 +5,13 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use cairn_lab::plan::{Pacing, Plan, Think};
+use cairn_lab::plan::{Pacing, Plan, Think, Work, WorkKind};
 use cairn_lab::workload;
 use cairn_types::hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::file::{Cluster, Study, StudyError, Workload};
+use crate::file::{Cluster, Store, Study, StudyError, Workload};
 
 /// The layout of [`Outcome`].
 pub const VERSION: u32 = 1;
@@ -57,9 +57,10 @@ struct Identity<'a> {
 
 /// Every combination of cluster and workload.
 pub fn pairs(study: &Study) -> anyhow::Result<Vec<Pair>> {
+    let is_thrown_away = study.clusters.iter().all(|c| c.store == Store::Cairn);
     let mut loads = Vec::new();
     for workload in &study.workloads {
-        loads.push(load(study, workload)?);
+        loads.push(load(study, workload, is_thrown_away)?);
     }
     let of_cluster = |cluster: &Cluster| {
         let pair = |load: &Load| Pair {
@@ -71,7 +72,7 @@ pub fn pairs(study: &Study) -> anyhow::Result<Vec<Pair>> {
     Ok(study.clusters.iter().flat_map(of_cluster).collect())
 }
 
-fn load(study: &Study, of: &Workload) -> anyhow::Result<Load> {
+fn load(study: &Study, of: &Workload, is_thrown_away: bool) -> anyhow::Result<Load> {
     let path = study.folder.join(&of.file);
     let io = |source| StudyError::Io {
         path: path.clone(),
@@ -89,6 +90,16 @@ fn load(study: &Study, of: &Workload) -> anyhow::Result<Load> {
         parameters: of.parameters.clone(),
     };
     let mut read = workload::read(&path.display().to_string(), &text, &options)?;
+    let clears = |work: &Work| matches!(work.kind, WorkKind::Cleanup | WorkKind::Dispose);
+    let stages = &mut read.plan.stages;
+    while is_thrown_away
+        && stages
+            .last()
+            .is_some_and(|stage| stage.works.iter().all(clears))
+    {
+        // The cluster goes with all that it holds.
+        stages.pop();
+    }
     dilate(&mut read.plan, study.dilation);
     Ok(Load {
         workload: of.clone(),
@@ -317,22 +328,5 @@ impl Folder {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(anyhow::anyhow!("{}: {error}", path.display())),
         }
-    }
-
-    /// All outcomes that are there.
-    pub fn outcomes(&self) -> anyhow::Result<Vec<Outcome>> {
-        let mut ids = Vec::new();
-        for entry in std::fs::read_dir(self.cells()).into_iter().flatten() {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            if !name.starts_with('.') {
-                ids.push(name);
-            }
-        }
-        ids.sort();
-        let mut outcomes = Vec::new();
-        for id in ids {
-            outcomes.extend(self.outcome(&id)?);
-        }
-        Ok(outcomes)
     }
 }

@@ -41,6 +41,8 @@ pub struct CheckArguments {
 }
 
 pub(crate) fn run(arguments: &CheckArguments) -> Result<ExitCode> {
+    // The clock is read by this process: it waits for a CPU no more than the emulator does.
+    host::hurry();
     if let Some(at) = &arguments.echo {
         return echo(at);
     }

@@ -12,7 +12,7 @@ use crate::check::{self, CheckArguments};
 use crate::file::{self, Choices, Study};
 use crate::run::{self, Options};
 
-/// What `cairn study` can be asked for.
+/// The commands of `cairn study`.
 #[derive(Debug, Subcommand)]
 pub enum StudyCommand {
     /// Measure a study's cells that are missing, and write its page
@@ -24,6 +24,10 @@ pub enum StudyCommand {
     Run(RunArguments),
     /// Tell a study's clusters, workloads and cells, without measuring any
     Plan(StudyArguments),
+    /// Provision one of a study's clusters, and keep it until the input ends or Ctrl-C
+    ///
+    /// Prints the addresses of its proxies; the user is test:tester, the key testing.
+    Up(UpArguments),
     /// Write a study's page and plots again from the cells that are there
     Report(RunArguments),
     /// Tell how true emulated disks and networks are on this host
@@ -52,17 +56,27 @@ pub struct RunArguments {
     #[command(flatten)]
     study: StudyArguments,
 
-    /// Where results are; made where it is not there [default: study-NAME]
+    /// The folder of results; made where it is not there [default: study-NAME]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
-    /// Where disks and devices are while cells are measured [default: in memory]
+    /// The folder of disks and devices while cells are measured [default: in memory]
     #[arg(long, value_name = "DIR")]
     scratch: Option<PathBuf>,
 
     /// Begin no further cell after so many seconds
     #[arg(long, value_name = "SECONDS")]
     at_most: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+pub struct UpArguments {
+    #[command(flatten)]
+    study: RunArguments,
+
+    /// A cluster's name, as `cairn study plan` tells them
+    #[arg(long, value_name = "NAME")]
+    cluster: String,
 }
 
 fn name_value(text: &str) -> Result<(String, String), String> {
@@ -81,6 +95,7 @@ pub fn run(command: StudyCommand) -> Result<ExitCode> {
             println!("{}", path.display());
             Ok(ExitCode::SUCCESS)
         }
+        StudyCommand::Up(arguments) => up(&arguments),
         StudyCommand::Check(arguments) => check::run(&arguments),
         StudyCommand::Emulate => {
             let mut input = BufReader::new(stdin());
@@ -103,17 +118,34 @@ fn out(arguments: &RunArguments, study: &Study) -> PathBuf {
     arguments.out.clone().unwrap_or_else(default)
 }
 
-fn run_study(arguments: &RunArguments) -> Result<ExitCode> {
-    let study = read(&arguments.study)?;
-    let out = out(arguments, &study);
+fn options(arguments: &RunArguments, study: &Study) -> Result<Options> {
+    let out = out(arguments, study);
     std::fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
-    let options = Options {
+    Ok(Options {
         // Conf files name it, and servers run in folders of their own.
         out: std::fs::canonicalize(&out)?,
         program: std::env::current_exe().context("finding this program")?,
         scratch: arguments.scratch.clone(),
         at_most_s: arguments.at_most,
-    };
+    })
+}
+
+fn up(arguments: &UpArguments) -> Result<ExitCode> {
+    let study = read(&arguments.study.study)?;
+    let options = options(&arguments.study, &study)?;
+    run::up(&study, &arguments.cluster, &options, |proxies| {
+        for proxy in proxies {
+            println!("http://{proxy}/auth/v1.0");
+        }
+        // Nobody may type anything: the end of the input is what is waited for.
+        let _ = std::io::copy(&mut stdin().lock(), &mut std::io::sink());
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_study(arguments: &RunArguments) -> Result<ExitCode> {
+    let study = read(&arguments.study)?;
+    let options = options(arguments, &study)?;
     let is_complete = run::run(&study, &options)?;
     println!("{}", options.out.join("report.html").display());
     Ok(match is_complete {

@@ -1,4 +1,4 @@
-//! What a study's cells say: means with their 95 % intervals over repetitions, and the changes that
+//! Figures of a study's cells: means with their 95 % intervals over repetitions, and the changes that
 //! were published beside those measured.
 
 use std::collections::BTreeMap;
@@ -126,7 +126,7 @@ pub fn draw(figure: &Figure, outcomes: &[Outcome]) -> Drawn {
     drawn
 }
 
-/// What is said of a published effect.
+/// A measured effect beside the published one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The measured interval lies on the published side of zero.

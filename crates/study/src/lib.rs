@@ -17,3 +17,4 @@ pub mod metrics;
 pub mod page;
 pub mod process;
 pub mod run;
+pub mod summary;

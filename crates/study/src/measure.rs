@@ -176,6 +176,9 @@ fn drive(
             Ok((cluster.counts()?, waited))
         };
         if let Some(name) = name("stage_started", &event) {
+            if load.workload.cold {
+                forget(&bench.scratch.join(&cell.id).join("srv"));
+            }
             let (counts, cpu_wait_ns) = read(cluster)?;
             readings.insert(name, Reading::begun(counts, cpu_wait_ns));
         } else if let Some(name) = name("stage_ended", &event) {
@@ -193,6 +196,24 @@ fn drive(
         std::fs::read_to_string(folder.join("log/lab.log")).unwrap_or_default()
     );
     Ok(readings)
+}
+
+/// Drops the content of all files below a folder from the page cache. Names and attributes stay.
+fn forget(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        match entry.file_type() {
+            Ok(kind) if kind.is_dir() => forget(&path),
+            Ok(kind) if kind.is_file() => {
+                // One that has gone meanwhile is in no cache either.
+                if let Ok(file) = std::fs::File::open(&path) {
+                    let advice = rustix::fs::Advice::DontNeed;
+                    let _ = rustix::fs::fadvise(&file, 0, None, advice);
+                }
+            }
+            _ => (),
+        }
+    }
 }
 
 /// The mount that a workload of files needs.

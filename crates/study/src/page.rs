@@ -21,7 +21,7 @@ pub struct Facts {
     pub notes: Vec<String>,
 }
 
-/// What is written on every plot.
+/// Words on every plot: whether its cells were emulated.
 pub fn stamp(outcomes: &[Outcome]) -> String {
     let emulated = outcomes.iter().filter(|o| o.emulated).count();
     let dilation = outcomes.first().map_or(1.0, |o| o.dilation);
@@ -118,7 +118,7 @@ fn lead(study: &Study, outcomes: &[Outcome]) -> String {
     )
 }
 
-fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:+.1} %", share * 100.0)
 }
 
@@ -195,7 +195,7 @@ fn effects_table(html: &mut String, study: &Study, outcomes: &[Outcome]) {
     html.push_str("</tbody></table></div>\n");
 }
 
-fn words(estimate: &figures::Estimate, unit: &str) -> String {
+pub(crate) fn words(estimate: &figures::Estimate, unit: &str) -> String {
     let reach = estimate
         .reach
         .map(|r| format!(" ± {}", short(r)))

@@ -17,6 +17,7 @@ use crate::figures;
 use crate::file::Study;
 use crate::measure::{self, Bench};
 use crate::page;
+use crate::summary;
 
 /// The folder of a cell under way; nothing else begins so.
 const UNFINISHED: &str = ".unfinished-";
@@ -76,6 +77,35 @@ pub fn run(study: &Study, options: &Options) -> Result<bool> {
     Ok(is_complete)
 }
 
+/// Provisions one cluster, and takes it down when `use_it` returns.
+pub fn up(
+    study: &Study,
+    name: &str,
+    options: &Options,
+    use_it: impl FnOnce(&[String]),
+) -> Result<()> {
+    let Some(cluster) = study.clusters.iter().find(|c| c.name == name) else {
+        let known: Vec<&str> = study.clusters.iter().map(|c| c.name.as_str()).collect();
+        bail!(
+            "no cluster is called {name:?}: there are {}",
+            known.join(", ")
+        );
+    };
+    let scratch = scratch(options)?;
+    let order = cluster::Order {
+        cluster,
+        dilation: study.dilation,
+        seed: study.seed,
+        program: &options.program,
+        folder: &options.out.join("up").join(name),
+        scratch: &scratch.0,
+    };
+    let provisioned = cluster::Provisioned::create(&order)?;
+    use_it(&provisioned.proxies);
+    provisioned.tear_down();
+    Ok(())
+}
+
 /// Writes the page and the plots of what is there.
 pub fn report(study: &Study, out: &Path) -> Result<PathBuf> {
     let folder = Folder {
@@ -96,6 +126,8 @@ pub fn report(study: &Study, out: &Path) -> Result<PathBuf> {
     for (name, svg) in page::plots(study, &outcomes) {
         fs::write(plots.join(name), svg)?;
     }
+    let text = summary::markdown(study, &outcomes, &facts, "plots");
+    fs::write(out.join("report.md"), text)?;
     let path = out.join("report.html");
     fs::write(&path, page::page(study, &outcomes, &facts))?;
     Ok(path)

@@ -15,7 +15,7 @@ use fuser::{ReplyData, ReplyEmpty, ReplyWrite};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
-use crate::lateness::Lateness;
+use crate::lateness::{Lateness, wait_until};
 use crate::model::{Distances, Medium, Model, Op, Request};
 
 /// An answer that waits until it is due.
@@ -218,7 +218,7 @@ impl Engine {
             match state.next_event() {
                 Some(at) => {
                     let until = self.origin + Duration::from_nanos(at);
-                    self.changed.wait_until(&mut state, until);
+                    wait_until(&self.changed, &mut state, until);
                 }
                 None => self.changed.wait(&mut state),
             }

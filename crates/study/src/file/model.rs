@@ -134,7 +134,7 @@ pub struct Cluster {
     pub name: String,
     #[serde(default)]
     pub store: Store,
-    /// Of an existing store.
+    /// An existing store's address; `user` and `key` log in there.
     #[serde(default)]
     pub url: Option<String>,
     #[serde(default)]
@@ -271,6 +271,10 @@ pub struct Workload {
     /// Processes that drive load; 0: the one that also controls them.
     #[serde(default)]
     pub drivers: u32,
+    /// Before each stage the content of all devices leaves the page cache, as it would where there
+    /// is far more of it than memory.
+    #[serde(default)]
+    pub cold: bool,
     /// It writes files: to a container that is mounted.
     #[serde(default)]
     pub mount: bool,
