@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use cairn_lab::plan::{Pacing, Plan, Think, Work, WorkKind};
+use cairn_lab::plan::{Pacing, Plan, Stage, Think, Work, WorkKind};
 use cairn_lab::workload;
 use cairn_types::hex;
 use serde::{Deserialize, Serialize};
@@ -101,10 +102,32 @@ fn load(study: &Study, of: &Workload, is_thrown_away: bool) -> anyhow::Result<Lo
         stages.pop();
     }
     dilate(&mut read.plan, study.dilation);
+    if of.cold {
+        wait_for_the_cold(&mut read.plan);
+    }
     Ok(Load {
         workload: of.clone(),
         plan: workload::to_toml(&read.plan),
     })
+}
+
+/// Time of this host in which the content of devices leaves the page cache, before each measured stage.
+const COLD: Duration = Duration::from_secs(2);
+
+/// A stage that only waits before each that is measured: what a stage reads at once would still be
+/// cached.
+fn wait_for_the_cold(plan: &mut Plan) {
+    let stages = std::mem::take(&mut plan.stages);
+    for stage in stages {
+        if stage.works.iter().any(|work| work.kind == WorkKind::Main) {
+            plan.stages.push(Stage {
+                name: format!("cold-before-{}", stage.name),
+                close_delay: COLD,
+                ..Stage::default()
+            });
+        }
+        plan.stages.push(stage);
+    }
 }
 
 /// All times of a plan `factor` times as long, all rates as low.
@@ -330,3 +353,6 @@ impl Folder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -176,6 +176,7 @@ fn drive(
             Ok((cluster.counts()?, waited))
         };
         if let Some(name) = name("stage_started", &event) {
+            // The stage that only waits before a measured one is what gives this its time.
             if load.workload.cold {
                 forget(&bench.scratch.join(&cell.id).join("srv"));
             }

@@ -94,7 +94,7 @@ impl Lines {
         let entries: Vec<(String, Swatch)> = self
             .lines
             .iter()
-            // Of several, one without a name belongs to another: the bar of an interval.
+            // A line without a name beside others is the bar of an interval.
             .filter(|line| self.lines.len() == 1 || !line.name.is_empty())
             .map(|line| (line.name.clone(), Swatch::Line(line.style)))
             .collect();
