@@ -16,7 +16,7 @@ use crate::workspace;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// A workload of any format; a name alone is one of `studies/`
+    /// A workload of any format; a name alone is one of `studies/workloads/`
     #[arg(default_value = "ceph-vs-swift")]
     workload: String,
     /// The workload's own scale: of a study `quick`, unless told; `published` takes as long as it
@@ -120,12 +120,12 @@ fn find(workload: &str) -> Result<PathBuf> {
         return path.canonicalize().context(path.display().to_string());
     }
     let study = workspace::root()
-        .join("studies")
+        .join("studies/workloads")
         .join(format!("{workload}.toml"));
     ensure!(
         study.is_file(),
         "{workload} is neither a file nor one of {}",
-        workspace::root().join("studies").display()
+        workspace::root().join("studies/workloads").display()
     );
     Ok(study)
 }
@@ -142,7 +142,7 @@ fn measure(
     std::fs::create_dir_all(parent)?;
     let mut command = Command::new(binary);
     command.args(["lab", "run"]).arg(workload);
-    let of_studies = workload.starts_with(workspace::root().join("studies"));
+    let of_studies = workload.starts_with(workspace::root().join("studies/workloads"));
     if let Some(scale) = options.scale.as_deref().or(of_studies.then_some("quick")) {
         command.args(["--scale", scale]);
     }

@@ -52,6 +52,9 @@ pub(crate) enum Command {
     /// predicted outside of what was measured unless --extrapolate says so.
     #[command(subcommand)]
     Advise(AdviseCommand),
+    /// Measure clusters that are made for it: studies over disks, weights, regions, workloads
+    #[command(subcommand)]
+    Study(cairn_study::cli::StudyCommand),
     /// Put the keys of encrypted objects under the active root secret; their content stays
     ///
     /// For objects of authenticated encryption (docs/encryption.md), with the secrets of a proxy's

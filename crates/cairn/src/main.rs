@@ -1,5 +1,5 @@
-//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn advise`, `cairn mount`, `cairn ring`, `cairn init`,
-//! `cairn rekey`; and under the names of OpenStack Swift's programs, by which it may be called
+//! The program `cairn`: `cairn up`, `cairn serve`, `cairn lab`, `cairn study`, `cairn advise`, `cairn mount`, `cairn ring`,
+//! `cairn init`, `cairn rekey`; and under the names of OpenStack Swift's programs, by which it may be called
 //! (`ln -s cairn swift-object-server`), those programs with their arguments.
 //!
 //! Exit codes: 0 ended as asked; 1 an error, told on standard error, or something remains for
@@ -44,6 +44,10 @@ fn main() -> ExitCode {
             Err(error) => exit_code(Err(error)),
         },
         Command::Advise(command) => exit_code(advise::run(command)),
+        Command::Study(command) => match cairn_study::cli::run(command) {
+            Ok(code) => code,
+            Err(error) => exit_code(Err(error)),
+        },
         Command::Rekey(arguments) => match run_rekey(arguments) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,

@@ -19,7 +19,7 @@ pub use lines::{Axis, Line, Lines, Mark, Note, Style};
 pub use png::{PngError, png};
 pub use scale::{Kind, Unit};
 pub use scene::Scene;
-pub(crate) use svg::escape as svg_escape;
+pub use svg::escape as svg_escape;
 pub use svg::{inline as svg_inline, palette_css, standalone as svg};
 
 #[cfg(test)]

@@ -18,5 +18,8 @@ pub use html::page;
 pub use sections::{Cell, Figure, Section, Table, sections};
 pub use summary::summary;
 
+/// The page's style sheet, for pages that look alike.
+pub const PAGE_CSS: &str = include_str!("report/page.css");
+
 #[cfg(test)]
 mod tests;

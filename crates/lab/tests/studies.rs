@@ -1,4 +1,4 @@
-//! The studies that come with the lab can be read, at every scale, and are what they say.
+//! The studies' workloads can be read, at every scale, and are what they say.
 
 // A test that cannot go on ends.
 #![allow(clippy::unwrap_used)]
@@ -11,7 +11,7 @@ use cairn_lab::plan::{Plan, Work, WorkKind};
 use cairn_lab::workload::{Options, read};
 
 fn study(name: &str, scale: &str) -> Plan {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies/workloads");
     let bytes = std::fs::read(folder.join(name)).unwrap();
     let options = Options {
         scale: Some(scale.to_owned()),
@@ -39,7 +39,7 @@ fn time(plan: &Plan) -> Duration {
 
 #[test]
 fn every_study_is_read_at_every_scale() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../studies/workloads");
     let mut count = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
@@ -65,7 +65,7 @@ fn every_study_is_read_at_every_scale() {
         );
         count += 1;
     }
-    assert_eq!(count, 7);
+    assert_eq!(count, 8);
 }
 
 #[test]

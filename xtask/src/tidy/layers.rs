@@ -17,20 +17,26 @@ const PAGE: &str = "ARCHITECTURE.md";
 const PREFIX: &str = "cairn-";
 
 /// Crates that reach, over whatever way, only these others.
-const ONLY: [(&str, &[&str]); 5] = [
+const ONLY: [(&str, &[&str]); 7] = [
     // A client of any store: no way from it leads to a server.
     ("client", &["http", "formats", "types"]),
     ("mount", &["client", "http", "formats", "types"]),
     // A run shares nothing with the store that it measures.
     ("lab", &["formats", "rados", "types"]),
     ("console", &["formats", "http", "lab", "rados", "types"]),
+    // Clusters are child processes.
+    ("emulate", &["types"]),
+    (
+        "study",
+        &["emulate", "formats", "lab", "rados", "ring", "types"],
+    ),
     // It meets Cairn as its users do.
     ("xtask", &[]),
 ];
 
 /// Crates of others with the only rooms of ours that may use them (tests may).
 const FOREIGN: [(&str, &[&str]); 4] = [
-    ("fuser", &["mount", "xtask"]),
+    ("fuser", &["emulate", "mount", "xtask"]),
     ("rusqlite", &["index"]),
     ("libloading", &["rados"]),
     ("libmimalloc-sys", &["cairn"]),

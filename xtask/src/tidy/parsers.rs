@@ -18,7 +18,7 @@ enum How {
 use How::{Fuzzed, No, Property};
 
 const FORMATS: &str = "crates/formats/src/";
-const PARSERS: [(&str, How); 39] = [
+const PARSERS: [(&str, How); 41] = [
     ("crates/formats/src/acl.rs", Fuzzed("listing")),
     ("crates/formats/src/conditional.rs", Fuzzed("ranges")),
     ("crates/formats/src/content_type.rs", No),
@@ -54,6 +54,8 @@ const PARSERS: [(&str, How); 39] = [
     ("crates/ring/src/lib.rs", Fuzzed("ring")),
     ("crates/lab/src/workload.rs", Fuzzed("workload")),
     ("crates/advise/src/cell.rs", Property),
+    ("crates/emulate/src/network.rs", Property),
+    ("crates/study/src/file/tests.rs", Property),
     ("crates/middleware/src/identity/revoked.rs", Property),
     ("crates/middleware/src/identity/tokens.rs", Property),
     ("crates/middleware/src/formpost/attributes.rs", Property),

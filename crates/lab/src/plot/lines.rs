@@ -94,6 +94,8 @@ impl Lines {
         let entries: Vec<(String, Swatch)> = self
             .lines
             .iter()
+            // A line without a name beside others is the bar of an interval.
+            .filter(|line| self.lines.len() == 1 || !line.name.is_empty())
             .map(|line| (line.name.clone(), Swatch::Line(line.style)))
             .collect();
         // One line needs no legend when the title says what it is.

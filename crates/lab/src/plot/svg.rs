@@ -231,7 +231,7 @@ fn close_with(hint: Option<&str>, element: &str) -> String {
 }
 
 /// Text as XML and HTML take it; characters that XML does not know become a replacement.
-pub(crate) fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         match character {

@@ -1,0 +1,91 @@
+//! Programs of the host that emulation needs, and whether this host has them.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::Command;
+
+use thiserror::Error;
+
+/// A program that did not do what it was asked.
+#[derive(Debug, Error)]
+#[error("{command}: {words}")]
+pub struct ProgramError {
+    pub command: String,
+    pub words: String,
+}
+
+/// Runs a program to its end; what it printed.
+pub fn run(program: &str, arguments: &[&str]) -> Result<String, ProgramError> {
+    let failed = |words: String| ProgramError {
+        command: format!("{program} {}", arguments.join(" ")),
+        words: words.trim().replace('\n', " "),
+    };
+    let output = Command::new(program).args(arguments).output();
+    let output = output.map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        let words = String::from_utf8_lossy(&output.stderr);
+        return Err(failed(format!("{} {words}", output.status)));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+pub fn has(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path);
+    folders.any(|folder| folder.join(program).is_file())
+}
+
+/// Why no disk can be emulated here, in one line.
+pub fn no_disks() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("emulated disks need root (loop devices, mounts)".to_owned());
+    }
+    for device in ["/dev/fuse", "/dev/loop-control"] {
+        if let Err(error) = File::options().read(true).write(true).open(device) {
+            return Some(format!("emulated disks need {device}: {error}"));
+        }
+    }
+    let programs = [
+        ("mkfs.ext4", "e2fsprogs"),
+        ("losetup", "mount"),
+        ("mount", "mount"),
+        ("umount", "mount"),
+    ];
+    let missing = programs.into_iter().find(|(program, _)| !has(program))?;
+    Some(format!(
+        "emulated disks need {}: install the package {}",
+        missing.0, missing.1
+    ))
+}
+
+/// Why no network can be emulated here, in one line.
+pub fn no_network() -> Option<String> {
+    if !rustix::process::geteuid().is_root() {
+        return Some("an emulated network needs root (network namespaces)".to_owned());
+    }
+    let tun = Path::new("/dev/net/tun");
+    if let Err(error) = File::options().read(true).write(true).open(tun) {
+        return Some(format!(
+            "an emulated network needs {}: {error}",
+            tun.display()
+        ));
+    }
+    let programs = [("ip", "iproute2"), ("nsenter", "util-linux")];
+    let missing = programs.into_iter().find(|(program, _)| !has(program))?;
+    Some(format!(
+        "an emulated network needs {}: install the package {}",
+        missing.0, missing.1
+    ))
+}
+
+/// Asks for real-time priority, so that what else runs here does not delay answers. False where it
+/// is not to be had; answers are then later, which is counted.
+pub fn hurry() -> bool {
+    let pid = std::process::id().to_string();
+    // Only threads started later inherit it: called before there are others.
+    let real_time = run("chrt", &["--fifo", "--pid", "20", &pid]).is_ok();
+    if !real_time {
+        let _ = rustix::process::nice(-20);
+    }
+    real_time
+}

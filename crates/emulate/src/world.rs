@@ -1,0 +1,259 @@
+//! The emulator: a child process that has all emulated hardware of one cluster, and its parent's
+//! handle to it. They talk in lines of JSON over the child's standard input and output; when the
+//! input ends, the child takes everything away and ends, so nothing outlives a parent that is killed.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::cgroup::{Group, GroupSpec};
+use crate::disk::{Disk, DiskCounts, DiskSpec};
+use crate::network::{Network, NetworkCounts, NetworkSpec};
+use crate::{host, sweep};
+
+/// Hardware to be emulated; all times of this host.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WorldSpec {
+    pub disks: Vec<DiskSpec>,
+    pub groups: Vec<GroupSpec>,
+    pub network: Option<NetworkSpec>,
+}
+
+/// Hardware that is there.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Made {
+    pub real_time: bool,
+    /// By disk: its way through this host, in microseconds, which is part of its service times.
+    pub overhead_us: BTreeMap<String, f64>,
+    pub loop_devices: BTreeMap<String, String>,
+    /// By group: files that a process enters it by.
+    pub entrances: BTreeMap<String, Vec<PathBuf>>,
+    /// By host: its network namespace and address.
+    pub hosts: BTreeMap<String, (String, String)>,
+    /// The address that hosts reach the parent's namespace by.
+    pub outside: Option<String>,
+}
+
+/// Counters since the hardware was made.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counts {
+    pub disks: BTreeMap<String, DiskCounts>,
+    pub network: NetworkCounts,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Asked {
+    Make(Box<WorldSpec>),
+    Counts,
+    /// Disks take no time any more.
+    Free,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Said {
+    Made(Box<Made>),
+    Counts(Box<Counts>),
+    Free,
+    Error(String),
+}
+
+/// A line longer than this is refused.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+const END_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Error)]
+pub enum WorldError {
+    #[error("starting the emulator: {0}")]
+    Start(io::Error),
+    #[error("talking to the emulator: {0}")]
+    Talk(io::Error),
+    #[error("the emulator ended")]
+    Ended,
+    #[error("the emulator said {0}")]
+    Json(serde_json::Error),
+    #[error("{0}")]
+    Refused(String),
+    #[error("the emulator gave another answer than was asked for")]
+    Other,
+}
+
+/// The parent's handle; the hardware is gone when it is dropped.
+pub struct World {
+    child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+    made: Made,
+}
+
+impl World {
+    /// Starts `program arguments…`, which is to call [`serve`].
+    pub fn start(program: &Path, arguments: &[&str], spec: WorldSpec) -> Result<World, WorldError> {
+        let mut child = Command::new(program)
+            .args(arguments)
+            // Ctrl-C is the parent's: this ends when its input does, after taking everything away.
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(WorldError::Start)?;
+        let input = child.stdin.take();
+        let output = child.stdout.take().ok_or(WorldError::Ended)?;
+        let mut world = World {
+            child,
+            input,
+            output: BufReader::new(output),
+            made: Made::default(),
+        };
+        match world.ask(&Asked::Make(Box::new(spec)))? {
+            Said::Made(made) => world.made = *made,
+            _ => return Err(WorldError::Other),
+        }
+        Ok(world)
+    }
+
+    pub fn made(&self) -> &Made {
+        &self.made
+    }
+
+    pub fn counts(&mut self) -> Result<Counts, WorldError> {
+        match self.ask(&Asked::Counts)? {
+            Said::Counts(counts) => Ok(*counts),
+            _ => Err(WorldError::Other),
+        }
+    }
+
+    /// Disks take no time any more: for preparing nothing is measured of, and for the end.
+    pub fn free(&mut self) -> Result<(), WorldError> {
+        self.ask(&Asked::Free).map(|_| ())
+    }
+
+    fn ask(&mut self, asked: &Asked) -> Result<Said, WorldError> {
+        let input = self.input.as_mut().ok_or(WorldError::Ended)?;
+        let mut line = serde_json::to_string(asked).map_err(WorldError::Json)?;
+        line.push('\n');
+        input.write_all(line.as_bytes()).map_err(WorldError::Talk)?;
+        input.flush().map_err(WorldError::Talk)?;
+        let mut answer = String::new();
+        if self
+            .output
+            .read_line(&mut answer)
+            .map_err(WorldError::Talk)?
+            == 0
+        {
+            return Err(WorldError::Ended);
+        }
+        match serde_json::from_str(&answer).map_err(WorldError::Json)? {
+            Said::Error(words) => Err(WorldError::Refused(words)),
+            said => Ok(said),
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.input.take();
+        let deadline = Instant::now() + END_TIMEOUT;
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The child's side: serves its parent until the input ends.
+pub fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> {
+    let real_time = host::hurry();
+    sweep::sweep();
+    let mut hardware = Hardware::default();
+    loop {
+        let mut line = String::new();
+        if io::Read::take(&mut *input, LINE_BYTES_MAX).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let said = match serde_json::from_str(&line) {
+            Ok(Asked::Make(spec)) => match Hardware::make(&spec) {
+                Ok((made, mut there)) => {
+                    there.real_time = real_time;
+                    hardware = made;
+                    Said::Made(Box::new(there))
+                }
+                Err(words) => Said::Error(words),
+            },
+            Ok(Asked::Counts) => Said::Counts(Box::new(hardware.counts())),
+            Ok(Asked::Free) => {
+                hardware.disks.iter().for_each(Disk::set_free);
+                Said::Free
+            }
+            Err(error) => Said::Error(format!("not a request to the emulator: {error}")),
+        };
+        let mut answer = serde_json::to_string(&said)?;
+        answer.push('\n');
+        output.write_all(answer.as_bytes())?;
+        output.flush()?;
+    }
+}
+
+#[derive(Default)]
+struct Hardware {
+    disks: Vec<Disk>,
+    network: Option<Network>,
+    groups: Vec<Group>,
+}
+
+impl Hardware {
+    fn make(spec: &WorldSpec) -> Result<(Hardware, Made), String> {
+        let mut hardware = Hardware::default();
+        let mut made = Made::default();
+        for group in &spec.groups {
+            let created = Group::create(group).map_err(|e| e.to_string())?;
+            made.entrances
+                .insert(group.name.clone(), created.entrances());
+            hardware.groups.push(created);
+        }
+        for disk in &spec.disks {
+            let disk = Disk::create(disk.clone()).map_err(|e| e.to_string())?;
+            hardware.disks.push(disk);
+        }
+        for disk in &mut hardware.disks {
+            let overhead = disk.calibrate().map_err(|e| e.to_string())?;
+            let name = disk.name().to_owned();
+            made.loop_devices
+                .insert(name.clone(), disk.loop_device().to_owned());
+            made.overhead_us.insert(name, overhead.as_secs_f64() * 1e6);
+        }
+        if let Some(network) = &spec.network {
+            let network = Network::create(network).map_err(|e| e.to_string())?;
+            made.hosts = network.hosts();
+            made.outside = Some(network.outside());
+            hardware.network = Some(network);
+        }
+        Ok((hardware, made))
+    }
+
+    fn counts(&self) -> Counts {
+        let disks = self.disks.iter().map(|d| (d.name().to_owned(), d.counts()));
+        Counts {
+            disks: disks.collect(),
+            network: self
+                .network
+                .as_ref()
+                .map(Network::counts)
+                .unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Cells: one cluster, one workload, one repetition, and all that follows from the study file for
+//! it. A cell's name is a digest of that; its result is one JSON file, `cell.json`, that
+//! `docs/studies.md` describes.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cairn_lab::plan::{Pacing, Plan, Stage, Think, Work, WorkKind};
+use cairn_lab::workload;
+use cairn_types::hex;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::file::{Cluster, Store, Study, StudyError, Workload};
+
+/// The layout of [`Outcome`].
+pub const VERSION: u32 = 1;
+const WORKLOAD_BYTES_MAX: u64 = 4 << 20;
+
+/// A workload of the study, read and stretched to this host's time.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Load {
+    pub workload: Workload,
+    /// The lab's own TOML of it, in this host's time.
+    pub plan: String,
+}
+
+/// A point of the study: a cluster under a workload.
+#[derive(Clone, Debug)]
+pub struct Pair {
+    pub cluster: Cluster,
+    pub load: Load,
+}
+
+/// A cell: a pair's repetition.
+#[derive(Clone, Debug)]
+pub struct Cell {
+    pub pair: usize,
+    pub repetition: u32,
+    pub seed: u64,
+    /// Hex; the folder's name.
+    pub id: String,
+}
+
+#[derive(Serialize)]
+struct Identity<'a> {
+    version: u32,
+    study: &'a str,
+    dilation: f64,
+    seed: u64,
+    repetition: u32,
+    cluster: &'a Cluster,
+    load: &'a Load,
+    gate: &'a crate::file::Gate,
+    program: &'a str,
+}
+
+/// Every combination of cluster and workload.
+pub fn pairs(study: &Study) -> anyhow::Result<Vec<Pair>> {
+    let is_thrown_away = study.clusters.iter().all(|c| c.store == Store::Cairn);
+    let mut loads = Vec::new();
+    for workload in &study.workloads {
+        loads.push(load(study, workload, is_thrown_away)?);
+    }
+    let of_cluster = |cluster: &Cluster| {
+        let pair = |load: &Load| Pair {
+            cluster: cluster.clone(),
+            load: load.clone(),
+        };
+        loads.iter().map(pair).collect::<Vec<_>>()
+    };
+    Ok(study.clusters.iter().flat_map(of_cluster).collect())
+}
+
+fn load(study: &Study, of: &Workload, is_thrown_away: bool) -> anyhow::Result<Load> {
+    let path = study.folder.join(&of.file);
+    let io = |source| StudyError::Io {
+        path: path.clone(),
+        source,
+    };
+    let bytes = std::fs::metadata(&path).map_err(io)?.len();
+    if bytes > WORKLOAD_BYTES_MAX {
+        let path = path.clone();
+        return Err(StudyError::TooLarge { path, bytes }.into());
+    }
+    let text = std::fs::read(&path).map_err(io)?;
+    let options = workload::Options {
+        format: None,
+        scale: of.scale.clone(),
+        parameters: of.parameters.clone(),
+    };
+    let mut read = workload::read(&path.display().to_string(), &text, &options)?;
+    let clears = |work: &Work| matches!(work.kind, WorkKind::Cleanup | WorkKind::Dispose);
+    let stages = &mut read.plan.stages;
+    while is_thrown_away
+        && stages
+            .last()
+            .is_some_and(|stage| stage.works.iter().all(clears))
+    {
+        // The cluster goes with all that it holds.
+        stages.pop();
+    }
+    dilate(&mut read.plan, study.dilation);
+    if of.cold {
+        wait_for_the_cold(&mut read.plan);
+    }
+    Ok(Load {
+        workload: of.clone(),
+        plan: workload::to_toml(&read.plan),
+    })
+}
+
+/// Time of this host in which the content of devices leaves the page cache, before each measured stage.
+const COLD: Duration = Duration::from_secs(2);
+
+/// A stage that only waits before each that is measured: what a stage reads at once would still be
+/// cached.
+fn wait_for_the_cold(plan: &mut Plan) {
+    let stages = std::mem::take(&mut plan.stages);
+    for stage in stages {
+        if stage.works.iter().any(|work| work.kind == WorkKind::Main) {
+            plan.stages.push(Stage {
+                name: format!("cold-before-{}", stage.name),
+                close_delay: COLD,
+                ..Stage::default()
+            });
+        }
+        plan.stages.push(stage);
+    }
+}
+
+/// All times of a plan `factor` times as long, all rates as low.
+fn dilate(plan: &mut Plan, factor: f64) {
+    for stage in &mut plan.stages {
+        stage.close_delay = stage.close_delay.mul_f64(factor);
+        for work in &mut stage.works {
+            work.rampup = work.rampup.mul_f64(factor);
+            work.rampdown = work.rampdown.mul_f64(factor);
+            work.runtime = work.runtime.map(|runtime| runtime.mul_f64(factor));
+            if let Some(knee) = &mut work.knee {
+                knee.p99_limit = knee.p99_limit.map(|limit| limit.mul_f64(factor));
+            }
+            if let Some(steady) = &mut work.steady {
+                steady.window = steady.window.mul_f64(factor);
+            }
+            pace(&mut work.pacing, factor);
+        }
+    }
+}
+
+fn pace(pacing: &mut Pacing, factor: f64) {
+    match pacing {
+        Pacing::Open { rate, .. } => *rate /= factor,
+        Pacing::Closed { think: None } => (),
+        Pacing::Closed { think: Some(think) } => match think {
+            Think::Constant(time) => *time = time.mul_f64(factor),
+            Think::Uniform { low, high } => {
+                *low = low.mul_f64(factor);
+                *high = high.mul_f64(factor);
+            }
+            Think::Exponential { mean } => *mean = mean.mul_f64(factor),
+        },
+    }
+}
+
+/// The cell of a pair; its seed is the same for all clusters of a repetition, so that they are
+/// compared under the same requests.
+pub fn cell(study: &Study, pairs: &[Pair], pair: usize, repetition: u32) -> anyhow::Result<Cell> {
+    let Pair { cluster, load } = &pairs[pair];
+    let mut digest = Sha256::new();
+    digest.update(study.seed.to_le_bytes());
+    digest.update(repetition.to_le_bytes());
+    digest.update(load.workload.name.as_bytes());
+    let digest = digest.finalize();
+    let seed = digest.iter().take(6).fold(0, |n, b| n << 8 | u64::from(*b));
+    let identity = Identity {
+        version: VERSION,
+        study: &study.name,
+        dilation: study.dilation,
+        seed,
+        repetition,
+        cluster,
+        load,
+        gate: &study.gate,
+        program: env!("CARGO_PKG_VERSION"),
+    };
+    let text = serde_json::to_vec(&identity)?;
+    let id = hex::encode(&Sha256::digest(&text)[..8]);
+    Ok(Cell {
+        pair,
+        repetition,
+        seed,
+        id,
+    })
+}
+
+/// How a measurement of a cell ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// It counts.
+    Accepted,
+    /// The emulated hardware or this host was too slow to be believed. Never averaged.
+    Rejected,
+    /// The workload failed on the store, or the cluster did not start.
+    Failed,
+}
+
+/// `cell.json`: all that is known of a cell. Rates, times and sizes are of emulated time unless a
+/// field says otherwise.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    pub version: u32,
+    pub id: String,
+    pub study: String,
+    pub scale: String,
+    pub state: State,
+    /// Sentences: why it is not accepted.
+    pub why: Vec<String>,
+    /// Which measurement of this cell it is, from 1.
+    pub attempt: u32,
+    pub repetition: u32,
+    pub seed: u64,
+    pub dilation: f64,
+    /// Whether any hardware was emulated.
+    pub emulated: bool,
+    pub cluster: Cluster,
+    pub workload: Workload,
+    /// Values of all sweeps around the cell.
+    pub swept: BTreeMap<String, String>,
+    pub host: Host,
+    pub fidelity: Fidelity,
+    pub stages: Vec<StageOutcome>,
+    /// Everything of `stages` and `fidelity` under flat names, which figures use.
+    pub metrics: BTreeMap<String, f64>,
+}
+
+/// The host and program that a cell was measured by.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Host {
+    pub started: f64,
+    /// Seconds of this host that provisioning, and all of the cell, took.
+    pub provision_s: f64,
+    pub total_s: f64,
+    pub cores: usize,
+    pub kernel: String,
+    pub program: String,
+    /// SHA-256 of the program.
+    pub binary: String,
+}
+
+/// How far the emulation can be believed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fidelity {
+    /// By device, while stages were measured: late time as a share of due time.
+    pub device_lateness: BTreeMap<String, f64>,
+    /// The same of all devices together.
+    pub lateness: f64,
+    pub network_lateness: f64,
+    pub network_dropped: u64,
+    /// Time that the store's and the driver's threads waited for a CPU, as a share of the time that
+    /// requests took.
+    pub cpu_wait: f64,
+    /// The emulator ran at real-time priority.
+    pub real_time: bool,
+    /// This host's own way to a disk, in its time; part of each service time.
+    pub overhead_us: BTreeMap<String, f64>,
+}
+
+/// A stage that was measured.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StageOutcome {
+    pub name: String,
+    pub seconds: f64,
+    pub workers: u32,
+    pub swept: BTreeMap<String, String>,
+    pub operations: Vec<OperationOutcome>,
+    /// By the rings a group of devices is in (`object`, `account+container`).
+    pub disks: BTreeMap<String, DiskOutcome>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OperationOutcome {
+    pub name: String,
+    pub done: u64,
+    pub failed: u64,
+    pub per_s: f64,
+    pub mb_per_s: f64,
+    pub mean_ms: f64,
+    /// Percentile, as `50`, to milliseconds.
+    pub percentiles_ms: BTreeMap<String, f64>,
+    pub errors: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DiskOutcome {
+    pub devices: u32,
+    pub reads_per_s: f64,
+    pub writes_per_s: f64,
+    pub flushes_per_s: f64,
+    pub read_mb_per_s: f64,
+    pub written_mb_per_s: f64,
+    /// Mean share of time that a device served.
+    pub busy: f64,
+    /// Shares of successive requests farther apart than so many blocks of 512 bytes.
+    pub beyond_125k: f64,
+    pub beyond_2500k: f64,
+    /// Counts by power of two of the distance.
+    pub distances: Vec<u64>,
+}
+
+/// Paths of a study's results.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    pub root: PathBuf,
+}
+
+impl Folder {
+    pub fn cells(&self) -> PathBuf {
+        self.root.join("cells")
+    }
+
+    pub fn cell(&self, id: &str) -> PathBuf {
+        self.cells().join(id)
+    }
+
+    /// Measurements that were rejected, for a look.
+    pub fn rejected(&self, id: &str, attempt: u32) -> PathBuf {
+        self.root.join("rejected").join(format!("{id}-{attempt}"))
+    }
+
+    pub fn result(cell: &Path) -> PathBuf {
+        cell.join("cell.json")
+    }
+
+    pub fn outcome(&self, id: &str) -> anyhow::Result<Option<Outcome>> {
+        let path = Folder::result(&self.cell(id));
+        match std::fs::read(&path) {
+            Ok(bytes) => {
+                let read = serde_json::from_slice(&bytes);
+                Ok(Some(
+                    read.map_err(|e| anyhow::anyhow!("{}: {e}", path.display()))?,
+                ))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(anyhow::anyhow!("{}: {error}", path.display())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! Child processes of a cell: in their node's network and limits, with their output in a log file.
+//! They are killed when dropped, and by the kernel when this process dies.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal};
+
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+const LOG_LINES: usize = 20;
+
+/// Surroundings of a process.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// Network namespace; `None`: this process's own.
+    pub namespace: Option<String>,
+    /// Files of control groups that it enters.
+    pub entrances: Vec<PathBuf>,
+}
+
+/// A command in its place; it dies with the thread that starts it.
+pub fn command(place: &Place, program: &Path) -> Command {
+    let mut words: Vec<String> = Vec::new();
+    if cairn_emulate::host::has("setpriv") {
+        words.extend(["setpriv", "--pdeathsig", "KILL", "--"].map(str::to_owned));
+    }
+    if let Some(namespace) = &place.namespace {
+        words.extend([
+            "nsenter".to_owned(),
+            format!("--net=/run/netns/{namespace}"),
+        ]);
+    }
+    if !place.entrances.is_empty() {
+        let enter: Vec<String> = place
+            .entrances
+            .iter()
+            .map(|at| format!("echo $$ > '{}'", at.display()))
+            .collect();
+        let script = format!("{} && exec \"$0\" \"$@\"", enter.join(" && "));
+        words.extend(["sh".to_owned(), "-c".to_owned(), script]);
+    }
+    match words.split_first() {
+        None => Command::new(program),
+        Some((first, rest)) => {
+            let mut command = Command::new(first);
+            command.args(rest).arg(program);
+            command
+        }
+    }
+}
+
+/// A server of ours.
+pub struct Process {
+    pub name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    pub fn start(name: &str, command: &mut Command, log: PathBuf) -> Result<Process> {
+        let out = File::create(&log).with_context(|| log.display().to_string())?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(out.try_clone()?)
+            .stderr(out)
+            .spawn()
+            .with_context(|| format!("starting {name}: {command:?}"))?;
+        let name = name.to_owned();
+        Ok(Process { name, child, log })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// An error with its last words when it has ended.
+    pub fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.child.try_wait()? {
+            bail!("{} ended with {status}: {}", self.name, self.last_words());
+        }
+        Ok(())
+    }
+
+    pub fn last_words(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+    }
+
+    pub fn tell_to_end(&self) {
+        if let Some(pid) = Pid::from_raw(self.child.id() as i32) {
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
+        }
+    }
+
+    /// Waits for its end, which it was told; killed when it takes too long.
+    pub fn end(&mut self) {
+        self.tell_to_end();
+        let deadline = Instant::now() + END_TIMEOUT;
+        while Instant::now() < deadline {
+            if !matches!(self.child.try_wait(), Ok(None)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Time that a process's threads have waited for a CPU, in nanoseconds. Threads that have ended are
+/// not in it.
+pub fn cpu_wait_ns(pid: u32) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
+    let of_task = |entry: std::io::Result<std::fs::DirEntry>| {
+        let text = std::fs::read_to_string(entry.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().nth(1)?.parse::<u64>().ok()
+    };
+    tasks.into_iter().flatten().filter_map(of_task).sum()
+}
+
+/// Runs this program to its end; its output.
+pub fn run_quiet(command: &mut Command) -> Result<String> {
+    let output = command
+        .output()
+        .with_context(|| format!("running {command:?}"))?;
+    if !output.status.success() {
+        bail!(
+            "{command:?} ended with {}: {}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
