@@ -329,13 +329,22 @@ fn scratch(options: &Options) -> Result<Scratch> {
             pid.parse::<u32>().is_ok() && !Path::new("/proc").join(pid).exists()
         });
         if dead {
-            // A mount that is still there keeps it; the emulator's own sweep takes that away.
+            unmount_below(&entry.path());
             let _ = fs::remove_dir_all(entry.path());
         }
     }
     let folder = base.join(format!("{SCRATCH}{}", std::process::id()));
     fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
     Ok(Scratch(folder))
+}
+
+/// Unmounts what a killed study's processes have left below a folder.
+fn unmount_below(folder: &Path) {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    for at in places.filter(|at| Path::new(at).starts_with(folder)) {
+        let _ = cairn_emulate::host::run("umount", &["--lazy", at]);
+    }
 }
 
 fn digest(program: &Path) -> Result<String> {
