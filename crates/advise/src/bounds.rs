@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use crate::calibration::Calibration;
 use crate::cluster::Cluster;
-use crate::engine::Engine;
+use crate::engine::{Engine, demands};
 use crate::error::AdviseError;
-use crate::paths::{World, demands};
+use crate::paths::World;
 use crate::placement::Placement;
 use crate::random::Dice;
 use crate::workload::{Operation, Workload};

@@ -88,7 +88,7 @@ pub struct Medium {
     pub sync_byte: f64,
     #[serde(default)]
     pub sync_spread: Spread,
-    /// Processor time of a group's sync.
+    /// Processor time of a group's sync, before the disk's.
     #[serde(default)]
     pub sync_cpu: f64,
 }

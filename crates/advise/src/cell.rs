@@ -34,6 +34,9 @@ fn yes() -> bool {
     true
 }
 
+/// Other programs may have used this part of the host; a repetition beside more of them tells nothing.
+pub const OTHERS_MAX: f64 = 0.15;
+
 /// One repetition.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -58,6 +61,9 @@ pub struct Measured {
     /// Part of the host's processors that others used meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others: Option<f64>,
+    /// A lone sync on the store's disk before the load began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lone_sync_ms: Option<f64>,
 }
 
 impl Cell {
@@ -101,6 +107,13 @@ impl Cell {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
+    /// The cell with those repetitions that count; `None` where none does.
+    pub fn quiet(&self) -> Option<Cell> {
+        let mut quiet = self.clone();
+        quiet.repetitions.retain(Measured::is_quiet);
+        (self.accepted && !quiet.repetitions.is_empty()).then_some(quiet)
+    }
+
     /// The mean over repetitions.
     pub fn mean(&self) -> Measured {
         let all = &self.repetitions;
@@ -129,7 +142,15 @@ impl Cell {
             load_cpu: some(|m| m.load_cpu),
             storage_cpu: some(|m| m.storage_cpu),
             others: some(|m| m.others),
+            lone_sync_ms: some(|m| m.lone_sync_ms),
         }
+    }
+}
+
+impl Measured {
+    /// Whether other programs left the host alone, as far as it is known.
+    pub fn is_quiet(&self) -> bool {
+        self.others.is_none_or(|part| part <= OTHERS_MAX)
     }
 }
 
@@ -176,6 +197,20 @@ pub(crate) mod tests {
         let mean = cell.mean();
         assert_eq!((mean.throughput, mean.store_cpu), (105.0, Some(1e-3)));
         assert!((mean.within[0].1 - 0.55).abs() < 1e-12);
+    }
+
+    #[test]
+    fn repetitions_beside_others_do_not_count() {
+        let mut cell = example();
+        cell.repetitions[0].others = Some(0.5);
+        cell.repetitions[1].others = Some(0.05);
+        assert_eq!(cell.quiet().unwrap().repetitions, cell.repetitions[1..]);
+        cell.repetitions.truncate(1);
+        assert_eq!(cell.quiet(), None);
+        cell.repetitions[0].others = None;
+        assert_eq!(cell.quiet().unwrap(), cell);
+        cell.accepted = false;
+        assert_eq!(cell.quiet(), None);
     }
 
     #[test]

@@ -169,7 +169,8 @@ mod tests {
         let ratio = degraded.without.throughput / whole.throughput;
         assert!((0.5..0.95).contains(&ratio), "{ratio}");
         let rebuilding = degraded.rebuilding.unwrap();
-        assert!(rebuilding.throughput < degraded.without.throughput * 1.02);
+        // Copies join the clients' syncs: they cost little here.
+        assert!(rebuilding.throughput < degraded.without.throughput * 1.1);
         let Repair::Takes {
             bytes,
             rate,

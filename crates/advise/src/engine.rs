@@ -5,7 +5,7 @@
 //! all. A fork goes on when as many of its branches have ended as are needed; the others go on beside.
 
 use std::cmp::Ordering;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
 use crate::calibration::Medium;
 use crate::random::Dice;
@@ -66,14 +66,15 @@ struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Task(usize),
+    /// A sync's own work, then its disk's.
+    Work(usize),
     Group(usize),
-    Nobody,
 }
 
 #[derive(Debug)]
 struct Group {
     disk: usize,
-    /// The station that a sync's processor time is taken from.
+    /// The station that works on a sync before the disk does.
     processor: Option<usize>,
     medium: Medium,
     gathering: Vec<usize>,
@@ -82,6 +83,8 @@ struct Group {
     is_running: bool,
     /// Seconds of the sync under way that grow with its members and bytes.
     growing: f64,
+    /// Its seconds on the disk.
+    on_disk: f64,
     counts: GroupCounts,
 }
 
@@ -197,6 +200,7 @@ impl Engine {
             running: Vec::new(),
             is_running: false,
             growing: 0.0,
+            on_disk: 0.0,
             counts: GroupCounts::default(),
         });
         self.groups.len() - 1
@@ -277,7 +281,7 @@ impl Engine {
     }
 
     /// The next end of a task or alarm; `None` when nothing is left to happen.
-    pub fn next(&mut self) -> Option<Happened> {
+    pub fn advance(&mut self) -> Option<Happened> {
         loop {
             if let Some(token) = self.ended.pop_front() {
                 return Some(Happened::Ended { token });
@@ -430,8 +434,12 @@ impl Engine {
         if has_ended {
             match job.owner {
                 Owner::Task(task) => self.go_on(task),
+                Owner::Work(group) => {
+                    let (disk, left) = (self.groups[group].disk, self.groups[group].on_disk);
+                    let owner = Owner::Group(group);
+                    self.arrive(disk, Job { owner, left });
+                }
                 Owner::Group(group) => self.synced(group),
-                Owner::Nobody => {}
             }
         }
     }
@@ -455,18 +463,23 @@ impl Engine {
         let mean = at.medium.sync(at.running.len(), bytes);
         let seconds = at.medium.sync_spread.draw(mean, &mut self.dice);
         at.growing = seconds * (1.0 - at.medium.sync_base / mean).max(0.0);
-        let (disk, processor, cpu) = (at.disk, at.processor, at.medium.sync_cpu);
-        let owner = Owner::Group(group);
-        self.arrive(
-            disk,
-            Job {
-                owner,
-                left: seconds,
-            },
-        );
-        if let Some(processor) = processor.filter(|_| cpu > 0.0) {
-            let owner = Owner::Nobody;
-            self.arrive(processor, Job { owner, left: cpu });
+        at.on_disk = seconds;
+        let (disk, cpu) = (at.disk, at.medium.sync_cpu);
+        match at.processor.filter(|_| cpu > 0.0) {
+            Some(processor) => {
+                let owner = Owner::Work(group);
+                self.arrive(processor, Job { owner, left: cpu });
+            }
+            None => {
+                let owner = Owner::Group(group);
+                self.arrive(
+                    disk,
+                    Job {
+                        owner,
+                        left: seconds,
+                    },
+                );
+            }
         }
     }
 
@@ -490,6 +503,22 @@ impl Station {
         self.counts.busy_seconds += seconds * self.busy as f64;
         self.counts.job_seconds += seconds * (self.busy + self.queue.len()) as f64;
         self.changed_at = now;
+    }
+}
+
+/// Seconds that steps take of each station, and syncs that they ask for, all branches counted.
+pub fn demands(steps: &[Step], engine_groups: &mut f64, sums: &mut BTreeMap<usize, f64>) {
+    for step in steps {
+        match step {
+            Step::Serve { station, seconds } => *sums.entry(*station).or_default() += seconds,
+            Step::Sync { .. } => *engine_groups += 1.0,
+            Step::Wait { .. } => {}
+            Step::Fork { branches, .. } => {
+                for branch in branches {
+                    demands(branch, engine_groups, sums);
+                }
+            }
+        }
     }
 }
 

@@ -12,6 +12,7 @@
 
 pub mod answer;
 pub mod bounds;
+pub mod cache;
 pub mod calibration;
 pub mod catalogue;
 pub mod cell;

@@ -5,8 +5,9 @@
 //! the name, then has the container's row synced. A read asks one replica, or as many fragments as decode;
 //! what is not in memory is read from the disk. Bodies above [`STREAMED`] pass through all parties at once.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
+use crate::cache::hit_part;
 use crate::calibration::{Calibration, StoreCost};
 use crate::cluster::{Cluster, Erasure, Processes, Role};
 use crate::engine::{Engine, Step};
@@ -21,8 +22,6 @@ const STREAMED: f64 = 65_536.0;
 const QUANTUM: f64 = 1e-3;
 /// Part of an operation's processor time that comes before its answer is waited for.
 const BEFORE: f64 = 0.6;
-/// Part of the memory that holds objects' content.
-const CACHE_PART: f64 = 0.7;
 
 /// Stations of a host.
 #[derive(Clone, Copy, Debug)]
@@ -592,69 +591,6 @@ impl<'a> World<'a> {
 
 fn disk_name(placement: &Placement, host: usize, number: usize) -> String {
     format!("{} {}", placement.hosts[host].name, number + 1)
-}
-
-/// The part of reads whose content is in memory: of a cache that keeps what was used last, by Che's
-/// approximation, which for objects that are all alike is cache over content.
-pub fn hit_part(cluster: &Cluster, workload: &Workload) -> f64 {
-    let storage = cluster
-        .node
-        .iter()
-        .filter(|n| n.roles.contains(&Role::Storage));
-    let memory: f64 = storage.map(|n| f64::from(n.count) * n.memory.0).sum();
-    let cached = memory * CACHE_PART / (workload.mean_size().max(1.0) * cluster.overhead());
-    let objects = workload.objects;
-    if cached >= objects {
-        return 1.0;
-    }
-    if workload.zipf == 0.0 {
-        return cached / objects;
-    }
-    // Ranks in bands that grow: each band's objects are taken as alike.
-    let mut bands: Vec<(f64, f64)> = Vec::new();
-    let (mut low, mut weights) = (1.0f64, 0.0);
-    while low <= objects {
-        let high = (low * 1.1).max(low + 1.0).min(objects + 1.0);
-        let (count, weight) = (high - low, ((low + high - 1.0) / 2.0).powf(-workload.zipf));
-        weights += count * weight;
-        bands.push((count, weight));
-        low = high;
-    }
-    let held = |time: f64| -> f64 {
-        let of = |(count, weight): &(f64, f64)| count * (1.0 - (-weight / weights * time).exp());
-        bands.iter().map(of).sum()
-    };
-    let (mut low, mut high) = (0.0, 1.0);
-    while held(high) < cached && high < 1e30 {
-        high *= 2.0;
-    }
-    for _ in 0..100 {
-        let middle = (low + high) / 2.0;
-        match held(middle) < cached {
-            true => low = middle,
-            false => high = middle,
-        }
-    }
-    let hits = |(count, weight): &(f64, f64)| {
-        count * weight / weights * (1.0 - (-weight / weights * low).exp())
-    };
-    bands.iter().map(hits).sum::<f64>().min(1.0)
-}
-
-/// Seconds that steps take of each station, and syncs that they ask for, all branches counted.
-pub fn demands(steps: &[Step], engine_groups: &mut f64, sums: &mut BTreeMap<usize, f64>) {
-    for step in steps {
-        match step {
-            Step::Serve { station, seconds } => *sums.entry(*station).or_default() += seconds,
-            Step::Sync { .. } => *engine_groups += 1.0,
-            Step::Wait { .. } => {}
-            Step::Fork { branches, .. } => {
-                for branch in branches {
-                    demands(branch, engine_groups, sums);
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

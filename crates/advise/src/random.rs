@@ -73,6 +73,28 @@ impl Spread {
         }
     }
 
+    /// The same with times further from their mean (a factor above 1) or nearer to it.
+    pub fn widened(&self, factor: f64) -> Spread {
+        match self {
+            Spread::LogNormal(deviation) => Spread::LogNormal(deviation * factor),
+            Spread::Quantiles(values) => {
+                Spread::quantiles(values.iter().map(|v| v.powf(factor).min(1e3)).collect())
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// Quantiles, scaled so that numbers drawn between them have the mean 1: straight lines between few
+    /// quantiles of a long tail have another mean than the samples.
+    fn quantiles(values: Vec<f64>) -> Spread {
+        let (Some(first), Some(last)) = (values.first(), values.last()) else {
+            return Spread::Fixed;
+        };
+        let inner = values.iter().sum::<f64>() - (first + last) / 2.0;
+        let drawn = inner / (values.len() - 1).max(1) as f64;
+        Spread::Quantiles(values.into_iter().map(|v| v / drawn).collect())
+    }
+
     /// Quantiles of samples, in parts of their mean; `count` of them.
     pub fn of_samples(samples: &[f64], count: usize) -> Spread {
         let mut sorted: Vec<f64> = samples.iter().copied().filter(|s| s.is_finite()).collect();
@@ -83,11 +105,7 @@ impl Spread {
         }
         let at = |i: usize| between(&sorted, i as f64 / (count.max(2) - 1) as f64) / mean;
         let values: Vec<f64> = (0..count.max(2)).map(at).collect();
-        // Straight lines between few quantiles of a long tail have another mean than the samples.
-        let ends = (values[0] + values[values.len() - 1]) / 2.0;
-        let inner: f64 = values.iter().sum::<f64>() - ends;
-        let drawn = inner / (values.len() - 1) as f64;
-        Spread::Quantiles(values.into_iter().map(|v| v / drawn).collect())
+        Spread::quantiles(values)
     }
 }
 
@@ -121,6 +139,8 @@ mod tests {
             Spread::Exponential,
             Spread::LogNormal(0.8),
             Spread::of_samples(&samples, 33),
+            Spread::of_samples(&samples, 33).widened(1.5),
+            Spread::LogNormal(0.4).widened(2.0),
         ] {
             assert!((mean(&spread) - 3.0).abs() < 0.04, "{spread:?}");
         }

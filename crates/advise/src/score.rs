@@ -283,7 +283,8 @@ pub fn score(predictions: &Predictions, measured: &[Cell]) -> Result<Score, Advi
     let mut errors: Vec<[f64; 5]> = Vec::new();
     for predicted in &predictions.cells {
         let name = &predicted.planned.name;
-        let Some(cell) = measured.iter().find(|c| c.name == *name && c.accepted) else {
+        let found = measured.iter().find(|c| c.name == *name);
+        let Some(cell) = found.and_then(Cell::quiet) else {
             missing.push(name.clone());
             continue;
         };
@@ -292,7 +293,7 @@ pub fn score(predictions: &Predictions, measured: &[Cell]) -> Result<Score, Advi
         for (way, figures) in &predicted.by {
             sums.entry(way.clone()).or_default().add(figures, &truth);
         }
-        add_noise(cell, &mut noise);
+        add_noise(&cell, &mut noise);
         let Some(ours) = predicted.by.get(SIMULATION) else {
             continue;
         };

@@ -142,11 +142,11 @@ pub fn run(
         next_copy: 0,
         copied_bytes: 0.0,
     };
-    Ok(run.to_the_end())
+    Ok(run.finish())
 }
 
 impl Run<'_> {
-    fn to_the_end(mut self) -> Outcome {
+    fn finish(mut self) -> Outcome {
         match self.workload.rate {
             Some(_) => self.engine.set_alarm(0.0, ARRIVAL),
             None => (0..self.workload.workers.unwrap_or(1)).for_each(|_| self.begin()),
@@ -160,7 +160,7 @@ impl Run<'_> {
         let mut kept_up = true;
         let mut latencies: BTreeMap<Operation, Vec<f64>> = BTreeMap::new();
         while ended < self.options.warm_up + self.options.operations {
-            match self.engine.next() {
+            match self.engine.advance() {
                 Some(Happened::Alarm { token: ARRIVAL }) => self.arrive(),
                 Some(Happened::Alarm { token }) => self.others(token),
                 Some(Happened::Ended { token }) if token >= OTHERS => {}

@@ -1,13 +1,13 @@
 //! `cairn advise` from a host to an answer: a quick calibration on this one, then what follows from it.
 
-mod common;
+#![allow(clippy::expect_used)]
 
 use std::fs;
 use std::path::Path;
-use std::process::Output;
+use std::process::{Command, Output};
 
 fn advise(folder: &Path, arguments: &str) -> Output {
-    let mut command = common::cairn();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_cairn"));
     command
         .current_dir(folder)
         .arg("advise")
@@ -133,7 +133,7 @@ fn from_a_host_to_an_answer() {
     assert!(run.contains("/s, p50"), "{run}");
     let score = done(
         at,
-        "validate score predictions.json --update calibration.toml --out score",
+        "validate score predictions.json --beside-others --update calibration.toml --out score",
     );
     assert!(score.contains("| simulation |") && at.join("score/score.json").exists());
     let predicted = done(at, "predict cluster.toml workload.toml");

@@ -16,7 +16,7 @@ fn open(
     let (mut sum, mut ended) = (0.0, 0u64);
     engine.set_alarm(0.0, 0);
     while ended < operations {
-        match engine.next() {
+        match engine.advance() {
             Some(Happened::Alarm { token }) => {
                 began.insert(token, engine.now());
                 let task = steps(&mut dice);
@@ -132,9 +132,9 @@ fn stragglers() {
         branches: vec![vec![Step::Wait { seconds: 9.0 }]],
     };
     engine.start(vec![first, second], 7);
-    assert_eq!(engine.next(), Some(Happened::Ended { token: 7 }));
+    assert_eq!(engine.advance(), Some(Happened::Ended { token: 7 }));
     assert_eq!(engine.now(), 10.0);
-    assert_eq!(engine.next(), None);
+    assert_eq!(engine.advance(), None);
     assert_eq!(engine.counts(station).busy_seconds, 5.0);
     assert_eq!(engine.under_way(), 0);
 }
@@ -161,7 +161,7 @@ fn groups_gather() {
         let steps = || vec![Step::Sync { group, bytes: 0.0 }];
         (0..workers).for_each(|token| engine.start(steps(), token));
         for _ in 0..10_000 {
-            if let Some(Happened::Ended { token }) = engine.next() {
+            if let Some(Happened::Ended { token }) = engine.advance() {
                 engine.start(steps(), token);
             }
         }
@@ -193,7 +193,7 @@ fn saturation_law() {
         };
         (0..workers).for_each(|token| engine.start(steps(), token));
         for _ in 0..100_000 {
-            if let Some(Happened::Ended { token }) = engine.next() {
+            if let Some(Happened::Ended { token }) = engine.advance() {
                 engine.start(steps(), token);
             }
         }

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::calibration::tests::example;
 use crate::cluster::tests::HOST;
+use crate::engine::demands;
 use crate::workload::tests::SMALL;
 
 fn count(cluster: &str, operation: Operation, lost: &[usize]) -> (f64, usize, f64) {

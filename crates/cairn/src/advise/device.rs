@@ -206,6 +206,16 @@ fn sync_once(folder: &Path, members: usize, bytes: usize) -> Result<(f64, f64)> 
     Ok(took)
 }
 
+/// Seconds of a lone sync in this folder now: the median of five.
+pub(super) fn lone_sync(folder: &Path) -> Result<f64> {
+    let mut samples = Vec::new();
+    for _ in 0..5 {
+        samples.push(sync_once(folder, 1, BLOCK)?.0);
+    }
+    samples.sort_by(f64::total_cmp);
+    Ok(samples[2])
+}
+
 fn syncs(folder: &Path, effort: Effort, told: &mut dyn FnMut(&str)) -> Result<Syncs> {
     let mut points = Vec::new();
     let (mut cpu, mut parts) = (Vec::new(), Vec::new());

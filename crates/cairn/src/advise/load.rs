@@ -158,6 +158,7 @@ fn read(out: &Path, workload: &Workload, watch: Watch) -> Result<Measured> {
         load_cpu: each(load),
         storage_cpu: each(storage),
         others,
+        lone_sync_ms: None,
     })
 }
 

@@ -234,5 +234,5 @@ fn add_policy(etc: &Path, erasure: Erasure, part_power: u32) -> Result<()> {
     fs::write(&path, builder.to_bytes()).with_context(|| path.display().to_string())?;
     Ok(builder
         .ring_data()
-        .save(&etc.join("object-1.ring.gz"), FormatVersion::V1)?)
+        .save(etc.join("object-1.ring.gz"), FormatVersion::V1)?)
 }

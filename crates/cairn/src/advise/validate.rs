@@ -73,6 +73,10 @@ pub(crate) struct ScoreArguments {
     #[arg(long, value_name = "DIR", default_value = "validation-cells")]
     cells: PathBuf,
 
+    /// Count repetitions beside other programs, too
+    #[arg(long)]
+    beside_others: bool,
+
     /// Put the errors into this calibration: its predictions have intervals from then on
     #[arg(long, value_name = "FILE")]
     update: Option<PathBuf>,
@@ -147,7 +151,12 @@ fn of_cells(folder: &Path) -> Result<Vec<Planned>> {
 
 fn hold(arguments: &ScoreArguments) -> Result<()> {
     let predictions = read(&arguments.predictions, Predictions::parse)?;
-    let score = score(&predictions, &read_all(&arguments.cells)?)?;
+    let mut cells = read_all(&arguments.cells)?;
+    if arguments.beside_others {
+        let all = cells.iter_mut().flat_map(|cell| &mut cell.repetitions);
+        all.for_each(|repetition| repetition.others = None);
+    }
+    let score = score(&predictions, &cells)?;
     say(score.to_text().trim_end());
     if let Some(out) = &arguments.out {
         write(&out.join("score.md"), &score.to_text())?;
