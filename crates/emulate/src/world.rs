@@ -160,18 +160,23 @@ impl World {
     }
 }
 
+/// Waits for the end of a child that was told to end; after `timeout` it is killed.
+pub fn end_within(child: &mut Child, timeout: Duration) {
+    let deadline = Instant::now() + timeout;
+    while Instant::now() < deadline {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
 impl Drop for World {
     fn drop(&mut self) {
         self.input.take();
-        let deadline = Instant::now() + END_TIMEOUT;
-        while Instant::now() < deadline {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        end_within(&mut self.child, END_TIMEOUT);
     }
 }
 

@@ -81,11 +81,11 @@ pub(crate) fn whole(segment: &Arc<Segment>) -> Part {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::store::ObjectName;
 
-    fn parts(lengths: &[u64]) -> Vec<Part> {
+    pub(crate) fn parts(lengths: &[u64]) -> Vec<Part> {
         let segment = |bytes| {
             let name = ObjectName::new("c", "s");
             Arc::new(Segment { name, bytes })

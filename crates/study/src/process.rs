@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal};
@@ -100,15 +100,7 @@ impl Process {
     /// Waits for its end, which it was told; killed when it takes too long.
     pub fn end(&mut self) {
         self.tell_to_end();
-        let deadline = Instant::now() + END_TIMEOUT;
-        while Instant::now() < deadline {
-            if !matches!(self.child.try_wait(), Ok(None)) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        cairn_emulate::world::end_within(&mut self.child, END_TIMEOUT);
     }
 }
 

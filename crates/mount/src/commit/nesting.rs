@@ -183,16 +183,7 @@ impl<S: Store> Committer<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::ObjectName;
-
-    fn parts(lengths: &[u64]) -> Vec<Part> {
-        let segment = |bytes| {
-            let name = ObjectName::new("c", "s");
-            Arc::new(Segment { name, bytes })
-        };
-        let part = |bytes: &u64| whole(&segment(*bytes));
-        lengths.iter().map(part).collect()
-    }
+    use crate::nested::tests::parts;
 
     fn limits() -> Limits {
         Limits {
