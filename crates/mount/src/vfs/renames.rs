@@ -265,7 +265,11 @@ impl<S: Store> Vfs<S> {
                 Err(error) => return Err(error.into()),
             };
             match self.store.head_newest(new).await {
-                Ok(there) if there.etag == stat.etag && there.bytes == stat.bytes => {}
+                // Copied once more: a store that was killed in the middle of the first copy shows the object,
+                // and no listing may ever do.
+                Ok(there) if there.etag == stat.etag && there.bytes == stat.bytes => {
+                    self.store.copy(name, new, None).await?;
+                }
                 Ok(there) if there.changed > begun => {
                     tracing::warn!(
                         name,
