@@ -1,4 +1,5 @@
-//! Writes on conditions, over backends that promise, refuse, know nothing of promises, or are silent.
+//! Conditional writes, over backends that promise, refuse, do not support promises, or do not
+//! respond.
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
@@ -14,44 +15,44 @@ use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
 use cairn_types::{Constraints, HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
 use http::{HeaderMap, StatusCode};
 
-/// As many are primaries of every object; the others are handoffs.
+/// Number of primaries of every object; other devices are handoffs.
 const PRIMARIES: u16 = 3;
 const DEVICES: u16 = 5;
 const PATH: &str = "/v1/AUTH_a/c/o";
 const NOT_KNOWN: &str = "It is not known whether";
 
-/// A server's word on its promise.
+/// A server's decision on a promise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Word {
     Given,
-    /// Another write has it.
+    /// Another write holds the promise.
     Busy,
-    /// Gives it, and has an object with the ETag `there`.
+    /// Promises, and has an object with the ETag `there`.
     There,
-    /// Answers 405, as OpenStack Swift's does.
+    /// Responds 405, as OpenStack Swift's server does.
     Unknown,
     Silent,
-    /// It may lack a write that another server has.
+    /// May lack a write that another server has.
     Doubting,
 }
 
-/// A server's answer to the write.
+/// A server's response to the write.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Deed {
     Done,
-    /// The promise is not held any more.
+    /// The promise has expired.
     Lost,
-    /// 422: the content is another than its ETag says.
+    /// 422: the content does not match its ETag.
     Refused,
 }
 
-/// One request that a server has heard.
+/// A request that a server received.
 #[derive(Clone)]
 struct Heard {
     device: u16,
     method: String,
     headers: HeaderMap,
-    /// `None`: broken off.
+    /// `None` if the body broke off.
     body: Option<Bytes>,
 }
 
@@ -137,7 +138,7 @@ struct Cluster {
     _dir: tempfile::TempDir,
 }
 
-/// One partition's worth of devices: the first are primaries of everything.
+/// Devices of a single partition: the first ones are primaries of everything.
 fn ring() -> Ring {
     let device = |id: u16| {
         Some(Arc::new(Device::at(
@@ -221,7 +222,7 @@ impl Cluster {
         self
     }
 
-    /// Status, whether the answer says that it is committed, and its text.
+    /// Status, whether the response states a commit, and its text.
     async fn send(&self, method: &str, header: (&str, &str), body: Body) -> (u16, bool, String) {
         let request = http::Request::builder().method(method).uri(PATH);
         let length = match body.length() {
@@ -250,7 +251,7 @@ impl Cluster {
         writes.cloned().collect()
     }
 
-    /// The devices that got a write.
+    /// The devices that received a write.
     fn wrote(&self) -> Vec<u16> {
         let mut devices: Vec<u16> = self.writes().iter().map(|heard| heard.device).collect();
         devices.sort_unstable();
@@ -313,7 +314,7 @@ async fn without_a_majority_nothing_is_written() {
         assert!(!text.contains(NOT_KNOWN), "{words:?}: {text}");
         assert!(cluster.wrote().is_empty(), "{words:?}");
     }
-    // All have promised: nobody else can have it.
+    // All have promised, so no other server can have the write.
     let cluster = Cluster::new([Word::Given, Word::Doubting, Word::Given]);
     assert_eq!(cluster.put(NEW).await.0, 201);
 }
@@ -325,7 +326,7 @@ async fn the_condition_is_of_the_newest() {
         (NEW, 412),
         (("if-match", "\"there\""), 201),
         (("if-match", "\"other\""), 412),
-        // OpenStack Swift knows no other of a PUT.
+        // OpenStack Swift supports no other condition for a PUT.
         (("if-none-match", "\"other\""), 400),
     ] {
         let cluster = Cluster::new(words);
@@ -353,7 +354,7 @@ async fn a_refused_write_is_not_taken_for_done() {
     assert_eq!(cluster.put(NEW).await.0, 422);
     let cluster = Cluster::new([Word::Given; 3]).deeds([Deed::Done, Deed::Done, Deed::Lost]);
     assert_eq!(cluster.put(NEW).await.0, 201);
-    // Known, though one server says nothing at all.
+    // The outcome is known although one server does not respond.
     let words = [Word::Given, Word::Given, Word::Silent];
     let cluster = Cluster::new(words).deeds([Deed::Refused; 3]);
     let (status, _, text) = cluster.send("PUT", NEW, in_pieces(100_000)).await;
@@ -370,7 +371,7 @@ async fn promises_are_given_back_when_the_client_leaves() {
         let count = |name| actions.iter().filter(|action| *action == name).count();
         (count("give"), count("release"))
     };
-    // It is looked for node_timeout, then the promises are asked for.
+    // The state is read for node_timeout, then promises are requested.
     let left = tokio::time::timeout(Duration::from_millis(400), cluster.put(NEW)).await;
     assert!(left.is_err());
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -385,7 +386,7 @@ async fn the_end_of_a_large_upload_waits_for_the_promises() {
     let writes = cluster.writes();
     let whole = |w: &Heard| w.body.as_ref().is_some_and(|body| body.len() == 100_000);
     assert!(writes.len() == 3 && writes.iter().all(whole));
-    // The condition held at first, and no longer when all content was there.
+    // The condition held at first, but no longer when all content had arrived.
     let cluster = Cluster::new([Word::Given; 3]);
     let (sender, body) = Body::channel(None, 1);
     let moods = cluster.moods.clone();
@@ -400,7 +401,7 @@ async fn the_end_of_a_large_upload_waits_for_the_promises() {
     assert_eq!((status, is_committed), (412, false));
     tokio::time::sleep(Duration::from_secs(1)).await;
     let writes = cluster.writes();
-    // One that is broken off may be gone before it is noted.
+    // A request that was aborted may be gone before it is recorded.
     assert!(!writes.iter().any(|w| w.body.is_some()), "none is whole");
 }
 
@@ -421,7 +422,7 @@ async fn servers_of_openstack_swift_do_not_decide() {
             assert!(text.contains("not available"), "{text}");
         }
         assert!(cluster.wrote().is_empty(), "{words:?}");
-        // The one condition that these know by themselves.
+        // The one condition that these servers evaluate themselves.
         let (status, is_committed, _) = cluster.put(NEW).await;
         assert_eq!((status, is_committed), (201, false), "{words:?}");
         let writes = cluster.writes();
