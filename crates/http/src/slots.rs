@@ -371,7 +371,7 @@ impl Drop for Slot {
     }
 }
 
-/// How slow a connection is, by which it loses its slot before others; `None`: it keeps its slot.
+/// Slowness of a connection, by which it loses its slot before others; `None`: it keeps its slot.
 fn slowness(waiting: Waiting) -> Option<Duration> {
     match waiting {
         Waiting::No => None,

@@ -78,7 +78,7 @@ impl Hedging {
         let took = took.min(DELAY_MAX).as_micros() as u32;
         let known = self.slow_answers.read();
         if let Some(slow) = known.get(&address) {
-            // Of two concurrent updates one may be lost, which is acceptable.
+            // One of two concurrent updates may be lost, which is acceptable.
             let before = slow.load(Ordering::Relaxed);
             let after = match took > before {
                 true => before + (took - before).div_ceil(RISE),

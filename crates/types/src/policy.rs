@@ -33,7 +33,7 @@ impl fmt::Display for PolicyIndex {
     }
 }
 
-/// How a policy stores its objects: replication or erasure coding.
+/// The way in which a policy stores its objects: replication or erasure coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
     Replication,

@@ -457,7 +457,7 @@ mod tests {
         let mut newer_counts = range("2", "66", (60, "4"));
         assert!(newer_counts.take_newer(&old));
         assert_eq!((newer_counts.object_count, newer_counts.state), (2, 40));
-        // Of two states with the same time the later one in the life cycle wins.
+        // If two states have the same time, the later one in the life cycle wins.
         assert!(range("2", "5", (50, "5")).take_newer(&old));
     }
 

@@ -264,7 +264,7 @@ impl Content {
     }
 }
 
-/// Of pieces that hold the object's bytes `content` (and padding), the parts inside `wanted`.
+/// Cuts pieces that hold the object's bytes `content` (and padding) to the range `wanted`.
 fn cut(pieces: Vec<Bytes>, content: &Range<u64>, wanted: &Range<u64>) -> VecDeque<Bytes> {
     let wanted = wanted.start.max(content.start)..wanted.end.min(content.end);
     let mut at = content.start;
