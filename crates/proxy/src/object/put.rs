@@ -160,7 +160,7 @@ pub(super) fn trailer(incoming: &Incoming, length: u64) -> Result<Option<Trailer
     if trailer.length != length {
         error!(
             path = %incoming.parts.uri.path(), length, handed_on = trailer.length,
-            "another filter took the location of a body that had been encrypted: \
+            "another filter took the place of a body that had been encrypted: \
              encryption is to be behind it in the pipeline"
         );
         return Err(respond::standard(StatusCode::INTERNAL_SERVER_ERROR));

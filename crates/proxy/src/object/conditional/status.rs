@@ -39,7 +39,7 @@ impl Refusal<'_> {
             Refusal::GivenUp(verdict) => given_up(verdict),
             Refusal::InDoubt => respond::text(
                 StatusCode::SERVICE_UNAVAILABLE,
-                "It is not known whether the conditional write took location: read the object with \
+                "It is not known whether the conditional write took place: read the object with \
                  X-Newest: true",
             ),
             Refusal::EtagsDiffer => respond::standard(StatusCode::INTERNAL_SERVER_ERROR),
@@ -57,7 +57,7 @@ fn given_up(verdict: Verdict) -> Response {
     let (status, text) = match verdict {
         Verdict::InDoubt => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "Whether an earlier conditional write of this object took location is only known to a server \
+            "Whether an earlier conditional write of this object took place is only known to a server \
              that does not answer: try again in a minute",
         ),
         Verdict::TooFew => (
