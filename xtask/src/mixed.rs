@@ -20,7 +20,7 @@ use crate::random::Random;
 use crate::venv::Venv;
 use crate::wire::Account;
 use crate::workspace;
-use clients::{Client, Seen};
+use clients::{Client, Observations};
 use cluster::{Cluster, Kind, Part};
 use confs::NODES;
 
@@ -77,7 +77,7 @@ fn in_cluster(options: &Options, cluster: &mut Cluster, venv: &Venv) -> Result<(
             (0..KEYS_PER_CLIENT).map(key).collect()
         })
         .collect();
-    let seen = Seen::default();
+    let seen = Observations::default();
     seen.has_swift_proxy.store(true, Ordering::Relaxed);
     let start = Instant::now();
     for to in [Kind::Cairn, Kind::Swift] {
@@ -138,8 +138,8 @@ fn under_load(
     login: &Account,
     keys: &mut [Vec<Key>],
     cluster: &mut Cluster,
-    seen: &Seen,
-    work: impl FnOnce(&mut Cluster, &Seen) -> Result<()>,
+    seen: &Observations,
+    work: impl FnOnce(&mut Cluster, &Observations) -> Result<()>,
 ) -> Result<()> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -161,7 +161,7 @@ fn under_load(
 }
 
 /// Swaps one whole node after the other, then the proxies.
-fn by_node(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
+fn by_node(cluster: &mut Cluster, seen: &Observations, to: Kind) -> Result<()> {
     for node in 1..=NODES {
         step(&format!("node {node} to {to}"), seen, || {
             let parts = [
@@ -178,7 +178,7 @@ fn by_node(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
 }
 
 /// Swaps one role after the other, on one node after the other.
-fn by_role(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
+fn by_role(cluster: &mut Cluster, seen: &Observations, to: Kind) -> Result<()> {
     let roles: [fn(usize) -> Part; 3] = [Part::Object, Part::Container, Part::Account];
     for part in roles.iter().flat_map(|role| (1..=NODES).map(role)) {
         step(&format!("{part} to {to}"), seen, || {
@@ -195,7 +195,7 @@ fn by_role(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
     proxies(cluster, seen, to)
 }
 
-fn proxies(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
+fn proxies(cluster: &mut Cluster, seen: &Observations, to: Kind) -> Result<()> {
     seen.has_swift_proxy.store(true, Ordering::Relaxed);
     for number in [1, 2] {
         let part = Part::Proxy(number);
@@ -207,7 +207,7 @@ fn proxies(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
     Ok(())
 }
 
-fn step(name: &str, seen: &Seen, work: impl FnOnce() -> Result<()>) -> Result<()> {
+fn step(name: &str, seen: &Observations, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let (start, before) = (Instant::now(), seen.requests.load(Ordering::Relaxed));
     seen.slowest();
     work()?;

@@ -53,7 +53,7 @@ pub struct Counts {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Asked {
+enum EmulatorRequest {
     Make(Box<WorldSpec>),
     Counts,
     /// Disables the disks' service times.
@@ -62,7 +62,7 @@ enum Asked {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Said {
+enum EmulatorReply {
     Made(Box<Made>),
     Counts(Box<Counts>),
     Free,
@@ -117,8 +117,8 @@ impl World {
             output: BufReader::new(output),
             made: Made::default(),
         };
-        match world.ask(&Asked::Make(Box::new(spec)))? {
-            Said::Made(made) => world.made = *made,
+        match world.ask(&EmulatorRequest::Make(Box::new(spec)))? {
+            EmulatorReply::Made(made) => world.made = *made,
             _ => return Err(WorldError::Other),
         }
         Ok(world)
@@ -129,18 +129,18 @@ impl World {
     }
 
     pub fn counts(&mut self) -> Result<Counts, WorldError> {
-        match self.ask(&Asked::Counts)? {
-            Said::Counts(counts) => Ok(*counts),
+        match self.ask(&EmulatorRequest::Counts)? {
+            EmulatorReply::Counts(counts) => Ok(*counts),
             _ => Err(WorldError::Other),
         }
     }
 
     /// Disables the disks' service times: for unmeasured preparation, and for the end.
     pub fn free(&mut self) -> Result<(), WorldError> {
-        self.ask(&Asked::Free).map(|_| ())
+        self.ask(&EmulatorRequest::Free).map(|_| ())
     }
 
-    fn ask(&mut self, asked: &Asked) -> Result<Said, WorldError> {
+    fn ask(&mut self, asked: &EmulatorRequest) -> Result<EmulatorReply, WorldError> {
         let input = self.input.as_mut().ok_or(WorldError::Ended)?;
         let mut line = serde_json::to_string(asked).map_err(WorldError::Json)?;
         line.push('\n');
@@ -156,7 +156,7 @@ impl World {
             return Err(WorldError::Ended);
         }
         match serde_json::from_str(&answer).map_err(WorldError::Json)? {
-            Said::Error(words) => Err(WorldError::Refused(words)),
+            EmulatorReply::Error(words) => Err(WorldError::Refused(words)),
             said => Ok(said),
         }
     }
@@ -193,20 +193,20 @@ pub fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> 
             return Ok(());
         }
         let said = match serde_json::from_str(&line) {
-            Ok(Asked::Make(spec)) => match Hardware::make(&spec) {
+            Ok(EmulatorRequest::Make(spec)) => match Hardware::make(&spec) {
                 Ok((made, mut there)) => {
                     there.real_time = real_time;
                     hardware = made;
-                    Said::Made(Box::new(there))
+                    EmulatorReply::Made(Box::new(there))
                 }
-                Err(words) => Said::Error(words),
+                Err(words) => EmulatorReply::Error(words),
             },
-            Ok(Asked::Counts) => Said::Counts(Box::new(hardware.counts())),
-            Ok(Asked::Free) => {
+            Ok(EmulatorRequest::Counts) => EmulatorReply::Counts(Box::new(hardware.counts())),
+            Ok(EmulatorRequest::Free) => {
                 hardware.disks.iter().for_each(Disk::set_free);
-                Said::Free
+                EmulatorReply::Free
             }
-            Err(error) => Said::Error(format!("not a request to the emulator: {error}")),
+            Err(error) => EmulatorReply::Error(format!("not a request to the emulator: {error}")),
         };
         let mut answer = serde_json::to_string(&said)?;
         answer.push('\n');

@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cairn_lab::workload::{Options, Target, read};
-use store::{Seen, Store};
+use store::{ReceivedRequest, Store};
 
 /// Runs a workload against a counting store; returns its requests in order.
-fn asked(text: &str) -> Vec<Seen> {
+fn asked(text: &str) -> Vec<ReceivedRequest> {
     let store = Store::start(Box::new(|_, _| Duration::ZERO));
     let mut plan = read("workload", text.as_bytes(), &Options::default())
         .unwrap()
@@ -39,7 +39,7 @@ fn asked(text: &str) -> Vec<Seen> {
 }
 
 /// Account, container and object of a path.
-fn parts(seen: &Seen) -> (&str, &str) {
+fn parts(seen: &ReceivedRequest) -> (&str, &str) {
     let mut parts = seen
         .path
         .trim_start_matches("/v1/AUTH_test/")
@@ -59,7 +59,7 @@ fn near(count: usize, of: usize, share: f64, what: &str) {
     );
 }
 
-fn count(seen: &[Seen], which: impl Fn(&Seen) -> bool) -> usize {
+fn count(seen: &[ReceivedRequest], which: impl Fn(&ReceivedRequest) -> bool) -> usize {
     seen.iter().filter(|seen| which(seen)).count()
 }
 
@@ -82,7 +82,7 @@ fn an_ssbench_scenario() {
     assert!(made.contains("cb_000000_default_policy") && made.contains("cb_000019_default_policy"));
     let (population, rest) = rest.split_at(400);
     assert!(population.iter().all(|seen| seen.method == "PUT"));
-    let of = |seen: &Seen, class: &str| parts(seen).1.starts_with(class);
+    let of = |seen: &ReceivedRequest, class: &str| parts(seen).1.starts_with(class);
     assert_eq!(count(population, |seen| of(seen, "zero_")), 300);
     assert_eq!(count(population, |seen| of(seen, "tiny_")), 100);
     let mut full: BTreeMap<&str, usize> = BTreeMap::new();

@@ -305,7 +305,7 @@ mod tests {
     use crate::hosts::tests::ring_of;
     use crate::rings::LoadedRing;
 
-    const PATIENCE: Timeouts = Timeouts {
+    const TIMEOUTS: Timeouts = Timeouts {
         node: Duration::from_secs(10),
         post_quorum: Duration::from_millis(500),
     };
@@ -326,7 +326,7 @@ mod tests {
             extensions: http::Extensions::new(),
         };
         let headers = vec![HeaderMap::new(); 3];
-        let answers = fan_out(backends, &nodes, 0, request, headers, 3, PATIENCE).await;
+        let answers = fan_out(backends, &nodes, 0, request, headers, 3, TIMEOUTS).await;
         assert!(answers.iter().filter(|a| a.status == 201).count() >= 2);
         began.elapsed()
     }
@@ -361,7 +361,7 @@ mod tests {
             backends.register_local(node.address, handler);
         }
         let body = Bytes::from(vec![0; LEFT_BEHIND_MAX_BYTES / 2]);
-        let quick = PATIENCE.post_quorum..PATIENCE.post_quorum * 2;
+        let quick = TIMEOUTS.post_quorum..TIMEOUTS.post_quorum * 2;
         assert!(quick.contains(&put(&backends, &ring, body.clone()).await));
         assert!(quick.contains(&put(&backends, &ring, body.clone()).await));
         // Two bodies are already held by the slow replica.

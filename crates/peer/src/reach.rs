@@ -345,7 +345,7 @@ async fn answers(socket: TcpStream, address: SocketAddr, tls: Option<&ClientTls>
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_millis(100);
+    const TIMEOUT: Duration = Duration::from_millis(100);
 
     /// A server that responds to nothing and whose accept queue can be filled, so that new
     /// connections time out as with a lost host.
@@ -358,7 +358,7 @@ mod tests {
         socket.listen(0).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap();
         let mut held = Vec::new();
-        while let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await
+        while let Ok(Ok(stream)) = tokio::time::timeout(TIMEOUT, TcpStream::connect(address)).await
         {
             held.push(stream);
         }
@@ -368,7 +368,7 @@ mod tests {
     #[tokio::test]
     async fn what_waits_for_a_silent_host_ends_and_later_goes_on() {
         let (socket, address, held) = silent().await;
-        let reach = Reach::new(PATIENCE, None);
+        let reach = Reach::new(TIMEOUT, None);
         assert!(!reach.is_lost(address));
         let start = Instant::now();
         let waited = reach
@@ -402,10 +402,10 @@ mod tests {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             listener.local_addr().unwrap()
         };
-        let reach = Reach::new(PATIENCE, None);
+        let reach = Reach::new(TIMEOUT, None);
         for address in [slow, closed] {
             let answer = async {
-                tokio::time::sleep(PATIENCE * 6).await;
+                tokio::time::sleep(TIMEOUT * 6).await;
                 7
             };
             assert_eq!(reach.unless_lost(address, answer).await, Some(7));
@@ -417,7 +417,7 @@ mod tests {
     async fn a_server_that_takes_connections_and_says_nothing_hangs_until_it_answers() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let reach = Reach::new(PATIENCE, None);
+        let reach = Reach::new(TIMEOUT, None);
         let start = Instant::now();
         let waited = reach
             .unless_hung(address, std::future::pending::<()>())
@@ -427,7 +427,7 @@ mod tests {
         assert!(reach.is_silent(address) && reach.is_hung(address));
         assert!(!reach.is_lost(address), "it takes connections");
         // The server may still answer a call that has no alternative.
-        let late = tokio::time::sleep(PATIENCE / 4);
+        let late = tokio::time::sleep(TIMEOUT / 4);
         assert!(reach.unless_hung(address, late).await.is_some());
         tokio::spawn(async move {
             while let Ok((mut socket, _)) = listener.accept().await {

@@ -439,16 +439,16 @@ fn files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
 }
 
 /// Measurements of the clients.
-struct Seen {
+struct ClientLatencies {
     /// Latencies in microseconds: of GETs, of PUTs.
     latencies: [Histogram<u64>; 2],
     failed: u64,
 }
 
-impl Seen {
+impl ClientLatencies {
     fn new() -> Result<Self> {
         let histogram = || Histogram::new_with_bounds(1, 600_000_000, 3);
-        Ok(Seen {
+        Ok(ClientLatencies {
             latencies: [histogram()?, histogram()?],
             failed: 0,
         })
@@ -458,7 +458,7 @@ impl Seen {
 /// Clients with a constant rate, whatever the state of the store.
 struct Clients {
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Result<Seen>>>,
+    threads: Vec<JoinHandle<Result<ClientLatencies>>>,
 }
 
 impl Clients {
@@ -478,7 +478,7 @@ impl Clients {
 
     fn stop(self) -> Result<Foreground> {
         self.stop.store(true, Ordering::Relaxed);
-        let mut all = Seen::new()?;
+        let mut all = ClientLatencies::new()?;
         for thread in self.threads {
             let Ok(done) = thread.join() else {
                 bail!("a client panicked");
@@ -514,8 +514,8 @@ fn client_loop(
     objects: u64,
     size: u64,
     stop: &AtomicBool,
-) -> Result<Seen> {
-    let mut seen = Seen::new()?;
+) -> Result<ClientLatencies> {
+    let mut seen = ClientLatencies::new()?;
     let mut random = Random::new(client + 1);
     let body = random.bytes(size as usize);
     let start = Instant::now();

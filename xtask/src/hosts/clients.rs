@@ -25,7 +25,7 @@ const CHANGING: usize = 12;
 
 /// A finished request.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct FinishedRequest {
     pub(super) began: Instant,
     pub(super) took: Duration,
     pub(super) verb: &'static str,
@@ -41,7 +41,7 @@ pub(super) struct Seen {
     pub(super) without_quorum: bool,
 }
 
-impl Seen {
+impl FinishedRequest {
     pub(super) fn is_error(&self) -> bool {
         self.error.is_some() && !self.without_quorum
     }
@@ -110,7 +110,7 @@ impl Proxies {
 /// A running load.
 pub(super) struct Clients {
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<(Vec<Key>, Vec<Seen>)>>,
+    threads: Vec<JoinHandle<(Vec<Key>, Vec<FinishedRequest>)>>,
 }
 
 /// Creates the containers, and the objects that do not change.
@@ -179,7 +179,7 @@ impl Clients {
         Clients { stop, threads }
     }
 
-    pub(super) fn stop(self) -> Result<(Vec<Vec<Key>>, Vec<Seen>)> {
+    pub(super) fn stop(self) -> Result<(Vec<Vec<Key>>, Vec<FinishedRequest>)> {
         self.stop.store(true, Ordering::Relaxed);
         let (mut all, mut seen) = (Vec::new(), Vec::new());
         for thread in self.threads {
@@ -197,14 +197,14 @@ struct Client {
     proxies: Proxies,
     keys: Vec<Key>,
     random: Random,
-    seen: Vec<Seen>,
+    seen: Vec<FinishedRequest>,
     cut: Option<Arc<Sides>>,
     /// Path of the last written object.
     tried: Option<String>,
 }
 
 impl Client {
-    fn run(mut self, rate: f64, stop: &AtomicBool) -> (Vec<Key>, Vec<Seen>) {
+    fn run(mut self, rate: f64, stop: &AtomicBool) -> (Vec<Key>, Vec<FinishedRequest>) {
         let pace = Duration::from_secs_f64(1.0 / rate);
         // Clients start at different times.
         let mut due = Instant::now() + pace.mul_f64(self.random.below(100) as f64 / 100.0);
@@ -217,7 +217,7 @@ impl Client {
             let (verb, result) = self.one();
             let took = began.elapsed();
             let error = result.err().map(|error| format!("{verb} {error:#}"));
-            self.seen.push(Seen {
+            self.seen.push(FinishedRequest {
                 began,
                 took,
                 verb,
@@ -348,7 +348,7 @@ impl Client {
 /// Excuses uploads in progress at the time of the fault that lost most of their servers: on the
 /// smaller side of a cut, or, for fragments, those of a host. Data that was sent cannot be sent
 /// again.
-pub(super) fn excuse_uploads(seen: &mut [Seen], fault: Instant, fragments: bool) {
+pub(super) fn excuse_uploads(seen: &mut [FinishedRequest], fault: Instant, fragments: bool) {
     for seen in seen {
         let under_way =
             seen.began < fault + Duration::from_secs(1) && seen.began + seen.took > fault;
@@ -368,7 +368,9 @@ pub(super) fn changing(keys: &[Vec<Key>]) -> impl Iterator<Item = String> {
 }
 
 /// Counts of errors by message, ignoring numbers.
-pub(super) fn kinds_of_errors<'a>(seen: impl Iterator<Item = &'a Seen>) -> BTreeMap<String, usize> {
+pub(super) fn kinds_of_errors<'a>(
+    seen: impl Iterator<Item = &'a FinishedRequest>,
+) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
     let counted = seen.filter(|seen| seen.is_error());
     for error in counted.filter_map(|seen| seen.error.as_ref()) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
-use super::clients::Seen;
+use super::clients::FinishedRequest;
 use super::disks::Disk;
 use super::layout::{KINDS, Layout, PROXY_PORT, ProxyOptions, Storage};
 use super::network::{Host, Network, ensure_reached};
@@ -188,7 +188,7 @@ impl Cluster {
     }
 
     /// A client's error with the related log lines of all hosts.
-    pub(super) fn said_of(&self, seen: &Seen) -> String {
+    pub(super) fn said_of(&self, seen: &FinishedRequest) -> String {
         let mut text = seen.error.clone().unwrap_or_default();
         for process in self.processes.iter().flatten() {
             let Some(trans_id) = &seen.trans_id else {

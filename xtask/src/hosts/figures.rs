@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::clients::{Seen, kinds_of_errors};
+use super::clients::{FinishedRequest, kinds_of_errors};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -16,7 +16,7 @@ pub(super) struct Figures {
     /// Number of the clients' requests.
     pub(super) requests: usize,
     pub(super) errors: usize,
-    /// Refusals without a quorum, which are not errors: see [`Seen::without_quorum`].
+    /// Refusals without a quorum, which are not errors: see [`FinishedRequest::without_quorum`].
     pub(super) without_quorum: usize,
     /// Errors by message.
     pub(super) error_kinds: BTreeMap<String, usize>,
@@ -43,7 +43,7 @@ pub(super) struct Latency {
 }
 
 impl Latency {
-    fn of<'a>(seen: impl Iterator<Item = &'a Seen>) -> Latency {
+    fn of<'a>(seen: impl Iterator<Item = &'a FinishedRequest>) -> Latency {
         let mut all: Vec<(Duration, &'static str)> = seen.map(|s| (s.took, s.verb)).collect();
         all.sort_unstable();
         let at = |share: f64| {
@@ -70,13 +70,15 @@ pub(super) struct Moments {
 impl Figures {
     pub(super) fn of(
         event: &'static str,
-        seen: &[Seen],
+        seen: &[FinishedRequest],
         moments: &Moments,
         whole_again: Duration,
         lost: Vec<String>,
     ) -> Figures {
         let (fault, end) = (moments.fault, moments.end);
-        let of = |within: &dyn Fn(&Seen) -> bool| Latency::of(seen.iter().filter(|s| within(s)));
+        let of = |within: &dyn Fn(&FinishedRequest) -> bool| {
+            Latency::of(seen.iter().filter(|s| within(s)))
+        };
         Figures {
             event,
             fault_seconds: (end - fault).as_secs_f64(),

@@ -9,11 +9,11 @@ use serde_json::Value;
 use super::chance;
 use super::expected::{Amount, Expected, Kind, Names, Operation, Order, Sizes, Stage, Work};
 use super::harness::Run;
-use super::relay::{Seen, Subject, statuses};
+use super::relay::{RecordedRequest, Subject, statuses};
 
 /// A request, and the operation of its work that it belongs to.
 struct Counted<'a> {
-    seen: &'a Seen,
+    seen: &'a RecordedRequest,
     subject: Subject,
     operation: usize,
 }
@@ -23,7 +23,7 @@ type Written = HashMap<(String, String), BTreeSet<u64>>;
 
 /// Checks that every request is in the file, with its shares, sizes and numbers, and that the lab
 /// has counted each; returns a summary.
-pub(super) fn compare(expected: &Expected, run: &Run, seen: &[Seen]) -> Result<String> {
+pub(super) fn compare(expected: &Expected, run: &Run, seen: &[RecordedRequest]) -> Result<String> {
     let results = &run.stages;
     ensure!(
         results.len() == expected.stages.len(),
@@ -62,7 +62,7 @@ pub(super) fn compare(expected: &Expected, run: &Run, seen: &[Seen]) -> Result<S
 fn one_stage(
     stage: &Stage,
     result: &Value,
-    seen: Vec<&Seen>,
+    seen: Vec<&RecordedRequest>,
     written: &mut Written,
 ) -> Result<(usize, Option<String>)> {
     let [work] = stage.works.as_slice() else {
@@ -111,7 +111,12 @@ fn one_stage(
 }
 
 /// The operation that matches a request's verb and names.
-fn operation_of(work: &Work, seen: &Seen, subject: &Subject, written: &Written) -> Option<usize> {
+fn operation_of(
+    work: &Work,
+    seen: &RecordedRequest,
+    subject: &Subject,
+    written: &Written,
+) -> Option<usize> {
     let known = || written.contains_key(&(subject.container.clone(), subject.object.clone()));
     let fits = |operation: &Operation| {
         let right = match (operation.kind, seen.method.as_str()) {
@@ -138,7 +143,7 @@ fn in_container(operation: &Operation, subject: &Subject) -> bool {
 }
 
 /// Records writes; a read must return the size of one of them.
-fn remember(written: &mut Written, seen: &Seen, subject: &Subject) -> Result<()> {
+fn remember(written: &mut Written, seen: &RecordedRequest, subject: &Subject) -> Result<()> {
     if subject.object.is_empty() || !seen.succeeded() {
         return Ok(());
     }
@@ -288,7 +293,7 @@ fn amount(operation: &Operation, of: &[&Counted<'_>], all: usize, written: &Writ
                 "{count} requests, {} names, not {each} of each",
                 distinct.len()
             );
-            let seen: Vec<&Seen> = of.iter().map(|counted| counted.seen).collect();
+            let seen: Vec<&RecordedRequest> = of.iter().map(|counted| counted.seen).collect();
             let allowed: &[u16] = match operation.kind {
                 Kind::Delete | Kind::Drop => &[404],
                 _ => &[],

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 /// A recorded request.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct RecordedRequest {
     /// Time at which its head had arrived, in seconds since 1970.
     pub(super) at: f64,
     pub(super) method: String,
@@ -28,7 +28,7 @@ pub(super) struct Seen {
 
 pub(super) struct Relay {
     pub(super) port: u16,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<RecordedRequest>>>,
 }
 
 impl Relay {
@@ -37,7 +37,7 @@ impl Relay {
     pub(super) fn start(store: u16) -> Result<Relay> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
-        let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
+        let seen: Arc<Mutex<Vec<RecordedRequest>>> = Arc::default();
         let of_threads = seen.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -52,7 +52,7 @@ impl Relay {
     }
 
     /// Takes the recorded requests, in order.
-    pub(super) fn take(&self) -> Vec<Seen> {
+    pub(super) fn take(&self) -> Vec<RecordedRequest> {
         let mut seen = self.seen.lock();
         let mut seen = std::mem::take(&mut *seen);
         seen.sort_by(|a, b| a.at.total_cmp(&b.at));
@@ -69,7 +69,7 @@ struct Head {
     closes: bool,
 }
 
-fn relay(client: TcpStream, store: SocketAddr, seen: &Mutex<Vec<Seen>>) -> Result<()> {
+fn relay(client: TcpStream, store: SocketAddr, seen: &Mutex<Vec<RecordedRequest>>) -> Result<()> {
     let server = TcpStream::connect(store)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
@@ -80,7 +80,7 @@ fn relay(client: TcpStream, store: SocketAddr, seen: &Mutex<Vec<Seen>>) -> Resul
         let at = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         let mut words = head.first.split(' ');
         let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-        let mut request = Seen {
+        let mut request = RecordedRequest {
             at,
             method: method.to_owned(),
             target: target.to_owned(),
@@ -105,7 +105,12 @@ fn relay(client: TcpStream, store: SocketAddr, seen: &Mutex<Vec<Seen>>) -> Resul
 type Way<'a> = (&'a mut BufReader<TcpStream>, &'a mut TcpStream);
 
 /// Relays one request and its response; returns whether the connection ends with it.
-fn exchange(head: &Head, up: Way<'_>, down: Way<'_>, request: &mut Seen) -> Result<bool> {
+fn exchange(
+    head: &Head,
+    up: Way<'_>,
+    down: Way<'_>,
+    request: &mut RecordedRequest,
+) -> Result<bool> {
     up.1.write_all(&head.bytes)?;
     request.sent = if head.chunked {
         pass_chunks(up.0, up.1)?
@@ -207,7 +212,7 @@ pub(super) struct Subject {
     pub(super) object: String,
 }
 
-impl Seen {
+impl RecordedRequest {
     /// `None` for a login, or the account.
     pub(super) fn subject(&self) -> Option<Subject> {
         let path = self.target.split('?').next().unwrap_or("");
@@ -233,7 +238,7 @@ impl Seen {
 }
 
 /// The statuses of failed requests, for a message.
-pub(super) fn statuses(seen: &[&Seen]) -> BTreeSet<u16> {
+pub(super) fn statuses(seen: &[&RecordedRequest]) -> BTreeSet<u16> {
     let failed = seen.iter().filter(|seen| !seen.succeeded());
     failed.map(|seen| seen.status).collect()
 }

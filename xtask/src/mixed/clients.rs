@@ -19,7 +19,7 @@ const MESSAGES_MAX: usize = 20;
 
 /// Observations of all clients so far.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct Observations {
     pub(super) requests: AtomicU64,
     pub(super) wrong: Mutex<Vec<String>>,
     slowest_ms: AtomicU64,
@@ -28,7 +28,7 @@ pub(super) struct Seen {
     pub(super) has_swift_proxy: AtomicBool,
 }
 
-impl Seen {
+impl Observations {
     fn note(&self, words: String) {
         println!("        WRONG {words}");
         self.wrong.lock().push(words);
@@ -48,7 +48,7 @@ pub(super) struct Client<'a> {
     pub(super) account: Account,
     pub(super) keys: &'a mut [Key],
     pub(super) random: Random,
-    pub(super) seen: &'a Seen,
+    pub(super) seen: &'a Observations,
     pub(super) number: usize,
 }
 

@@ -31,7 +31,7 @@ const LOOKING: &[&str] = &[
     "account-auditor",
     "account-reaper",
 ];
-const PATIENCE: Duration = Duration::from_secs(300);
+const PASS_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Brings to these servers the writes that they missed while they were away, so that the next ones
 /// may be stopped.
@@ -70,7 +70,7 @@ fn pass(cluster: &Cluster, daemons: &[&str]) -> Result<()> {
         .flat_map(|d| (1..=NODES).map(move |node| (d, node)));
     let begun = everywhere.map(|(daemon, node)| Once::start(cluster, daemon, node));
     let mut under_way = begun.collect::<Result<Vec<Once>>>()?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PASS_TIMEOUT;
     while !under_way.is_empty() {
         let mut left = Vec::new();
         for mut once in under_way {

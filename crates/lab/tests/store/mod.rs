@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// A request as the store received it.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) body_bytes: u64,
@@ -26,7 +26,7 @@ pub(crate) type Delay = dyn Fn(u64, Instant) -> Duration + Send + Sync;
 
 pub(crate) struct Store {
     pub(crate) address: SocketAddr,
-    pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
+    pub(crate) seen: Arc<Mutex<Vec<ReceivedRequest>>>,
     /// Number of requests after which it responds to none, and accepts no sign-in.
     lives: Arc<AtomicU64>,
 }
@@ -35,7 +35,7 @@ impl Store {
     pub(crate) fn start(delay: Box<Delay>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
+        let seen: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
         let (delay, log): (Arc<Delay>, _) = (Arc::from(delay), seen.clone());
         let objects: Arc<Mutex<HashMap<String, u64>>> = Arc::default();
         let number = Arc::new(AtomicU64::new(0));
@@ -65,7 +65,7 @@ impl Store {
         format!("http://{}/auth/v1.0", self.address)
     }
 
-    pub(crate) fn take_seen(&self) -> Vec<Seen> {
+    pub(crate) fn take_seen(&self) -> Vec<ReceivedRequest> {
         std::mem::take(&mut self.seen.lock().unwrap())
     }
 }
@@ -74,7 +74,7 @@ fn serve(
     stream: TcpStream,
     address: SocketAddr,
     delay: &Arc<Delay>,
-    log: &Mutex<Vec<Seen>>,
+    log: &Mutex<Vec<ReceivedRequest>>,
     objects: &Mutex<HashMap<String, u64>>,
     number: &AtomicU64,
     lives: &AtomicU64,
@@ -139,7 +139,7 @@ fn serve(
         if method != "HEAD" {
             answer.resize(answer.len() + body as usize, b'x');
         }
-        log.lock().unwrap().push(Seen {
+        log.lock().unwrap().push(ReceivedRequest {
             method,
             path,
             body_bytes: length,
