@@ -1,5 +1,5 @@
-//! Backup programs against Cairn: restic and duplicity, and rclone through Keystone's login. Each
-//! backs a tree up and restores it elsewhere, and the bytes are compared.
+//! Backup programs against Cairn: restic and duplicity, and rclone with Keystone's login. Each
+//! backs up a tree and restores it elsewhere, and the bytes are compared.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,7 +10,7 @@ use crate::clients::same_trees;
 use crate::report::Report;
 use crate::workspace::{install, run_quiet};
 
-/// How a program logs in: the names are those of OpenStack's own environment variables.
+/// A program's login; the names are those of OpenStack's environment variables.
 #[derive(Clone, Copy)]
 enum Login {
     V1,
@@ -50,7 +50,7 @@ pub(crate) fn check(report: &mut Report, url: &str, tree: &Path, dir: &Path) {
             rclone_v3,
         ),
     ] {
-        // Debian's duplicity reaches Swift by these, which it only suggests.
+        // Debian's duplicity needs these to access Swift, but only suggests them.
         let has_library = program != "duplicity"
             || (has_module("swiftclient", "python3-swiftclient")
                 && has_module("keystoneclient", "python3-keystoneclient"));
@@ -64,7 +64,7 @@ pub(crate) fn check(report: &mut Report, url: &str, tree: &Path, dir: &Path) {
 
 type Check = fn(&str, &Path, &Path) -> Result<()>;
 
-/// Is a module there for the system's Python? From the Debian package where we are root.
+/// Is the module available to the system's Python? Installs the Debian package if we are root.
 fn has_module(module: &str, package: &str) -> bool {
     let imports = || {
         let mut python = Command::new("/usr/bin/python3");
@@ -73,7 +73,7 @@ fn has_module(module: &str, package: &str) -> bool {
     if imports() {
         return true;
     }
-    // The package brings no program of its own name: asked for one, `install` installs it.
+    // The package contains no program of its own name, so `install` always installs it.
     install(&format!("no program of {package}"), package);
     imports()
 }
@@ -145,8 +145,8 @@ fn duplicity(url: &str, login: Login, tree: &Path, back: &Path) -> Result<()> {
             .env("SWIFT_PASSWORD", "testing")
             .args(["--no-encryption", "--archive-dir", text(&cache)?]);
         match login {
-            // Its library's other half, which asks for sizes, looks for a v1 login under these
-            // names alone; without them each question is asked for two minutes.
+            // The part of its library that requests sizes reads a v1 login from these names only;
+            // without them each request is retried for two minutes.
             Login::V1 => command
                 .env("ST_AUTH", format!("{url}/auth/v1.0"))
                 .env("ST_USER", "test:tester")

@@ -1,6 +1,6 @@
-//! What a load balancer before several proxies does: each request goes to one that is in service,
-//! in turn; one that does not listen is passed over. A proxy is taken out of service before it is
-//! stopped. An answer is an answer, and a connection that breaks is the client's to deal with.
+//! A load balancer for several proxies: each request goes to the next one in service; one that does
+//! not listen is skipped. A proxy is taken out of service before it is stopped. Responses are
+//! passed on as they are, and a broken connection is an error for the client.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Balancer {
         }
     }
 
-    /// Takes a proxy out of service and waits for the requests it has.
+    /// Takes a proxy out of service and waits for its requests in progress.
     pub(crate) fn drain(&self, proxy: usize) -> Result<()> {
         let proxy = &self.proxies[proxy];
         proxy.in_service.store(false, Ordering::SeqCst);
@@ -50,10 +50,10 @@ impl Balancer {
 }
 
 impl Proxy {
-    /// A request begins, if the proxy is in service.
+    /// Begins a request, if the proxy is in service.
     fn enter(&self) -> Option<UnderWay<'_>> {
         let entered = UnderWay(&self.under_way);
-        // First counted, then asked: who drains sees one or the other.
+        // The order of counting and checking ensures that a drain sees one or the other.
         self.under_way.fetch_add(1, Ordering::SeqCst);
         self.in_service.load(Ordering::SeqCst).then_some(entered)
     }
@@ -105,7 +105,7 @@ impl Balanced {
     }
 }
 
-/// Nothing listened: the request was not sent.
+/// Was the connection refused, so that the request was not sent?
 fn refused(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<std::io::Error>()
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::process::free_ports;
 
-    /// Answers 204 to everything.
+    /// A server that responds 204 to everything.
     fn server() -> Result<u16> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();

@@ -1,6 +1,6 @@
-//! Cairn as a user runs it: `cairn up` writes a store's confs and rings, `cairn serve` serves
-//! them, in one process or one per role. Finds confs and device folders on disk as they were
-//! written, and knows nothing else of the insides.
+//! Cairn as a user runs it: `cairn up` writes a store's confs and rings, `cairn serve` runs the
+//! servers, in one process or one per role. Uses confs and device folders on disk, and no other
+//! internals.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ pub(crate) fn users() -> Vec<User> {
     users
 }
 
-/// How the roles are spread over processes.
+/// Distribution of the roles over processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spread {
     OneProcess,
@@ -54,7 +54,7 @@ const ROLES: [&str; 4] = ["account", "container", "object", "proxy"];
 
 pub(crate) struct Cairn {
     binary: PathBuf,
-    /// The store's data folder, or where the logs of someone else's confs go.
+    /// The store's data folder, or the folder of logs for given confs.
     dir: PathBuf,
     pub(crate) address: SocketAddr,
     confs: Vec<PathBuf>,
@@ -62,7 +62,7 @@ pub(crate) struct Cairn {
 }
 
 impl Cairn {
-    /// A new store's confs and rings below `dir`, by `cairn up --write-only`.
+    /// Creates a new store's confs and rings below `dir`, by `cairn up --write-only`.
     pub(crate) fn create(binary: &Path, dir: &Path, bind: Option<SocketAddr>) -> Result<Cairn> {
         let address = match bind {
             Some(address) => address,
@@ -107,7 +107,7 @@ impl Cairn {
         Ok(cairn)
     }
 
-    /// Somebody else's confs; `dir` is for logs.
+    /// A store of given confs; `dir` is for logs.
     pub(crate) fn of_confs(binary: &Path, dir: &Path, port: u16, confs: Vec<PathBuf>) -> Cairn {
         let address = ([127, 0, 0, 1], port).into();
         Cairn {
@@ -133,8 +133,8 @@ impl Cairn {
         confs.find(|conf| role_of(conf) == Some(role)).cloned()
     }
 
-    /// Sets an option in every conf of `role` that has the section; a section that is not there
-    /// belongs to middleware that is not in the pipeline.
+    /// Sets an option in every conf of `role` that has the section; a missing section belongs to
+    /// middleware that is not in the pipeline.
     pub(crate) fn set(&self, role: &str, section: &str, option: &str, value: &str) -> Result<()> {
         for conf in self.confs.iter().filter(|c| role_of(c) == Some(role)) {
             let text = std::fs::read_to_string(conf)?;
@@ -143,7 +143,7 @@ impl Cairn {
         Ok(())
     }
 
-    /// As [`Cairn::set`], adding the section where it is missing.
+    /// Sets an option like [`Cairn::set`], adding the section if it is missing.
     pub(crate) fn set_or_add(
         &self,
         role: &str,
@@ -162,7 +162,7 @@ impl Cairn {
         Ok(())
     }
 
-    /// Objects are encrypted: `keymaster` and `encryption` go behind all filters but logging.
+    /// Enables encryption: adds `keymaster` and `encryption` behind all filters except logging.
     /// `options` are those of `encryption`.
     pub(crate) fn encrypt(&self, options: &[(&str, &str)]) -> Result<()> {
         let conf = self.conf("proxy").context("there is no proxy's conf")?;
@@ -188,8 +188,7 @@ impl Cairn {
         self.set_or_add("proxy", "filter:encryption", "use", "egg:swift#encryption")
     }
 
-    /// A second proxy beside the first one, which speaks TLS; its port, and the certificate that its
-    /// clients are to trust.
+    /// Adds a second proxy with TLS; returns its port, and the certificate for clients to trust.
     pub(crate) fn add_tls_proxy(&mut self) -> Result<(u16, PathBuf)> {
         let write = |tls: &str| {
             let mut command = Command::new(&self.binary);
@@ -212,13 +211,13 @@ impl Cairn {
         Ok((port, PathBuf::from(cert)))
     }
 
-    /// One more server, beside those that `up` wrote.
+    /// Adds a server, besides those that `up` wrote.
     pub(crate) fn add_conf(&mut self, conf: PathBuf) {
         self.confs.push(conf);
     }
 
-    /// A second storage policy on the same ring. `coded`: the first is erasure-coded, with as many
-    /// fragments as the ring has replicas.
+    /// Adds a second storage policy on the same ring. `coded`: the first is erasure-coded, with as
+    /// many fragments as the ring has replicas.
     pub(crate) fn add_policy(&self, coded: bool) -> Result<()> {
         let etc = self.confs[0].parent().context("a conf is in a folder")?;
         let conf = etc.join("swift.conf");
@@ -281,13 +280,13 @@ impl Cairn {
         })
     }
 
-    /// SIGKILL to every process of the store.
+    /// Sends SIGKILL to every process of the store.
     pub(crate) fn kill(&mut self) {
         self.processes.iter_mut().for_each(Process::kill);
         self.processes.clear();
     }
 
-    /// SIGTERM; an error when a process did not end by itself in ten seconds.
+    /// Sends SIGTERM; fails if a process did not end by itself within ten seconds.
     pub(crate) fn stop(&mut self) -> Result<()> {
         for mut process in std::mem::take(&mut self.processes).into_iter().rev() {
             let name = process.name().to_owned();
@@ -312,7 +311,7 @@ impl Cairn {
             .join("\n")
     }
 
-    /// The folder of each object device: `devices` of the conf, and the folders in it.
+    /// The folder of each object device: the folders in the conf's `devices`.
     pub(crate) fn devices(&self) -> Result<Vec<PathBuf>> {
         let mut devices = Vec::new();
         for conf in self.confs.iter().filter(|c| role_of(c) == Some("object")) {
@@ -339,7 +338,7 @@ impl Cairn {
     }
 }
 
-/// Which server a conf is for: `…/object-server/1.conf`, `object-server.conf`.
+/// The role of a conf: `…/object-server/1.conf`, `object-server.conf`.
 fn role_of(conf: &Path) -> Option<&'static str> {
     let folder = conf
         .parent()
@@ -365,7 +364,7 @@ fn find_confs(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The conf with one option of one section set; as it was when the section is not there.
+/// The conf with one option of a section set; unchanged if the section is missing.
 pub(crate) fn with_option(text: &str, section: &str, option: &str, value: &str) -> String {
     let header = format!("[{section}]");
     let (mut lines, mut inside) = (Vec::new(), false);

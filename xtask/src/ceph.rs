@@ -1,5 +1,6 @@
-//! A Ceph cluster of Debian's packages on loopback: a monitor, a manager, OSDs on files, and a
-//! RADOS gateway that speaks Swift. In a folder of its own; nothing of the host's is used.
+//! A Ceph cluster from Debian's packages on loopback: a monitor, a manager, OSDs on files, and a
+//! RADOS gateway with the Swift API. In a folder of its own, independent of the host's
+//! configuration.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use crate::process::{Process, free_ports, wait_for_port};
 use crate::workspace::{install, run_quiet};
 
-/// Programs and the Debian packages they come from.
+/// Programs and the Debian packages that contain them.
 const PROGRAMS: [(&str, &str); 5] = [
     ("ceph-mon", "ceph-mon"),
     ("ceph-mgr", "ceph-mgr"),
@@ -19,7 +20,7 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("rados", "ceph-common"),
 ];
 const OSDS: u32 = 3;
-/// Of the file behind an OSD; sparse.
+/// Size of the sparse file of an OSD.
 const OSD_BYTES: u64 = 6 << 30;
 const HEALTHY_WITHIN: Duration = Duration::from_secs(120);
 
@@ -27,11 +28,11 @@ pub(crate) struct Ceph {
     dir: PathBuf,
     port: u16,
     gateway: u16,
-    /// The monitor, the manager, the OSDs in their order, the gateway.
+    /// The monitor, the manager, the OSDs in order, the gateway.
     processes: Vec<Process>,
 }
 
-/// Whether its programs are there, or could be installed.
+/// Are its programs installed, or can they be?
 pub(crate) fn is_there() -> bool {
     PROGRAMS
         .iter()
@@ -69,12 +70,12 @@ impl Ceph {
         self.dir.join("client.admin.keyring")
     }
 
-    /// As an option of the lab names it.
+    /// The monitor's address, in the form of the lab's option.
     pub(crate) fn monitor(&self) -> String {
         format!("v2:127.0.0.1:{}", self.port)
     }
 
-    /// A program of Ceph's with the cluster's conf.
+    /// A Ceph program with the cluster's conf.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         command.arg("--conf").arg(self.conf());
@@ -211,7 +212,7 @@ impl Ceph {
         self.daemon(&name, "ceph-osd", &["-i", &number, "--osd-data", &data])
     }
 
-    /// SIGKILL to OSDs.
+    /// Sends SIGKILL to OSDs.
     pub(crate) fn kill_osds(&mut self, numbers: &[u32]) {
         for number in numbers {
             let name = format!("osd.{number}");
@@ -224,7 +225,8 @@ impl Ceph {
             .retain(|process| !numbers.iter().any(|n| process.name() == format!("osd.{n}")));
     }
 
-    /// The gateway, with the Swift user test:tester of key testing; its URL to sign in at.
+    /// Starts the gateway, with the Swift user test:tester and the key testing; returns its URL for
+    /// logins.
     pub(crate) fn start_gateway(&mut self) -> Result<String> {
         let get = [
             "auth",
@@ -258,7 +260,7 @@ impl Ceph {
 
 impl Drop for Ceph {
     fn drop(&mut self) {
-        // The gateway and the OSDs before those they talk to.
+        // The gateway and the OSDs before the daemons they depend on.
         while let Some(mut process) = self.processes.pop() {
             process.kill();
         }

@@ -1,6 +1,6 @@
-//! The clients people have, against Cairn: python-swiftclient, rclone's swift backend, curl, and
-//! backup programs (`backup.rs`). Each moves a generated tree of oddly named files there and back,
-//! and the bytes are compared.
+//! Common clients against Cairn: python-swiftclient, rclone's swift backend, curl, and backup
+//! programs (`backup.rs`). Each transfers a generated tree with unusual file names in both
+//! directions, and the bytes are compared.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ pub(crate) fn run() -> Result<Report> {
     Ok(report)
 }
 
-/// Names that clients and servers trip over, in folders that do too.
+/// Writes files with names that are difficult for clients and servers, in folders with such names.
 pub(crate) fn write_tree(root: &Path, files: usize) -> Result<()> {
     const FOLDERS: [&str; 8] = [
         "",
@@ -106,7 +106,7 @@ pub(crate) fn write_tree(root: &Path, files: usize) -> Result<()> {
     Ok(())
 }
 
-/// Every file below `root` by its path from there.
+/// Every file below `root` by its relative path.
 fn files(root: &Path) -> Result<BTreeMap<PathBuf, PathBuf>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
@@ -183,7 +183,7 @@ fn swiftclient(venv: &Venv, url: &str, tree: &Path, back: &Path) -> Result<()> {
 const SEGMENTED_BYTES: usize = 200 << 20;
 const SEGMENT_BYTES: usize = 24 << 20;
 
-/// One large file up and down in segments, as both kinds of large objects.
+/// Transfers one large file in both directions in segments, as both kinds of large objects.
 fn segmented(venv: &Venv, url: &str, dir: &Path) -> Result<()> {
     let folder = dir.join("segmented");
     std::fs::create_dir_all(&folder)?;
@@ -248,7 +248,7 @@ fn rclone(url: &str, tree: &Path, back: &Path) -> Result<()> {
     };
     rclone(&["copy", source, "cairn:rclone-tree"])?;
     rclone(&["check", "--download", source, "cairn:rclone-tree"])?;
-    // One more, one fewer, one changed: sync must bring the container in step.
+    // One file added, one removed, one changed: sync must transfer exactly that to the container.
     let all = files(tree)?;
     let paths: Vec<&PathBuf> = all.values().collect();
     std::fs::write(tree.join("new file"), "new")?;
@@ -276,7 +276,7 @@ fn curl(port: u16, dir: &Path) -> Result<()> {
     std::fs::write(&file, &body)?;
     let file = file.to_str().context("path")?;
     let out = dir.join("curl-out");
-    // The status; what came is in the file.
+    // Returns the status; the body is in the file.
     let curl = |args: &[&str], path: &str| -> Result<String> {
         let _ = std::fs::remove_file(&out);
         let mut command = Command::new("curl");

@@ -1,6 +1,6 @@
 //! OpenStack Swift's own test suites against Cairn. A committed list names the tests that pass on
-//! OpenStack Swift itself, a second one those among them that wait for middleware not built yet;
-//! whatever is on the first and not on the second must pass.
+//! OpenStack Swift itself, a second one those of them that need middleware not built yet; all tests
+//! on the first and not on the second must pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::workspace;
 const FUNCTIONAL: &str = include_str!("../conformance/functional-upstream.txt");
 const FUNCTIONAL_LATER: &str = include_str!("../conformance/functional-later.txt");
 
-/// With tags to each segment an object of the largest size is larger than that.
+/// With the tags of each segment, an object of the maximum size exceeds the limit.
 const AUTHENTICATED_LATER: &str = "test.functional.tests.TestFile::testFileSizeLimit\n\
      test.functional.tests.TestFileUTF8::testFileSizeLimit\n";
 
@@ -89,14 +89,14 @@ pub(crate) struct Counts {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
     pub(crate) skipped: usize,
-    /// Tests that must pass and did not, with what they did.
+    /// Tests that must pass and did not, with their outcome.
     pub(crate) short: Vec<String>,
-    /// Tests of the list of later ones that pass already.
+    /// Tests on the second list that already pass.
     early: Vec<String>,
 }
 
 impl Counts {
-    /// Prints, and is an error where something falls short.
+    /// Prints the outcome; fails if a test falls short.
     pub(crate) fn verdict(&self) -> Result<()> {
         self.print();
         ensure!(
@@ -121,7 +121,7 @@ impl Counts {
     }
 }
 
-/// A store as the suites want it, written but not started.
+/// A store configured for the suites, not started.
 fn store(dir: &Path, bind: Option<SocketAddr>, coded: bool) -> Result<Cairn> {
     let store = Cairn::create(&workspace::build_cairn()?, dir, bind)?;
     for (section, option, value) in [
@@ -158,7 +158,7 @@ fn serve(bind: SocketAddr) -> Result<()> {
     store.stop()
 }
 
-/// The suite takes accounts to exist: what is shown of one that does not is a little different.
+/// The suite assumes that accounts exist: responses for nonexistent ones differ slightly.
 fn create_accounts(port: u16) -> Result<()> {
     for user in users()
         .iter()
@@ -239,10 +239,11 @@ pub(crate) fn functional(options: &Functional) -> Result<Counts> {
     Ok(counts)
 }
 
-/// So few failures may come from a busy machine: some tests give the store a second of real time.
+/// Maximum number of failures that may be due to a busy machine: some tests give the store only a
+/// second of real time.
 const RUN_AGAIN_MAX: usize = 5;
 
-/// Runs what fell short once more, alone, and says so.
+/// Repeats the tests that fell short, alone, and reports it.
 fn run_again(
     venv: &Venv,
     url: &str,
@@ -268,7 +269,7 @@ fn run_again(
     Ok(())
 }
 
-/// `package.module.Class::name` as pytest selects it: `module.py::Class::name`.
+/// Converts `package.module.Class::name` to pytest's form `module.py::Class::name`.
 pub(crate) fn file_of(test: &str, package: &str) -> Option<String> {
     let (path, name) = test
         .strip_prefix(package)?
@@ -278,7 +279,7 @@ pub(crate) fn file_of(test: &str, package: &str) -> Option<String> {
     Some(format!("{}.py::{class}::{name}", module.replace('.', "/")))
 }
 
-/// Runs files of `test/SUITE`; outcome by test name.
+/// Runs files of `test/SUITE`; returns outcomes by test name.
 fn pytest(
     venv: &Venv,
     suite: &str,
@@ -303,7 +304,7 @@ fn pytest(
     outcomes(venv, status, &junit)
 }
 
-/// How pytest is called.
+/// Command line of pytest.
 pub(crate) const PYTEST: [&str; 16] = [
     "-m",
     "pytest",
@@ -323,13 +324,13 @@ pub(crate) const PYTEST: [&str; 16] = [
     "--tb=short",
 ];
 
-/// What became of each test, of a run of pytest that ended so.
+/// The outcome of each test in a run of pytest.
 pub(crate) fn outcomes(
     venv: &Venv,
     status: ExitStatus,
     junit: &Path,
 ) -> Result<BTreeMap<String, String>> {
-    // 1: some tests failed, which is judged elsewhere; 5: there was none to run.
+    // 1: some tests failed, which is evaluated elsewhere; 5: there was none to run.
     if !matches!(status.code(), Some(0 | 1 | 5)) {
         bail!("pytest ended with {status}");
     }
@@ -388,7 +389,7 @@ pub(crate) fn judge(
     }
 }
 
-/// Is the test `package.module.Class::name` among those that `file.py[::Class[::name]]` selects?
+/// Does `file.py[::Class[::name]]` select the test `package.module.Class::name`?
 pub(crate) fn is_of(test: &str, file: &str, package: &str) -> bool {
     if file == ALL {
         return true;

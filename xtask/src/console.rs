@@ -1,5 +1,5 @@
-//! The console's page: that `console/dist` is what its source makes, its units, and all of it in
-//! a real browser (Debian's chromium) against a store of `cairn up`.
+//! Checks of the console's page: whether `console/dist` is up to date with its source, its unit
+//! tests, and all of it in a real browser (Debian's chromium) against a store of `cairn up`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -53,7 +53,7 @@ fn folder() -> PathBuf {
     root().join("console")
 }
 
-/// The versions of the lock file, fetched once.
+/// Installs the versions of the lock file, once.
 fn packages() -> Result<()> {
     if folder().join("node_modules/playwright-core").is_dir() {
         return Ok(());
@@ -101,7 +101,8 @@ fn browser(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A store with its console one port above; the password is put where the first start looks.
+/// Starts a store with its console one port above; the password is written to the file that the
+/// first start reads.
 fn start(binary: &Path, data: &Path, logs: &Path, port: u16) -> Result<Process> {
     let data_text = data.to_str().context("a path that is not UTF-8")?;
     let bind = format!("127.0.0.1:{port}");

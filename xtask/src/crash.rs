@@ -1,10 +1,11 @@
-//! The store is killed (SIGKILL to all of it) at random moments of a mixed load, started again
-//! and asked for everything it acknowledged; then once more without one of its devices.
+//! Crash test: the store is killed (SIGKILL to all processes) at random moments of a mixed load,
+//! started again and checked for everything it acknowledged; then once more without one of its
+//! devices.
 //!
-//! What counts as found: a GET with `X-Newest: true` gives the last acknowledged state of an
-//! object or a later one that was sent and not acknowledged. A plain GET may give an older
-//! version after a crash, as in any Swift cluster whose replicas differ for a moment, but never
-//! anything but a whole version. Listings may lag behind and must catch up in time.
+//! Criterion: a GET with `X-Newest: true` returns the last acknowledged state of an object, or a
+//! later one that was sent and not acknowledged. A plain GET may return an older version after a
+//! crash, as in any Swift cluster whose replicas differ for a moment, but always a complete
+//! version. Listings may be out of date and must catch up in time.
 
 mod device;
 
@@ -27,7 +28,7 @@ const KEYS_PER_WORKER: usize = 30;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How often the store is killed
+    /// Number of times that the store is killed
     #[arg(long, default_value_t = 50)]
     pub(crate) rounds: u32,
     /// The load, its moments and the kills follow from it
@@ -105,7 +106,7 @@ pub(crate) fn container(number: usize) -> String {
     format!("/crash-{number}")
 }
 
-/// The load on every worker's keys until the kill.
+/// Runs the load on every worker's keys until the kill.
 fn load_and_kill(
     store: &mut Cairn,
     account: &Account,

@@ -1,6 +1,5 @@
-//! The examples of the documentation, run as they stand: the blocks of a page that are marked as
-//! tested, in order, in one shell, against a fresh store. The form is described at the top of
-//! `docs/README.md`.
+//! Tests of the documentation's examples: the blocks of a page that are marked as tested are run in
+//! order in one shell, against a new store. The format is described at the top of `docs/README.md`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,11 +18,11 @@ pub(crate) struct Options {
     pages: Vec<String>,
 }
 
-/// A page may take so long.
-const PAGE_SECONDS: &str = "300";
+/// Timeout of a page.
+const PAGE_TIMEOUT_SECONDS: &str = "300";
 const MARK: &str = "@@example:";
-/// Of a failed page's output, so much is shown.
-const SHOWN: usize = 4000;
+/// Maximum bytes shown of a failed page's output.
+const OUTPUT_SHOWN_BYTES: usize = 4000;
 
 pub(crate) fn run(options: &Options) -> Result<Report> {
     let binary = workspace::build_cairn()?;
@@ -60,7 +59,7 @@ fn pages(named: &[String]) -> Result<Vec<PathBuf>> {
         let mut all = Vec::new();
         for entry in std::fs::read_dir(&docs)? {
             let path = entry?.path();
-            // The form's own description holds an example of an example.
+            // The description of the format contains a nested example.
             let is_page = path.extension().is_some_and(|e| e == "md")
                 && path.file_name().is_some_and(|n| n != "README.md");
             if is_page {
@@ -77,18 +76,18 @@ fn pages(named: &[String]) -> Result<Vec<PathBuf>> {
     Ok(named.iter().map(path).collect())
 }
 
-/// What of a page is run.
+/// The executable parts of a page.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Page {
     /// Sections, options and values for the proxy's conf.
     options: Vec<(String, String, String)>,
     script: String,
-    /// After the n-th mark in the output (none: before the first) these texts must have come.
+    /// Texts required after the n-th mark in the output (none: before the first).
     expected: Vec<Vec<String>>,
 }
 
 impl Page {
-    /// `None`: nothing is marked.
+    /// `None` if no block is marked.
     fn parse(text: &str) -> Option<Page> {
         let mut page = Page::default();
         let mut lines = text.lines().enumerate();
@@ -97,7 +96,7 @@ impl Page {
             let Some(info) = line.strip_prefix("```") else {
                 continue;
             };
-            // A longer fence holds others.
+            // A longer fence contains shorter ones.
             let fence = if info.starts_with('`') { "````" } else { "```" };
             let block: Vec<(usize, &str)> = lines
                 .by_ref()
@@ -174,7 +173,7 @@ impl Page {
         let script = work.with_extension("sh");
         std::fs::write(&script, format!("exec 2>&1\n{}", self.script))?;
         let output = Command::new("timeout")
-            .args([PAGE_SECONDS, "bash", "-eu", "-o", "pipefail"])
+            .args([PAGE_TIMEOUT_SECONDS, "bash", "-eu", "-o", "pipefail"])
             .arg(&script)
             .current_dir(work)
             .env("LC_ALL", "C.UTF-8")
@@ -194,7 +193,7 @@ impl Page {
         Ok(())
     }
 
-    /// Is what was expected in the output, each where it should be?
+    /// Checks that all required texts are in the output, each in its part.
     fn check(&self, output: &str) -> Result<()> {
         let mut rest = output;
         for (number, texts) in self.expected.iter().enumerate() {
@@ -219,7 +218,7 @@ impl Page {
 }
 
 fn tail(text: &str) -> &str {
-    let mut start = text.len().saturating_sub(SHOWN);
+    let mut start = text.len().saturating_sub(OUTPUT_SHOWN_BYTES);
     while !text.is_char_boundary(start) {
         start += 1;
     }

@@ -1,11 +1,11 @@
-//! A store on disks that fail as a test says: each is a file system over a loop device over a file
-//! that this program serves, with a cache that a power cut empties, and with reads, writes and
-//! flushes that fail where and when they are told to. Each case does to some or all of them what
-//! broke a store before, and then asks for everything that was acknowledged.
+//! Fault injection into disks: a store on disks, each a file system on a loop device on a file that
+//! this program serves, with a cache that a power cut empties, and with reads, writes and flushes
+//! that fail where and when told to. Each case injects into some or all of them what broke a store
+//! before, and then checks everything that was acknowledged.
 //!
-//! Counted as lost or wrong: an object or a row that is not in a state it may be in, and any answer
-//! that looks whole and is not. A store may refuse (5xx) what its disks do not take, unless the case
-//! is about just that.
+//! Counted as lost or wrong: an object or a row in an impossible state, and any response that seems
+//! complete and is wrong. A store may refuse (5xx) what its disks refuse, unless the case is about
+//! exactly that.
 
 mod cases;
 mod disk;
@@ -29,18 +29,18 @@ pub(crate) use disk::FileSystem;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What happens; everything where none is named
+    /// Cases to run; all if none is named
     #[arg(value_enum)]
     pub(crate) cases: Vec<Case>,
     /// On which file systems; all where none is named
     #[arg(long = "fs", value_enum)]
     pub(crate) file_systems: Vec<FileSystem>,
-    /// How often each case is done, each time with a new store and another seed
+    /// Rounds of each case, each with a new store and another seed
     #[arg(long, default_value_t = 2)]
     pub(crate) rounds: u64,
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// How many rounds go on at once, each with a store and disks of its own
+    /// Rounds that run concurrently, each with a store and disks of its own
     #[arg(long, default_value_t = 2)]
     pub(crate) jobs: u64,
     /// Say of each round what was lost, all of it
@@ -52,7 +52,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// What fits in a few minutes.
+    /// Options for a few minutes.
     pub(crate) fn short() -> Self {
         Options {
             cases: vec![
@@ -73,14 +73,14 @@ impl Options {
     }
 }
 
-/// Of one round.
+/// Outcome of one round.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) acknowledged: u64,
     pub(crate) refused: u64,
-    /// Requests that disks failed, bytes that they gave back as others.
+    /// Requests that disks failed, and bytes that they returned changed.
     pub(crate) faults: u64,
-    /// What was acknowledged and is not there, or was answered and is not so.
+    /// Acknowledged data that is missing, or responses that are wrong.
     pub(crate) lost: Vec<String>,
 }
 
@@ -112,7 +112,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// All rounds of a case: its numbers, an error when anything was lost.
+/// All rounds of a case: prints numbers, and fails if anything was lost.
 fn rounds(case: Case, file_system: FileSystem, binary: &Path, options: &Options) -> Result<String> {
     let next = AtomicU64::new(1);
     let one_after_the_other = || {
@@ -122,13 +122,13 @@ fn rounds(case: Case, file_system: FileSystem, binary: &Path, options: &Options)
             if round > options.rounds {
                 return Ok(done);
             }
-            let ground = cases::Ground {
+            let setup = cases::Setup {
                 binary,
                 file_system,
                 seed: options.seed.wrapping_mul(1000) + round,
                 keep: options.keep,
             };
-            let outcome = case.round(&ground);
+            let outcome = case.round(&setup);
             let outcome = outcome.with_context(|| format!("round {round}"))?;
             if options.verbose {
                 tell(round, &outcome);
@@ -189,7 +189,7 @@ fn summed(rounds: u64, outcomes: impl Iterator<Item = (u64, Outcome)>) -> Result
     );
 }
 
-/// Held while a run lasts: another one would sweep its disks away.
+/// Lock held during a run: another one would remove its disks.
 fn lock() -> Result<Option<File>> {
     let path = workspace::results("faults")?.join("lock");
     let file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
@@ -197,7 +197,7 @@ fn lock() -> Result<Option<File>> {
     Ok(rustix::fs::flock(&file, operation).is_ok().then_some(file))
 }
 
-/// On Ctrl-C or SIGTERM nothing stays mounted.
+/// Unmounts everything on Ctrl-C or SIGTERM.
 fn sweep_when_interrupted() -> Result<()> {
     let wait = || {
         if workspace::wait_for_end().is_ok() {

@@ -1,10 +1,11 @@
-//! The fuzz targets of `fuzz/`, one for each parser of bytes from a network or a disk, each for a
-//! short while: libFuzzer, by cargo-fuzz, with the stable toolchain.
+//! Runner of the fuzz targets in `fuzz/`, one for each parser of bytes from a network or a disk,
+//! each for a short time: libFuzzer, through cargo-fuzz, with the stable toolchain.
 //!
-//! Without a sanitizer: what is fuzzed is safe code, and coverage alone is half the build and twice
-//! the runs. `fuzz/seeds` is committed; what a run finds goes to `fuzz/corpus`, and from there, by
-//! `--keep`, the few inputs that reach what no seed reaches to the seeds. An input that fails is
-//! left in `fuzz/artifacts`; as a seed it is a regression test, for crates run their seeds as tests.
+//! Without a sanitizer: the fuzzed code is safe Rust, and coverage alone halves the build time and
+//! doubles the rate of runs. `fuzz/seeds` is committed; inputs found by a run go to `fuzz/corpus`,
+//! and with `--keep` the few that reach code no seed reaches are added to the seeds. A failing
+//! input is stored in `fuzz/artifacts`; as a seed it becomes a regression test, since crates run
+//! their seeds as tests.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,11 +15,11 @@ use clap::Args;
 
 use crate::workspace::{cargo, root, run as run_program, run_quiet, target};
 
-/// As crates.io has it.
+/// Version on crates.io.
 const CARGO_FUZZ: &str = "0.13.2";
-/// For all targets together, on two busy cores.
+/// Timeout in seconds for building all targets on two busy cores.
 const BUILD_TIMEOUT: &str = "1200";
-/// Input that is longer finds nothing that shorter would not.
+/// Maximum input size; longer input finds nothing that shorter would not.
 const INPUT_MAX_BYTES: u32 = 4096;
 
 #[derive(Args)]
@@ -68,7 +69,7 @@ pub(crate) fn targets() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Installs cargo-fuzz where it is missing, and builds one target or all of them.
+/// Installs cargo-fuzz if missing, and builds one target or all of them.
 pub(crate) fn build(target: Option<&str>) -> Result<()> {
     let version = run_quiet(cargo().args(["fuzz", "--version"])).unwrap_or_default();
     if version.trim() != format!("cargo-fuzz {CARGO_FUZZ}") {
@@ -83,18 +84,18 @@ pub(crate) fn build(target: Option<&str>) -> Result<()> {
         .map(drop)
 }
 
-/// `cargo fuzz COMMAND` with the options of all commands.
+/// `cargo fuzz COMMAND` with the common options.
 fn cargo_fuzz<'a>(command: &'a mut Command, name: &str) -> &'a mut Command {
     command
         .current_dir(root().join("fuzz"))
-        // Lets the stable compiler take the unstable options that cargo-fuzz uses.
+        // Allows the unstable options that cargo-fuzz uses with the stable compiler.
         .env("RUSTC_BOOTSTRAP", "1")
         .args(["fuzz", name, "--sanitizer", "none", "--fuzz-dir", "."])
         .arg("--target-dir")
         .arg(target().join("fuzz"))
 }
 
-/// The folder of inputs that runs have found, and that of the seeds.
+/// The folder of inputs found by runs, and that of the seeds.
 fn inputs(target: &str) -> Result<[PathBuf; 2]> {
     let folders = ["corpus", "seeds"].map(|name| root().join("fuzz").join(name).join(target));
     for folder in &folders {
@@ -103,11 +104,11 @@ fn inputs(target: &str) -> Result<[PathBuf; 2]> {
     Ok(folders)
 }
 
-/// A target that is built, for so long.
+/// Runs a built target for some time.
 pub(crate) fn smoke(target: &str, seconds: u64) -> Result<()> {
     let [corpus, seeds] = inputs(target)?;
     let mut command = cargo();
-    // The first folder gets what is found.
+    // The first folder receives new inputs.
     cargo_fuzz(&mut command, "run")
         .arg(target)
         .arg(corpus)
@@ -137,7 +138,7 @@ pub(crate) fn smoke(target: &str, seconds: u64) -> Result<()> {
     Ok(())
 }
 
-/// Adds to the seeds the smallest inputs of the corpus that reach what no seed does.
+/// Adds to the seeds the smallest inputs of the corpus that reach code no seed reaches.
 fn keep(target: &str) -> Result<()> {
     let [corpus, seeds] = inputs(target)?;
     let count = |seeds: &PathBuf| std::fs::read_dir(seeds).map(Iterator::count);
@@ -147,7 +148,7 @@ fn keep(target: &str) -> Result<()> {
         .arg(target)
         .arg(&seeds)
         .arg(corpus);
-    // Reached or not: how often would keep hundreds.
+    // Whether code is reached, without counts, which would keep hundreds of inputs.
     command.args(["--", "-merge=1", "-use_counters=0", "-verbosity=0"]);
     run_quiet(&mut command)?;
     println!(

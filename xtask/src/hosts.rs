@@ -1,8 +1,8 @@
 //! A cluster over hosts that are network namespaces: four storage hosts in two regions and three
-//! zones, a proxy in either region, real servers and daemons in each. Under a load that knows what
-//! was acknowledged a disk is pulled, a host is killed or frozen, the regions are cut off from each
-//! other, and all come back. Counted: what clients notice, how long until every replica is in its
-//! place again, what is lost.
+//! zones, a proxy in either region, real servers and daemons in each. Under a load that tracks
+//! acknowledgements a disk is pulled, a host is killed or frozen, the regions are cut off from each
+//! other, and all are restored. Measured: the effect on clients, the time until every replica is in
+//! place again, and losses.
 
 mod affinity;
 mod clients;
@@ -32,10 +32,10 @@ use settled::Settled;
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// What happens, in this order; everything where none is named
+    /// Faults to run, in this order; all if none is named
     #[arg(value_enum)]
     pub(crate) events: Vec<Event>,
-    /// How long each fault lasts, in seconds
+    /// Duration of each fault, in seconds
     #[arg(long, default_value_t = 25)]
     pub(crate) seconds: u64,
     /// Requests of each of the eight clients in a second
@@ -113,7 +113,7 @@ impl Event {
 }
 
 const CALM: Duration = Duration::from_secs(8);
-/// For clients of a cluster with a frozen host, after the first second.
+/// Maximum p99 latency of clients in a cluster with a frozen host, after the first second.
 const FROZEN_P99_MAX_MS: f64 = 1000.0;
 const DEFAULTS: ProxyOptions<'_> = ProxyOptions {
     app: "",
@@ -218,7 +218,8 @@ fn events(options: &Options, cluster: &mut Cluster, report: &mut Report) -> Resu
     Ok(())
 }
 
-/// One event, calm before and after it; when the fault was, and how long until all was in place.
+/// Runs one event, with quiet periods before and after; returns the time of the fault, and the
+/// duration until everything was in place.
 fn happen(
     event: Event,
     options: &Options,
@@ -257,7 +258,7 @@ fn happen(
     Ok((Moments { fault, end }, whole_again))
 }
 
-/// What is not found as it was acknowledged, through either proxy.
+/// Describes data that differs from what was acknowledged, through either proxy.
 fn lost(proxies: &mut Proxies, keys: &[Vec<Key>]) -> Result<Vec<String>> {
     let mut lost = Vec::new();
     for proxy in 0..2 {

@@ -1,7 +1,7 @@
-//! Logging in by Keystone: a real one (`keystone.rs`) and the identity that a store has itself.
+//! Logins by Keystone: a real one (`keystone.rs`) and a store's built-in identity.
 //! python-swiftclient, the `openstack` client and a Java client (joss, from Maven Central) store,
-//! list and fetch through both; then what only the wire shows: lists across projects, service
-//! tokens, expiry, revocation.
+//! list and read through both; then details of the protocol: lists across projects, service tokens,
+//! expiry, revocation.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -21,7 +21,7 @@ use crate::venv::Venv;
 use crate::wire::{Account, Connection};
 use crate::workspace::{self, install, root, run_quiet};
 
-/// Seconds that the store under test remembers a token.
+/// Seconds for which the store under test caches a token.
 const CACHE_TIME: u64 = 5;
 
 pub(crate) fn run() -> Result<Report> {
@@ -40,13 +40,13 @@ pub(crate) fn run() -> Result<Report> {
 struct Clients {
     swift: Venv,
     openstack: KeystoneVenv,
-    /// Absent where there is no Java to be had.
+    /// `None` without Java.
     java: Option<Java>,
 }
 
-/// Where somebody logs in, and as whom.
+/// Endpoint and user of a login.
 struct Login<'a> {
-    /// With the version.
+    /// URL with the version.
     auth_url: String,
     who: &'a Somebody,
 }
@@ -81,7 +81,7 @@ fn same(sent: &Path, got: &Path) -> Result<()> {
 }
 
 impl Clients {
-    /// python-swiftclient; `auth`: the arguments by which it logs in.
+    /// Runs python-swiftclient; `auth` adds the login's arguments.
     fn swiftclient(&self, dir: &Path, auth: &dyn Fn(&mut Command)) -> Result<()> {
         let swift = |args: &[&str]| {
             let mut command = self.swift.program("swift");
@@ -145,7 +145,7 @@ impl Clients {
     }
 }
 
-/// A client of the Java world, compiled from `xtask/java`.
+/// A Java client, compiled from `xtask/java`.
 struct Java {
     classpath: String,
 }
@@ -185,7 +185,7 @@ impl Java {
     }
 }
 
-/// A store that asks a Keystone.
+/// Tests a store with an external Keystone.
 fn real(report: &mut Report, clients: &Clients, dir: &Path) -> Result<()> {
     let mut keystone = Keystone::create(&dir.join("keystone"))?;
     keystone.start()?;
@@ -235,7 +235,7 @@ fn real(report: &mut Report, clients: &Clients, dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The proxy's conf, as an operator with a Keystone has it.
+/// Configures the proxy like an operator with a Keystone.
 fn ask_keystone(store: &Cairn, port: u16) -> Result<()> {
     let conf = store.conf("proxy").context("no proxy conf")?;
     let text = std::fs::read_to_string(&conf)?;
@@ -257,7 +257,7 @@ fn ask_keystone(store: &Cairn, port: u16) -> Result<()> {
     Ok(std::fs::write(&conf, text + &filter)?)
 }
 
-/// Asks the store with a token; the status.
+/// Sends a request with a token; returns the status.
 fn ask(port: u16, token: &str, method: &str, path: &str, headers: &[(&str, &str)]) -> Result<u16> {
     let mut all = vec![("X-Auth-Token", token)];
     all.extend_from_slice(headers);
@@ -416,7 +416,7 @@ fn expired(keystone: &mut Keystone, port: u16) -> Result<()> {
     expect("after", ask(port, &token.text, "HEAD", &own, &[])?, 401)?;
     let token = keystone::log_in(keystone.port, &OWNER)?;
     keystone.stop();
-    // The decision is left to keystoneauth here, for public containers: nobody, then.
+    // Anonymous requests are left to keystoneauth here, for public containers.
     expect(
         "no Keystone",
         ask(port, &token.text, "HEAD", &own, &[])?,
@@ -424,7 +424,7 @@ fn expired(keystone: &mut Keystone, port: u16) -> Result<()> {
     )
 }
 
-/// Two of the identity file that [`built_in`] writes.
+/// Two users of the identity file that [`built_in`] writes.
 const ALICE: Somebody = Somebody {
     name: "alice",
     password: "wonderland",
@@ -443,7 +443,7 @@ password = toor
 roles = films: admin
 ";
 
-/// A store with no Keystone but its own.
+/// Tests a store with the built-in identity.
 fn built_in(report: &mut Report, clients: &Clients, dir: &Path) -> Result<()> {
     let mut store = Cairn::create(&workspace::build_cairn()?, &dir.join("own"), None)?;
     let conf = store.conf("proxy").context("no proxy conf")?;
@@ -575,7 +575,7 @@ fn openstack_lists(clients: &Clients, url: &str) -> Result<()> {
     Ok(())
 }
 
-/// A v2.0 login as clients with no field for the tenant send it; the storage path.
+/// A v2.0 login like that of clients without a field for the tenant; returns the storage path.
 fn v2(port: u16, user: &str, password: &str, tenant: Option<&str>) -> Result<(String, String)> {
     let mut body = json!({ "auth": { "passwordCredentials": {
         "username": user, "password": password,
@@ -609,7 +609,7 @@ fn names_with_tenants(port: u16) -> Result<()> {
         ("tester:test", None),
         ("test:tester", None),
         ("tester", Some("test")),
-        // Taken apart by the client, the wrong way round.
+        // Split by the client, in the wrong order.
         ("test", Some("tester")),
     ] {
         let (token, path) = v2(port, user, "testing", tenant)?;
@@ -641,7 +641,7 @@ fn one_account(port: u16) -> Result<()> {
             got.text()
         );
     }
-    // Another's, let in by a list that v1 sets and v3 obeys, and the other way round.
+    // Another user, authorized by an ACL that v1 sets and v3 applies, and vice versa.
     let other = keystone::log_in(port, &OTHER)?;
     let mut other_v1 = Account::login_as(port, "test2:tester2", "testing2")?;
     let object = "/v1/AUTH_test/shared/o";

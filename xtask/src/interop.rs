@@ -1,6 +1,6 @@
-//! Files of both sides. OpenStack Swift writes objects onto devices of its own and is stopped;
-//! Cairn serves the same confs, rings and devices, and everything it shows over HTTP is compared
-//! with what Swift showed; Cairn writes more and is stopped; Swift serves again.
+//! Interoperability of files. OpenStack Swift writes objects onto its devices and is stopped; Cairn
+//! serves the same confs, rings and devices, and everything it shows over HTTP is compared with
+//! what Swift showed; Cairn writes more and is stopped; Swift serves again.
 
 mod content;
 mod snapshot;
@@ -75,13 +75,13 @@ pub(crate) fn run() -> Result<Report> {
     Ok(report)
 }
 
-/// What the background daemons bring up to date: rows of containers, totals of accounts.
+/// Runs the background daemons: for rows of containers and totals of accounts.
 fn settle(swift: &Swift) -> Result<()> {
     swift.once("object-updater")?;
     swift.once("container-updater")
 }
 
-/// Cairn on Swift's confs for a while; the cache it is told to use runs too.
+/// Runs Cairn on Swift's confs; the configured cache runs too.
 fn with_cairn<T>(
     swift: &mut Swift,
     binary: &Path,

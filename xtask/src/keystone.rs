@@ -1,5 +1,5 @@
-//! A real Keystone on loopback, from PyPI: SQLite, Fernet tokens, under uwsgi. With projects,
-//! users and roles for a store whose address its catalog has.
+//! A real Keystone on loopback, from PyPI: SQLite, Fernet tokens, under uwsgi. With projects, users
+//! and roles for a store whose address is in its catalog.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::process::{Process, free_ports, wait_for};
 use crate::wire::{Connection, Response};
 use crate::workspace::{cache, install, run_quiet};
 
-/// What is fetched, as tested.
+/// Packages in tested versions.
 const PACKAGES: [&str; 4] = [
     "keystone==30.0.0",
     "uwsgi==2.0.31",
@@ -20,7 +20,7 @@ const PACKAGES: [&str; 4] = [
     "setuptools<81",
 ];
 
-/// The environment with Keystone and the `openstack` client; fetched once into the cache.
+/// The environment with Keystone and the `openstack` client; installed once into the cache.
 pub(crate) struct KeystoneVenv {
     bin: PathBuf,
 }
@@ -66,7 +66,7 @@ pub(crate) struct Keystone {
     process: Option<Process>,
 }
 
-/// Somebody of [`Keystone::populate`].
+/// A user created by [`Keystone::populate`].
 #[derive(Clone, Copy)]
 pub(crate) struct Somebody {
     pub(crate) name: &'static str,
@@ -91,24 +91,24 @@ const fn somebody(
     }
 }
 
-/// Asks Keystone about tokens, for the store.
+/// The store's service user.
 pub(crate) const SWIFT: Somebody = somebody("swift", "swiftpw", "service", &["admin", "service"]);
-/// Owns the account of its project.
+/// An owner of its project's account.
 pub(crate) const OWNER: Somebody =
     somebody("tester", "testing", "test", &["member", "swiftoperator"]);
 pub(crate) const OTHER: Somebody = somebody("tester2", "testing2", "test2", &["swiftoperator"]);
-/// Of the owner's project, and no owner.
+/// A member of the owner's project without ownership.
 pub(crate) const MEMBER: Somebody = somebody("tester3", "testing3", "test", &["member"]);
 pub(crate) const RESELLER: Somebody =
     somebody("reseller", "resellerpw", "service", &["ResellerAdmin"]);
-/// Of another domain, with names that are also in the default one.
+/// A user of another domain, with names that also exist in the default one.
 pub(crate) const FOREIGNER: Somebody = Somebody {
     domain: "elsewhere",
     ..somebody("tester2", "testing5", "test2", &["swiftoperator"])
 };
 const PEOPLE: [Somebody; 6] = [SWIFT, OWNER, OTHER, MEMBER, RESELLER, FOREIGNER];
 
-/// A token and what it says.
+/// A token and its content.
 #[derive(Debug)]
 pub(crate) struct Token {
     pub(crate) text: String,
@@ -116,7 +116,7 @@ pub(crate) struct Token {
     pub(crate) project_id: String,
 }
 
-/// Logs in by v3, at a Keystone or at a store's own identity.
+/// Logs in by v3, to a Keystone or to a store's built-in identity.
 pub(crate) fn log_in(port: u16, who: &Somebody) -> Result<Token> {
     let domain = json!({ "name": who.domain });
     let body = json!({ "auth": {
@@ -147,7 +147,7 @@ pub(crate) fn log_in(port: u16, who: &Somebody) -> Result<Token> {
     })
 }
 
-/// Ends a token.
+/// Revokes a token.
 pub(crate) fn revoke(port: u16, token: &str) -> Result<()> {
     let headers = [("X-Auth-Token", token), ("X-Subject-Token", token)];
     let answer = Connection::new(port).call("DELETE", "/v3/auth/tokens", &headers, b"")?;
@@ -174,7 +174,7 @@ pub(crate) fn call(
 }
 
 impl Keystone {
-    /// Makes its database below `dir`; starts nothing.
+    /// Creates its database below `dir`; starts nothing.
     pub(crate) fn create(dir: &Path) -> Result<Keystone> {
         let keystone = Keystone {
             venv: KeystoneVenv::prepare()?,
@@ -218,7 +218,8 @@ impl Keystone {
         self.dir.join("keystone.conf")
     }
 
-    /// `expiration`: the life of tokens made from the next start on, in seconds.
+    /// Writes the conf; `expiration` is the lifetime in seconds of tokens issued after the next
+    /// start.
     pub(crate) fn write_conf(&self, expiration: u32) -> Result<()> {
         let dir = self.dir.display();
         let text = format!(
@@ -293,7 +294,7 @@ impl Keystone {
         }
     }
 
-    /// People, projects, roles, and a catalog with the store on `swift_port`.
+    /// Creates users, projects, roles, and a catalog with the store on `swift_port`.
     pub(crate) fn populate(&self, swift_port: u16) -> Result<()> {
         let admin = Somebody {
             ..somebody("admin", "secret", "admin", &[])

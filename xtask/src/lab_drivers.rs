@@ -1,7 +1,8 @@
-//! Two drivers in network namespaces of their own, a controller in a third place, one store: a
-//! run over both, then one in which a driver is killed half way. Needs root and `ip`.
+//! Two drivers in network namespaces of their own, a controller in a third, one store: a run over
+//! both, then one in which a driver is killed midway. Needs root and `ip`.
 //!
-//! Each namespace has a bridge port: controller and store at 10.213.0.1, drivers at .11 and .12.
+//! All namespaces are connected to a bridge: controller and store at 10.213.0.1, drivers at .11 and
+//! .12.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,7 +22,7 @@ const BRIDGE: &str = "cairnlab0";
 const STORE: &str = "10.213.0.1";
 const PORT: u16 = 18088;
 
-/// Network namespaces behind one bridge; gone when dropped.
+/// Network namespaces behind one bridge; removed when dropped.
 struct Network {
     names: Vec<String>,
 }
@@ -34,7 +35,7 @@ fn ip(arguments: &str) -> Result<()> {
 impl Network {
     fn create(count: u8) -> Result<Self> {
         let mut network = Network { names: Vec::new() };
-        // Of a run that was killed.
+        // A leftover of a killed run.
         let _ = ip(&format!("link del {BRIDGE}"));
         ip(&format!("link add {BRIDGE} type bridge"))?;
         ip(&format!("addr add {STORE}/24 dev {BRIDGE}"))?;
@@ -221,8 +222,8 @@ fn command(binary: &Path, dir: &Path, name: &str, secret: &str) -> Result<Comman
     Ok(command)
 }
 
-/// Runs the workload, `meanwhile` beside it; the run's meta data, and the counted operations of
-/// its main stage.
+/// Runs the workload with `meanwhile` in parallel; returns the run's meta data, and the counted
+/// operations of its main stage.
 fn controlled(
     binary: &Path,
     dir: &Path,

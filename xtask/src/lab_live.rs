@@ -1,7 +1,7 @@
-//! The lab against stores that are there, and against stores that are not: every way to sign in,
-//! S3 of the real OpenStack Swift, a folder, ranks of `mpirun`, open loop, steady stop, knee,
-//! `compare --workload`; each kind of absent store told in one line. With `--workloads DIR`, every
-//! workload file of that folder too, unchanged, and what it asks of the store counted on the wire.
+//! The lab against live stores, and against unreachable ones: every way to sign in, S3 of the real
+//! OpenStack Swift, a folder, ranks of `mpirun`, open loop, steady stop, knee, `compare
+//! --workload`; each kind of unreachable store is reported in one line. With `--workloads DIR`,
+//! also every workload file in that folder, unchanged, with its requests counted on the wire.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -91,7 +91,7 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-/// What is shown on Cairn, on folders, and on stores that are not there.
+/// Tests on Cairn, on folders, and on unreachable stores.
 fn every_store(report: &mut Report, lab: &Lab) {
     sign_in(report, lab);
     report.check("rates, steadiness and the knee", || rates(lab));
@@ -150,7 +150,7 @@ fn rates(lab: &Lab) -> Result<()> {
     let file = lab.write("rates.toml", RATES)?;
     let url = lab.url();
     let run = lab.must(&file, &[&["--target", &url], &LOGIN[..]].concat())?;
-    // So many are due, and all are done: what is late is done after its time.
+    // All due requests are performed; late ones after their time.
     let open = run.count("open");
     ensure!((399..=401).contains(&open), "{open} of 400 at 100/s");
     let steady = run.works("steady").next().context("no steady stage")?;
@@ -217,7 +217,7 @@ fn folder(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// How many files are below a folder, and their bytes.
+/// Number of files below a folder, and their bytes.
 fn contents(folder: &Path) -> Result<(u64, u64)> {
     let (mut count, mut bytes) = (0, 0);
     for entry in std::fs::read_dir(folder)? {
@@ -278,10 +278,10 @@ fn s3(lab: &Lab) -> Result<()> {
     one_line(&lab.run(&file, &wrong)?, &["127.0.0.1", "--key"])
 }
 
-/// Multipart uploads, and parts of objects read.
+/// Multipart uploads, and range reads.
 const PARTS: &str = include_str!("../lab/parts.toml");
 
-/// A key of Ceph's form, of nobody.
+/// A key in Ceph's format, belonging to no user.
 const CEPH_KEY: &str = "AQDZk2FoAAAAABAAcCz9rpPQxHGpWqCvKkfYuw==";
 
 fn absent(report: &mut Report, lab: &Lab) {
@@ -344,7 +344,7 @@ fn absent(report: &mut Report, lab: &Lab) {
             let login = ["--target", &target, "--user", "test:tester", "--key", key];
             let arguments = [&login[..], &["--timeout", "5"]].concat();
             let run = lab.run(&file, &arguments)?;
-            // A host without Ceph's library is told so before anybody is asked.
+            // A host without Ceph's library gets that message before any connection is attempted.
             let has_library = !run.shown.contains("librados.so.2 is not on this machine");
             one_line(
                 &run,

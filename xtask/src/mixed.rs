@@ -20,13 +20,13 @@ use crate::random::Random;
 use crate::venv::Venv;
 use crate::wire::Account;
 use crate::workspace;
-use clients::{Client, Seen};
+use clients::{Client, Observations};
 use cluster::{Cluster, Kind, Part};
 use confs::NODES;
 
 const CLIENTS: usize = 4;
 const KEYS_PER_CLIENT: usize = 60;
-/// Two in each policy; the sharders take the larger ones apart.
+/// Two containers in each policy; the sharders split the larger ones.
 const CONTAINERS: [&str; 4] = [
     "/plain-small",
     "/coded-small",
@@ -70,18 +70,19 @@ fn in_cluster(options: &Options, cluster: &mut Cluster, venv: &Venv) -> Result<(
     let mut keys: Vec<Vec<Key>> = (0..CLIENTS)
         .map(|client| {
             let key = |k: usize| {
-                // Four of five in a large one.
+                // Four of five keys belong to a large container.
                 let container = CONTAINERS[k % 2 + if k % 10 < 2 { 0 } else { 2 }];
                 Key::new(container, format!("c{client}/k{k:02}"))
             };
             (0..KEYS_PER_CLIENT).map(key).collect()
         })
         .collect();
-    let seen = Seen::default();
+    let seen = Observations::default();
     seen.has_swift_proxy.store(true, Ordering::Relaxed);
     let start = Instant::now();
     for to in [Kind::Cairn, Kind::Swift] {
-        // Their token is of the kind that is there, and goes on to be good at the other.
+        // Each client logs in at whichever proxy is there; the token stays valid at the other
+        // implementation's.
         let login = Account::login(cluster.swift.port)?;
         under_load(
             options,
@@ -115,7 +116,7 @@ fn in_cluster(options: &Options, cluster: &mut Cluster, venv: &Venv) -> Result<(
 
 fn make_containers(cluster: &Cluster) -> Result<()> {
     let owner = Account::login(cluster.swift.port)?;
-    // Who may say that a container is to be sharded.
+    // An admin, who alone may request that a container is sharded.
     let mut admin = Account::login_as(cluster.swift.port, "admin:admin", "admin")?;
     admin.path.clone_from(&owner.path);
     for container in CONTAINERS {
@@ -131,14 +132,14 @@ fn make_containers(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
-/// The clients' load while `work` is done.
+/// Runs `work` while the clients' load runs.
 fn under_load(
     options: &Options,
     login: &Account,
     keys: &mut [Vec<Key>],
     cluster: &mut Cluster,
-    seen: &Seen,
-    work: impl FnOnce(&mut Cluster, &Seen) -> Result<()>,
+    seen: &Observations,
+    work: impl FnOnce(&mut Cluster, &Observations) -> Result<()>,
 ) -> Result<()> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -159,8 +160,8 @@ fn under_load(
     })
 }
 
-/// A whole node after the other, then the proxies.
-fn by_node(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
+/// Swaps one whole node after the other, then the proxies.
+fn by_node(cluster: &mut Cluster, seen: &Observations, to: Kind) -> Result<()> {
     for node in 1..=NODES {
         step(&format!("node {node} to {to}"), seen, || {
             let parts = [
@@ -176,8 +177,8 @@ fn by_node(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
     proxies(cluster, seen, to)
 }
 
-/// A role after the other, on one node after the other.
-fn by_role(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
+/// Swaps one role after the other, on one node after the other.
+fn by_role(cluster: &mut Cluster, seen: &Observations, to: Kind) -> Result<()> {
     let roles: [fn(usize) -> Part; 3] = [Part::Object, Part::Container, Part::Account];
     for part in roles.iter().flat_map(|role| (1..=NODES).map(role)) {
         step(&format!("{part} to {to}"), seen, || {
@@ -194,7 +195,7 @@ fn by_role(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
     proxies(cluster, seen, to)
 }
 
-fn proxies(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
+fn proxies(cluster: &mut Cluster, seen: &Observations, to: Kind) -> Result<()> {
     seen.has_swift_proxy.store(true, Ordering::Relaxed);
     for number in [1, 2] {
         let part = Part::Proxy(number);
@@ -206,7 +207,7 @@ fn proxies(cluster: &mut Cluster, seen: &Seen, to: Kind) -> Result<()> {
     Ok(())
 }
 
-fn step(name: &str, seen: &Seen, work: impl FnOnce() -> Result<()>) -> Result<()> {
+fn step(name: &str, seen: &Observations, work: impl FnOnce() -> Result<()>) -> Result<()> {
     let (start, before) = (Instant::now(), seen.requests.load(Ordering::Relaxed));
     seen.slowest();
     work()?;
@@ -220,8 +221,8 @@ fn step(name: &str, seen: &Seen, work: impl FnOnce() -> Result<()>) -> Result<()
     Ok(())
 }
 
-/// With no load: everything is where it belongs and says what was acknowledged.
-/// A device that is emptied is filled again by the daemons of each kind in `by`.
+/// Checks without load that everything is where it belongs and matches what was acknowledged. A
+/// device that is emptied is refilled by the daemons of each kind in `by`.
 fn all_is_well(cluster: &mut Cluster, venv: &Venv, keys: &[Vec<Key>], by: &[Kind]) -> Result<()> {
     let before = cluster.daemons;
     println!("{}", proof::in_place(cluster, venv, before[0])?);

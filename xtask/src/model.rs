@@ -1,5 +1,5 @@
-//! What a store has acknowledged, and whether it still has it: objects that know which states
-//! they may be in, requests that keep that knowledge, and a look at everything afterwards.
+//! A model of the store's acknowledged state: objects that know which states are possible, requests
+//! that keep that knowledge exact, and a check of everything afterwards.
 
 pub(crate) mod check;
 pub(crate) mod keys;

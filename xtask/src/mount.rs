@@ -1,5 +1,5 @@
-//! `cairn mount` over a store of its own: what programs do on a file system, what two mounts write at
-//! once, and that another client of the store then reads the same bytes.
+//! `cairn mount` over a store of its own: programs on a file system, concurrent writes of two
+//! mounts, and another client of the store that reads the same bytes afterwards.
 
 pub(crate) mod bench;
 mod calls;
@@ -28,7 +28,7 @@ use crate::workspace::{self, have, install};
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How many seeds the random reads and writes have
+    /// Number of seeds of random reads and writes
     #[arg(long, default_value_t = 4)]
     pub(crate) seeds: u64,
     /// Operations of each seed
@@ -45,7 +45,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// A run of a minute or two.
+    /// Options of a run of a minute or two.
     pub(crate) fn short() -> Self {
         Options {
             seeds: 2,
@@ -66,12 +66,12 @@ struct Mount {
 }
 
 impl Mount {
-    fn start(ground: &Ground, name: &str, options: &[&str]) -> Result<Mount> {
-        let dir = ground.dir.join(name);
+    fn start(setup: &Setup, name: &str, options: &[&str]) -> Result<Mount> {
+        let dir = setup.dir.join(name);
         fs::create_dir_all(&dir)?;
-        let auth = format!("ST_AUTH={}/auth/v1.0", ground.url);
-        let container = format!("{}/v1/AUTH_test/{CONTAINER}", ground.url);
-        let binary = ground.binary.to_str().context("a path is not UTF-8")?;
+        let auth = format!("ST_AUTH={}/auth/v1.0", setup.url);
+        let container = format!("{}/v1/AUTH_test/{CONTAINER}", setup.url);
+        let binary = setup.binary.to_str().context("a path is not UTF-8")?;
         let at = dir.to_str().context("a path is not UTF-8")?;
         let mut args = vec![
             "ST_USER=test:tester",
@@ -82,12 +82,13 @@ impl Mount {
         ];
         args.extend(["--foreground", "--timeout", "5", &container, at]);
         args.extend(options);
-        Mount::start_program(ground, name, dir.clone(), &args)
+        Mount::start_program(setup, name, dir.clone(), &args)
     }
 
-    /// A program that mounts something at `dir` and stays. `args`: of `env`.
-    fn start_program(ground: &Ground, name: &str, dir: PathBuf, args: &[&str]) -> Result<Mount> {
-        let mut process = Process::start(name, Path::new("env"), args, &ground.dir.join("log"))?;
+    /// Starts a program that mounts something at `dir` and keeps running. `args` are the arguments
+    /// of `env`.
+    fn start_program(setup: &Setup, name: &str, dir: PathBuf, args: &[&str]) -> Result<Mount> {
+        let mut process = Process::start(name, Path::new("env"), args, &setup.dir.join("log"))?;
         wait_for("the mount", 30, || {
             if let Some(words) = process.ended() {
                 bail!("{words}");
@@ -97,7 +98,7 @@ impl Mount {
         Ok(Mount { dir, process })
     }
 
-    /// SIGTERM; an error where it does not end by itself.
+    /// Sends SIGTERM; an error if the program does not end by itself.
     fn stop(mut self) -> Result<()> {
         ensure!(
             self.process.stop(),
@@ -114,7 +115,7 @@ impl Mount {
 }
 
 impl Mount {
-    /// SIGTERM, and the code with which it then ends; an error where that takes longer.
+    /// Sends SIGTERM and returns the exit code; an error if it takes longer than `time`.
     fn stop_within(mut self, time: Duration) -> Result<Option<i32>> {
         self.process.signal(Signal::TERM);
         let deadline = Instant::now() + time;
@@ -145,7 +146,7 @@ fn is_mounted(dir: &Path) -> bool {
         .any(|line| line.split(' ').nth(1) == Some(&*dir))
 }
 
-struct Ground {
+struct Setup {
     binary: PathBuf,
     dir: PathBuf,
     url: String,
@@ -161,36 +162,37 @@ pub(crate) fn run(options: &Options) -> Result<Report> {
     let binary = fs::canonicalize(workspace::build_cairn()?)?;
     let dir = fs::canonicalize(scratch.path())?;
     let mut store = Cairn::create(&binary, &dir.join("store"), None)?;
-    // The pause between small segments would be most of the time of reading them.
+    // Without this, the proxy's pause between small segments would be most of the time of reading
+    // them.
     store.set("proxy", "filter:slo", "rate_limit_segments_per_sec", "0")?;
     store.start(Spread::OneProcess)?;
-    let ground = Ground {
+    let setup = Setup {
         binary,
         dir,
         url: store.url(),
     };
     Account::login(store.port())?.must("PUT", &format!("/{CONTAINER}"), "", &[], b"")?;
-    let mount = Mount::start(&ground, "mnt", &[])?;
-    let (at, work) = (mount.dir.clone(), ground.dir.join("work"));
+    let mount = Mount::start(&setup, "mnt", &[])?;
+    let (at, work) = (mount.dir.clone(), setup.dir.join("work"));
     fs::create_dir_all(&work)?;
     check_calls(&mut report, options, &at, &store);
-    check_programs(&mut report, &ground, &at, &work);
+    check_programs(&mut report, &setup, &at, &work);
     report.check("a second mount reads what the first closed", || {
-        failures::second(&ground, &at)
+        failures::second(&setup, &at)
     });
     report.check("two mounts write the same files at once", || {
-        shared::run(&ground, &store, &at)
+        shared::run(&setup, &store, &at)
     });
     report.tell("a checkpoint becomes one ordinary object", || {
-        checkpoint::in_short(&ground, &mut store.account()?)
+        checkpoint::in_short(&setup, &mut store.account()?)
     });
-    check_failures(&mut report, &ground, &mut store, &at);
+    check_failures(&mut report, &setup, &mut store, &at);
     if !options.short {
         let mut account = store.account()?;
-        suites::run(&mut report, &options.suites, &ground, &mut account, &at)?;
+        suites::run(&mut report, &options.suites, &setup, &mut account, &at)?;
     }
     report.check("SIGTERM uploads what is open", || {
-        failures::terminated(&ground, mount)
+        failures::terminated(&setup, mount)
     });
     report.check("SIGTERM ends the store", || store.stop());
     if options.keep {
@@ -226,7 +228,7 @@ fn check_calls(report: &mut Report, options: &Options, at: &Path, store: &Cairn)
     });
 }
 
-fn check_programs(report: &mut Report, ground: &Ground, at: &Path, work: &Path) {
+fn check_programs(report: &mut Report, setup: &Setup, at: &Path, work: &Path) {
     report.check("tar and untar", || programs::archive(&at.join("tar"), work));
     report.check("sqlite", || programs::sqlite(&at.join("sqlite")));
     report.check("sqlite, killed while it writes", || {
@@ -253,11 +255,11 @@ fn check_programs(report: &mut Report, ground: &Ground, at: &Path, work: &Path) 
         false => report.skip("rsync", "not installed (apt-get install rsync)"),
     }
     report.check("swift download brings the same bytes", || {
-        programs::download(ground, at, work)
+        programs::download(setup, at, work)
     });
 }
 
-fn check_failures(report: &mut Report, ground: &Ground, store: &mut Cairn, at: &Path) {
+fn check_failures(report: &mut Report, setup: &Setup, store: &mut Cairn, at: &Path) {
     report.check("the store away, and back", || failures::away(store, at));
     report.check("the store killed during writes", || {
         failures::killed_during_writes(store, at)
@@ -266,13 +268,13 @@ fn check_failures(report: &mut Report, ground: &Ground, store: &mut Cairn, at: &
         failures::closed_without_a_store(store, at)
     });
     report.check("a mount killed after fsync", || {
-        failures::killed_mount(ground)
+        failures::killed_mount(setup)
     });
     report.check("a rename that broke off", || {
-        failures::broken_rename(ground, store)
+        failures::broken_rename(setup, store)
     });
     report.check("SIGTERM while the store is away", || {
-        failures::terminated_without_a_store(ground, store)
+        failures::terminated_without_a_store(setup, store)
     });
 }
 

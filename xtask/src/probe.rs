@@ -19,7 +19,8 @@ use crate::workspace;
 const UPSTREAM: &str = include_str!("../conformance/probe-upstream.txt");
 const LATER: &str = include_str!("../conformance/probe-later.txt");
 
-/// Tests for a cluster that lets clients open expired objects; others are for one that does not.
+/// Tests for a cluster that lets clients open expired objects; the others are for a cluster that
+/// does not.
 const OPEN_EXPIRED: [&str; 2] = [
     "test.probe.test_object_expirer.TestObjectExpirer::test_open_expired_enabled",
     "test.probe.test_object_expirer.TestObjectExpirer::test_open_expired_enabled_with_part_num",
@@ -40,7 +41,7 @@ pub(crate) struct Probe {
     pub(crate) keep: bool,
 }
 
-/// Programs that the tests need beside Swift's, and the Debian packages they are in.
+/// Programs that the tests need besides Swift's, with their Debian packages.
 const NEEDED: [(&str, &str); 5] = [
     ("rsync", "rsync"),
     ("memcached", "memcached"),
@@ -100,8 +101,8 @@ pub(crate) fn run(options: &Probe) -> Result<Counts> {
     ))
 }
 
-/// Runs files of `test/probe` inside; outcome by test name. Tests of the list of later ones would
-/// take long to fail: they are left out unless asked for.
+/// Runs files of `test/probe` inside the namespaces; returns outcomes by test name. Tests expected
+/// to pass only later are excluded unless asked for, since they take long to fail.
 fn pytest(
     venv: &Venv,
     dir: &Path,

@@ -21,7 +21,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Starts `program args…`, output in `log_dir/name.log`.
+    /// Starts `program args…`, with its output in `log_dir/name.log`.
     pub(crate) fn start(name: &str, program: &Path, args: &[&str], log_dir: &Path) -> Result<Self> {
         std::fs::create_dir_all(log_dir)?;
         let log = log_dir.join(format!("{name}.log"));
@@ -60,7 +60,7 @@ impl Process {
         Pid::from_raw(self.child.id() as i32)
     }
 
-    /// Has it ended? Its status and the end of its log, then.
+    /// Status and end of the log, if the process has ended.
     pub(crate) fn ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok()??;
         Some(format!(
@@ -70,7 +70,7 @@ impl Process {
         ))
     }
 
-    /// Has it ended? Its exit code then, where it had one.
+    /// Exit code, if the process has ended; `Some(None)` if it was ended by a signal.
     pub(crate) fn code(&mut self) -> Option<Option<i32>> {
         Some(self.child.try_wait().ok()??.code())
     }
@@ -82,7 +82,7 @@ impl Process {
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    /// What its log says of something.
+    /// Lines of its log that contain `of`.
     pub(crate) fn log_lines(&self, of: &str) -> Vec<String> {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
@@ -90,22 +90,22 @@ impl Process {
         lines.map(str::to_owned).collect()
     }
 
-    /// A signal to it and its children.
+    /// Sends a signal to the process and its children.
     pub(crate) fn signal(&self, signal: Signal) {
         if let Some(group) = self.group() {
-            // It may have ended already: nothing to tell then.
+            // It may have ended already: nobody is left to receive the signal.
             let _ = rustix::process::kill_process_group(group, signal);
         }
     }
 
-    /// SIGKILL, at once.
+    /// Sends SIGKILL.
     pub(crate) fn kill(&mut self) {
         self.signal(Signal::KILL);
         let _ = self.child.wait();
     }
 
-    /// SIGTERM to the leader, ten seconds to end, then SIGKILL to what is left. False when it
-    /// had to be killed.
+    /// Sends SIGTERM to the leader, and SIGKILL to the rest of the group after ten seconds. Returns
+    /// false if it had to be killed.
     pub(crate) fn stop(&mut self) -> bool {
         if let (Some(pid), Ok(None)) = (self.group(), self.child.try_wait()) {
             let _ = rustix::process::kill_process(pid, Signal::TERM);
@@ -130,9 +130,9 @@ impl Drop for Process {
     }
 }
 
-/// As many free ports of 127.0.0.1, all different, and nobody else's until this process ends: a
-/// socket that only has the address keeps the kernel from giving it to a client's connection or to
-/// who asks for any port, and lets servers listen there (which set `SO_REUSEADDR`, all of them).
+/// Returns `count` different free ports of 127.0.0.1, reserved until this process ends: a bound
+/// socket that does not listen keeps the kernel from assigning the port to a client's connection or
+/// to a bind to port 0, and still lets servers listen there (all of them set `SO_REUSEADDR`).
 pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>> {
     static HELD: Mutex<Vec<TcpSocket>> = Mutex::new(Vec::new());
     let mut held = HELD.lock();
@@ -147,12 +147,12 @@ pub(crate) fn free_ports(count: usize) -> Result<Vec<u16>> {
     Ok(ports)
 }
 
-/// `count` ports one after the other, all free: for programs that count up from their first. Which
-/// were given last are given again last, as who asked for them may not listen yet.
+/// Returns the first of `count` consecutive free ports, for programs that count up from their first
+/// port. A range may be returned twice if the first caller does not listen yet.
 pub(crate) fn free_range(count: u16) -> Result<u16> {
     static LAST: Mutex<u16> = Mutex::new(0);
     let mut last = LAST.lock();
-    // Below the range the kernel hands out to clients, so that nothing takes one meanwhile.
+    // Below the kernel's ephemeral range, so that no client's connection takes one meanwhile.
     let offset = (std::process::id() % 97) as u16 * count % 2000;
     let firsts = (10_000u16..30_000).step_by(usize::from(count));
     let firsts: Vec<u16> = firsts.map(|first| first + offset).collect();
@@ -167,7 +167,7 @@ pub(crate) fn free_range(count: u16) -> Result<u16> {
     bail!("no {count} free ports in a row");
 }
 
-/// Waits until `ready` says yes, at most `seconds`.
+/// Waits until `ready` returns true, for at most `seconds`.
 pub(crate) fn wait_for(
     what: &str,
     seconds: u64,
@@ -185,7 +185,7 @@ pub(crate) fn wait_for(
     }
 }
 
-/// Waits until something listens on the port while the processes live.
+/// Waits until something listens on the port, while the processes live.
 pub(crate) fn wait_for_port(port: u16, processes: &mut [Process]) -> Result<()> {
     wait_for(&format!("port {port}"), 60, || {
         if let Some(words) = processes.iter_mut().find_map(Process::ended) {

@@ -17,7 +17,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From 0 up to, not including, `bound`.
+    /// A number from 0 up to, not including, `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }

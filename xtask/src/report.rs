@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
-/// `NAME=WHY`: checks whose names begin so may be skipped, and the reason.
+/// `NAME=WHY`: checks whose names begin with NAME may be skipped, for the reason WHY.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MaySkip {
     name: String,
@@ -30,12 +30,12 @@ impl FromStr for MaySkip {
     }
 }
 
-/// For the whole run, once.
+/// Sets the allowed skips, once for the whole run.
 pub(crate) fn allow_skips(allowed: Vec<MaySkip>) {
     let _ = MAY_SKIP.set(allowed);
 }
 
-/// Names of which none may be skipped.
+/// Skipped names that no rule allows.
 fn refused<'a>(skipped: &'a [String], allowed: &[MaySkip]) -> Vec<&'a str> {
     let may = |name: &str| allowed.iter().any(|a| name.starts_with(&a.name));
     let names = skipped.iter().map(String::as_str);
@@ -54,7 +54,7 @@ impl Report {
         self.tell(name, || check().map(|()| String::new()));
     }
 
-    /// As [`Report::check`], with what the check found in words.
+    /// Like [`Report::check`], for a check that returns a summary.
     pub(crate) fn tell(&mut self, name: &str, check: impl FnOnce() -> Result<String>) {
         let start = Instant::now();
         let result = check();
@@ -83,7 +83,7 @@ impl Report {
         self.skipped.extend_from_slice(&other.skipped);
     }
 
-    /// The closing line; an error when something failed, or was skipped without leave.
+    /// Prints the closing line; an error if something failed, or was skipped without permission.
     pub(crate) fn finish(&self) -> Result<()> {
         let allowed = MAY_SKIP.get().map_or(&[][..], Vec::as_slice);
         if !self.skipped.is_empty() {

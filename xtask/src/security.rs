@@ -1,7 +1,7 @@
-//! Attacks on a running store: tenants who want what is another's, clients that hold places and
-//! never read, requests that can be read in two ways, guessed and revoked logins, local users and the
-//! console. Each case says what has to hold, and is tried on OpenStack Swift too where its API has
-//! the thing; there a difference is a note and no failure.
+//! Attacks on a running store: tenants who want another's data, clients that hold connection slots
+//! and never read, requests that can be parsed in two ways, guessed and revoked logins, local users
+//! and the console. Each case says what has to hold, and is tried on OpenStack Swift too if its API
+//! has the feature; a difference there is a note and no failure.
 
 mod cache;
 mod console;
@@ -42,7 +42,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// What fits in a minute.
+    /// Options of a run of about a minute.
     pub(crate) fn short() -> Self {
         Options {
             cases: Vec::new(),
@@ -56,12 +56,12 @@ impl Options {
 pub(crate) struct Store {
     pub(crate) port: u16,
     pub(crate) is_cairn: bool,
-    /// The processes that were started, each with a group of its own.
+    /// PIDs of the started processes, each the leader of a process group.
     leaders: Vec<u32>,
     doors: Doors,
 }
 
-/// Seconds after which a client that moves nothing is cut off, in the stores under attack.
+/// The stores' `client_timeout` in seconds: idle clients are cut off after it.
 pub(crate) const CLIENT_TIMEOUT: u64 = 5;
 
 type Attack = fn(&Store, &Options) -> Result<String>;
@@ -69,7 +69,7 @@ type Attack = fn(&Store, &Options) -> Result<String>;
 struct Case {
     name: &'static str,
     attack: Attack,
-    /// Why it is not tried on OpenStack Swift.
+    /// The reason why the case is not tried on OpenStack Swift.
     not_on_swift: Option<&'static str>,
 }
 
@@ -259,12 +259,12 @@ impl Peer {
 }
 
 impl Store {
-    /// Bytes of memory that its processes hold.
+    /// Resident memory of its processes, in bytes.
     fn resident(&self) -> u64 {
         self.processes().into_iter().map(resident).sum()
     }
 
-    /// Seconds of processors that its processes have used.
+    /// CPU time of its processes, in seconds.
     fn processor_seconds(&self) -> f64 {
         let of = |pid: u32| -> Option<f64> {
             let words = stat(pid)?;
@@ -274,7 +274,7 @@ impl Store {
         self.processes().into_iter().filter_map(of).sum()
     }
 
-    /// What was started, which leads process groups, and their workers.
+    /// PIDs of the group leaders and their workers.
     fn processes(&self) -> Vec<u32> {
         let Ok(entries) = std::fs::read_dir("/proc") else {
             return Vec::new();
@@ -289,7 +289,7 @@ impl Store {
     }
 }
 
-/// Bytes of memory that a process holds; 0 when it has ended.
+/// Resident memory of a process in bytes; 0 if it has ended.
 fn resident(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find(|line| line.starts_with("VmRSS:"));
@@ -297,14 +297,14 @@ fn resident(pid: u32) -> u64 {
     kilobytes.unwrap_or(0) * 1024
 }
 
-/// The fields of `/proc/PID/stat` behind the program's name, which may hold anything.
+/// Fields of `/proc/PID/stat` after the program's name, which may contain any character.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let rest = text.rsplit_once(')')?.1;
     Some(rest.split_whitespace().map(str::to_owned).collect())
 }
 
-/// An error that names every one of what did not hold.
+/// Returns `words` if nothing is broken, else an error that lists every violation.
 fn all_held(broken: Vec<String>, words: String) -> Result<String> {
     if broken.is_empty() {
         return Ok(words);

@@ -1,4 +1,4 @@
-//! The cluster simulator: seeds, one seed with its log, planted bugs. `docs/simulator.md`.
+//! The cluster simulator: many seeds, one seed with its log, planted bugs; see `docs/simulator.md`.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,12 @@ use clap::Args;
 
 use crate::workspace::{cargo, run as run_program, target};
 
-/// Every bug there is; as `crates/types/src/plant.rs` names them.
+/// Value of `--plant` for all bugs, which `crates/types/src/plant.rs` names.
 const ALL: &str = "all";
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How many seeds
+    /// Number of seeds
     #[arg(long, default_value_t = 1000)]
     pub(crate) seeds: u64,
     /// The first one
@@ -54,7 +54,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// So many seeds, of the store as it is.
+    /// Options of a run of this number of seeds, with no bug planted.
     pub(crate) fn seeds(seeds: u64) -> Self {
         Options {
             seeds,
@@ -106,7 +106,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if options.plant.as_deref().is_none_or(|bug| bug == ALL) {
         return run_program(&mut command);
     }
-    // A planted bug is to be found.
+    // The run must find the planted bug, so success is a failure.
     if run_program(&mut command).is_ok() {
         bail!("no seed found the bug");
     }
@@ -117,7 +117,8 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(2, usize::from)
 }
 
-/// With the bugs in it, none of them on: no other program has them.
+/// Builds the simulator with the bugs compiled in, all disabled by default: no other program has
+/// them.
 fn build(debug: bool) -> Result<PathBuf> {
     let mut command = cargo();
     command.args(["build", "--package", "cairn-sim", "--features", "plant"]);

@@ -1,6 +1,6 @@
-//! One workload on Cairn and on the real OpenStack Swift, in turn, and the published studies'
-//! plots of both side by side. Only one store runs at a time; each repetition has stores of its
-//! own, whose devices begin empty.
+//! One workload on Cairn and on the real OpenStack Swift, in turn, and the published studies' plots
+//! of both side by side. Only one store runs at a time; each repetition has stores of its own,
+//! whose devices begin empty.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// Runs of each store, in turn; from two on they are compared
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     repetitions: u32,
-    /// Where runs and report go [default: target/xtask/study/NAME]
+    /// Folder for runs and report [default: target/xtask/study/NAME]
     #[arg(long)]
     out: Option<PathBuf>,
     /// Further options of `cairn lab run`
@@ -83,7 +83,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             swift.stop();
             Ok::<_, anyhow::Error>(())
         };
-        // A drift of the machine falls on both alike.
+        // Alternate the order, so that a drift of the machine affects both alike.
         if number % 2 == 1 {
             on_cairn()?;
             on_swift()?;
@@ -94,7 +94,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let mut report = Command::new(&binary);
     let named = |name: &str, folder: &Path| format!("{name}={}", folder.display());
-    // One run of each side: all of them at once hide one another, and are compared below.
+    // One run of each side: more curves would hide one another, and all runs are compared below.
     let sides = [
         named("OpenStack Swift", &of_swift.join("01")),
         named("Cairn", &of_cairn.join("01")),
@@ -113,7 +113,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// A file, or the study of that name.
+/// Resolves the argument: a file, or a study of that name.
 fn find(workload: &str) -> Result<PathBuf> {
     let path = PathBuf::from(workload);
     if path.is_file() {
@@ -152,7 +152,7 @@ fn measure(
         .env("CAIRN_LAB_KEY", "testing");
     command.arg("--out").arg(out).args(&options.run);
     let status = command.status().context("starting the lab")?;
-    // 1 is a run that failed; it is shown beside the other.
+    // Exit code 1 is a failed run, which is shown beside the other.
     if !matches!(status.code(), Some(0 | 1)) || !out.join("run.json").is_file() {
         let tails: Vec<String> = processes.iter().map(Process::log_tail).collect();
         bail!("the run ended with {status}\n{}", tails.join("\n"));

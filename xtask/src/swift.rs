@@ -1,6 +1,6 @@
-//! The real OpenStack Swift on loopback, the peer Cairn is measured and checked against: one
-//! proxy with TempAuth, memcached, and per device one object, one container and one account
-//! server. The background daemons do not run by themselves; `once` runs one of them.
+//! The real OpenStack Swift on loopback, the peer that Cairn is measured and checked against: one
+//! proxy with TempAuth, memcached, and per device one object, one container and one account server.
+//! The background daemons do not run by themselves; `once` runs one of them.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -19,22 +19,22 @@ pub(crate) const FULL_PIPELINE: &str = "catch_errors gatekeeper healthcheck prox
      staticweb copy container-quotas account-quotas slo dlo versioned_writes symlink \
      proxy-logging proxy-server";
 
-/// What every store needs.
+/// The minimal pipeline that every store needs.
 pub(crate) const CORE_PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache \
      listing_formats tempauth copy proxy-logging proxy-server";
 
-/// As [`CORE_PIPELINE`], with objects encrypted.
+/// Like [`CORE_PIPELINE`], with objects encrypted.
 pub(crate) const ENCRYPTED_CORE_PIPELINE: &str = "catch_errors gatekeeper healthcheck \
      proxy-logging cache listing_formats tempauth copy keymaster encryption proxy-logging \
      proxy-server";
 
-/// As [`FULL_PIPELINE`], with objects encrypted.
+/// Like [`FULL_PIPELINE`], with objects encrypted.
 pub(crate) const ENCRYPTED_FULL_PIPELINE: &str = "catch_errors gatekeeper healthcheck \
      proxy-logging cache etag-quoter domain_remap listing_formats bulk tempurl formpost crossdomain \
      s3api tempauth staticweb copy container-quotas account-quotas slo dlo versioned_writes symlink \
      keymaster encryption proxy-logging proxy-server";
 
-/// Options of `keymaster`: two root secrets, the second for what is written.
+/// Options of `keymaster`: two root secrets, the second of which encrypts new objects.
 pub(crate) const KEYMASTER_OPTIONS: [(&str, &str); 3] = [
     (
         "encryption_root_secret",
@@ -54,9 +54,9 @@ pub(crate) struct Layout {
     pub(crate) proxy_workers: usize,
     pub(crate) pipeline: &'static str,
     pub(crate) part_power: u32,
-    /// The first device, by its number, of the rings of accounts and containers.
+    /// Number of the first device in the account and container rings.
     pub(crate) rows_from: usize,
-    /// Data and parity fragments of a second policy, `coded`, which is erasure-coded.
+    /// Data and parity fragments of a second, erasure-coded policy `coded`.
     pub(crate) coded: Option<(usize, usize)>,
 }
 
@@ -81,13 +81,13 @@ pub(crate) struct Swift {
     bin: PathBuf,
     pub(crate) port: u16,
     memcached_port: u16,
-    /// By device, then in the order of `KINDS`.
+    /// Ports by device, then in the order of `KINDS`.
     ports: Vec<[u16; 3]>,
     processes: Vec<Process>,
 }
 
 impl Swift {
-    /// Writes confs, rings and device folders below `dir`; starts nothing.
+    /// Writes confs, rings and device folders below `dir`; starts no process.
     pub(crate) fn create(venv: &Venv, dir: &Path, layout: Layout) -> Result<Swift> {
         ensure!(
             install("memcached", "memcached"),
@@ -150,7 +150,7 @@ impl Swift {
         self.ports[device - 1][index]
     }
 
-    /// Every conf: the proxy's, then the servers'.
+    /// Paths of all confs: the proxy's, then the servers'.
     pub(crate) fn confs(&self) -> Vec<PathBuf> {
         let mut all = vec![self.proxy_conf()];
         for kind in KINDS {
@@ -159,7 +159,7 @@ impl Swift {
         all
     }
 
-    /// The conf of a pipeline for the requests of daemons.
+    /// The conf of a pipeline for requests of daemons.
     pub(crate) fn internal_client(&self) -> String {
         format!(
             "[DEFAULT]\nswift_dir = {}\n\
@@ -241,7 +241,8 @@ impl Swift {
         let builder = self.etc().join(format!("{name}.builder"));
         let run = |args: &[String]| {
             let mut command = std::process::Command::new(self.bin.join("swift-ring-builder"));
-            // It ends with 1 for a mere warning; the ring's file tells whether it was built.
+            // The program exits with 1 for a mere warning; whether the ring's file exists is
+            // checked instead.
             command.arg(&builder).args(args).output().map(|_| ())
         };
         run(&[
@@ -294,7 +295,7 @@ impl Swift {
         Ok(())
     }
 
-    /// The peer's cache; Cairn on the same conf reaches for it too.
+    /// Starts the peer's cache, which Cairn on the same conf uses too.
     pub(crate) fn start_memcached(&mut self) -> Result<()> {
         let port = self.memcached_port.to_string();
         let user = user()?;
@@ -319,7 +320,7 @@ impl Swift {
         wait_for_port(self.memcached_port, &mut self.processes)
     }
 
-    /// A further proxy of the same store.
+    /// Starts a further proxy of the same store.
     pub(crate) fn start_proxy(&mut self, name: &str, conf: &Path) -> Result<()> {
         self.start_one(name, "swift-proxy-server", conf)
     }
@@ -331,7 +332,7 @@ impl Swift {
         Ok(())
     }
 
-    /// One pass of a background daemon (`object-updater`, …) on every device.
+    /// Runs one pass of a background daemon (`object-updater`, …) on every device.
     pub(crate) fn once(&self, daemon: &str) -> Result<()> {
         let Some((kind, _)) = daemon.split_once('-') else {
             bail!("no daemon {daemon}")
@@ -354,15 +355,15 @@ impl Swift {
     }
 
     pub(crate) fn stop(&mut self) {
-        // The proxy first, so that no request is cut off at a backend.
+        // The proxy stops first, so that no request is cut off at a backend.
         while let Some(mut process) = self.processes.pop() {
             process.stop();
         }
     }
 }
 
-// Its servers read the policies from /etc/swift/swift.conf before they know of any other folder,
-// and keep the name that index 0 has without one: ours is the same.
+// Swift's servers read the policies from /etc/swift/swift.conf before they know of any other
+// folder, and keep the default name of policy 0 if it has none there: ours is the same.
 const SWIFT_CONF: &str = "[swift-hash]\nswift_hash_path_prefix = cairn\nswift_hash_path_suffix = cairn\n\
      [storage-policy:0]\nname = Policy-0\ndefault = yes\n";
 
@@ -376,7 +377,7 @@ fn filter_options(name: &str, memcached_port: u16) -> String {
     match name {
         "proxy-server" => "account_autocreate = true\nallow_account_management = true\nallow_open_expired = true\n".into(),
         "cache" => format!(
-            // With the default of 2 connections logins fail under 256 clients.
+            // With the default of 2 connections, logins fail under 256 clients.
             "memcache_servers = 127.0.0.1:{memcached_port}\nmemcache_max_connections = 100\n"
         ),
         "tempauth" => {

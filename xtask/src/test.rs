@@ -1,5 +1,5 @@
-//! Everything that fits in minutes, on a fresh machine too: what is missing is fetched or
-//! installed first.
+//! All checks that finish within minutes, on a fresh machine too: missing programs are downloaded
+//! or installed first.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
@@ -19,7 +19,7 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How often the store is killed
+    /// Number of times that the store is killed
     #[arg(long, default_value_t = 10)]
     crash_rounds: u32,
     /// For each fuzz target
@@ -30,7 +30,8 @@ pub(crate) struct Options {
 /// Files of the functional tests that also run with every role in a process of its own.
 const SPLIT_FILES: [&str; 3] = ["test_account.py", "test_container.py", "test_object.py"];
 
-/// Those that also run with objects encrypted: what a body, its ETag and its ranges go through.
+/// Files of the functional tests that also run with objects encrypted: those about bodies, ETags
+/// and ranges.
 const ENCRYPTED_FILES: [&str; 4] = [
     "test_object.py",
     "test_slo.py",
@@ -38,16 +39,16 @@ const ENCRYPTED_FILES: [&str; 4] = [
     "test_versioned_writes.py",
 ];
 
-/// Seeds of the cluster simulator.
+/// Number of seeds of the cluster simulator.
 const SIM_SEEDS: u64 = 200;
-/// Seeds of each manner that is harder on the store.
+/// Number of seeds of each harsher mode of the simulator.
 const SIM_SEEDS_OF_MANNER: u64 = 30;
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut report = Report::default();
     let venv = Venv::prepare()?;
     for program in ["memcached", "rclone", "curl", "rsync"] {
-        // Who needs one that is not to be had says so.
+        // Checks that need a program that cannot be installed report that themselves.
         install(program, program);
     }
     report.check("tidy", || tidy::run(&tidy::Options::default()));
@@ -77,7 +78,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     report.finish()
 }
 
-/// Runs cargo's tests, and gives the reasons of those that skip themselves: such a test passes,
+/// Runs cargo's tests, and returns the reasons of those that skip themselves: such a test passes,
 /// and prints a line that begins with "skipped:".
 fn run_tests(command: &mut Command) -> Result<BTreeSet<String>> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
@@ -95,10 +96,10 @@ fn run_tests(command: &mut Command) -> Result<BTreeSet<String>> {
     Ok(output.skipped)
 }
 
-/// The output of cargo's tests with `--show-output`.
+/// Parser of the output of cargo's tests with `--show-output`.
 #[derive(Default)]
 struct TestOutput {
-    /// In the part with the words of tests that passed.
+    /// Whether the line is in the section with the output of passed tests.
     of_passed: bool,
     skipped: BTreeSet<String>,
 }

@@ -1,4 +1,5 @@
-//! Static rules over the sources, the manifests and the pages of the repository; `cargo xtask tidy`.
+//! Static rules over the sources, the manifests and the pages of the repository; `cargo xtask
+//! tidy`.
 //!
 //! One file a rule, each with a test that feeds it a broken example. A rule that does not hold
 //! everywhere yet is a ratchet (`ratchet.rs`): a committed list of numbers that may only fall.
@@ -40,11 +41,11 @@ pub(crate) struct Options {
     lower: bool,
 }
 
-/// A broken rule at one place, with its remedy.
+/// A violation of a rule at one line, with its remedy.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
     file: String,
-    /// From 1; 0 where the whole file is meant.
+    /// Line number from 1; 0 for the whole file.
     line: usize,
     message: String,
 }
@@ -68,11 +69,11 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Rules that look at one source file.
+/// Rules that check one source file.
 const RULES: [fn(&Source) -> Vec<Finding>; 4] =
     [clock::check, durable::check, sql::check, unsafety::check];
 
-/// Rules whose numbers the ratchet holds.
+/// Rules whose counts are ratchets.
 const MEASURES: [fn(&Source) -> Vec<Measure>; 7] = [
     comments::measure,
     copies::measure,

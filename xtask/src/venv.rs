@@ -1,5 +1,5 @@
-//! The real OpenStack Swift, from PyPI: a Python virtual environment with it and its clients, and
-//! its source release, which carries the test suites. Fetched once into the cache.
+//! The real OpenStack Swift from PyPI: a Python virtual environment with Swift and its clients, and
+//! the source release, which contains the test suites. Downloaded once into the cache.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -47,7 +47,7 @@ impl Venv {
             )
         };
         if create().is_err() {
-            // Debian keeps ensurepip in a package of its own.
+            // Debian has ensurepip in a separate package.
             install("ensurepip", "python3-venv");
             create()?;
         }

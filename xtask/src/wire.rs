@@ -1,5 +1,5 @@
-//! A small blocking HTTP/1.1 client, and Swift's API on it: enough to write, read and compare.
-//! It shows every byte and header as it came, which no comfortable client does.
+//! A small blocking HTTP/1.1 client with Swift's API on top: enough to write, read and compare. It
+//! exposes every byte and header unchanged, which a more comfortable client would not.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -26,7 +26,7 @@ pub(crate) fn quote(name: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,
-    /// Names in lower case, in the order they came.
+    /// Header names in lower case and values, in the order received.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
 }
@@ -48,7 +48,7 @@ impl Response {
     }
 }
 
-/// One keep-alive connection; opened anew when the server closed it between two requests.
+/// One keep-alive connection, reopened when the server closed it between two requests.
 pub(crate) struct Connection {
     address: SocketAddr,
     stream: Option<BufReader<TcpStream>>,
@@ -74,8 +74,9 @@ impl Connection {
         Ok(BufReader::with_capacity(64 * 1024, stream))
     }
 
-    /// Sends one request (its `Host` is among the headers, or else the address) and reads its whole response. Never sends twice: a caller that counts
-    /// acknowledged writes must know that a failure may have been done or not.
+    /// Sends one request (its `Host` is among the headers, or else the address) and reads its whole
+    /// response. Never sends twice: a caller that counts acknowledged writes must know that a
+    /// failed request may or may not have been executed.
     pub(crate) fn call(
         &mut self,
         method: &str,
@@ -112,7 +113,7 @@ impl Connection {
     }
 }
 
-/// Is an idle connection still there? A server that went away or closed it shows an end.
+/// Whether an idle connection is still open: one that the server closed returns end-of-file.
 fn still_open(stream: &BufReader<TcpStream>) -> bool {
     let socket = stream.get_ref();
     if socket.set_nonblocking(true).is_err() {
@@ -197,15 +198,15 @@ fn read_response(stream: &mut BufReader<TcpStream>, method: &str) -> Result<Resp
 pub(crate) struct Account {
     pub(crate) port: u16,
     pub(crate) token: String,
-    /// `/v1/AUTH_…`
+    /// Path of the account: `/v1/AUTH_…`.
     pub(crate) path: String,
     connection: Connection,
-    /// Goes to one of several proxies instead, each request for itself.
+    /// Sends each request to one of several proxies instead.
     balanced: Option<Balanced>,
 }
 
 impl Account {
-    /// TempAuth's login as test:tester, which every store here has.
+    /// Logs in by TempAuth as test:tester, a user that every store here has.
     pub(crate) fn login(port: u16) -> Result<Account> {
         Account::login_as(port, "test:tester", "testing")
     }
@@ -214,9 +215,9 @@ impl Account {
         Account::login_to((Ipv4Addr::LOCALHOST, port).into(), user, key)
     }
 
-    /// The same at any address.
+    /// The same, at any address and for any user.
     pub(crate) fn login_to(address: SocketAddr, user: &str, key: &str) -> Result<Account> {
-        // A store that a benchmark has just overrun answers 503 for a while.
+        // A store that a benchmark has just overloaded answers 503 for a while.
         let deadline = Instant::now() + Duration::from_secs(90);
         let (connection, response) = loop {
             let mut connection = Connection::to(address);
@@ -263,14 +264,15 @@ impl Account {
         }
     }
 
-    /// The same login at whichever proxy is in service.
+    /// The same login, with each request sent to a proxy in service.
     pub(crate) fn balanced(&self, balancer: Arc<Balancer>) -> Account {
         let mut account = self.another();
         account.balanced = Some(Balanced::new(balancer));
         account
     }
 
-    /// `path` below the account, encoded here (`""`, `/c`, `/c/o`); `query` with its `?`.
+    /// Sends a request; `path` is below the account and encoded here (`""`, `/c`, `/c/o`), `query`
+    /// includes its `?`.
     pub(crate) fn call(
         &mut self,
         method: &str,
@@ -288,7 +290,7 @@ impl Account {
         }
     }
 
-    /// As `call`; any status but success is an error.
+    /// Like `call`; any status but success is an error.
     pub(crate) fn must(
         &mut self,
         method: &str,

@@ -1,5 +1,5 @@
-//! Where things are, and running other programs: the workspace's root, the cache of fetched
-//! software, scratch folders, cargo.
+//! Paths and external programs: the workspace's root, the cache of downloaded software, scratch
+//! folders, cargo.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,7 +12,7 @@ pub(crate) fn root() -> &'static Path {
         .unwrap_or(Path::new("."))
 }
 
-/// What is fetched once and kept: `$CAIRN_CACHE`, or `cairn` in the user's cache folder.
+/// Cache of downloaded software: `$CAIRN_CACHE`, or `cairn` in the user's cache folder.
 pub(crate) fn cache() -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os("CAIRN_CACHE") {
         return Ok(PathBuf::from(dir));
@@ -31,8 +31,8 @@ pub(crate) fn target() -> PathBuf {
     }
 }
 
-/// A folder for one run, on the workspace's own file system (`/tmp` may be a small one without
-/// extended attributes), removed when dropped.
+/// A folder for one run, on the workspace's own file system (`/tmp` may be small and without
+/// extended attributes); removed when dropped.
 pub(crate) fn scratch(name: &str) -> Result<tempfile::TempDir> {
     let base = target().join("xtask");
     std::fs::create_dir_all(&base)?;
@@ -42,7 +42,7 @@ pub(crate) fn scratch(name: &str) -> Result<tempfile::TempDir> {
         .with_context(|| format!("making a folder in {}", base.display()))
 }
 
-/// Where results are kept: `target/xtask/NAME`.
+/// Folder of results: `target/xtask/NAME`.
 pub(crate) fn results(name: &str) -> Result<PathBuf> {
     let dir = target().join("xtask").join(name);
     std::fs::create_dir_all(&dir)?;
@@ -55,19 +55,19 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Builds one package in release mode and says where its program is.
+/// Builds one package in release mode and returns the path of its program.
 pub(crate) fn build_release(package: &str) -> Result<PathBuf> {
     run(cargo().args(["build", "--release", "--package", package]))?;
     Ok(target().join("release").join(package))
 }
 
-/// Builds one package without optimisation and says where its program is.
+/// Builds one package without optimisation and returns the path of its program.
 pub(crate) fn build_debug(package: &str) -> Result<PathBuf> {
     run(cargo().args(["build", "--package", package]))?;
     Ok(target().join("debug").join(package))
 }
 
-/// Cairn's program: built here, or the one that `$CAIRN_BINARY` names.
+/// Path of Cairn's program: built here, or named by `$CAIRN_BINARY`.
 pub(crate) fn build_cairn() -> Result<PathBuf> {
     if let Some(binary) = std::env::var_os("CAIRN_BINARY") {
         return Ok(PathBuf::from(binary));
@@ -75,7 +75,7 @@ pub(crate) fn build_cairn() -> Result<PathBuf> {
     build_release("cairn")
 }
 
-/// Runs to the end; anything but success is an error that names the command.
+/// Runs a command to its end; any exit but success is an error that names the command.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = command
         .status()
@@ -86,7 +86,7 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// As [`run`], quiet; the program's own words are in the error.
+/// Like [`run`], without output; the program's own output is in the error.
 pub(crate) fn run_quiet(command: &mut Command) -> Result<String> {
     let output = command
         .output()
@@ -107,8 +107,8 @@ pub(crate) fn have(program: &str) -> bool {
         .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).is_file()))
 }
 
-/// Makes sure a program is there: from the Debian package of that name where we are root.
-/// False when it is not to be had; the caller says what it skips.
+/// Installs the Debian package if the program is missing and we are root. Returns false if the
+/// program is not available; callers report what they skip.
 pub(crate) fn install(program: &str, package: &str) -> bool {
     if have(program) {
         return true;

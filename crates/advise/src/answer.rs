@@ -1,8 +1,10 @@
-//! The three questions: least cost, most capacity, most throughput, over clusters of a catalogue.
+//! The three questions: least cost, most capacity, most throughput, over clusters built from a
+//! catalogue.
 //!
-//! Candidates are all combinations of kinds of nodes and disks, counts and policies. Costs and capacities
-//! are sums; throughput has an upper bound by demands, which prunes; what is left is simulated in the order
-//! in which it may be the answer, so that the first that meets all limits is it.
+//! Candidates are all combinations of kinds of nodes and disks, counts and policies. Costs and
+//! capacities are sums; throughput has an upper bound by demands, which prunes; the remaining
+//! candidates are simulated from the most promising on, so that the first that meets all limits is
+//! the answer.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,7 +21,7 @@ use crate::simulate::{Options, run};
 use crate::workload::Workload;
 
 pub const FILE: &str = "the limits file";
-/// Ring partitions for each device of a candidate.
+/// Ring partitions per device of a candidate.
 const PARTITIONS_A_DEVICE: f64 = 32.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -30,23 +32,23 @@ pub enum Question {
     MostThroughput,
 }
 
-/// Limits that an answer meets.
+/// Limits that an answer must meet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
     #[serde(default)]
     pub budget: Option<f64>,
-    /// Bytes of objects that fit.
+    /// Capacity in bytes of objects.
     #[serde(default)]
     pub capacity: Option<Bytes>,
-    /// Operations a second.
+    /// Operations per second.
     #[serde(default)]
     pub throughput: Option<f64>,
     #[serde(default)]
     pub p95_ms: Option<f64>,
     #[serde(default)]
     pub watts: Option<f64>,
-    /// Part of the disks that may be used.
+    /// Maximum usable fraction of the disks.
     #[serde(default = "fill")]
     pub fill: f64,
     #[serde(default = "policies")]
@@ -55,7 +57,7 @@ pub struct Limits {
     pub zones: u32,
     #[serde(default = "nodes")]
     pub nodes_max: u32,
-    /// Candidates that are simulated at most.
+    /// Maximum number of candidates simulated.
     #[serde(default = "simulations")]
     pub simulations: usize,
 }
@@ -77,8 +79,10 @@ fn simulations() -> usize {
 }
 
 impl Limits {
+    /// Parses limits.
+    ///
     /// # Errors
-    /// The field that is wrong, its value and the remedy.
+    /// The invalid field, its value and the remedy.
     pub fn parse(text: &str) -> Result<Limits, AdviseError> {
         let limits: Limits = read::toml(FILE, text)?;
         for (field, value) in [
@@ -134,7 +138,7 @@ impl Limits {
     }
 }
 
-/// `replicas 3` or `erasure 4+2`.
+/// Parses `replicas 3` or `erasure 4+2`.
 fn policy(text: &str) -> Result<(u32, Option<Erasure>), AdviseError> {
     let wrong = || {
         let remedy = "write \"replicas 3\" or \"erasure 4+2\"";
@@ -161,21 +165,22 @@ struct Candidate {
     capacity: f64,
 }
 
-/// A candidate that was simulated.
+/// A simulated candidate.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Simulated {
     pub cost: f64,
     pub watts: f64,
-    /// Bytes of objects that fit.
+    /// Capacity in bytes of objects.
     pub capacity: f64,
     pub meets_limits: bool,
-    /// No other one is cheaper or as cheap, and has at least its capacity and throughput.
+    /// It is on the Pareto front: no other candidate costs at most as much with at least its
+    /// capacity and throughput.
     pub is_on_front: bool,
     pub prediction: Prediction,
     pub cluster: Cluster,
 }
 
-/// A limit, and how far the answer is from it: 0.1 is a tenth of room.
+/// A limit, and the answer's relative distance from it: 0.1 is a tenth of headroom.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Margin {
     pub limit: &'static str,
@@ -189,13 +194,13 @@ pub struct Answer {
     pub question: Question,
     pub currency: String,
     pub candidates: usize,
-    /// Candidates that bounds ruled out.
+    /// Number of candidates pruned by bounds.
     pub pruned: usize,
-    /// Not all of the rest were simulated: `simulations` was reached first.
+    /// Not all remaining candidates were simulated, because `simulations` was reached.
     pub is_cut_short: bool,
-    /// The place of the answer in `simulated`.
+    /// Index of the answer in `simulated`.
     pub pick: Option<usize>,
-    /// Limits of the answer, the tightest first.
+    /// Margins of the answer, the tightest first.
     pub margins: Vec<Margin>,
     pub simulated: Vec<Simulated>,
     pub validated_on: String,
@@ -204,7 +209,7 @@ pub struct Answer {
 /// Answers a question.
 ///
 /// # Errors
-/// A limit that the question needs is missing; something lies outside of what was measured.
+/// A limit that the question needs is missing; or something is outside of what was measured.
 pub fn answer(
     question: Question,
     catalogue: &Catalogue,
@@ -296,7 +301,7 @@ impl Answer {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Lines for a person.
+    /// The answer as text.
     pub fn to_text(&self) -> String {
         let mut lines = vec![format!(
             "{} candidates, {} ruled out by limits and bounds, {} simulated",
@@ -340,8 +345,8 @@ struct Found {
     since_pick: usize,
 }
 
-/// Neighbours of the answer that are simulated for the front.
-const NEIGHBOURS: usize = 24;
+/// Number of neighbours of the answer that are simulated for the front.
+const NEIGHBOURS_MAX: usize = 24;
 
 impl Found {
     fn add(&mut self, question: Question, it: Simulated) {
@@ -361,14 +366,14 @@ impl Found {
         self.simulated.push(it);
     }
 
-    /// Whether no later candidate can be the answer, and the front has some neighbours.
+    /// Can no later candidate be the answer, and does the front have enough neighbours?
     fn is_settled(&self, question: Question, bound: f64) -> bool {
         let Some(best) = self.pick.map(|pick| &self.simulated[pick]) else {
             return false;
         };
         let cannot =
             question != Question::MostThroughput || bound <= best.prediction.throughput.value;
-        cannot && self.since_pick >= NEIGHBOURS
+        cannot && self.since_pick >= NEIGHBOURS_MAX
     }
 }
 
@@ -448,7 +453,7 @@ fn margins(pick: &Simulated, limits: &Limits) -> Vec<Margin> {
     margins
 }
 
-/// Counts that are tried: dense where they are small.
+/// Counts to try: dense for small numbers.
 fn counts(most: u32) -> Vec<u32> {
     let all = [
         1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1000,
@@ -498,7 +503,7 @@ fn candidates(catalogue: &Catalogue, limits: &Limits) -> Result<Vec<Candidate>, 
     Ok(found)
 }
 
-/// `None` where the rings' rules cannot be kept.
+/// Makes a candidate; `None` if the rings' rules cannot be met.
 fn candidate(
     (node, count): (&NodeType, u32),
     (disk, disks): (&DiskType, u32),
@@ -554,7 +559,7 @@ fn candidate(
         network: Network::default(),
         node: nodes,
     };
-    // A node holds one replica, as long as no policy is asked to survive less.
+    // A node holds at most one replica, unless the policy has a lower requirement.
     let rows = cluster.object_rows();
     if rows > count * disks || cluster.check().is_err() || (erasure.is_none() && replicas > count) {
         return None;

@@ -1,7 +1,7 @@
-//! Quick answers without a simulation: bounds, and load-dependent mean value analysis (MVA).
+//! Fast estimates without simulation: bounds, and load-dependent mean value analysis (MVA).
 //!
-//! They prune: a candidate that cannot reach the throughput by its best bound is not simulated. They also
-//! stand beside the simulation when it is scored.
+//! They are used for pruning: a candidate whose bound is below the required throughput is not
+//! simulated. They are also compared with the simulation when it is scored.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -14,28 +14,30 @@ use crate::placement::Placement;
 use crate::random::Dice;
 use crate::workload::{Operation, Workload};
 
-/// Operations whose demands are averaged.
-const SAMPLES: usize = 2000;
-/// MVA's time grows with the square of the workers.
+/// Number of operations over which demands are averaged.
+const SAMPLED_OPERATIONS: usize = 2000;
+/// Maximum number of workers for MVA, whose time grows with their square.
 const WORKERS_MAX: usize = 1024;
 
 /// Mean demands of one operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demands {
-    /// Seconds at each station that serves, by its number.
+    /// Seconds at each service station, by its number.
     pub stations: BTreeMap<usize, f64>,
     pub servers: BTreeMap<usize, f64>,
     pub names: BTreeMap<usize, (&'static str, String)>,
-    /// Members of group syncs for each operation.
+    /// Group sync memberships per operation.
     pub syncs: f64,
-    /// Bytes that one of them writes.
+    /// Bytes written per membership.
     pub sync_bytes: f64,
-    /// Rows of the object ring.
+    /// Number of rows of the object ring.
     pub rows: f64,
     disks: f64,
 }
 
 impl Demands {
+    /// Averages the demands of sampled operations.
+    ///
     /// # Errors
     /// A medium that the calibration lacks.
     pub fn new(
@@ -51,14 +53,16 @@ impl Demands {
         let mut dice = Dice::new(1);
         let (mut stations, mut syncs) = (BTreeMap::new(), 0.0);
         let (mix, classes) = (workload.mix(), workload.classes());
-        for _ in 0..SAMPLES {
+        for _ in 0..SAMPLED_OPERATIONS {
             let operation = mix[dice.weighted(mix.iter().map(|(_, share)| *share))].0;
             let class = classes[dice.weighted(classes.iter().map(|c| c.share))];
             let steps = world.operation(operation, class.bytes.0, &mut dice);
             demands(&steps, &mut syncs, &mut stations);
         }
-        stations.values_mut().for_each(|sum| *sum /= SAMPLES as f64);
-        syncs /= SAMPLES as f64;
+        stations
+            .values_mut()
+            .for_each(|sum| *sum /= SAMPLED_OPERATIONS as f64);
+        syncs /= SAMPLED_OPERATIONS as f64;
         let mut servers = BTreeMap::new();
         for (host, at) in placement.hosts.iter().zip(&world.hosts) {
             servers.insert(at.processor, f64::from(cluster.node[host.node].cores));
@@ -83,7 +87,8 @@ impl Demands {
         })
     }
 
-    /// Operations a second that no schedule exceeds: 1 / Dmax, with syncs in groups without end.
+    /// Upper bound of the throughput in operations per second: 1 / Dmax, with unlimited sharing of
+    /// group syncs.
     pub fn throughput_at_most(&self, calibration: &Calibration, placement: &Placement) -> f64 {
         let of = |(station, seconds): (&usize, &f64)| {
             self.servers.get(station).copied().unwrap_or(1.0) / seconds
@@ -110,17 +115,17 @@ pub struct Means {
     pub latency: f64,
 }
 
-/// A station of MVA: its demand, and how many times faster it is with so many jobs.
+/// A station of MVA: its demand, and its speed-up as a function of the number of jobs.
 pub struct MvaStation<'a> {
     pub demand: f64,
     pub speed: Box<dyn Fn(usize) -> f64 + 'a>,
 }
 
-/// Exact MVA of a closed network with load-dependent stations (Reiser and Lavenberg); `delay` is spent
-/// elsewhere.
+/// Exact MVA of a closed network with load-dependent stations (Reiser and Lavenberg); `delay` is
+/// time spent elsewhere.
 pub fn mva(stations: &[MvaStation<'_>], delay: f64, workers: usize) -> Means {
     let workers = workers.clamp(1, WORKERS_MAX);
-    // Chances that a station has so many jobs.
+    // Marginal probabilities of the number of jobs at each station.
     let mut chances: Vec<Vec<f64>> = stations.iter().map(|_| vec![1.0]).collect();
     let mut means = Means {
         throughput: 0.0,
@@ -153,8 +158,9 @@ pub fn mva(stations: &[MvaStation<'_>], delay: f64, workers: usize) -> Means {
     means
 }
 
-/// MVA of a workload on a cluster: processors and disks as they are, group syncs as a station that is the
-/// faster the more jobs it has. An open loop is taken as the closed one that has its rate.
+/// MVA of a workload on a cluster: processors and disks as stations, group syncs as a station whose
+/// speed grows with the number of jobs. An open loop is treated as the closed loop with the same
+/// rate.
 ///
 /// # Errors
 /// A medium that the calibration lacks.
@@ -225,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Two stations alike: X(N) = N / (D (N + 1)).
+    /// Two identical stations: X(N) = N / (D (N + 1)).
     #[test]
     fn balanced_network() {
         for n in [1usize, 2, 10, 50] {
@@ -235,7 +241,7 @@ mod tests {
         }
     }
 
-    /// Machine repairmen: one server, exponential times, delay Z; by the birth-death chain.
+    /// Machine repairman model: one server, exponential times, delay Z; by the birth-death chain.
     #[test]
     fn many_servers_and_a_delay() {
         let (n, servers, demand, delay) = (12usize, 3usize, 1.0, 2.0);
@@ -256,7 +262,7 @@ mod tests {
         );
     }
 
-    /// The simulation stays below the bound, and comes near it where processors are short.
+    /// The simulation stays below the bound, and approaches it if processors are the bottleneck.
     #[test]
     fn the_bound_holds() {
         let cluster = Cluster::parse(HOST).unwrap();

@@ -1,13 +1,13 @@
-//! The cache curve: how much of what is read the storage nodes' memory holds.
+//! Cache model: the fraction of reads served from the storage nodes' memory.
 
 use crate::cluster::{Cluster, Role};
 use crate::workload::Workload;
 
-/// Part of the memory that holds objects' content.
+/// Fraction of the memory that caches object content.
 const CACHE_PART: f64 = 0.7;
 
-/// The part of reads whose content is in memory: of a cache that keeps what was used last, by Che's
-/// approximation, which for objects that are all alike is cache over content.
+/// Hit ratio of an LRU cache by Che's approximation; for equally popular objects it is the cache's
+/// size over the content's.
 pub fn hit_part(cluster: &Cluster, workload: &Workload) -> f64 {
     let storage = cluster
         .node
@@ -22,7 +22,7 @@ pub fn hit_part(cluster: &Cluster, workload: &Workload) -> f64 {
     if workload.zipf == 0.0 {
         return cached / objects;
     }
-    // Ranks in bands that grow: each band's objects are taken as alike.
+    // Ranks in geometrically growing bands: all objects of a band are treated as equally popular.
     let mut bands: Vec<(f64, f64)> = Vec::new();
     let (mut low, mut weights) = (1.0f64, 0.0);
     while low <= objects {

@@ -1,4 +1,4 @@
-//! A calibration: the demands that `cairn advise measure` found, and what it found them on.
+//! Calibration: the demands measured by `cairn advise measure`, and their circumstances.
 
 use std::collections::BTreeMap;
 
@@ -13,26 +13,26 @@ use crate::scope::Scope;
 pub const FILE: &str = "the calibration file";
 pub const SCHEMA: &str = "cairn-advise-calibration/1";
 
-/// All times in seconds, of a core of the calibrated host.
+/// Calibrated demands. All times are seconds of a core of the calibrated host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Calibration {
     pub schema: String,
-    /// Host, date and version, in words.
+    /// Host, date and version as text.
     pub made_on: String,
-    /// Whether its disks and networks were emulated.
+    /// Were its disks and networks emulated?
     #[serde(default)]
     pub emulated: bool,
     pub store: StoreCost,
     pub load: LoadCost,
     pub medium: BTreeMap<String, Medium>,
     pub scope: Scope,
-    /// Errors on cells that were held out.
+    /// Prediction errors on held-out cells.
     #[serde(default)]
     pub residuals: Residuals,
 }
 
-/// Processor time of the store.
+/// CPU time of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreCost {
@@ -40,25 +40,25 @@ pub struct StoreCost {
     pub read_byte: f64,
     pub write_op: f64,
     pub write_byte: f64,
-    /// For each replica, its container row included.
+    /// Per replica, its container row included.
     pub write_replica: f64,
     pub write_replica_byte: f64,
-    /// For each fragment, beyond what a replica costs.
+    /// Per fragment, in addition to a replica's cost.
     pub fragment: f64,
-    /// Coding, for each byte of an object.
+    /// Coding, per byte of an object.
     pub coding_byte: f64,
-    /// A call of a backend over a socket, both ends together, beyond a call within a process.
+    /// A backend call over a socket, both ends together, in addition to a call within a process.
     pub call: f64,
     pub call_byte: f64,
-    /// Part of a read's processor time that is the storage server's.
+    /// Fraction of a read's CPU time that is the storage server's.
     pub storage_part: f64,
-    /// Waiting for a thread to take over, for each hand-over.
+    /// Wait for a thread at each hand-over.
     pub hand_over: f64,
-    /// Standard deviation of processor times, in parts of their mean.
+    /// Standard deviation of CPU times, relative to their mean.
     pub spread: f64,
 }
 
-/// Processor time of the load's generator.
+/// CPU time of the load generator.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LoadCost {
@@ -72,30 +72,33 @@ pub struct LoadCost {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Medium {
-    /// Requests that it works on at once.
+    /// Number of concurrent requests.
     pub channels: u32,
-    /// A read: base, and for each byte.
+    /// Time of a read: base, and per byte.
     pub read_base: f64,
     pub read_byte: f64,
     #[serde(default)]
     pub read_spread: Spread,
-    /// A seek over the whole disk beyond one to the neighbour; grows with the distance's square root.
+    /// Additional time of a seek over the whole disk; proportional to the square root of the
+    /// distance.
     #[serde(default)]
     pub seek_whole: f64,
-    /// A group's sync: base, for each member beyond the first, and for each byte.
+    /// Time of a group sync: base, per member beyond the first, and per byte.
     pub sync_base: f64,
     pub sync_member: f64,
     pub sync_byte: f64,
     #[serde(default)]
     pub sync_spread: Spread,
-    /// Processor time of a group's sync, before the disk's.
+    /// CPU time of a group sync, before the disk's time.
     #[serde(default)]
     pub sync_cpu: f64,
 }
 
 impl Calibration {
+    /// Parses a calibration.
+    ///
     /// # Errors
-    /// The field that is wrong, its value and the remedy.
+    /// The invalid field, its value and the remedy.
     pub fn parse(text: &str) -> Result<Calibration, AdviseError> {
         let calibration: Calibration = read::toml(FILE, text)?;
         calibration.check()?;
@@ -152,8 +155,10 @@ impl Calibration {
         toml::to_string(self).unwrap_or_default()
     }
 
+    /// The medium of this name.
+    ///
     /// # Errors
-    /// There is none of this name.
+    /// There is none.
     pub fn medium(&self, name: &str) -> Result<&Medium, AdviseError> {
         self.medium.get(name).ok_or_else(|| {
             let known: Vec<&str> = self.medium.keys().map(String::as_str).collect();
@@ -167,12 +172,12 @@ impl Calibration {
 }
 
 impl Medium {
-    /// A read's mean time after a seek over `distance`, a part (0 to 1) of the disk.
+    /// Mean time of a read after a seek over `distance`, a fraction (0 to 1) of the disk.
     pub fn read(&self, bytes: f64, distance: f64) -> f64 {
         self.read_base + self.seek_whole * distance.clamp(0.0, 1.0).sqrt() + self.read_byte * bytes
     }
 
-    /// The mean time of a sync that `members` share.
+    /// Mean time of a sync shared by `members`.
     pub fn sync(&self, members: usize, bytes: f64) -> f64 {
         let others = members.saturating_sub(1) as f64;
         self.sync_base + self.sync_member * others + self.sync_byte * bytes

@@ -1,4 +1,4 @@
-//! A catalogue: kinds of nodes and disks that can be bought, with prices and power.
+//! Catalogue: kinds of nodes and disks that can be bought, with prices and power consumption.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ pub struct DiskType {
 pub struct NodeType {
     pub name: String,
     pub roles: Vec<Role>,
-    /// Without disks.
+    /// Price without disks.
     pub price: f64,
     #[serde(default)]
     pub watts: f64,
@@ -43,12 +43,12 @@ pub struct NodeType {
     #[serde(default = "whole")]
     pub core_speed: f64,
     pub memory: Bytes,
-    /// Bytes a second.
+    /// Network bandwidth in bytes per second.
     pub nic: Bytes,
-    /// Disks that fit.
+    /// Number of disks that fit.
     #[serde(default)]
     pub slots: u32,
-    /// Names of disks that may be in them.
+    /// Names of compatible disks.
     #[serde(default)]
     pub disks: Vec<String>,
 }
@@ -61,8 +61,10 @@ fn whole() -> f64 {
 }
 
 impl Catalogue {
+    /// Parses a catalogue.
+    ///
     /// # Errors
-    /// The field that is wrong, its value and the remedy.
+    /// The invalid field, its value and the remedy.
     pub fn parse(text: &str) -> Result<Catalogue, AdviseError> {
         let catalogue: Catalogue = read::toml(FILE, text)?;
         catalogue.check()?;

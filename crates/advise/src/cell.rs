@@ -1,5 +1,5 @@
-//! A measured cell: a cluster, a workload, and what several repetitions gave. `docs/advise.md` has the
-//! schema; studies and `cairn advise measure` write such files.
+//! A measured cell: a cluster, a workload, and the results of several repetitions. `docs/advise.md`
+//! has the schema; studies and `cairn advise measure` write such files.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,10 +19,10 @@ pub struct Cell {
     /// Disks or networks were emulated.
     #[serde(default)]
     pub emulated: bool,
-    /// Passed whatever checks its maker has.
+    /// It passed its producer's checks.
     #[serde(default = "yes")]
     pub accepted: bool,
-    /// A zone whose devices were lost.
+    /// The zone whose devices were lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lost_zone: Option<u32>,
     pub cluster: Cluster,
@@ -34,41 +34,43 @@ fn yes() -> bool {
     true
 }
 
-/// Other programs may have used this part of the host; a repetition beside more of them tells nothing.
+/// Maximum fraction of the host used by other programs; a repetition with more is invalid.
 pub const OTHERS_MAX: f64 = 0.15;
 
 /// One repetition.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
-    /// Operations a second that succeeded.
+    /// Successful operations per second.
     pub throughput: f64,
     pub p50_ms: f64,
     pub p95_ms: f64,
     pub p99_ms: f64,
-    /// Milliseconds, and the part of operations (0 to 1) that took no longer.
+    /// Limits in milliseconds, and the fraction of operations (0 to 1) within each.
     pub within: Vec<(f64, f64)>,
     #[serde(default)]
     pub failed: u64,
-    /// Processor seconds of the store and of the generator for each operation.
+    /// CPU seconds of the store and of the load generator per operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store_cpu: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_cpu: Option<f64>,
-    /// The storage servers' part of `store_cpu`, where proxies have processes of their own.
+    /// The storage servers' part of `store_cpu`, if proxies have separate processes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub storage_cpu: Option<f64>,
-    /// Part of the host's processors that others used meanwhile.
+    /// Fraction of the host's CPUs used by others meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub others: Option<f64>,
-    /// A lone sync on the store's disk before the load began.
+    /// Time of a single sync on the store's disk before the load began.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lone_sync_ms: Option<f64>,
 }
 
 impl Cell {
+    /// Parses a cell.
+    ///
     /// # Errors
-    /// The field that is wrong, its value and the remedy.
+    /// The invalid field, its value and the remedy.
     pub fn parse(text: &str) -> Result<Cell, AdviseError> {
         let cell: Cell = read::json(FILE, text)?;
         cell.check()?;
@@ -107,7 +109,7 @@ impl Cell {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// The cell with those repetitions that count; `None` where none does.
+    /// The cell with its valid repetitions; `None` if there is none.
     pub fn quiet(&self) -> Option<Cell> {
         let mut quiet = self.clone();
         quiet.repetitions.retain(Measured::is_quiet);
@@ -148,7 +150,7 @@ impl Cell {
 }
 
 impl Measured {
-    /// Whether other programs left the host alone, as far as it is known.
+    /// Was the host undisturbed by other programs, as far as known?
     pub fn is_quiet(&self) -> bool {
         self.others.is_none_or(|part| part <= OTHERS_MAX)
     }

@@ -1,4 +1,5 @@
-//! A cluster as a file says it: nodes with roles, processors, links and disks; rules of its rings.
+//! Cluster description from a file: nodes with roles, processors, links and disks, and the rules of
+//! its rings.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,7 @@ const DEVICES_MAX: usize = 20_000;
 pub struct Cluster {
     #[serde(default = "unnamed")]
     pub name: String,
-    /// Copies of an object; with `erasure` of containers' databases alone.
+    /// Copies of an object; with `erasure`, only of container databases.
     #[serde(default = "three")]
     pub replicas: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -37,18 +38,18 @@ pub struct Erasure {
     pub parity: u32,
 }
 
-/// How a node's servers are spread over processes.
+/// Distribution of a node's servers over processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Processes {
     /// All roles of a node in one process, which call each other without a socket.
     #[default]
     One,
-    /// Proxy and storage servers each in their own.
+    /// Proxy and storage servers in separate processes.
     Roles,
 }
 
-/// Round trips in milliseconds.
+/// Round-trip times in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
@@ -74,7 +75,7 @@ impl Default for Network {
 pub enum Role {
     Proxy,
     Storage,
-    /// The load's generator shares this node's processors.
+    /// The load generator shares this node's processors.
     Load,
 }
 
@@ -82,24 +83,24 @@ pub enum Role {
 #[serde(deny_unknown_fields)]
 pub struct Node {
     pub name: String,
-    /// Nodes like this one.
+    /// Number of such nodes.
     #[serde(default = "one")]
     pub count: u32,
     pub roles: Vec<Role>,
     #[serde(default = "one")]
     pub region: u32,
-    /// Each of `count` nodes gets the next of so many zones, from `zone` on.
+    /// Number of zones over which the `count` nodes are distributed in turn, from `zone` on.
     #[serde(default = "one")]
     pub zones: u32,
     #[serde(default = "one")]
     pub zone: u32,
     pub cores: u32,
-    /// Speed of a core against one that was calibrated.
+    /// Speed of a core relative to a calibrated one.
     #[serde(default = "whole")]
     pub core_speed: f64,
     #[serde(default)]
     pub memory: Bytes,
-    /// Bytes a second in each direction; 0: not a limit.
+    /// Bandwidth in bytes per second and direction; 0: unlimited.
     #[serde(default)]
     pub nic: Bytes,
     #[serde(default)]
@@ -114,16 +115,16 @@ pub struct DiskGroup {
     pub medium: String,
     #[serde(default = "one")]
     pub count: u32,
-    /// Ring devices that share each disk and its file system.
+    /// Ring devices on each disk and its file system.
     #[serde(default = "one")]
     pub devices: u32,
     pub bytes: Bytes,
     #[serde(default = "hundred")]
     pub weight: f64,
-    /// Rings that these devices are in.
+    /// Rings that contain these devices.
     #[serde(default)]
     pub serves: Serves,
-    /// Each device in a zone of its own, as `cairn up` has it.
+    /// Each device is in a zone of its own, as with `cairn up`.
     #[serde(default)]
     pub device_zones: bool,
 }
@@ -157,8 +158,10 @@ fn hundred() -> f64 {
 }
 
 impl Cluster {
+    /// Parses a cluster.
+    ///
     /// # Errors
-    /// The field that is wrong, its value and the remedy.
+    /// The invalid field, its value and the remedy.
     pub fn parse(text: &str) -> Result<Cluster, AdviseError> {
         let cluster: Cluster = read::toml(FILE, text)?;
         cluster.check()?;
@@ -224,18 +227,18 @@ impl Cluster {
         toml::to_string(self).unwrap_or_default()
     }
 
-    /// Rows of the object ring: replicas, or fragments.
+    /// Number of rows of the object ring: replicas, or fragments.
     pub fn object_rows(&self) -> u32 {
         self.erasure.map_or(self.replicas, |e| e.data + e.parity)
     }
 
-    /// Bytes on disks for each byte of an object.
+    /// Bytes on disks per byte of an object.
     pub fn overhead(&self) -> f64 {
         let coded = |e: Erasure| f64::from(e.data + e.parity) / f64::from(e.data);
         self.erasure.map_or(f64::from(self.replicas), coded)
     }
 
-    /// Bytes of objects that fit while `fill` (0 to 1) of the disks is used.
+    /// Capacity in bytes of objects, if the fraction `fill` (0 to 1) of the disks is used.
     pub fn usable_bytes(&self, fill: f64) -> f64 {
         let disks = self.node.iter().flat_map(|node| {
             let serving = node.disk.iter().filter(|d| d.serves != Serves::Containers);
@@ -244,7 +247,7 @@ impl Cluster {
         disks.sum::<f64>() * fill / self.overhead()
     }
 
-    /// `replicas 3` or `erasure 4+2`.
+    /// The policy as text, `replicas 3` or `erasure 4+2`.
     pub fn policy(&self) -> String {
         match self.erasure {
             Some(e) => format!("erasure {}+{}", e.data, e.parity),

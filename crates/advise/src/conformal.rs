@@ -1,13 +1,14 @@
-//! Split-conformal intervals: how far predictions were off on cells that the calibration had not seen.
+//! Split-conformal intervals: prediction intervals from the errors on cells that the calibration
+//! did not use.
 //!
-//! The error of a prediction is the logarithm of measured over predicted. With `n` held-out cells, the
-//! interval of level `c` reaches as far as the error of rank `ceil((n + 1) c)`: whatever the errors'
-//! distribution, a new cell that is drawn as these were falls into it with at least that chance
-//! (Vovk; Lei and others). With fewer than `c / (1 - c)` cells there is no finite one.
+//! The error of a prediction is the logarithm of measured over predicted. With `n` held-out cells,
+//! the half-width of the interval of level `c` is the error of rank `ceil((n + 1) c)`: whatever the
+//! errors' distribution, a new cell drawn in the same way falls into it with at least that
+//! probability (Vovk; Lei and others). With fewer than `c / (1 - c)` cells there is no finite one.
 
 use serde::{Deserialize, Serialize};
 
-/// Errors of one measure each: absolute logarithms, shares in points.
+/// Errors by measure: absolute logarithms; for shares absolute differences.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Residuals {
@@ -15,15 +16,15 @@ pub struct Residuals {
     pub p50: Vec<f64>,
     pub p95: Vec<f64>,
     pub p99: Vec<f64>,
-    /// Differences of shares, in parts of 1.
+    /// Differences of shares, as fractions of 1.
     pub share: Vec<f64>,
-    /// The cells that were held out were emulated.
+    /// The held-out cells were emulated.
     pub emulated: bool,
 }
 
 pub const LEVEL: f64 = 0.9;
 
-/// The reach of the interval of this level; `None` where there are too few errors for it.
+/// Half-width of the interval of this level; `None` if there are too few errors.
 pub fn reach(errors: &[f64], level: f64) -> Option<f64> {
     let mut sorted: Vec<f64> = errors.iter().map(|e| e.abs()).collect();
     sorted.sort_by(f64::total_cmp);
@@ -31,7 +32,7 @@ pub fn reach(errors: &[f64], level: f64) -> Option<f64> {
     sorted.get(rank.checked_sub(1)?).copied()
 }
 
-/// Lower and upper end around a prediction, by the reach of logarithms.
+/// Lower and upper end of the interval around a prediction, from logarithmic errors.
 pub fn around(predicted: f64, errors: &[f64]) -> Option<[f64; 2]> {
     let reach = reach(errors, LEVEL)?;
     Some([predicted * (-reach).exp(), predicted * reach.exp()])
@@ -53,7 +54,7 @@ mod tests {
         assert!((low - 90.48).abs() < 0.01 && (high - 110.52).abs() < 0.01);
     }
 
-    /// Whatever the distribution, new draws are covered about as often as the level says.
+    /// Whatever the distribution, new draws are covered about as often as the level states.
     #[test]
     fn coverage_holds() {
         let mut dice = Dice::new(3);

@@ -1,8 +1,8 @@
-//! A cluster that has lost a zone: what it still does, and how long its repair takes.
+//! A cluster that has lost a zone: its remaining throughput, and the duration of its repair.
 //!
-//! The zone's devices are removed from the real ring and it is rebalanced: what has to be copied, from where
-//! and to where, follows from that. Each storage host that is left copies one object at a time beside the
-//! clients' load, as the replicator does.
+//! The zone's devices are removed from the real ring, which is rebalanced; this determines the
+//! copies with their sources and targets. Each remaining storage host copies one object at a time
+//! concurrently with the clients' load, like the replicator.
 
 use std::collections::HashSet;
 
@@ -16,14 +16,14 @@ use crate::random::Dice;
 use crate::simulate::{Options, Outcome, run};
 use crate::workload::Workload;
 
-/// The cluster's rest, and what it takes to be whole again.
+/// Performance of the remaining cluster, and the repair.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Degraded {
     pub region: u32,
     pub zone: u32,
-    /// Nothing is copied yet.
+    /// Before copying starts.
     pub without: Outcome,
-    /// Copies are under way; `None` where there is nothing to copy, or nowhere to copy it to.
+    /// During copying; `None` if there is nothing to copy, or no target.
     pub rebuilding: Option<Outcome>,
     pub repair: Repair,
 }
@@ -31,7 +31,7 @@ pub struct Degraded {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Repair {
-    /// Bytes, bytes a second, seconds.
+    /// Bytes, bytes per second, seconds.
     Takes {
         bytes: f64,
         rate: f64,
@@ -42,6 +42,8 @@ pub enum Repair {
     },
 }
 
+/// Simulates the loss of a zone.
+///
 /// # Errors
 /// There is no such zone, or nothing is left without it.
 pub fn without_zone(
@@ -169,7 +171,7 @@ mod tests {
         let ratio = degraded.without.throughput / whole.throughput;
         assert!((0.5..0.95).contains(&ratio), "{ratio}");
         let rebuilding = degraded.rebuilding.unwrap();
-        // Copies join the clients' syncs: they cost little here.
+        // Copies join the clients' group syncs, so they cost little here.
         assert!(rebuilding.throughput < degraded.without.throughput * 1.1);
         let Repair::Takes {
             bytes,

@@ -1,8 +1,9 @@
-//! The discrete-event engine: tasks go through steps at stations, in virtual time.
+//! Discrete-event engine: tasks execute steps at stations, in virtual time.
 //!
-//! A station has servers and one queue, first come first served, or in turns of a quantum as processors
-//! have it. A group gathers tasks that need a sync while the one before is under way, and syncs once for
-//! all. A fork goes on when as many of its branches have ended as are needed; the others go on beside.
+//! A station has servers and one queue, served first come first served, or round-robin with a
+//! quantum like processors. A group collects tasks that need a sync while the previous sync is in
+//! progress, and then syncs once for all of them. A fork continues when the required number of its
+//! branches have ended; the others continue in parallel.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -10,7 +11,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use crate::calibration::Medium;
 use crate::random::Dice;
 
-/// One thing that a task does next. Times are drawn already.
+/// The next step of a task. Its duration has been drawn already.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Serve {
@@ -30,7 +31,7 @@ pub enum Step {
     },
 }
 
-/// Something that whoever runs the engine wanted to know.
+/// An event for the engine's caller.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Happened {
     Ended { token: u64 },
@@ -47,11 +48,11 @@ struct Station {
     changed_at: f64,
 }
 
-/// Sums over the time since the last reset.
+/// Sums since the last reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counts {
     pub busy_seconds: f64,
-    /// Jobs in queue and service, times seconds.
+    /// Jobs in queue and service, integrated over seconds.
     pub job_seconds: f64,
     pub arrived: u64,
     pub left: u64,
@@ -66,7 +67,7 @@ struct Job {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
     Task(usize),
-    /// A sync's own work, then its disk's.
+    /// A sync's CPU work, before its disk time.
     Work(usize),
     Group(usize),
 }
@@ -74,16 +75,16 @@ enum Owner {
 #[derive(Debug)]
 struct Group {
     disk: usize,
-    /// The station that works on a sync before the disk does.
+    /// The station for a sync's CPU work.
     processor: Option<usize>,
     medium: Medium,
     gathering: Vec<usize>,
     gathering_bytes: f64,
     running: Vec<usize>,
     is_running: bool,
-    /// Seconds of the sync under way that grow with its members and bytes.
+    /// Seconds of the current sync that depend on its members and bytes.
     growing: f64,
-    /// Its seconds on the disk.
+    /// Seconds of the current sync on the disk.
     on_disk: f64,
     counts: GroupCounts,
 }
@@ -92,17 +93,17 @@ struct Group {
 pub struct GroupCounts {
     pub groups: u64,
     pub members: u64,
-    /// Seconds that members beyond the first and bytes took, summed over groups: what is left of a
-    /// sync's time is the same however many share it.
+    /// Seconds for members beyond the first and for bytes, summed over groups: the rest of a sync's
+    /// time does not depend on how many share it.
     pub seconds: f64,
 }
 
 #[derive(Debug, Default)]
 struct Task {
     steps: std::vec::IntoIter<Step>,
-    /// The fork this is a branch of: its task, and its number.
+    /// The fork that this is a branch of: its task and number.
     parent: Option<(usize, u64)>,
-    /// The fork that is waited for, and how many branches of it.
+    /// The fork being waited for, and the number of branches still required.
     waits_for: Option<(u64, usize)>,
     token: Option<u64>,
 }
@@ -130,7 +131,7 @@ struct Due {
 }
 
 impl Ord for Due {
-    /// The heap's greatest is the earliest.
+    /// Reversed, so that the heap's greatest element is the earliest event.
     fn cmp(&self, other: &Self) -> Ordering {
         let by_time = other.at.total_cmp(&self.at);
         by_time.then_with(|| other.number.cmp(&self.number))
@@ -148,7 +149,7 @@ impl PartialEq for Due {
 }
 impl Eq for Due {}
 
-/// Stations, groups, tasks and the time.
+/// State: stations, groups, tasks and time.
 #[derive(Debug)]
 pub struct Engine {
     now: f64,
@@ -210,12 +211,12 @@ impl Engine {
         self.now
     }
 
-    /// Tasks under way, branches included.
+    /// Number of active tasks, branches included.
     pub fn under_way(&self) -> usize {
         self.tasks.len() - self.free.len()
     }
 
-    /// Begins to count anew.
+    /// Resets the statistics.
     pub fn reset_counts(&mut self) {
         self.reset_at = self.now;
         for station in &mut self.stations {
@@ -237,7 +238,7 @@ impl Engine {
         self.stations[station].counts
     }
 
-    /// Part of a station's servers that were busy.
+    /// Utilisation of a station: the fraction of its servers that were busy.
     pub fn utilisation(&mut self, station: usize) -> f64 {
         let seconds = self.seconds_counted();
         let busy = self.counts(station).busy_seconds;
@@ -248,7 +249,7 @@ impl Engine {
         }
     }
 
-    /// The sums of all groups.
+    /// Sums over all groups.
     pub fn group_counts(&self) -> GroupCounts {
         let mut all = GroupCounts::default();
         for group in &self.groups {
@@ -259,8 +260,8 @@ impl Engine {
         all
     }
 
-    /// Part of the time that a group's syncs took for their members; at 1 more of them share no sync any
-    /// quicker.
+    /// Fraction of the time that a group's syncs spent on members and bytes; at 1 more members do
+    /// not share a sync any faster.
     pub fn group_utilisation(&self, group: usize) -> f64 {
         let seconds = self.seconds_counted();
         if seconds > 0.0 {
@@ -270,7 +271,7 @@ impl Engine {
         }
     }
 
-    /// Begins a task; its end is told with the token.
+    /// Starts a task; its end is reported with the token.
     pub fn start(&mut self, steps: Vec<Step>, token: u64) {
         let task = self.add_task(steps, None, Some(token));
         self.go_on(task);
@@ -280,7 +281,7 @@ impl Engine {
         self.after(seconds, Event::Alarm { token });
     }
 
-    /// The next end of a task or alarm; `None` when nothing is left to happen.
+    /// Advances to the next end of a task or alarm; `None` if no event is left.
     pub fn advance(&mut self) -> Option<Happened> {
         loop {
             if let Some(token) = self.ended.pop_front() {
@@ -333,7 +334,7 @@ impl Engine {
         }
     }
 
-    /// Takes a task's next step, or ends it and goes on with the task whose fork it completes.
+    /// Executes a task's next step, or ends it and continues the task whose fork it completes.
     fn go_on(&mut self, task: usize) {
         let mut next = Some(task);
         while let Some(task) = next.take() {
@@ -356,7 +357,7 @@ impl Engine {
         }
     }
 
-    /// The task itself, where nothing has to be waited for.
+    /// Starts a fork's branches; returns the task itself if no branch is required.
     fn fork(&mut self, task: usize, need: usize, branches: Vec<Vec<Step>>) -> Option<usize> {
         let need = need.min(branches.len());
         if need == 0 {
@@ -367,7 +368,7 @@ impl Engine {
         self.tasks[task].waits_for = Some((fork, need));
         for steps in branches {
             let branch = self.add_task(steps, Some((task, fork)), None);
-            // By way of the queue: a branch that ends at once finds its fork complete.
+            // Through the event queue: a branch that ends at once must find its fork complete.
             self.after(0.0, Event::Waited { task: branch });
         }
         None
@@ -506,7 +507,7 @@ impl Station {
     }
 }
 
-/// Seconds that steps take of each station, and syncs that they ask for, all branches counted.
+/// Sums of seconds at each station and of group syncs in these steps, over all branches.
 pub fn demands(steps: &[Step], engine_groups: &mut f64, sums: &mut BTreeMap<usize, f64>) {
     for step in steps {
         match step {

@@ -1,10 +1,10 @@
-//! Fit: demands from measured cells.
+//! Fit of demands to measured cells.
 //!
-//! Processor times follow from what cells measured, by least squares without negative values: each cell's
-//! seconds an operation are a sum of known multiples of the demands. The multiples come from the paths
-//! themselves, so both always mean the same. What no clock shows (waiting for threads, how well syncs of the
-//! store share against those of the measurement, spread) is then chosen so that the simulation meets the
-//! cells' throughput and latencies.
+//! CPU demands are fitted by non-negative least squares: each cell's measured seconds per operation
+//! are a sum of known multiples of the demands. The multiples come from the paths themselves, so
+//! both have the same meaning. Parameters that cannot be measured directly (waits for threads,
+//! sharing of the store's syncs relative to those of the measurement, spread) are then chosen such
+//! that the simulation matches the cells' throughput and latencies.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -26,7 +26,7 @@ const SWEEPS: usize = 20_000;
 const ROUNDS: usize = 5;
 const NEED: usize = 2;
 
-/// Demands that the search begins with; those that no cell tells stay.
+/// Initial demands of the search; those that no cell determines stay.
 const STORE: StoreCost = StoreCost {
     read_op: 1e-4,
     read_byte: 3e-10,
@@ -85,7 +85,7 @@ const LOAD_FIELDS: [LoadField; 4] = [
     |c| &mut c.write_byte,
 ];
 
-/// How far the fitted simulation is from a cell it was fitted to: measured over predicted.
+/// Deviation of the fitted simulation from a cell used for the fit: measured over predicted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Off {
     pub cell: String,
@@ -94,7 +94,7 @@ pub struct Off {
     pub p95: f64,
 }
 
-/// A calibration from cells and from what disks were measured to do.
+/// Fits a calibration to cells and to measured disk times.
 ///
 /// # Errors
 /// Fewer than two usable cells; or a cell's ring cannot be built, or its medium was not measured.
@@ -104,7 +104,8 @@ pub fn fit(
     made_on: String,
     operations: u64,
 ) -> Result<(Calibration, Vec<Off>), AdviseError> {
-    // Quiet repetitions are preferred; beside others, what these took is simulated too.
+    // Undisturbed repetitions are preferred; for others, the other programs' usage is simulated
+    // too.
     let usable = |cell: &Cell| cell.quiet().or_else(|| cell.accepted.then(|| cell.clone()));
     let cells: Vec<Cell> = cells.iter().filter_map(usable).collect();
     if cells.len() < NEED {
@@ -138,7 +139,8 @@ pub fn fit(
         });
     }
     fit_load(&placed, &mut calibration)?;
-    // Groups' processor time depends on how many share one, that on the other demands, and so on.
+    // The CPU time of groups depends on the number of members, which depends on the other demands,
+    // so this is iterated.
     let mut groups = vec![0.0; placed.len()];
     for _ in 0..4 {
         fit_store(&placed, &groups, &mut calibration)?;
@@ -185,7 +187,7 @@ impl Placed<'_> {
         })
     }
 
-    /// Processor seconds of one operation with these demands.
+    /// CPU seconds of one operation with these demands.
     fn seconds(&self, calibration: &Calibration) -> Result<f64, AdviseError> {
         let mut engine = Engine::new(1);
         let (cluster, workload) = (&self.cell.cluster, &self.cell.workload);
@@ -296,8 +298,8 @@ fn fit_store(
     Ok(())
 }
 
-/// Values from 0 up for which the rows' sums come nearest to what was measured, in parts of it; by
-/// coordinates in turn, which leaves values that no row tells apart near where they began.
+/// Non-negative least squares of relative errors, by cyclic coordinate descent, which leaves values
+/// that no row determines near their initial ones.
 fn least_squares(rows: &[(Vec<f64>, f64)], mut values: Vec<f64>) -> Vec<f64> {
     let rows: Vec<Vec<f64>> = rows
         .iter()
@@ -326,7 +328,7 @@ fn least_squares(rows: &[(Vec<f64>, f64)], mut values: Vec<f64>) -> Vec<f64> {
 }
 
 type Scale = fn(&mut Calibration, f64);
-/// Demands that are scaled until the simulation meets the cells.
+/// Demands that are scaled until the simulation matches the cells.
 const SCALES: [Scale; 8] = [
     |c, by| c.store.hand_over *= by,
     |c, by| c.medium.values_mut().for_each(|m| m.sync_base *= by),
@@ -409,7 +411,7 @@ mod tests {
         }
     }
 
-    /// Cells that the simulation itself makes by known demands are met again.
+    /// Cells simulated with known demands give these demands again.
     #[test]
     fn a_store_that_is_known_is_found_again() {
         let mut truth = example();

@@ -1,14 +1,15 @@
-//! The advisor: predicts a cluster that nobody has built, and answers three questions about such
-//! clusters (least cost, most capacity, most throughput).
+//! The advisor: predicts the performance of clusters that do not exist yet, and answers three
+//! questions about them (least cost, most capacity, most throughput).
 //!
-//! A candidate's rings are made by the real builder. A discrete-event simulation runs the workload over
-//! them: [`paths`] says which steps an operation takes, [`engine`] carries the steps out on processors,
-//! links and disks, [`simulate`] counts what came of it. Demands come from a calibration
-//! ([`calibration`], made by [`fit`] of measured [`cell`]s), intervals from cells that were held out
+//! A candidate's rings are made by the real builder. A discrete-event simulation runs the workload
+//! over them: [`paths`] translates an operation into steps, [`engine`] executes the steps on
+//! processors, links and disks, [`simulate`] collects the results. Demands come from a calibration
+//! ([`calibration`], made by [`fit`] of measured [`cell`]s), intervals from held-out cells
 //! ([`conformal`]).
 //!
-//! Pure: values in, values out; no clock, no files, no waiting; random numbers by a seed. Depends on
-//! `cairn-ring` and `cairn-types` only. The program is `cairn advise` (`crates/cairn/src/advise.rs`).
+//! Pure: values in, values out; no clock, no files, no waiting; random numbers from a seed. Depends
+//! on `cairn-ring` and `cairn-types` only. The program is `cairn advise`
+//! (`crates/cairn/src/advise.rs`).
 
 pub mod answer;
 pub mod bounds;

@@ -1,4 +1,4 @@
-//! An answer as one HTML page that needs nothing else, and its front as SVG.
+//! An answer as a self-contained HTML page, and its Pareto front as SVG.
 
 use crate::answer::{Answer, Question, Simulated};
 use crate::predict::short;
@@ -36,7 +36,7 @@ fn title(question: Question) -> &'static str {
     }
 }
 
-/// The whole page.
+/// Renders the page.
 pub fn html(answer: &Answer) -> String {
     let title = title(answer.question);
     let mut body = format!("<h1>{title}</h1>\n");
@@ -134,7 +134,7 @@ fn table(answer: &Answer) -> String {
     text + "</tbody></table></div>\n"
 }
 
-/// A step of ticks: 1, 2 or 5 times a power of ten, at most eight of them.
+/// Distance of ticks: 1, 2 or 5 times a power of ten, for at most eight of them.
 fn step(most: f64) -> f64 {
     let rough = (most / 8.0).max(1e-12);
     let power = 10f64.powf(rough.log10().floor());
@@ -144,7 +144,8 @@ fn step(most: f64) -> f64 {
     factor.unwrap_or(10.0) * power
 }
 
-/// Cost against throughput; the front is joined, the answer is marked, areas grow with capacity.
+/// Cost over throughput; the front is connected, the answer is marked, areas are proportional to
+/// capacity.
 pub fn svg(answer: &Answer) -> String {
     let most = |of: fn(&Simulated) -> f64| {
         let all = answer.simulated.iter().map(of);

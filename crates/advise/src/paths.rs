@@ -1,9 +1,10 @@
-//! Paths: the steps of one operation through a cluster, from the load's generator and back.
+//! Paths: the steps of one operation through a cluster, from the load generator and back.
 //!
-//! A write goes to all rows of its partition and is answered at the quorum (half of the replicas, rounded
-//! up; of fragments as many as decode and one). Each row's server writes content, syncs it, names it, syncs
-//! the name, then has the container's row synced. A read asks one replica, or as many fragments as decode;
-//! what is not in memory is read from the disk. Bodies above [`STREAMED`] pass through all parties at once.
+//! A write goes to all rows of its partition and is answered at the quorum (half of the replicas,
+//! rounded up; for fragments one more than decoding needs). Each row's server writes content, syncs
+//! it, links it, syncs the directory, and then has the container's row synced. A read asks one
+//! replica, or as many fragments as decoding needs; content that is not in memory is read from the
+//! disk. Bodies above [`STREAMED_MIN_BYTES`] are transferred by all parties concurrently.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,18 +17,18 @@ use crate::placement::Placement;
 use crate::random::{Dice, Spread};
 use crate::workload::{Operation, Workload};
 
-/// Larger bodies are passed on while they come.
-const STREAMED: f64 = 65_536.0;
-/// A processor's turn.
-const QUANTUM: f64 = 1e-3;
-/// Part of an operation's processor time that comes before its answer is waited for.
+/// Size in bytes above which bodies are streamed.
+const STREAMED_MIN_BYTES: f64 = 65_536.0;
+/// Quantum of a processor, in seconds.
+const QUANTUM_SECONDS: f64 = 1e-3;
+/// Fraction of an operation's CPU time before it waits for responses.
 const BEFORE: f64 = 0.6;
 
 /// Stations of a host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostStations {
     pub processor: usize,
-    /// In, out; none where the link is not a limit.
+    /// Stations of the link, inbound and outbound; `None` if it is unlimited.
     pub link: Option<[usize; 2]>,
 }
 
@@ -38,7 +39,7 @@ pub struct DiskStations {
     pub group: usize,
 }
 
-/// A station's name and kind, for whoever reads the result.
+/// Name and kind of a station, for results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StationName {
     pub station: usize,
@@ -46,7 +47,7 @@ pub struct StationName {
     pub of: String,
 }
 
-/// A cluster as stations of an engine, and what operations cost there.
+/// A cluster as stations of an engine, with the costs of operations.
 #[derive(Debug)]
 pub struct World<'a> {
     pub placement: &'a Placement,
@@ -56,20 +57,22 @@ pub struct World<'a> {
     pub disks: Vec<DiskStations>,
     pub names: Vec<StationName>,
     proxies: Vec<usize>,
-    /// Devices that are lost.
+    /// Lost devices.
     lost: HashSet<usize>,
-    /// Devices of a partition's rows, with stand-ins for lost ones.
+    /// Devices of a partition's rows, with handoffs for lost ones.
     targets: HashMap<usize, Vec<usize>>,
-    /// Devices of containers' databases; none for a lost one.
+    /// Devices of container databases; `None` for a lost one.
     containers: Vec<Vec<Option<usize>>>,
-    /// Part of reads whose content is in memory.
+    /// Cache hit ratio of reads.
     hit: f64,
-    /// Part of a disk that objects lie on.
+    /// Fraction of a disk that contains objects.
     span: f64,
     spread: Spread,
 }
 
 impl<'a> World<'a> {
+    /// Creates the stations of a placed cluster.
+    ///
     /// # Errors
     /// A medium that the calibration lacks.
     pub fn new(
@@ -90,7 +93,7 @@ impl<'a> World<'a> {
         };
         for host in &placement.hosts {
             let node = &cluster.node[host.node];
-            let processor = engine.add_station(node.cores as usize, Some(QUANTUM));
+            let processor = engine.add_station(node.cores as usize, Some(QUANTUM_SECONDS));
             name(processor, "processors", &host.name);
             let link = (node.nic.0 > 0.0).then(|| [0, 1].map(|_| engine.add_station(1, None)));
             for station in link.into_iter().flatten() {
@@ -138,7 +141,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Processor time without its spread, for means.
+    /// Disables the variation of CPU times, for computing means.
     pub fn without_spread(mut self) -> Self {
         self.spread = Spread::Fixed;
         self
@@ -163,7 +166,7 @@ impl<'a> World<'a> {
             .any(|node| node.roles.contains(&Role::Load))
     }
 
-    /// The steps of one operation of this size.
+    /// The steps of one operation with this size.
     pub fn operation(&mut self, operation: Operation, size: f64, dice: &mut Dice) -> Vec<Step> {
         let alive: Vec<usize> = self
             .proxies
@@ -200,7 +203,7 @@ impl<'a> World<'a> {
         devices == 0 || self.lost.iter().filter(|d| here(d)).count() < devices
     }
 
-    /// Devices of a partition's rows; a lost one's place is a handoff's.
+    /// Devices of a partition's rows; a lost one is replaced by a handoff.
     fn targets(&mut self, partition: usize) -> Vec<usize> {
         if let Some(known) = self.targets.get(&partition) {
             return known.clone();
@@ -233,7 +236,8 @@ impl<'a> World<'a> {
         })
     }
 
-    /// The generator's own time: on a host it shares, else on hosts of its own that are never short.
+    /// The load generator's CPU step: on a host it shares, or on hosts of its own with unlimited
+    /// capacity.
     fn load(&self, seconds: f64, dice: &mut Dice) -> Option<Step> {
         if self.has_load_nodes() {
             let loads = self
@@ -263,7 +267,7 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Half of the round trip between two hosts, in seconds.
+    /// Half of the round-trip time between two hosts, in seconds.
     fn half_trip(&self, one: usize, other: usize) -> f64 {
         let (one, other) = (&self.placement.hosts[one], &self.placement.hosts[other]);
         let network = &self.cluster.network;
@@ -275,7 +279,7 @@ impl<'a> World<'a> {
         rtt / 2000.0
     }
 
-    /// Steps of a call from one server to another, around those of the other.
+    /// Steps of a call from one server to another, around the steps of the callee.
     fn call(
         &self,
         from: usize,
@@ -290,7 +294,7 @@ impl<'a> World<'a> {
             steps.extend(inner);
             return steps;
         }
-        // Each direction's bytes pass both ends' processors.
+        // Each direction's bytes pass the processors of both ends.
         let seconds = |bytes: f64| (cost.call / 2.0 + cost.call_byte * bytes) / 2.0;
         let mut leg = |a: usize, b: usize, bytes: f64, steps: &mut Vec<Step>| {
             steps.extend(self.processor(a, seconds(bytes), dice));
@@ -355,7 +359,7 @@ impl<'a> World<'a> {
         steps.extend(self.load(load.write_op * (1.0 - BEFORE), dice));
     }
 
-    /// The generator's and the proxy's time for a body: at once where it is streamed.
+    /// CPU steps of load generator and proxy for a body: concurrent if it is streamed.
     fn body(
         &self,
         size: f64,
@@ -364,7 +368,7 @@ impl<'a> World<'a> {
         dice: &mut Dice,
         steps: &mut Vec<Step>,
     ) {
-        if size <= STREAMED {
+        if size <= STREAMED_MIN_BYTES {
             steps.extend(self.load(load[0] + load[1], dice));
             steps.extend(self.processor(proxy, op + bytes, dice));
             return;
@@ -387,7 +391,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// An object server's own steps of a replica's write, up to the answer.
+    /// An object server's own steps of writing a replica, up to the response.
     fn stored(
         &self,
         device: usize,
@@ -415,7 +419,7 @@ impl<'a> World<'a> {
         steps
     }
 
-    /// Content written and synced.
+    /// Writes and syncs content.
     fn content(&self, device: usize, size: f64, op: f64, dice: &mut Dice, steps: &mut Vec<Step>) {
         let at = self.placement.devices[device];
         let seconds = op + self.store().write_replica_byte * size;
@@ -425,7 +429,7 @@ impl<'a> World<'a> {
         steps.push(Step::Sync { group, bytes: size });
     }
 
-    /// The name made and synced.
+    /// Links the file and syncs its directory.
     fn name(&self, device: usize, seconds: f64, dice: &mut Dice, steps: &mut Vec<Step>) {
         let at = self.placement.devices[device];
         steps.extend(self.processor(at.host, seconds, dice));
@@ -433,8 +437,8 @@ impl<'a> World<'a> {
         steps.push(Step::Sync { group, bytes: 0.0 });
     }
 
-    /// The container's row, at the server of its database; where that is lost, an async pending file on
-    /// the device itself.
+    /// Updates the container's row, on the server of its database; if that is lost, writes an async
+    /// pending on the device itself.
     fn row(
         &self,
         device: usize,
@@ -455,7 +459,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Two phases: fragments on a quorum, then the word to commit on a quorum.
+    /// Two phases: fragments on a quorum, then the commit on a quorum.
     #[expect(
         clippy::too_many_arguments,
         reason = "of one call, as the other policies have it"
@@ -525,7 +529,7 @@ impl<'a> World<'a> {
             }
             None => (1, size, 0.0),
         };
-        // Any of the rows, in an order of its own for each read.
+        // One of the rows, in random order for each read.
         let mut order: Vec<usize> = rows.to_vec();
         for last in (1..order.len()).rev() {
             order.swap(last, dice.below(last + 1));
@@ -559,7 +563,7 @@ impl<'a> World<'a> {
         self.body(size, generator, (proxy, op, bytes), dice, steps);
     }
 
-    /// Steps that copy one object of this size from a device to another, as a replicator does.
+    /// Steps that copy one object of this size between devices, like a replicator.
     pub fn copy(&mut self, source: usize, target: usize, size: f64, dice: &mut Dice) -> Vec<Step> {
         let cost = self.store();
         let (from, to) = (

@@ -1,4 +1,5 @@
-//! Placement: the hosts, disks and devices of a cluster, and the rings that the real builder makes of them.
+//! Placement: the hosts, disks and devices of a cluster, and the rings that the real builder makes
+//! of them.
 
 use std::collections::HashSet;
 
@@ -7,11 +8,11 @@ use cairn_ring::{NewDevice, RebalanceOptions, Ring, RingBuilder, Seed};
 use crate::cluster::{Cluster, Role, Serves};
 use crate::error::AdviseError;
 
-/// A node of the cluster, `count` spread out.
+/// A single host; a node with `count` gives several.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Host {
     pub name: String,
-    /// The node of the file.
+    /// Index of the node in the file.
     pub node: usize,
     pub region: u32,
     pub zone: u32,
@@ -36,7 +37,7 @@ pub struct Device {
     pub zone: u32,
 }
 
-/// A ring, with devices in place of the ring's ids.
+/// A ring, with device indexes instead of the ring's ids.
 #[derive(Clone, Debug)]
 pub struct Table {
     builder: RingBuilder,
@@ -44,7 +45,7 @@ pub struct Table {
     devices: Vec<usize>,
 }
 
-/// The whole cluster, placed.
+/// The whole cluster with its rings.
 #[derive(Clone, Debug)]
 pub struct Placement {
     pub hosts: Vec<Host>,
@@ -54,14 +55,17 @@ pub struct Placement {
     pub containers: Table,
 }
 
-/// Seconds since 1970 at which rings are made, and the much later time at which they are changed.
+/// Time in seconds since 1970 at which rings are built, and a much later one at which they are
+/// changed.
 const MADE_AT: u64 = 1_700_000_000;
 const CHANGED_AT: u64 = MADE_AT + 1_000_000;
 const RING_SEED: u64 = 22;
 
 impl Placement {
+    /// Places a cluster.
+    ///
     /// # Errors
-    /// The ring builder's own, where it cannot place so many replicas.
+    /// The ring builder's own, if it cannot place the replicas.
     pub fn new(cluster: &Cluster) -> Result<Placement, AdviseError> {
         let (mut hosts, mut disks, mut devices) = (Vec::new(), Vec::new(), Vec::new());
         let (mut objects, mut containers) = (Vec::new(), Vec::new());
@@ -136,7 +140,7 @@ impl Placement {
         (0..self.devices.len()).filter(in_zone).collect()
     }
 
-    /// Regions and zones that have devices.
+    /// Regions and zones with devices.
     pub fn zones(&self) -> Vec<(u32, u32)> {
         let mut zones: Vec<_> = self.devices.iter().map(|d| (d.region, d.zone)).collect();
         zones.sort_unstable();
@@ -206,7 +210,7 @@ impl Table {
         self.ring.partition_count() as usize
     }
 
-    /// Devices that hold a replica or fragment each, by the ring's rows.
+    /// Devices with a replica or fragment of a partition, in the order of the ring's rows.
     pub fn primaries(&self, partition: usize) -> Vec<usize> {
         let nodes = self.ring.primaries(partition as u32);
         nodes
@@ -215,7 +219,7 @@ impl Table {
             .collect()
     }
 
-    /// The first devices that stand in for lost primaries, in the ring's order.
+    /// The first handoffs for lost primaries, in ring order.
     pub fn handoffs(
         &self,
         partition: usize,
@@ -230,7 +234,7 @@ impl Table {
             .collect()
     }
 
-    /// Partitions on each of the cluster's devices.
+    /// Number of partitions on each device.
     pub fn held(&self, devices: usize) -> Vec<usize> {
         let mut held = vec![0; devices];
         for partition in 0..self.partitions() {
@@ -241,8 +245,8 @@ impl Table {
         held
     }
 
-    /// The ring after lost devices were removed from it and their partitions given to others: who
-    /// copies what to whom, a (partition, source, target) each. Empty where no device is left for them.
+    /// Copies after removing lost devices from the ring and rebalancing: (partition, source,
+    /// target) each. Empty if no device is left for them.
     pub fn moves_without(&self, lost: &HashSet<usize>) -> Vec<(usize, usize, usize)> {
         let mut builder = self.builder.clone();
         builder.pretend_min_part_hours_passed();

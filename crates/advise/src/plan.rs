@@ -1,5 +1,4 @@
-//! Cells to be measured: a few that calibrate, and others, drawn by a seed, that predictions are held
-//! against.
+//! Planned cells: a few for calibration, and others, drawn from a seed, for validating predictions.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +7,7 @@ use crate::quantity::Bytes;
 use crate::random::Dice;
 use crate::workload::{Sizes, Workload};
 
-/// A cell before it is measured.
+/// A cell before its measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Planned {
@@ -24,7 +23,7 @@ pub struct Planned {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Shape {
     size: f64,
-    /// Shares of reads, writes, deletes.
+    /// Shares of reads, writes and deletes.
     mix: [f64; 3],
     workers: u32,
     replicas: u32,
@@ -34,7 +33,7 @@ struct Shape {
     lost_zone: Option<u32>,
 }
 
-/// Content that a cell writes before it is measured, at most.
+/// Maximum bytes that a cell writes before its measurement.
 const PREPARED_BYTES: f64 = 48e6;
 const PREPARED_OBJECTS: f64 = 400.0;
 const CODED: Erasure = Erasure { data: 4, parity: 2 };
@@ -129,7 +128,7 @@ impl Shape {
     }
 }
 
-/// Eight cells from which all demands of one host follow.
+/// Eight cells that determine all demands of one host.
 pub fn calibration_cells(medium: &str, cores: u32) -> Vec<Planned> {
     let (reads, writes) = ([1.0, 0.0, 0.0], [0.0, 1.0, 0.0]);
     let both = [1.0, 1.0, 0.0];
@@ -202,12 +201,12 @@ pub fn quick_cells(medium: &str, cores: u32) -> Vec<Planned> {
     quick.to_vec()
 }
 
-/// Cells of a seed, each other than all before it and than those that calibrate.
+/// Random cells from a seed, all different from each other and from those for calibration.
 pub fn validation_cells(medium: &str, cores: u32, seed: u64, count: usize) -> Vec<Planned> {
     let known = calibration_cells(medium, cores);
     let mut dice = Dice::new(seed);
     let mut cells: Vec<Planned> = Vec::new();
-    // Far fewer cells are ever asked for than there are.
+    // There are far more possible cells than are ever requested.
     for _ in 0..count * 100 {
         if cells.len() == count {
             break;

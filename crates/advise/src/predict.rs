@@ -1,4 +1,4 @@
-//! A prediction: what a cluster will do, with intervals, the limit that binds, and what it rests on.
+//! A prediction: a cluster's performance with intervals, the bottleneck, and the assumptions.
 
 use serde::Serialize;
 
@@ -11,10 +11,10 @@ use crate::placement::Placement;
 use crate::simulate::{Options, Outcome, run};
 use crate::workload::Workload;
 
-/// A station that is busier than this is what holds the throughput.
-const SHORT: f64 = 0.85;
+/// Utilisation above which a station counts as the bottleneck.
+const BOTTLENECK_UTILISATION: f64 = 0.85;
 
-/// A number and the interval that holds it with 90 %; without one where too few cells were held out.
+/// A number with its 90 % interval; without one if too few cells were held out.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
     pub value: f64,
@@ -22,13 +22,13 @@ pub struct Estimate {
     pub interval: Option<[f64; 2]>,
 }
 
-/// The limit that holds the throughput.
+/// The bottleneck of the throughput.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Binding {
     pub what: String,
-    /// Part of it that is used.
+    /// Its utilisation.
     pub used: f64,
-    /// Throughput at which it would be used up, as far as its use grows in proportion.
+    /// Throughput at full utilisation, assuming proportional growth.
     pub full_at: f64,
 }
 
@@ -38,7 +38,7 @@ pub struct Within {
     pub share: Estimate,
 }
 
-/// The cluster without a zone.
+/// Prediction for the cluster without a zone.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DegradedPrediction {
     pub zone: String,
@@ -49,7 +49,7 @@ pub struct DegradedPrediction {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rebuilding_p95_ms: Option<f64>,
     pub repair: Repair,
-    /// Whether a cell of this kind was measured.
+    /// Was a cell of this kind measured?
     pub was_measured: bool,
 }
 
@@ -65,33 +65,35 @@ pub struct Prediction {
     pub within: Vec<Within>,
     pub kept_up: bool,
     pub binding: Binding,
-    /// Group syncs for each operation, and how many writes shared one.
+    /// Group syncs per operation, and number of writes that shared one.
     pub syncs_per_operation: f64,
     pub sync_members: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub degraded: Option<DegradedPrediction>,
-    /// Reasons why it lies outside of what was measured; then it has no intervals.
+    /// Reasons why it is outside of what was measured; if there are any, it has no intervals.
     pub outside: Vec<String>,
     pub validated_on: String,
 }
 
-/// How a prediction is made.
+/// Options of a prediction.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Asked {
-    /// Predict outside of what was measured, too.
+pub struct PredictOptions {
+    /// Also predict outside of what was measured.
     pub extrapolate: bool,
-    /// A region and zone that is lost.
+    /// Region and zone of a lost zone.
     pub lost_zone: Option<(u32, u32)>,
     pub options: Options,
 }
 
+/// Predicts a cluster's performance.
+///
 /// # Errors
-/// Something lies outside of what was measured, a ring cannot be built, a medium is not known.
+/// Something is outside of what was measured, a ring cannot be built, a medium is unknown.
 pub fn predict(
     cluster: &Cluster,
     workload: &Workload,
     calibration: &Calibration,
-    asked: &Asked,
+    asked: &PredictOptions,
 ) -> Result<Prediction, AdviseError> {
     let outside = calibration.scope.outside(cluster, workload);
     if !outside.is_empty() && !asked.extrapolate {
@@ -126,7 +128,7 @@ fn told(degraded: &Degraded, calibration: &Calibration) -> DegradedPrediction {
     }
 }
 
-/// A prediction of what a run of the simulation gave.
+/// A prediction from the outcome of a simulation.
 pub fn of_outcome(
     cluster: &Cluster,
     workload: &Workload,
@@ -175,7 +177,7 @@ fn binding(workload: &Workload, outcome: &Outcome) -> Binding {
     let full_at = outcome.throughput / used.max(1e-9);
     let station = busiest.map_or(String::new(), |b| format!("{} of {}", b.kind, b.of));
     let what = match (workload.rate, workload.workers) {
-        _ if used >= SHORT => station,
+        _ if used >= BOTTLENECK_UTILISATION => station,
         (Some(rate), _) => format!("the offered rate, {rate}/s; next would be {station}"),
         (None, workers) => format!(
             "the {} workers, which wait for answers; next would be {station}",
@@ -212,7 +214,7 @@ impl Prediction {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Lines for a person.
+    /// The prediction as text.
     pub fn to_text(&self) -> String {
         let mut lines = vec![format!(
             "{} ({}), {}",
@@ -314,7 +316,7 @@ fn hours(seconds: f64) -> String {
     }
 }
 
-/// Three digits.
+/// Formats with three significant digits.
 pub(crate) fn short(value: f64) -> String {
     let digits = match value.abs() {
         v if v >= 100.0 || v == 0.0 => 0,
@@ -333,8 +335,8 @@ mod tests {
     use crate::cluster::tests::HOST;
     use crate::workload::tests::SMALL;
 
-    fn asked() -> Asked {
-        let mut asked = Asked::default();
+    fn asked() -> PredictOptions {
+        let mut asked = PredictOptions::default();
         asked.options.operations = 2000;
         asked
     }
@@ -351,7 +353,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("--extrapolate"), "{error}");
-        let extrapolate = Asked {
+        let extrapolate = PredictOptions {
             extrapolate: true,
             ..asked()
         };

@@ -1,11 +1,11 @@
-//! Numbers of bytes as people write them: `64KB` (64,000), `64KiB` (65,536), `1.5GB`, or a plain number.
+//! Sizes in bytes as text: `64KB` (64,000), `64KiB` (65,536), `1.5GB`, or a plain number.
 
 use std::fmt;
 
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A number of bytes, or of bytes a second.
+/// A number of bytes, or of bytes per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize)]
 pub struct Bytes(pub f64);
 
@@ -22,8 +22,8 @@ const UNITS: [(&str, f64); 11] = [
     ("PiB", 1125899906842624.0),
     ("B", 1.0),
 ];
-/// Larger numbers are mistakes.
-const LARGEST: f64 = 1e21;
+/// Larger numbers are refused as mistakes.
+const BYTES_MAX: f64 = 1e21;
 
 impl Bytes {
     pub fn parse(text: &str) -> Option<Bytes> {
@@ -33,7 +33,7 @@ impl Bytes {
             .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));
         let (number, factor) = found.unwrap_or((text, 1.0));
         let bytes = number.trim().parse::<f64>().ok()? * factor;
-        (bytes.is_finite() && (0.0..=LARGEST).contains(&bytes)).then_some(Bytes(bytes))
+        (bytes.is_finite() && (0.0..=BYTES_MAX).contains(&bytes)).then_some(Bytes(bytes))
     }
 }
 

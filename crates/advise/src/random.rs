@@ -3,7 +3,7 @@
 use cairn_types::SplitMix;
 use serde::{Deserialize, Serialize};
 
-/// A generator that a seed determines.
+/// A random generator determined by its seed.
 #[derive(Clone, Debug)]
 pub struct Dice(SplitMix);
 
@@ -12,12 +12,12 @@ impl Dice {
         Dice(SplitMix::new(seed))
     }
 
-    /// From 0, less than 1.
+    /// Uniform in [0, 1).
     pub fn part(&mut self) -> f64 {
         (self.0.number() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// From 0, less than `end`; 0 where `end` is.
+    /// Uniform below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         ((self.part() * end as f64) as usize).min(end.saturating_sub(1))
     }
@@ -32,7 +32,7 @@ impl Dice {
         radius * (std::f64::consts::TAU * self.part()).cos()
     }
 
-    /// The index of a weight, drawn in proportion.
+    /// A random index, with probability proportional to its weight.
     pub fn weighted(&mut self, weights: impl Iterator<Item = f64> + Clone) -> usize {
         let mut left = self.part() * weights.clone().sum::<f64>();
         let mut last = 0;
@@ -47,16 +47,16 @@ impl Dice {
     }
 }
 
-/// The distribution of a service time around a mean that is given when it is drawn.
+/// The distribution of a service time relative to its mean.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Spread {
     #[default]
     Fixed,
     Exponential,
-    /// Log-normal, with this standard deviation in parts of the mean.
+    /// Log-normal, with this standard deviation relative to the mean.
     LogNormal(f64),
-    /// Quantiles in parts of the mean, evenly spaced from the least to the greatest; as measured.
+    /// Measured quantiles relative to the mean, equidistant from minimum to maximum.
     Quantiles(Vec<f64>),
 }
 
@@ -73,7 +73,7 @@ impl Spread {
         }
     }
 
-    /// The same with times further from their mean (a factor above 1) or nearer to it.
+    /// The same with deviations from the mean multiplied by a factor.
     pub fn widened(&self, factor: f64) -> Spread {
         match self {
             Spread::LogNormal(deviation) => Spread::LogNormal(deviation * factor),
@@ -84,8 +84,8 @@ impl Spread {
         }
     }
 
-    /// Quantiles, scaled so that numbers drawn between them have the mean 1: straight lines between few
-    /// quantiles of a long tail have another mean than the samples.
+    /// Quantiles, scaled so that numbers interpolated between them have mean 1: linear
+    /// interpolation between few quantiles of a long tail has another mean than the samples.
     fn quantiles(values: Vec<f64>) -> Spread {
         let (Some(first), Some(last)) = (values.first(), values.last()) else {
             return Spread::Fixed;
@@ -95,7 +95,7 @@ impl Spread {
         Spread::Quantiles(values.into_iter().map(|v| v / drawn).collect())
     }
 
-    /// Quantiles of samples, in parts of their mean; `count` of them.
+    /// `count` quantiles of samples, relative to their mean.
     pub fn of_samples(samples: &[f64], count: usize) -> Spread {
         let mut sorted: Vec<f64> = samples.iter().copied().filter(|s| s.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -109,7 +109,7 @@ impl Spread {
     }
 }
 
-/// The value at a part (0 to 1) of a sorted list, straight between neighbours.
+/// Quantile (0 to 1) of a sorted list, by linear interpolation.
 pub(crate) fn between(sorted: &[f64], part: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return 0.0;

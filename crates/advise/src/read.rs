@@ -1,10 +1,10 @@
-//! TOML and JSON to values; an error shows the line that holds the field and its value.
+//! Parser of TOML and JSON into values; an error shows the line with the field and its value.
 
 use serde::de::DeserializeOwned;
 
 use crate::error::AdviseError;
 
-/// Texts are small: a catalogue of thousands of nodes fits.
+/// Maximum size of a text: a catalogue of thousands of nodes fits.
 const TEXT_BYTES_MAX: usize = 4 << 20;
 
 pub(crate) fn toml<T: DeserializeOwned>(file: &'static str, text: &str) -> Result<T, AdviseError> {
@@ -52,7 +52,7 @@ fn syntax(file: &'static str, text: &str, at: usize, message: &str) -> AdviseErr
     }
 }
 
-/// A number that has to lie between two others.
+/// Checks that a number is within a range.
 pub(crate) fn within(
     file: &'static str,
     field: impl Into<String>,

@@ -1,11 +1,12 @@
-//! The scope of a calibration: bounds of what was measured. Outside of them nothing is promised.
+//! Scope of a calibration: bounds of what was measured. Predictions outside of them are not
+//! reliable.
 
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, Processes};
 use crate::workload::{Operation, Workload};
 
-/// Sizes reach this factor beyond those measured, workers and rates the next.
+/// Factors by which sizes, and by which workers and rates, may exceed the measured ones.
 const SIZE_FACTOR: f64 = 4.0;
 const WORKERS_FACTOR: f64 = 4.0;
 
@@ -15,21 +16,21 @@ pub struct Scope {
     pub sizes: [f64; 2],
     pub workers: [u32; 2],
     pub replicas: [u32; 2],
-    /// `4+2`; empty where no erasure code was measured.
+    /// Measured erasure codes, such as `4+2`.
     pub erasure: Vec<String>,
     pub operations: Vec<String>,
-    /// Storage nodes of the largest cluster that was measured.
+    /// Number of storage nodes in the largest measured cluster.
     pub nodes: u32,
-    /// Proxy and storage in processes of their own were measured.
+    /// Separate processes for proxy and storage were measured.
     pub apart: bool,
-    /// Reads that had to go to a disk were measured.
+    /// Reads from a disk were measured.
     pub reads_of_disks: bool,
     /// A cluster that lost a zone was measured.
     pub degraded: bool,
 }
 
 impl Scope {
-    /// Takes in a measured cell.
+    /// Extends the scope by a measured cell.
     pub fn add(&mut self, cluster: &Cluster, workload: &Workload) {
         let is_new = self.operations.is_empty();
         for class in workload.classes() {
@@ -72,7 +73,7 @@ impl Scope {
         self.apart |= cluster.processes == Processes::Roles;
     }
 
-    /// Reasons why a prediction would lie outside; none: it lies within.
+    /// Reasons why a prediction would be outside; empty if it is within.
     pub fn outside(&self, cluster: &Cluster, workload: &Workload) -> Vec<String> {
         let mut reasons = Vec::new();
         for class in workload.classes() {
@@ -95,7 +96,8 @@ impl Scope {
             ));
         }
         for (operation, share) in workload.mix() {
-            // A head reads no content, a delete writes none: their steps are those of reads and writes.
+            // A head reads no content, a delete writes none: their steps are those of reads and
+            // writes.
             let like = match operation {
                 Operation::Head => Operation::Read,
                 Operation::Delete => Operation::Write,

@@ -1,4 +1,5 @@
-//! Predictions held against measurements, beside simpler ways to predict and the noise of repetition.
+//! Comparison of predictions with measurements, and with simpler prediction methods and the noise
+//! of repetitions.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +19,10 @@ use crate::workload::{Operation, Workload};
 
 pub const FILE: &str = "the predictions file";
 pub const SCHEMA: &str = "cairn-advise-predictions/1";
-/// Shares below and above tell little: nearly all or nearly none is easily guessed.
+/// Range of informative shares: those near 0 or 1 are easily guessed.
 const SHARES: [f64; 2] = [0.05, 0.95];
 
-/// Predictions, made before anything of it was measured.
+/// Predictions made before the measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Predictions {
@@ -35,7 +36,7 @@ pub struct Predictions {
 #[serde(deny_unknown_fields)]
 pub struct Predicted {
     pub planned: Planned,
-    /// By the way it was predicted.
+    /// Predicted figures by method.
     pub by: BTreeMap<String, Figures>,
 }
 
@@ -52,8 +53,10 @@ pub struct Figures {
 pub const SIMULATION: &str = "simulation";
 
 impl Predictions {
+    /// Parses predictions.
+    ///
     /// # Errors
-    /// Where the text is not of this schema.
+    /// The text does not follow the schema.
     pub fn parse(text: &str) -> Result<Predictions, AdviseError> {
         let it: Predictions = read::json(FILE, text)?;
         if it.schema != SCHEMA {
@@ -68,10 +71,10 @@ impl Predictions {
     }
 }
 
-/// Predicts each cell by the simulation, by MVA, by the nearest calibration cell, and by scaling that.
+/// Predicts each cell by simulation, by MVA, by the nearest calibration cell, and by scaling that.
 ///
 /// # Errors
-/// A ring that cannot be built, or a medium that is not known.
+/// A ring that cannot be built, or a medium that is unknown.
 pub fn predict_all(
     planned: Vec<Planned>,
     seed: u64,
@@ -99,7 +102,7 @@ pub fn predict_all(
             within: limits().map(|l| (l, outcome.within(l / 1e3))).collect(),
         };
         let means = by_mva(cluster, workload, calibration, &placement)?;
-        // Latencies are taken as exponential.
+        // Latencies are assumed to be exponential.
         let quantile = |part: f64| -means.latency * (1.0f64 - part).ln() * 1e3;
         let mva = Figures {
             throughput: means.throughput,
@@ -135,7 +138,7 @@ fn as_measured(measured: &Measured) -> Figures {
     }
 }
 
-/// The calibration cell that is most alike, in logarithms of size, workers and copies, and in the mix.
+/// The most similar calibration cell, by logarithms of size, workers and copies, and by the mix.
 fn nearest<'a>(planned: &Planned, calibrated: &'a [Cell]) -> Option<&'a Cell> {
     let place = |cluster: &crate::cluster::Cluster, workload: &Workload| {
         [
@@ -157,7 +160,7 @@ fn nearest<'a>(planned: &Planned, calibrated: &'a [Cell]) -> Option<&'a Cell> {
         .min_by(|a, b| distance(a).total_cmp(&distance(b)))
 }
 
-/// The nearest cell's throughput in proportion to workers, bytes written in proportion to copies.
+/// The nearest cell's figures, scaled: throughput by workers, written bytes by copies.
 fn scaled(planned: &Planned, cell: &Cell) -> Figures {
     let mean = cell.mean();
     let workers = |workload: &Workload| f64::from(workload.workers.unwrap_or(1));
@@ -165,7 +168,7 @@ fn scaled(planned: &Planned, cell: &Cell) -> Figures {
     let copies = cell.cluster.overhead() / planned.cluster.overhead();
     let writes = 1.0 - planned.workload.share(Operation::Read);
     let throughput = mean.throughput * by_workers * (1.0 - writes + writes * copies);
-    // By Little's law, latencies follow.
+    // Latencies follow by Little's law.
     let factor =
         workers(&planned.workload) / throughput / (workers(&cell.workload) / mean.throughput);
     let limits = planned.workload.limits_ms.iter();
@@ -179,7 +182,7 @@ fn scaled(planned: &Planned, cell: &Cell) -> Figures {
     }
 }
 
-/// The part within a limit between those that were measured.
+/// Fraction within a limit, interpolated between measured ones.
 fn part_within(known: &[(f64, f64)], limit: f64) -> f64 {
     let mut before = (0.0, 0.0);
     for (at, part) in known {
@@ -192,17 +195,17 @@ fn part_within(known: &[(f64, f64)], limit: f64) -> f64 {
     before.1
 }
 
-/// Mean errors of one way to predict.
+/// Mean errors of one prediction method.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Errors {
-    /// In percent of what was measured.
+    /// Error in percent of the measured throughput.
     pub throughput: f64,
     pub p95: f64,
     pub p99: f64,
-    /// In points, over limits whose measured share is between 5 and 95 %.
+    /// Error in points, over limits whose measured share is between 5 and 95 %.
     pub share: f64,
     pub share_limits: usize,
-    /// Parts of cells within 10 and 25 % by throughput.
+    /// Fractions of cells within 10 and 25 % by throughput.
     pub within_10: f64,
     pub within_25: f64,
 }
@@ -212,23 +215,23 @@ pub struct Score {
     pub cells: usize,
     pub missing: Vec<String>,
     pub by: BTreeMap<String, Errors>,
-    /// A repetition against the mean of the others of its cell.
+    /// Deviation of a repetition from the mean of the others in its cell.
     pub noise: Errors,
-    /// Parts of cells that 90 % intervals covered, made of the other half's errors.
+    /// Fraction of cells covered by 90 % intervals computed from the other half's errors.
     pub covered: BTreeMap<&'static str, f64>,
     pub each: Vec<Each>,
     #[serde(skip)]
     pub residuals: Residuals,
 }
 
-/// One cell: measured, and the simulation's prediction.
+/// One cell: measured and simulated figures.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Each {
     pub name: String,
     pub repetitions: usize,
     pub measured: [f64; 2],
     pub predicted: [f64; 2],
-    /// Part of the host that other programs used, where it is known.
+    /// Fraction of the host used by other programs, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub others: Option<f64>,
 }
@@ -273,13 +276,15 @@ impl Sums {
     }
 }
 
+/// Scores predictions.
+///
 /// # Errors
-/// Not one of the predicted cells was measured.
+/// None of the predicted cells was measured.
 pub fn score(predictions: &Predictions, measured: &[Cell]) -> Result<Score, AdviseError> {
     let mut sums: BTreeMap<String, Sums> = BTreeMap::new();
     let (mut noise, mut missing, mut each) = (Sums::default(), Vec::new(), Vec::new());
     let mut residuals = Residuals::default();
-    // One number a cell, as the intervals need it; of shares the largest error over limits.
+    // One error per cell, as the intervals need it; for shares the largest over all limits.
     let mut errors: Vec<[f64; 5]> = Vec::new();
     for predicted in &predictions.cells {
         let name = &predicted.planned.name;
@@ -350,7 +355,8 @@ pub fn score(predictions: &Predictions, measured: &[Cell]) -> Result<Score, Advi
     })
 }
 
-/// Half of the cells, by a seed, make the interval; the other half is held against it; and in turn.
+/// Splits the cells randomly in halves: intervals from one half are tested on the other, and vice
+/// versa.
 fn covered_part(errors: &[f64]) -> Option<f64> {
     let mut order: Vec<f64> = errors.to_vec();
     let mut dice = Dice::new(22);
@@ -385,7 +391,7 @@ impl Score {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Tables in Markdown.
+    /// The score as Markdown tables.
     pub fn to_text(&self) -> String {
         let mut lines = vec![
             format!("{} cells, {} of them not measured", self.cells + self.missing.len(), self.missing.len()),
@@ -492,7 +498,7 @@ mod tests {
         );
         assert!(it.by["mva"].throughput > 0.0 && it.by.len() == 4);
         assert_eq!(it.noise.throughput, 0.0);
-        // All errors alike: each is within the interval of the others.
+        // All errors are equal: each is within the interval of the others.
         assert_eq!(it.covered["share"], 1.0);
         assert_eq!(it.residuals.throughput.len(), 19);
         assert!(

@@ -1,4 +1,4 @@
-//! A run of the simulation: a workload over a placed cluster, and what came of it.
+//! A run of the simulation: a workload on a placed cluster, and its results.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -11,32 +11,33 @@ use crate::placement::Placement;
 use crate::random::{Dice, between};
 use crate::workload::{Operation, SizeClass, Workload};
 
-/// Tokens from here on belong to copies of a repair; those below to operations.
-const COPIES: u64 = 1 << 48;
-/// Tokens from here on belong to other programs: their work, and of each host its next.
-const OTHERS: u64 = 1 << 56;
+/// First token of a repair's copies; lower ones are operations.
+const COPY_TOKENS: u64 = 1 << 48;
+/// First token of other programs' work on a host, and of its next start.
+const OTHERS_TOKENS: u64 = 1 << 56;
 const OTHERS_NEXT: u64 = 1 << 57;
-/// Other programs take processors for this long at a time.
+/// Duration of other programs' CPU bursts, in seconds.
 const OTHERS_SECONDS: f64 = 1e-3;
-/// The token of an open loop's next arrival.
+/// Token of an open loop's next arrival.
 const ARRIVAL: u64 = u64::MAX;
-/// More operations under way than this do not end any more: the rate is beyond what the cluster does.
-const UNDER_WAY_MAX: u64 = 20_000;
+/// Number of operations in progress above which an open loop's rate is beyond the cluster's
+/// capacity.
+const IN_PROGRESS_MAX: u64 = 20_000;
 
-/// How a run is made.
+/// Options of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Operations that are counted.
+    /// Number of operations counted.
     pub operations: u64,
-    /// Operations that pass before.
+    /// Number of operations before counting.
     pub warm_up: u64,
     pub seed: u64,
-    /// Devices that are lost.
+    /// Lost devices.
     pub lost: HashSet<usize>,
-    /// Copies under way beside: sources and targets, drawn in turn.
+    /// Concurrent copies: sources and targets, drawn in turn.
     pub copies: Vec<(usize, usize)>,
     pub copies_at_once: usize,
-    /// Part of each host's processors that other programs use.
+    /// Fraction of each host's processors used by other programs.
     pub others: f64,
 }
 
@@ -54,7 +55,7 @@ impl Default for Options {
     }
 }
 
-/// A station's share of the work.
+/// Utilisation of a station.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Busy {
     pub kind: &'static str,
@@ -64,24 +65,24 @@ pub struct Busy {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Operations a second.
+    /// Operations per second.
     pub throughput: f64,
-    /// Seconds, in rising order.
+    /// Latencies in seconds, ascending.
     pub latencies: Vec<f64>,
     pub by_operation: BTreeMap<Operation, Vec<f64>>,
     pub busy: Vec<Busy>,
-    /// Group syncs for each operation.
+    /// Group syncs per operation.
     pub groups: f64,
-    /// Members of a group on average.
+    /// Mean number of members in a group.
     pub members: f64,
-    /// An open loop's rate was reached.
+    /// An open loop's rate was achieved.
     pub kept_up: bool,
-    /// Bytes a second that a repair copied.
+    /// Bytes per second copied by a repair.
     pub copied: f64,
 }
 
 impl Outcome {
-    /// The latency that this part (0 to 1) of the operations did not pass.
+    /// Latency not exceeded by this fraction (0 to 1) of the operations.
     pub fn quantile(&self, part: f64) -> f64 {
         between(&self.latencies, part)
     }
@@ -90,13 +91,13 @@ impl Outcome {
         self.latencies.iter().sum::<f64>() / self.latencies.len().max(1) as f64
     }
 
-    /// The part of operations that took no longer.
+    /// Fraction of operations within a latency.
     pub fn within(&self, seconds: f64) -> f64 {
         let count = self.latencies.partition_point(|l| *l <= seconds);
         count as f64 / self.latencies.len().max(1) as f64
     }
 
-    /// The station that has least left.
+    /// The station with the highest utilisation.
     pub fn busiest(&self) -> Option<&Busy> {
         let by_use = |a: &&Busy, b: &&Busy| a.utilisation.total_cmp(&b.utilisation);
         self.busy.iter().max_by(by_use)
@@ -163,8 +164,8 @@ impl Run<'_> {
             match self.engine.advance() {
                 Some(Happened::Alarm { token: ARRIVAL }) => self.arrive(),
                 Some(Happened::Alarm { token }) => self.others(token),
-                Some(Happened::Ended { token }) if token >= OTHERS => {}
-                Some(Happened::Ended { token }) if token >= COPIES => {
+                Some(Happened::Ended { token }) if token >= OTHERS_TOKENS => {}
+                Some(Happened::Ended { token }) if token >= COPY_TOKENS => {
                     self.copied_bytes += self.workload.mean_size();
                     self.copy();
                 }
@@ -186,7 +187,7 @@ impl Run<'_> {
                 }
                 None => break,
             }
-            if self.began.len() as u64 > UNDER_WAY_MAX {
+            if self.began.len() as u64 > IN_PROGRESS_MAX {
                 kept_up = false;
                 break;
             }
@@ -257,13 +258,13 @@ impl Run<'_> {
         self.engine.set_alarm(seconds, ARRIVAL);
     }
 
-    /// A moment of other programs' work on a host, and when the next comes.
+    /// Starts a burst of other programs' work on a host, and schedules the next.
     fn others(&mut self, token: u64) {
         let host = (token - OTHERS_NEXT) as usize;
         let station = self.world.hosts[host].processor;
         let seconds = OTHERS_SECONDS;
         self.engine
-            .start(vec![Step::Serve { station, seconds }], OTHERS);
+            .start(vec![Step::Serve { station, seconds }], OTHERS_TOKENS);
         let busy = self.options.others.min(0.95) * self.world.cores(host);
         let until = self.dice.exponential(seconds / busy);
         self.engine.set_alarm(until, token);
@@ -277,7 +278,8 @@ impl Run<'_> {
         let (source, target) = copies[self.next_copy % copies.len()];
         let size = self.size();
         let steps = self.world.copy(source, target, size, &mut self.dice);
-        self.engine.start(steps, COPIES + self.next_copy as u64);
+        self.engine
+            .start(steps, COPY_TOKENS + self.next_copy as u64);
         self.next_copy += 1;
     }
 }
@@ -324,7 +326,7 @@ mod tests {
         }
     }
 
-    /// Syncs for each write fall as more writers share them.
+    /// Syncs per write decrease as more writers share them.
     #[test]
     fn groups_grow_with_the_load() {
         let writes = |workers| {

@@ -1,4 +1,4 @@
-//! A workload as a file says it: sizes, a mix of operations, a rate or a closed loop, growth.
+//! Workload description from a file: sizes, a mix of operations, a rate or a closed loop, growth.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,7 @@ pub struct Workload {
     #[serde(default = "unnamed")]
     pub name: String,
     pub sizes: Sizes,
-    /// Shares of the operations; only their proportions count.
+    /// Weights of the operations; only their ratios matter.
     #[serde(default)]
     pub read: f64,
     #[serde(default)]
@@ -24,28 +24,29 @@ pub struct Workload {
     pub delete: f64,
     #[serde(default)]
     pub head: f64,
-    /// A closed loop: each worker's next operation begins when the one before has ended.
+    /// Closed loop: each worker's next operation begins when the previous one has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u32>,
-    /// An open loop: operations a second, whatever the store does.
+    /// Open loop: operations per second, whatever the store does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// Objects that are read; with their sizes they are what caches have to hold.
+    /// Number of objects that are read; with their sizes it determines the working set.
     #[serde(default = "thousand")]
     pub objects: f64,
     #[serde(default = "four")]
     pub containers: u32,
-    /// The k-th object is read in proportion to k to the power of minus this; 0: all alike.
+    /// Zipf exponent: the k-th object is read in proportion to k to the power of minus this; 0:
+    /// uniform.
     #[serde(default)]
     pub zipf: f64,
-    /// Latencies whose share of requests is told.
+    /// Latency limits for which the fraction of requests is reported.
     #[serde(default = "usual_limits")]
     pub limits_ms: Vec<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub growth: Option<Growth>,
 }
 
-/// Bytes that are added, for the capacity that is needed.
+/// Bytes to be added, for the required capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Growth {
@@ -101,8 +102,10 @@ fn usual_limits() -> Vec<f64> {
 }
 
 impl Workload {
+    /// Parses a workload.
+    ///
     /// # Errors
-    /// The field that is wrong, its value and the remedy.
+    /// The invalid field, its value and the remedy.
     pub fn parse(text: &str) -> Result<Workload, AdviseError> {
         let workload: Workload = read::toml(FILE, text)?;
         workload.check()?;
@@ -175,7 +178,7 @@ impl Workload {
         ]
     }
 
-    /// The operation's share of all, from 0 to 1.
+    /// The operation's share of all, 0 to 1.
     pub fn share(&self, operation: Operation) -> f64 {
         let all: f64 = self.mix().iter().map(|(_, share)| share).sum();
         let own = self.mix().into_iter().find(|(o, _)| *o == operation);
@@ -188,7 +191,7 @@ impl Workload {
         classes.iter().map(|c| c.share * c.bytes.0).sum::<f64>() / all
     }
 
-    /// Bytes of objects that are there in the end: those read, and growth.
+    /// Final bytes of objects: those read, and growth.
     pub fn stored_bytes(&self) -> f64 {
         let grown = self.growth.map_or(0.0, |g| g.bytes_per_day.0 * g.days);
         self.objects * self.mean_size() + grown

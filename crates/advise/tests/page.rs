@@ -1,4 +1,4 @@
-//! The examples of `docs/advise.md` are read and understood.
+//! The examples in `docs/advise.md` can be parsed.
 
 #![allow(clippy::unwrap_used)]
 

@@ -17,7 +17,7 @@ use cairn_advise::calibration::Calibration;
 use cairn_advise::catalogue::Catalogue;
 use cairn_advise::cluster::Cluster;
 use cairn_advise::page;
-use cairn_advise::predict::{Asked, predict};
+use cairn_advise::predict::{PredictOptions, predict};
 use cairn_advise::simulate::Options;
 use cairn_advise::workload::Workload;
 use cairn_lab::results::write_whole;
@@ -150,7 +150,7 @@ fn run_predict(arguments: &PredictArguments) -> Result<()> {
     let cluster = read(&arguments.cluster, Cluster::parse)?;
     let workload = read(&arguments.workload, Workload::parse)?;
     let calibration = read(&arguments.calibration, Calibration::parse)?;
-    let asked = Asked {
+    let asked = PredictOptions {
         extrapolate: arguments.extrapolate,
         lost_zone: arguments.lost_zone,
         options: Options {

@@ -1,4 +1,4 @@
-//! The abilities that a store announces in `/info`.
+//! Capabilities that a store announces in `/info`.
 
 use http::Method;
 use serde::Deserialize;
@@ -9,10 +9,10 @@ use crate::swift::Swift;
 
 const INFO_MAX_BYTES: u64 = 1 << 20;
 
-/// Abilities of a store beyond those of every Swift. One that announces nothing has none of them.
+/// Capabilities beyond those of every Swift. A store that announces nothing has none of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Policies in which conditions of writes are decided at the commit.
+    /// Policies in which conditions of writes are evaluated at commit.
     conditional_policies: Vec<String>,
 }
 
@@ -38,8 +38,8 @@ impl Capabilities {
         })
     }
 
-    /// Conditions of writes are decided in this policy: of several writers that replace the same
-    /// version of an object one succeeds.
+    /// Are conditions of writes in this policy evaluated at commit? Then of several writers that
+    /// replace the same version of an object exactly one succeeds.
     pub fn has_conditional_writes(&self, policy: &str) -> bool {
         let mut policies = self.conditional_policies.iter();
         policies.any(|name| name.eq_ignore_ascii_case(policy))
@@ -47,10 +47,10 @@ impl Capabilities {
 }
 
 impl Swift {
-    /// Reads `/info`. A store that does not show it announces nothing.
+    /// Reads `/info`. A store that does not serve it has no capabilities.
     ///
     /// # Errors
-    /// [`ClientError`]: the store is away, or answers what is no `/info`.
+    /// [`ClientError`]: the store is unreachable, or its response is not valid.
     pub async fn capabilities(&self) -> Result<Capabilities, ClientError> {
         let answer = match self.request_info().await {
             Ok(answer) => answer,

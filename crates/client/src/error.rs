@@ -1,14 +1,15 @@
-//! Why a call to a store failed, and whether the store may have carried it out.
+//! Errors of calls to a store, with the information whether the store may have carried out the
+//! request.
 
 use std::time::Duration;
 
 use http::{Method, StatusCode};
 use thiserror::Error;
 
-/// A call that brought no success. Small enough to be cloned to all who wait for one call.
+/// A failed call. Cheap to clone, for all that wait for one call.
 #[derive(Clone, Debug, Error)]
 pub enum ClientError {
-    /// No connection, after all attempts: the request was not sent.
+    /// No connection after all attempts: the request was not sent.
     #[error("{method} {path}: cannot connect to {host}: {reason}")]
     Connect {
         method: Method,
@@ -16,7 +17,7 @@ pub enum ClientError {
         host: String,
         reason: String,
     },
-    /// The connection broke, or an answer was cut short. The request may have been carried out.
+    /// The connection broke, or a response was cut short. The request may have been carried out.
     #[error("{method} {path}: the connection to {host} broke: {reason}")]
     Broken {
         method: Method,
@@ -24,7 +25,7 @@ pub enum ClientError {
         host: String,
         reason: String,
     },
-    /// The request may have been carried out.
+    /// No response in time. The request may have been carried out.
     #[error("{method} {path}: no answer from {host} within {after:?}")]
     Timeout {
         method: Method,
@@ -32,7 +33,7 @@ pub enum ClientError {
         host: String,
         after: Duration,
     },
-    /// An answer that says no.
+    /// A response with an error status.
     #[error("{method} {path}: the store answered {status}{}", Reason(reason))]
     Status {
         method: Method,
@@ -41,7 +42,7 @@ pub enum ClientError {
         /// The first line of its body.
         reason: String,
     },
-    /// An answer that makes no sense.
+    /// An invalid response.
     #[error("{method} {path}: {reason}")]
     Protocol {
         method: Method,
@@ -67,7 +68,7 @@ impl std::fmt::Display for Reason<'_> {
 }
 
 impl ClientError {
-    /// The status of an answer that says no.
+    /// The status of an error response.
     pub fn status(&self) -> Option<StatusCode> {
         match self {
             ClientError::Status { status, .. } => Some(*status),
@@ -79,15 +80,15 @@ impl ClientError {
         self.status() == Some(StatusCode::NOT_FOUND)
     }
 
-    /// A condition of the request (`If-Match`, `If-None-Match`) did not hold.
+    /// Did a condition of the request (`If-Match`, `If-None-Match`) not hold?
     pub fn is_condition(&self) -> bool {
         self.status() == Some(StatusCode::PRECONDITION_FAILED)
     }
 
-    /// The store may have carried the request out, or may do so yet: only a look tells.
+    /// May the store have carried out the request, or still do so, so that only a read can tell?
     ///
-    /// A 503 is counted in. Stores that decide conditions at the commit say in its text when they do
-    /// not know; others, and proxies in front of them, do not.
+    /// This includes every 503: stores that evaluate conditions at commit state in its text that
+    /// the outcome is unknown; others, and proxies in front of them, do not.
     pub fn is_in_doubt(&self) -> bool {
         match self {
             ClientError::Broken { .. } | ClientError::Timeout { .. } => true,
@@ -99,7 +100,7 @@ impl ClientError {
         }
     }
 
-    /// The same request may succeed later: the store was away, slow, or busy.
+    /// May the same request succeed later, since the store was unreachable, slow, or busy?
     pub fn is_passing(&self) -> bool {
         match self {
             ClientError::Connect { .. }
@@ -112,10 +113,11 @@ impl ClientError {
     }
 }
 
-/// Why a write was not acknowledged, as far as who sent it has to know.
+/// Outcome of a write that was not acknowledged, as its sender needs to know it.
 #[derive(Clone, Debug, Error)]
 pub enum WriteError {
-    /// It did not take place: the condition did not hold (412), or others kept writing (409).
+    /// It did not take place: the condition did not hold (412), or other writers prevented it
+    /// (409).
     #[error(transparent)]
     Lost(ClientError),
     /// It may have taken place.
@@ -127,7 +129,7 @@ pub enum WriteError {
 }
 
 impl WriteError {
-    /// The call's own error.
+    /// The underlying error of the call.
     pub fn into_inner(self) -> ClientError {
         match self {
             WriteError::Lost(error) | WriteError::InDoubt(error) | WriteError::Failed(error) => {
@@ -147,12 +149,13 @@ impl From<ClientError> for WriteError {
     }
 }
 
-/// 498 is what rate limits answer; 507 is a store without space, which waiting does not make.
+/// 498 is the status of rate limits. 507, a store without free space, is not included: waiting does
+/// not help.
 fn is_passing(status: StatusCode) -> bool {
     matches!(status.as_u16(), 408 | 429 | 498 | 500 | 502 | 503 | 504)
 }
 
-/// Why nobody is logged in.
+/// Reasons why a login failed.
 #[derive(Clone, Debug, Error)]
 pub enum LoginError {
     #[error(

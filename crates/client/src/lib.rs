@@ -1,9 +1,9 @@
-//! A Swift client over HTTP: logins, token renewal, bounded retries, streaming, ranges, listings and
-//! static large objects.
+//! A Swift client over HTTP: logins, token renewal, bounded retries, streaming, ranges, listings
+//! and static large objects.
 //!
-//! [`Swift`] is one account that is logged in to; it is cheap to clone. Every call ends within the
-//! times of [`Options`], or with a [`ClientError`] that says whether the store may have carried it
-//! out. It is no cache and keeps no state but a token and pooled connections.
+//! [`Swift`] is a session for one account; it is cheap to clone. Every call ends within the
+//! timeouts of [`Options`], and a [`ClientError`] states whether the store may have carried it out.
+//! There is no cache, and no state but a token and pooled connections.
 //!
 //! Layer 2: depends on `http` and `types` only, never on a server.
 

@@ -1,16 +1,16 @@
-//! Listings of containers, as JSON.
+//! Container listings as JSON.
 
 use serde::Deserialize;
 
-/// The part of a container that is listed, and from where on.
+/// Parameters of a listing: the container's part to list, and the starting point.
 #[derive(Clone, Debug, Default)]
 pub struct ListQuery<'a> {
     pub prefix: &'a str,
-    /// Names are cut behind it, and told once.
+    /// Names are cut after it, and names with the same beginning are listed once.
     pub delimiter: Option<char>,
-    /// Names behind it alone.
+    /// List only names after this one.
     pub marker: &'a str,
-    /// 0: as many as the store gives at once (10,000).
+    /// Maximum number of rows; 0: the store's own maximum (10,000).
     pub limit: u32,
 }
 
@@ -20,15 +20,15 @@ pub enum Entry {
     Object {
         name: String,
         bytes: u64,
-        /// MD5 in hex; of a static large object that of the manifest.
+        /// MD5 in hex; for a static large object that of the manifest.
         hash: String,
         content_type: String,
-        /// `2026-01-02T03:04:05.678900`
+        /// Time of the last write, `2026-01-02T03:04:05.678900`.
         last_modified: String,
         /// The ETag of the large object, without quotes.
         slo_etag: Option<String>,
     },
-    /// The part that names have in common up to the delimiter.
+    /// A pseudo-folder: the common beginning of names, up to the delimiter.
     Subdir(String),
 }
 
@@ -55,7 +55,7 @@ struct Row {
     slo_etag: Option<String>,
 }
 
-/// The rows of a listing's body.
+/// Parses the body of a listing.
 pub(crate) fn parse(body: &[u8]) -> Result<Vec<Entry>, serde_json::Error> {
     let rows: Vec<Row> = serde_json::from_slice(body)?;
     let entries = rows

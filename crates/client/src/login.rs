@@ -1,5 +1,5 @@
-//! Logins: TempAuth's v1, Keystone's v3, or a token that somebody else got, and the environment
-//! variables by which the `swift` client is told of them.
+//! Logins: TempAuth v1, Keystone v3, or an existing token, and the environment variables of the
+//! `swift` client that configure them.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
@@ -10,10 +10,10 @@ use crate::payload::Payload;
 use crate::transport::{Repeat, Transport};
 use crate::url::StoreUrl;
 
-/// Answers of logins are small; a catalog of many services has some hundred kilobytes.
+/// Maximum bytes of a login's response: a catalog of many services has some hundred kilobytes.
 const ANSWER_MAX_BYTES: u64 = 4 << 20;
 
-/// How a token is got.
+/// Method of obtaining a token.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Login {
     /// `GET` with `X-Auth-User` and `X-Auth-Key` (`ST_AUTH`, `ST_USER`, `ST_KEY`).
@@ -24,20 +24,20 @@ pub enum Login {
     },
     /// Keystone's v3 (`OS_AUTH_URL` and others).
     Keystone(Box<Keystone>),
-    /// A token that is never renewed (`OS_AUTH_TOKEN`, `OS_STORAGE_URL`).
+    /// A fixed token that is never renewed (`OS_AUTH_TOKEN`, `OS_STORAGE_URL`).
     Token { storage: StoreUrl, token: String },
 }
 
-/// The secret that Keystone is told.
+/// Parameters of a Keystone login.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keystone {
-    /// `http://host:5000/v3`
+    /// URL of Keystone, `http://host:5000/v3`.
     pub url: StoreUrl,
     pub secret: KeystoneSecret,
     pub region: Option<String>,
 }
 
-/// A user of Keystone who logs in.
+/// Credentials for Keystone.
 #[derive(Clone, PartialEq, Eq)]
 pub enum KeystoneSecret {
     Password {
@@ -54,7 +54,7 @@ pub enum KeystoneSecret {
 }
 
 impl std::fmt::Debug for Login {
-    /// Without keys and tokens.
+    /// Formats without keys and tokens.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Login::Tempauth { url, user, .. } => write!(f, "Tempauth({url}, {user})"),
@@ -64,17 +64,17 @@ impl std::fmt::Debug for Login {
     }
 }
 
-/// A login that was accepted.
+/// The result of a successful login.
 pub(crate) struct SignedIn {
     pub(crate) token: HeaderValue,
     pub(crate) storage: StoreUrl,
 }
 
 impl Login {
-    /// The login that the environment names, read by `variable`.
+    /// The login configured by environment variables, which `variable` reads.
     ///
     /// # Errors
-    /// [`LoginError`] where it names none, or half of one.
+    /// [`LoginError`] if none is configured, or only a part of one.
     pub fn from_environment(
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Login, LoginError> {
@@ -141,7 +141,7 @@ impl Login {
         })))
     }
 
-    /// Whether a new token can be had when one has expired.
+    /// Can a new token be obtained when one has expired?
     pub(crate) fn can_renew(&self) -> bool {
         !matches!(self, Login::Token { .. })
     }

@@ -1,11 +1,11 @@
-//! Manifests of static large objects, as they are put and as `format=raw` shows them.
+//! Manifests of static large objects, in the form that PUT takes and `format=raw` returns.
 
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a segment, as in `"0-99"`, `"100-"` or `"-100"`.
+/// A byte range of a segment: `"0-99"`, `"100-"` or `"-100"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteRange {
-    /// First and last.
+    /// First and last byte.
     Closed(u64, u64),
     From(u64),
     Last(u64),
@@ -21,7 +21,8 @@ impl ByteRange {
         }
     }
 
-    /// First byte and number of bytes within an object of `size`; none where it holds none.
+    /// First byte and number of bytes within an object of `size` bytes; `None` if the range is
+    /// outside of it.
     pub fn resolve(self, size: u64) -> Option<(u64, u64)> {
         let (first, end) = match self {
             ByteRange::Closed(first, last) => (first, last.saturating_add(1).min(size)),
@@ -35,23 +36,23 @@ impl ByteRange {
 /// One segment of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ManifestEntry {
-    /// `/container/object`, not encoded; absent where the bytes are in the manifest itself.
+    /// Unencoded `/container/object`; absent if the manifest itself contains the bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub etag: Option<String>,
-    /// The whole segment's, whatever range of it is taken.
+    /// Size of the whole segment, whatever range of it is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<String>,
-    /// Bytes in the manifest, base64.
+    /// Bytes in the manifest itself, in base64.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<String>,
 }
 
 impl ManifestEntry {
-    /// `length` bytes from `first` of `/container/object`, which has `size` bytes.
+    /// An entry for `length` bytes from `first` of `/container/object`, which has `size` bytes.
     pub fn part(path: String, size: u64, first: u64, length: u64) -> ManifestEntry {
         let is_whole = first == 0 && length == size;
         ManifestEntry {
@@ -64,8 +65,8 @@ impl ManifestEntry {
     }
 }
 
-/// The ETag of a large object of these segments: the MD5 of theirs, each with its range behind it
-/// where only a part is taken. None where an ETag is missing.
+/// The ETag of a large object with these segments: the MD5 of their ETags, each followed by its
+/// range if only a part is used. `None` if an ETag is missing.
 pub fn large_object_etag(entries: &[ManifestEntry]) -> Option<String> {
     use md5::{Digest, Md5};
     let mut md5 = Md5::new();

@@ -1,4 +1,4 @@
-//! Calls about objects and containers, typed.
+//! Typed calls for objects and containers.
 
 use bytes::Bytes;
 use cairn_http::{Body, Response};
@@ -16,19 +16,19 @@ use crate::swift::Swift;
 use crate::transport::Repeat;
 use crate::url::{encode_path, encode_value};
 
-/// A page of 10,000 names of 1,024 bytes, each byte escaped.
+/// Maximum bytes of a listing: a page of 10,000 names of 1,024 bytes, each byte escaped.
 const LISTING_MAX_BYTES: u64 = 128 << 20;
-/// Swift's default is 8 MiB for what is put; what is read has ETags and dates beside.
+/// Maximum bytes of a manifest: Swift's default for a PUT is 8 MiB, and a GET adds ETags and dates.
 const MANIFEST_MAX_BYTES: u64 = 64 << 20;
 
-/// A condition on the object that is there, without which a request is not carried out.
+/// A condition on the existing object; the request fails if it does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Condition<'a> {
     #[default]
     None,
-    /// `If-None-Match: *`
+    /// `If-None-Match: *`: there is no object.
     Absent,
-    /// `If-Match`, an ETag without quotes.
+    /// `If-Match` with this ETag, without quotes.
     Matches(&'a str),
 }
 
@@ -54,21 +54,21 @@ impl Condition<'_> {
     }
 }
 
-/// A read of an object.
+/// Parameters of reading an object.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GetQuery<'a> {
-    /// First byte and number of bytes, at least one.
+    /// First byte, and number of bytes, at least one.
     pub range: Option<(u64, u64)>,
     pub condition: Condition<'a>,
-    /// All servers of the object are asked, not the first that answers.
+    /// Ask all servers of the object instead of taking the first response (`X-Newest`).
     pub is_newest: bool,
 }
 
-/// An object as an answer's headers describe it.
+/// Metadata of an object from a response's headers.
 #[derive(Clone, Debug)]
 pub struct Info {
     pub bytes: u64,
-    /// Without quotes.
+    /// ETag without quotes.
     pub etag: String,
     pub content_type: String,
     pub headers: HeaderMap,
@@ -88,7 +88,7 @@ impl Info {
         }
     }
 
-    /// A header's value where it is text.
+    /// A header's value, if it is text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
@@ -100,12 +100,12 @@ impl Info {
 }
 
 fn value(text: &str) -> Result<HeaderValue, ClientError> {
-    // Headers of Swift are UTF-8.
+    // Swift's headers are UTF-8.
     let wrong = |_| ClientError::Invalid(format!("{text:?} cannot be sent in a header"));
     HeaderValue::from_bytes(text.as_bytes()).map_err(wrong)
 }
 
-/// Asks all servers of an object, not the first that answers.
+/// Headers that ask all servers of an object, not the first that responds.
 fn newest() -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert("x-newest", HeaderValue::from_static("true"));
@@ -117,10 +117,10 @@ fn path_of(container: &str, object: &str) -> String {
 }
 
 impl Swift {
-    /// Creates a container; no error where it is there.
+    /// Creates a container; succeeds if it already exists.
     ///
     /// # Errors
-    /// [`ClientError`], as of every call here.
+    /// [`ClientError`], as for every call here.
     pub async fn put_container(&self, container: &str) -> Result<(), ClientError> {
         let path = format!("/{}", encode_value(container));
         self.request(Method::PUT, &path, "", HeaderMap::new(), Payload::Empty)
@@ -137,7 +137,7 @@ impl Swift {
         Ok(Info::of(answer.into_parts().0.headers))
     }
 
-    /// One page of a listing.
+    /// Reads one page of a listing.
     pub async fn list(
         &self,
         container: &str,
@@ -174,7 +174,7 @@ impl Swift {
         self.head_with(container, object, HeaderMap::new()).await
     }
 
-    /// As [`Swift::head`], of the newest version that any server of the object has.
+    /// Metadata like [`Swift::head`], of the newest version on any server.
     pub async fn head_newest(&self, container: &str, object: &str) -> Result<Info, ClientError> {
         self.head_with(container, object, newest()).await
     }
@@ -190,7 +190,8 @@ impl Swift {
             .request(Method::HEAD, &path, "", headers, Payload::Empty)
             .await?;
         let headers = answer.into_parts().0.headers;
-        // Dynamic large objects of many segments have none: taken for 0 it would cut the object off.
+        // Dynamic large objects of many segments have no length: taking it for 0 would truncate the
+        // object.
         match headers.contains_key(CONTENT_LENGTH) {
             true => Ok(Info::of(headers)),
             false => Err(protocol(
@@ -201,7 +202,7 @@ impl Swift {
         }
     }
 
-    /// The head of an object and its body, which is still to be read.
+    /// Reads an object: its metadata, and its body as a stream.
     pub async fn get(
         &self,
         container: &str,
@@ -229,7 +230,7 @@ impl Swift {
         Ok((Info::of(parts.headers), body))
     }
 
-    /// `length` bytes from `first`, whole, in the pieces in which they came; tried again where a body
+    /// Reads `length` bytes from `first`, in the pieces in which they arrived; repeated if a body
     /// breaks off.
     pub async fn get_range(
         &self,
@@ -246,7 +247,7 @@ impl Swift {
         self.get_whole(container, object, query).await
     }
 
-    /// As [`Swift::get_range`], of the newest version that any server of the object has.
+    /// Reads a range like [`Swift::get_range`], of the newest version on any server.
     pub async fn get_newest_range(
         &self,
         container: &str,
@@ -291,7 +292,7 @@ impl Swift {
         }
     }
 
-    /// Stores an object. `headers`: its type and metadata, and what else it is to have.
+    /// Stores an object. `headers` are its content type, metadata and further request headers.
     pub async fn put(
         &self,
         container: &str,
@@ -328,7 +329,7 @@ impl Swift {
         Ok(Info::of(answer.into_parts().0.headers))
     }
 
-    /// The segments of a static large object.
+    /// Reads the segments of a static large object.
     pub async fn get_manifest(
         &self,
         container: &str,
@@ -338,7 +339,7 @@ impl Swift {
             .await
     }
 
-    /// As [`Swift::get_manifest`], of the newest version that any server of the object has.
+    /// Reads segments like [`Swift::get_manifest`], of the newest version on any server.
     pub async fn get_newest_manifest(
         &self,
         container: &str,
@@ -377,8 +378,8 @@ impl Swift {
         Ok(())
     }
 
-    /// A copy within the store, with its metadata. Of a large object the manifest is copied. The
-    /// condition is on the source.
+    /// Copies an object within the store, with its metadata; of a large object the manifest is
+    /// copied. The condition applies to the source.
     pub async fn copy(
         &self,
         container: &str,
@@ -399,7 +400,7 @@ impl Swift {
         Ok(Info::of(answer.into_parts().0.headers))
     }
 
-    /// Deletes an object (of a large one the manifest); false where there was none.
+    /// Deletes an object (of a large one the manifest); returns false if it does not exist.
     pub async fn delete(
         &self,
         container: &str,
@@ -428,7 +429,7 @@ impl Swift {
         self.collect(answer.into_body(), path, limit).await
     }
 
-    /// All of a body, none of whose pieces takes longer than the stall time-out.
+    /// Collects a whole body; each piece must arrive within the stall timeout.
     async fn collect(&self, body: Body, path: &str, limit: u64) -> Result<Bytes, ClientError> {
         let pieces = self.pieces(body, path, limit).await?;
         match <[Bytes; 1]>::try_from(pieces) {
@@ -437,7 +438,7 @@ impl Swift {
         }
     }
 
-    /// As [`Swift::collect`], in the pieces in which it came: none is copied.
+    /// Collects a body in the pieces in which it arrived, without copying.
     async fn pieces(
         &self,
         mut body: Body,

@@ -1,4 +1,4 @@
-//! The body of a request: bytes that can be sent again, or a stream that can be sent once.
+//! Request bodies: bytes that can be sent again, or a stream that can be sent once.
 
 use bytes::Bytes;
 use cairn_http::Body;
@@ -6,9 +6,9 @@ use cairn_http::Body;
 /// A request's body.
 pub enum Payload {
     Empty,
-    /// Pieces in memory, sent one after the other; an attempt that failed sends them again.
+    /// Pieces in memory, sent in order; a further attempt sends them again.
     Bytes(Vec<Bytes>),
-    /// Sent once: a failure is final.
+    /// A stream sent once: a failure is final.
     Stream(Body),
 }
 
@@ -25,7 +25,7 @@ impl Payload {
         self.len() == Some(0)
     }
 
-    /// A body for one attempt; none where a stream has been sent already.
+    /// The body for one attempt; `None` for a stream that has been used.
     pub(crate) fn attempt(&mut self) -> Option<Body> {
         match self {
             Payload::Empty => Some(Body::empty()),
@@ -48,7 +48,7 @@ impl Payload {
         }
     }
 
-    /// Whether another attempt sends the same bytes.
+    /// Would another attempt send the same bytes?
     pub(crate) fn can_repeat(&self) -> bool {
         !matches!(self, Payload::Stream(_))
     }

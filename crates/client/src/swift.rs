@@ -1,5 +1,4 @@
-//! An account that is logged in to: sends requests with its token, and logs in again when that has
-//! expired.
+//! Session for one account: sends requests with its token, and logs in again when that has expired.
 
 use std::sync::Arc;
 
@@ -17,22 +16,22 @@ use crate::url::StoreUrl;
 struct Inner {
     transport: Transport,
     login: Login,
-    /// The account.
+    /// The account's URL.
     storage: StoreUrl,
     token: RwLock<HeaderValue>,
-    /// One caller logs in anew, others wait for it.
+    /// Lock held by the caller that logs in again, while others wait.
     renewal: tokio::sync::Mutex<()>,
 }
 
-/// An account of a store. Cheap to clone; all clones share token and connections.
+/// A session for one account. Cheap to clone; all clones share the token and connections.
 #[derive(Clone)]
 pub struct Swift(Arc<Inner>);
 
 impl Swift {
-    /// Logs in. `account`: its URL, where it is not the one that the login names.
+    /// Logs in. `account` is the account's URL, if it is not the one in the login's response.
     ///
     /// # Errors
-    /// [`LoginError`], which names what is wrong.
+    /// [`LoginError`], which names the problem.
     pub async fn connect(
         login: Login,
         account: Option<StoreUrl>,
@@ -73,11 +72,11 @@ impl Swift {
         token.clone()
     }
 
-    /// Sends a request below the account. `path`: `/container/object`, encoded, or nothing; `query`:
-    /// `?…` or nothing. Answers with 2xx (or 304) alone.
+    /// Sends a request below the account. `path` is an encoded `/container/object`, or empty;
+    /// `query` is `?…`, or empty. Returns 2xx (or 304) responses only.
     ///
     /// # Errors
-    /// [`ClientError`]; a status that says no is [`ClientError::Status`].
+    /// [`ClientError`]; an error status is [`ClientError::Status`].
     pub async fn request(
         &self,
         method: Method,
@@ -90,7 +89,7 @@ impl Swift {
             .await
     }
 
-    /// As [`Swift::request`], sent again after those failures alone that `repeat` names.
+    /// Sends a request like [`Swift::request`], repeated only after failures that `repeat` allows.
     pub(crate) async fn send(
         &self,
         method: Method,
@@ -128,7 +127,7 @@ impl Swift {
         }
     }
 
-    /// `/info` of the store, which needs no login.
+    /// Requests `/info` of the store, which needs no token.
     pub(crate) async fn request_info(&self) -> Result<Response, ClientError> {
         let url = self.0.storage.with_path("/info");
         let (headers, mut payload) = (HeaderMap::new(), Payload::Empty);
@@ -138,7 +137,7 @@ impl Swift {
         call.await
     }
 
-    /// A token that is not `old`.
+    /// Obtains a token other than `old`.
     async fn renew(&self, old: &HeaderValue) -> Result<HeaderValue, LoginError> {
         let _turn = self.0.renewal.lock().await;
         let current = self.token();

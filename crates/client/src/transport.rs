@@ -1,5 +1,5 @@
-//! Requests over pooled connections, repeated where they failed for a passing reason, a bounded number
-//! of times. Knows no tokens.
+//! HTTP requests over pooled connections, repeated a bounded number of times after transient
+//! failures. Without authentication.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,20 +16,20 @@ use crate::error::{ClientError, LoginError};
 use crate::payload::Payload;
 use crate::url::StoreUrl;
 
-/// How long things may take, and how often they are tried.
+/// Timeouts and limits of calls.
 #[derive(Clone, Debug)]
 pub struct Options {
     pub connect_timeout: Duration,
-    /// From a request's first byte to its answer's head; uploads have more, at the rate of
+    /// Time from a request's first byte to its response's head; uploads have more, at a rate of
     /// [`UPLOAD_BYTES_PER_SECOND`].
     pub answer_timeout: Duration,
-    /// Between two pieces of an answer's body.
+    /// Time between two pieces of a response's body.
     pub stall_timeout: Duration,
-    /// Times that a request is sent at most when it fails for a passing reason.
+    /// Maximum number of times that a request is sent if it fails transiently.
     pub attempts: u32,
-    /// Connections that are kept without use.
+    /// Maximum number of idle connections kept.
     pub idle_connections: usize,
-    /// A file of certificates (PEM) that are trusted in place of the system's.
+    /// A PEM file of certificate authorities that are trusted instead of the system's.
     pub authorities: Option<PathBuf>,
 }
 
@@ -46,13 +46,13 @@ impl Default for Options {
     }
 }
 
-/// Which failures a request is sent again after.
+/// The failures after which a request is repeated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// All that may pass. The request may then be carried out twice.
+    /// All transient failures. The request may then be carried out twice.
     Passing,
-    /// Those before which the store has done nothing: a write on a condition that was carried out and
-    /// is sent again fails by its own success.
+    /// Only failures before which the store has done nothing: a conditional write that succeeded
+    /// would fail when repeated.
     Unsent,
 }
 
@@ -62,18 +62,18 @@ impl Repeat {
     }
 }
 
-/// An upload that is slower than that is given up.
+/// Minimum speed of an upload; a slower one times out.
 const UPLOAD_BYTES_PER_SECOND: u64 = 1 << 20;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The pause before the second attempt; doubled for each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// Pause before the second attempt; doubled for each further one.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// As much of a refusal's body is read for its reason.
+/// Maximum bytes read of an error response's body.
 const REASON_MAX_BYTES: u64 = 16 << 10;
 const REASON_MAX_CHARS: usize = 200;
 
-/// Connections, and requests over them with retries; knows no tokens.
+/// Pooled connections, and requests over them with retries; without authentication.
 #[derive(Clone)]
 pub(crate) struct Transport {
     plain: Client,
@@ -112,8 +112,8 @@ impl Transport {
         })
     }
 
-    /// Sends a request to `url` with `query` (`?…` or nothing) behind its path, until there is an
-    /// answer that does not ask to come again.
+    /// Sends a request to `url`, with `query` (`?…`, or empty) appended, until the response does
+    /// not ask for a retry.
     pub(crate) async fn call(
         &self,
         url: &StoreUrl,
@@ -123,13 +123,13 @@ impl Transport {
         payload: &mut Payload,
         repeat: Repeat,
     ) -> Result<Response, ClientError> {
-        let mut pause = FIRST_PAUSE;
+        let mut pause = PAUSE_MIN;
         let mut attempt = 1;
         loop {
             let result = self.attempt(url, &method, query, headers, payload).await;
             let error = match result {
                 Ok(answer) if answer.status().is_success() => return Ok(answer),
-                // A GET's answer that nothing has changed.
+                // The response to a conditional GET of unchanged content.
                 Ok(answer) if answer.status() == StatusCode::NOT_MODIFIED => return Ok(answer),
                 Ok(answer) => ClientError::Status {
                     method: method.clone(),
@@ -144,7 +144,7 @@ impl Transport {
                 return Err(error);
             }
             tracing::debug!(attempt, %error, "a request failed, it is sent again");
-            // Clients that were thrown off together do not all come back together.
+            // Random, so that clients that were disconnected together do not all return together.
             let jitter = rand::rng().random_range(0.5..1.0);
             tokio::time::sleep(pause.mul_f64(jitter)).await;
             pause = (pause * 2).min(PAUSE_MAX);
@@ -234,7 +234,7 @@ impl Transport {
     }
 }
 
-/// The first line of a refusal's body.
+/// The first line of an error response's body.
 async fn reason(answer: Response) -> String {
     let reading = answer.into_body().collect(REASON_MAX_BYTES);
     let Ok(Ok(body)) = tokio::time::timeout(Duration::from_secs(1), reading).await else {
@@ -242,7 +242,7 @@ async fn reason(answer: Response) -> String {
     };
     let text = String::from_utf8_lossy(&body);
     let line = text.trim().lines().next().unwrap_or_default();
-    // A page of HTML says in tags what the status has said.
+    // A page of HTML only repeats the status.
     match line.starts_with('<') {
         true => String::new(),
         false => line.chars().take(REASON_MAX_CHARS).collect(),

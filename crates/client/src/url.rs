@@ -4,7 +4,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::error::LoginError;
 
-/// All that has a meaning in a path is encoded, and slashes are kept.
+/// Encodes all characters with a meaning in a path, and keeps slashes.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -14,30 +14,33 @@ const PATH: &AsciiSet = &NON_ALPHANUMERIC
 
 const VALUE: &AsciiSet = &PATH.add(b'/');
 
-/// A path as a request line has it.
+/// Encodes a path for the request line.
 pub fn encode_path(path: &str) -> String {
     utf8_percent_encode(path, PATH).to_string()
 }
 
-/// A query's value, slashes encoded too.
+/// Encodes a query's value, including slashes.
 pub fn encode_value(value: &str) -> String {
     utf8_percent_encode(value, VALUE).to_string()
 }
 
-/// Scheme, host, port and path.
+/// Parsed URL: scheme, host, port and path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreUrl {
     pub tls: bool,
-    /// Without the brackets of an IPv6 address.
+    /// Host, without the brackets of an IPv6 address.
     pub host: String,
     pub port: u16,
-    /// As it is written in the URL, encoded. Begins with a slash or is empty, does not end with one.
+    /// Encoded path as written in the URL. It begins with a slash or is empty, and does not end
+    /// with one.
     pub path: String,
 }
 
 impl StoreUrl {
+    /// Parses a URL.
+    ///
     /// # Errors
-    /// [`LoginError::Url`], which names what is wrong.
+    /// [`LoginError::Url`], which names the problem.
     pub fn parse(text: &str) -> Result<StoreUrl, LoginError> {
         let wrong = |reason: &str| LoginError::Url {
             url: text.to_owned(),
@@ -83,7 +86,7 @@ impl StoreUrl {
         })
     }
 
-    /// Host and port as the `Host` header has them.
+    /// Host and port in the form of the `Host` header.
     pub fn authority(&self) -> String {
         let host = match self.host.contains(':') {
             true => format!("[{}]", self.host),
@@ -95,7 +98,7 @@ impl StoreUrl {
         }
     }
 
-    /// The same server, another path.
+    /// The same server with another path.
     pub fn with_path(&self, path: &str) -> StoreUrl {
         StoreUrl {
             path: path.trim_end_matches('/').to_owned(),

@@ -1,4 +1,4 @@
-//! Writes on conditions, against a server that answers from a script.
+//! Conditional writes, against a server with scripted responses.
 
 #![allow(clippy::unwrap_used)]
 
@@ -64,7 +64,7 @@ async fn a_write_that_has_not_taken_place_says_so() {
         let error = delete().await.unwrap_err();
         assert!(matches!(error, WriteError::Failed(_)), "{error:?}");
     }
-    // A rate limit is told before the store did anything: that one was sent again.
+    // A rate limit responds before the store did anything, so that request was repeated.
     assert_eq!(script.seen().len(), 6);
 }
 

@@ -1,5 +1,4 @@
-//! The client against a server that answers from a script: what is sent again, what is not, and when
-//! a token is renewed.
+//! Retries and token renewal, against a server with scripted responses.
 
 #![allow(clippy::unwrap_used)]
 
@@ -112,7 +111,7 @@ async fn a_body_that_breaks_off_is_asked_for_again() {
         head.contains("range: bytes=2-7") && head.contains("if-match: \"e\""),
         "{head}"
     );
-    // An answer without the range is another object's bytes.
+    // A response without the range has other bytes of the object.
     assert!(
         get()
             .await

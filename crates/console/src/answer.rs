@@ -1,4 +1,4 @@
-//! Answers of the console's API: JSON, and errors that name the field, the value and the remedy.
+//! Responses of the console's API: JSON, and errors that name the field, the value and the remedy.
 
 use cairn_http::{Body, BodyError, Request, Response, respond};
 use http::StatusCode;
@@ -7,12 +7,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-/// A request refused: the status and what the page shows.
+/// A refused request: the status and the message shown on the page.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
     pub(crate) message: String,
-    /// Which field of a form it is about.
+    /// The form field that the error concerns.
     pub(crate) field: Option<&'static str>,
 }
 
@@ -38,7 +38,7 @@ impl Refusal {
         Refusal::new(StatusCode::NOT_FOUND, format!("{what} is not here"))
     }
 
-    /// A failure of this machine's, told in the log too.
+    /// An internal error, which is also logged.
     pub(crate) fn internal(error: &anyhow::Error) -> Refusal {
         tracing::warn!(error = format!("{error:#}"), "the console could not answer");
         Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}"))
@@ -55,7 +55,7 @@ pub(crate) fn json(value: &impl Serialize) -> Response {
 }
 
 fn json_with(status: StatusCode, value: &impl Serialize) -> Response {
-    // What is serialized here has string keys and no maps that could fail.
+    // All serialised values have string keys, so this cannot fail.
     let text = serde_json::to_vec(value).unwrap_or_default();
     let mut response = respond::typed(status, "application/json", text);
     no_store(&mut response);
@@ -71,7 +71,7 @@ pub(crate) fn no_store(response: &mut Response) {
     response.headers_mut().insert(CACHE_CONTROL, value);
 }
 
-/// Reads a JSON body of at most `limit` bytes.
+/// Parses a JSON body of at most `limit` bytes.
 pub(crate) async fn read_json<T: DeserializeOwned>(
     request: Request,
     limit: u64,

@@ -1,4 +1,4 @@
-//! A run folder as one tar file, made while it is sent.
+//! Download of a run folder as a tar file, generated while it is sent.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use tokio::runtime::Handle;
 
 use crate::files;
 
-const CHUNK: usize = 64 * 1024;
+const CHUNK_BYTES: usize = 64 * 1024;
 
-/// The files of `folder` below the name `id`.
+/// A response with the files of `folder`, below the name `id`.
 pub(crate) fn tar(folder: PathBuf, id: String) -> Response {
     let (sender, body) = Body::channel(None, 4);
     let name = format!("{id}.tar");
@@ -21,7 +21,7 @@ pub(crate) fn tar(folder: PathBuf, id: String) -> Response {
         let mut chunks = Chunks {
             sender: &sender,
             runtime: &runtime,
-            buffer: BytesMut::with_capacity(CHUNK),
+            buffer: BytesMut::with_capacity(CHUNK_BYTES),
         };
         match write(&folder, &id, &mut chunks) {
             Ok(()) => {
@@ -36,11 +36,11 @@ pub(crate) fn tar(folder: PathBuf, id: String) -> Response {
     response
 }
 
-/// Blocks.
+/// Writes the archive. Blocks.
 fn write(folder: &Path, id: &str, out: &mut Chunks<'_>) -> io::Result<()> {
     let mut tar = tar::Builder::new(&mut *out);
     for entry in files::list(folder) {
-        // What vanished or changed its kind since it was listed is left out.
+        // Entries that have disappeared or changed their type since the listing are omitted.
         if let Some(path) = files::inside(folder, &entry.path) {
             let mut file = std::fs::File::open(path)?;
             tar.append_file(Path::new(id).join(&entry.path), &mut file)?;
@@ -60,7 +60,7 @@ struct Chunks<'a> {
 impl Write for Chunks<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.buffer.extend_from_slice(bytes);
-        if self.buffer.len() >= CHUNK {
+        if self.buffer.len() >= CHUNK_BYTES {
             self.flush()?;
         }
         Ok(bytes.len())

@@ -1,5 +1,6 @@
-//! The page, embedded: what `npm run build` made of `console/src`. A machine without npm builds
-//! the binary from the committed `console/dist`; a test of `cargo xtask console` compares both.
+//! The embedded page: the output of `npm run build` from `console/src`. A machine without npm
+//! builds the binary from the committed `console/dist`; `cargo xtask console` checks that both
+//! agree.
 
 use cairn_http::{Request, Response, respond};
 use http::StatusCode;
@@ -35,7 +36,7 @@ const ASSETS: [Asset; 4] = [
     },
 ];
 
-/// The page's file at the request's path; `None` where there is none.
+/// The page's file at the request's path; `None` if there is none.
 pub(crate) fn get(request: &Request) -> Option<Response> {
     let path = match request.uri().path() {
         "/favicon.ico" => "/icon.svg",
@@ -57,7 +58,7 @@ pub(crate) fn get(request: &Request) -> Option<Response> {
         respond::typed(StatusCode::OK, asset.content_type, asset.bytes.to_vec())
     };
     let headers = response.headers_mut();
-    // Asked for again each time, and answered with 304: a new binary's page shows at once.
+    // Revalidated each time, usually with 304: the page of a new binary is shown at once.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     headers.insert(ETAG, HeaderValue::try_from(tag).ok()?);
     Some(response)

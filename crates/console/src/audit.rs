@@ -1,7 +1,7 @@
-//! The console's part of the audit log: signing in and out, runs, and what is changed in the store.
+//! The console's part of the audit log: sign-ins and sign-outs, runs, and changes of the store.
 //!
-//! Requests that change nothing are not told of. A line has names and outcomes: no passwords, keys,
-//! tokens or query strings, and nothing of a workload's text.
+//! Read-only requests are not logged. A line contains names and outcomes, but no passwords, keys,
+//! tokens or query strings, and no text of a workload.
 
 use std::sync::Arc;
 
@@ -14,10 +14,11 @@ use serde_json::{Map, Value, json};
 use crate::answer::Refusal;
 use crate::swift;
 
-/// Characters of a name that a client gave.
+/// Maximum characters of a name sent by a client.
 const NAME_MAX: usize = 1024;
 
-/// A request that is told of when it is answered, or dropped because its client has left.
+/// A request that is logged when it is answered, or when it is dropped because its client
+/// disconnected.
 pub(crate) struct Watched {
     log: Arc<AuditLog>,
     context: Context,
@@ -26,12 +27,12 @@ pub(crate) struct Watched {
     status: Option<u16>,
 }
 
-/// Facts learnt of a request while it is answered. In its extensions.
+/// Facts for the log, collected while a request is handled. In the request's extensions.
 #[derive(Clone, Default)]
 pub(crate) struct Facts(Arc<Mutex<Map<String, Value>>>);
 
 impl Facts {
-    /// The facts of this request; lost where nobody audits.
+    /// The facts of this request; discarded without an audit log.
     pub(crate) fn of(request: &Request) -> Facts {
         request.extensions().get().cloned().unwrap_or_default()
     }
@@ -48,7 +49,7 @@ impl Facts {
 }
 
 impl Watched {
-    /// `None`: the request changes nothing.
+    /// Begins to watch a request; `None` if it is read-only.
     pub(crate) fn begin(log: &Arc<AuditLog>, request: &mut Request) -> Option<Watched> {
         let facts = Facts::default();
         let action = action(request.method(), request.uri().path(), &facts)?;
@@ -68,7 +69,7 @@ impl Watched {
             Ok(response) => response.status(),
             Err(refusal) => refusal.status,
         };
-        // A wrong password or key is a 403 about the field it was in.
+        // A wrong password or key is a 403 for the form field it was in.
         let field = answer.as_ref().err().and_then(|refusal| refusal.field);
         self.outcome = match (status, field) {
             (status, _) if status.is_success() => "accepted",
@@ -89,7 +90,7 @@ impl Drop for Watched {
     }
 }
 
-/// The name of what a request does, if it changes anything, with the facts that its path tells.
+/// The name of a request's action if it changes anything; adds the facts in its path.
 fn action(method: &Method, path: &str, facts: &Facts) -> Option<&'static str> {
     if let Some(full) = path.strip_prefix(swift::PREFIX)
         && full.starts_with('/')

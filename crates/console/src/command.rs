@@ -1,27 +1,27 @@
-//! The command line of a run: `cairn lab run`. Secrets go by the environment, where other users
-//! of the machine cannot read them.
+//! The command line of a run: `cairn lab run`. Secrets are passed in the environment, where other
+//! users of the machine cannot read them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::submission::Submission;
 
-/// The program that makes runs, and the local folders it may use for them.
+/// The program that executes runs, and the local folders it may use for them.
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
     pub(crate) allow_local: Vec<PathBuf>,
-    /// The certificate by which the store of this process is trusted, and its URL.
+    /// The certificate of this process's store for runs to trust, and the store's URL.
     pub(crate) store_ca: Option<(PathBuf, String)>,
 }
 
-/// The store of a submission, as its process is told.
+/// The store of a run, as command line arguments.
 #[derive(Clone, Default)]
 pub(crate) struct Target {
     pub(crate) url: Option<String>,
     pub(crate) user: String,
     pub(crate) key: String,
     pub(crate) token: String,
-    /// For people; no secret.
+    /// Description for display, without secrets.
     pub(crate) shown: String,
 }
 
@@ -30,7 +30,7 @@ fn is_below(url: &str, store: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The page and the plots of a run that is over, into its folder.
+/// The command that writes the page and the plots of a finished run into its folder.
 pub(crate) fn lab_report(program: &Path, folder: &Path) -> Command {
     let mut command = Command::new(program);
     command.args(["lab", "report"]).arg(folder);
@@ -47,7 +47,7 @@ pub(crate) fn lab_run(
     let mut command = Command::new(&program.path);
     command.args(["lab", "run"]).arg(workload);
     command.arg("--out").arg(folder);
-    // The console has checked the plan already; the run is the one that opens files.
+    // The console has checked the plan, but the run's process opens the files.
     command.arg("--confined");
     for allowed in &program.allow_local {
         command.arg("--allow-local").arg(allowed);

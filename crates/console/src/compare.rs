@@ -1,5 +1,5 @@
-//! Is one side better than the other? The lab's own comparison of repetitions, as JSON. Each run
-//! chosen is one repetition; the page offers those of the same name, plan and target.
+//! Comparison of two sides by the lab's statistics, as JSON. Each chosen run is one repetition; the
+//! page offers runs of the same name, plan and target.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 use crate::answer::{Answer, Refusal, json, read_json};
 use crate::history::History;
 
-/// Of each side.
-const REPETITIONS: usize = 50;
-const BODY: u64 = 64 * 1024;
+/// Maximum repetitions of each side.
+const REPETITIONS_MAX: usize = 50;
+const BODY_MAX_BYTES: u64 = 64 * 1024;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,12 +25,12 @@ struct Sides {
 }
 
 pub(crate) async fn answer(history: Arc<History>, request: Request) -> Answer {
-    let sides: Sides = read_json(request, BODY).await?;
+    let sides: Sides = read_json(request, BODY_MAX_BYTES).await?;
     for (field, ids) in [("a", &sides.a), ("b", &sides.b)] {
         let good =
-            (1..=REPETITIONS).contains(&ids.len()) && ids.iter().all(|id| History::is_id(id));
+            (1..=REPETITIONS_MAX).contains(&ids.len()) && ids.iter().all(|id| History::is_id(id));
         if !good {
-            let words = format!("{field}: expected 1 to {REPETITIONS} runs");
+            let words = format!("{field}: expected 1 to {REPETITIONS_MAX} runs");
             return Err(Refusal::field(field, words));
         }
     }
@@ -51,7 +51,7 @@ fn refused(error: impl std::fmt::Display) -> Refusal {
     Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string())
 }
 
-/// Blocks.
+/// Loads the runs of one side. Blocks.
 fn side(history: &History, name: &str, ids: &[String]) -> Result<Repetitions, Refusal> {
     let mut side = Repetitions {
         name: name.into(),

@@ -1,5 +1,5 @@
-//! What a page shows of `stages.json`: rates, percentiles and distribution curves instead of
-//! histograms. Latencies stay nanoseconds.
+//! Page view of `stages.json`: rates, percentiles and distribution curves instead of histograms.
+//! Latencies stay in nanoseconds.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,20 +12,20 @@ use cairn_lab::record::{
 };
 use serde::Serialize;
 
-/// Points of a distribution curve: what a plot can show.
-const CURVE: usize = 160;
-/// A larger file is left to `cairn lab report`.
-const STAGES_BYTES: u64 = 256 << 20;
+/// Maximum number of points of a distribution curve.
+const CURVE_POINTS_MAX: usize = 160;
+/// Maximum size of `stages.json`; a larger one is left to `cairn lab report`.
+const STAGES_MAX_BYTES: u64 = 256 << 20;
 
-/// What a line of the history says.
+/// Summary of a run in a line of the history.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Headline {
-    /// Of stages that measure (main works).
+    /// Number of stages that measure (main works).
     pub(crate) stages: usize,
     pub(crate) ops: u64,
     pub(crate) bytes: u64,
     pub(crate) failed: u64,
-    /// Of the stage with the most operations a second.
+    /// Highest throughput of a stage, in operations per second.
     pub(crate) ops_per_second: f64,
     pub(crate) bytes_per_second: f64,
     pub(crate) p50_ns: u64,
@@ -41,7 +41,7 @@ pub(crate) struct StageFigures {
     started: f64,
     ended: f64,
     swept: BTreeMap<String, String>,
-    /// It measures, and does not only prepare or clear away.
+    /// It measures, instead of only preparing or cleaning up.
     main: bool,
     workers: u32,
     ops_per_second: f64,
@@ -51,13 +51,13 @@ pub(crate) struct StageFigures {
     worst: Vec<WorstRequest>,
 }
 
-/// An operation of a work, over all its size classes, or one of these.
+/// Figures of a work's operation, over all size classes or for one of them.
 #[derive(Debug, Serialize)]
 struct OperationFigures {
     work: String,
     name: String,
     kind: OperationKind,
-    /// `None`: all of them.
+    /// The size class; `None`: all of them.
     size_class: Option<String>,
     ops: u64,
     bytes: u64,
@@ -67,10 +67,10 @@ struct OperationFigures {
     bytes_per_second: f64,
     last_byte: LatencyFigures,
     first_byte: LatencyFigures,
-    /// Open loop: without the wait for a free worker.
+    /// Latency of an open loop without the wait for a free worker.
     #[serde(skip_serializing_if = "Option::is_none")]
     service: Option<LatencyFigures>,
-    /// Offered and achieved rate, lateness.
+    /// Offered and achieved rate, and lateness.
     #[serde(skip_serializing_if = "Option::is_none")]
     open_loop: Option<OpenLoop>,
 }
@@ -85,16 +85,16 @@ struct LatencyFigures {
     p99_ns: u64,
     p999_ns: u64,
     max_ns: u64,
-    /// Latency and the part of requests that did not pass it.
+    /// Points of latency and the fraction of requests not exceeding it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     curve: Vec<(u64, f64)>,
 }
 
-/// The stages of a run that have ended. Blocks.
+/// The finished stages of a run. Blocks.
 pub(crate) fn read(stages: &Path) -> Result<Vec<StageResult>> {
     let cannot = || format!("cannot read {}", stages.display());
     let length = stages.metadata().with_context(cannot)?.len();
-    if length > STAGES_BYTES {
+    if length > STAGES_MAX_BYTES {
         bail!(
             "{}: {length} bytes are too many to show here",
             stages.display()
@@ -175,7 +175,7 @@ fn stage(result: &StageResult) -> StageFigures {
     }
 }
 
-/// A work's operations in their order, each with its size classes after it where it has several.
+/// Adds a work's operations in order, each followed by its size classes if it has several.
 fn add_operations(work: &WorkResult, out: &mut Vec<OperationFigures>) {
     let mut names: Vec<&str> = Vec::new();
     for operation in &work.operations {
@@ -246,11 +246,10 @@ fn latency(latencies: &Latencies, with_curve: bool) -> LatencyFigures {
     }
 }
 
-/// A few of the distribution's points: even steps of the part, finer near the end, where the
-/// slowest are.
+/// Selected points of the distribution: evenly spaced fractions, denser near the slow end.
 fn curve(latencies: &Latencies) -> Vec<(u64, f64)> {
     let points = latencies.distribution();
-    let mut kept = Vec::with_capacity(CURVE);
+    let mut kept = Vec::with_capacity(CURVE_POINTS_MAX);
     let mut next = 0.0;
     for (place, (ns, part)) in points.iter().enumerate() {
         if *part >= next || place + 1 == points.len() {

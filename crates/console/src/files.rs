@@ -1,5 +1,5 @@
-//! The files of a run folder, listed and served. A path from a request never leaves the folder:
-//! only plain names, and no symbolic link on the way.
+//! Listing and download of the files in a run folder. A request's path cannot leave the folder:
+//! only plain names are allowed, and no symbolic links.
 
 use std::fs::File;
 use std::io::Read;
@@ -16,15 +16,16 @@ use serde::Serialize;
 
 use crate::answer::{Answer, Refusal};
 
-const FILES: usize = 5000;
-const DEPTH: usize = 6;
-const CHUNK: usize = 64 * 1024;
-/// A run's report may run its own script and nothing else: it is an origin of its own, so that a
-/// name from a workload or a store can never act for who is signed in here.
+const FILES_MAX: usize = 5000;
+const DEPTH_MAX: usize = 6;
+const CHUNK_BYTES: usize = 64 * 1024;
+/// Content security policy for files: a run's report may run its own script and nothing else. The
+/// sandbox makes it a separate origin, so that names in a workload or a store cannot act for the
+/// signed-in user.
 const SANDBOX: &str = "sandbox allow-scripts allow-popups allow-downloads; default-src 'none'; \
                        style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; \
                        font-src data:";
-/// What the header `Content-Disposition` may carry unescaped (RFC 8187).
+/// Characters that need no encoding in `Content-Disposition` (RFC 8187).
 const NAME: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'.')
     .remove(b'-')
@@ -37,7 +38,7 @@ pub(crate) struct FileEntry {
     pub(crate) size: u64,
 }
 
-/// All files below `folder`, by name. Blocks.
+/// All files below `folder`, sorted by name. Blocks.
 pub(crate) fn list(folder: &Path) -> Vec<FileEntry> {
     let mut found = Vec::new();
     let mut folders = vec![(folder.to_owned(), 0)];
@@ -50,7 +51,7 @@ pub(crate) fn list(folder: &Path) -> Vec<FileEntry> {
             let Ok(meta) = path.symlink_metadata() else {
                 continue;
             };
-            if meta.is_dir() && depth < DEPTH {
+            if meta.is_dir() && depth < DEPTH_MAX {
                 folders.push((path, depth + 1));
             } else if let (true, Ok(name)) = (meta.is_file(), path.strip_prefix(folder)) {
                 found.push(FileEntry {
@@ -58,7 +59,7 @@ pub(crate) fn list(folder: &Path) -> Vec<FileEntry> {
                     size: meta.len(),
                 });
             }
-            if found.len() >= FILES {
+            if found.len() >= FILES_MAX {
                 break;
             }
         }
@@ -67,7 +68,7 @@ pub(crate) fn list(folder: &Path) -> Vec<FileEntry> {
     found
 }
 
-/// The file that `path` names below `folder`; `None` for what is not a plain file in it.
+/// The file named by `path` below `folder`; `None` if it is not a regular file there.
 pub(crate) fn inside(folder: &Path, path: &str) -> Option<PathBuf> {
     let mut full = folder.to_owned();
     for part in Path::new(path).components() {
@@ -82,7 +83,7 @@ pub(crate) fn inside(folder: &Path, path: &str) -> Option<PathBuf> {
     full.symlink_metadata().ok()?.is_file().then_some(full)
 }
 
-/// Serves one file; `download`: to be saved, whatever it is.
+/// Serves one file; with `download`, to be saved whatever its type.
 pub(crate) async fn serve(folder: PathBuf, path: String, download: bool) -> Answer {
     let opened = tokio::task::spawn_blocking({
         let path = path.clone();
@@ -107,12 +108,12 @@ pub(crate) async fn serve(folder: PathBuf, path: String, download: bool) -> Answ
     headers.insert(CONTENT_LENGTH, length.into());
     headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(SANDBOX));
     disposition(&mut response, name, download);
-    // A run under way still writes its files.
+    // The file of an active run still changes.
     crate::answer::no_store(&mut response);
     Ok(response)
 }
 
-/// `Content-Disposition` with the name as it is.
+/// Sets `Content-Disposition` with the unchanged name.
 pub(crate) fn disposition(response: &mut Response, name: &str, download: bool) {
     let kind = if download { "attachment" } else { "inline" };
     let name = utf8_percent_encode(name, NAME);
@@ -139,13 +140,13 @@ fn content_type(name: &str) -> &'static str {
     }
 }
 
-/// Reads on a thread of its own and stops when the reader has gone. Blocks.
+/// Sends the file from a thread of its own, and stops if the reader is dropped. Blocks.
 fn send_file(mut file: File, length: u64, sender: BodySender) {
     let runtime = tokio::runtime::Handle::current();
-    // A file that grows meanwhile is sent as long as it was when it was opened.
+    // A growing file is sent up to its length at opening.
     let mut left = length;
     while left > 0 {
-        let mut chunk = vec![0; CHUNK.min(usize::try_from(left).unwrap_or(CHUNK))];
+        let mut chunk = vec![0; CHUNK_BYTES.min(usize::try_from(left).unwrap_or(CHUNK_BYTES))];
         match file.read(&mut chunk) {
             Ok(0) => return,
             Ok(n) => {

@@ -1,9 +1,9 @@
-//! What stands before every request: the Host it names, where a page that changes something came
-//! from, and the headers that keep a browser from loading, framing or sniffing anything.
+//! Checks of every request: its Host, the origin of a page that changes something, and response
+//! headers that keep a browser from loading, framing or sniffing content.
 //!
-//! A name that an attacker's DNS points here (rebinding) is refused, for only addresses,
-//! `localhost` and names told at start are asked for. A change needs a header that a foreign page
-//! cannot send without asking first, and an Origin, where there is one, of this very host.
+//! To prevent DNS rebinding, only addresses, `localhost` and configured names are accepted as Host.
+//! A change needs a header that a foreign page cannot send without a preflight, and an Origin, if
+//! present, of this host.
 
 use std::net::IpAddr;
 
@@ -16,11 +16,11 @@ use http::{Method, StatusCode};
 
 use crate::answer::Refusal;
 
-/// Only what this host serves, no inline script, no frame.
+/// Allows only this host's resources, no inline scripts and no frames.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' \
                       data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; \
                       form-action 'self'";
-/// Sent by the console's page with every request that changes something.
+/// Header sent by the console's page with every request that changes something.
 const OWN_HEADER: &str = "x-cairn-console";
 
 pub(crate) struct Guard {
@@ -84,7 +84,7 @@ fn header(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// Puts on every answer what it does not bring itself.
+/// Adds the security headers that a response does not set itself.
 pub(crate) fn harden(response: &mut Response) {
     let headers = response.headers_mut();
     for (name, value) in [

@@ -1,9 +1,10 @@
-//! The folder of runs: one folder a run, made by `cairn lab run` for the console or by hand.
+//! The history of runs: one folder per run, made by `cairn lab run` for the console or manually.
+//!
 //!
 //! ```text
-//! RUNS/ID/…                 the run folder, as the lab writes it
-//! RUNS/.console/ID.json     what the console knows of it: a Note; no credentials
-//! RUNS/.console/ID/FILE     the workload as it was submitted
+//! RUNS_MAX/ID/…                 the run folder, as the lab writes it
+//! RUNS_MAX/.console/ID.json     the console's record of it: a Note; no credentials
+//! RUNS_MAX/.console/ID/FILE     the workload as it was submitted
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,12 +22,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::figures::{self, Headline};
 
-/// Runs shown; older ones stay on disk.
-const RUNS: usize = 2000;
-/// A larger note or workload is not read.
-const NOTE_BYTES: u64 = 16 << 20;
-/// A run folder that nobody has written to for so long is nobody's any more.
-const QUIET: Duration = Duration::from_secs(120);
+/// Maximum number of runs shown; older ones stay on disk.
+const RUNS_MAX: usize = 2000;
+/// Maximum size of a note or workload.
+const NOTE_MAX_BYTES: u64 = 16 << 20;
+/// Time without writes after which the process of a run folder is assumed to be gone.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -36,7 +37,7 @@ pub(crate) enum State {
     Done,
     Failed,
     Cancelled,
-    /// The console ended before it did.
+    /// The console ended before the run did.
     Interrupted,
 }
 
@@ -46,19 +47,19 @@ impl State {
     }
 }
 
-/// What the console knows of a run that it made. Times are milliseconds since 1970.
+/// The console's record of a run that it started. Times are milliseconds since 1970.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Note {
     pub(crate) id: String,
     pub(crate) name: String,
     pub(crate) file_name: String,
-    /// For people: never with a secret.
+    /// Description for display, never with a secret.
     pub(crate) target: String,
     pub(crate) state: State,
     pub(crate) submitted: u64,
     pub(crate) started: Option<u64>,
     pub(crate) ended: Option<u64>,
-    /// Why it failed.
+    /// The reason of a failure.
     pub(crate) message: Option<String>,
 }
 
@@ -67,7 +68,7 @@ pub(crate) struct Note {
 pub(crate) struct Entry {
     #[serde(flatten)]
     pub(crate) note: Note,
-    /// The lab's own `run.json`, where the run came so far.
+    /// The lab's own `run.json`, once the run has written it.
     pub(crate) run: Option<RunMeta>,
     pub(crate) headline: Option<Headline>,
 }
@@ -75,17 +76,17 @@ pub(crate) struct Entry {
 pub(crate) struct History {
     runs: PathBuf,
     notes: PathBuf,
-    /// Headlines of runs that are over, by run, with the time and length of `stages.json` when it
-    /// was read.
+    /// Cached summaries of finished runs, each with the time and length of its `stages.json` when
+    /// it was read.
     read: Mutex<BTreeMap<String, (Stamp, Option<Headline>)>>,
 }
 
-/// Tells one version of a file from the next.
+/// Identity of a file's version.
 pub(crate) type Stamp = (Option<SystemTime>, u64);
 
 impl History {
-    /// Makes the folder where it is missing. What an earlier console left under way did not end
-    /// well.
+    /// Opens the folder, creating it if missing. Runs that an earlier console left unfinished are
+    /// marked as interrupted.
     pub(crate) fn open(runs: &Path) -> Result<History> {
         let runs = std::path::absolute(runs)
             .with_context(|| format!("--dir {}: no usable path", runs.display()))?;
@@ -116,7 +117,7 @@ impl History {
         self.runs.join(id)
     }
 
-    /// A name for a new run, by time and `name`; nothing has it yet.
+    /// A new, unused name for a run, made of time and `name`.
     pub(crate) fn new_id(&self, name: &str) -> String {
         let slug: String = name
             .chars()
@@ -146,7 +147,7 @@ impl History {
             .unwrap_or(base)
     }
 
-    /// Only names that can be a run's.
+    /// Can this name be that of a run?
     pub(crate) fn is_id(id: &str) -> bool {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
         !id.is_empty() && id.len() <= 200 && !id.starts_with('.') && id.bytes().all(plain)
@@ -156,7 +157,7 @@ impl History {
         self.notes.join(format!("{id}.json"))
     }
 
-    /// Whole or not at all. Blocks.
+    /// Writes a record atomically. Blocks.
     pub(crate) fn write(&self, note: &Note) -> Result<()> {
         let path = self.note_path(&note.id);
         let staged = path.with_extension("new");
@@ -166,7 +167,7 @@ impl History {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Keeps a workload as it was submitted; where it is. Blocks.
+    /// Stores a workload as it was submitted; returns its path. Blocks.
     pub(crate) fn keep_workload(&self, id: &str, file_name: &str, text: &str) -> Result<PathBuf> {
         let folder = self.notes.join(id);
         fs::DirBuilder::new()
@@ -175,7 +176,7 @@ impl History {
             .create(&folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
         let path = folder.join(file_name);
-        // It may hold keys.
+        // It may contain keys.
         let mut options = fs::OpenOptions::new();
         let mut file = options
             .create(true)
@@ -188,7 +189,7 @@ impl History {
         Ok(path)
     }
 
-    /// The workload of a run of the console's. Blocks.
+    /// The workload of a run started by the console. Blocks.
     pub(crate) fn workload(&self, id: &str) -> Option<String> {
         let note = self.note(id)?;
         read_bounded(&self.notes.join(id).join(note.file_name))
@@ -211,7 +212,7 @@ impl History {
             .collect()
     }
 
-    /// One run, its own or one found. Blocks.
+    /// One run, started by the console or found in the folder. Blocks.
     pub(crate) fn entry(&self, id: &str) -> Option<Entry> {
         let run = self.run_meta(id);
         let note = match self.note(id) {
@@ -226,7 +227,7 @@ impl History {
         })
     }
 
-    /// All runs, the newest first. Blocks.
+    /// All runs, newest first. Blocks.
     pub(crate) fn list(&self) -> Vec<Entry> {
         let mut ids: BTreeSet<String> = self.notes().into_iter().map(|note| note.id).collect();
         let folders = fs::read_dir(&self.runs).into_iter().flatten().flatten();
@@ -234,11 +235,11 @@ impl History {
         let ids = ids.iter().filter(|id| History::is_id(id));
         let mut entries: Vec<Entry> = ids.filter_map(|id| self.entry(id)).collect();
         entries.sort_by(|a, b| (b.note.submitted, &b.note.id).cmp(&(a.note.submitted, &a.note.id)));
-        entries.truncate(RUNS);
+        entries.truncate(RUNS_MAX);
         entries
     }
 
-    /// A run folder that the console did not make.
+    /// A record for a run folder that the console did not make.
     fn found(&self, id: &str, run: &RunMeta) -> Option<Note> {
         let state = match run.state {
             record::State::Completed => State::Done,
@@ -275,14 +276,14 @@ impl History {
         ]
         .iter()
         .filter_map(|path| stamp_of(path)?.0?.elapsed().ok())
-        .all(|age| age > QUIET)
+        .all(|age| age > SILENCE_MAX)
     }
 
     pub(crate) fn run_meta(&self, id: &str) -> Option<RunMeta> {
         serde_json::from_slice(&read_bounded(&RunFolder::new(self.folder(id)).run())?).ok()
     }
 
-    /// What a line of the history says of a run's figures, read again when its file changed.
+    /// The summary of a run's figures, re-read if its file has changed.
     fn headline(&self, id: &str) -> Option<Headline> {
         let path = RunFolder::new(self.folder(id)).stages();
         let stamp = stamp_of(&path)?;
@@ -295,14 +296,14 @@ impl History {
             .ok()
             .map(|stages| figures::headline(&stages));
         let mut read = self.read.lock();
-        if read.len() >= RUNS {
+        if read.len() >= RUNS_MAX {
             read.clear();
         }
         read.insert(id.to_owned(), (stamp, headline.clone()));
         headline
     }
 
-    /// Removes a run that is over, its folder too. Blocks.
+    /// Removes a finished run with its folder. Blocks.
     pub(crate) fn remove(&self, id: &str) -> Result<()> {
         let there = |result: std::io::Result<()>| match result {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
@@ -324,8 +325,8 @@ pub(crate) fn stamp_of(path: &Path) -> Option<Stamp> {
 fn read_bounded(path: &Path) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = fs::File::open(path).ok()?;
-    file.take(NOTE_BYTES + 1).read_to_end(&mut bytes).ok()?;
-    (bytes.len() as u64 <= NOTE_BYTES).then_some(bytes)
+    file.take(NOTE_MAX_BYTES + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= NOTE_MAX_BYTES).then_some(bytes)
 }
 
 pub(crate) fn now() -> u64 {
@@ -337,7 +338,7 @@ fn millis(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// `20261122-013005`, UTC.
+/// Formats a time as `20261122-013005`, UTC.
 fn stamp(millis: u64) -> String {
     let seconds = millis / 1000;
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);

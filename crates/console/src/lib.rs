@@ -2,13 +2,12 @@
 //! beside a store it also shows the store's state and its containers and objects.
 //!
 //! `cairn lab serve` serves it alone, `cairn up` on a port of its own beside the store's. A run is
-//! a process (`cairn lab run`), so that load never shares one with what it measures or with the
-//! console; what it does is read from its run folder as it grows. The page is
-//! TypeScript (`console/`), built into `console/dist` and embedded here; it loads nothing from
-//! anywhere else.
+//! a process (`cairn lab run`), so that load generation shares no process with the measured store
+//! or the console; its progress is read from its growing run folder. The page is TypeScript
+//! (`console/`), built into `console/dist` and embedded here; it loads nothing from anywhere else.
 //!
-//! Depends on `http` and, for workloads and run folders, on `lab`. What a store tells about itself
-//! comes through [`StoreView`].
+//! Depends on `http` and, for workloads and run folders, on `lab`. The state of a store comes
+//! through [`StoreView`].
 
 mod answer;
 mod archive;
@@ -48,51 +47,51 @@ pub use store::{
     DeviceShare, DeviceState, PolicyState, ReconSource, RingState, Space, StoreState, StoreView,
 };
 
-/// Connections at once; a browser keeps up to six, and each live view holds one.
-const CONNECTIONS: usize = 256;
+/// Maximum connections; a browser keeps up to six, and each live view holds one.
+const CONNECTIONS_MAX: usize = 256;
 
-/// What a console is made of.
+/// Configuration of a console.
 pub struct ConsoleOptions {
-    /// Where it is served; the cookie is named after the port, for browsers send a host's cookies
-    /// to all its ports.
+    /// Address to serve on. The cookie is named after the port, because browsers send a host's
+    /// cookies to all its ports.
     pub bind: SocketAddr,
-    /// Host names under which it may be asked for, beside addresses and `localhost`.
+    /// Accepted host names, besides addresses and `localhost`.
     pub hosts: Vec<String>,
     pub password: Password,
     /// The folder of run folders.
     pub runs: PathBuf,
-    /// The program whose `lab run` makes runs: this one.
+    /// The program whose `lab run` executes runs: this one.
     pub program: PathBuf,
-    /// Folders that runs may use beside the stores they drive; RADOS where there is one. Whoever
-    /// may sign in may read and delete what lies below.
+    /// Folders that runs may use besides the stores they drive, and RADOS if there is any such
+    /// folder. Every user who can sign in can read and delete their content.
     pub allow_local: Vec<PathBuf>,
     pub store: Option<StoreView>,
-    /// The console itself is served over TLS.
+    /// TLS of the console itself.
     pub tls: Option<Arc<ServerTls>>,
-    /// The certificate by which runs trust the store, where the system does not.
+    /// Certificate by which runs trust the store, if the system does not.
     pub store_ca: Option<PathBuf>,
-    /// Told who signs in and what is changed.
+    /// Audit log of sign-ins and changes.
     pub audit: Option<Arc<AuditLog>>,
 }
 
-/// Everything a request may need.
+/// State shared by all requests.
 pub(crate) struct Console {
     pub(crate) guard: guard::Guard,
     pub(crate) sessions: session::Sessions,
     pub(crate) password: Password,
     pub(crate) history: Arc<history::History>,
     pub(crate) queue: Arc<queue::Queue>,
-    /// What runs may use of this host.
+    /// Local resources that runs may use.
     pub(crate) local: LocalAccess,
     pub(crate) store: Option<store::Store>,
-    /// True once the console ends: live views end then too.
+    /// True once the console shuts down, which also ends live views.
     pub(crate) stop: watch::Receiver<bool>,
-    /// Live views at once.
+    /// Limits the number of live views.
     pub(crate) views: Arc<tokio::sync::Semaphore>,
     pub(crate) audit: Option<Arc<AuditLog>>,
 }
 
-/// Serves the console on `listener` until `stop` turns true; runs under way are then ended.
+/// Serves the console on `listener` until `stop` turns true; active runs are then ended.
 pub async fn run(
     listener: std::net::TcpListener,
     options: ConsoleOptions,
@@ -129,7 +128,7 @@ pub async fn run(
         audit: options.audit,
     });
     let serving = ServeOptions {
-        max_connections: CONNECTIONS,
+        max_connections: CONNECTIONS_MAX,
         max_head: 32 * 1024,
         max_headers: 96,
         grace: Duration::from_secs(5),
@@ -138,7 +137,7 @@ pub async fn run(
         ..ServeOptions::new("console")
     };
     let handler = Arc::new(router::Router(console));
-    // Its own counters: a store's figures are those of its clients.
+    // With metrics of its own: a store's metrics cover its clients only.
     serve(listener, handler, serving, Metrics::new(), stop).await;
     while tasks.join_next().await.is_some() {}
     Ok(())

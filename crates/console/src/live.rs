@@ -1,10 +1,10 @@
-//! A run as it goes on, as server-sent events: read from the run folder while the lab writes it.
-//! A page opened late gets the whole course first, thinned where it is long; a run that is over
-//! is told the same way, to its end.
+//! Live view of a run by server-sent events, read from the run folder while the lab writes it. A
+//! page opened later gets the whole history first, thinned if it is long; a finished run is sent in
+//! the same way, to its end.
 //!
 //! Each event is a JSON object with a `type`: `begin`, `entry` (the history's line), `samples` and
-//! `resources` (lines of `timeline.ndjson` and `resources.ndjson`), `log` (what the lab's process
-//! says), `stages` (figures of stages that ended have changed: ask for them), `end`.
+//! `resources` (lines of `timeline.ndjson` and `resources.ndjson`), `log` (output of the lab's
+//! process), `stages` (figures of finished stages have changed and should be fetched), `end`.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -23,16 +23,16 @@ use crate::Console;
 use crate::answer::no_store;
 use crate::history::{Stamp, stamp_of};
 
-const EVERY: Duration = Duration::from_millis(500);
-/// Says that the connection lives, to proxies that would end a silent one.
-const PING: Duration = Duration::from_secs(15);
-/// Of a long course so many lines are shown.
-const LINES: usize = 4000;
-/// Only the end of a longer file is read.
-const TAIL_BYTES: u64 = 64 << 20;
-const LINES_PER_EVENT: usize = 250;
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval of keep-alive comments, for proxies that would close a silent connection.
+const PING_INTERVAL: Duration = Duration::from_secs(15);
+/// Maximum number of lines sent of a long history.
+const LINES_MAX: usize = 4000;
+/// Maximum bytes read of a file; of a larger one only the end is read.
+const TAIL_MAX_BYTES: u64 = 64 << 20;
+const LINES_PER_EVENT_MAX: usize = 250;
 
-/// The events of run `id`, which is there.
+/// The events of the existing run `id`.
 pub(crate) fn events(console: Arc<Console>, id: String) -> Response {
     let (sender, body) = Body::channel(None, 8);
     tokio::spawn(async move {
@@ -49,11 +49,11 @@ pub(crate) fn events(console: Arc<Console>, id: String) -> Response {
 }
 
 async fn ended(mut stop: watch::Receiver<bool>) {
-    // Gone without a word is an end too.
+    // A dropped sender is an end too.
     let _ = stop.wait_for(|s| *s).await;
 }
 
-/// Ends when the run has, or the reader.
+/// Sends events until the run has ended, or the reader is gone.
 async fn tell(console: &Arc<Console>, id: String, sender: &BodySender) -> Option<()> {
     let permit = console.views.clone().acquire_owned().await.ok()?;
     let mut look = Look::new(console, id);
@@ -77,14 +77,14 @@ async fn tell(console: &Arc<Console>, id: String, sender: &BodySender) -> Option
         }
         if !news.is_empty() {
             pinged = Instant::now();
-        } else if pinged.elapsed() > PING {
+        } else if pinged.elapsed() > PING_INTERVAL {
             pinged = Instant::now();
             sender
                 .send(Bytes::from_static(b": here\n\n"))
                 .await
                 .then_some(())?;
         }
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
     drop(permit);
     Some(())
@@ -95,7 +95,7 @@ async fn send(sender: &BodySender, event: &Value) -> Option<()> {
     sender.send(text).await.then_some(())
 }
 
-/// What was seen of a run last time.
+/// State of a run at the last check.
 struct Look {
     id: String,
     timeline: Tail,
@@ -120,10 +120,10 @@ impl Look {
         }
     }
 
-    /// Events since last time, and whether the run is over. Blocks.
+    /// Events since the last check, and whether the run has ended. Blocks.
     fn news(&mut self, console: &Console) -> (Vec<Value>, bool) {
         let mut news = Vec::new();
-        // Its state first: what is read then is all there is of a run that is over.
+        // The state is read first: if it says that the run has ended, all files are complete.
         let Some(entry) = console.history.entry(&self.id) else {
             return (news, true);
         };
@@ -133,7 +133,7 @@ impl Look {
             ("samples", &mut self.timeline),
             ("resources", &mut self.resources),
         ] {
-            for lines in tail.lines().chunks(LINES_PER_EVENT) {
+            for lines in tail.lines().chunks(LINES_PER_EVENT_MAX) {
                 news.push(json!({"type": kind, "lines": lines}));
             }
         }
@@ -157,11 +157,11 @@ impl Look {
     }
 }
 
-/// The JSON lines of a file that grows.
+/// Reader of JSON lines in a growing file.
 struct Tail {
     path: PathBuf,
     offset: u64,
-    /// A line without its end yet.
+    /// The beginning of an incomplete line.
     partial: Vec<u8>,
 }
 
@@ -174,7 +174,7 @@ impl Tail {
         }
     }
 
-    /// Whole lines since last time. Blocks.
+    /// Complete lines since the last call. Blocks.
     fn lines(&mut self) -> Vec<Value> {
         let mut bytes = std::mem::take(&mut self.partial);
         if self.read(&mut bytes).is_none() {
@@ -183,14 +183,14 @@ impl Tail {
         }
         let end = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |n| n + 1);
         self.partial = bytes.split_off(end);
-        if self.partial.len() as u64 > TAIL_BYTES {
+        if self.partial.len() as u64 > TAIL_MAX_BYTES {
             self.partial.clear();
         }
         let lines: Vec<&[u8]> = bytes
             .split(|b| *b == b'\n')
             .filter(|l| !l.is_empty())
             .collect();
-        let step = lines.len().div_ceil(LINES).max(1);
+        let step = lines.len().div_ceil(LINES_MAX).max(1);
         lines
             .into_iter()
             .step_by(step)
@@ -202,11 +202,11 @@ impl Tail {
         let mut file = File::open(&self.path).ok()?;
         let length = file.metadata().ok()?.len();
         if length < self.offset {
-            // Written anew.
+            // The file was rewritten.
             self.offset = 0;
             bytes.clear();
         }
-        self.offset = self.offset.max(length.saturating_sub(TAIL_BYTES));
+        self.offset = self.offset.max(length.saturating_sub(TAIL_MAX_BYTES));
         file.seek(SeekFrom::Start(self.offset)).ok()?;
         let read = file.take(length - self.offset).read_to_end(bytes).ok()?;
         self.offset += read as u64;
@@ -239,10 +239,10 @@ mod tests {
     fn a_long_course_is_thinned() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.ndjson");
-        let text: String = (0..3 * LINES).map(|n| format!("{n}\n")).collect();
+        let text: String = (0..3 * LINES_MAX).map(|n| format!("{n}\n")).collect();
         std::fs::write(&path, text).unwrap();
         let lines = Tail::new(path).lines();
-        assert_eq!(lines.len(), LINES);
+        assert_eq!(lines.len(), LINES_MAX);
         assert_eq!((&lines[0], &lines[1]), (&json!(0), &json!(3)));
     }
 }

@@ -1,5 +1,5 @@
-//! The console's password: given, or made. Kept as a digest and compared in constant time, so
-//! that neither its text nor its length can be learned from answers.
+//! The console's password: configured or generated. Kept as a digest and compared in constant time,
+//! so that neither its text nor its length can be learned from responses.
 
 use std::path::Path;
 
@@ -8,26 +8,26 @@ use rand::RngExt;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// Letters and digits that no one mistakes for others: 20 of 31 are 99 bits.
+/// Letters and digits that are not easily confused: 20 of 31 characters give 99 bits.
 const ALPHABET: &[u8] = b"abcdefghjkmnpqrstuvwxyz23456789";
-const SHORTEST: usize = 8;
-const LONGEST: usize = 1024;
+const LENGTH_MIN: usize = 8;
+const LENGTH_MAX: usize = 1024;
 
 pub struct Password([u8; 32]);
 
 impl Password {
-    /// A given password; too short a one is an error that names `source`.
+    /// A configured password; for one that is too short the error names `source`.
     pub fn given(text: &str, source: &str) -> Result<Password> {
         let length = text.chars().count();
-        if !(SHORTEST..=LONGEST).contains(&length) {
+        if !(LENGTH_MIN..=LENGTH_MAX).contains(&length) {
             bail!(
-                "{source}: the password has {length} characters; expected {SHORTEST} to {LONGEST}"
+                "{source}: the password has {length} characters; expected {LENGTH_MIN} to {LENGTH_MAX}"
             );
         }
         Ok(Password(Sha256::digest(text).into()))
     }
 
-    /// A new random password's text.
+    /// Generates a random password.
     pub fn generate() -> String {
         let mut random = rand::rng();
         let letter = |_| char::from(ALPHABET[random.random_range(0..ALPHABET.len())]);
@@ -39,7 +39,7 @@ impl Password {
             .join("-")
     }
 
-    /// The first line of a file.
+    /// Reads the first line of a file.
     pub fn read(path: &Path) -> Result<String> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the password in {}", path.display()))?;

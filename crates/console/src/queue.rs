@@ -1,7 +1,7 @@
-//! The queue: one run at a time, each a process of its own; the rest wait in order.
+//! Queue of runs: one at a time, each a process of its own; the others wait in order.
 //!
-//! Two runs at once would measure each other. Credentials live here only, until the run is over,
-//! and reach the process by its environment.
+//! Two simultaneous runs would distort each other's results. Credentials are held only here, until
+//! the run is over, and are passed to the process in its environment.
 
 use std::collections::VecDeque;
 use std::process::Stdio;
@@ -23,15 +23,15 @@ use crate::command::{self, Program, Target};
 use crate::history::{History, Note, State, now};
 use crate::submission::Submission;
 
-const WAITING: usize = 100;
-/// Logs of runs that are over, kept to be looked at.
-const LOGS: usize = 20;
-const LOG_LINES: usize = 400;
-const LOG_LINE_BYTES: u64 = 4096;
-/// A report that takes longer is left to the command line.
-const REPORT_WITHIN: Duration = Duration::from_secs(300);
-/// A run that was told to end has so long to write what it has.
-const END_WITHIN: Duration = Duration::from_secs(20);
+const WAITING_MAX: usize = 100;
+/// Number of logs kept of finished runs.
+const LOGS_MAX: usize = 20;
+const LOG_LINES_MAX: usize = 400;
+const LOG_LINE_MAX_BYTES: u64 = 4096;
+/// Maximum time for writing a report; a slower one is left to the command line.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(300);
+/// Time for a run to write its results after it was told to end.
+const END_TIMEOUT: Duration = Duration::from_secs(20);
 
 struct Job {
     submission: Submission,
@@ -65,12 +65,12 @@ impl Queue {
         }
     }
 
-    /// Puts a run at the end; its id. Blocks.
+    /// Appends a run; returns its id. Blocks.
     pub(crate) fn submit(&self, submission: Submission, target: Target) -> Result<String, Refusal> {
-        if self.lock().waiting.len() >= WAITING {
+        if self.lock().waiting.len() >= WAITING_MAX {
             return Err(Refusal::new(
                 StatusCode::SERVICE_UNAVAILABLE,
-                format!("{WAITING} runs are waiting already: cancel some, or come back later"),
+                format!("{WAITING_MAX} runs are waiting already: cancel some, or come back later"),
             ));
         }
         let title = submission.title();
@@ -99,11 +99,11 @@ impl Queue {
         });
         let mut jobs = self.lock();
         jobs.logs.push_back((id.clone(), job.log.clone()));
-        // Those of runs that wait are empty and needed.
+        // Logs of waiting runs are empty and will be needed.
         let spare = jobs
             .logs
             .len()
-            .saturating_sub(LOGS + jobs.waiting.len() + 2);
+            .saturating_sub(LOGS_MAX + jobs.waiting.len() + 2);
         jobs.logs.drain(..spare);
         jobs.waiting.push_back(job);
         drop(jobs);
@@ -111,7 +111,8 @@ impl Queue {
         Ok(id)
     }
 
-    /// Takes a run from the queue, or ends the one under way. False: it is neither. Blocks.
+    /// Removes a run from the queue, or ends the active one. Returns false if it is neither.
+    /// Blocks.
     pub(crate) fn cancel(&self, id: &str) -> bool {
         let mut jobs = self.lock();
         let named = |job: &Arc<Job>| job.id() == id;
@@ -136,7 +137,7 @@ impl Queue {
         }
     }
 
-    /// Runs before this one in the queue; 0 for the next, and for the one under way.
+    /// Number of runs before this one; 0 for the next, and for the active one.
     pub(crate) fn ahead(&self, id: &str) -> Option<usize> {
         self.lock().waiting.iter().position(|job| job.id() == id)
     }
@@ -147,7 +148,7 @@ impl Queue {
         Some(log.1.clone())
     }
 
-    /// Runs what is submitted until `stop` turns true; then ends the run under way.
+    /// Executes submitted runs until `stop` turns true; then ends the active run.
     pub(crate) async fn work(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         loop {
             let next = {
@@ -223,7 +224,8 @@ impl Queue {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A signal from the terminal is the console's, which then ends its run in order.
+            // A signal from the terminal goes to the console only, which then ends its run in
+            // order.
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
@@ -236,7 +238,7 @@ impl Queue {
         let ending = async {
             let status = tokio::select! {
                 status = child.wait() => {
-                    // A run in which a condition holds was completed all the same.
+                    // A run in which a `--fail-if` condition holds was completed all the same.
                     let completed = [0, i32::from(fail_if::EXIT_CODE)];
                     let code = status?.code();
                     return Ok(End::Exited(code.is_some_and(|code| completed.contains(&code))));
@@ -251,7 +253,7 @@ impl Queue {
         ended
     }
 
-    /// Writes the run's report before the next one is measured. A run without one is still a run.
+    /// Writes the run's report before the next run is measured. A failure does not affect the run.
     async fn report(&self, job: &Job, id: &str) {
         let mut command: Command =
             command::lab_report(&self.program.path, &self.history.folder(id)).into();
@@ -260,7 +262,7 @@ impl Queue {
             .process_group(0)
             .kill_on_drop(true)
             .output();
-        match tokio::time::timeout(REPORT_WITHIN, reporting).await {
+        match tokio::time::timeout(REPORT_TIMEOUT, reporting).await {
             Ok(Ok(output)) if output.status.success() => {}
             Ok(Ok(output)) => {
                 let words = String::from_utf8_lossy(&output.stderr);
@@ -272,7 +274,7 @@ impl Queue {
         }
     }
 
-    /// The job is over; what keeps that from being written down is told in the log.
+    /// Marks the job as finished; an error in recording that is logged.
     fn finish(&self, job: &Job, state: State, message: Option<String>) {
         let note = {
             let mut note = job.note.lock();
@@ -312,14 +314,14 @@ enum End {
     Stopped,
 }
 
-/// Asks the process to end, and makes it when it takes too long.
+/// Asks the process to end, and kills it if it takes too long.
 async fn end(child: &mut Child) {
     let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
     if let Some(pid) = pid {
         // It may have ended by itself meanwhile.
         let _ = kill_process(pid, Signal::TERM);
     }
-    if tokio::time::timeout(END_WITHIN, child.wait())
+    if tokio::time::timeout(END_TIMEOUT, child.wait())
         .await
         .is_err()
     {
@@ -334,7 +336,7 @@ async fn read_log(stream: Option<impl AsyncRead + Unpin>, log: &Log) {
     loop {
         line.clear();
         let read = (&mut reader)
-            .take(LOG_LINE_BYTES)
+            .take(LOG_LINE_MAX_BYTES)
             .read_until(b'\n', &mut line)
             .await;
         match read {
@@ -344,14 +346,14 @@ async fn read_log(stream: Option<impl AsyncRead + Unpin>, log: &Log) {
     }
 }
 
-/// What a run's process said: its last lines.
+/// The last lines of a run's process output.
 #[derive(Default)]
 pub(crate) struct Log(Mutex<Lines>);
 
 #[derive(Default)]
 struct Lines {
     kept: VecDeque<String>,
-    /// Lines ever.
+    /// Total number of lines so far.
     count: u64,
 }
 
@@ -361,14 +363,14 @@ impl Log {
             return;
         }
         let mut lines = self.0.lock();
-        if lines.kept.len() >= LOG_LINES {
+        if lines.kept.len() >= LOG_LINES_MAX {
             lines.kept.pop_front();
         }
         lines.kept.push_back(line.to_owned());
         lines.count += 1;
     }
 
-    /// How many lines there were so far, and those after the first `seen` that are still kept.
+    /// The total number of lines, and those after the first `seen` that are still kept.
     pub(crate) fn after(&self, seen: u64) -> (u64, Vec<String>) {
         let lines = self.0.lock();
         let new = usize::try_from(lines.count.saturating_sub(seen)).unwrap_or(usize::MAX);
@@ -376,7 +378,7 @@ impl Log {
         (lines.count, lines.kept.iter().skip(skip).cloned().collect())
     }
 
-    /// What a failed process said in the end.
+    /// The last output of a failed process.
     fn last_words(&self) -> Option<String> {
         let lines = self.0.lock();
         let last = lines.kept.iter().rev().take(8).cloned();

@@ -1,4 +1,4 @@
-//! Which request is answered by what. All but the page itself and the sign-in need a session.
+//! Routing of requests. All except the page itself and the sign-in need a session.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::store::Store;
 use crate::submission::{Read, Submission, Target, WORKLOAD_BYTES};
 use crate::{Console, archive, assets, compare, figures, files, guard, live, swift};
 
-/// Of a sign-in and other small bodies.
-const SMALL: u64 = 16 * 1024;
-/// A workload as JSON: every byte of it may need six.
-const SUBMISSION: u64 = (6 * WORKLOAD_BYTES) as u64;
+/// Maximum bytes of a sign-in and other small bodies.
+const SMALL_BODY_MAX_BYTES: u64 = 16 * 1024;
+/// Maximum bytes of a workload as JSON: each byte may need six.
+const SUBMISSION_MAX_BYTES: u64 = (6 * WORKLOAD_BYTES) as u64;
 
 pub(crate) struct Router(pub(crate) Arc<Console>);
 
@@ -107,7 +107,7 @@ async fn answer(console: &Arc<Console>, request: Request) -> Answer {
     }
 }
 
-/// What there is to one run.
+/// Requests for one run.
 async fn run(console: &Arc<Console>, request: &Request, id: String, rest: &[&str]) -> Answer {
     let history = console.history.clone();
     let not_found = || Refusal::not_found(format!("the run {id:?}"));
@@ -208,7 +208,7 @@ fn get(request: &Request) -> Result<(), Refusal> {
 async fn submit(console: &Arc<Console>, request: Request) -> Answer {
     let user = console.sessions.store_user(request.headers());
     let facts = Facts::of(&request);
-    let submission: Submission = read_json(request, SUBMISSION).await?;
+    let submission: Submission = read_json(request, SUBMISSION_MAX_BYTES).await?;
     facts.add("name", &submission.title());
     facts.add("file", &submission.file_name);
     submission.check()?;
@@ -263,10 +263,10 @@ fn queue_target(
     })
 }
 
-/// What a workload would do and use, without doing it.
+/// Validates a workload: what it would do and use, without executing it.
 async fn check(console: &Arc<Console>, request: Request) -> Answer {
     let user = console.sessions.store_user(request.headers());
-    let submission: Submission = read_json(request, SUBMISSION).await?;
+    let submission: Submission = read_json(request, SUBMISSION_MAX_BYTES).await?;
     submission.check()?;
     let target = queue_target(console, &submission, user)?;
     let console = console.clone();
@@ -307,7 +307,7 @@ struct SignIn {
     password: String,
 }
 
-/// Who is signed in; signing in and out.
+/// The current session; sign-in and sign-out.
 async fn session(console: &Arc<Console>, request: Request) -> Answer {
     match *request.method() {
         Method::GET => {
@@ -333,7 +333,7 @@ async fn session(console: &Arc<Console>, request: Request) -> Answer {
             if let Err(wait) = console.sessions.begin_try(address) {
                 return Ok(too_many(wait));
             }
-            let given: SignIn = read_json(request, SMALL).await?;
+            let given: SignIn = read_json(request, SMALL_BODY_MAX_BYTES).await?;
             if !console.password.is(&given.password) {
                 tracing::warn!(%address, "a wrong password for the console");
                 return Err(Refusal {
@@ -389,7 +389,7 @@ async fn store_user(console: &Arc<Console>, request: Request) -> Answer {
                 return Ok(too_many(wait));
             }
             let facts = Facts::of(&request);
-            let given: StoreSignIn = read_json(request, SMALL).await?;
+            let given: StoreSignIn = read_json(request, SMALL_BODY_MAX_BYTES).await?;
             facts.add("user", &given.user);
             match swift::sign_in(store, &given.user, &given.key, remote).await {
                 Ok(user) => {
@@ -433,7 +433,7 @@ fn decoded(text: &str) -> Result<String, Refusal> {
         .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "path: not UTF-8"))
 }
 
-/// Off the event loop: whatever looks at files.
+/// Runs file access off the event loop.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {

@@ -1,5 +1,5 @@
-//! Who is signed in: random cookies, known here by their digests alone. Bounded in number and in
-//! time; gone when the process ends. Wrong passwords are slowed down by address.
+//! Sessions: random cookies, of which only digests are stored. Bounded in number and time; lost
+//! when the process ends. Wrong passwords are rate-limited by address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,22 +13,22 @@ use http::header::{COOKIE, HeaderValue, SET_COOKIE};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
-/// A session ends when it was not used for so long.
-const IDLE: Duration = Duration::from_secs(12 * 3600);
-const SESSIONS: usize = 256;
-/// Wrong passwords from one address within the window before the next must wait.
-const FAILURES: u32 = 10;
-const WINDOW: Duration = Duration::from_secs(60);
-const ADDRESSES: usize = 1024;
+/// Time without use after which a session ends.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(12 * 3600);
+const SESSIONS_MAX: usize = 256;
+/// Wrong passwords from one address within the window before the next attempt must wait.
+const FAILURES_MAX: u32 = 10;
+const FAILURE_WINDOW: Duration = Duration::from_secs(60);
+const ADDRESSES_MAX: usize = 1024;
 
 type Key = [u8; 32];
 
-/// A user of the store, signed in from the console.
+/// A user of the store, signed in through the console.
 #[derive(Clone)]
 pub(crate) struct StoreUser {
     pub(crate) name: String,
     pub(crate) token: HeaderValue,
-    /// `/v1/AUTH_test`
+    /// Path of the account, `/v1/AUTH_test`.
     pub(crate) account: String,
 }
 
@@ -44,7 +44,7 @@ struct Failures {
 
 pub(crate) struct Sessions {
     cookie: String,
-    /// The console is served over TLS: browsers send the cookie over nothing else.
+    /// The console uses TLS: browsers then send the cookie over TLS only.
     is_tls: bool,
     open: Mutex<HashMap<Key, Session>>,
     failures: Mutex<HashMap<IpAddr, Failures>>,
@@ -60,13 +60,13 @@ impl Sessions {
         }
     }
 
-    /// Opens a session: its cookie goes with the answer.
+    /// Opens a session and adds its cookie to the response.
     pub(crate) fn open(&self, response: &mut Response) {
         let secret = rand::random::<[u8; 32]>();
         let mut open = self.open.lock();
         let now = Instant::now();
-        open.retain(|_, session| now.duration_since(session.used) < IDLE);
-        if open.len() >= SESSIONS {
+        open.retain(|_, session| now.duration_since(session.used) < IDLE_TIMEOUT);
+        if open.len() >= SESSIONS_MAX {
             let oldest = open.iter().min_by_key(|(_, s)| s.used).map(|(key, _)| *key);
             oldest.map(|key| open.remove(&key));
         }
@@ -76,7 +76,10 @@ impl Sessions {
         };
         open.insert(Sha256::digest(secret).into(), session);
         let value = URL_SAFE_NO_PAD.encode(secret);
-        self.set_cookie(response, &format!("{value}; Max-Age={}", IDLE.as_secs()));
+        self.set_cookie(
+            response,
+            &format!("{value}; Max-Age={}", IDLE_TIMEOUT.as_secs()),
+        );
     }
 
     pub(crate) fn close(&self, headers: &HeaderMap, response: &mut Response) {
@@ -108,12 +111,12 @@ impl Sessions {
         Some(Sha256::digest(secret).into())
     }
 
-    /// Runs `with` on the request's session, if it has one that is open.
+    /// Calls `with` on the request's session, if it is valid.
     fn with<T>(&self, headers: &HeaderMap, with: impl FnOnce(&mut Session) -> T) -> Option<T> {
         let key = self.key(headers)?;
         let mut open = self.open.lock();
         let session = open.get_mut(&key)?;
-        if session.used.elapsed() > IDLE {
+        if session.used.elapsed() > IDLE_TIMEOUT {
             open.remove(&key);
             return None;
         }
@@ -133,9 +136,9 @@ impl Sessions {
         self.with(headers, |session| session.store_user = user);
     }
 
-    /// Counts a try as failed before its password is known, so that tries side by side do not all
-    /// pass; `may_try`'s refusal where it may not. One that turns out not to be a guess is given
-    /// back by `not_failed`.
+    /// Counts an attempt as failed before its password is checked, so that parallel attempts cannot
+    /// all pass; returns the refusal of `may_try`. A successful attempt is uncounted by
+    /// `not_failed`.
     pub(crate) fn begin_try(&self, address: IpAddr) -> Result<(), Duration> {
         let mut all = self.failures.lock();
         may_try(&all, address)?;
@@ -150,11 +153,11 @@ impl Sessions {
     }
 }
 
-/// May this address try a password now? Else after how long.
+/// May this address try a password now? Otherwise returns the time to wait.
 fn may_try(all: &HashMap<IpAddr, Failures>, address: IpAddr) -> Result<(), Duration> {
     match all.get(&address) {
-        Some(failures) if failures.count >= FAILURES => {
-            let left = WINDOW.checked_sub(failures.since.elapsed());
+        Some(failures) if failures.count >= FAILURES_MAX => {
+            let left = FAILURE_WINDOW.checked_sub(failures.since.elapsed());
             left.map_or(Ok(()), Err)
         }
         _ => Ok(()),
@@ -162,8 +165,8 @@ fn may_try(all: &HashMap<IpAddr, Failures>, address: IpAddr) -> Result<(), Durat
 }
 
 fn count(failures: &mut HashMap<IpAddr, Failures>, address: IpAddr) {
-    failures.retain(|_, f| f.since.elapsed() < WINDOW);
-    if failures.len() >= ADDRESSES {
+    failures.retain(|_, f| f.since.elapsed() < FAILURE_WINDOW);
+    if failures.len() >= ADDRESSES_MAX {
         failures.clear();
     }
     let entry = failures.entry(address).or_insert(Failures {
@@ -207,10 +210,10 @@ mod tests {
     fn the_number_of_sessions_is_bounded() {
         let sessions = Sessions::new(1, true);
         let mut response = Response::new(Body::empty());
-        for _ in 0..SESSIONS + 5 {
+        for _ in 0..SESSIONS_MAX + 5 {
             sessions.open(&mut response);
         }
-        assert_eq!(sessions.open.lock().len(), SESSIONS);
+        assert_eq!(sessions.open.lock().len(), SESSIONS_MAX);
         let (set, headers) = cookie_of(&response);
         assert!(sessions.is_open(&headers) && set.contains("; Secure"));
     }
@@ -219,12 +222,12 @@ mod tests {
     fn guessing_is_slowed_by_address() {
         let sessions = Sessions::new(1, true);
         let (one, other) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
-        for _ in 0..FAILURES {
+        for _ in 0..FAILURES_MAX {
             sessions.begin_try(one).unwrap();
         }
         assert!(sessions.begin_try(one).is_err());
         sessions.begin_try(other).unwrap();
-        // The password of one of them was right.
+        // One of them had the right password.
         sessions.not_failed(one);
         sessions.begin_try(one).unwrap();
     }

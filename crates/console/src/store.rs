@@ -1,5 +1,5 @@
-//! The store beside the console: what it says of itself (rings, devices, recon), and its
-//! operations over the last minutes, sampled from the counters of its servers.
+//! The store beside the console: its state (rings, devices, recon), and its operations over the
+//! last minutes, sampled from the metrics of its servers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use tokio::sync::watch;
 
 use crate::history::now;
 
-const EVERY: Duration = Duration::from_secs(2);
-/// Twenty minutes.
-const SAMPLES: usize = 600;
-/// What recon is asked, of each server.
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
+/// Number of samples kept: twenty minutes.
+const SAMPLES_MAX: usize = 600;
+/// Recon checks requested from each kind of server.
 const RECON: [(&str, &[&str]); 3] = [
     ("account", &["replication/account", "auditor/account"]),
     (
@@ -42,19 +42,19 @@ const RECON: [(&str, &[&str]); 3] = [
     ),
 ];
 
-/// A store as its process gives it to the console.
+/// Access to a store in the same process.
 pub struct StoreView {
     /// The proxy with its pipeline.
     pub swift: Handler,
-    /// `http://127.0.0.1:8080`
+    /// URL of the store, `http://127.0.0.1:8080`.
     pub endpoint: String,
     pub metrics: Arc<Metrics>,
-    /// Looks at rings and devices. Blocks.
+    /// Reads rings and devices. Blocks.
     pub state: Arc<dyn Fn() -> StoreState + Send + Sync>,
     pub recon: Vec<ReconSource>,
 }
 
-/// A server that answers `GET /recon/…`.
+/// A server that handles `GET /recon/…`.
 pub struct ReconSource {
     pub server: &'static str,
     pub handler: Handler,
@@ -76,7 +76,7 @@ pub struct PolicyState {
 
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct RingState {
-    /// `account`, `container`, `object`, `object-1`, …
+    /// Name of the ring: `account`, `container`, `object`, `object-1`, …
     pub name: String,
     pub partitions: u32,
     pub replicas: f64,
@@ -84,19 +84,19 @@ pub struct RingState {
     pub version: Option<u64>,
 }
 
-/// A device that a ring names.
+/// A device that a ring contains.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DeviceState {
     pub name: String,
     pub region: u32,
     pub zone: u32,
-    /// `127.0.0.1:6200`
+    /// Address of its server, `127.0.0.1:6200`.
     pub address: String,
-    /// By ring: its weight, and how many partitions it holds a replica of.
+    /// For each ring its weight, and the number of partitions of which it holds a replica.
     pub rings: BTreeMap<String, DeviceShare>,
-    /// Where it is a folder of this machine.
+    /// Space of the device, if it is a folder of this machine.
     pub space: Option<Space>,
-    /// It should be here and is not.
+    /// It belongs to this machine and is missing.
     pub missing: bool,
 }
 
@@ -106,7 +106,7 @@ pub struct DeviceShare {
     pub partitions: u64,
 }
 
-/// Of the file system that holds a device; devices of one file system name the same one.
+/// Space of the file system with the device; devices on the same file system have the same id.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Space {
     pub file_system: u64,
@@ -126,18 +126,18 @@ struct Samples {
     kept: VecDeque<Sample>,
 }
 
-/// What happened between two looks at the proxy's counters.
+/// Activity between two samplings of the proxy's metrics.
 #[derive(Clone, Debug, Serialize)]
 struct Sample {
-    /// Its end, milliseconds since 1970.
+    /// End of the interval, in milliseconds since 1970.
     at: u64,
-    /// Requests a second by method.
+    /// Requests per second by method.
     rates: BTreeMap<String, f64>,
-    /// Answers a second with a status of 500 and more.
+    /// Responses per second with a status of 500 or above.
     failures: f64,
     in_flight: f64,
     connections: f64,
-    /// Seconds, from the histogram's buckets: between two bounds a value is guessed evenly.
+    /// Latency quantiles in seconds, interpolated linearly within the histogram's buckets.
     p50: Option<f64>,
     p95: Option<f64>,
     p99: Option<f64>,
@@ -149,7 +149,7 @@ struct Counters {
     failures: f64,
     in_flight: f64,
     connections: f64,
-    /// Upper bound and requests up to it, in rising order; the last bound is infinite.
+    /// Upper bounds and cumulative request counts, ascending; the last bound is infinite.
     buckets: Vec<(f64, f64)>,
 }
 
@@ -161,14 +161,14 @@ impl Store {
         }
     }
 
-    /// Looks at the counters until `stop` turns true.
+    /// Samples the metrics until `stop` turns true.
     pub(crate) fn sampler(
         &self,
         mut stop: watch::Receiver<bool>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let (metrics, samples) = (self.view.metrics.clone(), self.samples.clone());
         async move {
-            let mut tick = tokio::time::interval(EVERY);
+            let mut tick = tokio::time::interval(SAMPLE_INTERVAL);
             tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             loop {
                 tokio::select! {
@@ -182,7 +182,7 @@ impl Store {
         }
     }
 
-    /// Everything a page shows of the store but its content.
+    /// The state of the store for the page, without its content.
     pub(crate) async fn describe(&self) -> Value {
         let look = self.view.state.clone();
         let state = tokio::task::spawn_blocking(move || look())
@@ -211,10 +211,10 @@ impl Store {
 
     pub(crate) fn samples(&self) -> Value {
         let samples = self.samples.lock();
-        json!({"every": EVERY.as_secs(), "samples": samples.kept})
+        json!({"every": SAMPLE_INTERVAL.as_secs(), "samples": samples.kept})
     }
 
-    /// What a server of this process answers with 200.
+    /// The body that a server of this process returns with 200.
     async fn get(&self, handler: &Handler, path: &str) -> Option<bytes::Bytes> {
         let mut request = http::Request::get(path).body(Body::empty()).ok()?;
         request.extensions_mut().insert(Context::default());
@@ -239,7 +239,7 @@ impl Samples {
             let seconds = (at - before_at) as f64 / 1000.0;
             self.kept
                 .push_back(Sample::between(at, seconds, before, &counters));
-            if self.kept.len() > SAMPLES {
+            if self.kept.len() > SAMPLES_MAX {
                 self.kept.pop_front();
             }
         }
@@ -272,7 +272,7 @@ impl Sample {
     }
 }
 
-/// Of cumulative counts by upper bound; `None` where there was nothing.
+/// A quantile of cumulative counts by upper bound; `None` without any counts.
 fn quantile(buckets: &[(f64, f64)], quantile: f64) -> Option<f64> {
     let total = buckets.last()?.1;
     if total <= 0.0 {
@@ -293,7 +293,7 @@ fn quantile(buckets: &[(f64, f64)], quantile: f64) -> Option<f64> {
 }
 
 impl Counters {
-    /// The proxy's, of the exposition text.
+    /// Parses the proxy's counters from the metrics text.
     fn read(text: &str) -> Counters {
         let mut counters = Counters::default();
         for line in text.lines() {
@@ -334,7 +334,8 @@ impl Counters {
 
 type Labels<'a> = Vec<(&'a str, &'a str)>;
 
-/// A line's name, labels and value. Our own metrics' label values hold no quotes and no commas.
+/// Name, labels and value of a line. Label values of our own metrics contain no quotes and no
+/// commas.
 fn parse(line: &str) -> Option<(&str, Labels<'_>, f64)> {
     let (head, value) = line.rsplit_once(' ')?;
     let (name, labels) = head.strip_suffix('}')?.split_once('{')?;

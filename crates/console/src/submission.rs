@@ -1,4 +1,4 @@
-//! A workload as it is submitted: its file, the store it is to run on, and what is changed.
+//! A submitted workload: its file, its target store, and modified parameters.
 
 use cairn_lab::footprint::{Footprint, LocalAccess};
 use cairn_lab::workload::{self, Workload};
@@ -7,23 +7,23 @@ use serde::Deserialize;
 
 use crate::answer::Refusal;
 
-/// A larger workload file is refused; the largest published ones have 300 KB.
+/// Maximum size of a workload file; the largest published ones have 300 KB.
 pub(crate) const WORKLOAD_BYTES: usize = 4 << 20;
 
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Submission {
-    /// What the run is called; empty: as the file.
+    /// Name of the run; if empty, that of the file.
     #[serde(default)]
     pub(crate) name: String,
-    /// Its extension may tell its format.
+    /// The file's name, whose extension may determine the format.
     pub(crate) file_name: String,
     pub(crate) text: String,
     #[serde(default)]
     pub(crate) target: Target,
     #[serde(default)]
     pub(crate) seed: Option<u64>,
-    /// Multiplies all times of the workload.
+    /// Factor for all times of the workload.
     #[serde(default)]
     pub(crate) time_scale: Option<f64>,
 }
@@ -32,12 +32,12 @@ pub(crate) struct Submission {
 #[derive(Clone, Default, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Target {
-    /// As the workload's file says.
+    /// As stated in the workload file.
     #[default]
     File,
-    /// The store beside this console, as its signed-in user.
+    /// The store beside this console, as the user who is signed in to it.
     Store,
-    /// Another, or another account.
+    /// Another store or account.
     Url {
         url: String,
         #[serde(default)]
@@ -47,14 +47,14 @@ pub(crate) enum Target {
     },
 }
 
-/// A workload that a run may be made of, and what that run uses.
+/// A parsed workload that can be run, and the resources that the run uses.
 pub(crate) struct Read {
     pub(crate) workload: Workload,
     pub(crate) footprint: Footprint,
 }
 
 impl Submission {
-    /// Refuses what no run could be made of; [`Submission::read`] judges the workload.
+    /// Refuses invalid fields; [`Submission::read`] validates the workload.
     pub(crate) fn check(&self) -> Result<(), Refusal> {
         let plain = |name: &str| {
             !name.is_empty()
@@ -125,8 +125,8 @@ impl Submission {
         Ok(())
     }
 
-    /// Reads the workload as the lab will, `url` in place of the store it names: a mistake in it is
-    /// told at once, with its place, and so is a local file that runs may not use.
+    /// Parses the workload like the lab, with `url` replacing its store: an error in it is reported
+    /// at once with its position, and so is a local file that runs may not use.
     pub(crate) fn read(&self, url: Option<&str>, local: &LocalAccess) -> Result<Read, Refusal> {
         let options = workload::Options::default();
         let mut workload = workload::read(&self.file_name, self.text.as_bytes(), &options)

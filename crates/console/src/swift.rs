@@ -1,8 +1,8 @@
-//! The store's content, through its Swift API: a signed-in page asks `/swift/v1/ACCOUNT/…` here,
-//! and the proxy of this process is asked in its user's name.
+//! Access to the store's content through its Swift API: a signed-in page requests
+//! `/swift/v1/ACCOUNT/…` here, which is forwarded to the proxy of this process in the user's name.
 //!
-//! An object's bytes come from anyone. They are sent as a download, in a sandbox, with no sniffing:
-//! a page stored as an object never runs as the console.
+//! Object content is untrusted. It is sent as a download, in a sandbox, with sniffing disabled: a
+//! page stored as an object never runs with the console's rights.
 
 use std::net::SocketAddr;
 
@@ -18,10 +18,10 @@ use crate::files::disposition;
 use crate::session::StoreUser;
 use crate::store::Store;
 
-/// Where the account's tree begins on the console.
+/// Path prefix of forwarded requests.
 pub(crate) const PREFIX: &str = "/swift";
 
-/// Asks the store's TempAuth for a token.
+/// Requests a token from the store's TempAuth.
 pub(crate) async fn sign_in(
     store: &Store,
     user: &str,
@@ -92,7 +92,7 @@ fn request(
     Ok(request)
 }
 
-/// Hands a page's request on, as `user`.
+/// Forwards a page's request in the name of `user`.
 pub(crate) async fn pass(
     store: &Store,
     user: &StoreUser,
@@ -143,7 +143,7 @@ pub(crate) async fn pass(
     *response.headers_mut() = headers
         .into_iter()
         .scan(None, |last: &mut Option<HeaderName>, (name, value)| {
-            // A name that repeats is told once.
+            // A repeated header is iterated without its name.
             *last = name.or(last.take());
             Some((last.clone()?, value))
         })
@@ -156,7 +156,7 @@ pub(crate) async fn pass(
     Ok(response)
 }
 
-/// Headers of a page's request that the store may see.
+/// May this header of a page's request be forwarded to the store?
 fn goes_on(name: &HeaderName) -> bool {
     let name = name.as_str();
     matches!(
@@ -184,7 +184,8 @@ fn goes_on(name: &HeaderName) -> bool {
     .any(|prefix| name.starts_with(prefix))
 }
 
-/// Headers of the store's answer that the page may see: no cookies, no challenge, no permission.
+/// May this header of the store's response be passed to the page? Cookies, challenges and CORS
+/// permissions may not.
 fn comes_back(name: &HeaderName) -> bool {
     [
         CONTENT_TYPE,

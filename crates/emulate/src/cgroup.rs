@@ -1,4 +1,4 @@
-//! Limits of CPU and memory for the processes of one emulated node, by the kernel's control groups,
+//! CPU and memory limits for the processes of one emulated node, by the kernel's control groups,
 //! version 1 or 2, whichever the host has mounted.
 
 use std::fs;
@@ -12,15 +12,15 @@ use thiserror::Error;
 use crate::names;
 
 const ROOT: &str = "/sys/fs/cgroup";
-/// The time over which a CPU quota is given out; shorter ones cost more and stall less.
+/// Period of a CPU quota; shorter ones cost more overhead, longer ones stall longer.
 const PERIOD_US: u64 = 20_000;
 
-/// Limits of one node, in this host's measure.
+/// Limits of one node, in this host's units.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GroupSpec {
     pub name: String,
     pub cpu_cores: Option<f64>,
-    /// Page cache included.
+    /// Memory limit, page cache included.
     pub memory_bytes: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ pub enum GroupError {
     },
 }
 
-/// A group that is there; gone when dropped, once its processes have ended.
+/// An existing group, removed when dropped, once its processes have ended.
 pub struct Group {
     folders: Vec<PathBuf>,
 }
@@ -108,7 +108,7 @@ impl Group {
         Ok(())
     }
 
-    /// Files that a process enters the group by, by writing its id.
+    /// Files by which a process enters the group: it writes its id to them.
     pub fn entrances(&self) -> Vec<PathBuf> {
         self.folders
             .iter()
@@ -132,7 +132,7 @@ impl Drop for Group {
     }
 }
 
-/// The root of version 2, where it has these controllers.
+/// The root of version 2, if it has these controllers.
 fn unified(controllers: &[&str]) -> Option<PathBuf> {
     [ROOT, "/sys/fs/cgroup/unified"]
         .iter()

@@ -1,5 +1,5 @@
-//! How true emulated disks are here: the mean time of single requests and the rate of a saturated
-//! disk, against what was asked for.
+//! Accuracy checks of emulated disks on this host: the mean time of single requests and the rate of
+//! a saturated disk, compared with the specification.
 
 use std::io;
 use std::path::Path;
@@ -9,7 +9,7 @@ use cairn_types::SplitMix;
 
 use crate::disk::DirectReader;
 
-/// Times of single reads, one after the other, at random places.
+/// Times of single reads at random offsets, one after the other.
 pub fn single_reads(
     device: &Path,
     size: u64,
@@ -28,7 +28,7 @@ pub fn single_reads(
     Ok(times)
 }
 
-/// Reads a second of `threads` that read at random places at once.
+/// Reads per second of `threads` threads that read at random offsets concurrently.
 pub fn saturated(device: &Path, size: u64, threads: u64, time: Duration) -> io::Result<f64> {
     let began = Instant::now();
     let read = |seed: u64| -> io::Result<u64> {

@@ -1,5 +1,5 @@
-//! An emulated disk: a sparse file served by [`engine`] through a file system in user space, a loop
-//! device with direct I/O on that, a real file system on the loop device, mounted.
+//! An emulated disk: a sparse file served by [`engine`] through FUSE, a loop device with direct I/O
+//! on it, and a real file system mounted from the loop device.
 
 mod engine;
 mod fuse;
@@ -23,7 +23,7 @@ use crate::model::Medium;
 
 pub use engine::DiskCounts;
 
-/// Reads that tell how long the way through this host is.
+/// Number of reads that measure the host's own overhead.
 const CALIBRATION_READS: usize = 400;
 const BLOCK: usize = 4096;
 
@@ -45,17 +45,17 @@ impl FileSystem {
     }
 }
 
-/// A disk to be made.
+/// Specification of a disk.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DiskSpec {
     pub name: String,
-    /// Its parts go below this folder.
+    /// Folder of its files and mount points.
     pub folder: PathBuf,
-    /// `None`: no file system, the loop device alone.
+    /// Mount point; `None`: no file system, only the loop device.
     pub mount_point: Option<PathBuf>,
     pub file_system: FileSystem,
     pub size: u64,
-    /// In this host's time.
+    /// Service-time model in this host's time.
     pub medium: Medium,
     pub seed: u64,
 }
@@ -72,7 +72,7 @@ pub enum DiskError {
     Program { name: String, source: ProgramError },
 }
 
-/// A disk that is there; gone when dropped.
+/// An existing disk, removed when dropped.
 pub struct Disk {
     spec: DiskSpec,
     engine: Arc<Engine>,
@@ -84,7 +84,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Makes it; it takes no time until [`Disk::calibrate`] was called.
+    /// Creates the disk; its service times are zero until [`Disk::calibrate`] is called.
     pub fn create(spec: DiskSpec) -> Result<Disk, DiskError> {
         let io = |what: &str, source| DiskError::Io {
             name: spec.name.clone(),
@@ -145,8 +145,8 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Measures the way of a request through this host (FUSE and loop device), which becomes part
-    /// of each answer's time. From now on the disk takes its time.
+    /// Measures the overhead of a request on this host (FUSE and loop device), which becomes part
+    /// of each service time, and enables the service times.
     pub fn calibrate(&mut self) -> Result<Duration, DiskError> {
         let device = self.loop_device.clone().unwrap_or_default();
         let overhead = read_time(Path::new(&device)).map_err(|source| DiskError::Io {
@@ -176,7 +176,7 @@ impl Disk {
         self.engine.counts()
     }
 
-    /// From now on it takes no time.
+    /// Turns the service times off: from now on requests take no emulated time.
     pub fn set_free(&self) {
         self.engine.set_free(true);
     }
@@ -191,8 +191,8 @@ impl Drop for Disk {
         if let Some(device) = &self.loop_device {
             let _ = host::run("losetup", &["-d", device]);
         }
-        // Not the session's own way: that waits for the file to be closed, which the loop device
-        // does when the last user of the file system has.
+        // Not through the FUSE session: its unmount waits for the backing file to be closed, which
+        // the loop device does only when the last user of the file system has gone.
         let _ = host::run("umount", &["--lazy", &self.served_at.to_string_lossy()]);
         self.engine.end();
         if let Some(session) = self.session.take() {
@@ -207,7 +207,7 @@ impl Drop for Disk {
 
 fn make_file_system(file_system: FileSystem, on: &Path) -> Result<String, ProgramError> {
     let on = on.to_string_lossy();
-    // Nothing is left to be initialised later.
+    // Initialise everything now: nothing is left for the file system's lazy initialisation.
     let now = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
     match file_system {
         FileSystem::Ext4 => host::run(
@@ -218,7 +218,8 @@ fn make_file_system(file_system: FileSystem, on: &Path) -> Result<String, Progra
     }
 }
 
-/// At once where nobody uses it; else out of sight now, and gone with its last user.
+/// Unmounts at once if nobody uses the file system; otherwise detaches it now (a lazy unmount), and
+/// the kernel removes it with its last user.
 fn unmount(at: &Path) {
     let at = at.to_string_lossy();
     for _ in 0..20 {
@@ -232,7 +233,7 @@ fn unmount(at: &Path) {
     let _ = host::run("umount", &["--lazy", &at]);
 }
 
-/// The median time of a direct read of one block.
+/// Median time of a direct read of one block.
 fn read_time(device: &Path) -> io::Result<Duration> {
     let mut reader = DirectReader::open(device)?;
     let mut times = Vec::new();
@@ -245,14 +246,14 @@ fn read_time(device: &Path) -> io::Result<Duration> {
     Ok(times[times.len() / 2])
 }
 
-/// Reads a device past the page cache.
+/// Reads a device by direct I/O, without the page cache.
 pub struct DirectReader {
     file: File,
     buffer: Vec<u8>,
 }
 
 impl DirectReader {
-    /// Blocks of a read at most.
+    /// Maximum number of blocks of a read.
     pub const BLOCKS_MAX: usize = 256;
 
     pub fn open(device: &Path) -> io::Result<DirectReader> {
@@ -268,7 +269,7 @@ impl DirectReader {
 
     /// Reads whole blocks of 4 KiB.
     pub fn read(&mut self, offset: u64, blocks: usize) -> io::Result<()> {
-        // Direct I/O wants memory that begins at a block.
+        // Direct I/O needs memory aligned to a block.
         let from = self.buffer.as_ptr().align_offset(BLOCK);
         let blocks = blocks.clamp(1, DirectReader::BLOCKS_MAX);
         let into = &mut self.buffer[from..from + blocks * BLOCK];

@@ -1,4 +1,4 @@
-//! Programs of the host that emulation needs, and whether this host has them.
+//! Programs of the host that emulation needs, and checks whether they are available.
 
 use std::fs::File;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use thiserror::Error;
 
-/// A program that did not do what it was asked.
+/// Failure of a program.
 #[derive(Debug, Error)]
 #[error("{command}: {words}")]
 pub struct ProgramError {
@@ -14,7 +14,7 @@ pub struct ProgramError {
     pub words: String,
 }
 
-/// Runs a program to its end; what it printed.
+/// Runs a program to its end and returns its output.
 pub fn run(program: &str, arguments: &[&str]) -> Result<String, ProgramError> {
     let failed = |words: String| ProgramError {
         command: format!("{program} {}", arguments.join(" ")),
@@ -35,7 +35,7 @@ pub fn has(program: &str) -> bool {
     folders.any(|folder| folder.join(program).is_file())
 }
 
-/// Why no disk can be emulated here, in one line.
+/// Reason why disks cannot be emulated here, in one line.
 pub fn no_disks() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("emulated disks need root (loop devices, mounts)".to_owned());
@@ -58,7 +58,7 @@ pub fn no_disks() -> Option<String> {
     ))
 }
 
-/// Why no network can be emulated here, in one line.
+/// Reason why networks cannot be emulated here, in one line.
 pub fn no_network() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("an emulated network needs root (network namespaces)".to_owned());
@@ -78,11 +78,11 @@ pub fn no_network() -> Option<String> {
     ))
 }
 
-/// Asks for real-time priority, so that what else runs here does not delay answers. False where it
-/// is not to be had; answers are then later, which is counted.
+/// Requests real-time priority, so that other processes do not delay replies. Returns false if it
+/// is not available; replies are then later, which is measured.
 pub fn hurry() -> bool {
     let pid = std::process::id().to_string();
-    // Only threads started later inherit it: called before there are others.
+    // Only threads started later inherit it, so this is called before there are others.
     let real_time = run("chrt", &["--fifo", "--pid", "20", &pid]).is_ok();
     if !real_time {
         let _ = rustix::process::nice(-20);

@@ -1,16 +1,16 @@
-//! Lateness of emulated answers: each has a time when it is due, and leaves at that time or after.
+//! Lateness of emulated replies: each has a due time, and is sent at that time or later.
 
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, MutexGuard};
 use serde::{Deserialize, Serialize};
 
-/// A sleeping thread wakes some 10 µs after it should: so much of each wait is spent awake.
-const AWAKE: Duration = Duration::from_micros(15);
+/// Last part of each wait, spent spinning: a sleeping thread wakes up some 10 µs late.
+const SPIN_TIME: Duration = Duration::from_micros(15);
 
-/// Waits until `at`, or until `changed` is notified. The lock is free meanwhile.
+/// Waits until `at`, or until `changed` is notified. The lock is released meanwhile.
 pub(crate) fn wait_until<T>(changed: &Condvar, guard: &mut MutexGuard<'_, T>, at: Instant) {
-    let sleep_until = at.checked_sub(AWAKE).unwrap_or(at);
+    let sleep_until = at.checked_sub(SPIN_TIME).unwrap_or(at);
     if Instant::now() < sleep_until {
         changed.wait_until(guard, sleep_until);
         return;
@@ -22,19 +22,19 @@ pub(crate) fn wait_until<T>(changed: &Condvar, guard: &mut MutexGuard<'_, T>, at
     });
 }
 
-/// Sums over the answers of one emulated device.
+/// Sums over the replies of one emulated device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lateness {
     pub answers: u64,
-    /// Time from request to due answer, all together.
+    /// Total time from request to due time.
     pub due_ns: u64,
-    /// Time from due to given answer, all together.
+    /// Total time from due time to reply.
     pub late_ns: u64,
     pub late_max_ns: u64,
 }
 
 impl Lateness {
-    /// One answer; times by the same clock.
+    /// Records a reply; all times are of the same clock.
     pub fn record(&mut self, asked: u64, due: u64, given: u64) {
         let late = given.saturating_sub(due);
         self.answers += 1;
@@ -43,7 +43,8 @@ impl Lateness {
         self.late_max_ns = self.late_max_ns.max(late);
     }
 
-    /// The error of the mean answer time: late time as a share of due time. Zero without answers.
+    /// The error of the mean response time: late time as a fraction of due time. Zero without
+    /// replies.
     pub fn share(&self) -> f64 {
         self.late_ns as f64 / self.due_ns.max(1) as f64
     }
@@ -55,7 +56,8 @@ impl Lateness {
         self.late_max_ns = self.late_max_ns.max(other.late_max_ns);
     }
 
-    /// The part since an earlier reading of the same sums; the maximum is that of all time.
+    /// The difference from an earlier reading of the same sums; the maximum is that since the
+    /// start.
     pub fn since(&self, earlier: &Lateness) -> Lateness {
         Lateness {
             answers: self.answers.saturating_sub(earlier.answers),

@@ -1,40 +1,40 @@
-//! Service times of a disk: which request it serves when, and until when. Values in, values out; the
-//! clock is the caller's.
+//! Service-time model of a disk: the order in which requests are served, and the end of each
+//! service. Pure; the caller provides the clock.
 //!
-//! A disk has channels (heads that move at the same time; a hard disk has one). A free channel
-//! takes, of the `queue` oldest requests, the one nearest to its head. Serving takes a fixed time,
-//! a seek `settle + full · √(distance / size)` and half a turn on average where the request does not
-//! begin where the last one ended, and the transfer. With a volatile write cache a write ends once it
-//! is in there; an idle disk and a flush write back in the order of offsets.
+//! A disk has channels (heads that move independently; a hard disk has one). A free channel takes,
+//! of the `queue` oldest requests, the one nearest to its head. Service takes a fixed time, a seek
+//! of `settle + full · √(distance / size)` and on average half a rotation if the request does not
+//! begin at the end of the last one, and the transfer. With a volatile write cache a write is
+//! complete once it is in the cache; an idle disk and a flush write back in the order of offsets.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use cairn_types::SplitMix;
 use serde::{Deserialize, Serialize};
 
-/// A kind of disk, as a study file describes it. Times and rates are of emulated time.
+/// Kind of a disk, as described in a study file. Times and rates are in emulated time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Medium {
-    /// Each request takes at least this.
+    /// Fixed time of each request.
     pub fixed_us: f64,
-    /// The shortest seek.
+    /// Time of the shortest seek.
     pub settle_us: f64,
-    /// The longest seek, beyond the shortest.
+    /// Additional time of the longest seek.
     pub full_seek_us: f64,
-    /// Turns a minute; 0: nothing turns.
+    /// Rotations per minute; 0: no rotation.
     pub rpm: f64,
-    /// Transfer; 0: takes no time.
+    /// Transfer rate; 0: no transfer time.
     pub mb_per_s: f64,
-    /// Requests served at the same time.
+    /// Number of requests served concurrently.
     pub channels: u32,
-    /// Waiting requests among which the nearest is served first; 1: in the order they came.
+    /// Number of oldest requests among which the nearest is served first; 1: in order of arrival.
     pub queue: u32,
-    /// Volatile write cache in MB; 0: none.
+    /// Size of the volatile write cache in MB; 0: none.
     pub write_cache_mb: f64,
-    /// A write into the cache takes this.
+    /// Time of a write into the cache.
     pub cached_us: f64,
-    /// A flush takes at least this.
+    /// Minimum time of a flush.
     pub flush_us: f64,
 }
 
@@ -56,7 +56,8 @@ impl Default for Medium {
 }
 
 impl Medium {
-    /// The first field that makes no sense, with its value and what was expected.
+    /// Validates the fields; the error names the first invalid one, its value and what was
+    /// expected.
     pub fn check(&self) -> Result<(), String> {
         let times = [
             ("fixed_us", self.fixed_us),
@@ -84,7 +85,7 @@ impl Medium {
         Ok(())
     }
 
-    /// The same disk where a second lasts `factor` seconds.
+    /// The same disk with all times multiplied by `factor`.
     pub fn dilated(&self, factor: f64) -> Medium {
         Medium {
             fixed_us: self.fixed_us * factor,
@@ -111,7 +112,7 @@ pub enum Op {
     Flush,
 }
 
-/// A request as the kernel makes it.
+/// A request of the kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     pub op: Op,
@@ -125,7 +126,7 @@ impl Request {
     }
 }
 
-/// An answer: the request's number, and when it is due.
+/// A reply: the request's number and its due time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub id: u64,
@@ -141,27 +142,27 @@ struct Waiting {
 #[derive(Clone, Copy)]
 struct Channel {
     free_at: u64,
-    /// The end of its last request.
+    /// End of its last request.
     head: u64,
 }
 
-/// One disk with its queue, cache and heads.
+/// State of one disk: queue, cache and heads.
 pub struct Model {
     medium: Medium,
     size: u64,
     random: SplitMix,
     waiting: VecDeque<Waiting>,
     channels: Vec<Channel>,
-    /// Offset to length of what is in the cache only.
+    /// Ranges that are only in the cache: length by offset.
     dirty: BTreeMap<u64, u64>,
     dirty_bytes: u64,
     answered: Vec<Answer>,
-    /// Time that channels have served, all together.
+    /// Total time that channels were serving.
     busy_ns: u64,
 }
 
 impl Model {
-    /// `medium` in this host's time; the same seed turns the disk the same way.
+    /// `medium` is in this host's time; the seed determines the rotational delays.
     pub fn new(medium: Medium, size: u64, seed: u64) -> Model {
         let channels = vec![
             Channel {
@@ -187,7 +188,8 @@ impl Model {
         self.busy_ns
     }
 
-    /// A request that arrived at `now`; its answer comes from this or a later [`Model::advance`].
+    /// Adds a request that arrived at `now`; its reply is returned by this or a later
+    /// [`Model::advance`].
     pub fn submit(&mut self, now: u64, id: u64, request: Request) {
         let fits = self.dirty_bytes + request.bytes <= self.medium.cache_bytes();
         if request.op == Op::Write && fits {
@@ -207,7 +209,7 @@ impl Model {
         });
     }
 
-    /// Serves what begins until `now`, and gives the answers that are known by then.
+    /// Advances to `now`, and returns the replies determined by then.
     pub fn advance(&mut self, now: u64) -> Vec<Answer> {
         while let Some(number) = self.next_channel() {
             let free_at = self.channels[number].free_at;
@@ -236,7 +238,7 @@ impl Model {
         std::mem::take(&mut self.answered)
     }
 
-    /// When [`Model::advance`] has something to decide next.
+    /// Time of the next decision of [`Model::advance`].
     pub fn next_decision(&self) -> Option<u64> {
         let free_at = self.next_channel().map(|n| self.channels[n].free_at)?;
         match self.waiting.front() {
@@ -249,8 +251,7 @@ impl Model {
         (0..self.channels.len()).min_by_key(|n| self.channels[*n].free_at)
     }
 
-    /// The request to serve at `start`: the nearest of the oldest ones, but no farther than the
-    /// next flush.
+    /// The request to serve at `start`: the nearest of the oldest ones, none beyond the next flush.
     fn take(&mut self, start: u64, head: u64) -> Option<Waiting> {
         let in_sight = self.waiting.iter().take(self.medium.queue.max(1) as usize);
         let before_flush = in_sight
@@ -299,8 +300,8 @@ impl Model {
         took
     }
 
-    /// The idle disk writes the next piece behind its head back; false when there is none or the
-    /// channel is busy until later.
+    /// Writes back the next range behind the head of an idle disk; false if there is none or the
+    /// channel is busy.
     fn write_back(&mut self, number: usize, now: u64) -> bool {
         let channel = self.channels[number];
         if channel.free_at > now {
@@ -323,10 +324,10 @@ fn us(us: f64) -> u64 {
     (us * 1e3) as u64
 }
 
-/// Distances between requests that follow each other, in blocks of 512 bytes.
+/// Distances between successive requests, in blocks of 512 bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Distances {
-    /// `counts[0]`: the next begins where the last ended; `counts[n]`: 2^(n-1) <= distance < 2^n.
+    /// `counts[0]`: the next begins at the end of the last; `counts[n]`: 2^(n-1) <= distance < 2^n.
     pub counts: Vec<u64>,
     pub beyond_125k: u64,
     pub beyond_2500k: u64,
@@ -364,7 +365,7 @@ impl Distances {
         self.beyond_2500k += other.beyond_2500k;
     }
 
-    /// Leaves what came after an earlier reading of the same disk.
+    /// Subtracts an earlier reading of the same disk.
     pub fn take_away(&mut self, earlier: &Distances) {
         for (count, less) in self.counts.iter_mut().zip(&earlier.counts) {
             *count = count.saturating_sub(*less);

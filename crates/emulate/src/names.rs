@@ -1,16 +1,16 @@
-//! Names of what an emulator makes on this host: they carry its process id, so that one that has
-//! ended without cleaning up is known.
+//! Names of the resources that an emulator creates on this host: they contain its process id, so
+//! that leftovers of one that was killed can be recognised.
 
 use std::path::Path;
 
 const PREFIX: &str = "cairn-emulate-";
 
-/// The name of what this process makes.
+/// Name prefix of this process's resources.
 pub(crate) fn tag() -> String {
     format!("{PREFIX}{}", std::process::id())
 }
 
-/// Whether a name is of an emulator that has ended.
+/// Does the name belong to an emulator that has ended?
 pub(crate) fn is_dead(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else {
         return false;

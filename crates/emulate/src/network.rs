@@ -1,9 +1,9 @@
 //! An emulated network: each host is a network namespace with a TUN device, and a router in this
-//! process passes packets on when they are due: after the sender's line has taken them, half a round
-//! trip, and the receiver's line. This process's own namespace is a host too (`outside`), for
-//! clients.
+//! process forwards packets when they are due: after transmission on the sender's link, half a
+//! round trip, and transmission on the receiver's link. This process's own namespace is a host too
+//! (`outside`), for clients.
 //!
-//! Addresses are of one /24 below 198.18.0.0/15, which is for tests of networks (RFC 2544): `.1` is
+//! Addresses are in a /24 of 198.18.0.0/15, which is reserved for benchmarks (RFC 2544): `.1` is
 //! outside, hosts begin at `.10`.
 
 use std::cmp::Reverse;
@@ -21,22 +21,22 @@ use crate::host::{self, ProgramError};
 use crate::lateness::{Lateness, wait_until};
 use crate::names;
 
-/// A host to be made; its network in this host's time.
+/// Specification of a host, with its link in this host's time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostSpec {
     pub name: String,
-    /// Row and column of the round-trip times.
+    /// Row and column in the matrix of round-trip times.
     pub site: usize,
-    /// Each way; `None`: as fast as this host.
+    /// Link rate in each direction; `None`: unlimited.
     pub mb_per_s: Option<f64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NetworkSpec {
     pub hosts: Vec<HostSpec>,
-    /// The site that clients outside are at.
+    /// Site of the clients outside.
     pub outside_site: usize,
-    /// Round-trip times between sites, and within them.
+    /// Round-trip times between and within sites.
     pub rtt_us: Vec<Vec<f64>>,
 }
 
@@ -45,7 +45,7 @@ pub struct NetworkSpec {
 pub struct NetworkCounts {
     pub packets: u64,
     pub bytes: u64,
-    /// Packets that a full line dropped, as routers do.
+    /// Number of packets dropped by full links.
     pub dropped: u64,
     pub lateness: Lateness,
 }
@@ -64,13 +64,13 @@ pub enum NetworkError {
     Site { name: String, site: usize },
 }
 
-/// Bytes of a packet at most: few packets for much data.
+/// Maximum packet size in bytes: large, for few packets.
 const MTU: usize = 9000;
 const FIRST_ADDRESS: u8 = 10;
 const HOSTS_MAX: usize = 200;
-/// A line whose queue is longer drops what comes.
+/// Maximum queue of a link in bytes; further packets are dropped.
 const QUEUE_BYTES_MAX: f64 = 4e6;
-/// Without a rate a line's queue is bounded by what is under way.
+/// Maximum number of packets in transit, which bounds the queue of a link without a rate.
 const PACKETS_MAX: usize = 16_384;
 
 struct Line {
@@ -87,7 +87,7 @@ struct Packet {
 
 #[derive(Default)]
 struct State {
-    /// By line: until when what it sends, and what it receives, occupies it.
+    /// Times until which each link is busy sending, and receiving.
     sends_until: Vec<f64>,
     receives_until: Vec<f64>,
     due: BinaryHeap<Reverse<(u64, u64)>>,
@@ -104,7 +104,8 @@ struct Router {
     changed: Condvar,
 }
 
-/// Hosts and router; the namespaces go when dropped, the threads with the process.
+/// Hosts and router; the namespaces are removed when it is dropped, the threads end with the
+/// process.
 pub struct Network {
     namespaces: Vec<String>,
     hosts: BTreeMap<String, (String, String)>,
@@ -145,7 +146,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Names to namespaces and addresses.
+    /// Namespace and address of each host, by name.
     pub fn hosts(&self) -> BTreeMap<String, (String, String)> {
         self.hosts.clone()
     }
@@ -239,7 +240,7 @@ pub(crate) fn sweep() {
     names.filter(|name| names::is_dead(name)).for_each(remove);
 }
 
-/// A third byte of addresses that no route leads to.
+/// A third address byte for which there is no route.
 fn free_subnet() -> Result<u8, NetworkError> {
     let routes = host::run("ip", &["route", "show"])?;
     let first = std::process::id();
@@ -249,7 +250,7 @@ fn free_subnet() -> Result<u8, NetworkError> {
         .ok_or(NetworkError::NoSubnet)
 }
 
-/// The line that a packet goes to, by its destination's last byte; 0 is outside.
+/// The destination link of a packet, by the address's last byte; 0 is outside.
 fn destination(packet: &[u8], lines: usize) -> Option<usize> {
     let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
     let last = *packet.get(19).filter(|_| is_v4)?;
@@ -291,7 +292,7 @@ impl Router {
         self.origin.elapsed().as_nanos() as u64
     }
 
-    /// Takes packets of one host until its namespace is gone.
+    /// Receives packets of one host until its namespace is gone.
     fn receive(&self, from: usize) {
         let mut buffer = vec![0; MTU + 64];
         while let Ok(bytes) = self.lines[from].tun.recv(&mut buffer) {
@@ -316,7 +317,8 @@ impl Router {
         }
         let sent = asked as f64 + waits + bytes * sender.ns_per_byte;
         state.sends_until[from] = sent;
-        // The receiver's line takes a packet while it arrives; only what others send delays it.
+        // The receiver's link transmits a packet while it arrives; only packets from other senders
+        // delay it.
         let arrives = (sent + delay).max(state.receives_until[to] + bytes * receiver.ns_per_byte);
         state.receives_until[to] = arrives;
         let id = state.next;
@@ -343,7 +345,7 @@ impl Router {
                     counts.bytes += packet.bytes.len() as u64;
                     counts.lateness.record(packet.asked, due, now);
                     parking_lot::MutexGuard::unlocked(&mut state, || {
-                        // A host that is gone takes nothing.
+                        // A host that is gone receives nothing.
                         let _ = self.lines[packet.to].tun.send(&packet.bytes);
                     });
                 }

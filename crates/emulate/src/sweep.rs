@@ -1,13 +1,13 @@
-//! Takes away what an emulator that was killed has left: mounts, loop devices, groups of processes,
-//! network namespaces. All names carry the process id of their emulator; those whose process lives
-//! are left alone.
+//! Removal of leftovers of killed emulators: mounts, loop devices, control groups, network
+//! namespaces. All names contain the process id of their emulator; those of living processes are
+//! left alone.
 
 use std::path::{Path, PathBuf};
 
 use crate::host;
 use crate::names::is_dead;
 
-/// Takes away what emulators left that have ended.
+/// Removes leftovers of emulators that have ended.
 pub fn sweep() {
     disks();
     crate::cgroup::sweep();

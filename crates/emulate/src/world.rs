@@ -1,6 +1,7 @@
-//! The emulator: a child process that has all emulated hardware of one cluster, and its parent's
-//! handle to it. They talk in lines of JSON over the child's standard input and output; when the
-//! input ends, the child takes everything away and ends, so nothing outlives a parent that is killed.
+//! The emulator: a child process that owns all emulated hardware of one cluster, and its parent's
+//! handle to it. They communicate by lines of JSON over the child's standard input and output; when
+//! its input ends, the child removes everything and exits, so nothing outlives a parent that is
+//! killed.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -17,7 +18,7 @@ use crate::disk::{Disk, DiskCounts, DiskSpec};
 use crate::network::{Network, NetworkCounts, NetworkSpec};
 use crate::{host, sweep};
 
-/// Hardware to be emulated; all times of this host.
+/// Specification of emulated hardware; all times are of this host.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorldSpec {
@@ -26,23 +27,23 @@ pub struct WorldSpec {
     pub network: Option<NetworkSpec>,
 }
 
-/// Hardware that is there.
+/// The hardware that was created.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Made {
     pub real_time: bool,
-    /// By disk: its way through this host, in microseconds, which is part of its service times.
+    /// Overhead of each disk on this host in microseconds, which is part of its service times.
     pub overhead_us: BTreeMap<String, f64>,
     pub loop_devices: BTreeMap<String, String>,
-    /// By group: files that a process enters it by.
+    /// Files by which a process enters each group.
     pub entrances: BTreeMap<String, Vec<PathBuf>>,
-    /// By host: its network namespace and address.
+    /// Network namespace and address of each host.
     pub hosts: BTreeMap<String, (String, String)>,
-    /// The address that hosts reach the parent's namespace by.
+    /// Address of the parent's namespace for hosts.
     pub outside: Option<String>,
 }
 
-/// Counters since the hardware was made.
+/// Counters since the hardware was created.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counts {
@@ -52,23 +53,23 @@ pub struct Counts {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Asked {
+enum EmulatorRequest {
     Make(Box<WorldSpec>),
     Counts,
-    /// Disks take no time any more.
+    /// Disables the disks' service times.
     Free,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Said {
+enum EmulatorReply {
     Made(Box<Made>),
     Counts(Box<Counts>),
     Free,
     Error(String),
 }
 
-/// A line longer than this is refused.
+/// Maximum bytes of a line.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -88,7 +89,7 @@ pub enum WorldError {
     Other,
 }
 
-/// The parent's handle; the hardware is gone when it is dropped.
+/// The parent's handle; the hardware is removed when it is dropped.
 pub struct World {
     child: Child,
     input: Option<ChildStdin>,
@@ -97,11 +98,12 @@ pub struct World {
 }
 
 impl World {
-    /// Starts `program arguments…`, which is to call [`serve`].
+    /// Starts `program arguments…`, which must call [`serve`].
     pub fn start(program: &Path, arguments: &[&str], spec: WorldSpec) -> Result<World, WorldError> {
         let mut child = Command::new(program)
             .args(arguments)
-            // Ctrl-C is the parent's: this ends when its input does, after taking everything away.
+            // Ctrl-C is handled by the parent: the child ends when its input does, after removing
+            // everything.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -115,8 +117,8 @@ impl World {
             output: BufReader::new(output),
             made: Made::default(),
         };
-        match world.ask(&Asked::Make(Box::new(spec)))? {
-            Said::Made(made) => world.made = *made,
+        match world.ask(&EmulatorRequest::Make(Box::new(spec)))? {
+            EmulatorReply::Made(made) => world.made = *made,
             _ => return Err(WorldError::Other),
         }
         Ok(world)
@@ -127,18 +129,18 @@ impl World {
     }
 
     pub fn counts(&mut self) -> Result<Counts, WorldError> {
-        match self.ask(&Asked::Counts)? {
-            Said::Counts(counts) => Ok(*counts),
+        match self.ask(&EmulatorRequest::Counts)? {
+            EmulatorReply::Counts(counts) => Ok(*counts),
             _ => Err(WorldError::Other),
         }
     }
 
-    /// Disks take no time any more: for preparing nothing is measured of, and for the end.
+    /// Disables the disks' service times: for unmeasured preparation, and for the end.
     pub fn free(&mut self) -> Result<(), WorldError> {
-        self.ask(&Asked::Free).map(|_| ())
+        self.ask(&EmulatorRequest::Free).map(|_| ())
     }
 
-    fn ask(&mut self, asked: &Asked) -> Result<Said, WorldError> {
+    fn ask(&mut self, asked: &EmulatorRequest) -> Result<EmulatorReply, WorldError> {
         let input = self.input.as_mut().ok_or(WorldError::Ended)?;
         let mut line = serde_json::to_string(asked).map_err(WorldError::Json)?;
         line.push('\n');
@@ -154,13 +156,13 @@ impl World {
             return Err(WorldError::Ended);
         }
         match serde_json::from_str(&answer).map_err(WorldError::Json)? {
-            Said::Error(words) => Err(WorldError::Refused(words)),
+            EmulatorReply::Error(words) => Err(WorldError::Refused(words)),
             said => Ok(said),
         }
     }
 }
 
-/// Waits for the end of a child that was told to end; after `timeout` it is killed.
+/// Waits for a child that was told to end; kills it after `timeout`.
 pub fn end_within(child: &mut Child, timeout: Duration) {
     let deadline = Instant::now() + timeout;
     while Instant::now() < deadline {
@@ -191,20 +193,20 @@ pub fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> io::Result<()> 
             return Ok(());
         }
         let said = match serde_json::from_str(&line) {
-            Ok(Asked::Make(spec)) => match Hardware::make(&spec) {
+            Ok(EmulatorRequest::Make(spec)) => match Hardware::make(&spec) {
                 Ok((made, mut there)) => {
                     there.real_time = real_time;
                     hardware = made;
-                    Said::Made(Box::new(there))
+                    EmulatorReply::Made(Box::new(there))
                 }
-                Err(words) => Said::Error(words),
+                Err(words) => EmulatorReply::Error(words),
             },
-            Ok(Asked::Counts) => Said::Counts(Box::new(hardware.counts())),
-            Ok(Asked::Free) => {
+            Ok(EmulatorRequest::Counts) => EmulatorReply::Counts(Box::new(hardware.counts())),
+            Ok(EmulatorRequest::Free) => {
                 hardware.disks.iter().for_each(Disk::set_free);
-                Said::Free
+                EmulatorReply::Free
             }
-            Err(error) => Said::Error(format!("not a request to the emulator: {error}")),
+            Err(error) => EmulatorReply::Error(format!("not a request to the emulator: {error}")),
         };
         let mut answer = serde_json::to_string(&said)?;
         answer.push('\n');

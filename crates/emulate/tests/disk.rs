@@ -1,7 +1,7 @@
-//! A whole emulated disk: made, used through its file system, taken away. Needs root and a kernel with
-//! FUSE and loop devices; elsewhere it prints "skipped:".
+//! A whole emulated disk: created, used through its file system, removed. Needs root and a kernel
+//! with FUSE and loop devices; otherwise it prints "skipped:".
 
-// A test that cannot go on ends.
+// Tests may panic.
 #![allow(clippy::unwrap_used)]
 
 use std::fs::File;
@@ -48,7 +48,7 @@ fn a_disk_is_used_like_any_other_and_leaves_nothing() {
         counts.written_bytes >= 300_000 && counts.flushes > 0,
         "{counts:?}"
     );
-    // The kernel asks for answers one after the other, at the latest at the flush.
+    // The kernel waits for replies one after the other, at the latest at the flush.
     assert!(counts.lateness.answers > 0 && counts.busy_ns >= 200_000);
     assert_eq!(counts.distances.total(), counts.reads + counts.writes);
     let mut read = Vec::new();
@@ -70,7 +70,8 @@ fn a_disk_is_used_like_any_other_and_leaves_nothing() {
     assert!(!dir.path().join("parts/d1.content").exists());
 }
 
-/// Requests reach the model together: without that a disk with many channels is as slow as one.
+/// Requests reach the model concurrently: otherwise a disk with many channels would be as slow as
+/// with one.
 #[test]
 fn requests_are_under_way_at_the_same_time() {
     if let Some(why) = host::no_disks() {
@@ -84,8 +85,8 @@ fn requests_are_under_way_at_the_same_time() {
     disk.calibrate().unwrap();
     let device = Path::new(disk.loop_device()).to_owned();
     let time = std::time::Duration::from_millis(600);
-    // Each of so many reads was served for 20 ms: more than one at a time fits into that. A host that is
-    // busy itself may not manage it at once.
+    // Each read takes 20 ms of service, so more than one at a time fits into the limit. A busy host
+    // may not manage that at the first attempt.
     let mut reads = Vec::new();
     while reads.last().is_none_or(|reads| *reads <= 2 * 600 / 20) {
         let before = disk.counts();

@@ -1,4 +1,4 @@
-//! Segments to fragments and back.
+//! Codec: encodes segments into fragments and decodes fragments into segments.
 
 use cairn_types::plant::Plant;
 use cairn_types::{EcType, ErasureScheme};
@@ -8,7 +8,7 @@ use crate::combine::Combination;
 use crate::fragment::{self, FragmentError, FragmentHeader, HEADER_LEN, code_of};
 use crate::matrix::Matrix;
 
-/// Why fragments don't give back what is asked for.
+/// Reasons why fragments cannot be decoded or reconstructed.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
 pub enum CodecError {
     #[error(transparent)]
@@ -25,19 +25,19 @@ pub enum CodecError {
     NoSuchFragment { index: usize, fragments: usize },
 }
 
-/// One code with its matrix: made once for a policy, used for all its segments.
+/// A code with its generator matrix, created once for a policy and used for all its segments.
 #[derive(Clone, Debug)]
 pub struct Codec {
     ec_type: EcType,
     data: usize,
     parity: usize,
-    /// Fragments are made with a checksum of their payload.
+    /// Fragments are written with a checksum of their payload.
     has_checksums: bool,
     generator: Matrix,
     parities: Vec<Combination>,
 }
 
-/// Payloads of one segment, by index of their fragments.
+/// Payloads of one segment, by fragment index.
 struct Payloads<'a> {
     by_index: Vec<Option<&'a [u8]>>,
     segment_len: u64,
@@ -62,27 +62,28 @@ impl Codec {
         }
     }
 
-    /// From now on fragments are made with the CRC-32 of their payload in their header, in
-    /// liberasurecode's own place for it (`inline_crc32`): each can be checked by itself, part of an
-    /// archive or not. Swift's policies make them without, and read them with and without.
+    /// Enables a CRC-32 of the payload in the header of encoded fragments, in liberasurecode's own
+    /// field for it (`inline_crc32`), so that each fragment can be verified individually. Swift's
+    /// policies write none, and read fragments with and without.
     pub fn with_checksums(mut self) -> Codec {
         self.has_checksums = true;
         self
     }
 
-    /// Bytes of a fragment of a segment of `segment_len` bytes, its header included.
+    /// Size in bytes of a fragment of a segment of `segment_len` bytes, header included.
     pub fn fragment_size(&self, segment_len: u64) -> u64 {
         self.payload_size(segment_len) + HEADER_LEN as u64
     }
 
-    /// The segment is padded so that each fragment has the same number of whole elements.
+    /// Payload size; the segment is padded so that each fragment has the same number of whole
+    /// elements.
     fn payload_size(&self, segment_len: u64) -> u64 {
         let width = self.generator.field().width() as u64;
         segment_len.div_ceil(self.data as u64 * width) * width
     }
 
-    /// Bytes of a fragment archive of an object of `length` bytes, cut into segments of
-    /// `segment_size`; an empty object's archive is empty.
+    /// Size in bytes of a fragment archive for an object of `length` bytes in segments of
+    /// `segment_size`; 0 for an empty object.
     pub fn archive_size(&self, length: u64, segment_size: usize) -> u64 {
         let segment_size = segment_size as u64;
         let whole = length / segment_size * self.fragment_size(segment_size);
@@ -92,7 +93,7 @@ impl Codec {
         }
     }
 
-    /// The fragments of one segment, in the order of their indexes, headers included.
+    /// Encodes one segment into its fragments, in order of their indexes, headers included.
     pub fn encode(&self, segment: &[u8]) -> Vec<Vec<u8>> {
         let payload_len = self.payload_size(segment.len() as u64) as usize;
         let mut fragments: Vec<Vec<u8>> = (0..self.data + self.parity)
@@ -116,8 +117,8 @@ impl Codec {
         fragments
     }
 
-    /// The segment that the fragments come from. Any different ones do, if they are enough; more
-    /// than enough are welcome, and those that hold data are used first.
+    /// Decodes a segment from any sufficient number of different fragments. Additional ones are
+    /// accepted; data fragments are preferred.
     pub fn decode(&self, fragments: &[&[u8]]) -> Result<Vec<u8>, CodecError> {
         let payloads = self.payloads(fragments)?;
         let length = payloads.segment_len as usize;
@@ -139,8 +140,8 @@ impl Codec {
         Ok(segment)
     }
 
-    /// The fragment `index` from others of its segment. It gets a checksum only if all of them have
-    /// one: it is no better than what it is made of.
+    /// Reconstructs fragment `index` from others of its segment. It gets a checksum only if all of
+    /// them have one: otherwise their correctness is not proven.
     pub fn reconstruct(&self, fragments: &[&[u8]], index: usize) -> Result<Vec<u8>, CodecError> {
         if index >= self.data + self.parity {
             return Err(CodecError::NoSuchFragment {
@@ -164,8 +165,8 @@ impl Codec {
         Ok(fragment)
     }
 
-    /// Checks one whole fragment: its header, its code, its length, and the payload's checksum
-    /// where there is one.
+    /// Verifies a fragment: its header, code and length, and the payload's checksum if there is
+    /// one.
     pub fn check(&self, fragment: &[u8]) -> Result<FragmentHeader, FragmentError> {
         let header = FragmentHeader::parse(fragment)?;
         if header.code != code_of(self.ec_type) {
@@ -187,7 +188,7 @@ impl Codec {
         Ok(header)
     }
 
-    /// An empty fragment: its header, and room for its payload.
+    /// A fragment with a header and room for its payload.
     fn begin(&self, index: usize, payload_len: usize, segment_len: u64) -> Vec<u8> {
         let header = FragmentHeader::new(self.ec_type, index, payload_len, segment_len);
         let mut fragment = Vec::with_capacity(HEADER_LEN + payload_len);
@@ -195,7 +196,7 @@ impl Codec {
         fragment
     }
 
-    /// Checks fragments and sorts them; of two with one index the first counts.
+    /// Verifies fragments and sorts them by index; of two with the same index the first is used.
     fn payloads<'a>(&self, fragments: &[&'a [u8]]) -> Result<Payloads<'a>, CodecError> {
         let mut by_index = vec![None; self.data + self.parity];
         let mut lengths = None;
@@ -233,7 +234,7 @@ impl Codec {
         }
     }
 
-    /// The payloads to compute from, and the matrix that makes the data of them.
+    /// The payloads to compute from, and the matrix that gives the data from them.
     fn solve<'a>(&self, payloads: &Payloads<'a>) -> Result<(Vec<&'a [u8]>, Matrix), CodecError> {
         let (rows, sources): (Vec<usize>, Vec<&[u8]>) = payloads
             .by_index
@@ -293,7 +294,7 @@ mod tests {
         for (fragment, without) in fragments.iter().zip(plain.encode(&segment)) {
             assert_eq!(fragment[HEADER_LEN..], without[HEADER_LEN..]);
             assert!(codec.check(fragment).unwrap().payload_crc32.is_some());
-            // Who makes none reads them.
+            // A codec without checksums can read fragments with one.
             assert!(plain.check(fragment).is_ok());
             for at in [0, 20, 21, 60, HEADER_LEN, 700, fragment.len() - 1] {
                 let mut bad = fragment.clone();
@@ -304,7 +305,7 @@ mod tests {
         let given: Vec<&[u8]> = fragments[2..].iter().map(Vec::as_slice).collect();
         assert_eq!(codec.decode(&given).unwrap(), segment);
         assert_eq!(codec.reconstruct(&given, 0).unwrap(), fragments[0]);
-        // Made of one that may be wrong: no checksum may vouch for it.
+        // Reconstructed from a fragment that may be wrong, so it must not get a checksum.
         let unsure = plain.encode(&segment);
         let mixed = [&unsure[2][..], given[1], given[2], given[3]];
         assert_eq!(codec.reconstruct(&mixed, 0).unwrap(), unsure[0]);
@@ -361,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_matrix_without_inverse_is_an_error() {
-        // The sets of fragments that make five parities of this code unsafe.
+        // The sets of fragments for which five parities of this code are unsafe.
         let codec = codec(EcType::IsaLRsVand, 10, 6);
         let fragments = codec.encode(&content(1000));
         let singular = (0..1u32 << 16)

@@ -1,19 +1,19 @@
-//! Linear combinations of fragments: where coding spends its time.
+//! Linear combinations of fragments, the inner loop of coding.
 //!
-//! A product by a constant is a sum of doublings of the other factor. So the sources whose
-//! coefficients have the highest bit are added up, the sum is doubled, those with the next bit are
-//! added, and so on: eight doublings for a block of an output however many sources it has, and
-//! some additions (XOR) that there would be anyway. Blocks are small arrays, which the compiler
-//! turns into whatever vectors the processor has; this needs no tables, no unsafe code and no
-//! choice of a variant at run time.
+//! A product by a constant is a sum of repeated doublings of the other factor. So the sources whose
+//! coefficients have the highest bit are added, the sum is doubled, those with the next bit are
+//! added, and so on: this takes eight doublings per output block, whatever the number of sources,
+//! and some additions (XOR) that are needed anyway. Blocks are small arrays, which the compiler
+//! turns into the CPU's vector instructions; no tables, no unsafe code and no dispatch at run time
+//! are needed.
 
 use crate::galois::Field;
 
-/// Bytes that are worked on at a time; they stay in registers.
+/// Bytes processed at a time, which stay in registers.
 const BLOCK: usize = 64;
 
-/// The coefficients of one output, turned over: for each bit, the highest first, the sources whose
-/// coefficient has it.
+/// The coefficients of one output, transposed: for each bit, highest first, the sources whose
+/// coefficient has it set.
 #[derive(Clone, Debug)]
 pub(crate) struct Combination {
     field: Field,
@@ -29,13 +29,13 @@ impl Combination {
                     .filter(|source| coefficients[*source] >> bit & 1 == 1)
                     .collect()
             })
-            // Nothing to double before the first source.
+            // Nothing needs doubling before the first source.
             .skip_while(Vec::is_empty)
             .collect();
         Combination { field, sources }
     }
 
-    /// Appends the combination of `sources`, which are of equal length, to `out`.
+    /// Appends the combination of `sources`, which have equal lengths, to `out`.
     pub(crate) fn append(&self, sources: &[&[u8]], out: &mut Vec<u8>) {
         let length = sources.first().map_or(0, |source| source.len());
         let whole = length - length % BLOCK;
@@ -81,7 +81,7 @@ fn block_at(source: &[u8], at: usize) -> [u8; BLOCK] {
     block
 }
 
-/// Each byte times 2 in GF(2^8).
+/// Multiplies each byte by 2 in GF(2^8).
 #[inline(always)]
 fn double_bytes(mut block: [u8; BLOCK]) -> [u8; BLOCK] {
     for byte in &mut block {
@@ -91,7 +91,7 @@ fn double_bytes(mut block: [u8; BLOCK]) -> [u8; BLOCK] {
     block
 }
 
-/// Each two bytes times 2 in GF(2^16).
+/// Multiplies each pair of bytes by 2 in GF(2^16).
 #[inline(always)]
 fn double_words(mut block: [u8; BLOCK]) -> [u8; BLOCK] {
     for pair in block.as_chunks_mut::<2>().0 {
@@ -106,7 +106,7 @@ fn double_words(mut block: [u8; BLOCK]) -> [u8; BLOCK] {
 mod tests {
     use super::*;
 
-    /// The same by one multiplication an element.
+    /// Reference implementation with one multiplication per element.
     fn slowly(field: Field, coefficients: &[u16], sources: &[&[u8]]) -> Vec<u8> {
         let element = |source: &[u8], at: usize| match field {
             Field::Gf8 => u16::from(source[at]),

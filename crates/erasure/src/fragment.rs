@@ -1,7 +1,7 @@
 //! The header before each fragment, as liberasurecode's `fragment_header_t` (packed, in the byte
 //! order of the machine that wrote it; this is the little-endian one):
 //!
-//! | at | bytes | what |
+//! | offset | bytes | field |
 //! | --- | --- | --- |
 //! | 0 | 4 | index of the fragment; parities come after the data |
 //! | 4 | 4 | bytes of payload |
@@ -23,11 +23,11 @@ use thiserror::Error;
 pub const HEADER_LEN: usize = 80;
 
 const MAGIC: u32 = 0x0b0c_5ecc;
-/// The part that the header's own checksum covers.
+/// Bytes covered by the header's own checksum.
 const META_LEN: usize = 59;
-/// What is written as the library's version: the one whose format this is.
+/// Library version written into headers: the one that defines this format.
 const LIBRARY_VERSION: u32 = version(1, 8, 0);
-/// Headers of earlier versions have no checksum.
+/// First library version whose headers have a checksum.
 const FIRST_WITH_CHECKSUM: u32 = version(1, 2, 0);
 
 const CHECKSUM_NONE: u8 = 1;
@@ -37,7 +37,7 @@ const fn version(major: u32, minor: u32, revision: u32) -> u32 {
     major << 16 | minor << 8 | revision
 }
 
-/// What keeps a fragment from being used.
+/// Reasons why a fragment cannot be used.
 #[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
 pub enum FragmentError {
     #[error("a fragment of {0} bytes is shorter than its header of {HEADER_LEN}")]
@@ -58,19 +58,19 @@ pub enum FragmentError {
     Index { index: u32, fragments: usize },
 }
 
-/// A header as values.
+/// The fields of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentHeader {
     pub index: u32,
-    /// Bytes after the header.
+    /// Number of bytes after the header.
     pub payload_len: u32,
-    /// Bytes of the segment that was coded.
+    /// Number of bytes of the coded segment.
     pub segment_len: u64,
-    /// The CRC-32 of the payload, where the writer computed it (Swift's policies don't).
+    /// CRC-32 of the payload, if the writer computed it (Swift's policies do not).
     pub payload_crc32: Option<u32>,
-    /// The code's number and version, in liberasurecode's own counting.
+    /// The code's number and version, as defined by liberasurecode.
     pub code: (u8, u32),
-    /// The version of liberasurecode that wrote it, 0xMMmmrr.
+    /// Version of the liberasurecode that wrote it, 0xMMmmrr.
     pub library_version: u32,
 }
 
@@ -117,7 +117,7 @@ impl FragmentHeader {
         bytes
     }
 
-    /// Reads and checks the header that `fragment` begins with; the payload is not looked at.
+    /// Parses and checks the header at the start of `fragment`, without its payload.
     pub fn parse(fragment: &[u8]) -> Result<FragmentHeader, FragmentError> {
         let Some(bytes) = fragment.first_chunk::<HEADER_LEN>() else {
             return Err(FragmentError::Short(fragment.len()));
@@ -157,14 +157,14 @@ impl FragmentHeader {
         Ok(payload)
     }
 
-    /// Whether the payload matches the checksum in the header; it does where there is none.
+    /// Does the payload match the checksum in the header? True if there is none.
     pub(crate) fn payload_is_whole(&self, payload: &[u8]) -> bool {
         self.payload_crc32
             .is_none_or(|crc| matches_crc32(payload, crc))
     }
 }
 
-/// Puts the payload's CRC-32 into a fragment's header.
+/// Writes the payload's CRC-32 into a fragment's header.
 pub(crate) fn seal(fragment: &mut [u8]) {
     let Some((bytes, payload)) = fragment.split_first_chunk_mut::<HEADER_LEN>() else {
         return;
@@ -181,13 +181,13 @@ fn u32_at(bytes: &[u8; HEADER_LEN], at: usize) -> u32 {
     u32::from_le_bytes(word)
 }
 
-/// By zlib's CRC-32 or by the one that liberasurecode had before 1.6.
+/// Compares with zlib's CRC-32, and with the one that liberasurecode used before 1.6.
 fn matches_crc32(bytes: &[u8], expected: u32) -> bool {
     crc32fast::hash(bytes) == expected || early_crc32(bytes) == expected
 }
 
-/// A CRC-32 whose register is shifted with its sign: a bug of liberasurecode (Launchpad 1666320)
-/// that is in the fragments of those days.
+/// A CRC-32 whose register is shifted arithmetically: a bug of old liberasurecode versions
+/// (Launchpad 1666320) that affects the fragments they wrote.
 fn early_crc32(bytes: &[u8]) -> u32 {
     let mut crc = !0u32;
     for byte in bytes {
@@ -195,7 +195,7 @@ fn early_crc32(bytes: &[u8]) -> u32 {
         for _ in 0..8 {
             low = (low >> 1) ^ (0xedb8_8320 & 0u32.wrapping_sub(low & 1));
         }
-        // Bits 8 to 31 with the highest of them spread over the eight above.
+        // Bits 8 to 31, with the highest one extended into the eight bits above.
         crc = low ^ (crc.cast_signed() >> 8).cast_unsigned();
     }
     !crc

@@ -1,4 +1,4 @@
-//! Arithmetic of one element at a time, for matrices. Content goes through `combine.rs`.
+//! Arithmetic of single field elements, for matrices. Content is processed by `combine.rs`.
 
 use std::sync::OnceLock;
 
@@ -11,10 +11,10 @@ pub(crate) enum Field {
     Gf16,
 }
 
-/// Logarithms to the base 2 and their inverse.
+/// Logarithm table to base 2, and its inverse.
 struct Tables {
     log: Vec<u32>,
-    /// Twice as long as the group, so that a sum of logarithms needs no remainder.
+    /// Twice as long as the group's order, so that a sum of logarithms needs no reduction.
     power: Vec<u16>,
 }
 
@@ -26,7 +26,7 @@ impl Field {
         }
     }
 
-    /// Bytes of an element.
+    /// Number of bytes of an element.
     pub(crate) const fn width(self) -> usize {
         self.bits() / 8
     }
@@ -61,7 +61,7 @@ impl Field {
         tables.power[sum as usize]
     }
 
-    /// Of an element that is not 0.
+    /// The inverse of an element other than 0.
     pub(crate) fn inverse(self, a: u16) -> u16 {
         let tables = self.tables();
         let log = tables.log[usize::from(a)] as usize;

@@ -1,6 +1,6 @@
-//! The generator matrices of each code, and the inverse of a matrix.
+//! Generator matrices of the codes, and matrix inversion.
 //!
-//! Which matrix a code has is what makes its fragments readable by others: ISA-L's
+//! The choice of the matrix determines whether other programs can read the fragments: ISA-L's
 //! `gf_gen_rs_matrix` and `gf_gen_cauchy1_matrix`, liberasurecode's `make_systematic_matrix`.
 
 use cairn_types::EcType;
@@ -24,11 +24,12 @@ impl Matrix {
         }
     }
 
-    /// One row a fragment, one column a data fragment; the first rows are the identity.
+    /// The generator matrix: one row per fragment, one column per data fragment; the first rows are
+    /// the identity.
     pub(crate) fn generator(ec_type: EcType, data: usize, parity: usize) -> Matrix {
         match ec_type {
             EcType::IsaLRsVand => isa_l(data, parity, |matrix, row, column| {
-                // 2^((row - data) * column), though of the powers ISA-L takes the running ones.
+                // 2^((row - data) * column), by ISA-L's recurrence of powers.
                 let mut cell = 1;
                 let mut base = 1;
                 for _ in data..row {
@@ -54,7 +55,7 @@ impl Matrix {
         &self.cells[row * self.columns..][..self.columns]
     }
 
-    /// The rows of these numbers, as a matrix.
+    /// A matrix of the rows with these indexes.
     pub(crate) fn pick(&self, rows: &[usize]) -> Matrix {
         Matrix {
             field: self.field,
@@ -67,7 +68,7 @@ impl Matrix {
         }
     }
 
-    /// `row` times this matrix.
+    /// The product of `row` and this matrix.
     pub(crate) fn multiply_row(&self, row: &[u16]) -> Vec<u16> {
         let mut product = vec![0; self.columns];
         for (factor, cells) in row.iter().zip(self.cells.chunks_exact(self.columns)) {
@@ -78,7 +79,7 @@ impl Matrix {
         product
     }
 
-    /// The inverse of a square matrix, by Gauss and Jordan; `None` when there is none.
+    /// The inverse of a square matrix by Gauss-Jordan elimination; `None` if it is singular.
     pub(crate) fn inverse(mut self) -> Option<Matrix> {
         let size = self.columns;
         let mut inverse = Matrix::zero(self.field, size, size);
@@ -137,7 +138,7 @@ impl Matrix {
     }
 }
 
-/// The identity over `parity` rows that `cell(matrix, row, column)` gives.
+/// The identity, and below it `parity` rows whose elements `cell(matrix, row, column)` computes.
 fn isa_l(data: usize, parity: usize, cell: impl Fn(&Matrix, usize, usize) -> u16) -> Matrix {
     let mut matrix = Matrix::zero(Field::Gf8, data + parity, data);
     for i in 0..data {
@@ -151,8 +152,8 @@ fn isa_l(data: usize, parity: usize, cell: impl Fn(&Matrix, usize, usize) -> u16
     matrix
 }
 
-/// A Vandermonde matrix (row i: 1, i, i^2, …; the first is 1, 0, 0, …) brought by operations on its
-/// columns to an identity above, and then to a first parity row of ones.
+/// A Vandermonde matrix (row i: 1, i, i^2, …; the first is 1, 0, 0, …), transformed by column
+/// operations to an identity above and then to a first parity row of ones.
 fn systematic_vandermonde(data: usize, parity: usize) -> Matrix {
     let field = Field::Gf16;
     let rows = data + parity;
@@ -166,7 +167,7 @@ fn systematic_vandermonde(data: usize, parity: usize) -> Matrix {
     }
     for i in 1..data {
         let pivot = (i..rows).find(|row| matrix.cells[row * data + i] != 0);
-        // Any `data` rows of a Vandermonde matrix are independent: there is always one.
+        // Any `data` rows of a Vandermonde matrix are independent, so a pivot always exists.
         matrix.swap_rows(pivot.unwrap_or(i), i);
         let factor = field.inverse(matrix.cells[i * data + i]);
         matrix.scale_column(0..rows, i, factor);

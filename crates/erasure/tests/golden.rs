@@ -1,4 +1,5 @@
-//! Fragments written by pyeclib (`golden/erasure/make.py`): the same are written here, and read.
+//! Fragments written by pyeclib (`golden/erasure/make.py`): equal ones are written here, and they
+//! are readable.
 
 #![allow(clippy::unwrap_used)]
 

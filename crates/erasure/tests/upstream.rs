@@ -1,7 +1,7 @@
-//! Cairn's erasure codes beside pyeclib, both run for real.
+//! Comparison of Cairn's erasure codes with pyeclib, both executed.
 //!
-//! Set `CAIRN_SWIFT_PYTHON` to a Python that can `import pyeclib`; without it this test only says
-//! that it was skipped. Fragments must be the same bytes, and each side must read the other's.
+//! Set `CAIRN_SWIFT_PYTHON` to a Python that can `import pyeclib`; without it this test is skipped.
+//! Fragments must be equal, and each side must read the other's.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use cairn_erasure::Codec;
 use cairn_types::{EcType, ErasureScheme};
 use serde_json::{Value, json};
 
-/// Runs the Python side; `None` when there is none.
+/// Runs the Python side; `None` without a Python.
 fn pyeclib(request: &Value) -> Option<Value> {
     let Ok(python) = std::env::var("CAIRN_SWIFT_PYTHON") else {
         println!("skipped: CAIRN_SWIFT_PYTHON does not name a Python with pyeclib");
@@ -44,7 +44,7 @@ fn bytes(value: &Value) -> Vec<u8> {
     STANDARD.decode(value.as_str().unwrap()).unwrap()
 }
 
-/// One segment, coded here and there; `lost` fragments are made again from the last others.
+/// Codes one segment on both sides; the first `lost` fragments are reconstructed from the others.
 fn compare(ec_type: EcType, data: usize, parity: usize, length: usize) {
     let codec = Codec::new(&ErasureScheme::new(ec_type, data, parity).unwrap());
     let segment: Vec<u8> = (0..length).map(|i| (i * i / 7 + i) as u8).collect();
@@ -77,7 +77,7 @@ fn compare(ec_type: EcType, data: usize, parity: usize, length: usize) {
     }
 }
 
-/// Fragments with checksums, read there.
+/// pyeclib reads fragments with checksums.
 fn checksums_are_read(ec_type: EcType, data: usize, parity: usize, length: usize) {
     let plain = Codec::new(&ErasureScheme::new(ec_type, data, parity).unwrap());
     let codec = plain.clone().with_checksums();

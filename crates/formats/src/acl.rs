@@ -1,14 +1,14 @@
 //! Access control lists: the header form of containers (`.r:*,.rlistings,account:user`) and the
 //! JSON form of accounts (`X-Account-Access-Control`).
 //!
-//! [`clean_acl`] is what a server does before it stores a list, [`Acl::parse`] what it does to
-//! decide; a list is only as strict as these two agree to be.
+//! [`clean_acl`] normalises a list before it is stored, [`Acl::parse`] reads it to decide on a
+//! request; both must interpret a list alike.
 
 use cairn_types::json_text::to_ascii;
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-/// Why a container's list is refused; the text is the answer to the client.
+/// Reasons why a container's ACL is refused; the text is sent to the client.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum AclError {
     #[error("Referrers not allowed in write ACL: {0}")]
@@ -19,8 +19,8 @@ pub enum AclError {
     UnknownDesignator(String, String),
 }
 
-/// A list in its shortest form. `header`: its header's name; one with "write" in it may have no
-/// referrers.
+/// Normalises a list to its shortest form. `header` is the name of its header; one with "write" in
+/// it may not contain referrers.
 pub fn clean_acl(header: &str, value: &str) -> Result<String, AclError> {
     let is_write = header.to_ascii_lowercase().contains("write");
     let mut items = Vec::new();
@@ -58,7 +58,7 @@ fn clean_item(is_write: bool, raw: &str) -> Result<String, AclError> {
     Ok(format!(".r:{sign}{second}"))
 }
 
-/// A text in quotes, as Python shows it.
+/// A text in quotes, in the form of Python's `repr`.
 pub fn repr(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'
@@ -85,10 +85,10 @@ pub fn repr(text: &str) -> String {
     out
 }
 
-/// A container's list, taken apart.
+/// A container's ACL, parsed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Acl {
-    /// Hosts after `.r:`, in order; a leading `-` denies.
+    /// Host patterns after `.r:`, in order; a leading `-` denies.
     pub referrers: Vec<String>,
     /// Groups and users, percent-decoded; `.rlistings` is among them.
     pub groups: Vec<String>,
@@ -114,7 +114,7 @@ impl Acl {
         self.groups.iter().any(|g| g == group)
     }
 
-    /// Does the list admit a request with this `Referer`? The last match wins.
+    /// Does the list admit a request with this `Referer`? The last matching pattern decides.
     pub fn referrer_allowed(&self, referer: Option<&str>) -> bool {
         if self.referrers.is_empty() {
             return false;
@@ -136,7 +136,7 @@ impl Acl {
     }
 }
 
-/// The host of a URL in lower case, without user and port; none where there is no `//`.
+/// The host of a URL in lower case, without user and port; `None` without `//`.
 fn hostname(url: &str) -> Option<String> {
     let after_scheme = match url.split_once(':') {
         Some((scheme, rest))
@@ -159,8 +159,8 @@ fn hostname(url: &str) -> Option<String> {
     Some(host.to_lowercase()).filter(|h| !h.is_empty())
 }
 
-/// Percent-decoding that leaves what is no escape; bytes that are no UTF-8 become U+FFFD, which
-/// no group has.
+/// Percent-decoding that leaves invalid escapes as they are; bytes that are not UTF-8 become
+/// U+FFFD, which no group name contains.
 fn unquote(text: &str) -> String {
     if !text.contains('%') {
         return text.to_owned();
@@ -186,7 +186,7 @@ fn unquote(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// An account's list: who may do what in all of it.
+/// An account's ACL: groups with read, write or admin access to the whole account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccountAcl {
     pub admin: Vec<String>,
@@ -197,7 +197,7 @@ pub struct AccountAcl {
 const ACCOUNT_KEYS: [&str; 3] = ["admin", "read-write", "read-only"];
 
 impl AccountAcl {
-    /// From the stored JSON; `None` where there is none, it does not parse, or it names nobody.
+    /// Parses the stored JSON; `None` if there is none, if it is invalid, or if it names no group.
     pub fn from_sysmeta(stored: Option<&str>) -> Option<AccountAcl> {
         let map = parse_account_acl(stored?)?;
         let members = |key: &str| match map.get(key) {
@@ -216,7 +216,7 @@ impl AccountAcl {
     }
 }
 
-/// The JSON form as a map; an empty text is an empty map, what is no object is `None`.
+/// Parses the JSON form; an empty text is an empty map, and anything but an object is `None`.
 pub fn parse_account_acl(text: &str) -> Option<Map<String, Value>> {
     if text.is_empty() {
         return Some(Map::new());
@@ -238,7 +238,10 @@ pub fn format_account_acl(map: &Map<String, Value>) -> String {
     to_ascii(format!("{{{}}}", items.join(",")))
 }
 
-/// What is wrong with a client's `X-Account-Access-Control`, in words for the client.
+/// Validates a client's `X-Account-Access-Control`.
+///
+/// # Errors
+/// A description for the client.
 pub fn check_account_acl(text: &str) -> Result<(), String> {
     let Some(map) = parse_account_acl(text) else {
         return Err(format!("Syntax error in input ({})", repr(text)));

@@ -1,5 +1,5 @@
-//! Conditional requests: `If-Match`, `If-None-Match`, `If-Modified-Since`,
-//! `If-Unmodified-Since`, in the order in which Swift looks at them.
+//! Conditional requests: `If-Match`, `If-None-Match`, `If-Modified-Since`, `If-Unmodified-Since`,
+//! evaluated in Swift's order.
 
 use std::time::UNIX_EPOCH;
 
@@ -14,17 +14,17 @@ impl<'a> EntityTags<'a> {
         EntityTags(header)
     }
 
-    /// Is it `*`, or is this tag among them? Quotes do not count.
+    /// Is the list `*`, or does it contain this tag? Quotes are ignored.
     pub fn contains(&self, etag: &str) -> bool {
         self.has_any() || self.tags().any(|tag| tag == normalize_etag(etag))
     }
 
-    /// Is `*` among them?
+    /// Does the list contain `*`?
     pub fn has_any(&self) -> bool {
         self.tags().any(|tag| tag == "*")
     }
 
-    /// All of them, without quotes.
+    /// All tags, without quotes.
     pub fn tags(&self) -> impl Iterator<Item = &'a str> {
         let tags = self.0.split(',').map(str::trim);
         tags.filter(|tag| !tag.is_empty()).map(normalize_etag)
@@ -38,7 +38,7 @@ pub fn normalize_etag(etag: &str) -> &str {
         .unwrap_or(etag)
 }
 
-/// The conditions of a request; headers that are missing are `None`.
+/// The conditions of a request; a missing header is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Conditions<'a> {
     pub if_match: Option<&'a str>,
@@ -47,13 +47,13 @@ pub struct Conditions<'a> {
     pub if_unmodified_since: Option<&'a str>,
 }
 
-/// What the conditions say.
+/// The outcome of evaluating the conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Proceed,
-    /// 304
+    /// 304.
     NotModified,
-    /// 412
+    /// 412.
     PreconditionFailed,
 }
 
@@ -62,7 +62,8 @@ impl Conditions<'_> {
         *self == Conditions::default()
     }
 
-    /// For content with this ETag, last modified at that second.
+    /// Evaluates the conditions for existing content with this ETag, last modified at that second
+    /// since the epoch.
     pub fn check(&self, etag: Option<&str>, last_modified: Option<u64>) -> Verdict {
         let matches = |header: Option<&str>| {
             let tags = EntityTags::parse(header?);
@@ -84,7 +85,7 @@ impl Conditions<'_> {
         Verdict::Proceed
     }
 
-    /// For content that is not there: `If-Match: *` asks that it were.
+    /// Evaluates the conditions for content that does not exist: only `If-Match: *` can fail.
     pub fn check_missing(&self) -> Verdict {
         match self.if_match.map(EntityTags::parse) {
             Some(tags) if tags.has_any() => Verdict::PreconditionFailed,
@@ -93,8 +94,8 @@ impl Conditions<'_> {
     }
 }
 
-/// An HTTP date in seconds since the epoch; one that is none has no effect. As upstream, neither
-/// the day of the week nor the time zone counts.
+/// Parses an HTTP date into seconds since the epoch; `None` if it is invalid, and the condition
+/// then has no effect. As upstream, the day of the week and the time zone are not checked.
 pub fn parse_date(text: &str) -> Option<u64> {
     if let Ok(time) = httpdate::parse_http_date(text.trim()) {
         return time.duration_since(UNIX_EPOCH).ok().map(|d| d.as_secs());
@@ -116,7 +117,7 @@ pub fn parse_date(text: &str) -> Option<u64> {
     is_date.then(|| ((days(year, month, day) * 24 + hour) * 60 + minute) * 60 + second)
 }
 
-/// `2026-01-02T03:04:05.000000Z` as seconds; fractions are dropped.
+/// Parses `2026-01-02T03:04:05.000000Z` into seconds since the epoch; fractions are dropped.
 pub fn parse_iso_date(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let mut date = date.split('-').map(|n| n.parse::<u64>().ok());
@@ -137,7 +138,7 @@ const MONTHS: [&str; 12] = [
     "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
 ];
 
-/// Days from 1970-01-01 to a day of 1970 or later.
+/// Days from 1970-01-01 to a date in 1970 or later.
 fn days(year: u64, month: u64, day: u64) -> u64 {
     calendar::days_of(year as i64, month as i64, day as i64) as u64
 }

@@ -1,7 +1,7 @@
-//! The content type of an object whose client named none, from its name.
+//! Content type of an object whose client gave none, guessed from the ending of its name.
 
-/// Where the common table says something else than Swift (that is, Python's) does.
-const AS_SWIFT: [(&str, &str); 33] = [
+/// Endings for which Swift (that is, Python) differs from the common table.
+const SWIFT_TYPES: [(&str, &str); 33] = [
     ("3g2", "audio/3gpp2"),
     ("3gp", "audio/3gpp"),
     ("3gpp", "audio/3gpp"),
@@ -37,22 +37,22 @@ const AS_SWIFT: [(&str, &str); 33] = [
     ("xsl", "application/xml"),
 ];
 
-/// Endings that say how a file is packed; the type is that of what is inside.
-const PACKED: [&str; 5] = ["gz", "Z", "bz2", "xz", "br"];
-/// Short for two endings.
-const PACKED_TAR: [&str; 5] = ["tgz", "taz", "tz", "tbz2", "txz"];
+/// Endings of compressed files; the type is that of the content inside.
+const COMPRESSED: [&str; 5] = ["gz", "Z", "bz2", "xz", "br"];
+/// Endings that stand for a compressed tar archive.
+const COMPRESSED_TAR: [&str; 5] = ["tgz", "taz", "tz", "tbz2", "txz"];
 
-/// The type of an object of that name.
+/// The content type for an object of this name.
 pub fn guess(object: &str) -> &'static str {
     let name = object.rsplit('/').next().unwrap_or(object);
     let unknown = "application/octet-stream";
     let Some((stem, ending)) = name.rsplit_once('.').filter(|(stem, _)| !stem.is_empty()) else {
         return unknown;
     };
-    if PACKED_TAR.contains(&ending) {
+    if COMPRESSED_TAR.contains(&ending) {
         return "application/x-tar";
     }
-    let ending = if PACKED.contains(&ending) {
+    let ending = if COMPRESSED.contains(&ending) {
         match stem.rsplit_once('.') {
             Some((_, inner)) => inner,
             None => return unknown,
@@ -61,8 +61,8 @@ pub fn guess(object: &str) -> &'static str {
         ending
     };
     let lower = ending.to_ascii_lowercase();
-    if let Ok(i) = AS_SWIFT.binary_search_by(|(known, _)| (*known).cmp(&lower)) {
-        return AS_SWIFT[i].1;
+    if let Ok(i) = SWIFT_TYPES.binary_search_by(|(known, _)| (*known).cmp(&lower)) {
+        return SWIFT_TYPES[i].1;
     }
     mime_guess::from_ext(&lower).first_raw().unwrap_or(unknown)
 }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn guesses() {
-        assert!(AS_SWIFT.is_sorted());
+        assert!(SWIFT_TYPES.is_sorted());
         for (name, guessed) in [
             ("a.txt", "text/plain"),
             ("a.b/c.WAV", "audio/x-wav"),

@@ -1,6 +1,6 @@
-//! Crypto metadata: how something was encrypted, as JSON with its keys in order, in the encoding of
-//! forms, so that it fits into a header. It stands alone in a header, or behind a value:
-//! `<base64>; swift_meta=<crypto metadata>`.
+//! Crypto metadata: the parameters by which a value or a body was encrypted, as JSON with sorted
+//! keys in form encoding, so that it fits into a header. It is a header of its own, or follows an
+//! encrypted value: `<base64>; swift_meta=<crypto metadata>`.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ const IV_BYTES: usize = 16;
 /// The IV of a counter-mode cipher.
 pub type Iv = [u8; IV_BYTES];
 
-/// What is wrong with crypto metadata.
+/// Reasons why crypto metadata is invalid.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 #[error("bad crypto metadata: {0}")]
 pub struct BadMeta(pub String);
@@ -22,10 +22,10 @@ fn bad(what: impl Into<String>) -> BadMeta {
     BadMeta(what.into())
 }
 
-/// What names keys: stored with whatever they encrypt.
+/// Identifier of an encryption key, stored with the data that it encrypts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId {
-    /// How the path is to be understood; 1, 2 or 3.
+    /// Version of the path's encoding: 1, 2 or 3.
     pub version: String,
     pub path: String,
     pub secret_id: Option<String>,
@@ -34,16 +34,17 @@ pub struct KeyId {
 /// AES-256 in counter mode.
 pub const CTR: &str = "AES_CTR_256";
 
-/// AES-256 in Galois/counter mode, of a value in one piece. Ours, not Swift's.
+/// AES-256 in Galois/counter mode, for a value in one piece. An extension of Cairn's, unknown to
+/// Swift.
 pub const GCM: &str = "AES_256_GCM";
 
-/// The same, of content in segments.
+/// AES-256 in Galois/counter mode, for content in segments; also an extension.
 pub const GCM_SEGMENTS: &str = "AES_256_GCM_SEGMENTS";
 
-/// More than this is no crypto metadata.
+/// Maximum bytes of crypto metadata; longer texts are refused.
 const META_BYTES_MAX: usize = 64 << 10;
 
-/// A key encrypted with another.
+/// A key encrypted by another key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrappedKey {
     pub key: Vec<u8>,
@@ -67,7 +68,7 @@ impl CryptoMeta {
         }
     }
 
-    /// As it goes into a header.
+    /// Encodes for a header.
     pub fn dump(&self) -> String {
         let base64 = |bytes: &[u8]| json_text(&STANDARD.encode(bytes));
         let mut items = Vec::new();
@@ -94,7 +95,7 @@ impl CryptoMeta {
         form_encoded(&format!("{{{}}}", items.join(", ")))
     }
 
-    /// Of a header, or of what stands behind `swift_meta=`.
+    /// Parses a header, or the part of a value after `swift_meta=`.
     pub fn load(text: &str) -> Result<Self, BadMeta> {
         if text.len() > META_BYTES_MAX {
             return Err(bad("it is too long"));
@@ -127,7 +128,7 @@ impl CryptoMeta {
         })
     }
 
-    /// The IV of what is encrypted in counter mode.
+    /// The IV of data encrypted in counter mode.
     pub fn ctr_iv(&self) -> Result<Iv, BadMeta> {
         if self.cipher.as_deref() != Some(CTR) {
             let cipher = self.cipher.as_deref().unwrap_or("none");
@@ -160,12 +161,12 @@ fn bytes(map: &Map<String, Value>, name: &str) -> Result<Option<Vec<u8>>, BadMet
     bytes.map(Some).map_err(|_| bad(name))
 }
 
-/// `value; swift_meta=…`
+/// Appends the crypto metadata to a value: `value; swift_meta=…`.
 pub fn append(value: &str, meta: &CryptoMeta) -> String {
     format!("{value}; swift_meta={}", meta.dump())
 }
 
-/// A value without what stands behind it, and the crypto metadata of that, where there is some.
+/// Splits a stored value into the value itself and its crypto metadata, if it has any.
 pub fn extract(value: &str) -> Result<(&str, Option<CryptoMeta>), BadMeta> {
     let Some((first, rest)) = value.split_once(';') else {
         return Ok((value, None));
@@ -178,7 +179,7 @@ pub fn extract(value: &str) -> Result<(&str, Option<CryptoMeta>), BadMeta> {
     }
 }
 
-/// A string of JSON in ASCII, as Python writes it.
+/// A JSON string in ASCII, as Python writes it.
 fn json_text(text: &str) -> String {
     let mut json = String::with_capacity(text.len() + 2);
     json.push('"');
@@ -203,7 +204,7 @@ fn json_text(text: &str) -> String {
     json
 }
 
-/// `application/x-www-form-urlencoded`, as Python's `quote_plus`.
+/// `application/x-www-form-urlencoded`, like Python's `quote_plus`.
 fn form_encoded(text: &str) -> String {
     let mut encoded = String::with_capacity(text.len() * 2);
     for byte in text.bytes() {

@@ -1,4 +1,4 @@
-//! HMACs: digests that only whoever knows a key can make, of what formats, tokens and logins sign.
+//! HMACs: keyed digests for the signatures of formats, tokens and logins.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha1::Sha1;
@@ -23,8 +23,8 @@ pub fn sha256(key: &[u8], message: &[u8]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// HMAC-SHA256 over parts, each after its length in eight bytes: no two lists of parts are the same
-/// message.
+/// HMAC-SHA256 over a list of parts, each preceded by its length in eight bytes, so that no two
+/// lists give the same message.
 pub fn sha256_of_parts(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
     let mut mac: Hmac<Sha256> = keyed(key);
     for part in parts {
@@ -40,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    /// From RFC 2202 and RFC 4231, the second case of each.
+    /// Second test case of RFC 2202 and of RFC 4231.
     #[test]
     fn known_answers() {
         let message = b"what do ya want for nothing?";

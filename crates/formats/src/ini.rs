@@ -1,17 +1,17 @@
 //! Swift's conf files: INI with a `[DEFAULT]` section, `set key = value`, continuation lines and
 //! `%(name)s`, as Python's ConfigParser and Paste Deploy read them. Option names keep their case.
 //!
-//! Typed getters on [`Section`] answer with errors that name file, section, option and value.
+//! The errors of the typed getters on [`Section`] name the file, section, option and value.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use thiserror::Error;
 
-/// The largest conf that is read.
+/// Maximum size of a conf file.
 pub const MAX_CONF_BYTES: usize = 4 << 20;
 
-/// What is wrong with a conf file.
+/// Reasons why a conf file is refused.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum ConfError {
     #[error("{file}: line {line}: {what}")]
@@ -39,7 +39,7 @@ pub enum ConfError {
     NoSection { file: String, section: String },
 }
 
-/// A conf file, or a folder of them read as one.
+/// A parsed conf file, or a folder of them read as one.
 #[derive(Clone, Debug, Default)]
 pub struct Conf {
     file: String,
@@ -47,7 +47,7 @@ pub struct Conf {
     sections: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// One section with the defaults below it.
+/// One section, on top of the defaults.
 #[derive(Clone, Debug, Default)]
 pub struct Section {
     file: String,
@@ -56,7 +56,7 @@ pub struct Section {
 }
 
 impl Conf {
-    /// Reads one file's text; `file` names it in errors.
+    /// Parses one file's text; `file` is its name for errors.
     pub fn parse(file: &str, text: &str) -> Result<Conf, ConfError> {
         let mut conf = Conf {
             file: file.to_owned(),
@@ -146,12 +146,12 @@ impl Conf {
         self.sections.contains_key(name)
     }
 
-    /// `[DEFAULT]` alone.
+    /// The section `[DEFAULT]` alone.
     pub fn defaults(&self) -> Section {
         self.build("DEFAULT", None)
     }
 
-    /// A section that must be there.
+    /// A section that must exist.
     pub fn section(&self, name: &str) -> Result<Section, ConfError> {
         match self.sections.get(name) {
             Some(own) => Ok(self.build(name, Some(own))),
@@ -162,16 +162,16 @@ impl Conf {
         }
     }
 
-    /// A section, or just the defaults where it is absent.
+    /// A section, or only the defaults if it does not exist.
     pub fn section_or_defaults(&self, name: &str) -> Section {
         self.build(name, self.sections.get(name))
     }
 
     fn build(&self, name: &str, own: Option<&BTreeMap<String, String>>) -> Section {
         let mut options = self.defaults.clone();
-        // Paste: a plain option of a section does not override a default, `set option` does.
-        // Daemons' sections (read without Paste) override plainly; where both forms are there,
-        // `set` is the stronger.
+        // Paste Deploy: a plain option of a section does not override a default, `set option` does.
+        // Daemons' sections (read without Paste) override by plain options; if both forms are
+        // present, `set` wins.
         for (option, value) in own.into_iter().flatten() {
             if !option.starts_with("set ") {
                 options.insert(option.clone(), value.clone());
@@ -198,8 +198,8 @@ fn shown(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-/// `%(name)s` from the same section; an unknown name stays as it is written.
-/// `budget`: substitutions left, so that options naming each other cannot grow without end.
+/// Replaces `%(name)s` by an option of the same section; an unknown name stays as it is. `budget`
+/// is the number of substitutions left, which bounds options that refer to each other.
 fn interpolate(
     value: &str,
     options: &BTreeMap<String, String>,
@@ -236,7 +236,7 @@ fn interpolate(
 }
 
 impl Section {
-    /// A section made in code: for tests and defaults.
+    /// Makes a section in code, for tests and defaults.
     pub fn from_pairs(name: &str, pairs: &[(&str, &str)]) -> Section {
         Section {
             file: "(built in)".into(),
@@ -252,7 +252,7 @@ impl Section {
         &self.name
     }
 
-    /// The conf that it is of, as errors name it.
+    /// Name of the conf file, for errors.
     pub fn file(&self) -> &str {
         &self.file
     }
@@ -291,7 +291,7 @@ impl Section {
         }
     }
 
-    /// Swift's words for yes; every other text is no.
+    /// Swift's texts for true; every other text is false.
     pub fn bool_or(&self, option: &str, default: bool) -> bool {
         self.get(option).map_or(default, |v| {
             ["true", "1", "yes", "on", "t", "y"]
@@ -324,14 +324,14 @@ impl Section {
         }
     }
 
-    /// Seconds, fractions allowed.
+    /// A duration in seconds, possibly fractional.
     pub fn seconds_or(&self, option: &str, default: f64) -> Result<Duration, ConfError> {
         let seconds = self.f64_or(option, default)?;
         Duration::try_from_secs_f64(seconds)
             .map_err(|_| self.bad(option, "expected a number of seconds, 0 or more"))
     }
 
-    /// Comma-separated, blanks around items dropped, empty items too.
+    /// A comma-separated list without blanks around items; empty items are dropped.
     pub fn list_or(&self, option: &str, default: &str) -> Vec<String> {
         self.str_or(option, default)
             .split(',')

@@ -1,5 +1,5 @@
-//! JSON in pure ASCII, as Python's `json.dumps` writes it: readers that decode a body as ASCII
-//! before they parse it take nothing else.
+//! JSON in pure ASCII, as Python's `json.dumps` writes it. Readers that decode a body as ASCII
+//! before they parse it accept nothing else.
 
 use cairn_types::json_text;
 use serde_json::Value;

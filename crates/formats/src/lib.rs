@@ -1,7 +1,8 @@
-//! Formats that come from outside: conf files, Python pickles, ranges, conditions, listings, signatures.
+//! Parsers and writers of external formats: conf files, Python pickles, ranges, conditions,
+//! listings, signatures.
 //!
 //! Layer 0: no tokio, no files, no clock. Every parser here takes bytes from a network or a disk
-//! and must answer with a value or an error, in bounded memory, whatever they are. May depend on
+//! and must return a value or an error in bounded memory, whatever the bytes are. May depend on
 //! `types` only.
 
 pub mod acl;

@@ -1,8 +1,8 @@
-//! Listings of accounts and containers: the servers speak JSON, clients may ask for plain text
-//! or XML. Conversion reads the JSON once, borrowing names where they hold no escapes.
+//! Listings of accounts and containers: the servers speak JSON, clients may ask for plain text or
+//! XML. Conversion reads the JSON once and borrows names without escapes.
 //!
-//! Hazard: rows whose name holds the reserved byte (NUL) belong to internal containers and are
-//! left out unless the caller may see them.
+//! Hazard: rows whose name holds the reserved byte (NUL) belong to internal containers and are left
+//! out unless the caller may see them.
 
 mod page;
 
@@ -17,10 +17,11 @@ use thiserror::Error;
 
 pub use page::{LastRow, Page};
 
-/// A JSON listing larger than this is passed to the client as it is.
+/// Maximum bytes of a JSON listing that is converted; a larger one is passed to the client
+/// unchanged.
 pub const MAX_LISTING_BYTES: u64 = 1024 * 10_000 * 2;
 
-/// The text is no listing: the caller passes it on unchanged.
+/// The text is not a listing; the caller passes it on unchanged.
 #[derive(Debug, Error)]
 pub enum ListingError {
     #[error("not a listing: {0}")]
@@ -33,11 +34,11 @@ pub enum ListingError {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Converted {
     pub body: Vec<u8>,
-    /// Rows left out because of the reserved byte.
+    /// Number of rows left out because of the reserved byte.
     pub hidden: usize,
 }
 
-/// A JSON string, number or null as the text Python's `str()` makes of it.
+/// A JSON string, number or null in the form of Python's `str()`.
 struct Text<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
@@ -77,7 +78,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// Present or not, without turning null into absence.
+/// Deserializes a field that is present, so that null is not mistaken for absence.
 fn present<'de: 'a, 'a, D: Deserializer<'de>>(d: D) -> Result<Option<Text<'a>>, D::Error> {
     Text::deserialize(d).map(Some)
 }
@@ -121,7 +122,7 @@ fn need<'t>(field: &'t Option<Text<'_>>, name: &'static str) -> Result<&'t str, 
         .ok_or(ListingError::Missing(name))
 }
 
-/// One name or pseudo-folder a line.
+/// Converts to plain text: one name or pseudo-folder per line.
 pub fn to_text(json: &[u8], show_reserved: bool) -> Result<Converted, ListingError> {
     let rows: Vec<NameRow<'_>> = serde_json::from_slice(json)?;
     let mut body = Vec::with_capacity(json.len() / 4);
@@ -141,7 +142,7 @@ pub fn to_text(json: &[u8], show_reserved: bool) -> Result<Converted, ListingErr
     Ok(Converted { body, hidden })
 }
 
-/// The JSON itself without reserved names; `None` where it may go as it is.
+/// The JSON without reserved names; `None` if it can be sent unchanged.
 pub fn to_json(json: &[u8], show_reserved: bool) -> Result<Option<Converted>, ListingError> {
     // JSON writes a NUL as an escape, in exactly this form.
     if show_reserved || memmem::find(json, b"\\u0000").is_none() {
@@ -164,7 +165,7 @@ pub fn to_json(json: &[u8], show_reserved: bool) -> Result<Option<Converted>, Li
 
 const XML_HEAD: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
 
-/// An account's listing as XML.
+/// Converts an account's listing to XML.
 pub fn account_to_xml(
     json: &[u8],
     account: &str,
@@ -204,7 +205,7 @@ pub fn account_to_xml(
     })
 }
 
-/// A container's listing as XML.
+/// Converts a container's listing to XML.
 pub fn container_to_xml(
     json: &[u8],
     container: &str,
@@ -252,7 +253,7 @@ pub fn container_to_xml(
     })
 }
 
-/// Calls `write` for each row that may be seen; answers how many may not.
+/// Calls `write` for each visible row, and returns the number of hidden ones.
 fn for_rows(
     json: &[u8],
     show_reserved: bool,
@@ -324,7 +325,7 @@ mod tests {
         String::from_utf8(converted.unwrap().body).unwrap()
     }
 
-    // The expected texts were written by OpenStack Swift 2.38.
+    // The expected texts are output of OpenStack Swift 2.38.
     #[test]
     fn accounts() {
         let json = r#"[{"name":"a<b","count":1,"bytes":2,"last_modified":"2020"},

@@ -1,9 +1,9 @@
-//! Python pickles as plain data: reads protocols 0 to 5 as far as they hold values, writes
-//! protocol 2, which every Swift reads.
+//! Python pickles as plain data: reads the value opcodes of protocols 0 to 5, writes protocol 2,
+//! which every Swift reads.
 //!
-//! Nothing in a pickle is ever executed: the few globals that stand for values (`_codecs.encode`
-//! of a latin-1 text, `bytes`, `set`, Swift's header dictionary) are recognised by name, every
-//! other one is an error. Input is hostile by assumption: size, depth and work are bounded.
+//! Nothing in a pickle is ever executed: the few globals that stand for values (`_codecs.encode` of
+//! a latin-1 text, `bytes`, `set`, Swift's header dictionary) are recognised by name, every other
+//! one is an error. Input is hostile by assumption: size, depth and work are bounded.
 //!
 //! Strings that Python 2 wrote (`STRING`, `BINSTRING`) are read as bytes, as Swift reads them.
 
@@ -18,12 +18,12 @@ use machine::Machine;
 pub use metadata::{byte_strings, dump_byte_strings};
 pub use writer::dumps;
 
-/// The largest pickle that is read.
-const MAX_INPUT: usize = 64 << 20;
-/// Bytes that sharing through the memo may blow a pickle up to, beyond its own size.
-const MAX_EXPANSION: usize = 16 << 20;
+/// Maximum bytes of a pickle.
+const MAX_INPUT_BYTES: usize = 64 << 20;
+/// Maximum bytes by which sharing through the memo may expand a pickle beyond its own size.
+const MAX_EXPANSION_BYTES: usize = 16 << 20;
 
-/// What a pickle holds.
+/// A value in a pickle.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     None,
@@ -34,12 +34,12 @@ pub enum Value {
     Bytes(Vec<u8>),
     Tuple(Vec<Value>),
     List(Vec<Value>),
-    /// In the order written; a key set twice is there once, with its last value.
+    /// Entries in the order written; a key set twice appears once, with its last value.
     Dict(Vec<(Value, Value)>),
     Set(Vec<Value>),
 }
 
-/// Why a text is no pickle of plain data.
+/// Reasons why bytes are not a pickle of plain data.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum PickleError {
     #[error("the pickle ends in the middle")]
@@ -65,7 +65,7 @@ impl Value {
         Value::Bytes(bytes.into())
     }
 
-    /// Text in either form, as UTF-8.
+    /// A text of either form as UTF-8.
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match self {
             Value::Str(text) => Some(text.as_bytes()),
@@ -74,7 +74,7 @@ impl Value {
         }
     }
 
-    /// Text in either form, where it is UTF-8.
+    /// A text of either form, if it is UTF-8.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Value::Str(text) => Some(text),
@@ -83,7 +83,7 @@ impl Value {
         }
     }
 
-    /// Whole numbers; booleans count, as in Python.
+    /// An integer; a boolean counts as one, as in Python.
     pub fn as_int(&self) -> Option<i64> {
         match self {
             Value::Int(number) => Some(*number),
@@ -114,7 +114,7 @@ impl Value {
         }
     }
 
-    /// A dictionary's entry under a text key of either form.
+    /// The dictionary's value for a text key of either form.
     pub fn get(&self, key: &str) -> Option<&Value> {
         let pairs = self.as_dict()?;
         let pair = pairs
@@ -128,19 +128,19 @@ impl Value {
     }
 }
 
-/// Reads one pickle; bytes after its end are ignored, as Python does.
+/// Parses one pickle; bytes after its end are ignored, as in Python.
 pub fn loads(input: &[u8]) -> Result<Value, PickleError> {
     loads_prefix(input).map(|(value, _)| value)
 }
 
-/// Reads one pickle and tells how many bytes it took.
+/// Parses one pickle and returns also its length in bytes.
 pub fn loads_prefix(input: &[u8]) -> Result<(Value, usize), PickleError> {
-    if input.len() > MAX_INPUT {
+    if input.len() > MAX_INPUT_BYTES {
         return Err(PickleError::TooLarge);
     }
     let mut machine = Machine::new(input);
     let root = machine.run()?;
-    let mut budget = input.len() + MAX_EXPANSION;
+    let mut budget = input.len() + MAX_EXPANSION_BYTES;
     let value = machine.build(root, 0, &mut budget)?;
     Ok((value, machine.position()))
 }

@@ -1,44 +1,45 @@
-//! The `Range` header, and `multipart/byteranges` answers, as Swift's `swob` has them.
+//! The `Range` header, and `multipart/byteranges` answers, following Swift's `swob`.
 
 use std::ops::Range;
 
-/// Ranges asked for at once, at most.
+/// Maximum number of ranges in a request.
 const MAX_RANGES: usize = 50;
-/// Pairs of ranges that may overlap.
+/// Maximum number of overlapping pairs of ranges.
 const MAX_OVERLAPS: usize = 2;
-/// So many ranges or more have to be in ascending order.
+/// Minimum number of ranges that must be in ascending order.
 const MAX_NON_ASCENDING: usize = 8;
 
-/// A `Range` header that is well-formed, whether or not anything can satisfy it.
+/// A well-formed `Range` header, whether satisfiable or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ByteRanges(Vec<Spec>);
 
-/// One range as it was asked for.
+/// One range as requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spec {
-    /// `5-`
+    /// `5-`: from this offset to the end.
     From(u64),
-    /// `5-9`: both included
+    /// `5-9`: both offsets included.
     FromTo(u64, u64),
-    /// `-5`: the last five
+    /// `-5`: the last five bytes.
     Last(u64),
 }
 
-/// What a `Range` header means for content of a known length.
+/// The part of content of known length that a `Range` header selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// All of it, with 200: there is no header, it is malformed, or there is nothing to select.
+    /// All of it, with 200: there is no header, it is malformed, or the content is empty.
     Whole,
     /// One range, with 206.
     One(Range<u64>),
     /// Several, with 206 and a multipart body.
     Several(Vec<Range<u64>>),
-    /// None that exists, or too many: 416.
+    /// No range exists in the content, or there are too many: 416.
     Unsatisfiable,
 }
 
 impl ByteRanges {
-    /// `None`: malformed in any part, and to be ignored as a whole (RFC 7233).
+    /// Parses the header. `None` if any part of it is malformed, since it must then be ignored as a
+    /// whole (RFC 7233).
     pub fn parse(header: &str) -> Option<Self> {
         let header = header.replace(' ', "");
         let prefix = header.get(..6)?;
@@ -49,13 +50,13 @@ impl ByteRanges {
         specs.collect::<Option<Vec<_>>>().map(ByteRanges)
     }
 
-    /// As they were asked for.
+    /// The ranges as requested.
     pub fn specs(&self) -> &[Spec] {
         &self.0
     }
 
-    /// The ranges that exist in content of that length, ends excluded. Empty: unsatisfiable, or
-    /// egregious (too many, too many overlaps, too many out of order).
+    /// The ranges that exist in content of that length, ends excluded. Empty if unsatisfiable or
+    /// abusive (too many, too many overlaps, too many out of order).
     pub fn for_length(&self, length: u64) -> Vec<Range<u64>> {
         let ranges: Vec<Range<u64>> = self.0.iter().filter_map(|s| s.resolve(length)).collect();
         if ranges.len() > MAX_RANGES || overlaps(&ranges) > MAX_OVERLAPS {
@@ -97,7 +98,7 @@ impl Spec {
     }
 }
 
-/// Digits only; a number beyond 64 bits is beyond any content.
+/// Parses digits only; a number beyond 64 bits is capped.
 fn number(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
@@ -116,7 +117,7 @@ fn overlaps(ranges: &[Range<u64>]) -> usize {
     count
 }
 
-/// What to send of content of `length` bytes for this `Range` header.
+/// The part to send of content of `length` bytes for this `Range` header.
 pub fn select(header: Option<&str>, length: u64) -> Selection {
     let Some(ranges) = header.and_then(ByteRanges::parse) else {
         return Selection::Whole;
@@ -124,14 +125,14 @@ pub fn select(header: Option<&str>, length: u64) -> Selection {
     let mut ranges = ranges.for_length(length);
     match ranges.len() {
         0 => Selection::Unsatisfiable,
-        // The last bytes of nothing: no range can be named, so all of it is sent.
+        // A suffix range of empty content: no range can be named, so all of it is sent.
         _ if length == 0 => Selection::Whole,
         1 => Selection::One(ranges.remove(0)),
         _ => Selection::Several(ranges),
     }
 }
 
-/// `bytes 0-4/10`.
+/// The value of `Content-Range`: `bytes 0-4/10`.
 pub fn content_range(range: &Range<u64>, length: u64) -> String {
     format!(
         "bytes {}-{}/{length}",
@@ -140,13 +141,13 @@ pub fn content_range(range: &Range<u64>, length: u64) -> String {
     )
 }
 
-/// `bytes */10`, for 416.
+/// The value of `Content-Range` for 416: `bytes */10`.
 pub fn content_range_unsatisfied(length: u64) -> String {
     format!("bytes */{length}")
 }
 
-/// The frame of a `multipart/byteranges` body: each part is `head`, the range's bytes, `TAIL`;
-/// after all of them comes `end`.
+/// The frame of a `multipart/byteranges` body: each part is `head`, the range's bytes and `TAIL`;
+/// `end` follows the last part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Multipart {
     boundary: String,
@@ -157,7 +158,7 @@ pub struct Multipart {
 impl Multipart {
     pub const TAIL: &'static [u8] = b"\r\n";
 
-    /// `content_type` and `length`: of the whole content. `boundary`: a text that is not in it.
+    /// `content_type` and `length` describe the whole content; `boundary` must not occur in it.
     pub fn new(boundary: impl Into<String>, content_type: &[u8], length: u64) -> Self {
         Multipart {
             boundary: boundary.into(),
@@ -166,7 +167,7 @@ impl Multipart {
         }
     }
 
-    /// The answer's `Content-Type`.
+    /// The response's `Content-Type`.
     pub fn content_type(&self) -> String {
         format!("multipart/byteranges;boundary={}", self.boundary)
     }
@@ -183,7 +184,7 @@ impl Multipart {
         format!("--{}--", self.boundary).into_bytes()
     }
 
-    /// Bytes of the whole answer.
+    /// Length of the whole body in bytes.
     pub fn total_length(&self, ranges: &[Range<u64>]) -> u64 {
         let parts: u64 = ranges
             .iter()

@@ -1,5 +1,5 @@
-//! Shard ranges of OpenStack Swift: parts of a container's namespace, each with a container of
-//! its own that holds the rows, and what is computed of many of them.
+//! Shard ranges of OpenStack Swift: parts of a container's namespace, each with a container of its
+//! own that holds the rows, and computations over sets of them.
 //!
 //! A range holds the names above its lower and up to its upper bound. The empty text is no bound:
 //! as a lower one the beginning of all names, as an upper one their end.
@@ -18,7 +18,7 @@ pub use gaps::{Gap, Path, best_path, find_gaps, find_overlaps, find_paths};
 pub use name::{HashName, ShardName};
 pub use range::{ShardRange, State, combine, sort_ranges};
 
-/// A place between names; the order of the variants is theirs.
+/// A bound between names; the order of the variants is the order of bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bound<'a> {
     Min,
@@ -41,7 +41,7 @@ impl<'a> Bound<'a> {
         }
     }
 
-    /// As it is written: either end is nothing.
+    /// The bound in its stored form; both ends of the namespace are the empty text.
     pub fn text(self) -> &'a str {
         match self {
             Bound::At(text) => text,
@@ -50,9 +50,9 @@ impl<'a> Bound<'a> {
     }
 }
 
-/// What has bounds.
+/// Values with a lower and an upper bound.
 pub trait Bounded {
-    /// `account/container`.
+    /// The shard container's name, `account/container`.
     fn name(&self) -> &str;
     fn lower(&self) -> Bound<'_>;
     fn upper(&self) -> Bound<'_>;
@@ -65,7 +65,7 @@ pub trait Bounded {
         self.lower().max(other.lower()) < self.upper().min(other.upper())
     }
 
-    /// The whole of the other.
+    /// Does this range cover the whole of `other`?
     fn includes(&self, other: &dyn Bounded) -> bool {
         self.lower() <= other.lower() && other.upper() <= self.upper()
     }
@@ -74,12 +74,12 @@ pub trait Bounded {
         self.lower() == Bound::Min && self.upper() == Bound::Max
     }
 
-    /// Account and container of the name.
+    /// Account and container of the shard.
     fn place(&self) -> (&str, &str) {
         self.name().split_once('/').unwrap_or((self.name(), ""))
     }
 
-    /// For listings that end with this range: just behind its last name, or nothing.
+    /// End marker of a listing of this range: just behind its last possible name, or empty.
     fn end_marker(&self) -> String {
         match self.upper() {
             Bound::At(upper) => format!("{upper}\0"),
@@ -88,7 +88,7 @@ pub trait Bounded {
     }
 }
 
-/// A part of a namespace and whose it is: all that a listing or an update needs.
+/// A part of a namespace and the shard that holds it: all that a listing or an update needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespace {
     pub name: String,
@@ -110,8 +110,8 @@ impl Bounded for Namespace {
     }
 }
 
-/// Ranges without overlaps or gaps, for a cache: one that begins before the end of the one
-/// before it is left out, and each reaches to the next.
+/// Reduces ranges to a list without overlaps or gaps, for a cache: one that begins before the
+/// previous one's end is dropped, and each is extended to the start of the next.
 pub fn contiguous(namespaces: Vec<Namespace>) -> Vec<Namespace> {
     let mut kept: Vec<Namespace> = Vec::with_capacity(namespaces.len());
     for namespace in namespaces {
@@ -131,13 +131,13 @@ pub fn contiguous(namespaces: Vec<Namespace>) -> Vec<Namespace> {
     kept
 }
 
-/// The one of [`contiguous`] ranges that a name is in; a name before all belongs to none.
+/// The range of [`contiguous`] ranges that contains a name; a name before the first has none.
 pub fn find<'n>(contiguous: &'n [Namespace], name: &str) -> Option<&'n Namespace> {
     let behind = contiguous.partition_point(|namespace| namespace.lower() < Bound::At(name));
     contiguous.get(behind.checked_sub(1)?)
 }
 
-/// Those that a listing between two markers needs; empty markers are none.
+/// The ranges that a listing between two markers must read; an empty marker is no bound.
 pub fn between(namespaces: Vec<Namespace>, marker: &str, end_marker: &str) -> Vec<Namespace> {
     namespaces
         .into_iter()
@@ -148,7 +148,7 @@ pub fn between(namespaces: Vec<Namespace>, marker: &str, end_marker: &str) -> Ve
         .collect()
 }
 
-/// The order of ranges: by where they end.
+/// Orders ranges by their upper bound.
 pub(crate) fn by_upper(a: &dyn Bounded, b: &dyn Bounded) -> Ordering {
     a.upper().cmp(&b.upper())
 }

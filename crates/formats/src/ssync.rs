@@ -1,5 +1,7 @@
-//! The lines of SSYNC, by which an object server is asked what it lacks and is sent that: a
-//! conversation inside the bodies of one HTTP request and its response.
+//! The lines of SSYNC, the replication protocol between object servers: the sender offers objects,
+//! the receiver answers which parts it lacks, and the sender transfers those, all inside the bodies
+//! of one HTTP request and its response.
+//!
 //!
 //! ```text
 //! sender                                     receiver
@@ -16,10 +18,10 @@
 //!                                            :UPDATES: END
 //! ```
 //!
-//! Lines end with CR LF; a receiver that fails says `:ERROR: <status> <reason>`. In an offer,
-//! `m:` and `t:` are the ticks from the data's time to those of the metadata and of the content
-//! type, in hex, each with `__<offset>` where it has one; `durable:False` marks a fragment that
-//! is not committed yet.
+//! Lines end with CR LF; a receiver that fails sends `:ERROR: <status> <reason>`. In an offer, `m:`
+//! and `t:` are the ticks from the data's time to those of the metadata and of the content type, in
+//! hex, each with `__<offset>` where it has one; `durable:False` marks a fragment that is not
+//! committed yet.
 
 use cairn_types::{ObjectHash, Timestamp};
 use thiserror::Error;
@@ -29,33 +31,32 @@ pub const MISSING_CHECK_END: &str = ":MISSING_CHECK: END";
 pub const UPDATES_START: &str = ":UPDATES: START";
 pub const UPDATES_END: &str = ":UPDATES: END";
 
-/// A line that is none of SSYNC's.
+/// A line that does not belong to the SSYNC protocol.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 #[error("not a line of ssync: {0:?}")]
 pub struct SsyncError(pub String);
 
-/// The times of what a replica has of an object.
+/// Timestamps of an object that the sender has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     pub hash: ObjectHash,
-    /// Of the content, or of the tombstone.
+    /// Time of the content, or of the tombstone.
     pub data: Timestamp,
-    /// Of the newest metadata; that of the data where there is none.
+    /// Time of the newest metadata; that of the data if there is no `.meta` file.
     pub meta: Timestamp,
-    /// Of the content type; that of the data where nothing newer set it.
+    /// Time of the content type; that of the data if no later POST set it.
     pub content_type: Timestamp,
     pub is_durable: bool,
 }
 
-/// Which parts of an object a receiver wants.
+/// Parts of an object that a receiver lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub data: bool,
     pub meta: bool,
 }
 
-/// What a receiver has of an object that it is offered. Of a tombstone only the data's time is
-/// known.
+/// Timestamps of an object that the receiver has. For a tombstone only the data's time is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
     pub data: Timestamp,
@@ -68,7 +69,7 @@ fn bad(line: &str) -> SsyncError {
 }
 
 impl Offer {
-    /// The line, without its end.
+    /// The line of the offer, without its line end.
     pub fn encode(&self) -> String {
         let mut line = format!("{} {}", self.hash.hex(), self.data.internal());
         let mut parts = Vec::new();
@@ -110,7 +111,7 @@ impl Offer {
             is_durable: true,
         };
         let extra = words.next().unwrap_or("");
-        // Names that are not known are left to those who know them.
+        // Unknown names are ignored; newer versions may send them.
         for (name, value) in extra.split(',').filter_map(|item| item.split_once(':')) {
             match name {
                 "m" => offer.meta = later(data, value).ok_or_else(|| bad(line))?,
@@ -125,7 +126,7 @@ impl Offer {
         Ok(offer)
     }
 
-    /// What of this offer somebody who has `held` wants; `None`: nothing.
+    /// The parts of this offer that a receiver lacks if it has `held`; `None` if it lacks nothing.
     pub fn wanted(&self, held: Option<&Held>) -> Option<Wanted> {
         let Some(held) = held else {
             return Some(Wanted {
@@ -145,7 +146,8 @@ impl Offer {
     }
 }
 
-/// `1f` or `1f__2`: ticks after `data`, and an offset. The data's own offset does not count.
+/// Parses `1f` or `1f__2`: ticks after `data`, and an offset. The data's own offset is not
+/// included.
 fn later(data: Timestamp, text: &str) -> Option<Timestamp> {
     let (ticks, offset) = text.split_once("__").unwrap_or((text, "0"));
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();
@@ -153,14 +155,14 @@ fn later(data: Timestamp, text: &str) -> Option<Timestamp> {
 }
 
 impl Wanted {
-    /// The line that wants these parts of an object, without its end.
+    /// The line that requests these parts of an object, without its line end.
     pub fn encode(&self, hash: ObjectHash) -> String {
         let data = if self.data { "d" } else { "" };
         let meta = if self.meta { "m" } else { "" };
         format!("{} {data}{meta}", hash.hex())
     }
 
-    /// A line without parts is from a receiver that takes content only.
+    /// Parses a line; one without parts comes from a receiver that requests content only.
     pub fn decode(line: &str) -> Result<(ObjectHash, Wanted), SsyncError> {
         let mut words = line.split_ascii_whitespace();
         let hash = words.next().and_then(ObjectHash::from_hex);

@@ -1,8 +1,8 @@
-//! swift.conf: what all servers of a cluster must agree on: the hash prefix and suffix, the
-//! storage policies, the limits of the API.
+//! Parser of swift.conf, the settings that all servers of a cluster must share: the hash prefix and
+//! suffix, the storage policies, the limits of the API.
 //!
-//! The file is read byte by byte (as Latin-1, which is what Swift does): a prefix or suffix may
-//! hold any bytes, and they come out as they are written.
+//! The file is read byte by byte (as Latin-1, as Swift does): a prefix or suffix may contain any
+//! bytes, which are kept as they are written.
 
 use cairn_types::{
     Constraints, EcType, ErasureScheme, HashPath, PolicyError, PolicyIndex, PolicyKind, PolicySet,
@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::ini::{Conf, ConfError, Section};
 
-/// What is wrong with a swift.conf.
+/// Reasons why a swift.conf is refused.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum SwiftConfError {
     #[error(transparent)]
@@ -26,19 +26,19 @@ pub enum SwiftConfError {
     Policy { file: String, source: PolicyError },
 }
 
-/// A swift.conf as values.
+/// A parsed swift.conf.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwiftConf {
     pub hash_path: HashPath,
     pub policies: PolicySet,
     pub constraints: Constraints,
 
-    /// `[swift-hash] swift_cluster_name`, where it is given; shown only.
+    /// `[swift-hash] swift_cluster_name`, if given; for display only.
     pub cluster_name: Option<String>,
 }
 
 impl SwiftConf {
-    /// Reads the file's bytes; `file` names it in errors.
+    /// Parses the file's bytes; `file` is its name for errors.
     pub fn parse(file: &str, bytes: &[u8]) -> Result<SwiftConf, SwiftConfError> {
         let text: String = bytes.iter().map(|byte| char::from(*byte)).collect();
         let conf = Conf::parse(file, &text)?;
@@ -57,7 +57,7 @@ impl SwiftConf {
 fn hash_path(conf: &Conf) -> Result<HashPath, SwiftConfError> {
     let section = conf.section_or_defaults("swift-hash");
     let bytes = |option: &str| -> Vec<u8> {
-        // Every char of the text is one byte of the file.
+        // Each char of the text is one byte of the file.
         section
             .str_or(option, "")
             .chars()
@@ -152,7 +152,7 @@ fn policy(index: &str, section: &Section) -> Result<StoragePolicy, ConfError> {
     })
 }
 
-/// The `ec_*` options of a policy.
+/// Parses the `ec_*` options of a policy.
 fn erasure_scheme(section: &Section, deprecated: bool) -> Result<ErasureScheme, ConfError> {
     let name = section.required("ec_type", "name the policy's erasure code")?;
     let Some(ec_type) = EcType::by_name(name) else {

@@ -1,6 +1,7 @@
-//! `container-sync-realms.conf`: clusters that let containers be synced between them. A section
-//! per realm, with `key` (and `key2`, while keys change) and `cluster_NAME = URL`. Also where an
-//! `X-Container-Sync-To` leads, and the signature of a request from one cluster to another.
+//! Parser of `container-sync-realms.conf`: clusters whose containers may be synced with each other.
+//! Each section is a realm, with `key` (and `key2` while keys are rotated) and `cluster_NAME =
+//! URL`. Also here: resolving an `X-Container-Sync-To`, and the signature of a request between
+//! clusters.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +10,25 @@ use cairn_types::hex;
 use crate::hmac;
 use crate::ini::{Conf, ConfError};
 
-/// Realms by upper-case name.
+/// All realms, by upper-case name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Realms(BTreeMap<String, Realm>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Realm {
     pub key: Option<String>,
-    /// Also good, for a while.
+    /// A second valid key, during rotation.
     pub key2: Option<String>,
-    /// Endpoints by upper-case names of clusters.
+    /// Endpoints of clusters, by upper-case name.
     pub clusters: BTreeMap<String, String>,
 }
 
-/// Where a container is to be synced to.
+/// The target of a container sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Destination {
-    /// Of the container, without a slash at its end.
+    /// URL of the container, without a trailing slash.
     pub url: String,
-    /// Upper-case name and key; none for a plain URL.
+    /// Upper-case name and key of the realm; `None` for a plain URL.
     pub realm: Option<(String, String)>,
 }
 
@@ -64,8 +65,11 @@ impl Realms {
         self.0.iter().map(|(name, realm)| (name.as_str(), realm))
     }
 
-    /// Where an `X-Container-Sync-To` leads: `//realm/cluster/account/container`, or a URL on one
-    /// of `hosts`. None: nowhere. The error is for whoever set it.
+    /// Resolves an `X-Container-Sync-To`: `//realm/cluster/account/container`, or a URL on one of
+    /// `hosts`. `None` if it is empty.
+    ///
+    /// # Errors
+    /// A description for the client that set it.
     pub fn destination(
         &self,
         value: &str,
@@ -133,9 +137,9 @@ fn check_url(url: &str, hosts: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// The host of `HOST`, `HOST:PORT` or `[ADDRESS]:PORT` in lower case. Nothing else may be there: a
-/// user, or a character that parsers of URLs read in different ways, would let the name that is
-/// checked be another one than the name that is asked.
+/// The host of `HOST`, `HOST:PORT` or `[ADDRESS]:PORT` in lower case. Anything else is refused:
+/// with a user part, or a character that URL parsers treat differently, the checked host could
+/// differ from the one that is connected to.
 fn host_of(authority: &str) -> Option<String> {
     let (host, port) = match authority.strip_prefix('[') {
         Some(v6) => {
@@ -157,8 +161,8 @@ fn host_of(authority: &str) -> Option<String> {
     (is_port && !host.is_empty()).then(|| host.to_lowercase())
 }
 
-/// Is it the path of a container under the public API? Storage servers may listen on an allowed
-/// host too, and take requests of anybody; their paths begin otherwise.
+/// Is this the path of a container under the public API? Storage servers may listen on an allowed
+/// host too, and accept unauthenticated requests; their paths begin differently.
 fn names_container(path: &str) -> bool {
     let mut parts = path.rsplit('/');
     let names = [parts.next(), parts.next()];
@@ -166,13 +170,13 @@ fn names_container(path: &str) -> bool {
     names.iter().all(is_filled) && matches!(parts.next(), Some("v1" | "v1.0"))
 }
 
-/// What a signature is of.
+/// The fields that a signature covers.
 #[derive(Clone, Copy, Debug)]
 pub struct Signed<'a> {
     pub method: &'a str,
-    /// Encoded, from `/v1` on.
+    /// The encoded path, from `/v1` on.
     pub path: &'a str,
-    /// The `X-Timestamp`, `0` where there is none.
+    /// The `X-Timestamp`, or `0` without one.
     pub timestamp: &'a str,
     pub nonce: &'a str,
     /// The container's `X-Container-Sync-Key`.
@@ -180,7 +184,7 @@ pub struct Signed<'a> {
 }
 
 impl Signed<'_> {
-    /// HMAC-SHA1 in hex, as the third word of `X-Container-Sync-Auth`.
+    /// HMAC-SHA1 in hex, the third field of `X-Container-Sync-Auth`.
     pub fn signature(&self, realm_key: &str) -> String {
         let message = format!(
             "{}\n{}\n{}\n{}\n{}",
@@ -224,7 +228,7 @@ mod tests {
             "http://127.0.0.1",
             "http://127.0.0.1/v1/a/c?x",
             "http://10.0.0.1/v1/a/c",
-            // Another host than the one that seems to be named.
+            // The real host differs from the one that seems to be named.
             "http://10.0.0.1?@127.0.0.1/v1/a/c",
             "http://10.0.0.1#@127.0.0.1/v1/a/c",
             "http://10.0.0.1;@127.0.0.1/v1/a/c",
@@ -235,7 +239,7 @@ mod tests {
             "http://127.0.0.1:x/v1/a/c",
             "http://[127.0.0.1/v1/a/c",
             "http://:80/v1/a/c",
-            // No container of the public API.
+            // Not a container of the public API.
             "http://127.0.0.1:6200/sdb1/123/a/c",
             "http://127.0.0.1/v1/a",
             "http://127.0.0.1/v1//c",

@@ -1,6 +1,5 @@
-//! Tar archives, block by block: the headers of ustar, GNU and pax archives. The bytes of members
-//! are the caller's to move; nothing here holds more than a block, or the extended header it is
-//! given.
+//! Tar archives, block by block: the headers of ustar, GNU and pax archives. The caller moves the
+//! members' content; this module holds at most one block, or one extended header.
 //!
 //! An archive is a row of 512-byte blocks: for each member a header, then its content, filled up
 //! with zeros to a whole block. A block of zeros ends it. Numbers are octal digits, or, with the
@@ -21,18 +20,18 @@ pub enum TarError {
     Extended,
 }
 
-/// What a member is, as far as it matters to those who want files.
+/// Type of a member, as far as extracting files needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     File,
-    /// A file with holes: its content begins with a map of them.
+    /// A file with holes; its content begins with a map of them.
     Sparse,
-    /// A folder, a link, a device: no content of its own, or none that is wanted.
+    /// A folder, link or device: no content, or content that is not extracted.
     Other,
-    /// The content is the next member's name, or its link's target.
+    /// The content is the name of the next member, or the target of its link.
     LongName,
     LongLink,
-    /// The content is records about the next member, or about all that follow.
+    /// The content is attributes of the next member, or of all that follow.
     Extended,
     GlobalExtended,
 }
@@ -44,7 +43,7 @@ pub struct Header {
     pub kind: Kind,
 }
 
-/// Reads a header; `None` is the end of the archive.
+/// Parses a header; `None` is the end of the archive.
 pub fn parse_header(block: &[u8; BLOCK]) -> Result<Option<Header>, TarError> {
     if block.iter().all(|b| *b == 0) {
         return Ok(None);
@@ -57,7 +56,7 @@ pub fn parse_header(block: &[u8; BLOCK]) -> Result<Option<Header>, TarError> {
         name = [prefix, b"/", &name].concat();
     }
     let kind = match block[156] {
-        // In the oldest archives folders are files with a slash at the end.
+        // In the oldest archives a folder is a file whose name ends with a slash.
         b'\0' if name.ends_with(b"/") => Kind::Other,
         b'0' | b'\0' | b'7' => Kind::File,
         b'S' => Kind::Sparse,
@@ -68,25 +67,26 @@ pub fn parse_header(block: &[u8; BLOCK]) -> Result<Option<Header>, TarError> {
         _ => Kind::Other,
     };
     let mut size = number(&block[124..136])?;
-    // Links, folders and devices may name a size, and have no content for all that.
+    // Links, folders and devices may have a size field, but no content follows.
     if matches!(block[156], b'1'..=b'6') {
         size = 0;
     }
     Ok(Some(Header { name, size, kind }))
 }
 
-/// The zeros after content of that size.
+/// Number of padding zeros after content of that size.
 pub fn padding(size: u64) -> u64 {
     (BLOCK as u64 - size % BLOCK as u64) % BLOCK as u64
 }
 
-/// A text without the first NUL and what follows it.
+/// The text before the first NUL of a field.
 pub fn text(field: &[u8]) -> &[u8] {
     let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
     &field[..end]
 }
 
-/// The sum of all bytes, the sum's own field counted as blanks; some summed signed bytes.
+/// Verifies the checksum: the sum of all bytes, the sum's own field counted as blanks. Some
+/// programs summed signed bytes, which is accepted too.
 fn check_sum(block: &[u8; BLOCK]) -> Result<(), TarError> {
     let told = number(&block[148..156])? as i64;
     let blanks = 8 * i64::from(b' ');
@@ -120,8 +120,8 @@ fn number(field: &[u8]) -> Result<u64, TarError> {
     u64::from_str_radix(digits, 8).map_err(|_| TarError::Number)
 }
 
-/// The records of an extended header: `length name=value\n`, the length in decimal and counting
-/// all of it.
+/// Parses the records of an extended header: `length name=value\n`, where the decimal length counts
+/// the whole record.
 pub fn parse_extended(content: &[u8]) -> Result<Vec<(String, Vec<u8>)>, TarError> {
     let mut records = Vec::new();
     let mut rest = content;
@@ -132,7 +132,7 @@ pub fn parse_extended(content: &[u8]) -> Result<Vec<(String, Vec<u8>)>, TarError
         let length: usize = length
             .and_then(|l| l.parse().ok())
             .ok_or(TarError::Extended)?;
-        // At least the name's equals sign and the line's end.
+        // The minimum is the equals sign and the line's end.
         if length < space + 3 || length > rest.len() || rest[length - 1] != b'\n' {
             return Err(TarError::Extended);
         }
@@ -179,7 +179,7 @@ mod tests {
         );
         let long = parse(&block(b"b", b"      1 \0", b'\0', b"ustar\0", b"very/long"));
         assert_eq!((long.name.as_slice(), long.size), (&b"very/long/b"[..], 1));
-        // GNU keeps other things where the prefix is.
+        // GNU archives use the prefix field for other data.
         let gnu = parse(&block(
             b"b",
             b"\x80\0\0\0\0\0\0\0\x01\0\0\0",

@@ -1,7 +1,7 @@
-//! The audit log: who did what from where, and what came of it, one JSON object a line. The filter
-//! `audit` writes it for the store's API, the console for what is done there.
+//! The audit log: one JSON object per line for each security-relevant event, with user, address and
+//! outcome. The filter `audit` writes it for the store's API, the console for its own actions.
 //!
-//! Several may append to one file, each by a log of its own: a line is one write at the file's end.
+//! Several processes may append to one file: a line is a single write at the end of the file.
 
 mod file;
 
@@ -15,7 +15,7 @@ use crate::context::Context;
 
 pub struct AuditLog {
     clock: Clock,
-    /// `None`: lines go to the process's log, under the target `audit`.
+    /// The log file; `None`: lines go to the process's log, under the target `audit`.
     file: Option<AuditFile>,
 }
 
@@ -26,7 +26,8 @@ impl std::fmt::Debug for AuditLog {
 }
 
 impl AuditLog {
-    /// Appends to this file, which is made if need be; without one, to the process's log.
+    /// Opens the log on this file, which is created if it does not exist; without a path, on the
+    /// process's log.
     pub fn open(path: Option<&str>, clock: Clock) -> io::Result<AuditLog> {
         Ok(AuditLog {
             clock,
@@ -34,7 +35,8 @@ impl AuditLog {
         })
     }
 
-    /// Adds time and address to `line`, and the request's transaction where it has one.
+    /// Writes `line`, with the time, the client's address and the request's transaction id (if it
+    /// has one) added.
     pub fn tell(&self, context: &Context, line: &Value) {
         let mut whole = json!({
             "time": format!("{}Z", self.clock.now().isoformat()),

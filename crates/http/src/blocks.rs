@@ -1,8 +1,8 @@
-//! A body in blocks: what comes from a network in pieces of any size, gathered into aligned
-//! memory that a disk can take as it is.
+//! A body as aligned blocks: pieces of any size from the network are gathered into aligned memory
+//! that a disk can take without another copy.
 //!
-//! It also bounds memory. A small piece keeps the whole buffer alive that a connection read it
-//! into; copied, it does not.
+//! This also bounds memory: a small piece keeps the whole read buffer of its connection alive, a
+//! copy of it does not.
 
 use std::time::Duration;
 
@@ -13,32 +13,34 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::body::{Body, BodyError};
 
-/// A block that is not full by then is handed on: whoever waits for it has a time limit too.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time after which a block is handed on although it is not full: its consumer has a timeout of its
+/// own.
+const FILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whoever has a block may need more than that to go on.
-const PATIENCE_IN_A_CROWD: Duration = Duration::from_secs(1);
+/// Maximum wait for the previous block to be released while blocks are scarce: its holder may need
+/// more data to proceed.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Reads a body block by block.
 pub struct Blocks {
     body: Body,
-    /// Of the last piece, what did not fit.
+    /// The part of the last piece that did not fit into the block.
     rest: Bytes,
-    /// A body that has ended is not asked again.
+    /// The body has ended and must not be polled again.
     has_ended: bool,
-    /// How long nothing may come.
+    /// Maximum time without any data.
     timeout: Duration,
-    /// Told when the last block that was handed on is gone.
+    /// Resolves when the last block handed on has been dropped.
     last: Option<oneshot::Receiver<()>>,
 }
 
-/// A block, and who is told when it is gone.
-struct Followed {
+/// A block that reports when it is dropped.
+struct TrackedBlock {
     block: Block,
     _gone: oneshot::Sender<()>,
 }
 
-impl AsRef<[u8]> for Followed {
+impl AsRef<[u8]> for TrackedBlock {
     fn as_ref(&self) -> &[u8] {
         self.block.as_ref()
     }
@@ -55,12 +57,13 @@ impl Blocks {
         }
     }
 
-    /// The next full block, or what there was at the end, or after a while; `None` at the end.
+    /// The next full block, or a shorter one at the end of the body or after [`FILL_TIMEOUT`];
+    /// `None` at the end.
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         if self.rest.is_empty() && self.has_ended {
             return None;
         }
-        self.turn().await;
+        self.wait_for_release().await;
         if self.rest.is_empty() {
             match self.body.next_chunk_within(self.timeout).await? {
                 Ok(piece) => self.rest = piece,
@@ -78,13 +81,13 @@ impl Blocks {
     }
 
     async fn fill(&mut self, mut block: Block) -> Result<Bytes, BodyError> {
-        let patience = Instant::now() + PATIENCE.min(self.timeout);
+        let deadline = Instant::now() + FILL_TIMEOUT.min(self.timeout);
         loop {
             block.fill_from(&mut self.rest);
             if block.is_full() {
                 break;
             }
-            match timeout_at(patience, self.body.next_chunk()).await {
+            match timeout_at(deadline, self.body.next_chunk()).await {
                 Ok(Some(piece)) => self.rest = piece?,
                 Ok(None) => {
                     self.has_ended = true;
@@ -95,14 +98,14 @@ impl Blocks {
         }
         let (gone, last) = oneshot::channel();
         self.last = Some(last);
-        Ok(Bytes::from_owner(Followed { block, _gone: gone }))
+        Ok(Bytes::from_owner(TrackedBlock { block, _gone: gone }))
     }
 
-    /// While many blocks are in use, the next one waits until the last is gone.
-    async fn turn(&mut self) {
+    /// While many blocks are in use, waits until the previous block has been dropped.
+    async fn wait_for_release(&mut self) {
         let last = self.last.take().filter(|_| blocks::are_crowded());
         if let Some(gone) = last {
-            let _ = timeout(PATIENCE_IN_A_CROWD, gone).await;
+            let _ = timeout(RELEASE_TIMEOUT, gone).await;
         }
     }
 }
@@ -117,7 +120,7 @@ mod tests {
             .map(|n| Bytes::from(vec![*n as u8; *n]))
             .collect();
         let pieces = pieces.into_iter().map(Ok);
-        // One that must not be polled after its end.
+        // A stream that must not be polled after its end.
         let stream = futures_util::stream::unfold(pieces, |mut pieces| async move {
             pieces.next().map(|piece| (piece, pieces))
         });
@@ -151,7 +154,7 @@ mod tests {
         while !blocks::are_crowded() {
             crowd.push(Block::take());
         }
-        // In the places of the two, when they have gone.
+        // Two new blocks take the place of the two that were dropped.
         crowd.extend([Block::take(), Block::take()]);
         let mut third = Box::pin(blocks.next());
         assert!(timeout(soon, &mut third).await.is_err());
@@ -159,9 +162,9 @@ mod tests {
         drop(first_two);
         let third = third.await;
         assert_eq!(dropped.elapsed(), Duration::ZERO);
-        // One who cannot go on without more is not left alone for long.
+        // A consumer that needs more data to proceed gets it after a short wait.
         let (asked, _fourth) = (Instant::now(), blocks.next().await);
-        assert_eq!(asked.elapsed(), PATIENCE_IN_A_CROWD);
+        assert_eq!(asked.elapsed(), RELEASE_TIMEOUT);
         drop(third);
     }
 

@@ -17,12 +17,12 @@ use tokio::sync::mpsc;
 use crate::heads::{DueAtEnd, HeadDue};
 use crate::progress::Progress;
 
-/// A request that was answered before its body was read: as much of it is read afterwards, so that
-/// its connection need not end, and for so long.
+/// Maximum unread bytes of a request body that are read after an early response, so that the
+/// connection can be kept.
 const UNREAD_MAX_BYTES: u64 = 64 << 10;
 const UNREAD_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Why a body ended before its end.
+/// Reasons why a body ended early.
 #[derive(Debug, Error)]
 pub enum BodyError {
     #[error("the sender went away before the end of the body")]
@@ -41,31 +41,31 @@ type BoxBody = Pin<Box<dyn http_body::Body<Data = Bytes, Error = BodyError> + Se
 
 enum Kind {
     Full(Option<Bytes>),
-    /// From a socket.
+    /// A body received from a socket.
     Incoming(FromSocket),
-    /// The mutex is never locked: it makes a body `Sync`, so that requests can be borrowed across
-    /// waits.
+    /// A stream in memory. The mutex is never locked: it makes a body `Sync`, so that requests can
+    /// be borrowed across awaits.
     Stream {
         inner: Mutex<BoxBody>,
         remaining: Option<u64>,
     },
 }
 
-/// A body as it comes.
+/// A body received from a socket.
 struct FromSocket {
-    /// None once it was given up.
+    /// `None` once the body has been abandoned.
     incoming: Option<hyper::body::Incoming>,
-    /// None of an answer, and of a request's body that has been read to its end.
+    /// `None` for a response, and for a request's body that has been read to its end.
     of_request: Option<OfRequest>,
 }
 
-/// What the connection of a request's body is told.
+/// State of the connection that a request's body reports to.
 struct OfRequest {
-    /// That the next message is due, at the end.
+    /// Reports that the next message is due, at the body's end.
     due: Option<DueAtEnd>,
-    /// That more of the body is waited for.
+    /// Notes when more of the body is awaited.
     progress: Arc<Progress>,
-    /// The unread rest, where it was given up.
+    /// Receives the unread rest if the body is abandoned.
     rest: Rest,
 }
 
@@ -103,21 +103,21 @@ impl FromSocket {
     }
 }
 
-/// The part of the body of a connection's last request that a handler left unread.
+/// The part of the last request's body on a connection that its handler left unread.
 #[derive(Clone, Default)]
-pub(crate) struct Rest(Arc<Mutex<Left>>);
+pub(crate) struct Rest(Arc<Mutex<UnreadBody>>);
 
 #[derive(Default)]
-struct Left {
-    /// Held only while it may still be read: hyper keeps a connection open for it.
+struct UnreadBody {
+    /// Held only while it may still be read: hyper keeps a connection open as long as this exists.
     incoming: Option<hyper::body::Incoming>,
     due: Option<DueAtEnd>,
-    /// The answer has begun: nothing is read for the connection's sake any more.
+    /// The response has begun: from now on nothing is read to keep the connection usable.
     is_answered: bool,
 }
 
 impl Rest {
-    fn lock(&self) -> MutexGuard<'_, Left> {
+    fn lock(&self) -> MutexGuard<'_, UnreadBody> {
         self.0.lock()
     }
 
@@ -131,7 +131,7 @@ impl Rest {
         self.lock().is_answered = false;
     }
 
-    /// Lets go of what is left, for the connection to end.
+    /// Drops the rest, so that the connection ends.
     pub(crate) fn answered(&self) {
         let mut left = self.lock();
         left.is_answered = true;
@@ -142,7 +142,8 @@ impl Rest {
         self.lock().due.is_some()
     }
 
-    /// Reads it, so that the connection can go on; false where that is too much, or takes too long.
+    /// Reads the rest, so that the connection can be reused. Returns false if it is too large, or
+    /// takes too long.
     pub(crate) async fn read(&self) -> bool {
         let (incoming, due) = {
             let mut left = self.lock();
@@ -182,7 +183,8 @@ impl Drop for OfRequest {
     }
 }
 
-/// A body; poll it as an `http_body::Body`, or pull chunks with [`Body::next_chunk`].
+/// A request or response body: poll it as an `http_body::Body`, or pull chunks with
+/// [`Body::next_chunk`].
 pub struct Body(Kind);
 
 impl Body {
@@ -199,13 +201,13 @@ impl Body {
         }))
     }
 
-    /// A body that arrives in chunks. `length`: bytes in all, where known; a stream that ends
-    /// short of it or goes past it is an error to the reader.
+    /// A body that arrives in chunks. `length` is the total number of bytes, if known; a stream
+    /// that ends short of it or exceeds it is an error for the reader.
     pub fn from_stream<S>(stream: S, length: Option<u64>) -> Self
     where
         S: Stream<Item = Result<Bytes, BodyError>> + Send + 'static,
     {
-        // Readers may ask again after the end.
+        // Readers may poll again after the end.
         let inner: BoxBody = Box::pin(StreamBody(Box::pin(stream.fuse())));
         Body(Kind::Stream {
             inner: Mutex::new(inner),
@@ -213,11 +215,11 @@ impl Body {
         })
     }
 
-    /// A body fed through a bounded channel of `depth` chunks.
+    /// A body written through a bounded channel of `depth` chunks.
     pub fn channel(length: Option<u64>, depth: usize) -> (BodySender, Self) {
         let (tx, mut rx) = mpsc::channel(depth.max(1));
         let stream = futures_util::stream::poll_fn(move |cx| rx.poll_recv(cx));
-        // A sender dropped without `finish` is a sender that failed.
+        // A sender dropped without `finish` has failed.
         let stream = CutOff {
             inner: stream,
             finished: false,
@@ -232,8 +234,8 @@ impl Body {
         }))
     }
 
-    /// A request's body, which tells `due` when it has been read to its end, and `progress` when
-    /// more of it is waited for; given up before, it goes to `rest`.
+    /// A request's body. It reports to `due` when it has been read to its end, and to `progress`
+    /// while more of it is awaited; if abandoned before, its rest goes to `rest`.
     pub(crate) fn of_request(
         incoming: hyper::body::Incoming,
         due: &HeadDue,
@@ -241,7 +243,7 @@ impl Body {
         rest: &Rest,
     ) -> Self {
         let due = due.begin();
-        // One without content has been read.
+        // A body without content counts as read.
         let of_request = match http_body::Body::is_end_stream(&incoming) {
             true => {
                 due.ended();
@@ -260,7 +262,7 @@ impl Body {
         }))
     }
 
-    /// Bytes still to come, where known.
+    /// Number of remaining bytes, if known.
     pub fn length(&self) -> Option<u64> {
         match &self.0 {
             Kind::Full(bytes) => Some(bytes.as_ref().map_or(0, |b| b.len() as u64)),
@@ -276,7 +278,7 @@ impl Body {
         self.length() == Some(0)
     }
 
-    /// The whole body where it is already in memory.
+    /// The whole body, if it is already in memory.
     pub fn as_full(&self) -> Option<Bytes> {
         match &self.0 {
             Kind::Full(bytes) => Some(bytes.clone().unwrap_or_default()),
@@ -284,7 +286,7 @@ impl Body {
         }
     }
 
-    /// The next chunk, `None` at the end.
+    /// The next chunk; `None` at the end.
     pub async fn next_chunk(&mut self) -> Option<Result<Bytes, BodyError>> {
         loop {
             match self.frame().await? {
@@ -298,7 +300,7 @@ impl Body {
         }
     }
 
-    /// As [`Body::next_chunk`], failing when nothing comes for `timeout`.
+    /// The next chunk, with an error if none arrives within `timeout`.
     pub async fn next_chunk_within(
         &mut self,
         timeout: Duration,
@@ -309,7 +311,7 @@ impl Body {
         }
     }
 
-    /// The whole body in memory, refused beyond `limit` bytes.
+    /// Collects the whole body in memory; an error beyond `limit` bytes.
     pub async fn collect(mut self, limit: u64) -> Result<Bytes, BodyError> {
         if let Kind::Full(bytes) = &mut self.0 {
             let bytes = bytes.take().unwrap_or_default();
@@ -345,8 +347,8 @@ impl Body {
         Err(BodyError::TooLarge(limit))
     }
 
-    /// Reads and drops what is left, up to `limit` bytes; true when the end was reached. Keeps a
-    /// connection usable after an early answer.
+    /// Reads and drops the rest, up to `limit` bytes; true if the end was reached. This keeps a
+    /// connection usable after an early response.
     pub async fn drain(mut self, limit: u64) -> bool {
         let mut seen = 0;
         while let Some(chunk) = self.next_chunk().await {
@@ -433,7 +435,7 @@ impl http_body::Body for Body {
                 Some(incoming) => http_body::Body::is_end_stream(incoming),
                 None => true,
             },
-            // Not even when nothing remains: the source's own end is an event it may wait for.
+            // Not even with 0 bytes remaining: the consumer may wait for the source's own end.
             Kind::Stream { .. } => false,
         }
     }
@@ -464,7 +466,7 @@ fn incoming_error(error: &hyper::Error) -> BodyError {
     } else if error.is_incomplete_message() || error.is_closed() || error.is_canceled() {
         BodyError::Disconnected
     } else {
-        // A chunked body that is not: hyper reports it as an invalid input of the reader.
+        // A malformed chunked body: hyper reports it as an invalid input of the reader.
         let io = std::error::Error::source(error).and_then(|e| e.downcast_ref::<std::io::Error>());
         match io.map(std::io::Error::kind) {
             Some(std::io::ErrorKind::InvalidInput | std::io::ErrorKind::InvalidData) => {
@@ -519,18 +521,18 @@ impl<S: Stream<Item = Fed> + Unpin> Stream for CutOff<S> {
     }
 }
 
-/// The writing end of [`Body::channel`]. Dropped without [`BodySender::finish`], the reader
-/// sees [`BodyError::Disconnected`].
+/// The writing end of [`Body::channel`]. If it is dropped without [`BodySender::finish`], the
+/// reader gets [`BodyError::Disconnected`].
 #[derive(Clone)]
 pub struct BodySender(mpsc::Sender<Fed>);
 
 impl BodySender {
-    /// Waits for room; false when the reader has gone.
+    /// Sends a chunk, waiting for room in the channel; false if the reader has been dropped.
     pub async fn send(&self, chunk: Bytes) -> bool {
         self.0.send(Fed::Chunk(chunk)).await.is_ok()
     }
 
-    /// Ends the body well.
+    /// Ends the body successfully.
     pub async fn finish(self) -> bool {
         self.0.send(Fed::End).await.is_ok()
     }
@@ -540,7 +542,7 @@ impl BodySender {
         let _ = self.0.send(Fed::Failed(error)).await;
     }
 
-    /// Returns when the reader has gone.
+    /// Returns when the reader has been dropped.
     pub async fn closed(&self) {
         self.0.closed().await;
     }

@@ -1,4 +1,4 @@
-//! The pooled client to other servers: one per process, connections kept per address.
+//! Pooled HTTP client to other servers: one per process, with connections kept per address.
 
 mod connector;
 mod own_connection;
@@ -20,19 +20,20 @@ use crate::tls::ClientTls;
 use connector::Connector;
 pub use connector::{Stream, dial, over};
 
-/// Why a call brought no response. Whether the server saw the request decides who may retry.
+/// Reasons why a call brought no response. Whether the server can have seen the request decides
+/// about retries.
 #[derive(Debug, Error)]
 pub enum CallError {
-    /// Not connected: the request was not sent.
+    /// The connection failed: the request was not sent.
     #[error("cannot connect to {address}: {reason}")]
     Connect { address: SocketAddr, reason: String },
-    /// No answer in time; the request may have been carried out.
+    /// No response in time; the request may have been carried out.
     #[error("no answer from {address} within {after:?}")]
     Timeout {
         address: SocketAddr,
         after: Duration,
     },
-    /// The connection broke after the request, or part of it, was sent.
+    /// The connection broke after at least a part of the request was sent.
     #[error("connection to {address} broke: {reason}")]
     Broken { address: SocketAddr, reason: String },
     /// The request cannot be sent as it is.
@@ -48,16 +49,17 @@ pub struct Client {
     connect_timeout: Duration,
 }
 
-/// Lines in an answer's head.
-const MAX_HEADERS: usize = 256;
+/// Maximum number of header lines of a response.
+const HEADERS_MAX: usize = 256;
 
 impl Client {
-    /// `idle_per_host`: kept open without use, for `idle_timeout`.
+    /// Makes a client that keeps `idle_per_host` idle connections per address, each for
+    /// `idle_timeout`.
     pub fn new(connect_timeout: Duration, idle_per_host: usize, idle_timeout: Duration) -> Self {
         Client::with_tls(connect_timeout, idle_per_host, idle_timeout, None)
     }
 
-    /// A client that speaks TLS to all servers, where there is `tls`.
+    /// Makes a client that uses TLS for all servers if `tls` is given.
     pub fn with_tls(
         connect_timeout: Duration,
         idle_per_host: usize,
@@ -70,7 +72,7 @@ impl Client {
             .pool_idle_timeout(idle_timeout)
             .pool_timer(TokioTimer::new())
             .http1_title_case_headers(true)
-            .http1_max_headers(MAX_HEADERS)
+            .http1_max_headers(HEADERS_MAX)
             .set_host(true)
             .build(connector);
         Client {
@@ -80,9 +82,9 @@ impl Client {
         }
     }
 
-    /// Sends a request whose URI is a path (and query) to `address`; answers with the response's
-    /// head as soon as it is there. An [`Interim`] among its extensions hears of each
-    /// `100 Continue` before that.
+    /// Sends a request whose URI is a path (and query) to `address`, and returns when the
+    /// response's head has arrived. An [`Interim`] among the request's extensions is called for
+    /// each `100 Continue` before that.
     pub async fn call(
         &self,
         address: SocketAddr,
@@ -92,8 +94,8 @@ impl Client {
         self.send(address, None, request, timeout).await
     }
 
-    /// As [`Client::call`]; with TLS the server's certificate must be for `host`, which is the name of
-    /// `address`.
+    /// Calls like [`Client::call`]; with TLS the server's certificate must be valid for `host`, the
+    /// name of `address`.
     pub async fn call_by_name(
         &self,
         host: &str,
@@ -160,7 +162,7 @@ impl Client {
     }
 }
 
-/// For a connection outside of the pool.
+/// Parameters of a connection outside of the pool.
 struct Own<'a> {
     address: SocketAddr,
     host: Option<String>,
@@ -168,7 +170,7 @@ struct Own<'a> {
     connect_timeout: Duration,
 }
 
-/// The innermost cause: hyper's own words are "client error (Connect)".
+/// The text of the innermost cause: hyper's own is "client error (Connect)".
 fn reason(error: &HyperError) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {

@@ -1,4 +1,4 @@
-//! Time as a value passed at start, so that tests and the simulator own it.
+//! Clock passed as a value at start, so that tests and the simulator control time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cairn_types::Timestamp;
 
-/// Where the time comes from. Cloning shares it.
+/// A source of the current time. Clones share it.
 #[derive(Clone)]
 pub struct Clock(Source);
 
@@ -24,17 +24,17 @@ impl Clock {
         Clock(Source::System(Arc::new(AtomicU64::new(0))))
     }
 
-    /// A clock that stands still until it is set: ticks of ten microseconds.
+    /// A clock that stands still until it is set, in ticks of ten microseconds.
     pub fn manual(start: Timestamp) -> Self {
         Clock(Source::Manual(Arc::new(AtomicU64::new(start.ticks()))))
     }
 
-    /// A clock that shows what `now` tells: a simulator's.
+    /// A clock that reads its time from `now`, for the simulator.
     pub fn given(now: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         Clock(Source::Given(Arc::new(now), Arc::new(AtomicU64::new(0))))
     }
 
-    /// The time now.
+    /// The current time.
     pub fn now(&self) -> Timestamp {
         match &self.0 {
             Source::System(_) => Timestamp::from_unix(
@@ -47,8 +47,8 @@ impl Clock {
         }
     }
 
-    /// The time now, later than every one this clock gave by this method before: two writes that
-    /// one proxy orders never get the same timestamp.
+    /// The current time, made later than every earlier result of this method: two writes that one
+    /// proxy orders never get the same timestamp.
     pub fn unique(&self) -> Timestamp {
         let now = self.now().ticks();
         match &self.0 {
@@ -64,7 +64,7 @@ impl Clock {
         }
     }
 
-    /// Moves a manual clock; a system clock is left alone.
+    /// Moves a manual clock forward; no effect on other clocks.
     pub fn advance(&self, by: Duration) {
         if let Source::Manual(ticks) = &self.0 {
             ticks.fetch_add((by.as_micros() / 10) as u64, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! One connection: from its socket to answers, one request after the other.
+//! One connection: from its socket to responses, one request after the other.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,47 +24,47 @@ use crate::interim::InterimSocket;
 use crate::metrics::Metrics;
 use crate::options::{MetricsAccess, ServeOptions};
 use crate::pieces::Pieces;
-use crate::places::Place;
 use crate::progress::{Answering, Progress, Watched};
 use crate::proxy_line::{self, ProxyLine, ProxyLineError};
 use crate::respond;
 use crate::service::{Handler, Request, Response};
+use crate::slots::Slot;
 use crate::tls::{ReadAhead, ServerTls};
 
-/// So long a client that was let in just before the end has for its first request.
-const FIRST_REQUEST: Duration = Duration::from_secs(1);
-/// And one that has had answers, for a request that is on its way.
-const NEXT_REQUEST: Duration = Duration::from_millis(100);
+/// Time for the first request of a client that connected just before a shutdown.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time for a further request that may already be on its way at a shutdown.
+const NEXT_REQUEST_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Who is refused before there is a request may take so long to hear why.
-const LAST_WORDS: Duration = Duration::from_secs(5);
-/// So much of what it sends is read meanwhile.
-const UNREAD_MAX: u64 = 1 << 20;
+/// Time for a refusal before the first request to reach the client.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum bytes read from the client meanwhile.
+const UNREAD_MAX_BYTES: u64 = 1 << 20;
 
-/// A TLS handshake may take this long.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Time for a TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Answered on connections without a place, too.
-const HEALTH_CHECK: &str = "/healthcheck";
+/// Path that is answered on connections without a slot, too.
+const HEALTH_CHECK_PATH: &str = "/healthcheck";
 
-/// Bytes that wait in the kernel for a connection's turn to be sent. Without a bound each large
-/// answer fills megabytes, long before they are of use, and those who share the link take turns as
-/// long.
-const UNSENT_MAX: u32 = 128 << 10;
+/// Maximum bytes queued in the kernel for a connection (`TCP_NOTSENT_LOWAT`). Without a bound each
+/// large response fills megabytes long before they can be sent, and connections that share the link
+/// wait as long for their turn.
+const UNSENT_MAX_BYTES: u32 = 128 << 10;
 
-/// What the connections of a listener share.
+/// State shared by all connections of a listener.
 pub(crate) struct Shared {
     pub(crate) handler: Handler,
     pub(crate) options: ServeOptions,
     pub(crate) metrics: Arc<Metrics>,
 }
 
-/// Who is at the other end.
+/// The peer of a connection.
 #[derive(Clone, Copy)]
 struct Peer {
-    /// Of the connection itself.
+    /// Address of the connection itself.
     socket: SocketAddr,
-    /// As a proxy in front of us tells.
+    /// Client as reported by the PROXY line of a proxy in front of us.
     told: ProxyLine,
     is_tls: bool,
 }
@@ -80,17 +80,17 @@ impl Peer {
     }
 }
 
-/// Answers, and reads what is still sent: a connection closed before it was read is reset, and the
-/// answer lost.
+/// Sends a refusal and drains the input: a connection closed with unread input is reset, and the
+/// response lost.
 async fn refuse(stream: &mut TcpStream, answer: &[u8]) -> std::io::Result<()> {
     stream.write_all(answer).await?;
     stream.shutdown().await?;
-    let mut rest = stream.take(UNREAD_MAX);
+    let mut rest = stream.take(UNREAD_MAX_BYTES);
     tokio::io::copy(&mut rest, &mut tokio::io::sink()).await?;
     Ok(())
 }
 
-/// What a proxy in front of us says of its client; none where the connection is refused.
+/// Reads the PROXY line; `None` if the connection is refused.
 async fn told(
     stream: &mut TcpStream,
     peer: SocketAddr,
@@ -104,7 +104,7 @@ async fn told(
         Ok(Err(error)) => {
             warn!(server = options.server, %peer, %error, "require_proxy_protocol: refused");
             let answer = bad_request(&format!("{error}\n"));
-            let _ = tokio::time::timeout(LAST_WORDS, refuse(stream, answer.as_bytes())).await;
+            let _ = tokio::time::timeout(REFUSAL_TIMEOUT, refuse(stream, answer.as_bytes())).await;
         }
     }
     None
@@ -116,12 +116,12 @@ pub(crate) async fn connection(
     peer: SocketAddr,
     shared: Arc<Shared>,
     mut stop: watch::Receiver<bool>,
-    place: Place,
+    slot: Slot,
     progress: Arc<Progress>,
 ) {
-    // Small answers leave at once.
+    // Small responses are sent at once.
     let _ = stream.set_nodelay(true);
-    let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_MAX);
+    let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(UNSENT_MAX_BYTES);
     let _open = GaugeGuard::new(shared.metrics.connections(shared.options.server));
     let told = match shared.options.proxy_protocol {
         false => Some(ProxyLine::default()),
@@ -129,7 +129,7 @@ pub(crate) async fn connection(
             biased;
             told = told(&mut stream, peer, &shared.options) => told,
             () = ended_before_its_first(&mut stop) => None,
-            () = place.closes() => None,
+            () = slot.closes() => None,
         },
     };
     let Some(told) = told else { return };
@@ -139,25 +139,25 @@ pub(crate) async fn connection(
         told,
         is_tls: tls.is_some(),
     };
-    place.set_address(peer.client().ip());
+    slot.set_address(peer.client().ip());
     let Some(tls) = tls else {
         let socket = Watched::new(stream, progress.clone());
-        return requests(socket, peer, &shared, stop, &place, &progress).await;
+        return requests(socket, peer, &shared, stop, &slot, &progress).await;
     };
     let socket = tokio::select! {
         biased;
-        socket = tokio::time::timeout(HANDSHAKE, handshake(stream, tls, peer, &progress)) => socket,
+        socket = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake(stream, tls, peer, &progress)) => socket,
         () = ended_before_its_first(&mut stop) => return,
-        () = place.closes() => return,
+        () = slot.closes() => return,
     };
     match socket {
-        Ok(Some(socket)) => requests(socket, peer, &shared, stop, &place, &progress).await,
+        Ok(Some(socket)) => requests(socket, peer, &shared, stop, &slot, &progress).await,
         Ok(None) => {}
-        Err(_) => debug!(peer = %peer.client(), "no TLS handshake within {HANDSHAKE:?}"),
+        Err(_) => debug!(peer = %peer.client(), "no TLS handshake within {HANDSHAKE_TIMEOUT:?}"),
     }
 }
 
-/// A connection's TLS; none where the client does not speak it, or not so that it can be served.
+/// Performs the TLS handshake; `None` if it fails.
 async fn handshake(
     mut stream: TcpStream,
     tls: &ServerTls,
@@ -172,7 +172,7 @@ async fn handshake(
         debug!(peer = %peer.client(), "a request without TLS; refused");
         let text = "This port speaks TLS: ask by https://\n";
         let answer = bad_request(text);
-        let _ = tokio::time::timeout(LAST_WORDS, refuse(&mut stream, answer.as_bytes())).await;
+        let _ = tokio::time::timeout(REFUSAL_TIMEOUT, refuse(&mut stream, answer.as_bytes())).await;
         return None;
     }
     let socket = ReadAhead::new(Watched::new(stream, progress.clone()));
@@ -185,7 +185,7 @@ async fn handshake(
     }
 }
 
-/// An answer to who is refused before there is a request.
+/// A response for a client that is refused before its first request.
 fn bad_request(text: &str) -> String {
     format!(
         "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\
@@ -194,13 +194,13 @@ fn bad_request(text: &str) -> String {
     )
 }
 
-/// Answers what comes over a socket.
+/// Serves the requests that arrive over a socket.
 async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
     socket: S,
     peer: Peer,
     shared: &Arc<Shared>,
     mut stop: watch::Receiver<bool>,
-    place: &Place,
+    slot: &Slot,
     progress: &Arc<Progress>,
 ) {
     let (socket, interims) = InterimSocket::new(Pieces::new(socket));
@@ -214,7 +214,8 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
             activity.under_way = true;
         });
         let under_way = progress.begin_request();
-        // Its head was not looked at: the body before it was given up when its answer had begun.
+        // This request's head was not scanned, since the body before it was abandoned after its
+        // response had begun.
         let is_misplaced = rest.is_left();
         rest.begin();
         let names = names.clone();
@@ -227,7 +228,7 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
         async move {
             let mut response = match is_misplaced {
                 true => busy(&request, shared, Instant::now()),
-                false => answer(request, peer, shared, place).await,
+                false => answer(request, peer, shared, slot).await,
             };
             // A client that waits for 100 Continue has not sent the body.
             if rest.is_left() && (waits || is_misplaced || !rest.read().await) {
@@ -252,8 +253,8 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
         .title_case_headers(true)
         .serve_connection(TokioIo::new(socket), service);
     let mut connection = std::pin::pin!(connection);
-    let mut closes = std::pin::pin!(place.closes());
-    let mut ends = std::pin::pin!(place.ends());
+    let mut closes = std::pin::pin!(slot.closes());
+    let mut ends = std::pin::pin!(slot.ends());
     let mut silent = std::pin::pin!(progress.silent_for(options.stall_timeout));
     let mut ending = false;
     loop {
@@ -286,34 +287,36 @@ async fn requests<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Comes back when the end was asked for and who was let in just before has had its time.
+/// Returns when a shutdown was requested and a client that connected just before it has had
+/// [`FIRST_REQUEST_TIMEOUT`].
 async fn ended_before_its_first(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
-    tokio::time::sleep(FIRST_REQUEST).await;
+    tokio::time::sleep(FIRST_REQUEST_TIMEOUT).await;
 }
 
-/// What a connection has done.
+/// Requests that a connection has served and is serving.
 #[derive(Clone, Copy, Default)]
 struct Activity {
     requests: u64,
     under_way: bool,
 }
 
-/// Comes back when the end was asked for and what the client may have sent before has come.
+/// Returns when a shutdown was requested and requests that the client may have sent before it have
+/// arrived.
 async fn may_end(stop: &mut watch::Receiver<bool>, activity: &watch::Sender<Activity>) {
     let _ = stop.wait_for(|stop| *stop).await;
     let mut changes = activity.subscribe();
     let now = *changes.borrow();
     let patience = match now.requests {
         _ if now.under_way => return,
-        0 => FIRST_REQUEST,
-        _ => NEXT_REQUEST,
+        0 => FIRST_REQUEST_TIMEOUT,
+        _ => NEXT_REQUEST_TIMEOUT,
     };
     let another = changes.wait_for(|activity| activity.requests > now.requests);
     let _ = tokio::time::timeout(patience, another).await;
 }
 
-async fn answer(mut request: Request, peer: Peer, shared: &Shared, place: &Place) -> Response {
+async fn answer(mut request: Request, peer: Peer, shared: &Shared, slot: &Slot) -> Response {
     let options = &shared.options;
     if request.uri().path() == "/metrics" && request.method() == http::Method::GET {
         let allowed = match options.metrics {
@@ -328,9 +331,9 @@ async fn answer(mut request: Request, peer: Peer, shared: &Shared, place: &Place
     }
     let started = Instant::now();
     let mut closes = false;
-    if place.is_waiting() {
-        let is_health = request.uri().path() == HEALTH_CHECK;
-        closes = is_health || !place.get().await;
+    if slot.is_waiting() {
+        let is_health = request.uri().path() == HEALTH_CHECK_PATH;
+        closes = is_health || !slot.get().await;
         if closes && !is_health {
             return busy(&request, shared, started);
         }
@@ -349,7 +352,7 @@ async fn answer(mut request: Request, peer: Peer, shared: &Shared, place: &Place
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(CONNECTION, close);
     } else if asks_keep_alive {
-        // Said to those who asked, as Swift's server does.
+        // Sent only to clients that asked for it, as Swift's server does.
         response
             .headers_mut()
             .entry(CONNECTION)
@@ -365,7 +368,7 @@ async fn answer(mut request: Request, peer: Peer, shared: &Shared, place: &Place
     response
 }
 
-/// For a request that got no place.
+/// The response for a request that got no slot.
 fn busy(request: &Request, shared: &Shared, started: Instant) -> Response {
     let mut response = respond::standard(StatusCode::SERVICE_UNAVAILABLE);
     let headers = response.headers_mut();
@@ -380,8 +383,8 @@ fn busy(request: &Request, shared: &Shared, started: Instant) -> Response {
     response
 }
 
-/// What the socket needs and services need not think of: a length where it is known, none where
-/// the status forbids a body.
+/// Completes a response's head and body for the socket: a length if known, no body if the status
+/// forbids one.
 fn finish_head(method: &http::Method, response: &mut Response) {
     let status = response.status();
     if status == StatusCode::NOT_MODIFIED {
@@ -389,7 +392,7 @@ fn finish_head(method: &http::Method, response: &mut Response) {
         return;
     }
     if status == StatusCode::NO_CONTENT {
-        // Swift tells the length of nothing here too, and clients look for it.
+        // Swift sends a length of 0 here too, and clients read it.
         response
             .headers_mut()
             .insert(CONTENT_LENGTH, HeaderValue::from_static("0"));

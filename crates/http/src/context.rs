@@ -1,6 +1,6 @@
-//! What travels with a request through the pipeline: the transaction id, who is asking, who
-//! decides whether they may, and notes for the access log. Swift keeps these in the WSGI
-//! environment.
+//! Request context: the data that travels with a request through the pipeline, such as the
+//! transaction id, the authenticated user, the authorizer, and notes for the access log. Swift
+//! keeps these in the WSGI environment.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -12,60 +12,59 @@ use parking_lot::Mutex;
 
 use crate::service::Response;
 
-/// What an authorizer grants.
+/// Rights that an authorizer grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Granted {
-    /// The user owns the account: privileged headers (ACLs, sync keys, temp-URL keys) are shown
+    /// The user owns the account: privileged headers (ACLs, sync keys, temp-URL keys) are visible
     /// and may be set.
     pub owner: bool,
 }
 
 pub type AuthorizeFuture<'a> = Pin<Box<dyn Future<Output = Result<Granted, Response>> + Send + 'a>>;
 
-/// The decision of an authentication middleware, asked by the proxy once it knows the ACL
-/// (`swift.authorize`). `acl`: the container's read or write ACL, as the request's method needs;
-/// `None` where the request is about an account, or the container has none.
+/// The authorizer left by an authentication middleware, called by the proxy once it knows the ACL
+/// (`swift.authorize`). `acl` is the container's read or write ACL, whichever the request's method
+/// needs; `None` if the request is for an account, or the container has none.
 pub trait Authorize: Send + Sync {
     fn authorize<'a>(&'a self, request: &'a Parts, acl: Option<&'a str>) -> AuthorizeFuture<'a>;
 }
 
-/// In every request's extensions from `catch_errors` on; subrequests carry a clone.
+/// Context in every request's extensions from `catch_errors` on; subrequests carry a clone.
 #[derive(Clone, Default)]
 pub struct Context {
     pub trans_id: Arc<str>,
-    /// The client's address, where the request came over a socket.
+    /// The client's address, if the request came over a socket.
     pub remote: Option<SocketAddr>,
-    /// The client's connection is TLS, which ends here or at a proxy in front of us
-    /// (`wsgi.url_scheme`).
+    /// The client used TLS, which ends here or at a proxy in front of us (`wsgi.url_scheme`).
     pub is_tls: bool,
     /// Set by an authentication middleware; without one everything is allowed.
     pub authorizer: Option<Arc<dyn Authorize>>,
-    /// Who decides is settled, and authentication middleware leave it so: a signature does what
-    /// its scope allows, or the proxy itself asks, and then there is no authorizer
+    /// Authorization is settled and authentication middleware must not change it: a signature
+    /// grants what its scope allows, or, without an authorizer, the proxy itself made the request
     /// (`swift.authorize_override`).
     pub authorized: bool,
-    /// The user is known to own the account (`swift_owner`).
+    /// The user owns the account (`swift_owner`).
     pub owner: bool,
     /// The user is an administrator of all accounts (`reseller_request`).
     pub reseller: bool,
-    /// A middleware wrote the content type: it may have `swift_*` parameters, which a client may
-    /// not give (`swift.content_type_overridden`).
+    /// A middleware set the content type: it may have `swift_*` parameters, which a client may not
+    /// set (`swift.content_type_overridden`).
     pub content_type_overridden: bool,
-    /// The request may see reserved (NUL-prefixed) names; and for whom it is made, for the log
+    /// The request may see reserved (NUL-prefixed) names; the text names its source in the log
     /// (`swift.source`).
     pub allow_reserved: bool,
     pub source: Option<&'static str>,
-    /// Manifests of static large objects are stored and shown as they are (`swift.slo_override`).
+    /// Manifests of static large objects are stored and returned unchanged (`swift.slo_override`).
     pub slo_override: bool,
-    /// Static links are stored as they come, whether their target is there or not
-    /// (`swift.symlink_override`).
+    /// Symlinks are stored as sent, whether their target exists or not (`swift.symlink_override`).
     pub symlink_override: bool,
-    /// The path the client asked for, where a middleware changed it.
+    /// The path that the client requested, if a middleware changed it.
     pub original_path: Option<Arc<str>>,
     pub notes: Arc<Notes>,
 }
 
-/// Facts that inner layers learn and the outermost log line tells. Shared by all clones.
+/// Facts that inner layers add for the outermost layer's access and audit logs. Shared by all
+/// clones of the context.
 #[derive(Default)]
 pub struct Notes {
     user: OnceLock<Arc<str>>,
@@ -73,11 +72,11 @@ pub struct Notes {
     audited: Mutex<Vec<Audited>>,
 }
 
-/// Something that an audit log tells: a login, a token, its end.
+/// An event for the audit log: a login, or a token's issue or end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audited {
     pub action: &'static str,
-    /// As the client named it.
+    /// The user's name as the client gave it.
     pub user: String,
     pub outcome: Outcome,
 }
@@ -85,15 +84,15 @@ pub struct Audited {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Accepted,
-    /// Name, key or token are wrong.
+    /// Wrong name, key or token.
     Wrong,
-    /// Not looked at: there were too many tries.
+    /// Not checked, because of too many attempts.
     HeldBack,
     Refused,
 }
 
 impl Notes {
-    /// The user's name for the log; the first to tell wins.
+    /// Sets the user's name for the log; the first call wins.
     pub fn set_user(&self, user: impl Into<Arc<str>>) {
         let _ = self.user.set(user.into());
     }
@@ -102,7 +101,7 @@ impl Notes {
         self.user.get().cloned()
     }
 
-    /// Adds to the log line's `log_info`; bounded.
+    /// Adds to the log line's `log_info`, up to a bound.
     pub fn add(&self, text: impl Into<String>) {
         let mut info = self.log_info.lock();
         if info.len() < 32 {
@@ -110,7 +109,7 @@ impl Notes {
         }
     }
 
-    /// For the audit log; bounded.
+    /// Adds an event for the audit log, up to a bound.
     pub fn audit(&self, audited: Audited) {
         let mut all = self.audited.lock();
         if all.len() < 32 {
@@ -118,12 +117,12 @@ impl Notes {
         }
     }
 
-    /// Takes the notes for the audit log.
+    /// Takes the events for the audit log.
     pub fn take_audited(&self) -> Vec<Audited> {
         std::mem::take(&mut *self.audited.lock())
     }
 
-    /// What was added, with commas between.
+    /// All additions to `log_info`, separated by commas.
     pub fn log_info(&self) -> String {
         let info = self.log_info.lock();
         info.join(",")
@@ -147,7 +146,7 @@ impl Context {
             .unwrap_or_default()
     }
 
-    /// With which URLs that the client is given begin (`wsgi.url_scheme`).
+    /// Scheme of the URLs that the client is given (`wsgi.url_scheme`).
     pub fn scheme(&self) -> &'static str {
         match self.is_tls {
             true => "https",
@@ -163,7 +162,8 @@ impl Context {
             .unwrap_or_default()
     }
 
-    /// For a subrequest that the proxy makes on its own authority, named in the log as `source`.
+    /// The context for a subrequest that the proxy makes with its own authority, named in the log
+    /// as `source`.
     pub fn pre_authorized(&self, source: &'static str) -> Context {
         Context {
             authorizer: None,
@@ -174,12 +174,12 @@ impl Context {
         }
     }
 
-    /// The proxy itself asks: not even a signature's scope limits it.
+    /// Did the proxy itself make the request, without even a signature's scope to limit it?
     pub fn is_pre_authorized(&self) -> bool {
         self.authorized && self.authorizer.is_none()
     }
 
-    /// May the request be made, as far as an ACL decides? The error is the denial.
+    /// Is the request allowed by its authorizer for this ACL? The error is the denial to return.
     pub async fn authorize(&self, request: &Parts, acl: Option<&str>) -> Result<Granted, Response> {
         match &self.authorizer {
             Some(authorizer) => authorizer.authorize(request, acl).await,
@@ -187,7 +187,7 @@ impl Context {
         }
     }
 
-    /// For a subrequest made on the client's authority.
+    /// The context for a subrequest made with the client's authority.
     pub fn subrequest(&self, source: &'static str) -> Context {
         Context {
             source: Some(source),

@@ -1,10 +1,10 @@
-//! An MD5 computed once in a process and shared with the backends in it.
+//! MD5 of a body, computed once in a process and shared with its backends.
 
 use std::sync::{Arc, OnceLock};
 
-/// Put into a request's extensions by a proxy that hashes the body itself: the server of the
-/// same process takes this digest at the body's end and need not hash again. It is set before
-/// the body ends well. Never sent over a socket.
+/// A digest slot in a request's extensions, set by a proxy that hashes the body itself: a server of
+/// the same process takes the digest at the body's end instead of hashing again. It is set before
+/// the body ends successfully, and never sent over a socket.
 #[derive(Clone, Default, Debug)]
 pub struct SharedDigest(Arc<OnceLock<[u8; 16]>>);
 
@@ -13,14 +13,14 @@ impl SharedDigest {
         Self::default()
     }
 
-    /// Of a body already hashed.
+    /// The digest of a body that is hashed already.
     pub fn of(md5: [u8; 16]) -> Self {
         let digest = Self::default();
         digest.set(md5);
         digest
     }
 
-    /// Set once, before the end of the body is sent; later calls change nothing.
+    /// Sets the digest, before the end of the body is sent; later calls have no effect.
     pub fn set(&self, md5: [u8; 16]) {
         let _ = self.0.set(md5);
     }

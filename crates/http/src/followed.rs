@@ -1,4 +1,4 @@
-//! A small file whose content is followed: read again, at most every so often, when it has changed.
+//! A small file that is re-read when it has changed, checked at most once per interval.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use tracing::error;
 
-/// A file and what it was last found to say.
+/// A file and the value last parsed from it.
 pub struct Followed<T> {
     path: PathBuf,
     every: Duration,
@@ -16,15 +16,15 @@ pub struct Followed<T> {
 }
 
 struct State<T> {
-    /// Of what is known; none: there was no file.
+    /// Modification time of the parsed version; `None`: the file did not exist.
     modified: Option<SystemTime>,
     looked: Option<Instant>,
     known: Arc<T>,
 }
 
 impl<T: Default + Send + Sync + 'static> Followed<T> {
-    /// `parse` is given the file's name and text. A file that is missing says what `T`'s default
-    /// says; one that cannot be read is told of, and what was known stays.
+    /// `parse` gets the file's name and text. A missing file stands for `T`'s default; one that
+    /// cannot be read is logged, and the last value stays.
     pub fn new(
         path: PathBuf,
         every: Duration,
@@ -42,7 +42,7 @@ impl<T: Default + Send + Sync + 'static> Followed<T> {
         })
     }
 
-    /// What the file says, looked at now if the last look is too old.
+    /// The file's value, checked now if the last check is older than the interval.
     pub async fn get(self: &Arc<Self>) -> Arc<T> {
         {
             let state = self.state.lock();
@@ -58,7 +58,7 @@ impl<T: Default + Send + Sync + 'static> Followed<T> {
         })
     }
 
-    /// Blocks on the disk.
+    /// Checks the file and returns its value. Blocks on the disk.
     pub fn look(&self) -> Arc<T> {
         let modified = std::fs::metadata(&self.path)
             .and_then(|m| m.modified())

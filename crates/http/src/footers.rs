@@ -1,5 +1,5 @@
-//! Metadata of an upload that is only known when its body has been read: a filter that changes
-//! the body (encryption) learns the ETags of both forms at the end. Swift's
+//! Footers: metadata of an upload that is known only when its body has been read. A filter that
+//! changes the body (encryption) knows the ETags of both forms only at the end. Swift's
 //! `swift.callback.update_footers`.
 
 use std::sync::{Arc, OnceLock};
@@ -8,20 +8,20 @@ use http::HeaderMap;
 
 use crate::service::Response;
 
-/// What a filter knows of an upload whose body it has handed on to its end.
+/// Metadata that a filter supplies after it has passed on the whole body of an upload.
 #[derive(Clone, Debug)]
 pub struct Trailer {
-    /// Take the place of the request's headers of the same names.
+    /// Headers that replace the request's headers of the same names.
     pub headers: HeaderMap,
-    /// Of the bytes that the filter handed on.
+    /// MD5 of the bytes that the filter passed on.
     pub md5: [u8; 16],
     pub length: u64,
 }
 
 type Conclude = dyn Fn() -> Result<Trailer, Response> + Send + Sync;
 
-/// In a request's extensions: asked once, after the body's end and before anything counts. The
-/// error is the client's answer, and nothing is stored.
+/// Callback in a request's extensions, called once after the body's end and before the write is
+/// committed. An error is the response to the client, and nothing is stored.
 #[derive(Clone)]
 pub struct Footers(Arc<Conclude>);
 
@@ -35,8 +35,9 @@ impl Footers {
     }
 }
 
-/// In the extensions of a proxy's request to an object server of the same process: the footers,
-/// set before the body ends well. A server over a socket reads them behind the content.
+/// Footers in the extensions of a proxy's request to an object server of the same process, set
+/// before the body ends successfully. A server over a socket reads them from the MIME document
+/// instead.
 #[derive(Clone, Default, Debug)]
 pub struct SharedFooters(Arc<OnceLock<HeaderMap>>);
 
@@ -45,7 +46,7 @@ impl SharedFooters {
         Self::default()
     }
 
-    /// Set once, before the end of the body is sent; later calls change nothing.
+    /// Sets the footers, before the end of the body is sent; later calls have no effect.
     pub fn set(&self, footers: HeaderMap) {
         let _ = self.0.set(footers);
     }

@@ -1,9 +1,9 @@
-//! Headers by which an HTTP proxy says that a request is not its own.
+//! Detection of requests that an HTTP proxy forwards, by the headers it adds.
 
 use http::HeaderMap;
 
-/// In use by proxies of this day; one is enough.
-const OF_PROXIES: [&str; 9] = [
+/// Headers that proxies add; one is enough.
+const PROXY_HEADERS: [&str; 9] = [
     "forwarded",
     "via",
     "x-forwarded-for",
@@ -15,7 +15,7 @@ const OF_PROXIES: [&str; 9] = [
     "x-cluster-client-ip",
 ];
 
-/// Does a proxy pass this request on? Its connection then says nothing of the client's place.
+/// Was this request forwarded by a proxy? The connection's address is then not the client's.
 pub(crate) fn is_forwarded(headers: &HeaderMap) -> bool {
-    OF_PROXIES.iter().any(|name| headers.contains_key(*name))
+    PROXY_HEADERS.iter().any(|name| headers.contains_key(*name))
 }

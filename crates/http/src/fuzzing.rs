@@ -1,12 +1,12 @@
-//! Entry points of the fuzz targets for this crate's private parsers; also run over their seeds by
-//! a test. Each takes any bytes, and asserts what holds for all of them.
+//! Entry points of the fuzz targets for this crate's private parsers; a test also runs them over
+//! their seeds. Each takes any bytes and asserts properties that hold for all input.
 
 use crate::heads::scanner::Scanner;
 use crate::interim::ChunkScanner;
 use crate::proxy_line;
 
-/// A head of a request or of an answer, as the first byte says, cut into pieces of the second
-/// byte's length: cuts change nothing, and a head that passes is not ambiguous.
+/// Scans a head of a request or a response (by the first byte), cut into pieces of the second
+/// byte's length: cuts must not change the result, and a head that passes must not be ambiguous.
 pub fn heads(input: &[u8]) {
     let [kind, size, wire @ ..] = input else {
         return;
@@ -38,8 +38,8 @@ fn scan(mut scanner: Scanner, wire: &[u8], size: usize) -> (Vec<u8>, bool) {
     (all, scanner.has_ended())
 }
 
-/// Checks a head that the scanner found the end of. One that it refused has a NUL, which no parser
-/// takes in a first line or a name.
+/// Asserts that a completely scanned head is unambiguous. One that was refused contains a NUL,
+/// which no parser accepts in a first line or a name.
 fn assert_unambiguous(head: &[u8]) {
     let start = head.iter().position(|b| !b"\r\n".contains(b)).unwrap_or(0);
     let lines = head[start..].split_inclusive(|b| *b == b'\n');
@@ -63,8 +63,8 @@ fn assert_unambiguous(head: &[u8]) {
     );
 }
 
-/// Two chunked bodies of which the end of the first is taken out, in pieces of the first byte's
-/// length: cuts change nothing.
+/// Joins two chunked bodies, fed in pieces of the first byte's length: cuts must not change the
+/// result.
 pub fn interim(input: &[u8]) {
     let [size, wire @ ..] = input else {
         return;
@@ -74,7 +74,7 @@ pub fn interim(input: &[u8]) {
     assert!(whole.is_none_or(|whole| whole.len() <= wire.len()));
 }
 
-/// `None`: these are no chunks.
+/// Joins the chunked bodies; `None` if they are malformed.
 fn join(wire: &[u8], size: usize) -> Option<Vec<u8>> {
     let mut scanner = ChunkScanner::default();
     let mut all = Vec::new();
@@ -87,7 +87,7 @@ fn join(wire: &[u8], size: usize) -> Option<Vec<u8>> {
     Some(all)
 }
 
-/// The PROXY protocol's line: one that is taken says the same when it is written again.
+/// Parses a PROXY line: one that is accepted must parse alike after being written again.
 pub fn proxy_line(input: &[u8]) {
     let Ok(line) = proxy_line::parse(input) else {
         return;

@@ -1,13 +1,14 @@
-//! Heads of messages as peers send them, made such that the HTTP library takes them.
+//! Rewriting of message heads between a socket and the HTTP library, so that the library accepts
+//! what Swift accepts.
 //!
-//! Swift answers a path of raw bytes that are no UTF-8 with a 412 of its own, and takes any bytes
+//! Swift answers a path of raw bytes that are not UTF-8 with a 412 of its own, and takes any bytes
 //! in a header's name; hyper ends such a connection with a bare 400 before any service sees it.
-//! [`Heads`] sits between socket and parser. What is read: bytes that may not stand in a request's
-//! target are percent-encoded (the decoded path is the same), and names are written as
-//! [`cairn_types::header_name`] has it. What is written: such names are put back.
+//! [`Heads`] wraps the socket. When reading, bytes that are illegal in a request's target are
+//! percent-encoded (the decoded path is the same), and names are escaped as in
+//! [`cairn_types::header_name`]. When writing, escaped names are replaced by their bytes.
 //!
-//! It looks at heads only: it is told when one is due (the message before has been read to its
-//! end), so a body is never touched.
+//! Only heads are rewritten, never bodies: [`HeadDue`] says when the next bytes begin a head, which
+//! is when the message before has been read to its end.
 
 mod names;
 pub(crate) mod scanner;
@@ -23,15 +24,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 pub(crate) use names::{Names, has_escapes};
 use scanner::Scanner;
 
-/// Whether the next bytes of a connection begin a message: twice the number of requests so far,
-/// and one more where they do. Who is late with the end of a request's body, after the next
-/// request has come, says nothing.
+/// Marks whether the next bytes of a connection begin a message: twice the number of requests so
+/// far, plus one if they do. A report of a body's end that comes after the next request has begun
+/// is ignored.
 #[derive(Clone)]
 pub(crate) struct HeadDue(Arc<AtomicU64>);
 
 impl HeadDue {
-    /// For a request whose head has been read. The next one is due when the answer is told that
-    /// the body has ended.
+    /// Begins a request, whose head has been read. The next head is due when the returned value
+    /// reports the end of the body.
     pub(crate) fn begin(&self) -> DueAtEnd {
         let next = (self.0.load(Ordering::Acquire) | 1) + 1;
         self.0.store(next, Ordering::Release);
@@ -39,40 +40,40 @@ impl HeadDue {
     }
 }
 
-/// Held by a body until it has been read to its end. One that nobody reads to its end has no next
-/// head: the rest of it, which hyper may take as it comes, must not be changed as if it were one.
+/// Held by a body until it has been read to its end. If the body is abandoned, no next head is due:
+/// hyper may read the rest of the body, which must not be rewritten like a head.
 pub(crate) struct DueAtEnd(Arc<AtomicU64>, u64);
 
 impl DueAtEnd {
     pub(crate) fn ended(self) {
         let (now, due) = (self.1, self.1 | 1);
         let order = Ordering::AcqRel;
-        // Otherwise the next request has come already.
+        // On failure the next request has begun already.
         let _ = self.0.compare_exchange(now, due, order, Ordering::Relaxed);
     }
 }
 
-/// A socket whose heads are parseable.
+/// A socket that rewrites heads.
 pub(crate) struct Heads<S> {
     socket: S,
     due: HeadDue,
     scanner: Scanner,
-    /// For which value of `due` the scanner is under way.
+    /// Value of `due` for which the scanner has been started.
     scanned: u64,
     names: Names,
-    /// Changed bytes that did not fit where they were read to.
+    /// Rewritten bytes that did not fit into the reader's buffer.
     read: Vec<u8>,
-    /// Changed bytes that are still to be written.
+    /// Rewritten bytes that are still to be written.
     unwritten: Vec<u8>,
 }
 
 impl<S> Heads<S> {
-    /// A server's side of a connection.
+    /// The server side of a connection.
     pub(crate) fn of_requests(socket: S) -> (Self, HeadDue, Names) {
         Heads::new(socket, Scanner::of_requests())
     }
 
-    /// A client's side of a connection that serves one request.
+    /// The client side of a connection that carries one request.
     pub(crate) fn of_one_response(socket: S) -> (Self, Names) {
         let (heads, _due, names) = Heads::new(socket, Scanner::of_responses());
         (heads, names)
@@ -130,7 +131,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Heads<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Heads<S> {
-    /// Writes what waits; ready when nothing does.
+    /// Writes pending bytes; ready when none are left.
     fn poll_unwritten(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.unwritten.is_empty() {
             let socket = Pin::new(&mut self.socket);
@@ -174,7 +175,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Heads<S> {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         if self.names.wait() || !self.unwritten.is_empty() {
-            // A head is whole in one of them.
+            // hyper writes a head in one buffer.
             let first = bufs.iter().find(|buf| !buf.is_empty());
             return self.poll_write(cx, first.map_or(&[], |buf| &**buf));
         }

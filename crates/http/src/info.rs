@@ -1,5 +1,5 @@
-//! What is known of accounts, containers and the cluster: asked by middleware, answered by the
-//! proxy (which caches).
+//! Information about accounts, containers and the cluster: requested by middleware, provided by the
+//! proxy (with a cache).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -12,23 +12,24 @@ use serde_json::{Map, Value};
 
 use crate::context::Context;
 
-/// An account as its server describes it. Metadata names are lower case, without their prefix.
+/// An account's metadata, as its server returns it. Metadata names are lower case, without their
+/// prefix.
 #[derive(Clone, Debug, Default)]
 pub struct AccountInfo {
-    /// The server's status: 2xx exists, 404 not, 0 no server answered.
+    /// Status of the server's response: 2xx exists, 404 does not exist, 0 no server responded.
     pub status: u16,
-    /// No server has it: it will be made when it is first written to.
+    /// The account does not exist on any server; its first write will create it.
     pub pretended: bool,
     pub container_count: u64,
     pub object_count: u64,
     pub bytes: u64,
-    /// What containers of each policy hold.
+    /// Usage of the account's containers by policy.
     pub policies: BTreeMap<PolicyIndex, PolicyUsage>,
     pub meta: BTreeMap<String, String>,
     pub sysmeta: BTreeMap<String, String>,
 }
 
-/// An account's objects of one storage policy.
+/// Usage of one storage policy in an account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PolicyUsage {
     pub container_count: u64,
@@ -42,10 +43,11 @@ impl AccountInfo {
     }
 }
 
-/// A container as its server describes it. Metadata names are lower case, without their prefix.
+/// A container's metadata, as its server returns it. Metadata names are lower case, without their
+/// prefix.
 #[derive(Clone, Debug, Default)]
 pub struct ContainerInfo {
-    /// The server's status: 2xx exists, 404 not, 0 no server answered.
+    /// Status of the server's response: 2xx exists, 404 does not exist, 0 no server responded.
     pub status: u16,
     pub object_count: u64,
     pub bytes: u64,
@@ -68,7 +70,7 @@ impl ContainerInfo {
     }
 }
 
-/// A container's `X-Container-Meta-Access-Control-*`.
+/// A container's CORS settings, `X-Container-Meta-Access-Control-*`.
 #[derive(Clone, Debug, Default)]
 pub struct Cors {
     pub allow_origin: Option<String>,
@@ -78,7 +80,7 @@ pub struct Cors {
 
 pub type InfoFuture<'a, T> = Pin<Box<dyn Future<Output = Arc<T>> + Send + 'a>>;
 
-/// Answers from the proxy's cache, or from a server.
+/// Provider of account and container information, from the proxy's cache or from a server.
 pub trait InfoSource: Send + Sync {
     fn account<'a>(&'a self, context: &'a Context, account: &'a str)
     -> InfoFuture<'a, AccountInfo>;
@@ -89,8 +91,7 @@ pub trait InfoSource: Send + Sync {
         container: &'a str,
     ) -> InfoFuture<'a, ContainerInfo>;
 
-    /// The devices that hold an account, a container, or an object of this policy; `None` where
-    /// that is not known.
+    /// Devices that store an account, a container, or an object of this policy; `None` if unknown.
     fn places(
         &self,
         _account: &str,
@@ -101,16 +102,16 @@ pub trait InfoSource: Send + Sync {
     }
 }
 
-/// Where one replica is.
+/// Location of one replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DevicePlace {
-    /// `ip:port` of its server.
+    /// Address of its server, `ip:port`.
     pub host: String,
     pub device: String,
     pub partition: u32,
 }
 
-/// What `/info` tells: every middleware registers itself here when it is built.
+/// Capabilities that `/info` lists: every middleware registers itself here when it is built.
 #[derive(Default)]
 pub struct SwiftInfo {
     sections: RwLock<Sections>,
@@ -123,21 +124,20 @@ struct Sections {
 }
 
 impl SwiftInfo {
-    /// Adds or extends a section everybody may read. `details` that is no object is taken as
-    /// `{}`.
+    /// Adds or extends a public section. `details` that are not an object count as `{}`.
     pub fn register(&self, section: &str, details: Value) {
         let mut sections = self.sections.write();
         extend(&mut sections.public, section, details);
     }
 
-    /// Adds or extends a section shown to the holder of the admin key alone.
+    /// Adds or extends a section that only requests signed by the admin key may see.
     pub fn register_admin(&self, section: &str, details: Value) {
         let mut sections = self.sections.write();
         extend(&mut sections.admin, section, details);
     }
 
-    /// What a client sees, less `disallowed` sections (`section` or `section.key`). With `admin`,
-    /// an `admin` section holds the rest.
+    /// The sections visible to a client, without `disallowed` ones (`section` or `section.key`).
+    /// With `admin`, an `admin` section holds the rest.
     pub fn view(&self, disallowed: &[String], admin: bool) -> Value {
         let sections = self.sections.read().clone();
         let mut view = sections.public;

@@ -1,18 +1,18 @@
-//! Interim answers (`100 Continue`) with headers, and more than one of them to a request: how an
-//! object server tells, before and after it has taken an upload, what it can do and that it has
-//! everything.
+//! Interim responses (`100 Continue`) with headers, possibly several for one request: an object
+//! server sends them before and after it has received an upload, to announce its capabilities and
+//! to acknowledge that it has everything.
 //!
-//! Whoever may be told puts an [`Interim`] into the request's extensions. A service says
-//! [`Interim::send`] and need not know whether that calls back into the same process
-//! ([`Interim::new`]) or goes out on a socket: the accept loop adds one to every request that
-//! expects to be told to go on, and [`crate::client::Client`] calls one with what comes back.
+//! A caller that accepts them puts an [`Interim`] into the request's extensions. A service calls
+//! [`Interim::send`], whether that is a callback in the same process ([`Interim::new`]) or goes out
+//! on a socket: the accept loop adds an `Interim` to every request with `Expect: 100-continue`, and
+//! [`crate::client::Client`] calls one for each interim response received.
 //!
-//! hyper writes one bare `100 Continue` of its own, when the body is first asked for. Where the
-//! service was faster, [`InterimSocket`] keeps that one back.
+//! hyper writes one bare `100 Continue` of its own when the body is first polled. If the service
+//! was faster, [`InterimSocket`] suppresses that one.
 //!
-//! Swift's two-phase PUT goes past HTTP here: its sender ends the chunked body, waits to be told
-//! to go on, and sends another chunked body within the same request. A service that knows says
-//! [`Interim::join_bodies`], and sees one body.
+//! Swift's two-phase PUT leaves HTTP here: its sender ends the chunked body, waits for another `100
+//! Continue`, and sends a second chunked body within the same request. A service that supports this
+//! calls [`Interim::join_bodies`] and reads one body.
 
 use std::io;
 use std::pin::Pin;
@@ -24,19 +24,19 @@ use http::HeaderMap;
 use parking_lot::{Mutex, MutexGuard};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What hyper writes by itself.
-const BARE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// The interim response that hyper writes by itself.
+const BARE_CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// Tells the sender of a request to go on. Cheap to clone.
+/// Sender of interim responses for one request. Cheap to clone.
 #[derive(Clone)]
 pub struct Interim {
     told: Arc<dyn Fn(&HeaderMap) + Send + Sync>,
-    /// Of the socket that the request came over, and the request's number there.
+    /// The socket's shared state and the request's number there; `None` inside a process.
     socket: Option<(Interims, u64)>,
 }
 
 impl Interim {
-    /// `told` is called with the headers of each interim answer, and must not wait.
+    /// `told` is called with the headers of each interim response, and must not block.
     pub fn new(told: impl Fn(&HeaderMap) + Send + Sync + 'static) -> Self {
         Interim {
             told: Arc::new(told),
@@ -48,8 +48,8 @@ impl Interim {
         (self.told)(headers);
     }
 
-    /// The request's chunked body is followed by another one: both are to be one body. To be said
-    /// before the first of it is asked for. In this process there is but one anyway.
+    /// Reads the chunked body and the one that follows it as one body. Must be called before the
+    /// first chunk is polled. No effect within a process, where there is only one body.
     pub fn join_bodies(&self) {
         if let Some((interims, request)) = &self.socket {
             let mut outbox = interims.lock();
@@ -67,27 +67,27 @@ impl std::fmt::Debug for Interim {
     }
 }
 
-/// What is to go out on a connection besides what hyper writes.
+/// Output of a connection besides what hyper writes.
 #[derive(Default)]
 struct Outbox {
-    /// Counts requests: an answer to one that has ended goes nowhere.
+    /// Number of the current request: interim responses to an earlier one are dropped.
     request: u64,
     bytes: Vec<u8>,
-    /// The service told the sender to go on before hyper did.
+    /// The service sent an interim response before hyper did, so hyper's is suppressed.
     keep_back: bool,
-    /// Of the task that writes to the connection.
+    /// Waker of the task that writes to the connection.
     waker: Option<Waker>,
-    /// Looks for the end of the first of two chunked bodies.
+    /// Finds the end of the first of two chunked bodies.
     join: Option<ChunkScanner>,
 }
 
-/// The side of a connection that requests share with its socket.
+/// State of a connection that requests share with its socket.
 #[derive(Clone, Default)]
 pub(crate) struct Interims {
     outbox: Arc<Mutex<Outbox>>,
-    /// Whether a request is under way that may be told to go on.
+    /// Does the current request accept interim responses?
     is_open: Arc<AtomicBool>,
-    /// Whether there is a scanner.
+    /// Is there a scanner?
     joins: Arc<AtomicBool>,
 }
 
@@ -96,7 +96,7 @@ impl Interims {
         self.outbox.lock()
     }
 
-    /// For a request that expects to be told to go on.
+    /// Begins a request with `Expect: 100-continue`.
     pub(crate) fn begin(&self) -> Interim {
         let mut outbox = self.lock();
         outbox.request += 1;
@@ -123,47 +123,47 @@ impl Interims {
         }
     }
 
-    /// The request has its answer.
+    /// Ends the request, which now has its response.
     pub(crate) fn end(&self) {
         let mut outbox = self.lock();
         outbox.request += 1;
         outbox.keep_back = false;
         outbox.join = None;
-        // What was begun is written to its end.
+        // Output that was begun is written to its end.
         let is_open = !outbox.bytes.is_empty();
         self.is_open.store(is_open, Ordering::Release);
         self.joins.store(false, Ordering::Release);
     }
 }
 
-/// Finds the end of a chunked body in what comes of it, and takes it out.
+/// Finds the end of a chunked body as it is read, and removes its last chunk.
 #[derive(Default)]
 pub(crate) struct ChunkScanner {
-    place: Place,
-    /// A line of which the end has not come yet.
+    state: ChunkState,
+    /// The beginning of a line that is not complete yet.
     line: Vec<u8>,
 }
 
 #[derive(Default, PartialEq)]
-enum Place {
-    /// In the line that tells a chunk's size.
+enum ChunkState {
+    /// In the line with a chunk's size.
     #[default]
     Size,
-    /// So many bytes before the end of a chunk, its line end included.
+    /// Bytes left of a chunk, its line end included.
     Chunk(u64),
     /// In the lines after the last chunk.
     Trailers,
     Ended,
 }
 
-/// A line longer than this is no chunk's size.
-const LINE_MAX: usize = 4096;
+/// Maximum length of a line with a chunk's size.
+const LINE_MAX_BYTES: usize = 4096;
 
 impl ChunkScanner {
-    /// Whether all of the next `count` bytes are a chunk's.
+    /// Do the next `count` bytes all belong to the current chunk?
     pub(crate) fn passes(&mut self, count: usize) -> bool {
-        match &mut self.place {
-            Place::Chunk(left) if *left > count as u64 => {
+        match &mut self.state {
+            ChunkState::Chunk(left) if *left > count as u64 => {
                 *left -= count as u64;
                 true
             }
@@ -171,30 +171,30 @@ impl ChunkScanner {
         }
     }
 
-    /// What of these bytes is to be read; all that follows the end is.
+    /// The bytes to pass on; all bytes after the end are.
     pub(crate) fn scan(&mut self, mut bytes: &[u8]) -> io::Result<Vec<u8>> {
         let mut out = Vec::with_capacity(self.line.len() + bytes.len());
         while !bytes.is_empty() {
-            match self.place {
-                Place::Ended => {
+            match self.state {
+                ChunkState::Ended => {
                     out.extend_from_slice(bytes);
                     break;
                 }
-                Place::Chunk(left) => {
+                ChunkState::Chunk(left) => {
                     let count = bytes.len().min(usize::try_from(left).unwrap_or(usize::MAX));
                     out.extend_from_slice(&bytes[..count]);
                     bytes = &bytes[count..];
-                    self.place = match left - count as u64 {
-                        0 => Place::Size,
-                        left => Place::Chunk(left),
+                    self.state = match left - count as u64 {
+                        0 => ChunkState::Size,
+                        left => ChunkState::Chunk(left),
                     };
                 }
-                Place::Size | Place::Trailers => {
+                ChunkState::Size | ChunkState::Trailers => {
                     let end = bytes.iter().position(|b| *b == b'\n').map(|at| at + 1);
                     let (line, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
                     self.line.extend_from_slice(line);
                     bytes = rest;
-                    if self.line.len() > LINE_MAX {
+                    if self.line.len() > LINE_MAX_BYTES {
                         return Err(io::ErrorKind::InvalidData.into());
                     }
                     if end.is_some() {
@@ -209,9 +209,9 @@ impl ChunkScanner {
     fn take_line(&mut self, out: &mut Vec<u8>) -> io::Result<()> {
         let line = std::mem::take(&mut self.line);
         let text = line.trim_ascii();
-        if self.place == Place::Trailers {
+        if self.state == ChunkState::Trailers {
             if text.is_empty() {
-                self.place = Place::Ended;
+                self.state = ChunkState::Ended;
             }
             return Ok(());
         }
@@ -220,9 +220,9 @@ impl ChunkScanner {
         let size = size.and_then(|text| u64::from_str_radix(text, 16).ok());
         match size.and_then(|size| size.checked_add(2)) {
             None => return Err(io::ErrorKind::InvalidData.into()),
-            Some(2) => self.place = Place::Trailers,
+            Some(2) => self.state = ChunkState::Trailers,
             Some(size) => {
-                self.place = Place::Chunk(size);
+                self.state = ChunkState::Chunk(size);
                 out.extend_from_slice(&line);
             }
         }
@@ -241,11 +241,11 @@ fn write_head(bytes: &mut Vec<u8>, headers: &HeaderMap) {
     bytes.extend_from_slice(b"\r\n");
 }
 
-/// A socket that writes interim answers between what hyper writes.
+/// A socket that inserts interim responses into hyper's output.
 pub(crate) struct InterimSocket<S> {
     socket: S,
     interims: Interims,
-    /// Read, and not yet taken.
+    /// Bytes read and not yet taken.
     pending: Vec<u8>,
 }
 
@@ -263,7 +263,7 @@ impl<S> InterimSocket<S> {
 }
 
 impl<S: AsyncWrite + Unpin> InterimSocket<S> {
-    /// Writes what waits; ready when nothing does.
+    /// Writes pending output; ready when none is left.
     fn poll_outbox(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.interims.is_open.load(Ordering::Acquire) {
             return Poll::Ready(Ok(()));
@@ -283,10 +283,10 @@ impl<S: AsyncWrite + Unpin> InterimSocket<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether these are the bytes to be kept back.
+    /// Are these bytes hyper's own interim response, to be suppressed?
     fn keeps_back(&self, bytes: &[u8]) -> bool {
         self.interims.is_open.load(Ordering::Acquire)
-            && bytes.starts_with(BARE)
+            && bytes.starts_with(BARE_CONTINUE)
             && std::mem::take(&mut self.interims.lock().keep_back)
     }
 }
@@ -319,7 +319,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for InterimSocket<S> {
                 return Poll::Ready(Ok(()));
             }
             this.pending = scanner.scan(&buf.filled()[before..])?;
-            if scanner.place == Place::Ended {
+            if scanner.state == ChunkState::Ended {
                 outbox.join = None;
                 this.interims.joins.store(false, Ordering::Release);
             }
@@ -337,7 +337,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for InterimSocket<S> {
     ) -> Poll<io::Result<usize>> {
         std::task::ready!(self.poll_outbox(cx))?;
         if self.keeps_back(buf) {
-            return Poll::Ready(Ok(BARE.len()));
+            return Poll::Ready(Ok(BARE_CONTINUE.len()));
         }
         Pin::new(&mut self.socket).poll_write(cx, buf)
     }
@@ -359,7 +359,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for InterimSocket<S> {
         std::task::ready!(self.poll_outbox(cx))?;
         let first = bufs.iter().find(|buf| !buf.is_empty());
         if first.is_some_and(|buf| self.keeps_back(buf)) {
-            return Poll::Ready(Ok(BARE.len()));
+            return Poll::Ready(Ok(BARE_CONTINUE.len()));
         }
         Pin::new(&mut self.socket).poll_write_vectored(cx, bufs)
     }
@@ -418,7 +418,7 @@ mod tests {
             stopped,
         ));
         let client = Client::new(Duration::from_secs(5), 1, Duration::from_secs(5));
-        // Twice, over one connection.
+        // Two requests over one connection.
         for _ in 0..2 {
             let (told_tx, mut told) = mpsc::unbounded_channel();
             let (sender, body) = Body::channel(None, 1);
@@ -485,12 +485,12 @@ mod tests {
             let n = socket.read(&mut answer).await.unwrap();
             let first = b"HTTP/1.1 100 Continue\r\nx-first: yes\r\n\r\n";
             assert_eq!(&answer[..n], first);
-            // In pieces that end anywhere.
+            // In pieces of one byte.
             for byte in b"3\r\nabc\r\n3;x\r\ndef\r\n0\r\n\r\n" {
                 socket.write_all(&[*byte]).await.unwrap();
             }
             let n = socket.read(&mut answer).await.unwrap();
-            assert_eq!(&answer[..n], BARE);
+            assert_eq!(&answer[..n], BARE_CONTINUE);
             socket.write_all(b"2\r\ngh\r\n0\r\n\r\n").await.unwrap();
             let n = socket.read(&mut answer).await.unwrap();
             let text = String::from_utf8_lossy(&answer[..n]);

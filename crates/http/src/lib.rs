@@ -1,9 +1,9 @@
 //! The one shape of every server: a [`Service`] turns a [`Request`] into a [`Response`].
 //!
-//! Proxy, account, container and object servers are services; a middleware is a service that
-//! holds the next one. A service is reached over a socket ([`serve`]) or called in this process:
-//! the caller cannot tell. Here are also what travels with a request ([`Context`]), bodies,
-//! the accept loop with its graceful end, and the pooled client.
+//! Proxy, account, container and object servers are services; a middleware is a service that holds
+//! the next one. A service is reached over a socket ([`serve`]) or called in this process: the
+//! caller cannot tell. This crate also has the request context ([`Context`]), bodies, the accept
+//! loop with graceful shutdown, and the pooled client.
 //!
 //! Layer 2: may depend on `types` only. Nothing here knows accounts, rings or disks.
 
@@ -30,13 +30,13 @@ mod options;
 pub mod own_thread;
 pub mod params;
 mod pieces;
-mod places;
 mod progress;
 mod proxy_line;
 pub mod rekey;
 pub mod respond;
 pub mod serve;
 pub mod service;
+mod slots;
 pub mod tls;
 pub mod to_the_end;
 pub mod unsent;

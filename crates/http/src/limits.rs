@@ -1,11 +1,14 @@
-//! Swift's limits on what a client may send, for whoever sees it first: the proxy, or a filter that
-//! makes something else of it.
+//! Checks of Swift's limits on client input, used by the first component that sees it: the proxy,
+//! or a filter that converts it.
 
 use cairn_types::{Constraints, ServerKind, header_name};
 use http::HeaderMap;
 
-/// Metadata names and values: their lengths, number and sum, and for accounts and containers
-/// that they are UTF-8. The error is what to answer with 400.
+/// Checks metadata names and values: lengths, number, total size, and UTF-8 for accounts and
+/// containers.
+///
+/// # Errors
+/// The text of a 400 response.
 pub fn check_metadata(
     headers: &HeaderMap,
     kind: ServerKind,

@@ -1,4 +1,4 @@
-//! A body read by lines and by bytes: for conversations inside a request (SSYNC).
+//! A body read by lines and bytes, for protocols inside a request (SSYNC).
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::body::{Body, BodyError};
 
-/// Why there is no line, or no byte, more.
+/// Reasons why no further line or byte can be read.
 #[derive(Debug, Error)]
 pub enum LineError {
     #[error(transparent)]
@@ -20,13 +20,13 @@ pub enum LineError {
     Ended,
 }
 
-/// Reads a body piece by piece; each piece has to come within a timeout.
+/// Reads a body piece by piece; each piece must arrive within a timeout.
 #[derive(Debug)]
 pub struct BodyLines {
     body: Body,
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of a line that is not complete yet.
     begun: BytesMut,
-    /// What follows: of the last piece what is not used yet.
+    /// The unread rest of the last piece.
     buffer: Bytes,
     longest_line: usize,
     timeout: Duration,
@@ -43,7 +43,7 @@ impl BodyLines {
         }
     }
 
-    /// The next line without its end and the blanks around it; `None` at the end of the body.
+    /// The next line, without its end and surrounding blanks; `None` at the end of the body.
     pub async fn line(&mut self) -> Result<Option<Bytes>, LineError> {
         loop {
             if let Some(at) = self.buffer.iter().position(|b| *b == b'\n') {
@@ -69,7 +69,7 @@ impl BodyLines {
         }
     }
 
-    /// Some bytes, at most `most`; never none. Not in the middle of a line.
+    /// At least one and at most `most` bytes. Must not be called in the middle of a line.
     pub async fn bytes(&mut self, most: u64) -> Result<Bytes, LineError> {
         if self.buffer.is_empty() {
             self.buffer = self.chunk().await?.ok_or(LineError::Ended)?;
@@ -79,7 +79,7 @@ impl BodyLines {
         Ok(self.buffer.split_to(count))
     }
 
-    /// Reads and drops what is left.
+    /// Reads and drops the rest.
     pub async fn drain(&mut self) {
         while let Some(Ok(_)) = self.body.next_chunk().await {}
     }

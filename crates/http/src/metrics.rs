@@ -1,4 +1,5 @@
-//! The counters every server keeps, in Prometheus' form. All names, units and labels are here.
+//! Metrics that every server keeps, in Prometheus' format. All names, units and labels are defined
+//! here.
 
 mod background;
 
@@ -15,8 +16,8 @@ use prometheus_client::registry::{Registry, Unit};
 
 pub use background::{Background, DeviceWork, PassWork};
 
-/// Seconds; from a cached HEAD to a slow upload.
-const BUCKETS: [f64; 14] = [
+/// Buckets of request durations in seconds; from a cached HEAD to a slow upload.
+const DURATION_BUCKETS_SECONDS: [f64; 14] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0,
 ];
 
@@ -32,12 +33,12 @@ struct ServerLabels {
     server: &'static str,
 }
 
-/// What came of a login.
+/// Outcome of a login.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
 pub enum LoginOutcome {
     Accepted,
     Wrong,
-    /// Not looked at: too many were wrong, or wait.
+    /// Not checked: too many attempts failed, or too many are waiting.
     HeldUp,
 }
 
@@ -46,14 +47,14 @@ struct LoginLabels {
     outcome: LoginOutcome,
 }
 
-/// Of the process: filters log people in and know no server's metrics.
+/// Logins of the whole process: filters authenticate users and do not know a server's metrics.
 static LOGINS: LazyLock<Family<LoginLabels, Counter>> = LazyLock::new(Family::default);
 
 pub fn count_login(outcome: LoginOutcome) {
     LOGINS.get_or_create(&LoginLabels { outcome }).inc();
 }
 
-/// One for the process, as for logins.
+/// Differences of clocks, counted for the process like logins.
 static CLOCK_DIFFERENCES: LazyLock<Counter> = LazyLock::new(Counter::default);
 
 pub fn count_clock_difference() {
@@ -62,17 +63,17 @@ pub fn count_clock_difference() {
 
 static NO_EFFECT: LazyLock<Counter> = LazyLock::new(Counter::default);
 
-/// Counts a write of an object that changed nothing, as the object there is newer.
+/// Counts a write of an object that had no effect because the stored object is newer.
 pub fn count_write_without_effect() {
     NO_EFFECT.inc();
 }
 
-/// Outcome of a read that was slow enough to ask another server beside it.
+/// Outcome of a read that was slow enough for a hedged request.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
 pub enum HedgeOutcome {
-    /// Another server was asked.
+    /// A second server was asked.
     Sent,
-    /// None was: too many requests were slow.
+    /// No second server was asked: too many requests were slow.
     Withheld,
 }
 
@@ -87,7 +88,7 @@ pub fn count_hedge(outcome: HedgeOutcome) {
     HEDGES.get_or_create(&HedgeLabels { outcome }).inc();
 }
 
-/// One per process, shared by all its servers.
+/// Metrics of a process, shared by all its servers.
 pub struct Metrics {
     registry: RwLock<Registry>,
     requests: Family<RequestLabels, Counter>,
@@ -102,7 +103,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("cairn");
         let requests = Family::default();
         let seconds = Family::new_with_constructor(
-            (|| Histogram::new(BUCKETS.iter().copied())) as fn() -> Histogram,
+            (|| Histogram::new(DURATION_BUCKETS_SECONDS.iter().copied())) as fn() -> Histogram,
         );
         let (in_flight, connections) = (Family::default(), Family::default());
         let closed = Family::default();
@@ -162,18 +163,18 @@ impl Metrics {
         })
     }
 
-    /// For a part of the program that counts something of its own.
+    /// Registers further metrics of another part of the program.
     pub fn register(&self, add: impl FnOnce(&mut Registry)) {
         add(&mut self.registry.write());
     }
 
-    /// From now on also shows what background work does; `source` is asked at each look.
+    /// Adds the state of background work to the output; `source` is called for each scrape.
     pub fn show_background(&self, source: Arc<dyn Fn() -> Background + Send + Sync>) {
         let source = Box::new(background::Source(source));
         self.register(|registry| registry.register_collector(source));
     }
 
-    /// The exposition text (OpenMetrics 1.0).
+    /// The metrics as text (OpenMetrics 1.0).
     pub fn encode(&self) -> String {
         let mut out = String::new();
         let registry = self.registry.read();
@@ -217,7 +218,7 @@ impl Metrics {
     }
 }
 
-/// A client must not be able to make new label values.
+/// The method as a label: only known ones, so that a client cannot create new label values.
 fn known_method(method: &http::Method) -> &'static str {
     match method.as_str() {
         "GET" => "GET",

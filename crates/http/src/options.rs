@@ -1,4 +1,4 @@
-//! Options of a listener: how it treats its clients.
+//! Options of a listener: limits and protocols for its clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,28 +10,28 @@ use crate::tls::ServerTls;
 pub struct ServeOptions {
     /// The server's name in metrics: `proxy`, `object`, …
     pub server: &'static str,
-    /// Connections served at once. One more takes the place of a connection that waits for its
-    /// client (`places.rs`), or waits.
+    /// Maximum number of connections served at once. A further one takes the slot of a connection
+    /// that waits for its client (`slots.rs`), or waits.
     pub max_connections: usize,
-    /// A client that moves no byte for this long, while its request's body is waited for or its
-    /// answer waits to be read, is cut off.
+    /// Time after which a client is disconnected that moves no byte while more of its request's
+    /// body is awaited or a response is ready for it.
     pub stall_timeout: Duration,
-    /// Within this time a request's head must have come, idle time included.
+    /// Time within which a request's head must arrive, idle time included.
     pub header_timeout: Duration,
-    /// Bytes in a request's head.
+    /// Maximum bytes of a request's head.
     pub max_head: usize,
     pub max_headers: usize,
-    /// How long requests under way may take to finish after the end was asked for.
+    /// Time for requests in progress to finish after a shutdown was requested.
     pub grace: Duration,
-    /// Who may read `/metrics` on this listener.
+    /// Clients that may read `/metrics` on this listener.
     pub metrics: MetricsAccess,
     /// Each connection begins with a line of the PROXY protocol (`proxy_line.rs`).
     pub proxy_protocol: bool,
-    /// Connections are TLS.
+    /// TLS of the listener; `None`: plain.
     pub tls: Option<Arc<ServerTls>>,
 }
 
-/// Who may read `/metrics`.
+/// Access to `/metrics`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricsAccess {
     Nobody,

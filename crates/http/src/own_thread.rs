@@ -1,6 +1,5 @@
-//! Randomness and blocking work that depend on nothing outside a thread, where a simulator has
-//! taken it over: dice from a seed, and no other thread's help. Elsewhere they are what they
-//! always are.
+//! Randomness and blocking work that a simulator can take over for its thread: random numbers then
+//! follow from a seed, and blocking work runs in place. On other threads they are the usual ones.
 
 use std::cell::Cell;
 
@@ -10,8 +9,8 @@ thread_local! {
     static DICE: Cell<Option<SplitMix>> = const { Cell::new(None) };
 }
 
-/// From now on this thread's dice follow from `seed`, and blocking work is done in place. With
-/// `None` it is a thread like others again.
+/// From now on this thread's random numbers follow from `seed`, and blocking work runs in place.
+/// `None` returns the thread to normal.
 pub fn take_over(seed: Option<u64>) {
     DICE.set(seed.map(SplitMix::new));
 }
@@ -33,7 +32,7 @@ pub fn shuffle<T>(list: &mut [T]) {
     }
 }
 
-/// Runs work that blocks, off the event loop; none where it panicked.
+/// Runs blocking work off the event loop; `None` if it panicked.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     if DICE.get().is_some() {
         return Some(work());
@@ -41,10 +40,10 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     tokio::task::spawn_blocking(work).await.ok()
 }
 
-/// More than this much of a text is not worked on by an event loop: a millisecond at the most.
+/// Maximum bytes of text that are processed on the event loop: about a millisecond.
 const LIGHT_BYTES: usize = 128 << 10;
 
-/// Work on `bytes` of something: here where that is little, else off the event loop; none where it
+/// Runs work on `bytes` bytes: in place if they are few, otherwise off the event loop. `None` if it
 /// panicked.
 pub async fn heavy<T: Send + 'static>(
     bytes: usize,

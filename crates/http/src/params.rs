@@ -1,9 +1,9 @@
-//! Query strings and paths: decoding, encoding, splitting. Bytes that are no UTF-8 are an error
-//! that the caller answers with 412 (paths) or 400/412 (parameters), as Swift does.
+//! Query strings and paths: decoding, encoding, splitting. Bytes that are not UTF-8 are an error,
+//! to which the caller responds 412 (paths) or 400/412 (parameters), as Swift does.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// What Python's `urllib.parse.quote` leaves alone, with `/`.
+/// Characters that Python's `urllib.parse.quote` does not encode, with `/`.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -61,7 +61,7 @@ impl Params {
         Ok(Params(all))
     }
 
-    /// The last value of that name, as Swift's dict of parameters has it.
+    /// The last value of that name, as in Swift's dictionary of parameters.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0
             .iter()
@@ -74,7 +74,7 @@ impl Params {
         self.get(name).is_some()
     }
 
-    /// Replaces every value of that name.
+    /// Replaces all values of that name by one.
     pub fn set(&mut self, name: &str, value: impl Into<String>) {
         self.remove(name);
         self.0.push((name.to_owned(), value.into()));
@@ -92,7 +92,7 @@ impl Params {
         self.0.is_empty()
     }
 
-    /// As a query string, without the `?`.
+    /// Encodes as a query string, without the `?`.
     pub fn encode(&self) -> String {
         self.0
             .iter()
@@ -102,14 +102,14 @@ impl Params {
     }
 }
 
-/// Is this one of the words Swift takes for yes?
+/// Is this one of Swift's texts for true?
 pub fn is_true(text: &str) -> bool {
     ["true", "1", "yes", "on", "t", "y"]
         .iter()
         .any(|w| text.trim().eq_ignore_ascii_case(w))
 }
 
-/// `path` replaced in a URI, the query kept. `path` is decoded text.
+/// A URI with its path replaced by the decoded text `path`, and its query kept.
 pub fn with_path(uri: &http::Uri, path: &str) -> Option<http::Uri> {
     with_path_and_query(path, uri.query())
 }
@@ -124,9 +124,9 @@ pub fn with_path_and_query(path: &str, query: Option<&str>) -> Option<http::Uri>
     text.parse().ok()
 }
 
-/// Splits a decoded path into at least `min` and at most `max` segments; the last takes the
-/// rest, with its slashes, when `rest`. Leading `/` required; the first `min` segments may not be
-/// empty, later ones that are come out as `None`. (`split_path` upstream.)
+/// Splits a decoded path into at least `min` and at most `max` segments; with `rest` the last
+/// segment takes the remainder, slashes included. A leading `/` is required; the first `min`
+/// segments must not be empty, later empty ones are `None`. (`split_path` upstream.)
 pub fn split_path(path: &str, min: usize, max: usize, rest: bool) -> Option<Vec<Option<&str>>> {
     let body = path.strip_prefix('/')?;
     let mut segments: Vec<&str> = if rest {
@@ -135,7 +135,7 @@ pub fn split_path(path: &str, min: usize, max: usize, rest: bool) -> Option<Vec<
         body.splitn(max + 1, '/').collect()
     };
     if segments.len() > max {
-        // One too many is allowed when it is empty: the trailing slash.
+        // One segment too many is allowed if it is empty: a trailing slash.
         if segments.len() == max + 1 && segments[max].is_empty() {
             segments.pop();
         } else {

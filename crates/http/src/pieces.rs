@@ -1,5 +1,5 @@
-//! A socket that is read a piece at a time, however much there is: hyper makes its
-//! buffers as large as what the last read brought, and each upload holds three of them.
+//! A socket that limits the size of each read: hyper sizes its buffers by the last read, and each
+//! upload holds three of them.
 
 use std::io;
 use std::pin::Pin;
@@ -7,14 +7,14 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf, Take};
 
-/// Less than a power of two: a read that fills its buffer asks for the double.
-const PIECE: u64 = (32 << 10) - 1;
+/// Maximum bytes of a read, just below a power of two: a read that fills hyper's buffer doubles it.
+const PIECE_BYTES: u64 = (32 << 10) - 1;
 
 pub(crate) struct Pieces<S>(Take<S>);
 
 impl<S: AsyncRead> Pieces<S> {
     pub(crate) fn new(socket: S) -> Self {
-        Pieces(socket.take(PIECE))
+        Pieces(socket.take(PIECE_BYTES))
     }
 }
 
@@ -24,7 +24,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Pieces<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.0.set_limit(PIECE);
+        self.0.set_limit(PIECE_BYTES);
         Pin::new(&mut self.0).poll_read(cx, buf)
     }
 }
@@ -74,6 +74,6 @@ mod tests {
             most = most.max(count as u64);
             all += count;
         }
-        assert_eq!((most, all), (PIECE, sent.len()));
+        assert_eq!((most, all), (PIECE_BYTES, sent.len()));
     }
 }

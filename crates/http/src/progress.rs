@@ -1,13 +1,14 @@
-//! Whether a connection waits for its client, and how slow that client is.
+//! Progress of a connection: whether it waits for its client, and how slow that client is.
 //!
 //! A server waits for a client in three ways: for the next request's head, for more of a request's
-//! body, and for room in the socket to send an answer. [`Watched`] notes the last, a request's body
-//! (`body.rs`) the second; the first is whenever no request is under way. Time that the server itself
-//! takes is nobody's fault and is not counted.
+//! body, and for room in the socket to send a response. [`Watched`] records the last, a request's
+//! body (`body.rs`) the second; the first is the state while no request is in progress. Time that
+//! the server itself takes is not counted.
 //!
-//! Content that was read for an answer and that its socket has not taken is counted, for each
-//! connection and for all (`unsent.rs`). While all together have much of it, an answer goes on only when
-//! its socket has taken what it had: thousands of clients that read nothing hold one piece each.
+//! Response content that the socket has not taken yet is counted for each connection and for the
+//! process (`unsent.rs`). While the process has much of it, a response continues only when its
+//! socket has taken all previous content, so thousands of clients that read nothing hold one piece
+//! each.
 
 use std::io;
 use std::pin::Pin;
@@ -22,23 +23,24 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::unsent;
 
-/// A client that needs long for this much is slow, however often it moves a byte.
+/// Bytes over which a client's speed is measured: one that takes long for these is slow, however
+/// often it moves a byte.
 const SLOW_BYTES: u64 = 16 << 10;
 
-/// While others wait for memory, a client that was waited for this long for the last few KiB is cut
-/// off.
+/// Milliseconds that a client may be waited for during the last few KiB before it is disconnected,
+/// while others wait for memory.
 const STALLED_MAX_MS: u64 = 4000;
-/// From one look at that to the next.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// Interval of the checks for that.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Time spent waiting for a client, in milliseconds on the clock of [`Progress`].
+/// Time spent waiting for a client, in milliseconds of [`Progress`]'s clock.
 #[derive(Default)]
 struct Waits {
-    /// When the present wait began; 0: there is none.
+    /// Start of the present wait; 0: there is none.
     began: AtomicU64,
-    /// Waited since [`SLOW_BYTES`] were moved last, the present wait excepted.
+    /// Time waited since the last [`SLOW_BYTES`] were moved, without the present wait.
     waited: AtomicU64,
-    /// Bytes moved meanwhile.
+    /// Bytes moved in that time.
     moved: AtomicU64,
 }
 
@@ -53,7 +55,7 @@ impl Waits {
         let began = self.began.load(Ordering::Relaxed);
         let mut waited = self.waited.load(Ordering::Relaxed);
         if began == 0 && waited == 0 {
-            // The usual case: nothing was waited for.
+            // The common case: there was no wait.
             return;
         }
         if began != 0 {
@@ -75,7 +77,7 @@ impl Waits {
         self.moved.store(0, Ordering::Relaxed);
     }
 
-    /// Of the present wait alone.
+    /// Duration of the present wait alone.
     fn silent(&self, now: u64) -> u64 {
         match self.began.load(Ordering::Relaxed) {
             0 => 0,
@@ -89,30 +91,30 @@ impl Waits {
     }
 }
 
-/// What a connection waits for. Written by its own task, read by whoever looks for connections that
-/// can be closed.
+/// The waiting state of a connection. Written by its own task, read by those that look for
+/// connections to close.
 pub(crate) struct Progress {
     start: Instant,
-    /// Requests whose answers are not all with the socket.
+    /// Number of requests whose response is not completely in the socket yet.
     under_way: AtomicU32,
     idle_since: AtomicU64,
     bodies: Waits,
     writes: Waits,
-    /// Bytes of bodies that the socket has not taken yet, or fewer: heads are not counted when they
-    /// are handed over, but when they are taken.
+    /// A lower bound of the body bytes that the socket has not taken yet: bytes of heads are not
+    /// added when they are handed over, but are subtracted when they are taken.
     unsent: AtomicUsize,
-    /// Wakes an answer that waits until there are none.
+    /// Wakes a response that waits until there are none.
     all_sent: AtomicWaker,
 }
 
-/// How a connection waits for its client.
+/// The way in which a connection waits for its client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waiting {
-    /// No: the server works.
+    /// It does not wait: the server works.
     No,
-    /// For a request, since then.
+    /// For a request, for this long.
     Idle(Duration),
-    /// For bytes of a body or for an answer to be read; waited so long for the last few KiB.
+    /// For bytes of a body or for a response to be read; total wait during the last few KiB.
     Stalled(Duration),
 }
 
@@ -129,7 +131,7 @@ impl Progress {
         })
     }
 
-    /// As of a connection that has been idle for so long.
+    /// Progress of a connection that has been idle for this long.
     #[cfg(test)]
     pub(crate) fn begun_before(time: Duration) -> Arc<Progress> {
         let mut progress = Progress::new();
@@ -142,25 +144,25 @@ impl Progress {
         progress
     }
 
-    /// Never 0.
+    /// Milliseconds since the start, from 1 on: 0 means "no wait".
     fn now(&self) -> u64 {
         self.start.elapsed().as_millis() as u64 + 1
     }
 
-    /// A request has come; it is under way until the guard is dropped.
+    /// Begins a request, which is in progress until the guard is dropped.
     pub(crate) fn begin_request(self: &Arc<Self>) -> UnderWay {
         self.under_way.fetch_add(1, Ordering::Relaxed);
         self.bodies.forget();
         UnderWay(self.clone())
     }
 
-    /// Bytes of a body were handed over, to be sent.
+    /// Counts bytes of a body that were handed over for sending.
     fn hand_over(&self, bytes: usize) {
         self.unsent.fetch_add(bytes, Ordering::Relaxed);
         unsent::add(bytes);
     }
 
-    /// The socket took so much, of a body or its head; called by the task that hands over.
+    /// Subtracts bytes of a body or head that the socket took; called by the task that hands over.
     fn sent(&self, bytes: usize) {
         let unsent = self.unsent.load(Ordering::Relaxed);
         if unsent == 0 {
@@ -174,13 +176,13 @@ impl Progress {
         }
     }
 
-    /// Nothing is left to be sent: not of a body either that was longer than its head says.
+    /// Nothing is left to be sent, not even of a body that was longer than its head declared.
     fn sent_all(&self) {
         self.sent(usize::MAX);
     }
 
-    /// Ready when an answer may go on: in a crowd when the socket has taken what it had. Until then
-    /// there is something for that socket to take, so that it is woken.
+    /// Ready when a response may continue: if memory is scarce, when the socket has taken all
+    /// previous content. Until then the socket has something to take, so the task will be woken.
     fn poll_turn(&self, cx: &mut Context<'_>) -> Poll<()> {
         let has_sent_all = self.unsent.load(Ordering::Relaxed) == 0;
         if has_sent_all || !unsent::is_crowded() {
@@ -198,12 +200,12 @@ impl Progress {
         self.bodies.end(bytes as u64, || self.now());
     }
 
-    /// Nobody reads the body any more.
+    /// The body was abandoned.
     pub(crate) fn forget_body(&self) {
         self.bodies.forget();
     }
 
-    /// Whether a request is under way: its answer is not all with the socket.
+    /// Is a request in progress, that is, not completely answered into the socket?
     pub(crate) fn has_request(&self) -> bool {
         self.under_way.load(Ordering::Relaxed) > 0
     }
@@ -221,9 +223,9 @@ impl Progress {
         Waiting::Idle(Duration::from_millis(now.saturating_sub(since)))
     }
 
-    /// Comes back when the client has moved not a byte for `timeout` while it was waited for with a
-    /// request under way. For a body somewhat longer: services that read one have timers of their
-    /// own, and answer 408. Also when others wait for memory that it keeps.
+    /// Returns when the client has not moved a byte for `timeout` while it was waited for during a
+    /// request, or when it holds memory that others wait for. For bodies the time is somewhat
+    /// longer: services that read one have timers of their own, and respond 408.
     pub(crate) async fn silent_for(&self, timeout: Duration) {
         let limit = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
         loop {
@@ -233,9 +235,9 @@ impl Progress {
             if silent >= limit || self.keeps_memory_from_others(now) {
                 return;
             }
-            // At least a part of it, so that a wait that ends and begins costs few timers.
+            // At least an eighth of the timeout, so that frequent short waits cost few timers.
             let left = Duration::from_millis(limit - silent).max(timeout / 8);
-            tokio::time::sleep(left.min(LOOK_AGAIN)).await;
+            tokio::time::sleep(left.min(CHECK_INTERVAL)).await;
         }
     }
 
@@ -252,7 +254,7 @@ impl Drop for Progress {
     }
 }
 
-/// A request is under way.
+/// Guard of a request in progress.
 pub(crate) struct UnderWay(Arc<Progress>);
 
 impl Drop for UnderWay {
@@ -263,7 +265,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// An answer's body, which keeps its request under way until the socket has all of it.
+/// A response's body that keeps its request in progress until the socket has taken all of it.
 pub(crate) struct Answering<B> {
     body: B,
     under_way: UnderWay,
@@ -302,7 +304,7 @@ impl<B: http_body::Body<Data = bytes::Bytes> + Unpin> http_body::Body for Answer
     }
 }
 
-/// A socket that notes when there is no room in it to write.
+/// A socket that records when it has no room for writing.
 pub(crate) struct Watched<S> {
     socket: S,
     progress: Arc<Progress>,
@@ -361,7 +363,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
         self.socket.is_write_vectored()
     }
 
-    /// Called when those above have written all they had.
+    /// Called when the layers above have written all they had.
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.socket).poll_flush(cx);
         if matches!(flushed, Poll::Ready(Ok(()))) {
@@ -402,14 +404,14 @@ mod tests {
         assert_eq!(waits.stalled(8000), None);
     }
 
-    /// An answer of three pieces.
+    /// A response of three pieces.
     fn answering(progress: &Arc<Progress>) -> Answering<Body> {
         let pieces = ["one", "two", "three"].map(|piece| Ok(bytes::Bytes::from(piece)));
         let body = Body::from_stream(futures_util::stream::iter(pieces), None);
         Answering::new(body, progress.begin_request())
     }
 
-    /// Whether there is another piece now.
+    /// Is another piece available now?
     fn has_next(answering: &mut Answering<Body>, cx: &mut Context<'_>) -> bool {
         let polled = http_body::Body::poll_frame(Pin::new(answering), cx);
         matches!(polled, Poll::Ready(Some(Ok(_))))
@@ -446,14 +448,14 @@ mod tests {
         assert_eq!(woken.0.load(Ordering::Relaxed), 1);
         assert!(has_next(&mut answer, cx));
         assert!(!has_next(&mut answer, cx));
-        // Others' connections have ended.
+        // The other connections have ended.
         drop(crowd);
         assert!(has_next(&mut answer, cx));
         let _crowd = unsent::tests::Crowd::gather();
-        // A request that came while the answer before it is being sent.
+        // A request that arrives while the previous response is being sent.
         let mut next = answering(&progress);
         assert!(!has_next(&mut next, cx), "the last answer is unsent");
-        // Its body was longer than its head said.
+        // The body was longer than its head declared.
         socket.write_all(b"tw").await.unwrap();
         assert!(!has_next(&mut next, cx));
         socket.flush().await.unwrap();

@@ -1,6 +1,7 @@
-//! The line by which a proxy in front of us, one that ends TLS and knows no HTTP, tells who its client
-//! is: version 1 of the PROXY protocol (haproxy's `proxy-protocol.txt`, section 2.1), first on each
-//! connection and once.
+//! The PROXY protocol, version 1: a line by which a proxy in front of us, which ends TLS and does
+//! not parse HTTP, reports the address of its client (haproxy's `proxy-protocol.txt`, section 2.1).
+//! It is sent once, first on each connection.
+//!
 //!
 //! ```text
 //! PROXY TCP4 192.0.2.7 192.0.2.1 51234 443\r\n     client, server; client's port, server's
@@ -13,13 +14,13 @@ use thiserror::Error;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-/// The longest line there is, its end included.
-const LONGEST: usize = 107;
+/// Maximum length of a line, its end included.
+const LINE_MAX_BYTES: usize = 107;
 const START: &[u8] = b"PROXY ";
-/// Of a server whose clients speak TLS, as Swift has it.
+/// Server port that means TLS, as in Swift.
 const TLS_PORT: u16 = 443;
 
-/// Why a connection does not begin as it should.
+/// Reasons why a connection is refused.
 #[derive(Debug, Error)]
 pub(crate) enum ProxyLineError {
     #[error("Invalid PROXY line {0:?}")]
@@ -28,31 +29,31 @@ pub(crate) enum ProxyLineError {
     Io(#[from] std::io::Error),
 }
 
-/// What the line says.
+/// The content of the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProxyLine {
-    /// None: unknown.
+    /// The client's address; `None`: unknown.
     pub(crate) client: Option<SocketAddr>,
-    /// The client's connection, which ends before us, is TLS.
+    /// The client's connection to the proxy uses TLS.
     pub(crate) is_tls: bool,
 }
 
-/// Takes the line off the connection, and nothing behind it.
+/// Reads the line from the connection, and nothing behind it.
 pub(crate) async fn read(stream: &mut TcpStream) -> Result<ProxyLine, ProxyLineError> {
-    let mut seen = [0; LONGEST];
+    let mut seen = [0; LINE_MAX_BYTES];
     let count = stream.peek(&mut seen).await?;
-    // Nearly always it comes in one piece.
+    // The line usually arrives in one piece.
     let mut line = match end_of_line(&seen[..count]) {
         Some(end) => {
             let mut line = vec![0; end];
             stream.read_exact(&mut line).await?;
             line
         }
-        None => Vec::with_capacity(LONGEST),
+        None => Vec::with_capacity(LINE_MAX_BYTES),
     };
     while end_of_line(&line).is_none() {
         let is_start = line.iter().zip(START).all(|(is, should)| is == should);
-        if !is_start || line.len() >= LONGEST {
+        if !is_start || line.len() >= LINE_MAX_BYTES {
             return Err(invalid(&line));
         }
         line.push(stream.read_u8().await?);
@@ -60,7 +61,7 @@ pub(crate) async fn read(stream: &mut TcpStream) -> Result<ProxyLine, ProxyLineE
     parse(&line)
 }
 
-/// Where what follows the line begins.
+/// Offset behind the line, where the following data begins.
 fn end_of_line(bytes: &[u8]) -> Option<usize> {
     Some(bytes.iter().position(|b| *b == b'\n')? + 1)
 }
@@ -107,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// What a server makes of these pieces, and what is left for it then.
+    /// Result of a server that receives these pieces, and the data left after the line.
     async fn sent(pieces: &[&'static [u8]]) -> (Result<ProxyLine, ProxyLineError>, Vec<u8>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap())
@@ -117,7 +118,7 @@ mod tests {
         let pieces: Vec<&[u8]> = pieces.to_vec();
         let sending = tokio::spawn(async move {
             for piece in pieces {
-                // Who is refused may have hung up.
+                // A client that was refused may have hung up.
                 let _ = client.write_all(piece).await;
                 tokio::time::sleep(std::time::Duration::from_millis(5)).await;
             }

@@ -1,31 +1,31 @@
-//! Re-keying: the order by which an operator's tool has the filter `encryption` put the keys of one
-//! object or container under the active root secret, and what became of it. Both travel in
-//! extensions, of a POST and of its answer, where no client can put them.
+//! Re-keying: the order by which an operator's tool has the filter `encryption` wrap the keys of
+//! one object or container by the active root secret, and its outcome. They travel in the
+//! extensions of a POST and of its response, where no client can put them.
 
 /// The order, in a request's extensions.
 #[derive(Clone, Copy, Debug)]
 pub struct Rekey {
-    /// Only look what there is to do.
+    /// Only report what would be done.
     pub is_dry_run: bool,
 }
 
-/// The id of a root secret; none: that of `encryption_root_secret`.
+/// Id of a root secret; `None` is that of `encryption_root_secret`.
 pub type SecretId = Option<String>;
 
-/// What became of the order, in the answer's extensions.
+/// Outcome of the order, in the response's extensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rekeyed {
-    /// There is no such object, or it has expired.
+    /// The object does not exist, or has expired.
     Gone,
-    /// No key of it depends on a root secret.
+    /// None of its keys depends on a root secret.
     NotEncrypted,
-    /// All its keys are under the active root secret, and were.
+    /// All its keys were under the active root secret already.
     Active,
-    /// They are now.
+    /// All its keys are under the active root secret now.
     Done,
-    /// This root secret is needed still.
+    /// This root secret is still needed.
     Remains(SecretId, Reason),
-    /// A container's: the secrets whose keys of it can be had from the active one.
+    /// Outcome for a container: the secrets whose keys of it can be derived from the active one.
     Container {
         active: SecretId,
         covered: Vec<SecretId>,
@@ -33,13 +33,13 @@ pub enum Rekeyed {
     },
 }
 
-/// Why a root secret is still needed.
+/// Reasons why a root secret is still needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// Nobody has re-keyed it yet.
+    /// It has not been re-keyed yet.
     NotYet,
-    /// It is encrypted as OpenStack Swift does, and has to stay readable there.
+    /// It is encrypted in OpenStack Swift's format, and has to stay readable there.
     SwiftsFormat,
-    /// The secret is not in the keymaster's conf, so that nothing can be done.
+    /// The secret is not in the keymaster's conf, so its keys cannot be unwrapped.
     NotConfigured,
 }

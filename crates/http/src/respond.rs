@@ -1,4 +1,4 @@
-//! Small helpers for answers: Swift's short HTML bodies for errors, header values, dates.
+//! Helpers for responses: Swift's short HTML bodies for errors, header values, dates.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -9,35 +9,35 @@ use http::{HeaderMap, StatusCode};
 use crate::body::Body;
 use crate::service::Response;
 
-/// Headers that are looked through one by one.
-const FEW: usize = 24;
+/// Maximum number of headers that are searched linearly.
+const LINEAR_SEARCH_MAX: usize = 24;
 
-/// Swift's own codes beyond the standard ones.
+/// Swift's status codes beyond the standard ones.
 pub const CLIENT_DISCONNECT: u16 = 499;
 pub const RATE_LIMITED: u16 = 498;
 pub const INSUFFICIENT_STORAGE: StatusCode = StatusCode::INSUFFICIENT_STORAGE;
 
-/// The type of Swift's error bodies.
+/// Content type of Swift's error bodies.
 pub const HTML: &str = "text/html; charset=UTF-8";
 
-/// A code that may not be in `http`'s list; 500 for one that is no code at all.
+/// The status for a code that may be missing in `http`'s list; 500 if it is not a valid code.
 pub fn status(code: u16) -> StatusCode {
     StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
-/// An answer with no body.
+/// A response without a body.
 pub fn empty(code: StatusCode) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = code;
     response
 }
 
-/// An answer of plain text.
+/// A response of plain text.
 pub fn text(code: StatusCode, message: impl Into<String>) -> Response {
     typed(code, "text/plain; charset=UTF-8", message.into())
 }
 
-/// An answer of a given type, its length told.
+/// A response of a given content type, with its length.
 pub fn typed(code: StatusCode, content_type: &'static str, body: impl Into<Body>) -> Response {
     let body = body.into();
     let mut response = Response::new(Body::empty());
@@ -52,7 +52,7 @@ pub fn typed(code: StatusCode, content_type: &'static str, body: impl Into<Body>
     response
 }
 
-/// The standard answer for a code: Swift's one-paragraph HTML for errors, nothing for success.
+/// The standard response for a code: Swift's one-paragraph HTML for errors, no body for success.
 pub fn standard(code: StatusCode) -> Response {
     match explanation(code.as_u16()) {
         Some((title, text)) => {
@@ -69,7 +69,7 @@ pub fn standard(code: StatusCode) -> Response {
     }
 }
 
-/// `404 Not Found`: a code and the title Swift gives it.
+/// The status line `404 Not Found`: a code and the title Swift gives it.
 pub fn status_line(code: StatusCode) -> String {
     let title = match explanation(code.as_u16()) {
         Some((title, _)) => title,
@@ -78,12 +78,12 @@ pub fn status_line(code: StatusCode) -> String {
     format!("{} {title}", code.as_u16())
 }
 
-/// A code's title and sentence, on a line each; nothing for codes without one.
+/// A code's title and explanation, each on a line; empty for codes without one.
 pub fn explain(code: StatusCode) -> String {
     explanation(code.as_u16()).map_or_else(String::new, |(title, text)| format!("{title}\n{text}"))
 }
 
-/// Title and one sentence for a code, where Swift gives a body.
+/// Title and explanation of a code, if Swift sends a body for it.
 fn explanation(code: u16) -> Option<(&'static str, &'static str)> {
     Some(match code {
         201 => return None,
@@ -180,39 +180,39 @@ fn explanation(code: u16) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// A header's value as text, where it is UTF-8.
+/// A header's value as text, if it is UTF-8.
 pub fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     find(headers, name).and_then(|v| std::str::from_utf8(v.as_bytes()).ok())
 }
 
-/// The first of that name. Among few headers looking at each is several times quicker than
-/// making a name of the text and hashing it, and a request is asked for dozens.
+/// The first header of that name. Each request looks up dozens of headers; comparing with each of a
+/// few headers is several times faster than making a `HeaderName` of the text and hashing it.
 fn find<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a HeaderValue> {
-    if headers.len() > FEW || name.bytes().any(|b| b.is_ascii_uppercase()) {
+    if headers.len() > LINEAR_SEARCH_MAX || name.bytes().any(|b| b.is_ascii_uppercase()) {
         return headers.get(name);
     }
     let mut all = headers.iter();
     all.find_map(|(n, value)| (n.as_str() == name).then_some(value))
 }
 
-/// A timestamp in a header, where there is one and it reads.
+/// A timestamp in a header, if present and valid.
 pub fn header_timestamp(headers: &HeaderMap, name: &str) -> Option<Timestamp> {
     header(headers, name).and_then(|t| Timestamp::parse(t).ok())
 }
 
-/// A header value of any text without control characters; `None` where it has some.
+/// A header value of any text; `None` if it has control characters.
 pub fn value(text: impl AsRef<str>) -> Option<HeaderValue> {
     HeaderValue::from_bytes(text.as_ref().as_bytes()).ok()
 }
 
-/// Sets a header from text, leaving the response as it is where name or value cannot be sent.
+/// Sets a header from text; no effect if its name or value cannot be sent.
 pub fn set(headers: &mut HeaderMap, name: &str, text: impl AsRef<str>) {
     if let (Ok(name), Some(value)) = (HeaderName::from_bytes(name.as_bytes()), value(text)) {
         headers.insert(name, value);
     }
 }
 
-/// `Last-Modified` of a timestamp: rounded up to the second, as Swift does.
+/// The `Last-Modified` of a timestamp: rounded up to the second, as in Swift.
 pub fn http_date(timestamp: Timestamp) -> String {
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(timestamp.secs_ceil()))
 }

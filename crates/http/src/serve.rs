@@ -1,5 +1,5 @@
-//! The accept loop: connections of one listener to one service, until told to end; then
-//! requests under way finish, for as long as the grace lasts.
+//! The accept loop of a listener: serves connections by one service until shutdown, then lets
+//! requests in progress finish within the grace time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,17 +12,18 @@ use tracing::warn;
 
 use crate::connection::{Shared, connection};
 use crate::metrics::Metrics;
-use crate::places::Places;
 use crate::progress::Progress;
 use crate::service::Handler;
+use crate::slots::Slots;
 
 pub use crate::options::{MetricsAccess, ServeOptions};
 
-/// Within one host nothing is congested, and a system's choice that paces what it sends (BBR) would
-/// spend a third of a large answer's CPU on timers. Every Linux has this one.
-const UNPACED: &[u8] = b"reno";
+/// TCP congestion control of our sockets. Within one host there is no congestion, and a pacing
+/// algorithm (BBR), if it is the system's default, would spend a third of a large response's CPU on
+/// timers. Every Linux kernel has this one.
+const CONGESTION_CONTROL: &[u8] = b"reno";
 
-/// Binds an address; the error says which, and what to do about a port in use.
+/// Binds an address; the error names it, and the remedy for a port in use.
 pub fn bind(address: SocketAddr, backlog: i32) -> Result<std::net::TcpListener, BindError> {
     let attempt = || -> std::io::Result<std::net::TcpListener> {
         let domain = socket2::Domain::for_address(address);
@@ -30,8 +31,8 @@ pub fn bind(address: SocketAddr, backlog: i32) -> Result<std::net::TcpListener, 
         socket.set_reuse_address(true)?;
         socket.set_nonblocking(true)?;
         if address.ip().is_loopback() {
-            // Before the first client: a socket that is connected would be paced on.
-            let _ = socket.set_tcp_congestion(UNPACED);
+            // Set on the listener, before the first client: a connected socket would stay paced.
+            let _ = socket.set_tcp_congestion(CONGESTION_CONTROL);
         }
         socket.bind(&address.into())?;
         socket.listen(backlog)?;
@@ -58,7 +59,7 @@ fn hint(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Serves until `stop` turns true (or its sender is gone), then lets requests finish.
+/// Serves until `stop` turns true (or its sender is gone); then lets requests in progress finish.
 pub async fn serve(
     listener: TcpListener,
     handler: Handler,
@@ -67,7 +68,7 @@ pub async fn serve(
     mut stop: watch::Receiver<bool>,
 ) {
     let closed = metrics.closed_for_room(options.server);
-    let places = Places::new(options.server, options.max_connections, closed);
+    let slots = Slots::new(options.server, options.max_connections, closed);
     let mut connections = JoinSet::new();
     let mut following = JoinSet::new();
     if let Some(tls) = &options.tls {
@@ -86,21 +87,22 @@ pub async fn serve(
         match accepted {
             Ok((stream, peer)) => {
                 let progress = Progress::new();
-                let place = places.enter(peer.ip(), progress.clone());
+                let slot = slots.enter(peer.ip(), progress.clone());
                 let shared = shared.clone();
                 connections.spawn(connection(
                     stream,
                     peer,
                     shared,
                     stop.clone(),
-                    place,
+                    slot,
                     progress,
                 ));
             }
             Err(error) => {
-                // Out of file descriptors, say: accepting at once again would spin.
+                // For example, the process is out of file descriptors: accepting again at once
+                // would spin.
                 warn!(server = shared.options.server, %error, "cannot accept a connection");
-                places.close_slowest();
+                slots.close_slowest();
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -139,7 +141,7 @@ mod tests {
         let listener = TcpListener::from_std(listener).unwrap();
         let (accepted, _) = listener.accept().await.unwrap();
         let named = socket2::SockRef::from(&accepted).tcp_congestion().unwrap();
-        assert!(named.starts_with(UNPACED), "{named:?}");
+        assert!(named.starts_with(CONGESTION_CONTROL), "{named:?}");
     }
 
     #[tokio::test]
@@ -205,7 +207,7 @@ mod tests {
             answer.starts_with("HTTP/1.1 200 ") && answer.ends_with(" false"),
             "{answer}"
         );
-        // Nobody from afar reads the figures by way of the proxy.
+        // A remote client cannot read the metrics through the proxy.
         let figures = ask(far, "/metrics").await;
         assert!(figures.contains("192.0.2.7"), "{figures}");
         let refused = ask("", "/").await;

@@ -9,11 +9,11 @@ use crate::body::Body;
 pub type Request = http::Request<Body>;
 pub type Response = http::Response<Body>;
 
-/// A response on its way. Dropping it cancels the request.
+/// A pending response. Dropping it cancels the request.
 pub type ServiceFuture<'a> = Pin<Box<dyn Future<Output = Response> + Send + 'a>>;
 
-/// Anything that answers requests. Failures are responses: by the time an error leaves a
-/// service it has a status code.
+/// A server or middleware. Failures are responses: by the time an error leaves a service it has a
+/// status code.
 pub trait Service: Send + Sync {
     fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a>;
 }
@@ -39,7 +39,7 @@ where
     }
 }
 
-/// A handler from an async function: for tests and small endpoints.
+/// A handler made of an async function, for tests and small endpoints.
 pub fn handler_fn<F, Fut>(f: F) -> Handler
 where
     F: Fn(Request) -> Fut + Send + Sync + 'static,

@@ -1,4 +1,4 @@
-//! TLS (rustls, TLS 1.2 and 1.3) of listeners and of calls to other servers, with keys and
+//! TLS (rustls, TLS 1.2 and 1.3) for listeners and for calls to other servers, with keys and
 //! certificates from PEM files.
 
 mod client;
@@ -19,7 +19,7 @@ pub use client::{ClientTls, Trust};
 pub use read_ahead::ReadAhead;
 pub use server::{ServerTls, TlsFiles};
 
-/// Why certificates or keys cannot be used.
+/// Reasons why certificates or keys cannot be used.
 #[derive(Debug, Error)]
 pub enum TlsError {
     #[error("{}: {reason}", path.display())]
@@ -49,7 +49,7 @@ fn file_error(path: &Path, reason: impl ToString) -> TlsError {
     }
 }
 
-/// All certificates of a file, at least one.
+/// All certificates in a file, at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let all = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -60,7 +60,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     }
 }
 
-/// A chain of certificates with the key of its first.
+/// A chain of certificates, with the private key of its first.
 fn certified_key(cert: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
     let chain = certificates(cert)?;
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| file_error(key, error))?;
@@ -72,7 +72,7 @@ fn certified_key(cert: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
     })
 }
 
-/// SHA-256 of the first certificate of a file, as `openssl x509 -fingerprint` shows it.
+/// SHA-256 of the first certificate in a file, in the form of `openssl x509 -fingerprint`.
 pub fn fingerprint(path: &Path) -> Result<String, TlsError> {
     let first = certificates(path)?;
     let hash = provider()
@@ -91,7 +91,7 @@ pub fn fingerprint(path: &Path) -> Result<String, TlsError> {
     Ok(bytes.join(":"))
 }
 
-/// Authorities of which certificates are trusted.
+/// Certificate authorities that are trusted.
 fn authorities(path: &Path) -> Result<Arc<RootCertStore>, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {

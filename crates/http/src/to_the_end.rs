@@ -1,8 +1,8 @@
-//! Work that goes on when nobody waits for it any more.
+//! Futures that are completed even if their caller is dropped.
 //!
-//! A write that has begun is carried to its end although its client has left. Nearly always somebody
-//! waits: then the work is polled where it is waited for, which costs no task. Only where the waiting
-//! is given up does it become one.
+//! A write that has begun is carried to its end although its client has left. Usually the caller
+//! stays, so the future is polled in place, without the cost of a task. Only if it is dropped early
+//! is it spawned as a task.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,10 +11,10 @@ use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 
-/// The work's value; none where it panicked.
+/// Runs `work` to its end; `None` if it panicked.
 ///
-/// No `async fn`: its future would have the work inside once as an argument and once as what is
-/// awaited, and so would each caller's, for as long as they wait for something else.
+/// Not an `async fn`: its future would contain `work` twice, as an argument and as the awaited
+/// value, and so would each caller's future for as long as it waits for something else.
 pub fn to_the_end<T, F>(work: F) -> impl Future<Output = Option<T>> + Send
 where
     T: Send + 'static,
@@ -25,7 +25,7 @@ where
 
 type Work<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Empty when it has ended.
+/// The work in progress; `None` when it has ended.
 struct UnderWay<T: Send + 'static>(Option<Work<T>>);
 
 impl<T: Send + 'static> Future for UnderWay<T> {
@@ -48,7 +48,7 @@ impl<T: Send + 'static> Future for UnderWay<T> {
 
 impl<T: Send + 'static> Drop for UnderWay<T> {
     fn drop(&mut self) {
-        // Without a runtime the process ends.
+        // Without a runtime the process is ending.
         if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             runtime.spawn(work);
         }

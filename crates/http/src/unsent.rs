@@ -1,53 +1,54 @@
-//! Memory for content that was read for answers and that clients have not taken yet: counted for the
-//! whole process, and bounded.
+//! Memory for response content that clients have not taken yet: counted for the whole process, and
+//! bounded.
 //!
-//! From [`CROWD_BYTES`] on an answer goes on only when its socket has taken what it had
-//! (`progress.rs`): each has one piece. Content that is made in large parts, of fragments, reserves
-//! its memory before it is made ([`Reserved::take`]), in turn. Where all is taken, connections whose
-//! clients have read next to nothing for some seconds are closed.
+//! From [`CROWD_BYTES`] on, a response continues only when its socket has taken all previous
+//! content (`progress.rs`), so each holds one piece. Content that is produced in large parts, from
+//! fragments, reserves its memory first ([`Reserved::take`]), in order of arrival. If all is
+//! reserved, connections whose clients have read next to nothing for some seconds are closed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Unsent content of all answers above which each of them has one piece under way.
+/// Unsent bytes of all responses above which each may have only one piece.
 const CROWD_BYTES: usize = 24 << 20;
-/// All that is reserved at once.
+/// Maximum bytes reserved at once.
 const RESERVED_MAX_BYTES: usize = 128 << 20;
-/// Bytes of one permit.
+/// Bytes per semaphore permit.
 const UNIT_BYTES: usize = 1 << 10;
 const RESERVED_MAX_UNITS: usize = RESERVED_MAX_BYTES / UNIT_BYTES;
-/// An answer's wait for its turn: as long as a client may keep a server waiting.
+/// Maximum wait of a response for its turn: as long as a client may keep a server waiting.
 const TURN_TIMEOUT: Duration = Duration::from_secs(60);
 
 static UNSENT_BYTES: AtomicUsize = AtomicUsize::new(0);
-/// Fair: one that wants its next part comes after all that wait.
+/// Reservations. The semaphore is fair: a response that wants its next part queues behind all that
+/// wait.
 static ROOM: Semaphore = Semaphore::const_new(RESERVED_MAX_UNITS);
-/// Answers that wait for their turn.
+/// Number of responses that wait for their turn.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 
-/// Content was handed to a connection.
+/// Counts content that was handed to a connection.
 pub(crate) fn add(bytes: usize) {
     UNSENT_BYTES.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// A socket took it, or its connection has ended.
+/// Subtracts content that a socket took, or whose connection has ended.
 pub(crate) fn remove(bytes: usize) {
     UNSENT_BYTES.fetch_sub(bytes, Ordering::Relaxed);
 }
 
-/// Whether so much is unsent that each answer is to have one piece under way.
+/// Is so much unsent that each response may have only one piece?
 pub(crate) fn is_crowded() -> bool {
     UNSENT_BYTES.load(Ordering::Relaxed) >= CROWD_BYTES
 }
 
-/// Whether an answer waits for memory.
+/// Does a response wait for memory?
 pub(crate) fn is_needed() -> bool {
     WAITING.load(Ordering::Relaxed) > 0
 }
 
-/// Memory that is reserved; free when dropped.
+/// Reserved memory; released when dropped.
 #[derive(Debug, Default)]
 pub struct Reserved {
     _permit: Option<SemaphorePermit<'static>>,
@@ -61,14 +62,14 @@ impl From<SemaphorePermit<'static>> for Reserved {
     }
 }
 
-/// There is no memory, and none came free in time.
+/// No memory became free in time.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("answers that their clients have not read hold all memory for parts of objects")]
 pub struct NoRoom;
 
 impl Reserved {
-    /// Reserves so much, after all that have asked before. A part that is larger than half of all
-    /// there is takes that half.
+    /// Reserves this many bytes, after all earlier requests. A part larger than half of the maximum
+    /// reserves that half.
     pub async fn take(bytes: usize) -> Result<Reserved, NoRoom> {
         let units = bytes.div_ceil(UNIT_BYTES).min(RESERVED_MAX_UNITS / 2);
         let units = u32::try_from(units).map_err(|_| NoRoom)?;
@@ -105,14 +106,14 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// For tests that fill memory which all of the process share.
+    /// Lock for tests that fill the memory shared by the process.
     pub(crate) static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
     pub(crate) fn unsent_bytes() -> usize {
         UNSENT_BYTES.load(Ordering::Relaxed)
     }
 
-    /// Unsent content of others, until it is dropped.
+    /// Unsent content of other connections, until it is dropped.
     pub(crate) struct Crowd;
 
     impl Crowd {
@@ -128,7 +129,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// All that can be reserved.
+    /// Reserves everything.
     pub(crate) async fn reserve_all() -> [Reserved; 2] {
         let half = || async { Reserved::take(RESERVED_MAX_BYTES).await.unwrap_or_default() };
         [half().await, half().await]

@@ -1,5 +1,5 @@
-//! Requests that two programs on their way could read differently are refused, and nothing that
-//! follows them on the connection is taken for a request.
+//! Requests that two programs on their way could parse differently are refused, and data after them
+//! on the connection is not taken for a request.
 
 #![allow(clippy::unwrap_used)]
 
@@ -53,7 +53,7 @@ async fn they_are_refused_with_400() {
         let _ = stream.write_all(next.as_bytes()).await;
         let mut answer = Vec::new();
         let read = stream.read_to_end(&mut answer);
-        // Reset where more was sent than read.
+        // The connection is reset if more was sent than read.
         let _ = tokio::time::timeout(Duration::from_secs(20), read)
             .await
             .unwrap();

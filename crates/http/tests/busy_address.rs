@@ -1,4 +1,4 @@
-//! One address that uses all of a server's connections in earnest: others have their share.
+//! One address that uses all of a server's connections for real requests: others get their share.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,8 +15,8 @@ use tokio::sync::watch;
 
 const SERVED: usize = 8;
 /// Connections of the busy address: a third is served, the others wait.
-const BUSY: usize = 24;
-const PATIENCE: Duration = Duration::from_secs(60);
+const BUSY_CONNECTIONS: usize = 24;
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn server() -> (SocketAddr, watch::Sender<bool>) {
     let listener = bind("127.0.0.1:0".parse().unwrap(), 1024).unwrap();
@@ -65,7 +65,7 @@ async fn ask(stream: &mut BufReader<TcpStream>) -> std::io::Result<u16> {
     Ok(status.parse().unwrap())
 }
 
-/// Asks without a pause, on connections that it keeps as long as it may.
+/// Sends requests without a pause, on connections kept as long as possible.
 async fn keep_busy(to: SocketAddr) {
     loop {
         let Ok(mut stream) = connect("127.0.0.1", to).await else {
@@ -78,7 +78,7 @@ async fn keep_busy(to: SocketAddr) {
 #[tokio::test]
 async fn an_address_that_uses_all_places_leaves_others_their_share() {
     let (address, _stop) = server().await;
-    let busy: Vec<_> = (0..BUSY)
+    let busy: Vec<_> = (0..BUSY_CONNECTIONS)
         .map(|_| tokio::spawn(keep_busy(address)))
         .collect();
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -88,6 +88,6 @@ async fn an_address_that_uses_all_places_leaves_others_their_share() {
             assert_eq!(ask(&mut stream).await.unwrap(), 200);
         }
     };
-    tokio::time::timeout(PATIENCE, others).await.unwrap();
+    tokio::time::timeout(TIMEOUT, others).await.unwrap();
     busy.iter().for_each(tokio::task::JoinHandle::abort);
 }

@@ -1,4 +1,4 @@
-//! Figures for loopback alone are not shown to clients of a proxy on the same host.
+//! Metrics restricted to loopback are not shown to clients of a proxy on the same host.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,6 +1,6 @@
-//! Clients that hold on to a server's connections: they read nothing of large answers, send their
+//! Clients that occupy a server's connections: they read nothing of large responses, send their
 //! bodies at a trickle, or send nothing at all, on three times as many connections as are served at
-//! once. Others are answered all the same, health checks at once.
+//! once. Other clients are answered all the same, health checks at once.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,10 +18,10 @@ use tokio::sync::{mpsc, watch};
 
 const SERVED: usize = 100;
 const ATTACKERS: usize = 300;
-/// For what must happen at all.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of events that must happen.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Tells when a body is no longer read.
+/// Reports when a body is no longer read.
 struct Watcher(mpsc::UnboundedSender<()>);
 
 impl Drop for Watcher {
@@ -30,7 +30,7 @@ impl Drop for Watcher {
     }
 }
 
-/// Serves large answers for GET and takes any body; counts large answers that ended.
+/// Serves large responses to GET and takes any body; counts large responses that ended.
 async fn server(
     adapt: impl FnOnce(&mut ServeOptions),
 ) -> (SocketAddr, watch::Sender<bool>, mpsc::UnboundedReceiver<()>) {
@@ -73,12 +73,12 @@ async fn connect(address: SocketAddr, first: &[u8]) -> TcpStream {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let mut stream = socket.connect(address).await.unwrap();
-    // Closed again already: that is what is tested.
+    // The server may have closed the connection, which is what is tested.
     let _ = stream.write_all(first).await;
     stream
 }
 
-/// The status of a request on a connection of its own.
+/// The status of a request on a new connection.
 async fn ask(address: SocketAddr, path: &str) -> String {
     let asked = async {
         let get = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
@@ -87,10 +87,10 @@ async fn ask(address: SocketAddr, path: &str) -> String {
         stream.read_to_string(&mut answer).await.unwrap();
         answer.lines().next().unwrap_or_default().to_owned()
     };
-    tokio::time::timeout(PATIENCE, asked).await.unwrap()
+    tokio::time::timeout(TIMEOUT, asked).await.unwrap()
 }
 
-/// Others are answered while these hold on to their connections.
+/// Others are answered while these clients occupy their connections.
 async fn others_are_answered(first: &[u8], trickle: &[u8]) {
     let (address, _stop, _ended) = server(|_| {}).await;
     let mut attackers = Vec::new();
@@ -134,34 +134,35 @@ async fn half_a_head_holds_nobody_up() {
     others_are_answered(b"GET / HTTP/1.1\r\nX: ", b"x").await;
 }
 
-/// With room for all, too: time is up for those who read nothing at all.
+/// A client that reads nothing at all is disconnected even if there are free slots.
 #[tokio::test]
 async fn who_reads_nothing_is_cut_off() {
     let stall = Duration::from_millis(200);
     let (address, _stop, mut ended) = server(|options| options.stall_timeout = stall).await;
     let silent = connect(address, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").await;
-    tokio::time::timeout(PATIENCE, ended.recv())
+    tokio::time::timeout(TIMEOUT, ended.recv())
         .await
         .unwrap()
         .unwrap();
     drop(silent);
 }
 
-/// As above, of a body that a service waits for without a limit of its own.
+/// A client that sends nothing of a body is disconnected, even if the service has no timeout for
+/// it.
 #[tokio::test]
 async fn who_sends_nothing_of_a_body_is_cut_off() {
     let stall = Duration::from_millis(200);
     let (address, _stop, mut ended) = server(|options| options.stall_timeout = stall).await;
     let put = b"PUT /x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n";
     let silent = connect(address, put).await;
-    tokio::time::timeout(PATIENCE, ended.recv())
+    tokio::time::timeout(TIMEOUT, ended.recv())
         .await
         .unwrap()
         .unwrap();
     drop(silent);
 }
 
-/// A client that reads slowly but reads is not cut off where there is room.
+/// A client that reads slowly is not disconnected while there are free slots.
 #[tokio::test]
 async fn who_reads_slowly_gets_everything() {
     let stall = Duration::from_millis(400);

@@ -1,4 +1,4 @@
-//! Listeners that speak TLS, with certificates made for the test.
+//! Listeners with TLS, with certificates made for the test.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,9 +18,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// An authority, its certificate in `ca.pem`, and a folder of what it signs.
+/// A certificate authority, its certificate in `ca.pem`, and the folder of the certificates it
+/// signs.
 struct Authority {
     folder: tempfile::TempDir,
     issuer: Issuer<'static, KeyPair>,
@@ -70,7 +71,7 @@ struct Server {
     _stop: watch::Sender<bool>,
 }
 
-/// Answers with the scheme of the URLs that it would give its client.
+/// Responds with the scheme of the URLs that it would give its client.
 async fn server(files: TlsFiles) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -96,7 +97,7 @@ fn files(pairs: &[&(PathBuf, PathBuf)]) -> TlsFiles {
     }
 }
 
-/// The body of an answer on this connection, which is kept.
+/// The body of a response on this connection, which is kept.
 async fn ask(socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> std::io::Result<String> {
     let asked = async {
         let get = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n";
@@ -111,7 +112,7 @@ async fn ask(socket: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> std::io::Res
         assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
         Ok(text.rsplit("\r\n").next().unwrap().to_owned())
     };
-    tokio::time::timeout(PATIENCE, asked).await.unwrap()
+    tokio::time::timeout(TIMEOUT, asked).await.unwrap()
 }
 
 async fn tcp(server: &Server) -> TcpStream {
@@ -130,7 +131,7 @@ async fn requests_come_over_tls_and_know_it() {
         .unwrap();
     assert_eq!(ask(&mut socket).await.unwrap(), "https");
     assert_eq!(ask(&mut socket).await.unwrap(), "https");
-    // It is of nobody else.
+    // The certificate is not valid for another name.
     let other = client.connect("other.example", tcp(&server).await).await;
     assert!(other.is_err());
     let named = client.with_name("other.example").unwrap();
@@ -182,7 +183,7 @@ async fn only_the_cluster_is_answered() {
     }
 }
 
-/// The first certificate is for everybody whose name no other is for.
+/// A client whose name no certificate matches gets the first.
 #[tokio::test]
 async fn a_name_has_its_certificate() {
     let authority = Authority::new();
@@ -209,7 +210,7 @@ async fn changed_certificates_are_for_new_connections() {
     let mut kept = old.connect("127.0.0.1", tcp(&server).await).await.unwrap();
     assert_eq!(ask(&mut kept).await.unwrap(), "https");
 
-    // What cannot be read changes nothing.
+    // Files that cannot be read do not change the configuration.
     std::fs::write(&pair.0, "no certificate").unwrap();
     server.tls.reload();
     assert!(old.connect("127.0.0.1", tcp(&server).await).await.is_ok());
@@ -227,7 +228,7 @@ async fn changed_certificates_are_for_new_connections() {
     assert_eq!(ask(&mut kept).await.unwrap(), "https");
 }
 
-/// The pooled client, also where it takes a connection of its own, and by a host's name.
+/// The pooled client uses TLS, also for a connection outside of the pool, and checks a host's name.
 #[tokio::test]
 async fn calls_go_over_tls() {
     let authority = Authority::new();
@@ -238,31 +239,32 @@ async fn calls_go_over_tls() {
     let server = server(files).await;
     let (cert, key) = authority.sign("own", &["proxy"]);
     let tls = authority.client(Some((&cert, &key)));
-    let client = Client::with_tls(PATIENCE, 1, PATIENCE, Some(tls));
+    let client = Client::with_tls(TIMEOUT, 1, TIMEOUT, Some(tls));
     for name in ["x-plain", "x-f^195^168"] {
         let mut request = http::Request::get("/x").body(Body::empty()).unwrap();
         let name = http::HeaderName::from_bytes(name.as_bytes()).unwrap();
         let value = http::HeaderValue::from_static("1");
         request.headers_mut().insert(name, value);
-        let answer = client.call(server.address, request, PATIENCE).await;
+        let answer = client.call(server.address, request, TIMEOUT).await;
         let body = answer.unwrap().into_body().collect(100).await.unwrap();
         assert_eq!(body, "https");
     }
     let request = || http::Request::get("/x").body(Body::empty()).unwrap();
     let by_name = client
-        .call_by_name("localhost", server.address, request(), PATIENCE)
+        .call_by_name("localhost", server.address, request(), TIMEOUT)
         .await;
     assert_eq!(by_name.unwrap().status(), StatusCode::OK);
-    // Nobody in between who has no certificate of the cluster's, and nothing without TLS.
+    // A client without a certificate of the cluster's authority is refused, and so is one without
+    // TLS.
     let stranger = Authority::new().client(None);
-    let stranger = Client::with_tls(PATIENCE, 1, PATIENCE, Some(stranger));
-    let refused = stranger.call(server.address, request(), PATIENCE).await;
+    let stranger = Client::with_tls(TIMEOUT, 1, TIMEOUT, Some(stranger));
+    let refused = stranger.call(server.address, request(), TIMEOUT).await;
     assert!(
         matches!(refused, Err(CallError::Connect { .. })),
         "{refused:?}"
     );
-    let plain = Client::new(PATIENCE, 1, PATIENCE);
-    let answer = plain.call(server.address, request(), PATIENCE).await;
+    let plain = Client::new(TIMEOUT, 1, TIMEOUT);
+    let answer = plain.call(server.address, request(), TIMEOUT).await;
     assert_eq!(answer.unwrap().status(), StatusCode::BAD_REQUEST);
 }
 

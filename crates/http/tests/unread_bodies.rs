@@ -1,5 +1,5 @@
-//! Requests that are answered before their bodies are read: nothing of a body is taken for the next
-//! request of its connection.
+//! Requests answered before their bodies are read: no part of a body is taken for the next request
+//! of its connection.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ struct Server {
 }
 
 impl Server {
-    /// Refuses every PUT at once.
+    /// A server that refuses every PUT at once.
     async fn new() -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -46,12 +46,12 @@ impl Server {
         }
     }
 
-    /// All that came back until the connection ended or was silent, and the paths that were served.
+    /// All output until the connection ended or was silent, and the paths that were served.
     async fn say(&self, pieces: &[&[u8]]) -> (String, Vec<String>) {
         self.seen.lock().unwrap().clear();
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         for piece in pieces {
-            // A server that has refused it may be gone.
+            // A server that refused the request may have closed the connection.
             let _ = stream.write_all(piece).await;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -72,7 +72,7 @@ const NEXT: &[u8] = b"GET /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n
 #[tokio::test]
 async fn a_body_of_any_bytes_is_no_request() {
     let server = Server::new().await;
-    // Each of the first bytes has another form in a head.
+    // The escaping of heads would change each of the first bytes.
     let hidden = b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
     let mut bodies = vec![[&[0xff_u8; 300][..], b"\r\n\r\n", hidden].concat()];
     for escaped in (0..hidden.len()).step_by(4) {

@@ -1,5 +1,6 @@
-//! The generator's own ceiling: how many operations a second it makes, with full statistics, when
-//! the store costs nothing. Printed with every result, so that nobody takes it for a store's.
+//! The generator's own ceiling: the operations per second that it performs, with full statistics,
+//! against a target that does nothing. Printed with every result, so that it is not mistaken for a
+//! store's limit.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +11,10 @@ use crate::record::Ceiling;
 use crate::selector::Selector;
 use crate::target::TargetOptions;
 
-/// Workers per thread: enough that what a worker costs is paid.
-const WORKERS: u32 = 32;
+/// Workers per thread: enough that the cost of a worker is included.
+const WORKERS_PER_THREAD: u32 = 32;
 
-/// A mix as people run it: 80 % reads, 20 % writes of 64 KB, over 32 containers.
+/// A typical mix: 80 % reads, 20 % writes of 64 KB, over 32 containers.
 fn mixed() -> Vec<Operation> {
     let operation = |kind, ratio, low, high| Operation {
         kind,
@@ -37,11 +38,11 @@ fn mixed() -> Vec<Operation> {
     ]
 }
 
-/// Runs the no-op target on `threads` threads for so long.
+/// Runs the no-op target on `threads` threads for `time`.
 pub fn measure(threads: u32, time: Duration) -> Ceiling {
     let work = Work {
         name: "ceiling".into(),
-        workers: threads * WORKERS,
+        workers: threads * WORKERS_PER_THREAD,
         rampup: time / 5,
         runtime: Some(time),
         operations: mixed(),
@@ -96,7 +97,7 @@ pub fn measure(threads: u32, time: Duration) -> Ceiling {
     }
 }
 
-/// On all cores, for a second.
+/// Measures all cores for a second.
 pub fn of_this_machine() -> Ceiling {
     measure(cores(), Duration::from_secs(1))
 }

@@ -1,4 +1,4 @@
-//! `cairn lab …`: its arguments, and what each does.
+//! Arguments and execution of the `cairn lab …` commands.
 
 mod arguments;
 mod compare;
@@ -21,7 +21,7 @@ pub use self::compare::CompareArguments;
 pub use self::driver::DriverArguments;
 pub use self::report::ReportArguments;
 
-/// What `cairn lab` can be asked for, but the console, which is a crate of its own.
+/// Subcommands of `cairn lab`, except the console, which is a crate of its own.
 #[derive(Debug, Subcommand)]
 pub enum LabCommand {
     /// Run a workload file against a store
@@ -50,7 +50,7 @@ pub enum LabCommand {
     Compare(CompareArguments),
 }
 
-/// Runs a command; its own errors are told by whoever calls.
+/// Runs a command; the caller prints its errors.
 pub fn run(command: LabCommand) -> Result<ExitCode> {
     match command {
         LabCommand::Run(arguments) => run::run(&arguments),

@@ -1,10 +1,10 @@
-//! Is B better than A? Repetitions of each are compared measure by measure: a difference with its
-//! confidence interval, and a verdict only where the interval leaves no doubt; else how many more
-//! repetitions would be needed.
+//! Comparison of two sides A and B, measure by measure over their repetitions: the difference with
+//! its confidence interval, and a verdict only if the interval is conclusive; otherwise the number
+//! of further repetitions needed.
 //!
 //! A repetition is one run. Intervals within a run are not repetitions: what a store does in one
-//! minute depends on what it did the minute before, and a test that treats them as independent
-//! finds differences that are not there.
+//! minute depends on the minute before, and a test that treats them as independent finds
+//! differences that do not exist.
 
 mod alternate;
 mod gate;
@@ -52,14 +52,14 @@ pub enum CompareError {
     },
 }
 
-/// One side: its name, and its repetitions.
+/// One side: its name and its repetitions.
 #[derive(Clone, Debug)]
 pub struct Repetitions {
     pub name: String,
     pub runs: Vec<Run>,
 }
 
-/// A run folder is one repetition; a folder of run folders is as many.
+/// The repetitions at a path: a run folder is one, a folder of run folders has one for each.
 pub fn repetitions(input: &Input) -> Result<Repetitions, CompareError> {
     let name = input.label.clone().unwrap_or_else(|| {
         let name = input.path.file_name();

@@ -1,5 +1,5 @@
-//! The controller: runs a plan's stages over one or many drivers, and keeps what comes of it in
-//! the run's folder. One driver's death is noted, and the others go on.
+//! The controller: executes a plan's stages on one or many drivers, and writes results to the run's
+//! folder. If a driver is lost, that is recorded, and the others continue.
 
 mod collect;
 mod knee;
@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 
 use thiserror::Error;
 
-pub use self::link::{Link, LocalLink, Report, Told};
+pub use self::link::{DriverMessage, Link, LocalLink, Report};
 pub use self::remote::{Briefing, ReachError, RemoteLink, reach};
 pub use self::serve::{serve, serve_once};
 use crate::drive::now;
@@ -22,11 +22,11 @@ use crate::plan::{Plan, Stage, WorkKind};
 use crate::record::{ResourceSample, RunMeta, Sample, StageResult, State};
 use crate::results::{RunWriter, WriteError};
 
-/// What happens, as it happens.
+/// Progress events of a run.
 #[derive(Debug, Clone, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Progress {
-    /// The run's folder is there.
+    /// The run's folder has been created.
     Started {
         meta: Box<RunMeta>,
         folder: std::path::PathBuf,
@@ -37,7 +37,7 @@ pub enum Progress {
         name: String,
         workers: u32,
     },
-    /// About every second.
+    /// Sent about every second.
     Sample(Box<Sample>),
     Resources(Box<ResourceSample>),
     StageEnded(Box<StageResult>),
@@ -45,14 +45,14 @@ pub enum Progress {
     Finished(Box<RunMeta>),
 }
 
-/// The run could not go on. (That the store failed is a result, not this.)
+/// Reasons why a run could not continue. (A failure of the store is a result, not an error.)
 #[derive(Debug, Error)]
 pub enum RunError {
     #[error(transparent)]
     Write(#[from] WriteError),
 }
 
-/// A run: what to do, who does it, where it is kept, who watches.
+/// State of a run: plan, drivers, folder, and progress receiver.
 pub struct Conductor<'a> {
     pub plan: Plan,
     pub meta: RunMeta,
@@ -60,17 +60,17 @@ pub struct Conductor<'a> {
     pub links: Vec<Box<dyn Link>>,
     pub reports: mpsc::Receiver<Report>,
     pub cancel: Arc<AtomicBool>,
-    /// Run the programs that triggers name.
+    /// Execute the programs that triggers name.
     pub allow_programs: bool,
     pub observer: &'a mut dyn FnMut(&Progress),
-    /// Set by a stage that no driver could begin: why the store cannot be used.
+    /// The reason why the store cannot be used, set by a stage that no driver could begin.
     pub unusable: Option<String>,
 }
 
 impl Conductor<'_> {
-    /// Runs all stages. When preparing has failed, what measures is left out, and what cleans up
-    /// still runs. A store that is not there is asked once, and said once; one that has gone in
-    /// the middle is asked once more, to clean up.
+    /// Executes all stages. If preparation fails, measuring stages are skipped and cleanup stages
+    /// still run. A store that is unreachable from the start is tried and reported once; one that
+    /// becomes unreachable is tried once more, for cleanup.
     pub fn run(mut self) -> Result<RunMeta, RunError> {
         let folder = self.writer.folder().root().to_owned();
         self.meta.drivers = self.links.iter().map(|link| link.meta()).collect();
@@ -111,7 +111,7 @@ impl Conductor<'_> {
             }
             let lost = self.lost_drivers();
             if !lost.is_empty() && result.message == stage_run::without_words(&lost) {
-                // Told once: a study has hundreds of stages.
+                // Reported once: a study has hundreds of stages.
                 reduced.push(result.name);
             } else if result.state == State::Failed {
                 messages.push(format!("stage {}: {}", result.name, result.message));
@@ -179,8 +179,8 @@ impl Conductor<'_> {
         Ok(())
     }
 
-    /// Runs a stage's trigger before and after it, with `enableTrigger` or `killTrigger` first
-    /// among its arguments as COSBench's scripts expect.
+    /// Executes a stage's trigger before and after it, with `enableTrigger` or `killTrigger` as the
+    /// first argument, as COSBench's scripts expect.
     fn trigger(&mut self, stage: &Stage, before: bool) -> Result<(), RunError> {
         let Some(trigger) = &stage.trigger else {
             return Ok(());

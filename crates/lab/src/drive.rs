@@ -1,8 +1,8 @@
-//! The engine: drives a target as a plan says, from one process.
+//! The load generator: drives a target according to a plan, from one process.
 //!
-//! A stage runs on threads that share nothing but what they must: each has its own statistics,
-//! emptied once a second and merged exactly, here and over drivers alike. `controller` decides
-//! which stage runs when, and keeps what comes of it.
+//! A stage runs on threads that share as little as possible: each has its own statistics, collected
+//! once a second and merged exactly, within a process and over drivers alike. `controller` decides
+//! which stage runs when, and keeps the results.
 
 mod draw;
 mod pace;
@@ -18,7 +18,8 @@ pub use pool::Pools;
 pub use recorder::merge;
 pub use stage::{Control, Driver, Event, Snapshot, cores, now};
 
-/// How many operations each of a special work's has to do; [`u64::MAX`]: until its pool is empty.
+/// Number of operations that each operation of a special work has to perform; [`u64::MAX`]: until
+/// its pool is empty.
 pub(crate) fn special_totals(work: &crate::plan::Work) -> Vec<u64> {
     draw::Drawer::special_total(work)
 }

@@ -1,6 +1,6 @@
-//! Estimate of a plan before it is run: how many operations and bytes where that follows from
-//! the plan, and how long it takes at least. What depends on the store (the rate of a work that
-//! runs for a time, the time of one that runs once through) is told as such, with an example.
+//! Estimate of a plan before it is run: numbers of operations and bytes as far as the plan
+//! determines them, and the minimum duration. Quantities that depend on the store (the rate of a
+//! work with a fixed time, the time of one without) are described as such, with an example.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use crate::plan::{Operation, OperationKind, Plan, Stage, Work, WorkKind};
 use crate::plot::Unit;
 use crate::selector::Selector;
 
-/// The store of the example for works without a set time: an operation of a worker, and all
-/// content together.
+/// Parameters of the example store for works without a fixed time: time of one operation of a
+/// worker, and bandwidth of all together.
 const EXAMPLE_OPERATION: Duration = Duration::from_millis(5);
 const EXAMPLE_BYTES_PER_SECOND: f64 = 100e6;
 
 /// A work's estimate, over all drivers.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// Set by the plan; `None`: as long as the store takes.
+    /// Time set by the plan; `None`: depends on the store.
     pub seconds: Option<f64>,
-    /// `None`: as many as the store does in that time.
+    /// Number of operations; `None`: depends on the store.
     pub operations: Option<u64>,
-    /// Bytes written, of those operations; mean sizes of random ones.
+    /// Bytes written by those operations; random sizes count with their mean.
     pub written: Option<f64>,
 }
 
@@ -52,13 +52,13 @@ pub fn of_work(work: &Work) -> Estimate {
     };
     Estimate {
         seconds: set.map(|set| set.as_secs_f64()),
-        // A pool that is emptied has as many as there are.
+        // Emptying a pool performs as many operations as it has objects.
         operations: operations.filter(|count| *count < u64::MAX),
         written: written.filter(|bytes: &f64| bytes.is_finite() && *bytes < u64::MAX as f64),
     }
 }
 
-/// The part of a work's operations that `operation` is; ratios are of any sum.
+/// The fraction of a work's operations that `operation` has; ratios may have any sum.
 pub fn share_of(work: &Work, operation: &Operation) -> f64 {
     let sum: f64 = work.operations.iter().map(|o| o.ratio).sum();
     if sum > 0.0 {
@@ -68,7 +68,7 @@ pub fn share_of(work: &Work, operation: &Operation) -> f64 {
     }
 }
 
-/// Bytes of one, in the mean; 0 of an operation that writes none.
+/// Mean bytes written by one operation; 0 if it writes none.
 fn written_by(operation: &Operation) -> f64 {
     let writes = matches!(
         operation.kind,
@@ -80,7 +80,7 @@ fn written_by(operation: &Operation) -> f64 {
     }
 }
 
-/// `64 kB`, `1 kB to 16 kB (mean 8.5 kB)`.
+/// Formats sizes: `64 kB`, `1 kB to 16 kB (mean 8.5 kB)`.
 pub fn size_words(sizes: &Selector) -> String {
     let words = |bytes: f64| Unit::Bytes.words(bytes);
     let (low, high) = sizes.bounds();
@@ -95,7 +95,7 @@ pub fn size_words(sizes: &Selector) -> String {
     )
 }
 
-/// Estimate of a stage's works: operations and bytes where they are known.
+/// Describes the operations and bytes of a stage's works, as far as known.
 pub fn stage_words(stage: &Stage) -> String {
     let mut words = Vec::new();
     for work in &stage.works {
@@ -110,7 +110,8 @@ pub fn stage_words(stage: &Stage) -> String {
     words.join(", ")
 }
 
-/// Estimate of the whole plan: set time, bytes known beforehand, and what the rest takes on some store.
+/// Describes the whole plan: fixed time, known bytes, and the duration of the rest on the example
+/// store.
 pub fn plan_words(plan: &Plan) -> Vec<String> {
     let (mut set, mut written, mut example) = (0.0, 0.0, 0.0);
     let (mut open, mut by_time) = (0u32, 0u32);

@@ -1,6 +1,6 @@
-//! Conditions of `--fail-if`: a measure of a run that must not pass a limit, `p99>50ms`,
-//! `read p99>50ms`, `main/write throughput<1000/s`, `failed>1%`. Every measured operation that
-//! the condition names is held against it.
+//! Conditions of `--fail-if`: a measure of a run with a limit, `p99>50ms`, `read p99>50ms`,
+//! `main/write throughput<1000/s`, `failed>1%`. The condition applies to every measured operation
+//! in its scope.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,10 +12,10 @@ use crate::plot::Unit;
 use crate::results::model::{Operation, Run};
 use crate::workload;
 
-/// Exit code of a run or comparison that was completed and in which a condition holds.
+/// Exit code of a completed run or comparison in which a condition holds.
 pub const EXIT_CODE: u8 = 3;
 
-/// Part of operations that may fail before a run says so by its exit code, where no condition on
+/// Fraction of operations that may fail before a run's exit code reports it, if no condition on
 /// failures was given. COSBench itself accepts a fifth.
 pub const FAILED_DEFAULT: f64 = 0.01;
 
@@ -34,10 +34,10 @@ impl Bound {
     }
 }
 
-/// The left side of a condition: a measure, of which operations of which stages.
+/// The left side of a condition: a measure and a scope of operations and stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scope {
-    /// `None`: all.
+    /// The stage; `None`: all.
     pub stage: Option<String>,
     pub operation: Option<String>,
     pub measure: String,
@@ -53,7 +53,7 @@ pub enum ScopeError {
 }
 
 impl Scope {
-    /// Cuts `main/read p99>50ms` into scope, bound and limit.
+    /// Splits `main/read p99>50ms` into scope, bound and limit.
     pub fn parse(text: &str) -> Result<(Self, Bound, &str), ScopeError> {
         let wrong = || ScopeError::Form(text.to_owned());
         let at = text.find(['<', '>']).ok_or_else(wrong)?;
@@ -81,7 +81,7 @@ impl Scope {
         Ok((scope, bound, limit))
     }
 
-    /// `stage` with its number or without.
+    /// Is this operation in the scope? `stage` may have its number or not.
     pub fn holds(&self, stage: &str, operation: &str) -> bool {
         let unnumbered = crate::results::unnumbered(stage);
         let is_stage = |named: &String| named == stage || named == unnumbered;
@@ -108,7 +108,7 @@ pub struct Condition {
     pub scope: Scope,
     measure: Measure,
     bound: Bound,
-    /// In the unit of the measure: microseconds, operations or bytes a second, a share.
+    /// Limit in the unit of the measure: microseconds, operations or bytes per second, a share.
     limit: f64,
 }
 
@@ -118,7 +118,7 @@ enum Measure {
     Bandwidth,
     Mean,
     Max,
-    /// 0 to 1.
+    /// A quantile, 0 to 1.
     Quantile(f64),
     Failed,
 }
@@ -221,7 +221,7 @@ impl Measure {
     }
 }
 
-/// `50ms`, `2s`, `1.5s`, `300us` or `300µs`; a number alone would leave its unit to be guessed.
+/// Parses `50ms`, `2s`, `1.5s`, `300us` or `300µs`; a unit is required.
 fn time_us(text: &str) -> Option<f64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
     let number: f64 = text[..end].parse().ok()?;
@@ -237,7 +237,7 @@ fn time_us(text: &str) -> Option<f64> {
 }
 
 impl Condition {
-    /// No more than [`FAILED_DEFAULT`] of the operations failed.
+    /// At most [`FAILED_DEFAULT`] of the operations failed.
     pub fn few_failures() -> Self {
         Self {
             scope: Scope {
@@ -255,8 +255,9 @@ impl Condition {
         self.measure == Measure::Failed
     }
 
-    /// Why the condition holds, a sentence for every operation; empty where it does not. Where
-    /// nothing can be held against it, that is said: a gate must not open because it saw nothing.
+    /// Why the condition holds, one sentence for each operation; empty if it does not. A condition
+    /// that applies to no measured operation is reported too: a gate must not open without
+    /// evidence.
     pub fn broken(&self, run: &Run) -> Vec<String> {
         let unit = self.measure.unit();
         let mut seen = 0;

@@ -1,10 +1,10 @@
-//! Footprint of a plan: the hosts, folders and RADOS clusters that a run of it uses; and the
+//! Footprint of a plan: the hosts, folders and RADOS clusters that a run of it accesses; and the
 //! confinement of a run to some local folders.
 //!
-//! A run that somebody starts at a terminal may use what that user may. A run that a console starts
-//! acts for whoever submitted the workload, with the rights of the console's process: it is confined
-//! to the folders that the console was given (`--allow-local`), because a workload can upload any
-//! file it can read (`filewrite`) and delete what it can write (`file:` with a cleanup).
+//! A run started at a terminal may access everything that its user may. A run started by a console
+//! acts for the submitter of the workload, with the rights of the console's process. It is
+//! therefore confined to the folders given to the console (`--allow-local`), because a workload can
+//! upload any file it can read (`filewrite`) and delete what it can write (`file:` with a cleanup).
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,18 +14,18 @@ use thiserror::Error;
 
 use crate::plan::{Access, Plan, Settings};
 
-/// Settings whose value is an address even without `http://` before it.
+/// Settings whose value is an address even without a leading `http://`.
 const ADDRESSES: [&str; 4] = ["proxies", "endpoint", "proxyhost", "host"];
 
-/// Everything outside of its own run folder that a plan names.
+/// All resources outside of its own run folder that a plan names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// `host:port` or `host`, as the plan writes it. Where a Swift sign-in names another one, a
-    /// confined run ends ([`Footprint::host_names`]).
+    /// Hosts as `host:port` or `host`, as written in the plan. A confined run ends if a Swift
+    /// sign-in names another one ([`Footprint::host_names`]).
     pub hosts: BTreeSet<String>,
     /// Folders and files of this host.
     pub paths: BTreeSet<PathBuf>,
-    /// RADOS clusters by their monitors; `ceph.conf` where the plan leaves them to it.
+    /// RADOS clusters by their monitors; `ceph.conf` if the plan names none.
     pub rados: BTreeSet<String>,
 }
 
@@ -44,13 +44,13 @@ pub enum ConfinedError {
     Rados { cluster: String },
 }
 
-/// The local folders that a run may use.
+/// Local folders that a run may access.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum LocalAccess {
-    /// All that its user may.
+    /// Everything that its user may.
     #[default]
     Any,
-    /// What lies below one of these; RADOS where there is at least one.
+    /// Everything below one of these; RADOS if there is at least one.
     Below(Vec<PathBuf>),
 }
 
@@ -97,7 +97,7 @@ impl Footprint {
         }
     }
 
-    /// The hosts without their ports.
+    /// The hosts without ports.
     pub fn host_names(&self) -> BTreeSet<String> {
         let names = self.hosts.iter().map(|host| match host.rsplit_once(':') {
             Some((name, port)) if !port.ends_with(']') => name.to_owned(),
@@ -106,7 +106,7 @@ impl Footprint {
         names.collect()
     }
 
-    /// One sentence a host, folder and cluster, for people.
+    /// One sentence per host, folder and cluster, for display.
     pub fn sentences(&self) -> Vec<String> {
         let hosts = self.hosts.iter().map(|host| format!("sends to {host}"));
         let paths = self.paths.iter().map(|p| format!("uses {}", p.display()));
@@ -116,8 +116,8 @@ impl Footprint {
 }
 
 impl LocalAccess {
-    /// Refuses a plan that names a path outside. Looks at the file system: a symbolic link counts
-    /// as what it leads to.
+    /// Refuses a plan that names a path outside. Reads the file system: a symbolic link counts as
+    /// its target.
     pub fn check(&self, footprint: &Footprint) -> Result<(), ConfinedError> {
         let LocalAccess::Below(allowed) = self else {
             return Ok(());
@@ -149,15 +149,15 @@ fn describe(allowed: &[PathBuf]) -> String {
     format!("it may use what lies below {}", roots.join(", "))
 }
 
-/// The absolute path without links. The end of it need not be there yet; there it may hold plain
-/// names only, for `..` behind a name that is made later could lead anywhere.
+/// The absolute path without symbolic links. Trailing components need not exist; those must be
+/// plain names, since `..` after a name that is created later could lead anywhere.
 fn resolve(path: &Path) -> Option<PathBuf> {
     let mut existing = std::path::absolute(path).ok()?;
     let mut missing: Vec<OsString> = Vec::new();
     let found = loop {
         match existing.canonicalize() {
             Ok(found) => break found,
-            // A link that leads nowhere is there all the same.
+            // A dangling symbolic link exists all the same.
             Err(_) if existing.symlink_metadata().is_ok() => return None,
             Err(_) => {
                 let Some(Component::Normal(name)) = existing.components().next_back() else {

@@ -1,9 +1,9 @@
-//! Reads what other tools left, so that it plots beside our own runs: COSBench's CSVs, ssbench's
-//! report, CSV and request rates, swift-bench's output. Files are known by what is in them, not
+//! Import of other tools' results, to plot them beside our own runs: COSBench's CSVs, ssbench's
+//! report, CSV and request rates, swift-bench's output. Files are recognised by their content, not
 //! by their names.
 //!
-//! An importer invents nothing: what a tool did not write stays absent, and what it wrote less
-//! exactly than it looks (buckets 10 ms wide, rounded ratios) is noted.
+//! Importers add nothing: values that a tool did not write stay absent, and limited precision (10
+//! ms buckets, rounded ratios) is noted.
 
 mod clock;
 mod cosbench;
@@ -17,9 +17,10 @@ use thiserror::Error;
 use crate::record::RunFolder;
 use crate::results::model::Run;
 
-/// No tool's text is larger: COSBench's histogram has 50,002 lines.
+/// Maximum size of a tool's file: COSBench's histogram has 50,002 lines.
 const BYTES_MAX: u64 = 128 << 20;
-/// A result folder holds tens of files, an archive of studies some thousands.
+/// Maximum number of files: a result folder has tens of files, an archive of studies some
+/// thousands.
 const FILES_MAX: usize = 10_000;
 const DEPTH_MAX: usize = 3;
 
@@ -49,7 +50,7 @@ pub enum ImportError {
     Nothing { path: PathBuf },
 }
 
-/// A text file, and what it turned out to be.
+/// A text file and its recognised format.
 struct Source {
     path: PathBuf,
     text: String,
@@ -83,7 +84,7 @@ impl Source {
     }
 }
 
-/// All foreign runs of a file or of a folder and the folders in it.
+/// All imported runs of a file, or of a folder and its subfolders.
 pub fn import(path: &Path) -> Result<Vec<Run>, ImportError> {
     let mut runs = Vec::new();
     if path.is_dir() {
@@ -105,7 +106,7 @@ fn nothing(path: &Path) -> ImportError {
     }
 }
 
-/// A COSBench table brings the timelines and the histogram that lie beside it.
+/// A COSBench table is read together with the timelines and the histogram beside it.
 fn runs_of_file(chosen: Source) -> Result<Vec<Run>, ImportError> {
     let mut sources = Vec::new();
     if chosen.kind == Kind::CosBenchTable
@@ -137,7 +138,7 @@ fn import_folder(
     runs: &mut Vec<Run>,
 ) -> Result<(), ImportError> {
     let mut sources = Vec::new();
-    // A run folder of ours holds COSBench's tables too: they would show it twice.
+    // Our own run folders contain COSBench's tables too, which would duplicate the run.
     if RunFolder::new(folder).run().is_file() {
         return Ok(());
     }
@@ -161,7 +162,7 @@ fn assemble(sources: &[Source]) -> Result<Vec<Run>, ImportError> {
     Ok(runs)
 }
 
-/// What lies in a folder, by name.
+/// Entries of a folder, sorted by name.
 fn entries(folder: &Path, files: &mut usize) -> Result<Vec<PathBuf>, ImportError> {
     let io = |source| ImportError::Io {
         path: folder.to_owned(),
@@ -181,7 +182,7 @@ fn entries(folder: &Path, files: &mut usize) -> Result<Vec<PathBuf>, ImportError
     Ok(paths)
 }
 
-/// `None` when the file is none of ours to read.
+/// Reads a file; `None` if its format is not recognised.
 fn read_source(path: &Path) -> Result<Option<Source>, ImportError> {
     let io = |source| ImportError::Io {
         path: path.to_owned(),
@@ -223,7 +224,7 @@ fn kind_of(text: &str) -> Option<Kind> {
     if text.starts_with("\"Seconds Since Start\"") {
         return Some(Kind::SsBenchRates);
     }
-    // ssbench logs lines before its table, swift-bench nothing but log lines.
+    // ssbench logs lines before its table, swift-bench's output consists of log lines.
     if text.lines().take(50).any(ssbench::is_header) {
         return Some(Kind::SsBenchCsv);
     }

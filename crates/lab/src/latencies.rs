@@ -1,6 +1,7 @@
-//! Latencies at full range: an HdrHistogram of nanoseconds with three significant digits.
+//! Latency histogram over the full range: an HdrHistogram of nanoseconds with three significant
+//! digits.
 //!
-//! In JSON it is the base64 of HdrHistogram's own V2+DEFLATE form, as `.hlog` files have it.
+//! Its JSON form is the base64 of HdrHistogram's V2+DEFLATE encoding, as in `.hlog` files.
 
 use std::cell::RefCell;
 
@@ -16,8 +17,8 @@ pub struct Latencies {
     histogram: Histogram<u64>,
 }
 
-/// Slower than any request that is waited for: 24 hours.
-const LARGEST_NS: u64 = 24 * 3600 * 1_000_000_000;
+/// Maximum recorded latency: 24 hours.
+const LATENCY_MAX_NS: u64 = 24 * 3600 * 1_000_000_000;
 
 impl Default for Latencies {
     fn default() -> Self {
@@ -35,18 +36,18 @@ impl Latencies {
 
     #[inline]
     pub fn record(&mut self, ns: u64) {
-        // It resizes itself, and the value is bounded: there is nothing left to fail.
-        let _ = self.histogram.record(ns.min(LARGEST_NS));
+        // The histogram resizes itself and the value is bounded, so this cannot fail.
+        let _ = self.histogram.record(ns.min(LATENCY_MAX_NS));
     }
 
     pub fn merge(&mut self, other: &Self) {
         if other.count() > 0 {
-            // It resizes itself.
+            // The histogram resizes itself.
             let _ = self.histogram.add(&other.histogram);
         }
     }
 
-    /// Forgets all, keeps its memory.
+    /// Removes all counts and keeps the memory.
     pub fn clear(&mut self) {
         self.histogram.reset();
     }
@@ -79,14 +80,14 @@ impl Latencies {
         self.histogram.stdev()
     }
 
-    /// The latency that `percent` (0 to 100) of the requests did not pass; 0 without any.
+    /// The latency not exceeded by `percent` (0 to 100) of the requests; 0 without requests.
     pub fn percentile(&self, percent: f64) -> u64 {
         self.histogram
             .value_at_quantile(percent / 100.0)
             .min(self.histogram.max())
     }
 
-    /// Points of the cumulative distribution: latency, and the part (0 to 1) that did not pass it.
+    /// Points of the cumulative distribution: latency, and the fraction (0 to 1) not exceeding it.
     pub fn distribution(&self) -> Vec<(u64, f64)> {
         let total = self.count().max(1) as f64;
         let mut seen = 0;
@@ -99,7 +100,7 @@ impl Latencies {
             .collect()
     }
 
-    /// Counts by bucket: its highest latency, and how many.
+    /// Counts by bucket: its highest latency, and the count.
     pub fn counts(&self) -> Vec<(u64, u64)> {
         self.histogram
             .iter_recorded()
@@ -107,7 +108,7 @@ impl Latencies {
             .collect()
     }
 
-    /// For `.hlog` files and whatever else HdrHistogram can do.
+    /// The histogram itself, for `.hlog` files and other uses.
     pub fn histogram(&self) -> &Histogram<u64> {
         &self.histogram
     }

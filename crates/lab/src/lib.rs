@@ -1,9 +1,9 @@
-//! The lab: measures object stores and file systems. A workload file of any known format is read
-//! into a [`plan::Plan`], driven against a target, and leaves a folder that [`record`] describes;
-//! reports, comparisons and the console read that folder.
+//! The lab: measures object stores and file systems. A workload file of any supported format is
+//! read into a [`plan::Plan`], executed against a target, and leaves a folder that [`record`]
+//! describes; reports, comparisons and the console read that folder.
 //!
-//! Meets a store only over the wire or a mounted path: never depends on a crate that serves.
-//! May depend on `formats` and `rados` of this workspace, on nothing else of it.
+//! It accesses a store only over the network or a mounted path, and never depends on a crate of
+//! servers. May depend on `formats` and `rados` of this workspace, and on nothing else of it.
 
 pub mod ceiling;
 pub mod cli;

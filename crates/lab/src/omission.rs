@@ -1,24 +1,25 @@
-//! Coordinated omission: a worker of a closed loop that waits for a slow answer asks nothing
-//! meanwhile, so a stall is seen once a worker, where users who ask at a steady rate would have
-//! met it thousands of times. Percentiles of the loop then say little of what users would see.
+//! Coordinated omission: a worker of a closed loop that waits for a slow response sends nothing
+//! meanwhile, so a stall is seen once per worker, while users with a steady rate of requests would
+//! meet it thousands of times. The percentiles of the loop then say little about what users would
+//! see.
 
 use crate::latencies::Latencies;
 use crate::plan::WorkKind;
 use crate::plot::Unit;
 use crate::record::WorkResult;
 
-/// A request this many times slower than the median is a stall,
+/// A request is a stall if it is this many times slower than the median,
 const STALL_FACTOR: f64 = 50.0;
-/// if it took so long at least.
+/// and takes at least this long.
 const STALL_MIN_NS: f64 = 100e6;
-/// A p99 that would be this many times longer is worth a note.
+/// Factor by which the corrected p99 must be longer to be noted.
 const NOTE_FACTOR: f64 = 2.0;
 const PERCENT: f64 = 99.0;
-/// Halvings of the search for a percentile: far below a nanosecond of an hour.
+/// Bisection steps of the search for a percentile: far below a nanosecond per hour.
 const HALVINGS: u32 = 50;
 
-/// That a closed loop's percentiles leave a stall out, and what they would be without; `None`
-/// where nothing stalled, and of open loops, which count from when a request was due.
+/// A note that a closed loop's percentiles omit a stall, with the corrected ones. `None` without a
+/// stall, and for open loops, which count from the due time.
 pub fn words(work: &WorkResult) -> Option<String> {
     if work.rate.is_some() || work.kind != WorkKind::Main {
         return None;
@@ -33,7 +34,7 @@ pub fn words(work: &WorkResult) -> Option<String> {
     if median <= 0.0 || longest < STALL_MIN_NS || longest < STALL_FACTOR * median {
         return None;
     }
-    // How often a worker asks when nothing stalls: with its pause between requests, if it has one.
+    // Interval of a worker's requests without a stall, including its pause between requests.
     let cycle = work.seconds * 1e9 * f64::from(work.workers) / requests.max(1) as f64;
     let interval = median + (cycle - latencies.mean()).max(0.0);
     let seen = latencies.percentile(PERCENT) as f64;
@@ -53,8 +54,8 @@ pub fn words(work: &WorkResult) -> Option<String> {
     ))
 }
 
-/// The percentile with the requests added that were not made while one was waited for: those due
-/// every `interval`, each with what was left to wait, as HdrHistogram corrects it.
+/// The percentile with the omitted requests added: those due every `interval` during a request,
+/// each with its remaining wait, as in HdrHistogram's correction.
 fn at_steady_rate(latencies: &Latencies, interval: f64) -> f64 {
     let counts = latencies.counts();
     let longer_than = |limit: f64| -> f64 {
@@ -87,7 +88,7 @@ mod tests {
     use super::*;
     use crate::record::OperationResult;
 
-    /// Workers that take 1 ms a request, and `stalls` requests of two seconds.
+    /// A work whose requests take 1 ms, except for `stalls` requests of two seconds.
     fn work(workers: u32, requests: u64, stalls: u64) -> WorkResult {
         let mut operation = OperationResult {
             ops: requests + stalls,
@@ -105,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_stall_is_told_with_what_it_hides() {
-        // 8 s of 8 workers, one quarter of it a stall: a quarter of all users would have waited.
+        // 8 s of 8 workers, a quarter of it a stall: a quarter of all users would have waited.
         let words = words(&work(8, 48_000, 8)).unwrap();
         assert!(words.contains("coordinated omission"), "{words}");
         assert!(words.contains("2000 times the median"), "{words}");
@@ -123,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_pause_between_requests_is_part_of_the_rate() {
-        // Ten requests a second of each worker: a stall hides 20 of each, not 2000.
+        // Ten requests per second of each worker: a stall hides 20 of each, not 2000.
         let mut paced = work(8, 2000, 8);
         paced.seconds = 2000.0 * 0.1 / 8.0 + 2.0;
         let words = words(&paced).unwrap();

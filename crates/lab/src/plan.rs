@@ -1,10 +1,11 @@
-//! The one form that every workload file is read into, and all that the engine knows of it.
+//! The plan: the common form into which every workload file is read, and the load generator's only
+//! input.
 //!
-//! A plan is stages, one after the other; a stage is works, side by side; a work is workers that
-//! draw from a mix of operations. Parsers resolve what their format inherits (`config`, `auth` and
-//! `storage` of a workload, a stage, a work), expand sweeps into stages, and check bounds: a plan
-//! that reaches the engine can be run. It is written as `plan.json` beside the results and sent to
-//! drivers, so all of it is serde data. Durations are seconds there.
+//! A plan is a sequence of stages; a stage has concurrent works; a work has workers that draw from
+//! a mix of operations. Parsers resolve the inheritance of their format (`config`, `auth` and
+//! `storage` of a workload, a stage, a work), expand sweeps into stages, and check bounds, so a
+//! plan that reaches the generator can be run. It is written as `plan.json` beside the results and
+//! sent to drivers, so everything in it is serde data. Durations are seconds there.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,17 +20,18 @@ use crate::selector::Selector;
 pub struct Plan {
     pub name: String,
     pub description: String,
-    /// Which format it was read from, as a report names it: `cosbench`, `ssbench`, `swift-bench`,
+    /// Format of the workload file, as named in reports: `cosbench`, `ssbench`, `swift-bench`,
     /// `lab`.
     pub format: String,
-    /// Makes the run repeatable: with the same seed, each worker draws the same sequence.
+    /// Seed of the run: with the same seed, each worker draws the same sequence.
     pub seed: u64,
-    /// The store that works use which name none of their own. The command line may replace it.
+    /// The store of works without their own. The command line may replace it.
     pub access: Access,
     pub stages: Vec<Stage>,
 }
 
-/// How to sign in and where: COSBench's `<auth>` and `<storage>`, whatever the format.
+/// Address of and authentication to a store: COSBench's `<auth>` and `<storage>`, whatever the
+/// format.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Access {
@@ -37,8 +39,8 @@ pub struct Access {
     pub storage: Settings,
 }
 
-/// A type with settings, as COSBench writes them: `type="swauth" config="username=…;password=…"`.
-/// Other formats use the same types and keys:
+/// A type with settings, in COSBench's form: `type="swauth" config="username=…;password=…"`. Other
+/// formats use the same types and keys:
 ///
 /// | part | type | keys |
 /// | --- | --- | --- |
@@ -54,29 +56,29 @@ pub struct Access {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    /// Empty: not said, that of the plan holds.
+    /// The type; if empty, that of the plan applies.
     pub kind: String,
     pub config: BTreeMap<String, String>,
 }
 
-/// One step of the plan; it ends when all its works have.
+/// A step of the plan, which ends when all its works have.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Stage {
-    /// Unique within the plan; `s1-init` where COSBench would number it so.
+    /// Name, unique within the plan; `s1-init` in COSBench's numbering.
     pub name: String,
     pub works: Vec<Work>,
-    /// To wait after the works have ended (`closuredelay`); a stage without works only waits.
+    /// Pause after the works have ended (`closuredelay`); a stage without works only pauses.
     #[serde(with = "seconds")]
     pub close_delay: Duration,
-    /// A program of the driver's host to run before and after (`trigger`), when the command line
-    /// allows programs; otherwise told and passed over.
+    /// A program of the driver's host to run before and after (`trigger`), if the command line
+    /// allows programs; otherwise skipped with a note.
     pub trigger: Option<Trigger>,
-    /// The parameters of a sweep that made this stage, name to value as written.
+    /// Parameters of the sweep that created this stage: values as written, by name.
     pub swept: BTreeMap<String, String>,
 }
 
-/// COSBench's `trigger`: a script, and its arguments, one host or all.
+/// COSBench's `trigger`: a script and its arguments, for one host or all.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Trigger {
@@ -84,62 +86,63 @@ pub struct Trigger {
     pub arguments: Vec<String>,
 }
 
-/// What a work is for: reports group by it, and all but `Main` must do each thing once.
+/// Purpose of a work: reports group by it, and all but `Main` must perform each item once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkKind {
-    /// Makes containers: those of its operation's container selector, each once.
+    /// Creates each container of its operation's container selector once.
     Init,
     /// Writes every object of (containers × objects) once.
     Prepare,
     #[default]
     Main,
-    /// Deletes every object of (containers × objects) once; one that is absent is no error.
+    /// Deletes every object of (containers × objects) once; an absent one is not an error.
     Cleanup,
-    /// Deletes containers; one that is absent is no error.
+    /// Deletes containers; an absent one is not an error.
     Dispose,
-    /// Does nothing for its runtime.
+    /// Pauses for its runtime.
     Delay,
 }
 
-/// Workers that draw from a mix of operations.
+/// A group of workers that draw from a mix of operations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Work {
     pub name: String,
     pub kind: WorkKind,
-    /// Operations under way at most; over all drivers.
+    /// Maximum number of concurrent operations, over all drivers.
     pub workers: u32,
-    /// Not counted, before (COSBench's `rampup`).
+    /// Time before the counted period (COSBench's `rampup`).
     #[serde(with = "seconds")]
     pub rampup: Duration,
-    /// Counted. `None`: until the totals are reached, or every object of a special work is done.
+    /// The counted period. `None`: until the totals are reached, or every item of a special work is
+    /// done.
     #[serde(with = "maybe_seconds")]
     pub runtime: Option<Duration>,
-    /// Not counted, after.
+    /// Time after the counted period.
     #[serde(with = "seconds")]
     pub rampdown: Duration,
-    /// Ends after so many operations (`totalOps`), over all workers.
+    /// Number of operations after which the work ends (`totalOps`), over all workers.
     pub total_ops: Option<u64>,
-    /// Ends after so many bytes (`totalBytes`), over all workers.
+    /// Number of bytes after which the work ends (`totalBytes`), over all workers.
     pub total_bytes: Option<u64>,
-    /// Accepted failure ratio in millionths (`afr`): more failures and the stage has failed.
-    /// COSBench's own: 200 000 for main works, 0 for special ones.
+    /// Accepted failure ratio in millionths (`afr`), beyond which the stage fails. COSBench's
+    /// defaults: 200 000 for main works, 0 for special ones.
     pub afr: u32,
-    /// How workers share what they work on.
+    /// Division of containers or objects between workers.
     pub division: Division,
-    /// Seconds of a timeline sample; COSBench's 5.
+    /// Length of a timeline sample; COSBench's default is 5 seconds.
     #[serde(with = "seconds")]
     pub interval: Duration,
-    /// Only the driver of this name runs it (`driver`).
+    /// Name of the only driver that runs it (`driver`).
     pub driver: Option<String>,
     pub operations: Vec<Operation>,
     pub pacing: Pacing,
-    /// Ends before its runtime once the rate has been steady.
+    /// Ends the work before its runtime once the rate has been steady.
     pub steady: Option<Steady>,
-    /// Runs again and again with more workers until more do not help.
+    /// Repeats the work with more and more workers until more do not help.
     pub knee: Option<Knee>,
-    /// A store of its own.
+    /// The work's own store.
     pub access: Option<Access>,
 }
 
@@ -167,7 +170,7 @@ impl Default for Work {
     }
 }
 
-/// Which selector is cut into one part per worker (COSBench's `division`).
+/// The selector that is divided into one part per worker (COSBench's `division`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Division {
@@ -177,34 +180,34 @@ pub enum Division {
     Object,
 }
 
-/// One kind of request of a work's mix.
+/// One kind of request in a work's mix.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Operation {
     pub kind: OperationKind,
-    /// Its share of the mix: its ratio over the sum of all ratios of the work. Special works have
-    /// one operation, whose ratio is 1.
+    /// Its weight in the mix, relative to the sum of all ratios of the work. Special works have one
+    /// operation with ratio 1.
     pub ratio: f64,
-    /// What results are kept under: COSBench's `id` or `name`, or the kind.
+    /// Name in results: COSBench's `id` or `name`, or the kind.
     pub name: String,
-    /// The size class results are kept under. `None`: classes of one decade by the bytes moved.
+    /// Size class in results. `None`: decades of bytes moved.
     pub size_class: Option<String>,
     pub containers: Names,
     pub objects: Objects,
-    /// Bytes of what it writes.
+    /// Size of written objects in bytes.
     pub sizes: Option<Selector>,
     pub content: Content,
-    /// Write a checkable content, and check it on reading (COSBench's `hashCheck`).
+    /// Write verifiable content, and verify it when reading (COSBench's `hashCheck`).
     pub hashcheck: bool,
-    /// Reads: a part of the object only.
+    /// Read only a part of the object.
     pub range: Option<RangeRead>,
-    /// Writes: in parts of so many bytes (S3 multipart, a Swift static large object).
+    /// Write in parts of this many bytes (S3 multipart, a Swift static large object).
     pub part_bytes: Option<u64>,
-    /// Writes: send the body chunked, without a length told before (COSBench's `chunked`).
+    /// Write with a chunked body of undeclared length (COSBench's `chunked`).
     pub chunked: bool,
-    /// `filewrite`: the folder whose files are uploaded.
+    /// The folder whose files `filewrite` uploads.
     pub files: Option<String>,
-    /// Headers that a write carries besides (`X-Delete-After`, `X-Storage-Policy`).
+    /// Additional headers of a write (`X-Delete-After`, `X-Storage-Policy`).
     pub headers: BTreeMap<String, String>,
 }
 
@@ -229,7 +232,7 @@ impl Default for Operation {
     }
 }
 
-/// A request of the target. Objects, unless it says container.
+/// A kind of request. It concerns objects unless stated otherwise.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]
@@ -238,26 +241,26 @@ pub enum OperationKind {
     #[default]
     Read,
     Write,
-    /// Uploads files of the driver's host (COSBench's `filewrite`).
+    /// Uploads files from the driver's host (COSBench's `filewrite`).
     FileWrite,
-    /// A write to an object that exists (ssbench's UPDATE): counted apart from `Write`.
+    /// Writes an existing object (ssbench's UPDATE), counted separately from `Write`.
     Update,
     Delete,
     Head,
-    /// A container's listing.
+    /// Lists a container.
     List,
-    /// Make a container.
+    /// Creates a container.
     Init,
-    /// Delete a container.
+    /// Deletes a container.
     Dispose,
-    /// A write of a prepare work.
+    /// Writes in a prepare work.
     Prepare,
-    /// A delete of a cleanup work.
+    /// Deletes in a cleanup work.
     Cleanup,
 }
 
 impl OperationKind {
-    /// As COSBench's `Op-Type` column has it.
+    /// The name in COSBench's `Op-Type` column.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -275,13 +278,14 @@ impl OperationKind {
     }
 }
 
-/// Numbered names: `prefix` + number + `suffix`; COSBench's are `mycontainers1`, `myobjects1`.
+/// Numbered names, `prefix` + number + `suffix`; COSBench's are `mycontainers1`, `myobjects1`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Names {
     pub prefix: String,
     pub suffix: String,
-    /// Digits at least, filled with zeros: ssbench's `ssbench_000001` has 6. 0 or 1: as it is.
+    /// Minimum number of digits, padded with zeros: 6 for ssbench's `ssbench_000001`. 0 or 1: no
+    /// padding.
     pub digits: u8,
     pub numbers: Selector,
 }
@@ -298,7 +302,7 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Writes the name with `number` to `out`, which is emptied first.
+    /// Replaces the content of `out` by the name with `number`.
     pub fn write(&self, number: u64, out: &mut String) {
         use std::fmt::Write;
         out.clear();
@@ -310,17 +314,17 @@ impl Names {
     }
 }
 
-/// Which objects an operation is about.
+/// The objects that an operation accesses.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Objects {
-    /// Numbered, whether they exist or not, as COSBench does it; the container is drawn beside.
+    /// Numbered objects, existing or not, as in COSBench; the container is drawn separately.
     Numbered(Names),
-    /// Those of a pool, which knows what this run has written and not deleted, as ssbench and
-    /// swift-bench do it: a write makes the next new name, in a container drawn then, and puts it
-    /// in when it has succeeded; a read, head or update draws one that exists; a delete takes one
-    /// out. An operation that finds the pool empty is left out of the mix for that time; a work of
-    /// such operations only ends. Pools last for the whole run; each driver has its own.
+    /// Members of a pool, which tracks the objects that this run has written and not deleted, as in
+    /// ssbench and swift-bench. A write creates the next new name, in a container drawn then, and
+    /// adds it on success; a read, head or update draws an existing one; a delete removes one. An
+    /// operation whose pool is empty is skipped in the mix until it is not; a work of only such
+    /// operations ends. Pools last for the whole run; each driver has its own.
     Pool {
         pool: String,
         names: Names,
@@ -334,44 +338,46 @@ impl Default for Objects {
     }
 }
 
-/// Which object of a pool is drawn.
+/// The way in which a member of a pool is drawn.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Draw {
     #[default]
     Random,
-    /// The one not used for longest.
+    /// The least recently used one.
     Oldest,
 }
 
-/// What written objects hold.
+/// Content of written objects.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Content {
-    /// Does not compress; differs from object to object.
+    /// Incompressible, and different for each object.
     #[default]
     Random,
     Zero,
 }
 
-/// A read of a part: `length` bytes from an offset that is a multiple of `align`, each such offset
-/// of the object as likely.
+/// A partial read: `length` bytes from a random offset that is a multiple of `align`, uniformly
+/// distributed over the object.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RangeRead {
     pub length: Selector,
     pub align: u64,
-    /// How large the objects are, as far as the plan knows; offsets are drawn below.
+    /// Size of the objects, as far as the plan knows; upper bound of the offsets.
     pub object_bytes: u64,
 }
 
-/// When an operation starts.
+/// Rule for when operations start.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pacing {
-    /// Each worker starts the next when the last has ended, and `think` has passed.
+    /// Closed loop: each worker starts the next operation when the last has ended and `think` has
+    /// passed.
     Closed { think: Option<Think> },
-    /// Operations are due at `rate` a second whatever the store does, and latency counts from when
-    /// one was due. At most `workers` are under way; others wait, and their wait counts.
+    /// Open loop: operations are due at `rate` per second whatever the store does, and latency
+    /// counts from the due time. At most `workers` run concurrently; others wait, and their wait is
+    /// included.
     Open { rate: f64, arrivals: Arrivals },
 }
 
@@ -398,19 +404,19 @@ pub enum Think {
     },
 }
 
-/// How operations of an open loop are spread over time.
+/// Distribution of an open loop's operations over time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Arrivals {
-    /// As independent users make them.
+    /// Like those of independent users.
     #[default]
     Poisson,
     /// Equal gaps.
     Constant,
 }
 
-/// Steady: over the last `window`, the rates of its intervals lie within `tolerance` (0.05: 5 %)
-/// of their mean. Looked at after the ramp-up, on each interval.
+/// Criterion of a steady rate: over the last `window`, the rates of its intervals are within
+/// `tolerance` (0.05: 5 %) of their mean. Evaluated after the ramp-up, at each interval.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Steady {
     #[serde(with = "seconds")]
@@ -418,10 +424,11 @@ pub struct Steady {
     pub tolerance: f64,
 }
 
-/// Where more workers do not help: `workers` of the work is the start, multiplied by `factor` for
-/// each step up to `max_workers`; each step runs the work's ramp-up and runtime and is a stage of
-/// its own in the results. Ends after a step whose throughput rose by less than `min_gain` (0.05:
-/// 5 %) or in which an operation's p99 (last byte) passed `p99_limit`.
+/// Parameters of the search for the knee, where more workers do not help: starts with the work's
+/// `workers`, multiplied by `factor` for each step up to `max_workers`; each step runs the work's
+/// ramp-up and runtime and is a stage of its own in the results. Ends after a step whose throughput
+/// rose by less than `min_gain` (0.05: 5 %) or in which an operation's p99 (last byte) exceeded
+/// `p99_limit`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Knee {
     pub factor: f64,
@@ -431,7 +438,7 @@ pub struct Knee {
     pub p99_limit: Option<Duration>,
 }
 
-/// Durations as seconds, fractions and all.
+/// Serialises durations as fractional seconds.
 pub mod seconds {
     use std::time::Duration;
 
@@ -447,7 +454,7 @@ pub mod seconds {
     }
 }
 
-/// The same, or null.
+/// Serialises optional durations as fractional seconds or null.
 pub mod maybe_seconds {
     use std::time::Duration;
 

@@ -1,10 +1,9 @@
 //! Charts: data in, a picture out, as SVG for pages and PNG for papers. [`Lines`] and [`Bars`] lay
-//! a chart out as a [`Scene`] of strokes, areas and words; two painters draw scenes. No font of
-//! the system, no script, no network: the PNG painter has its font in the program, SVG uses the
-//! reader's.
+//! out a chart as a [`Scene`] of strokes, areas and texts; two painters draw scenes. They need no
+//! system fonts, scripts or network: the PNG painter has an embedded font, SVG uses the viewer's.
 //!
-//! Colours are roles, not values. An SVG says light and dark itself, so the same picture is
-//! readable on a white page and on a black one; a PNG is light.
+//! Colours are roles, not values. An SVG contains both light and dark colours, so that it is
+//! readable on white and black pages; a PNG is light.
 
 mod bars;
 mod lines;

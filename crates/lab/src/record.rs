@@ -1,8 +1,9 @@
-//! What a run leaves: a folder, and the types of the files in it.
+//! The run folder: the files that a run leaves, and their types.
+//!
 //!
 //! ```text
-//! RUN/run.json            [`RunMeta`]: what, where, when, with what, how it ended; the ceiling
-//! RUN/plan.json           the [`Plan`](crate::plan::Plan) as it was run; passwords taken out
+//! RUN/run.json            [`RunMeta`]: name, target, times, command, outcome; the ceiling
+//! RUN/plan.json           the [`Plan`](crate::plan::Plan) as it was run, without passwords
 //! RUN/workload.EXT        the workload file, byte for byte; its passwords are its owner's
 //! RUN/stages.json         [`StageResult`] of every stage that has ended: one array, rewritten as
 //!                         a whole after each stage
@@ -10,9 +11,9 @@
 //! RUN/resources.ndjson    a [`ResourceSample`] a line, written as the run goes on
 //! ```
 //!
-//! Reports add files of their own beside these; none of these is ever changed by them. A run that
-//! was cut short leaves `run.json` with the state `running`, and whole lines but the last.
-//! Times are seconds since 1970 (`f64`), latencies nanoseconds, sizes bytes.
+//! Reports add further files, but never change these. A run that was cut short leaves `run.json`
+//! with the state `running`, and complete lines except for the last. Times are seconds since 1970
+//! (`f64`), latencies nanoseconds, sizes bytes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::latencies::Latencies;
 use crate::plan::{OperationKind, WorkKind};
 
-/// The paths of a run's files.
+/// Paths of a run's files.
 #[derive(Debug, Clone)]
 pub struct RunFolder {
     root: PathBuf,
@@ -57,76 +58,76 @@ impl RunFolder {
         self.root.join("resources.ndjson")
     }
 
-    /// The workload as given; `extension` is that of the file it came from.
+    /// The workload as given; `extension` is that of its original file.
     pub fn workload(&self, extension: &str) -> PathBuf {
         self.root.join(format!("workload.{extension}"))
     }
 }
 
-/// How a run, a stage or a work ended.
+/// Outcome of a run, a stage or a work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     #[default]
     Running,
     Completed,
-    /// More failures than its `afr` accepts, or the target could not be used; told in `message`.
+    /// More failures than its `afr` accepts, or the target could not be used; `message` has the
+    /// reason.
     Failed,
-    /// Somebody ended it.
+    /// Ended by a user.
     Cancelled,
 }
 
-/// `run.json`.
+/// Content of `run.json`.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunMeta {
-    /// Of this layout; 1.
+    /// Version of this format; 1.
     pub version: u32,
-    /// Unique; also the folder's name by default: `20261122T010203-name`.
+    /// Unique id, and by default the folder's name: `20261122T010203-name`.
     pub id: String,
     pub name: String,
     pub description: String,
-    /// `cosbench`, `ssbench`, `swift-bench`, `lab`.
+    /// Format of the workload: `cosbench`, `ssbench`, `swift-bench`, `lab`.
     pub format: String,
     pub state: State,
-    /// Why it failed; empty otherwise.
+    /// Reason of a failure; empty otherwise.
     pub message: String,
     pub started: f64,
     pub ended: Option<f64>,
     pub seed: u64,
-    /// Hash of the plan without names, seed and store: runs that share it measured the same thing.
-    /// Empty in runs of older programs.
+    /// Digest of the plan without names, seed and store: runs with equal digests measured the same
+    /// thing. Empty in runs of older programs.
     pub plan_digest: String,
-    /// The store: kind and URL as used, without secrets: `swift http://127.0.0.1:8080/v1/AUTH_test`.
+    /// Kind and URL of the store, without secrets: `swift http://127.0.0.1:8080/v1/AUTH_test`.
     pub target: String,
-    /// What the store says it is (`Server` header or the like); empty when it does not.
+    /// The store's own identification (`Server` header or the like); empty if there is none.
     pub server: String,
     /// The command line, without secrets.
     pub command: Vec<String>,
-    /// Of the program that made it.
+    /// Version of the program.
     pub lab_version: String,
     pub drivers: Vec<DriverMeta>,
-    /// What the generator reaches without a store; on the first driver.
+    /// The generator's rate without a store, on the first driver.
     pub ceiling: Option<Ceiling>,
-    /// Conditions of `--fail-if` that hold, in a sentence each.
+    /// Conditions of `--fail-if` that hold, one sentence each.
     pub broken: Vec<String>,
-    /// Things a reader should know: a driver that died, a trigger passed over, tracepoints not
-    /// permitted.
+    /// Notes for the reader: a lost driver, a skipped trigger, tracepoints not permitted.
     pub notes: Vec<String>,
 }
 
-/// A host that drives load.
+/// A host that generates load.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DriverMeta {
     pub name: String,
     pub address: String,
     pub host: HostMeta,
-    /// What must be added to its clock to get the controller's, measured at the start, in seconds;
-    /// and half the round trip in which it was measured, which bounds its error.
+    /// Seconds to add to its clock to get the controller's, measured at the start; and half the
+    /// round trip of that measurement, which bounds the error.
     pub clock_offset: f64,
     pub clock_error: f64,
-    /// When it was lost, and why.
+    /// Time and reason of its loss.
     pub lost: Option<Loss>,
 }
 
@@ -137,7 +138,7 @@ pub struct Loss {
     pub reason: String,
 }
 
-/// Facts of a machine.
+/// Properties of a host.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostMeta {
@@ -148,18 +149,18 @@ pub struct HostMeta {
     pub memory_bytes: u64,
 }
 
-/// How fast the generator is with full statistics and no store.
+/// The generator's rate with full statistics and no store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ceiling {
     pub ops_per_second: f64,
     pub threads: u32,
-    /// How long it was measured.
+    /// Duration of the measurement.
     pub seconds: f64,
 }
 
-/// An element of `stages.json`. A stage with a knee search leaves one per step
-/// (`main@64` and so on; `swept` then has `workers`).
+/// An element of `stages.json`. A stage with a knee search has one per step (`main@64` and so on;
+/// `swept` then contains `workers`).
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StageResult {
@@ -172,7 +173,7 @@ pub struct StageResult {
     pub ended: f64,
     pub swept: BTreeMap<String, String>,
     pub works: Vec<WorkResult>,
-    /// COSBench's `Detailed Status`: what happened when, in order.
+    /// COSBench's `Detailed Status`: events in order.
     pub history: Vec<Event>,
 }
 
@@ -184,60 +185,62 @@ pub struct Event {
     pub what: String,
 }
 
-/// What came of a work, merged exactly over threads and drivers.
+/// Results of a work, merged exactly over threads and drivers.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorkResult {
     pub name: String,
     pub kind: WorkKind,
     pub workers: u32,
-    /// Open loop: what was asked for, operations a second.
+    /// Offered rate of an open loop, operations per second.
     pub rate: Option<f64>,
-    /// The counted time in seconds: between ramp-up and ramp-down. Rates are over this.
+    /// Counted time in seconds, between ramp-up and ramp-down. Rates refer to it.
     pub seconds: f64,
-    /// Per operation (in the plan's order) and size class (smallest first). Sums over classes give
-    /// the operation.
+    /// Results per operation (in the plan's order) and size class (smallest first). Sums over
+    /// classes give the operation.
     pub operations: Vec<OperationResult>,
-    /// It ended before its runtime since it was steady; since when, counted from the start.
+    /// If the work ended early because its rate was steady: the seconds after the start since when
+    /// it was.
     pub steady_after: Option<f64>,
 }
 
 impl WorkResult {
-    /// An open loop's offered and achieved rate, and how late requests began. `None` in a closed
-    /// loop, and of runs that did not record it.
+    /// Offered and achieved rate of an open loop, and lateness of requests. `None` for a closed
+    /// loop, and for runs that did not record it.
     pub fn open_loop(&self) -> Option<OpenLoop> {
         self.rate?;
         OpenLoop::of(&self.operations.iter().collect::<Vec<_>>(), self.seconds)
     }
 }
 
-/// Below this part of the offered rate an open loop has not kept up, if requests began late too.
+/// Fraction of the offered rate below which an open loop has not kept up, if requests began late
+/// too.
 const KEPT_UP_MIN: f64 = 0.98;
-/// A queue that most requests wait in for longer than this is no chance.
+/// Median delay above which a queue is not accidental.
 const MEDIAN_DELAY_MAX_NS: u64 = 10_000_000;
-/// A request that began later than this after it was due was late.
+/// Delay after the due time above which a request was late.
 const LATE_NS: u64 = 1_000_000;
 
-/// How an open loop fared: rates a second, delays from due time to actual start.
+/// Figures of an open loop: rates per second, delays from due time to actual start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpenLoop {
-    /// Requests that were due.
+    /// Rate of requests that were due.
     pub offered: f64,
-    /// Successes that ended.
+    /// Rate of successful requests that ended.
     pub achieved: f64,
-    /// Part of the requests that began more than a millisecond late.
+    /// Fraction of requests that began more than a millisecond late.
     pub late: f64,
     pub delay_p50_ns: u64,
     pub delay_p99_ns: u64,
     pub delay_max_ns: u64,
-    /// The store (or the workers it was given) could not keep up with what was offered: the queue
-    /// grew, and latencies tell of the length of the run.
+    /// The store (or its workers) could not keep up with the offered rate: the queue grew, and
+    /// latencies depend on the length of the run.
     pub overloaded: bool,
 }
 
 impl OpenLoop {
-    /// Figures of parts of one work, `seconds` long.
+    /// Figures of parts of one work that lasted `seconds`.
     pub fn of(parts: &[&OperationResult], seconds: f64) -> Option<Self> {
         if seconds <= 0.0 || parts.iter().all(|part| part.ended.is_none()) {
             return None;
@@ -273,43 +276,44 @@ impl OpenLoop {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OperationResult {
-    /// Which operation of the work, from 0: two may have the same name.
+    /// Index of the operation in the work, from 0: two may have the same name.
     pub index: u32,
     /// COSBench's `Op-Name`.
     pub name: String,
     pub kind: OperationKind,
-    /// As the workload names it, or one decade of sizes: `0`, `<1KB`, `<10KB`, … `>=1GB`.
+    /// Size class named by the workload, or a decade of sizes: `0`, `<1KB`, `<10KB`, … `>=1GB`.
     pub size_class: String,
-    /// Succeeded within the counted time, and the bytes they moved.
+    /// Number of successes within the counted time, and the bytes they moved.
     pub ops: u64,
     pub bytes: u64,
-    /// Failed within the counted time, by kind. `ops` and the latencies do not hold these.
+    /// Failures within the counted time, by kind. Not included in `ops` and the latencies.
     pub errors: BTreeMap<ErrorKind, u64>,
-    /// Reads whose content was checked; one that is wrong is an error `integrity`.
+    /// Number of reads whose content was verified; a wrong one is an error `integrity`.
     pub checked: u64,
-    /// Start (open loop: due time) to the first byte of the answer's body, or to its head when it
-    /// has none; of successes.
+    /// Latency of successes from the start (open loop: due time) to the first byte of the
+    /// response's body, or to its head if it has none.
     pub first_byte: Latencies,
-    /// Start (open loop: due time) to the last byte.
+    /// Latency from the start (open loop: due time) to the last byte.
     pub last_byte: Latencies,
-    /// Open loop: the actual start to the last byte, without the wait. Empty in a closed loop.
-    pub service: Latencies,
-    /// Open loop: successes that *ended* within the counted time, whenever they were due, and
-    /// their bytes: what the store achieved. `ops` are those that were due within it. `None` in a
+    /// Open loop: latency from the actual start to the last byte, without the wait. Empty in a
     /// closed loop.
+    pub service: Latencies,
+    /// Open loop: number of successes that *ended* within the counted time, whenever they were due,
+    /// and their bytes: the store's achieved rate. `ops` counts those that were due within it.
+    /// `None` in a closed loop.
     pub ended: Option<u64>,
     pub ended_bytes: u64,
-    /// Open loop: due time to actual start: how late requests began since all workers were busy.
+    /// Open loop: delay from due time to actual start, because all workers were busy.
     pub delay: Latencies,
-    /// The slowest that succeeded, slowest first. (COSBench's `Avg-ProcTime` is the mean of
-    /// `service`, or of `last_byte` where that is empty.)
+    /// The slowest successes, slowest first. (COSBench's `Avg-ProcTime` is the mean of `service`,
+    /// or of `last_byte` if that is empty.)
     pub worst: Vec<WorstRequest>,
-    /// The first that failed.
+    /// The first failures.
     pub failures: Vec<WorstRequest>,
 }
 
 impl OperationResult {
-    /// The size class, where the workload names it; a decade of sizes is no name.
+    /// The size class, if the workload defines one; a decade of sizes does not count.
     pub fn named_class(&self) -> Option<&str> {
         let class = self.size_class.as_str();
         let is_decade = class.is_empty() || class == "0" || class.starts_with(['<', '>']);
@@ -320,8 +324,8 @@ impl OperationResult {
         self.errors.values().sum()
     }
 
-    /// Successes and bytes that rates are made of: in an open loop what ended within the counted
-    /// time, since what was only due within it is what was offered.
+    /// Successes and bytes from which rates are computed: in an open loop those that ended within
+    /// the counted time, since those that were due in it are the offered rate.
     pub fn achieved(&self) -> (u64, u64) {
         match self.ended {
             Some(ended) => (ended, self.ended_bytes),
@@ -329,7 +333,7 @@ impl OperationResult {
         }
     }
 
-    /// Adds what another thread or driver has seen of the same operation and class.
+    /// Adds the results of another thread or driver for the same operation and class.
     pub fn merge(&mut self, other: &Self) {
         if let Some(ended) = other.ended {
             self.ended = Some(self.ended.unwrap_or(0) + ended);
@@ -353,30 +357,30 @@ impl OperationResult {
     }
 }
 
-/// How many requests a table of the worst has.
+/// Maximum number of requests in a table of the slowest.
 pub const WORST_KEPT: usize = 20;
 
-/// Sorts the slowest first and drops what no table shows.
+/// Sorts the slowest first and drops those beyond the table.
 pub fn keep_worst(worst: &mut Vec<WorstRequest>) {
     worst.sort_by_key(|request| std::cmp::Reverse(request.last_byte_ns));
     worst.truncate(WORST_KEPT);
 }
 
-/// Why an operation failed; as text `connect`, `http 503`, `timeout`, `integrity`, …
+/// Reason of an operation's failure; as text `connect`, `http 503`, `timeout`, `integrity`, …
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum ErrorKind {
-    /// The store answered with this status.
+    /// The store responded with this status.
     Status(u16),
     Connect,
-    /// The connection ended within an answer or a request.
+    /// The connection ended within a response or a request.
     Closed,
     Timeout,
-    /// Not what the protocol allows.
+    /// A violation of the protocol.
     Protocol,
-    /// The content read is not what was written.
+    /// The content read differs from what was written.
     Integrity,
-    /// Anything else, in few words that do not differ from one request to the next.
+    /// Any other reason, in a few words that are equal for all such requests.
     Other(String),
 }
 
@@ -427,7 +431,7 @@ impl From<ErrorKind> for String {
     }
 }
 
-/// One of the slowest requests, or of the first that failed.
+/// One of the slowest requests, or of the first failures.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WorstRequest {
@@ -439,13 +443,13 @@ pub struct WorstRequest {
     pub bytes: u64,
     pub first_byte_ns: u64,
     pub last_byte_ns: u64,
-    /// `X-Trans-Id`, `X-Amz-Request-Id`; empty when the store gave none.
+    /// `X-Trans-Id`, `X-Amz-Request-Id`; empty if the store sent none.
     pub transaction: String,
-    /// Set when it failed.
+    /// The error of a failure.
     pub error: Option<ErrorKind>,
 }
 
-/// Which part of a work a sample is of.
+/// The part of a work that a sample belongs to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
@@ -455,26 +459,25 @@ pub enum Phase {
     Rampdown,
 }
 
-/// A line of `timeline.ndjson`: one interval of one work, over all drivers. Also what is shown
-/// live.
+/// A line of `timeline.ndjson`: one interval of one work, over all drivers. Also the live display.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Sample {
-    /// As in [`StageResult`].
+    /// The stage's name in [`StageResult`].
     pub stage: String,
     pub work: String,
-    /// The end of the interval.
+    /// End of the interval.
     pub at: f64,
-    /// Its length.
+    /// Length of the interval.
     pub seconds: f64,
     pub phase: Phase,
-    /// Part of the work that is done, 0 to 1, by time, operations or bytes, whichever is further.
+    /// Progress of the work, 0 to 1, by time, operations or bytes, whichever is furthest.
     pub progress: f64,
-    /// Seconds left, when that can be told.
+    /// Estimated seconds left, if known.
     pub left: Option<f64>,
-    /// Drivers that reported in this interval.
+    /// Number of drivers that reported in this interval.
     pub drivers: u32,
-    /// One per operation of the plan that had any.
+    /// Samples of the plan's operations with any requests.
     pub operations: Vec<OperationSample>,
 }
 
@@ -484,7 +487,7 @@ pub struct Sample {
 pub struct OperationSample {
     pub name: String,
     pub kind: OperationKind,
-    /// As the workload names it; empty where it does not, or where there are several.
+    /// Size class named by the workload; empty if there is none, or if there are several.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub size_class: String,
     pub ops: u64,
@@ -497,7 +500,7 @@ pub struct OperationSample {
     pub max_ns: u64,
 }
 
-/// A line of `resources.ndjson`: what one host did in one interval.
+/// A line of `resources.ndjson`: resource usage of one host in one interval.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ResourceSample {
@@ -505,18 +508,18 @@ pub struct ResourceSample {
     pub stage: String,
     pub at: f64,
     pub seconds: f64,
-    /// Cores in use; their sum is at most the host's cores.
+    /// Cores in use; their sum is at most the number of the host's cores.
     pub cpu: CpuSample,
     pub memory_used_bytes: u64,
     pub memory_cached_bytes: u64,
-    /// By interface; the loopback too.
+    /// Network usage by interface, including loopback.
     pub network: BTreeMap<String, NetworkSample>,
-    /// By whole device, not partition.
+    /// Disk usage by whole device, not by partition.
     pub disks: BTreeMap<String, DiskSample>,
-    /// Processes of interest: the lab itself and those named on the command line.
+    /// The lab itself, and the processes named on the command line.
     pub processes: Vec<ProcessSample>,
-    /// By device, when the kernel's block tracepoints are permitted: distances between successive
-    /// I/Os of this interval.
+    /// Distances between successive I/Os in this interval, by device, if the kernel's block
+    /// tracepoints are permitted.
     pub distances: BTreeMap<String, DistanceSample>,
 }
 
@@ -526,11 +529,11 @@ pub struct CpuSample {
     pub user: f64,
     pub system: f64,
     pub iowait: f64,
-    /// Taken by the hypervisor.
+    /// Time taken by the hypervisor.
     pub steal: f64,
 }
 
-/// Per second.
+/// Rates per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NetworkSample {
@@ -540,7 +543,8 @@ pub struct NetworkSample {
     pub sent_packets: f64,
 }
 
-/// Per second; `queue` is the mean number of requests under way, `busy` the part of time with any.
+/// Rates per second; `queue` is the mean number of requests in progress, `busy` the fraction of
+/// time with any.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DiskSample {
@@ -565,13 +569,13 @@ pub struct ProcessSample {
     pub threads: u32,
 }
 
-/// Counts of successive I/Os by how far apart they lie, in sectors of 512 bytes.
+/// Counts of successive I/Os by their distance, in sectors of 512 bytes.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DistanceSample {
-    /// `counts[0]`: the next begins where the last ended; `counts[n]`: 2^(n-1) <= distance < 2^n.
+    /// `counts[0]`: the next begins at the end of the last; `counts[n]`: 2^(n-1) <= distance < 2^n.
     pub counts: Vec<u64>,
-    /// More than 125 000 and more than 2 500 000 blocks apart, as published studies count.
+    /// Numbers of distances above 125 000 and above 2 500 000 blocks, as published studies count.
     pub beyond_125k: u64,
     pub beyond_2500k: u64,
 }

@@ -1,8 +1,7 @@
-//! What a person reads of runs: a page that needs nothing but itself, the same pictures as SVG and
-//! PNG files, the same numbers as tables and JSON. Several runs, of whatever tool, stand side by
-//! side.
+//! Reports of runs: a self-contained page, the same pictures as SVG and PNG files, the same numbers
+//! as tables and JSON. Several runs, from any tool, are shown side by side.
 //!
-//! [`sections`] decides what is shown, from the model alone; [`html`] and the files only write it.
+//! [`sections`] chooses the content from the model alone; [`html`] and the files only render it.
 
 mod courses;
 mod families;
@@ -18,7 +17,7 @@ pub use html::page;
 pub use sections::{Cell, Figure, Section, Table, sections};
 pub use summary::summary;
 
-/// The page's style sheet, for pages that look alike.
+/// The page's style sheet, for other pages in the same style.
 pub const PAGE_CSS: &str = include_str!("report/page.css");
 
 #[cfg(test)]

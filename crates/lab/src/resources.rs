@@ -1,5 +1,5 @@
-//! What a host does around the load: CPU, memory, network, disks and processes from /proc, once
-//! an interval, and how far apart successive disk I/Os lie where the kernel tells.
+//! Resource monitoring of a host: CPU, memory, network, disks and processes from /proc, once per
+//! interval, and distances between successive disk I/Os if tracing is permitted.
 
 mod blocks;
 mod proc;
@@ -12,7 +12,7 @@ use self::proc::Reading;
 use crate::drive::now;
 use crate::record::{HostMeta, ResourceSample};
 
-/// Facts of this machine.
+/// Properties of this host.
 pub fn host() -> HostMeta {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");
@@ -30,12 +30,12 @@ pub fn host() -> HostMeta {
     }
 }
 
-/// Whether distances between disk I/Os can be told here, and what to do if not.
+/// Why distances between disk I/Os cannot be measured here, with the remedy; `None` if they can.
 pub fn distances_note() -> Option<String> {
     blocks::permitted().err()
 }
 
-/// Samples on a thread of its own until it is dropped; the last sample comes then.
+/// Takes samples on a thread of its own until dropped, with a last sample then.
 #[derive(Debug)]
 pub struct Sampler {
     stop: Option<mpsc::Sender<()>>,
@@ -43,7 +43,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// `watched`: also processes whose command name is one of these.
+    /// `watched` lists command names of further processes to sample.
     pub fn start(
         interval: Duration,
         watched: Vec<String>,
@@ -60,7 +60,7 @@ impl Sampler {
                     Err(mpsc::RecvTimeoutError::Timeout)
                 );
                 let seconds = began.elapsed().as_secs_f64();
-                // A part of an interval too short would only show noise.
+                // A very short interval would only show noise.
                 if !last || seconds > interval.as_secs_f64() / 4.0 {
                     began = Instant::now();
                     let after = Reading::take(&watched);

@@ -1,6 +1,6 @@
-//! What a run leaves and how it is read again: the run folder's files as the engine writes them
-//! ([`RunWriter`]), the one model that reports and comparisons read ([`model::Run`]), and the
-//! tables written beside: COSBench's own CSVs, better ones, and `.hlog`.
+//! Results of runs: the run folder's files as the generator writes them ([`RunWriter`]), the common
+//! model for reports and comparisons ([`model::Run`]), and the tables written beside: COSBench's
+//! own CSVs, more precise ones, and `.hlog`.
 
 mod cosbench;
 pub mod csv;
@@ -23,8 +23,8 @@ pub use writer::{RunWriter, WriteError, write_whole};
 
 use std::path::Path;
 
-/// Writes every table that follows from a recorded run beside its files; those of an earlier call
-/// are replaced. Names are listed in `docs/lab-results.md`.
+/// Writes all tables of a recorded run beside its files, replacing earlier ones.
+/// `docs/lab-results.md` lists their names.
 pub fn write_tables(folder: &Path, recorded: &Recorded) -> Result<(), WriteError> {
     cosbench::write(folder, recorded)?;
     ssbench::write(folder, recorded)?;

@@ -1,11 +1,12 @@
-//! The random numbers of a run: xoshiro256++, seeded by SplitMix64, as its authors publish them.
+//! Random number generator of runs: xoshiro256++, seeded by SplitMix64, as its authors publish
+//! them.
 //!
-//! Written here, not taken from a crate, so that a seed gives the same run with every later
+//! Implemented here instead of using a crate, so that a seed gives the same run with every later
 //! version. Not for secrets.
 
 use cairn_types::SplitMix;
 
-/// A stream of random numbers, fixed by its seed.
+/// A stream of random numbers, determined by its seed.
 #[derive(Debug, Clone)]
 pub struct Rng {
     state: [u64; 4],
@@ -19,7 +20,7 @@ impl Rng {
         }
     }
 
-    /// A stream of its own for part `index` of what `seed` names (a work, a worker).
+    /// An independent stream for part `index` of what `seed` identifies (a work, a worker).
     pub fn fork(seed: u64, index: u64) -> Self {
         let mixed = seed ^ index.wrapping_mul(0xd134_2543_de82_ef95);
         Self::new(SplitMix::new(mixed).number())
@@ -45,7 +46,7 @@ impl Rng {
 
     /// Uniform in `0..bound`; 0 when `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        // Multiply-shift: the bias is below 2^-64 times the bound, far under what a run can show.
+        // Multiply-shift: the bias is below 2^-64 times the bound, far below what a run can show.
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 

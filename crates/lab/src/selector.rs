@@ -1,7 +1,8 @@
-//! Which number comes next: of a container, of an object, or a size. COSBench's expressions
-//! `c(n)`, `u(a,b)`, `r(a,b)`, `s(a,b)`, `h(a|b|weight,...)` as data, and `zipf`.
+//! Selectors of numbers: of a container, of an object, or a size. COSBench's expressions `c(n)`,
+//! `u(a,b)`, `r(a,b)`, `s(a,b)`, `h(a|b|weight,...)` as data, and `zipf`.
 //!
-//! [`Selector::pick`] is a pure function of the random stream and of an index the engine counts.
+//! [`Selector::pick`] is a pure function of the random stream and of an index counted by the
+//! generator.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,22 +16,22 @@ pub struct Bar {
     pub weight: u64,
 }
 
-/// An expression that yields numbers. Bounds are inclusive and `low <= high`: a parser refuses
-/// others, and a histogram without bars or whose weights are all 0.
+/// An expression that yields numbers. Bounds are inclusive and `low <= high`: parsers refuse
+/// others, and histograms without bars or with all weights 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Selector {
-    /// `c(n)`: always the same.
+    /// `c(n)`: constant.
     Constant(u64),
-    /// `u(a,b)`: each as likely.
+    /// `u(a,b)`: uniformly distributed.
     Uniform { low: u64, high: u64 },
-    /// `r(a,b)`: one after the other; each worker has its own part of it.
+    /// `r(a,b)`: consecutive; each worker has its own part of the range.
     Range { low: u64, high: u64 },
-    /// `s(a,b)`: one after the other; all workers draw from the same sequence.
+    /// `s(a,b)`: consecutive; all workers share the sequence.
     Sequential { low: u64, high: u64 },
     /// `h(a|b|weight,...)`.
     Histogram(Vec<Bar>),
-    /// Rank k (counted from `low`) has a share proportional to k^-exponent; exponent > 0.
+    /// Rank k (counted from `low`) has a probability proportional to k^-exponent; exponent > 0.
     Zipf { low: u64, high: u64, exponent: f64 },
     /// Multiples: `u(1,3)MB` is 1, 2 or 3 MB and nothing between.
     Times { unit: u64, of: Box<Selector> },
@@ -56,13 +57,13 @@ impl Selector {
         }
     }
 
-    /// How many numbers lie within the bounds.
+    /// Number of integers within the bounds.
     pub fn span(&self) -> u64 {
         let (low, high) = self.bounds();
         high.saturating_sub(low).saturating_add(1)
     }
 
-    /// Whether the index given to [`Self::pick`] decides.
+    /// Does the index given to [`Self::pick`] determine the number?
     pub fn in_order(&self) -> bool {
         match self {
             Self::Times { of, .. } => of.in_order(),
@@ -70,7 +71,7 @@ impl Selector {
         }
     }
 
-    /// The `index`th number (only those in order use it), or a random one.
+    /// The `index`th number (if consecutive), or a random one.
     pub fn pick(&self, rng: &mut Rng, index: u64) -> u64 {
         match self {
             Self::Constant(n) => *n,
@@ -88,7 +89,7 @@ impl Selector {
         }
     }
 
-    /// The mean of what it yields; what a rate of bytes can be told from before a run.
+    /// The mean, from which bandwidth can be estimated before a run.
     pub fn mean(&self) -> f64 {
         match self {
             Self::Times { unit, of } => of.mean() * *unit as f64,
@@ -107,9 +108,9 @@ impl Selector {
         }
     }
 
-    /// Part `part` of `parts` of the same expression: parts are disjoint, together they are the
-    /// whole, and differ in length by one at most. A part without numbers is `None`. Constants
-    /// and histograms are not divided.
+    /// Part `part` of `parts` of the same expression: parts are disjoint and cover the whole, and
+    /// their lengths differ by at most one. An empty part is `None`. Constants and histograms are
+    /// not divided.
     pub fn divided(&self, part: u64, parts: u64) -> Option<Self> {
         let cut = |low: u64, high: u64| {
             let span = high - low + 1;
@@ -158,9 +159,10 @@ fn pick_bar(bars: &[Bar], rng: &mut Rng) -> u64 {
     0
 }
 
-/// A rank in `1..=count` by rejection-inversion (Hörmann and Derflinger 1996): exact, no tables.
+/// A random rank in `1..=count` by rejection-inversion (Hörmann and Derflinger 1996): exact,
+/// without tables.
 fn zipf(count: u64, exponent: f64, rng: &mut Rng) -> u64 {
-    // The integral of x^-exponent and its inverse; the logarithm is the limit at exponent 1.
+    // The integral of x^-exponent and its inverse; at exponent 1 the limit is the logarithm.
     let near_one = (exponent - 1.0).abs() < 1e-9;
     let integral = |x: f64| {
         if near_one {

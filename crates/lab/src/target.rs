@@ -1,8 +1,9 @@
-//! Targets, the stores that are measured: one enum over the kinds of stores, and a session per worker.
+//! Targets, which are the stores to measure: one enum over the kinds of stores, and a session per
+//! worker.
 //!
-//! A [`Target`] is opened once per work (signing in); each worker has a [`Session`] of its own,
-//! with its own connection. A session answers one [`Request`] at a time with [`Done`] or a
-//! [`Failure`]; who calls it takes the time, by the runtime's clock, which tests turn by hand.
+//! A [`Target`] is opened (signed in to) once per work; each worker has a [`Session`] of its own,
+//! with its own connection. A session performs one [`Request`] at a time and returns [`Done`] or a
+//! [`Failure`]; the caller measures time, by the runtime's clock, which tests can control.
 
 pub mod content;
 mod dir;
@@ -45,23 +46,23 @@ pub struct Request<'a> {
     pub verb: Verb,
     pub container: &'a str,
     pub object: &'a str,
-    /// The number in the object's name; where it lies in an N-1 file.
+    /// The number in the object's name, which is its position in an N-1 file.
     pub number: u64,
-    /// Bytes to write.
+    /// Number of bytes to write.
     pub size: u64,
-    /// A part to read: offset and length.
+    /// Range to read: offset and length.
     pub range: Option<(u64, u64)>,
     pub content: Content,
-    /// Compare what is read with what a write would have written.
+    /// Compare the content read with what a write would have written.
     pub check: bool,
     pub part_bytes: Option<u64>,
     pub chunked: bool,
-    /// Write this file instead of made-up content.
+    /// Write this file instead of generated content.
     pub file: Option<&'a std::path::Path>,
     pub headers: &'a BTreeMap<String, String>,
 }
 
-/// It succeeded.
+/// Result of a successful request.
 #[derive(Debug, Clone, Copy)]
 pub struct Done {
     pub first_byte: Instant,
@@ -69,7 +70,7 @@ pub struct Done {
     pub checked: bool,
 }
 
-/// It failed, or the thing was absent (which a cleanup does not mind).
+/// A failed request, or an absent entity (which is acceptable for a cleanup).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub kind: ErrorKind,
@@ -96,7 +97,7 @@ impl From<std::io::Error> for Failure {
     }
 }
 
-/// Why a target cannot be used at all.
+/// Reasons why a target cannot be used at all.
 #[derive(Debug, Error)]
 pub enum TargetError {
     #[error("storage type {0:?} is not one the lab drives; give another store with --target")]
@@ -138,18 +139,18 @@ pub enum TargetError {
     Other(String),
 }
 
-/// Options of the command line beside the workload.
+/// Options of the command line besides the workload.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct TargetOptions {
     #[serde(with = "crate::plan::seconds")]
     pub timeout: Duration,
-    /// Do not check certificates.
+    /// Disable the verification of certificates.
     pub insecure: bool,
     /// PEM file of certificates to trust instead of the system's.
     pub ca: Option<std::path::PathBuf>,
-    /// Hosts, without ports, that the answer to a sign-in may send a confined run to: those of its
-    /// plan. None: any.
+    /// Hosts, without ports, to which the response to a sign-in may direct a confined run: those in
+    /// its plan. `None`: any.
     pub hosts: Option<BTreeSet<String>>,
 }
 
@@ -165,7 +166,7 @@ impl Default for TargetOptions {
 }
 
 impl TargetOptions {
-    /// Refuses to go where the plan did not say that it would.
+    /// Refuses a host that the plan does not name.
     fn check_host(&self, url: &url::Url) -> Result<(), TargetError> {
         match &self.hosts {
             Some(hosts) if !hosts.contains(&url.host) => Err(TargetError::UnnamedHost {
@@ -188,12 +189,12 @@ pub enum Target {
 }
 
 impl Target {
-    /// Reads the settings, reaches the store and signs in.
+    /// Parses the settings, connects to the store and signs in.
     pub async fn open(access: &Access, options: &TargetOptions) -> Result<Self, TargetError> {
         let storage = &access.storage;
         match storage.kind.to_ascii_lowercase().as_str() {
             "none" | "mock" | "noop" => Ok(Self::Noop(noop::Noop::new(storage)?)),
-            // COSBench's no-op sample names neither store nor sign-in.
+            // COSBench's no-op sample configures neither store nor sign-in.
             "" if names_nothing(access) => Ok(Self::noop()),
             "swift" | "" => Ok(Self::Swift(Arc::new(
                 swift::Swift::open(access, options).await?,
@@ -212,7 +213,7 @@ impl Target {
         Self::Noop(noop::Noop::empty())
     }
 
-    /// A Swift store within the test, reached by `dial`.
+    /// A Swift store in the test's process, reached by `dial`.
     #[cfg(test)]
     pub(crate) fn in_memory(
         dial: Box<dyn Fn() -> tokio::io::DuplexStream + Send + Sync>,
@@ -220,7 +221,7 @@ impl Target {
         Ok(Self::Swift(Arc::new(swift::Swift::in_memory(dial)?)))
     }
 
-    /// As a report names it; without secrets.
+    /// Description for reports, without secrets.
     pub fn describe(&self) -> String {
         match self {
             Self::Noop(_) => "noop".into(),
@@ -231,7 +232,7 @@ impl Target {
         }
     }
 
-    /// The store's `Server` header at sign-in, if anything.
+    /// The store's `Server` header at sign-in, if any.
     pub fn server(&self) -> String {
         match self {
             Self::Swift(swift) => swift.server().to_owned(),
@@ -240,7 +241,7 @@ impl Target {
         }
     }
 
-    /// Whether a request keeps its thread: workers then have threads of their own.
+    /// Does a request block its thread? Workers then have threads of their own.
     pub fn blocks(&self) -> bool {
         matches!(self, Self::Dir(_) | Self::Rados(_))
     }
@@ -256,7 +257,7 @@ impl Target {
     }
 }
 
-/// One worker's part of a target.
+/// One worker's connection to a target.
 #[derive(Debug)]
 pub enum Session {
     Noop(noop::Noop),
@@ -278,7 +279,7 @@ impl Session {
         }
     }
 
-    /// The store's id of the last request, if it gave one.
+    /// The store's id of the last request, if any.
     pub fn transaction(&self) -> &str {
         match self {
             Self::Swift(session) => session.transaction(),

@@ -1,9 +1,9 @@
-//! Reads workload files of every known format into a [`Plan`]: COSBench's XML, ssbench's
-//! scenarios, swift-bench's conf and the lab's own TOML; and writes a plan back as that TOML.
+//! Reader of workload files of all supported formats into a [`Plan`]: COSBench's XML, ssbench's
+//! scenarios, swift-bench's conf and the lab's own TOML; and writer of a plan as that TOML.
 //!
-//! A reader refuses what it cannot mean and says where: file, line, column, what was found and
-//! what was expected. What it passes over without harm becomes a note. Everything read is bounded
-//! ([`limits`]), so a file from anybody may be read.
+//! A reader refuses invalid input with its position: file, line, column, what was found and what
+//! was expected. Ignorable input becomes a note. Everything read is bounded ([`limits`]), so
+//! untrusted files may be read.
 
 mod cosbench;
 mod error;
@@ -47,7 +47,7 @@ pub enum Format {
 impl Format {
     pub const ALL: [Self; 4] = [Self::Cosbench, Self::Ssbench, Self::SwiftBench, Self::Lab];
 
-    /// The name that results and the command line use.
+    /// The format's name in results and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cosbench => "cosbench",
@@ -68,7 +68,7 @@ impl Format {
         }
     }
 
-    /// The extension a copy of such a file is kept under.
+    /// The extension for a copy of such a file.
     pub fn extension(self) -> &'static str {
         match self {
             Self::Cosbench => "xml",
@@ -78,8 +78,9 @@ impl Format {
         }
     }
 
-    /// Told from the first thing that is no comment: `<` is XML, `{` is JSON, a `[bench]` section
-    /// is swift-bench's, all else is TOML. A name does not decide: people rename files.
+    /// Detects the format from the first text that is not a comment: `<` is XML, `{` is JSON, a
+    /// `[bench]` section is swift-bench's, everything else is TOML. The file's name is not used,
+    /// because people rename files.
     pub fn detect(text: &str) -> Self {
         let text = text.trim_start_matches('\u{feff}');
         for line in text.lines().map(str::trim) {
@@ -107,30 +108,30 @@ impl fmt::Display for Format {
     }
 }
 
-/// What a caller may say besides the file.
+/// Options of the caller besides the file.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// `None`: told from the content.
+    /// The format; `None`: detected from the content.
     pub format: Option<Format>,
-    /// The `[scales.NAME]` of a TOML workload to run at. `None`: the one the file names, or none.
+    /// The `[scales.NAME]` of a TOML workload to apply. `None`: the file's default, or none.
     pub scale: Option<String>,
-    /// Values for `[parameters]` of a TOML workload, over the file's and the scale's.
+    /// Values for `[parameters]` of a TOML workload, overriding the file's and the scale's.
     pub parameters: BTreeMap<String, String>,
 }
 
-/// A workload that was read.
+/// A parsed workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Workload {
     pub plan: Plan,
     pub format: Format,
-    /// What was passed over, a sentence each.
+    /// Ignored input, one sentence each.
     pub notes: Vec<String>,
     /// Settings of stores that published samples leave open (`<accesskey>`): `accesskey of s3`.
     pub placeholders: Vec<String>,
 }
 
 impl Workload {
-    /// What of it is left open, in words; of no interest where the command line names a store.
+    /// Describes the open settings; irrelevant if the command line names a store.
     pub fn open_settings(&self) -> Option<String> {
         (!self.placeholders.is_empty()).then(|| {
             let settings = self.placeholders.join(", ");
@@ -139,12 +140,12 @@ impl Workload {
     }
 }
 
-/// Bytes as workload files write them: `4096`, `64KB`, `64KiB`. `None`: no such number.
+/// Parses bytes as written in workload files: `4096`, `64KB`, `64KiB`. `None` if invalid.
 pub fn bytes(text: &str) -> Option<u64> {
     value::size(text, u64::MAX).ok()
 }
 
-/// Reads a workload; `file` names it in errors.
+/// Reads a workload; `file` is its name in errors.
 pub fn read(file: &str, bytes: &[u8], options: &Options) -> Result<Workload, WorkloadError> {
     let text = error::text_of(file, bytes)?;
     let format = options.format.unwrap_or_else(|| Format::detect(text));
@@ -174,7 +175,7 @@ pub fn read(file: &str, bytes: &[u8], options: &Options) -> Result<Workload, Wor
     })
 }
 
-/// What was passed over; each thing is said once.
+/// Notes on ignored input, each only once.
 #[derive(Debug, Default)]
 struct Notes {
     passed_over: Vec<String>,

@@ -1,6 +1,6 @@
-//! A store that is not there is asked once and told in one line, whatever the workload.
+//! A store that is unreachable is tried once and reported in one line, whatever the workload.
 
-// A test that cannot go on ends.
+// Tests may panic.
 #![allow(clippy::unwrap_used)]
 
 mod store;
@@ -41,7 +41,7 @@ fn plan(url: &str, key: &str, token: Option<&str>) -> Plan {
     plan
 }
 
-/// Runs it; what the run says of its failure, after seeing that only one stage was tried.
+/// Runs the plan, checks that only one stage was tried, and returns the run's failure message.
 fn failure(plan: &Plan) -> String {
     let folder = tempfile::tempdir().unwrap();
     let (meta, stages) = store::run(plan, &folder.path().join("run"));
@@ -90,7 +90,7 @@ fn a_token_and_an_address_where_nobody_listens() {
 
 #[test]
 fn a_name_without_an_address() {
-    // Reserved never to have one.
+    // This host name is reserved never to exist.
     let message = failure(&plan("http://store.invalid:8080", "testing", None));
     assert!(
         message.starts_with("cannot reach http://store.invalid:8080/auth/v1.0"),
@@ -120,7 +120,7 @@ fn an_address_that_is_no_store() {
     );
 }
 
-/// Where librados is, there is still no Ceph at this address.
+/// With librados installed there is still no Ceph at this address.
 #[test]
 fn no_ceph() {
     let key = "AQBkYWFhYWFhEAAAYWFhYWFhYWFhYWFhYWFhYQ==";
@@ -154,7 +154,8 @@ fn a_kind_of_store_that_nobody_drives() {
     );
 }
 
-/// A store that goes away in the middle is asked once more, to clean up, and then left alone.
+/// A store that becomes unreachable during the run is tried once more, for cleanup, and then no
+/// longer.
 #[test]
 fn it_goes_away_in_the_middle() {
     let store = Store::start(Box::new(|_, _| Duration::ZERO));

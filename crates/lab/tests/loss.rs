@@ -1,6 +1,6 @@
-//! A driver that is lost while it drives: what was measured from then on is not what was asked for.
+//! A driver that is lost during a stage: what is measured from then on differs from the plan.
 
-// A test that cannot go on ends.
+// Tests may panic.
 #![allow(clippy::unwrap_used)]
 
 mod store;
@@ -8,7 +8,7 @@ mod store;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use cairn_lab::controller::{Link, Report, Told};
+use cairn_lab::controller::{DriverMessage, Link, Report};
 use cairn_lab::drive::Share;
 use cairn_lab::plan::{Plan, Stage};
 use cairn_lab::record::{DriverMeta, State};
@@ -49,7 +49,7 @@ impl Link for Doomed {
         let wait = wait.unwrap_or_default() + self.after;
         std::thread::spawn(move || {
             std::thread::sleep(wait);
-            let lost = Told::Lost("its connection ended".into());
+            let lost = DriverMessage::Lost("its connection ended".into());
             // The run may be over.
             let _ = report.send((1, lost));
         });
@@ -118,7 +118,7 @@ fn a_lost_driver_fails_the_stages_that_miss_its_load() {
         "{}",
         meta.message
     );
-    // Measured figures are kept all the same.
+    // Measured results are kept all the same.
     assert!(stages[0].works[0].operations[0].ops > 0);
     let view = cairn_lab::results::read_folder(&folder.path().join("run"))
         .unwrap()

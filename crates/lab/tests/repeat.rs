@@ -1,4 +1,4 @@
-//! A seed makes a run repeatable: the store is asked the same things again.
+//! A seed makes a run repeatable: the store gets the same requests again.
 
 #![allow(clippy::unwrap_used)]
 
@@ -47,7 +47,7 @@ fn the_same_seed_asks_the_same() {
             .into_iter()
             .map(|seen| (seen.method, seen.path, seen.body_bytes))
             .collect();
-        // Workers are not in step with one another.
+        // Workers are not synchronised with each other.
         seen.sort();
         seen
     };

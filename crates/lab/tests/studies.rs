@@ -1,6 +1,6 @@
-//! The studies' workloads can be read, at every scale, and are what they say.
+//! The studies' workloads can be read at every scale, and have the expected content.
 
-// A test that cannot go on ends.
+// Tests may panic.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
@@ -92,7 +92,7 @@ fn the_matrix_has_216_stages() {
         sizes,
         [4000, 128_000, 512_000, 1_024_000, 5_000_000, 10_000_000].into()
     );
-    // One prepare for the 18 stages of a size and a number of containers.
+    // One prepare for the 18 stages of each size and number of containers.
     let prepares = plan.stages.iter().flat_map(|stage| &stage.works);
     assert_eq!(
         prepares

@@ -1,10 +1,10 @@
-//! Truth over sockets and in real time: what the lab reports of a store that knows how long it
-//! took, a stall of two seconds included.
+//! Accuracy tests over sockets and in real time: the lab's report about a store that records its
+//! own times, including a stall of two seconds.
 //!
-//! The machine that runs the tests has other work too, so only what holds on any machine is
-//! asserted: what the lab reports is never less than what the store took for the same requests,
-//! and not more than the time there was. That percentiles are right to 1 % is tested with a clock
-//! of its own in `src/drive/truth.rs`.
+//! The test machine has other work too, so only properties that hold on any machine are asserted:
+//! reported times are never less than what the store took for the same requests, and not more than
+//! the time available. That percentiles are accurate to 1 % is tested in virtual time in
+//! `src/drive/truth.rs`.
 
 #![allow(clippy::unwrap_used)]
 
@@ -89,7 +89,7 @@ fn plan(store: &Store, workers: u32, pacing: Pacing, total_ops: u64) -> Plan {
 
 struct Measured {
     reported: Latencies,
-    /// How long the store took for each, shortest first.
+    /// Times taken by the store, shortest first.
     took: Vec<Duration>,
     /// The counted time.
     seconds: f64,
@@ -120,8 +120,8 @@ fn measured(store: &Store, plan: &Plan) -> Measured {
 }
 
 impl Measured {
-    /// A request cannot have been shorter for who asked than for who answered, whatever either
-    /// machine was busy with; so no percentile can. (Three digits are kept.)
+    /// A request cannot have been shorter for the client than for the server, however busy the
+    /// machine; so neither can any percentile. (Three digits are kept.)
     fn holds_all_the_store_took(&self) {
         for percent in PERCENTILES {
             let rank = (percent / 100.0 * self.took.len() as f64).ceil().max(1.0) as usize;
@@ -134,7 +134,7 @@ impl Measured {
         }
     }
 
-    /// Workers that ask one after the other have no more time than there was.
+    /// Workers with consecutive requests cannot use more time than was available.
     fn fits_into(&self, workers: u32) {
         let sum = self.reported.mean() / 1e9 * self.took.len() as f64;
         let most = self.seconds * f64::from(workers);
@@ -169,8 +169,8 @@ fn closed_loop_reports_what_the_store_took() {
     measured.fits_into(8);
 }
 
-/// From `after` the first main request on, nothing is answered for two seconds; what came
-/// meanwhile takes its usual time after that.
+/// From `after` the first main request on, there is no response for two seconds; requests that
+/// arrive meanwhile take their usual time after that.
 fn stalling(after: Duration) -> Store {
     let first: Arc<OnceLock<Instant>> = Arc::default();
     Store::start(Box::new(move |number, came| {
@@ -179,7 +179,7 @@ fn stalling(after: Duration) -> Store {
         }
         let from = *first.get_or_init(|| came) + after;
         let to = from + STALL;
-        // What is under way when the stall begins is held up as well.
+        // Requests in progress when the stall begins are delayed as well.
         if came + SERVICE > from && came < to {
             to + SERVICE - came
         } else {
@@ -194,7 +194,7 @@ fn closed_loop_shows_a_stall() {
     let store = stalling(Duration::from_millis(500));
     let plan = plan(&store, workers, Pacing::Closed { think: None }, 1600);
     let measured = measured(&store, &plan);
-    // 1600 are more than there is time for before the stall: each worker meets it.
+    // 1600 are more than can be done before the stall: each worker meets it.
     let held = measured.longer_than(STALL - 2 * SERVICE);
     assert!(held >= u64::from(workers), "{held}");
     let told = measured.notes.join("\n");
@@ -203,7 +203,7 @@ fn closed_loop_shows_a_stall() {
     measured.fits_into(workers);
 }
 
-/// A hundred a second are due while the store stands still, and cannot be answered before its end.
+/// A hundred per second are due during the stall, and cannot be answered before its end.
 #[test]
 fn open_loop_shows_the_queue_behind_a_stall() {
     let store = stalling(Duration::from_millis(1000));
@@ -216,7 +216,7 @@ fn open_loop_shows_the_queue_behind_a_stall() {
     for waited in [500u64, 1000, 1500] {
         let due = (2000 - waited) / 10;
         let longer = measured.longer_than(Duration::from_millis(waited));
-        // One may fall on either edge.
+        // One may fall on either side of the boundary.
         assert!(
             longer + 2 >= due,
             "{longer} waited for longer than {waited} ms, {due} were due before"
@@ -226,7 +226,7 @@ fn open_loop_shows_the_queue_behind_a_stall() {
     measured.holds_all_the_store_took();
 }
 
-/// 400 a second are what four workers get of a store that takes 10 ms; 800 are offered.
+/// Four workers get 400 per second from a store that takes 10 ms; 800 are offered.
 #[test]
 fn open_loop_beyond_saturation_reports_what_was_achieved() {
     let store = Store::start(Box::new(|_, _| SERVICE));
@@ -259,7 +259,7 @@ fn open_loop_beyond_saturation_reports_what_was_achieved() {
     assert_eq!(operation.rate, Some(open.achieved));
 }
 
-/// An offered rate that the store can do is achieved.
+/// An offered rate within the store's capacity is achieved.
 #[test]
 fn open_loop_below_saturation_keeps_up() {
     let store = Store::start(Box::new(|_, _| SERVICE));

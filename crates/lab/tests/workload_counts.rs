@@ -1,7 +1,7 @@
-//! What a store is asked is what the workload file says, for each format: operations, sizes and
-//! containers are counted on the store's side.
+//! The requests that a store gets match the workload file, for each format: operations, sizes and
+//! containers are counted by the store.
 
-// A test that cannot go on ends.
+// Tests may panic.
 #![allow(clippy::unwrap_used)]
 
 mod store;
@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use cairn_lab::workload::{Options, Target, read};
-use store::{Seen, Store};
+use store::{ReceivedRequest, Store};
 
-/// Runs a workload against a counting store; what that was asked, in order.
-fn asked(text: &str) -> Vec<Seen> {
+/// Runs a workload against a counting store; returns its requests in order.
+fn asked(text: &str) -> Vec<ReceivedRequest> {
     let store = Store::start(Box::new(|_, _| Duration::ZERO));
     let mut plan = read("workload", text.as_bytes(), &Options::default())
         .unwrap()
@@ -39,7 +39,7 @@ fn asked(text: &str) -> Vec<Seen> {
 }
 
 /// Account, container and object of a path.
-fn parts(seen: &Seen) -> (&str, &str) {
+fn parts(seen: &ReceivedRequest) -> (&str, &str) {
     let mut parts = seen
         .path
         .trim_start_matches("/v1/AUTH_test/")
@@ -48,7 +48,7 @@ fn parts(seen: &Seen) -> (&str, &str) {
     (container, parts.next().unwrap_or(""))
 }
 
-/// Within five standard deviations: one run in millions is outside.
+/// Asserts a count within five standard deviations: one run in millions is outside.
 fn near(count: usize, of: usize, share: f64, what: &str) {
     let (count, of) = (count as f64, of as f64);
     let deviation = (of * share * (1.0 - share)).sqrt();
@@ -59,11 +59,11 @@ fn near(count: usize, of: usize, share: f64, what: &str) {
     );
 }
 
-fn count(seen: &[Seen], which: impl Fn(&Seen) -> bool) -> usize {
+fn count(seen: &[ReceivedRequest], which: impl Fn(&ReceivedRequest) -> bool) -> usize {
     seen.iter().filter(|seen| which(seen)).count()
 }
 
-/// Each size class has its share of the initial files, and within it its own profile.
+/// Each size class has its share of the initial files, and its own profile of operations.
 #[test]
 fn an_ssbench_scenario() {
     let seen = asked(
@@ -82,7 +82,7 @@ fn an_ssbench_scenario() {
     assert!(made.contains("cb_000000_default_policy") && made.contains("cb_000019_default_policy"));
     let (population, rest) = rest.split_at(400);
     assert!(population.iter().all(|seen| seen.method == "PUT"));
-    let of = |seen: &Seen, class: &str| parts(seen).1.starts_with(class);
+    let of = |seen: &ReceivedRequest, class: &str| parts(seen).1.starts_with(class);
     assert_eq!(count(population, |seen| of(seen, "zero_")), 300);
     assert_eq!(count(population, |seen| of(seen, "tiny_")), 100);
     let mut full: BTreeMap<&str, usize> = BTreeMap::new();
@@ -123,7 +123,7 @@ fn an_ssbench_scenario() {
             near(count, 6000, share * part, &format!("{class} {kind}"));
         }
     }
-    // Sizes are uniform: the mean of n of them lies near the middle.
+    // Sizes are uniform: the mean of n of them is near the middle.
     let sizes: Vec<f64> = run
         .iter()
         .filter(|seen| seen.method == "PUT" && of(seen, "tiny_"))
@@ -180,7 +180,7 @@ fn a_swift_bench_conf() {
             .all(|seen| seen.method == "GET" && paths.contains(seen.path.as_str()))
     );
     let read: BTreeSet<&str> = gets.iter().map(|seen| seen.path.as_str()).collect();
-    // Of 500 objects, 2000 random draws leave out 500 × (1 - 1/500)^2000, about 9.
+    // 2000 random draws from 500 objects miss 500 × (1 - 1/500)^2000, about 9.
     assert!((470..=500).contains(&read.len()), "{}", read.len());
     let (deletes, dispose) = rest.split_at(500);
     let deleted: BTreeSet<&str> = deletes.iter().map(|seen| seen.path.as_str()).collect();
@@ -194,7 +194,7 @@ fn a_swift_bench_conf() {
     );
 }
 
-/// Reads here, writes there; heads and listings; each container's share.
+/// Reads from some containers, writes to others; heads and listings; each container's share.
 #[test]
 fn a_cosbench_mix_over_containers() {
     let seen = asked(
@@ -248,7 +248,7 @@ fn a_cosbench_mix_over_containers() {
     assert_eq!(each, (1..=written.len() as u64).collect());
 }
 
-/// Our own: a sweep, zipf popularity, and a histogram of sizes.
+/// A workload in our own format: a sweep, zipf popularity, and a histogram of sizes.
 #[test]
 fn a_toml_sweep() {
     let seen = asked(

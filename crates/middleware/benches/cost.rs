@@ -1,4 +1,4 @@
-//! What each filter of the default pipeline adds to a request that it only lets through: the
+//! Cost that each filter of the default pipeline adds to a request that it only passes on: the
 //! median over rounds of a GET and a PUT of an object, by a user who is logged in.
 
 use std::error::Error;
@@ -48,7 +48,7 @@ const OPTIONS: [(&str, &str); 3] = [
 const ROUNDS: usize = 15;
 const REQUESTS: u32 = 2_000;
 
-/// Account and container are there, and remembered.
+/// Information source whose account and container exist, and are cached.
 struct Known(Arc<AccountInfo>, Arc<ContainerInfo>);
 
 impl InfoSource for Known {
@@ -117,7 +117,7 @@ fn request(method: Method, token: &HeaderValue) -> Result<Request, http::Error> 
         .body(Body::empty())
 }
 
-/// Nanoseconds of one request, in one round.
+/// Nanoseconds per request, in one round.
 async fn round(app: &Handler, method: &Method, token: &HeaderValue) -> Result<f64, http::Error> {
     let mut requests = Vec::new();
     for _ in 0..REQUESTS {
@@ -130,7 +130,7 @@ async fn round(app: &Handler, method: &Method, token: &HeaderValue) -> Result<f6
     Ok(started.elapsed().as_nanos() as f64 / f64::from(REQUESTS))
 }
 
-/// A token of this filter's own, where it gives any.
+/// A token from this filter, if it issues tokens.
 async fn token(name: &str, app: &Handler) -> Result<HeaderValue, Box<dyn Error>> {
     if name != "tempauth" {
         return Ok(HeaderValue::from_static("none"));

@@ -1,6 +1,6 @@
-//! Which of the types a server can send does the client's `Accept` prefer.
+//! Content negotiation: the choice among the offered content types by the client's `Accept`.
 
-/// The header cannot be read.
+/// The header is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadAccept;
 
@@ -10,8 +10,8 @@ struct Range<'a> {
     quality: f64,
 }
 
-/// The best of `offers`, in the client's order of quality, exact types before patterns;
-/// the first offer where there is no header, `None` where nothing fits.
+/// The best of `offers`, by the client's quality values, exact types before patterns; the first
+/// offer if there is no header, `None` if nothing fits.
 pub(crate) fn best_match<'o>(
     accept: Option<&str>,
     offers: &[&'o str],
@@ -24,7 +24,7 @@ pub(crate) fn best_match<'o>(
         .map(parse)
         .collect::<Result<Vec<_>, _>>()?;
     let exact = |r: &Range<'_>| r.kind != "*" && r.subtype != "*";
-    // Stable: equals stay in the client's order.
+    // A stable sort: equal qualities keep the client's order.
     ranges.sort_by(|a, b| {
         b.quality
             .total_cmp(&a.quality)

@@ -1,11 +1,11 @@
-//! Refuses uploads that would take an account beyond what it may hold: bytes and objects, in all
-//! and for each storage policy. Only resellers set these, and are not bound by them; the owner
-//! sees them.
+//! Filter `account_quotas`: refuses uploads that would exceed an account's quota, in bytes and
+//! objects, in all and per storage policy. Only resellers set quotas, and are exempt from them; the
+//! owner can read them.
 //!
-//! `X-Account-Quota-Bytes`, `X-Account-Quota-Count`, each also with `-Policy-<name>`; stored as
-//! system metadata, policies by their index. `X-Account-Meta-Quota-Bytes` is the old name of the
-//! first. What an account holds is known with delay, and an upload whose length is not announced
-//! counts as nothing: the next one is refused.
+//! Headers: `X-Account-Quota-Bytes`, `X-Account-Quota-Count`, each also with `-Policy-<name>`;
+//! stored as system metadata, with policies by their index. `X-Account-Meta-Quota-Bytes` is the old
+//! name of the first. An account's usage is known with a delay, and an upload of unknown length
+//! counts as 0 bytes: the next one is refused.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ pub(crate) fn make(_: &Section, next: Handler, env: &FilterEnv) -> Result<Handle
 
 impl Service for AccountQuotas {
     fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
-        // An account's path has no third slash, or nothing but one at its end.
+        // An account's path has no third slash, or only one at its end.
         let below = request.uri().path().splitn(4, '/').nth(3).unwrap_or("");
         if !below.is_empty() && request.method() != Method::PUT {
             return self.next.call(request);
@@ -59,7 +59,7 @@ impl Service for AccountQuotas {
     }
 }
 
-/// `x-account-quota-bytes` of an account, `…-policy-<name>` of one of its policies.
+/// Header name `x-account-quota-bytes` for an account, `…-policy-<name>` for one of its policies.
 fn public_name(kind: &str, policy: Option<&StoragePolicy>) -> String {
     let policy = policy.map_or_else(String::new, |p| format!("-policy-{}", p.name));
     format!("x-account-{kind}{policy}").to_ascii_lowercase()
@@ -75,7 +75,7 @@ fn stored_name(kind: &str, policy: Option<&StoragePolicy>) -> String {
 }
 
 impl AccountQuotas {
-    /// Every quota there may be: its type, and its policy.
+    /// All possible quotas: their kind, and their policy.
     fn quotas(&self) -> impl Iterator<Item = (&'static str, Option<&StoragePolicy>)> {
         TYPES.into_iter().flat_map(|kind| {
             let policies = self.policies.iter().map(Some);
@@ -104,7 +104,7 @@ impl AccountQuotas {
         response
     }
 
-    /// Quotas as a client sets them become what is stored, where the client may set them.
+    /// Converts quota headers into stored system metadata, if the client may set them.
     fn translate(&self, headers: &mut HeaderMap, is_reseller: bool) -> Result<(), Response> {
         for (old, new) in [
             ("x-account-meta-quota-bytes", "x-account-quota-bytes"),
@@ -158,8 +158,8 @@ impl AccountQuotas {
         let Some(message) = self.exceeded(&context, &names, length).await else {
             return self.next.call(request).await;
         };
-        // Whoever may not write here at all is told that, not what the account holds: the answer
-        // waits until the container's list was asked.
+        // A client without write access must get its denial, which does not reveal usage: the
+        // response waits until the container's ACL has been evaluated.
         match context.authorizer.clone() {
             None => too_large(message),
             Some(inner) => {
@@ -173,7 +173,7 @@ impl AccountQuotas {
         }
     }
 
-    /// Which message tells of the quota that `length` bytes more would go beyond.
+    /// The message for the quota that `length` further bytes would exceed.
     async fn exceeded(
         &self,
         context: &Context,
@@ -189,7 +189,7 @@ impl AccountQuotas {
         if is_exceeded(&account, None, in_all, length) {
             return Some("Upload exceeds quota.");
         }
-        // Most accounts have no quota by policy: their containers are not asked for.
+        // Most accounts have no quota by policy: their containers need not be looked up.
         if !account.sysmeta.keys().any(|key| key.contains("-policy-")) {
             return None;
         }
@@ -224,7 +224,7 @@ fn too_large(message: &'static str) -> Response {
     respond::typed(StatusCode::PAYLOAD_TOO_LARGE, respond::HTML, message)
 }
 
-/// Lets the inner decision deny, and refuses whom it would grant.
+/// An authorizer that lets the inner one deny, and refuses requests that it grants.
 struct ThenTooLarge {
     inner: Arc<dyn Authorize>,
     message: &'static str,
@@ -268,7 +268,7 @@ mod tests {
         }
     }
 
-    /// An account of 1000 bytes in 10 objects, 400 bytes and 4 objects of them in policy 1.
+    /// An account of 1000 bytes in 10 objects, of which 400 bytes in 4 objects have policy 1.
     fn app(quotas: &[(&str, &str)]) -> (Handler, Seen) {
         let mut account = AccountInfo {
             status: 204,
@@ -340,7 +340,7 @@ mod tests {
                 "{quota} {value}"
             );
         }
-        // What is stored wins over the old name.
+        // The stored quota takes precedence over the old name.
         let both = [("meta-quota-bytes", "5000"), ("quota-bytes", "1000")];
         assert_eq!(put(&both, "1").await, 413);
     }

@@ -1,5 +1,5 @@
-//! Paths of the public API as filters read them: of a request, and in headers that name another
-//! account, container or object. A header that cannot be read is 412.
+//! Paths of the public API, decoded for filters: of a request, and in headers that name another
+//! account, container or object. A malformed header gets 412.
 
 use cairn_http::params::{split_path, unquote};
 use cairn_http::{Response, respond};
@@ -7,7 +7,7 @@ use http::header::{HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 
-/// A decoded path of an account or of what is below one.
+/// The decoded path of an account, or of something below one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiPath {
     pub(crate) version: String,
@@ -33,7 +33,7 @@ impl ApiPath {
     }
 }
 
-/// A decoded path of an object.
+/// The decoded path of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectPath {
     pub(crate) version: String,
@@ -60,20 +60,20 @@ impl ObjectPath {
         )
     }
 
-    /// The path of another object of the same account, named `/container/object`.
+    /// The path of another object in the same account, named `/container/object`.
     pub(crate) fn sibling(&self, name: &str) -> String {
         let name = name.trim_start_matches('/');
         format!("/{}/{}/{name}", self.version, self.account)
     }
 }
 
-/// Is this raw path an object's? For most paths nothing is decoded to find out.
+/// Is this encoded path that of an object? Most paths need not be decoded for that.
 pub(crate) fn names_object(raw: &str) -> bool {
     let rest = raw.splitn(5, '/').nth(4);
     if rest.is_some_and(|object| !object.is_empty()) {
         return true;
     }
-    // An escaped slash only ever adds segments.
+    // An encoded slash can only add segments.
     (raw.contains("%2F") || raw.contains("%2f"))
         && ApiPath::of(raw).is_some_and(|path| path.object.is_some())
 }
@@ -82,7 +82,7 @@ pub(crate) fn refuse(message: &'static str) -> Response {
     respond::text(StatusCode::PRECONDITION_FAILED, message)
 }
 
-/// Container and object of a header such as `Destination`, with or without a slash before them.
+/// Container and object of a header such as `Destination`, with or without a leading slash.
 pub(crate) fn path_header(
     parts: &Parts,
     name: &HeaderName,
@@ -118,7 +118,7 @@ pub(crate) fn account_header(value: &HeaderValue) -> Result<String, Response> {
     Ok(name)
 }
 
-/// Sets a header; text that cannot be sent leaves it as it was.
+/// Sets a header; no effect for text that cannot be sent.
 pub(crate) fn set(headers: &mut HeaderMap, name: HeaderName, text: &str) {
     if let Some(value) = respond::value(text) {
         headers.insert(name, value);

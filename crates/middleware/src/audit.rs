@@ -1,8 +1,9 @@
-//! `audit`: who logged in, and who changed what guards data, one JSON object a line.
+//! Filter `audit`, an extension: logs logins and changes of access control, one JSON object per
+//! line.
 //!
-//! A filter of ours, to be placed behind `catch_errors`, before whatever authenticates. Filters
-//! that log people in leave a note ([`Audited`]); changes of ACLs, keys and quotas are told by the
-//! request's headers. Lines have names of headers, never their values, and neither tokens, keys nor
+//! Its place is after `catch_errors` and before all authentication middleware. Filters that log
+//! users in leave a note ([`Audited`]); changes of ACLs, keys and quotas are recognised by the
+//! request's headers. Lines contain header names but not their values, and neither tokens, keys nor
 //! query strings, which may be signatures.
 
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::{FilterEnv, FilterError};
 
 const FILE: &str = "audit_file";
 
-/// Characters of a user's name, which anybody may send.
+/// Maximum characters of a user's name, which any client may send.
 const NAME_MAX: usize = 256;
 
 struct Audit {
@@ -71,8 +72,8 @@ impl Audit {
     }
 }
 
-/// A request, told of when it is answered, or dropped because its client has left: nobody escapes
-/// by that.
+/// A request in progress, which is logged when it is answered, or when it is dropped because the
+/// client disconnected, so that disconnecting does not avoid the log.
 struct Watched {
     log: Arc<AuditLog>,
     context: Context,
@@ -103,11 +104,11 @@ fn login_line(audited: &Audited) -> Value {
     json!({ "action": audited.action, "user": user, "outcome": outcome })
 }
 
-/// A request that changes what guards an account or container.
+/// A request that changes access control of an account or container.
 struct Change {
     method: Method,
     path: String,
-    /// Names of headers, without values.
+    /// Header names, without values.
     headers: Vec<String>,
 }
 
@@ -151,7 +152,7 @@ fn guarding(headers: &HeaderMap) -> Vec<String> {
         .collect()
 }
 
-/// Headers that set or remove ACLs, keys, quotas and the origins whose pages may read. In lower case.
+/// Does this lower-case header set or remove ACLs, keys, quotas or allowed origins?
 fn guards(name: &str) -> bool {
     let Some(name) = name.strip_prefix("x-") else {
         return false;

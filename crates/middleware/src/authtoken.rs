@@ -1,11 +1,11 @@
-//! Token validation by a Keystone elsewhere: `auth_token` of keystonemiddleware as a filter, with
-//! its options in the same section.
+//! Filter `authtoken`: validation of tokens by an external Keystone, with the options of
+//! keystonemiddleware's `auth_token` in the same section.
 //!
-//! `X-Auth-Token` (or `X-Storage-Token`) and `X-Service-Token` are looked up in a bounded cache or
-//! asked of Keystone (v3, over HTTP) with a service user's own token. What Keystone says goes on
-//! to `keystoneauth` in the request's extensions, and to whom it may concern in the `X-…` headers
-//! of keystonemiddleware; a client's own such headers are dropped. A token that is revoked is
-//! refused once its cache entry ends, `token_cache_time` after it was last asked about.
+//! `X-Auth-Token` (or `X-Storage-Token`) and `X-Service-Token` are looked up in a bounded cache, or
+//! else validated by Keystone (v3, over HTTP) with a service user's own token. The result goes to
+//! `keystoneauth` in the request's extensions, and to other filters and applications in the `X-…`
+//! headers of keystonemiddleware; a client's own headers of these names are removed. A revoked
+//! token is refused once its cache entry has expired, `token_cache_time` after the last validation.
 
 mod access_rules;
 mod headers;
@@ -29,8 +29,8 @@ use server::{AskError, Described, Server};
 const X_AUTH_TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
 const X_STORAGE_TOKEN: HeaderName = HeaderName::from_static("x-storage-token");
 const X_SERVICE_TOKEN: HeaderName = HeaderName::from_static("x-service-token");
-/// Longer tokens are no tokens; Keystone's are some 200 bytes.
-const TOKEN_LIMIT: usize = 8192;
+/// Maximum bytes of a token; Keystone's have some 200 bytes.
+const TOKEN_MAX_BYTES: usize = 8192;
 
 struct AuthToken {
     next: Handler,
@@ -55,15 +55,15 @@ pub(crate) fn make(
     }))
 }
 
-/// Why a request has no identity.
+/// Reasons why a request has no identity.
 enum Refused {
-    /// No token, or one that Keystone does not know.
+    /// No token, or one that Keystone does not accept.
     Invalid,
-    /// Keystone does not answer, or not as it should.
+    /// Keystone does not respond, or responds with an error.
     Unavailable,
 }
 
-/// What became of one of a request's tokens.
+/// Outcome of validating one of a request's tokens.
 enum Outcome {
     Absent,
     Invalid,
@@ -107,7 +107,7 @@ impl AuthToken {
         response
     }
 
-    /// Finds out who asks, and writes it into the request.
+    /// Identifies the requester, and adds the identity to the request.
     async fn identify(&self, request: &mut Request) -> Result<(), Refused> {
         let token = |name: &HeaderName| {
             let value = respond::header(request.headers(), name.as_str())?;
@@ -171,13 +171,13 @@ impl AuthToken {
         }
     }
 
-    /// A token from the cache or from Keystone. `allow_expired`: a service carries on with what a
-    /// user began.
+    /// Looks up a token in the cache, or validates it by Keystone. `allow_expired`: a service may
+    /// continue a user's request with the user's expired token.
     async fn look_up(&self, token: Option<&str>, allow_expired: bool) -> Result<Outcome, Refused> {
         let Some(token) = token else {
             return Ok(Outcome::Absent);
         };
-        if token.len() > TOKEN_LIMIT {
+        if token.len() > TOKEN_MAX_BYTES {
             return Ok(Outcome::Invalid);
         }
         let now = self.clock.now().secs();
@@ -208,7 +208,7 @@ impl AuthToken {
 
     fn remember(&self, token: &str, now: u64, described: &Arc<Described>) {
         if let Some(life) = self.options.token_cache_time {
-            // The second that `life` ends in is no longer part of it.
+            // The second in which `life` ends no longer counts.
             let until = now.saturating_add(life).saturating_sub(1);
             self.remembered.add(token, until, now, described.clone());
         }

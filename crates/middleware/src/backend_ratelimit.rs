@@ -1,12 +1,12 @@
-//! Answers 529 where a device gets more requests a second than it may: of each method, and in
-//! all. In the pipelines of object, container and account servers.
+//! Filter `backend_ratelimit`: responds 529 if a device gets more requests per second than allowed,
+//! per method and in all. For the pipelines of object, container and account servers.
 //!
 //! Options (default): `requests_per_device_per_second` and `METHOD_requests_per_device_per_second`
-//! (0: no limit), `requests_per_device_rate_buffer` (1: seconds a device may save up),
-//! `backend_ratelimit_conf_path` (`backend-ratelimit.conf` in `swift_dir`), and
-//! `config_reload_interval` (60 seconds; 0: never): the file's section `[backend_ratelimit]` goes
-//! before the filter's own, and is read again while the server runs. A file that cannot be read
-//! changes nothing. Requests are counted in each process.
+//! (0: no limit), `requests_per_device_rate_buffer` (1: seconds of unused rate that a device
+//! accumulates), `backend_ratelimit_conf_path` (`backend-ratelimit.conf` in `swift_dir`), and
+//! `config_reload_interval` (60 seconds; 0: never): the file's section `[backend_ratelimit]`
+//! overrides the filter's own, and is reloaded while the server runs. If the file cannot be read,
+//! the limits stay. Requests are counted per process.
 
 mod limiter;
 mod limits;
@@ -31,11 +31,11 @@ struct BackendRateLimit {
     shared: Arc<Shared>,
     clock: Clock,
     reload_interval: Duration,
-    /// In ticks.
+    /// Time of the last reload, in ticks.
     last_reload: AtomicU64,
 }
 
-/// What a reload, on a thread of its own, changes.
+/// State that a reload, on a thread of its own, updates.
 struct Shared {
     section: Section,
     conf_path: PathBuf,
@@ -45,7 +45,7 @@ struct Shared {
 struct State {
     limits: Limits,
     limiters: Limiters,
-    /// The file was there when it was last looked for, or the conf names it.
+    /// The file existed at the last load, or the conf names it.
     is_file_expected: bool,
 }
 
@@ -116,7 +116,7 @@ impl BackendRateLimit {
             && limiters.is_allowed(device, Some(method), limits, now)
     }
 
-    /// Reads the file again, beside the requests, when it is time; one reader at a time.
+    /// Reloads the file in the background if it is due; one reload at a time.
     fn reload_when_due(&self, now: Timestamp) {
         let last = self.last_reload.load(Ordering::Relaxed);
         let interval = (self.reload_interval.as_micros() / 10) as u64;

@@ -1,7 +1,7 @@
-//! From a `[filter:…]` section to a filter: names, what each needs of the cluster, and errors.
+//! Construction of a filter from its `[filter:…]` section, by its entry point.
 //!
-//! A name of Swift's that is not built yet is an error with that name: a filter that guards
-//! something must never be left out silently.
+//! An unsupported filter of Swift's is an error that names it: a filter that protects something
+//! must never be omitted silently.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::cross_origin::CrossOrigin;
 use crate::logins::Logins;
 use crate::random::Random;
 
-/// What filters may know of the process and cluster they are in.
+/// Environment of a filter: what it may know of its process and cluster.
 #[derive(Clone)]
 pub struct FilterEnv {
     pub info_source: Arc<dyn InfoSource>,
@@ -25,13 +25,13 @@ pub struct FilterEnv {
     pub hash_path: HashPath,
     pub clock: Clock,
     pub random: Random,
-    /// Who logs in by name and key, as filters of this pipeline tell each other.
+    /// Users with name and key, as the filters of this pipeline share them.
     pub logins: Logins,
     /// Origins whose pages may log in.
     pub cross_origin: CrossOrigin,
 }
 
-/// Why a filter cannot be made.
+/// Reasons why a filter cannot be built.
 #[derive(Debug, Error)]
 pub enum FilterError {
     #[error(
@@ -50,7 +50,7 @@ pub enum FilterError {
         option: &'static str,
         needs: &'static str,
     },
-    /// Says what is wrong with a setting, without showing its value.
+    /// Describes an invalid setting without its value.
     #[error("{0}")]
     Setting(String),
     #[error(transparent)]
@@ -59,8 +59,8 @@ pub enum FilterError {
 
 type Make = fn(&Section, Handler, &FilterEnv) -> Result<Handler, FilterError>;
 
-/// Filters that are built, under the names of Swift's entry points. `authtoken` is Keystone's
-/// `auth_token`; `audit` and `identity` are ours.
+/// Supported filters, by the names of Swift's entry points. `authtoken` is Keystone's `auth_token`;
+/// `audit` and `identity` are extensions.
 const BUILT: &[(&str, Make)] = &[
     ("account_quotas", crate::account_quotas::make),
     ("audit", crate::audit::make),
@@ -101,15 +101,15 @@ const BUILT: &[(&str, Make)] = &[
     ("versioned_writes", crate::versioned_writes::make),
 ];
 
-/// Filters of Swift's that are not built.
+/// Filters of Swift's that are not supported.
 const NOT_YET: &[&str] = &["s3api", "s3token", "xprofile"];
 
-/// The names [`build`] accepts.
+/// The names that [`build`] accepts.
 pub fn known() -> Vec<&'static str> {
     BUILT.iter().map(|(name, _)| *name).collect()
 }
 
-/// Makes the filter of an entry point (`tempauth` of `use = egg:swift#tempauth`), around `next`.
+/// Builds the filter of an entry point (`tempauth` of `use = egg:swift#tempauth`) around `next`.
 pub fn build(
     entry_point: &str,
     section: &Section,
@@ -128,9 +128,9 @@ pub fn build(
     }
 }
 
-/// Where Swift's proxy inserts a filter that the conf left out: (index, entry point), each index
-/// valid after the ones before it were inserted. `pipeline`: entry points from the outside in.
-/// Only filters that are built are named.
+/// Filters that Swift's proxy inserts if the conf omits them, as (index, entry point); each index
+/// is valid after the earlier ones were inserted. `pipeline` lists entry points from the outside
+/// in. Only supported filters are named.
 pub fn required_filters(pipeline: &[String]) -> Vec<(usize, &'static str)> {
     const AFTER: [(&str, &[&str]); 6] = [
         (
@@ -182,7 +182,7 @@ pub fn required_filters(pipeline: &[String]) -> Vec<(usize, &'static str)> {
         if pipeline.contains(&name) {
             continue;
         }
-        // The gatekeeper follows catch_errors only where that is the first.
+        // The gatekeeper follows catch_errors only if that is the first.
         let after = if name == "gatekeeper" && pipeline.first() != Some(&"catch_errors") {
             &[][..]
         } else {
@@ -200,7 +200,8 @@ pub fn required_filters(pipeline: &[String]) -> Vec<(usize, &'static str)> {
     inserts
 }
 
-/// Knows nothing: for the pipelines of backend servers, whose filters ask nothing.
+/// An information source without information, for pipelines of backend servers, whose filters need
+/// none.
 pub struct NoInfo;
 
 impl InfoSource for NoInfo {

@@ -1,9 +1,9 @@
-//! Many objects with one request: `PUT ?extract-archive=tar|tar.gz|tar.bz2` makes an object of
-//! each file of an archive, `POST` (or `DELETE`) `?bulk-delete` deletes what its body names, a line
-//! each.
+//! Filter `bulk`: operations on many objects in one request. `PUT
+//! ?extract-archive=tar|tar.gz|tar.bz2` creates an object for each file of an archive; `POST` (or
+//! `DELETE`) `?bulk-delete` deletes the objects that its body lists, one per line.
 //!
-//! Both answer 200 whatever happens; how it went is in the report that is the body, as text, JSON
-//! or XML. Where it takes long, blanks come before it.
+//! Both respond 200 in any case; the outcome is in the report in the body, as text, JSON or XML.
+//! While an operation is slow, blanks are sent before the report.
 
 mod archive;
 mod delete;
@@ -30,7 +30,7 @@ use crate::report::{self, Report};
 use crate::subrequest::Subrequests;
 use crate::{FilterEnv, FilterError};
 
-/// Why the whole operation ends; told in its report.
+/// The reason why the whole operation ended, for its report.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
@@ -106,7 +106,7 @@ pub(crate) fn make(
 impl Service for Bulk {
     fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
         let query = request.uri().query().unwrap_or("");
-        // Most requests leave here.
+        // Most requests are passed on here.
         if !query.contains("extract-archive") && !query.contains("bulk-delete") {
             return self.0.next.call(request);
         }
@@ -128,19 +128,19 @@ impl Service for Bulk {
     }
 }
 
-/// Version, account and what follows it, decoded.
-struct Place {
+/// Decoded version, account, and the rest of the path.
+struct AccountPath {
     version: String,
     account: String,
     rest: String,
 }
 
-impl Place {
-    fn of(parts: &Parts) -> Result<Place, Refusal> {
+impl AccountPath {
+    fn of(parts: &Parts) -> Result<AccountPath, Refusal> {
         let not_found = || Refusal::of(StatusCode::NOT_FOUND);
         let path = unquote(parts.uri.path()).map_err(|_| not_found())?;
         let segments = split_path(&path, 2, 3, true).ok_or_else(not_found)?;
-        Ok(Place {
+        Ok(AccountPath {
             version: segments[0].unwrap_or("").to_owned(),
             account: segments[1].unwrap_or("").to_owned(),
             rest: segments[2].unwrap_or("").to_owned(),
@@ -148,7 +148,7 @@ impl Place {
     }
 }
 
-/// A body must tell its length, or that it comes in chunks.
+/// Checks that a body has a length or is chunked.
 fn check_length(parts: &Parts) -> Result<(), Refusal> {
     let is_chunked = respond::header(&parts.headers, TRANSFER_ENCODING.as_str())
         .is_some_and(|t| t.eq_ignore_ascii_case("chunked"));
@@ -162,7 +162,7 @@ fn wanted_format(parts: &Parts) -> Option<&'static str> {
     report::format_for(respond::header(&parts.headers, ACCEPT.as_str()))
 }
 
-/// A report as the answer's body will have it.
+/// The report of a refused operation.
 fn failed(refusal: &Refusal) -> Report {
     let mut report = Report::default();
     report.set("Response Status", respond::status_line(refusal.status));
@@ -178,7 +178,7 @@ fn answer(body: cairn_http::Body, format: &'static str) -> Response {
 }
 
 impl Inner {
-    /// The longest a name in a list of names may be.
+    /// Maximum length of a name in a list of names.
     fn max_path_length(&self) -> usize {
         self.constraints.max_object_name_length + self.constraints.max_container_name_length + 2
     }

@@ -1,5 +1,6 @@
-//! The outermost filter: gives every request its transaction id and [`Context`], turns a panic
-//! of anything inside into a 500, and notices bodies that break the length they announced.
+//! Filter `catch_errors`, the outermost: assigns a transaction id and [`Context`] to every request,
+//! converts a panic in an inner service into a 500, and detects bodies that violate their declared
+//! length.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -54,7 +55,7 @@ impl CatchErrors {
         context.trans_id = id.clone();
         let method = request.method().clone();
         let span = info_span!("request", txid = %id);
-        // The call itself is inside, too: filters do some of their work before they await.
+        // The call itself is inside too: filters do some of their work before the first await.
         let call = async { self.next.call(request).await };
         let answer = AssertUnwindSafe(call).catch_unwind().instrument(span);
         let mut response = match answer.await {
@@ -76,7 +77,8 @@ impl CatchErrors {
         response
     }
 
-    /// `tx`, 21 random hex digits, `-`, the time in ten hex digits, and the suffix.
+    /// A transaction id: `tx`, 21 random hex digits, `-`, the time in ten hex digits, and the
+    /// suffix.
     fn trans_id(&self, extra: Option<&str>) -> String {
         let random = u128::from_le_bytes(self.random.bytes()) >> (128 - 21 * 4);
         let mut id = format!("tx{random:021x}-{:010x}", self.clock.now().secs());
@@ -91,8 +93,8 @@ impl CatchErrors {
     }
 }
 
-/// The response with its body held to the announced length, a breach logged. Bodies in memory
-/// have their length by nature.
+/// Wraps the response so that its body's length is checked and a violation is logged. Bodies in
+/// memory have the right length by construction.
 fn watched(response: Response, method: &Method, id: &Arc<str>) -> Response {
     let status = response.status();
     let bodiless = method == Method::HEAD

@@ -1,15 +1,15 @@
-//! Requests that a filter makes of its own because of a client's: nothing of the client's request
-//! goes along but where it came from, and who asks.
+//! Requests that a filter makes on its own because of a client's request, of which they carry only
+//! the origin and the requester.
 
 use cairn_http::params::with_path_and_query;
 use cairn_http::{Body, Context, Request, Response, respond};
 use http::header::{HOST, HeaderValue, REFERER, USER_AGENT};
 use http::{Extensions, HeaderMap, Method, StatusCode};
 
-/// Bytes of an unwanted answer that are read so that its connection can be used again.
-const DRAINED: u64 = 64 * 1024;
+/// Maximum bytes of an unwanted response that are read to reuse its connection.
+const DRAIN_MAX_BYTES: u64 = 64 * 1024;
 
-/// What is kept of the client's request.
+/// The parts kept of the client's request.
 pub(crate) struct Cause {
     headers: HeaderMap,
     pub(crate) context: Context,
@@ -38,8 +38,8 @@ impl Cause {
         Cause::of(&parts.headers, &parts.extensions)
     }
 
-    /// A request on the client's own authority: the proxy asks whether the client may.
-    /// `path` is decoded, `query` encoded.
+    /// A request with the client's authority: the proxy checks the client's permission. `path` is
+    /// decoded, `query` encoded.
     pub(crate) fn for_client(
         &self,
         source: &'static str,
@@ -50,8 +50,8 @@ impl Cause {
         self.make(self.context.subrequest(source), method, path, query)
     }
 
-    /// A request on the filter's authority: whether the client may was asked before, or does not
-    /// matter.
+    /// A request with the filter's authority: the client's permission was checked before, or does
+    /// not matter.
     pub(crate) fn pre_authorized(
         &self,
         source: &'static str,
@@ -79,10 +79,10 @@ impl Cause {
     }
 }
 
-/// Reads what is left of an answer that nobody wants, up to a bound.
+/// Reads the rest of an unwanted response, up to a bound.
 pub(crate) async fn drain(response: Response) {
     let body = response.into_body();
     if body.as_full().is_none() {
-        body.drain(DRAINED).await;
+        body.drain(DRAIN_MAX_BYTES).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Filters' options about TLS towards servers that they ask.
+//! TLS options of filters for the servers that they call.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use cairn_http::tls::{ClientTls, Trust};
 
 use crate::FilterError;
 
-/// By the options for the file of authorities (none: those that the system trusts), for a certificate
-/// of our own and for its key (none).
+/// Builds the TLS client by the options for the file of authorities (default: the system's), for a
+/// client certificate and for its key (default: none).
 pub(crate) fn client_tls(
     section: &Section,
     [ca, cert, key]: [&str; 3],
@@ -20,7 +20,7 @@ pub(crate) fn client_tls(
     };
     let own = match (file(cert), file(key)) {
         (Some(cert), Some(key)) => Some((Path::new(cert), Path::new(key))),
-        // Both may be in one file, as Python's ssl has it.
+        // One file may contain both, as in Python's ssl.
         (Some(both), None) => Some((Path::new(both), Path::new(both))),
         (None, None) => None,
         (None, Some(_)) => {

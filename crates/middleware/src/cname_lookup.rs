@@ -1,5 +1,6 @@
-//! Follows the CNAME of a host that is not the store's to one that is, for `domain_remap` behind
-//! it: whoever owns `www.mine.org` points it at `container.AUTH-account.example.com`.
+//! Filter `cname_lookup`: follows the CNAME of a foreign host name to one of the store's, for
+//! `domain_remap` behind it: the owner of `www.mine.org` points it at
+//! `container.AUTH-account.example.com`.
 //!
 //! Options (default): `storage_domain` (`example.com`, a list), `lookup_depth` (1: CNAMEs
 //! followed), `nameservers` (those of `/etc/resolv.conf`; addresses, each with an optional port).
@@ -101,7 +102,7 @@ impl CnameLookup {
         response
     }
 
-    /// The first name of ours at the end of CNAMEs; the error is what the client is told.
+    /// Follows CNAMEs to the first name in a storage domain; the error is for the client.
     async fn follow(&self, name: &str) -> Result<String, String> {
         let mut name = name.to_owned();
         for _ in 0..self.lookup_depth {

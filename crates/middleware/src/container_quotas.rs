@@ -1,7 +1,7 @@
-//! Refuses uploads that would take a container beyond what its owner lets it hold:
-//! `X-Container-Meta-Quota-Bytes` and `X-Container-Meta-Quota-Count`, checked when they are set.
-//! What a container holds is known with delay, and an upload whose length is not announced counts
-//! as nothing: the next one is refused.
+//! Filter `container_quotas`: refuses uploads that would exceed a container's quota, set by its
+//! owner: `X-Container-Meta-Quota-Bytes` and `X-Container-Meta-Quota-Count`, validated when they
+//! are set. A container's usage is known with a delay, and an upload of unknown length counts as 0
+//! bytes: the next one is refused.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ impl Service for ContainerQuotas {
 
 fn number(text: &str) -> Option<u64> {
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    // One beyond all bounds is as good as the bound.
+    // A number beyond 64 bits is capped.
     is_number.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
@@ -89,7 +89,7 @@ impl ContainerQuotas {
         if !info.exists() || !is_exceeded(&info, of_versions.saturating_add(length)) {
             return self.next.call(request).await;
         }
-        // Whoever may not write here is told that, not what the container holds.
+        // A client without write access gets its denial, which does not reveal usage.
         let (parts, _) = request.into_parts();
         match context.authorize(&parts, info.write_acl.as_deref()).await {
             Err(denied) => denied,
@@ -103,7 +103,7 @@ impl ContainerQuotas {
 }
 
 impl ContainerQuotas {
-    /// What a container's older versions take, which are kept in a container of their own.
+    /// Bytes of a container's old versions, which are stored in a container of their own.
     async fn versions_bytes(&self, context: &Context, account: &str, of: &ContainerInfo) -> u64 {
         match versions_container(of) {
             Some(name) => {

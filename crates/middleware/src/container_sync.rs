@@ -1,5 +1,5 @@
-//! Container sync's other end: lets in what another cluster of a realm sends, signed with the
-//! realm's key and the container's own, and shows in `/info` which realms and clusters there are.
+//! Filter `container_sync`: authorizes requests of other clusters in a realm, signed with the
+//! realm's key and the container's own, and lists realms and clusters in `/info`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,8 +19,8 @@ use tracing::error;
 use crate::scope::Scope;
 use crate::{FilterEnv, FilterError};
 
-/// Headers that name an object to copy, or where to. No cluster sends them, and the signature does
-/// not cover them.
+/// Headers that name a source or destination of a copy. Clusters never send them, and the signature
+/// does not cover them.
 const POINTERS: [&str; 4] = [
     "x-copy-from",
     "x-copy-from-account",
@@ -29,14 +29,14 @@ const POINTERS: [&str; 4] = [
 ];
 const X_TIMESTAMP: HeaderName = HeaderName::from_static("x-timestamp");
 const INBOUND_TIMESTAMP: HeaderName = HeaderName::from_static("x-backend-inbound-x-timestamp");
-/// The realms' file is looked at so often.
-const LOOK_EVERY: Duration = Duration::from_secs(300);
+/// Interval of checks of the realms' file.
+const CHECK_INTERVAL: Duration = Duration::from_secs(300);
 
 struct ContainerSync {
     next: Handler,
     env: FilterEnv,
     realms: Arc<Followed<Realms>>,
-    /// URLs, not only realms, may be synced to.
+    /// Targets may be URLs, not only clusters of realms.
     allow_full_urls: bool,
     /// This cluster's realm and name.
     current: Option<(String, String)>,
@@ -62,7 +62,7 @@ pub(crate) fn make(
     let sync = ContainerSync {
         next,
         env: env.clone(),
-        realms: Followed::new(path, LOOK_EVERY, parse),
+        realms: Followed::new(path, CHECK_INTERVAL, parse),
         allow_full_urls: is_true(section.str_or("allow_full_urls", "true")),
         current,
     };
@@ -76,7 +76,7 @@ impl Service for ContainerSync {
     }
 }
 
-/// Where a request goes.
+/// The target of a request.
 struct Target {
     account: String,
     container: String,
@@ -183,9 +183,9 @@ impl ContainerSync {
         let scope = Scope::container(&target.account, &target.container);
         request.extensions_mut().insert(Context {
             authorized: true,
-            // The container's key is that container's alone.
+            // The container's key gives access to that container only.
             authorizer: Some(Arc::new(scope)),
-            // What is sent is as it is stored, and may come before what it points to.
+            // Synced data is stored unchanged, and may arrive before what it refers to.
             slo_override: true,
             symlink_override: true,
             ..context
@@ -193,7 +193,7 @@ impl ContainerSync {
         Ok(request)
     }
 
-    /// What the log is told of the signature.
+    /// Verifies the signature; returns a description for the log.
     async fn verify(
         &self,
         request: &mut Request,
@@ -212,7 +212,7 @@ impl ContainerSync {
         let Some(user_key) = user_key.filter(|key| !key.is_empty()) else {
             return "cs:no-local-user-key";
         };
-        // The gatekeeper has put it aside.
+        // The gatekeeper has set it aside.
         if let Some(time) = request.headers_mut().remove(INBOUND_TIMESTAMP) {
             request.headers_mut().insert(X_TIMESTAMP, time);
         }

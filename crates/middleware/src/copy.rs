@@ -1,10 +1,11 @@
-//! Server-side copy: `COPY` with `Destination`, and `PUT` with `X-Copy-From`. The source is read
-//! by a GET on the client's authority and its body streams into the PUT; both ask the proxy for
-//! permission, each with its own container's list.
+//! Filter `copy`, server-side copy: `COPY` with `Destination`, and `PUT` with `X-Copy-From`. The
+//! source is read by a GET with the client's authority, and its body streams into the PUT; the
+//! proxy authorizes both, each with its own container's ACL.
 //!
-//! What is copied besides the data: all headers the source shows, but for those that describe
-//! the transfer or the manifest; the request's own headers win. With `X-Fresh-Metadata: true`
-//! only system metadata is taken over. Never copied is what makes a link trusted (`trust.rs`).
+//! Besides the data, all headers of the source's response are copied, except those that describe
+//! the transfer or the manifest; the request's own headers take precedence. With `X-Fresh-Metadata:
+//! true` only system metadata is copied. Metadata that makes a symlink trusted is never copied
+//! (`trust.rs`).
 
 mod heartbeat;
 
@@ -41,8 +42,8 @@ const X_NEWEST: HeaderName = HeaderName::from_static("x-newest");
 const X_OBJECT_MANIFEST: HeaderName = HeaderName::from_static("x-object-manifest");
 const X_STATIC_LARGE_OBJECT: HeaderName = HeaderName::from_static("x-static-large-object");
 
-/// Headers of the source's answer that are not the new object's: they describe the transfer, or
-/// are copied under conditions.
+/// Headers of the source's response that are not copied: they describe the transfer, or are copied
+/// only under conditions.
 const NOT_COPIED: [&str; 16] = [
     "accept-ranges",
     "connection",
@@ -116,7 +117,8 @@ impl Service for Copy {
     }
 }
 
-/// `COPY source` with `Destination` as the `PUT destination` with `X-Copy-From` that it means.
+/// Converts `COPY source` with `Destination` into the equivalent `PUT destination` with
+/// `X-Copy-From`.
 fn copy_to_put(parts: &mut Parts, source: ObjectPath) -> Result<ObjectPath, Response> {
     if parts.headers.get(DESTINATION).is_none_or(|v| v.is_empty()) {
         return Err(refuse("Destination header required"));
@@ -162,7 +164,7 @@ impl Copy {
         response
     }
 
-    /// The PUT of a copy; answers that end it early come as errors.
+    /// Carries out the PUT of a copy; a response that ends it early is the error.
     async fn put(&self, parts: Parts, target: ObjectPath) -> Result<Response, Response> {
         let length = respond::header(&parts.headers, CONTENT_LENGTH.as_str()).map(str::trim);
         if length.is_some_and(|l| l.parse() != Ok(0u64)) {
@@ -211,7 +213,7 @@ impl Copy {
     ) -> Result<Response, Response> {
         let mut params = params.clone();
         if params.get("multipart-manifest") == Some("get") {
-            // A static manifest as it is stored, not as it is shown.
+            // A static manifest in its stored form, not in its client form.
             params.set("format", "raw");
         }
         let mut get = Request::new(Body::empty());
@@ -235,8 +237,8 @@ impl Copy {
             return Err(response);
         }
         match source_length(&response) {
-            // No length: a large object of more segments than one listing; refused, as one that
-            // is larger than an object may be.
+            // No length: a large object of more segments than one listing; refused like one that
+            // exceeds the maximum size.
             Some(length) if length <= self.constraints.max_file_size => Ok(response),
             _ => Err(respond::standard(StatusCode::PAYLOAD_TOO_LARGE)),
         }
@@ -276,7 +278,7 @@ fn source_of(parts: &Parts, target: &ObjectPath) -> Result<ObjectPath, Response>
     })
 }
 
-/// The PUT that receives the source, and the headers its answer shows in addition.
+/// The PUT that receives the source, and the headers to add to its response.
 fn sink_request(
     parts: Parts,
     target: &ObjectPath,
@@ -304,7 +306,7 @@ fn sink_request(
         }
     }
     for (name, value) in asked {
-        // Conditions were of the source.
+        // The conditions applied to the source.
         if *name != IF_MATCH && *name != IF_NONE_MATCH {
             headers.insert(name, value.clone());
         }
@@ -322,8 +324,8 @@ fn sink_request(
         }
     }
 
-    // The source's ETag makes the PUT verify what it receives; not where it is not the digest of
-    // these bytes: ranges, and large objects.
+    // The source's ETag makes the PUT verify the data. It is omitted if it is not the MD5 of these
+    // bytes: for ranges and large objects.
     if answer.status() == StatusCode::OK && !is_slo && (!is_dlo || raw_manifest) {
         headers.remove(ETAG);
         if let Some(etag) = respond::header(from, ETAG.as_str()) {
@@ -368,7 +370,7 @@ fn sink_request(
     Ok((sink, shown))
 }
 
-/// Where the object came from, and the metadata it got.
+/// Headers that describe the source, and the metadata the object got.
 fn shown_headers(source: &ObjectPath, from: &HeaderMap, sink: &HeaderMap) -> HeaderMap {
     let mut shown = HeaderMap::new();
     let path = format!("{}/{}", source.container, source.object);

@@ -1,10 +1,10 @@
-//! Cross-origin logins: preflights of browsers, and the headers by which a page of another origin
-//! may read what a login answers.
+//! CORS for logins: preflight requests, and the headers that let a page of another origin read a
+//! login's response.
 //!
-//! A login knows no container whose owner could decide, so the proxy's `cors_allow_origin` does.
-//! Without it every origin may log in: a login needs a key that the page must bring along, browsers
-//! add nothing to it (no `Access-Control-Allow-Credentials` is ever sent), and a token reads nothing
-//! from a container that does not allow the page's origin.
+//! A login has no container whose owner could decide, so the proxy's `cors_allow_origin` decides.
+//! Without it every origin may log in: a login needs a key that the page must provide, browsers add
+//! no credentials (`Access-Control-Allow-Credentials` is never sent), and a token does not give
+//! access to a container that does not allow the page's origin.
 
 use std::sync::Arc;
 
@@ -17,24 +17,24 @@ use http::header::{
 };
 use http::{Method, StatusCode};
 
-/// Headers of a login's answer that scripts may read, beside those every script may.
+/// Headers of a login's response that scripts may read, besides the default ones.
 const EXPOSED: &str = "x-auth-token, x-auth-token-expires, x-storage-token, x-storage-url, \
                        x-subject-token, x-trans-id, x-openstack-request-id, retry-after, \
                        www-authenticate";
 
-/// The origins whose pages may log in.
+/// Origins whose pages may log in.
 #[derive(Clone, Debug, Default)]
 pub struct CrossOrigin(Arc<Settings>);
 
 #[derive(Debug, Default)]
 struct Settings {
-    /// Empty: all.
+    /// Allowed origins; empty: all.
     origins: Vec<String>,
     exposed: Vec<String>,
 }
 
 impl CrossOrigin {
-    /// By the options of a proxy's `[app:…]` section.
+    /// Reads the options of a proxy's `[app:…]` section.
     pub fn read(app: &Section) -> CrossOrigin {
         CrossOrigin(Arc::new(Settings {
             origins: app.list_or("cors_allow_origin", ""),
@@ -42,7 +42,8 @@ impl CrossOrigin {
         }))
     }
 
-    /// The answer to OPTIONS; `None` to any other method. `methods`: what is offered there.
+    /// The response to OPTIONS; `None` for other methods. `methods` are those that the resource
+    /// supports.
     pub(crate) fn options(&self, request: &Request, methods: &[&str]) -> Option<Response> {
         if request.method() != Method::OPTIONS {
             return None;
@@ -69,7 +70,7 @@ impl CrossOrigin {
         Some(response)
     }
 
-    /// Lets a page of this origin read the answer, a refusal too.
+    /// Adds headers to a response, errors included, so that a page of this origin may read it.
     pub(crate) fn show(&self, origin: Option<&HeaderValue>, response: &mut Response) {
         let Some(origin) = origin.filter(|origin| self.allows(origin)) else {
             return;

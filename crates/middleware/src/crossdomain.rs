@@ -1,5 +1,6 @@
-//! `/crossdomain.xml` for plug-ins of old browsers: which sites their scripts may be from. Option:
-//! `cross_domain_policy`, lines of XML put into the document as they are (default: all sites).
+//! Filter `crossdomain`: serves `/crossdomain.xml`, in which old browser plug-ins look for the
+//! sites whose scripts are allowed. Option: `cross_domain_policy`, lines of XML that are copied
+//! into the document (default: all sites).
 
 use std::sync::Arc;
 

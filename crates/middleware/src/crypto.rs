@@ -2,17 +2,17 @@
 //! their way back, so that disks, the servers' network and container databases hold ciphertext.
 //!
 //! Two filters, as in Swift: `keymaster` derives keys from root secrets (`keymaster.rs`), and
-//! `encryption` uses them (`encrypter.rs` on the way in, `decrypter.rs` on the way out). What is
-//! encrypted: content, the values of users' metadata, the ETag of the content and that of the
-//! container's row. Names, sizes, content types and timestamps are not.
+//! `encryption` uses them (`encrypter.rs` for requests, `decrypter.rs` for responses). Encrypted
+//! are content, values of user metadata, the content's ETag and that of the container's row; not
+//! names, sizes, content types and timestamps.
 //!
-//! With `authenticated`, content and values are sealed instead (`sealed.rs`, `open.rs`): changes are
-//! noticed, and Swift cannot read them.
+//! With `authenticated`, content and values are sealed by authenticated encryption instead
+//! (`sealed.rs`, `open.rs`): changes are detected, but Swift cannot read them.
 //!
-//! Keys of sealed objects can be put under another root secret while their content stays (`rekey.rs`,
-//! `kept.rs`).
+//! Keys of sealed objects can be re-wrapped under another root secret while the content stays
+//! (`rekey.rs`, `kept.rs`).
 //!
-//! The format is Swift's own else, and objects that either wrote can be read by the other: see
+//! Otherwise the format is Swift's own, and each program can read what the other wrote: see
 //! `docs/encryption.md`.
 
 mod cipher;
@@ -39,24 +39,25 @@ use cairn_http::{Response, respond};
 use http::StatusCode;
 use thiserror::Error;
 
-/// Has the object's own ETag, encrypted.
+/// Header with the object's own ETag, encrypted.
 const ETAG: &str = "x-object-sysmeta-crypto-etag";
-/// Has the ETag's HMAC: object servers hold conditional requests against it.
+/// Header with the ETag's HMAC, against which object servers evaluate conditional requests.
 const ETAG_MAC: &str = "x-object-sysmeta-crypto-etag-mac";
-/// Has what it takes to decrypt the content.
+/// Header with the crypto metadata of the content.
 const BODY_META: &str = "x-object-sysmeta-crypto-body-meta";
-/// Has which key the metadata is encrypted with.
+/// Header with the id of the key that encrypts the metadata.
 const METADATA_META: &str = "x-object-transient-sysmeta-crypto-meta";
-/// With the short name behind it: a value of the user's metadata, encrypted.
+/// Prefix, before the short name, of an encrypted value of user metadata.
 const METADATA_PREFIX: &str = "x-object-transient-sysmeta-crypto-meta-";
-/// There where content is in sealed segments, whose ranges only the filter can read.
+/// Header that marks content in sealed segments, whose ranges only the filter can read.
 const SEALED_MARK: &str = "x-object-sysmeta-crypto-sealed";
-/// What the container's row has instead of the length of the sealed content.
+/// Size in the container's row, instead of the length of the sealed content.
 const ROW_SIZE: &str = "x-object-sysmeta-container-update-override-size";
-/// What the container's row has instead of the object's own ETag.
+/// ETag in the container's row, instead of the object's own.
 const ROW_ETAG: &str = "x-object-sysmeta-container-update-override-etag";
 
-/// Why something cannot be encrypted or decrypted. Never says a key, nor what it protects.
+/// Reasons why something cannot be encrypted or decrypted. Messages contain neither keys nor
+/// protected data.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub(crate) enum CryptoError {
     #[error("encryption needs a keymaster in front of it in the pipeline")]
@@ -79,7 +80,7 @@ impl CryptoError {
     }
 }
 
-/// The answer where there are no keys.
+/// The response if there are no keys.
 fn no_keys() -> Response {
     respond::text(
         StatusCode::INTERNAL_SERVER_ERROR,

@@ -1,8 +1,9 @@
-//! Dynamic large objects: an object with `X-Object-Manifest: container/prefix` is read as all
-//! objects whose names begin so, in the order of their names.
+//! Filter `dlo`, dynamic large objects: an object with `X-Object-Manifest: container/prefix` is
+//! read as the concatenation of all objects whose names have that prefix, in the order of their
+//! names.
 //!
-//! Its length and ETag are known as long as one page of the listing names all segments. Beyond
-//! that the answer has no length, and a range is honoured only where the first page suffices.
+//! Its length and ETag are known if one page of the listing contains all segments. Otherwise the
+//! response has no length, and a range is honoured only if the first page is sufficient for it.
 
 mod listing;
 
@@ -29,7 +30,7 @@ use crate::{FilterEnv, FilterError};
 use listing::{Pages, SegmentListing, SegmentRow};
 
 const X_OBJECT_MANIFEST: HeaderName = HeaderName::from_static("x-object-manifest");
-/// A manifest's own body is dropped unread where it is longer.
+/// Maximum bytes of a manifest's own body that are read in order to reuse the connection.
 const MANIFEST_BODY_MAX: u64 = 1024;
 
 struct Dlo {
@@ -75,7 +76,7 @@ fn asks_for_manifest(request: &Request) -> bool {
     })
 }
 
-/// `X-Object-Manifest` of a PUT must name a container and the beginning of a name.
+/// Checks the `X-Object-Manifest` of a PUT: a container and a prefix of names.
 fn check_manifest(request: &Request) -> Result<(), Response> {
     if ObjectPath::of(request.uri().path()).is_none() {
         return Ok(());
@@ -108,13 +109,13 @@ impl Dlo {
         let Some(manifest) = manifest_of(&response) else {
             return response;
         };
-        // Most objects are none of these: their future has no room for this.
+        // Most objects are not manifests: the future for one is boxed.
         match Box::pin(self.replaced(&parts, &path, &manifest, response)).await {
             Ok(response) | Err(response) => response,
         }
     }
 
-    /// The answer to a request that found a manifest.
+    /// The response to a request that found a manifest.
     async fn replaced(
         &self,
         parts: &Parts,
@@ -129,7 +130,7 @@ impl Dlo {
         self.large_object(parts, path, manifest, answer).await
     }
 
-    /// The answer for all segments; `answer` has the manifest's headers.
+    /// The response with all segments; `answer` has the manifest's headers.
     async fn large_object(
         &self,
         parts: &Parts,
@@ -201,8 +202,8 @@ impl Dlo {
         Ok(answer)
     }
 
-    /// What of the segments on the first page the client gets. Several ranges are not honoured,
-    /// nor is one of which this page alone cannot tell.
+    /// Part of the segments on the first page that the client gets. Several ranges are not
+    /// honoured, nor one that this page alone cannot decide.
     fn selection(&self, parts: &Parts, size: u64, is_complete: bool) -> Selection {
         let Some(text) = respond::header(&parts.headers, RANGE.as_str()) else {
             return Selection::Whole;
@@ -215,7 +216,7 @@ impl Dlo {
         };
         let mut found = ranges.for_length(size);
         if !is_complete {
-            // Of endless content: does it end on this page?
+            // Applied to infinite content: does the range end on this page?
             let endless = ranges.for_length(u64::MAX);
             if endless.first().is_none_or(|range| range.end >= size) {
                 return Selection::Whole;
@@ -229,14 +230,14 @@ impl Dlo {
     }
 }
 
-/// What `X-Object-Manifest` of an answer says, decoded.
+/// The `X-Object-Manifest` of a response, decoded.
 fn manifest_of(response: &Response) -> Option<String> {
     let value = response.headers().get(X_OBJECT_MANIFEST)?;
     let text = std::str::from_utf8(value.as_bytes()).ok()?;
     unquote(text).ok()
 }
 
-/// The digest of all segments' digests.
+/// MD5 of the segments' ETags.
 fn etag_of(segments: &[SegmentRow]) -> String {
     let mut digest = Md5::new();
     for segment in segments {

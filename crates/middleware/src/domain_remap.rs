@@ -1,10 +1,10 @@
-//! Account and container in the host name: `container.AUTH-account.example.com/object` becomes
-//! `/v1/AUTH_account/container/object`.
+//! Filter `domain_remap`: takes account and container from the host name, so that
+//! `container.AUTH-account.example.com/object` becomes `/v1/AUTH_account/container/object`.
 //!
 //! Options (default): `storage_domain` (`example.com`, a list), `path_root` (`v1`),
-//! `reseller_prefixes` (`AUTH`), `default_reseller_prefix` (none: other accounts are left alone),
-//! `mangle_client_paths` (false: a leading `path_root` of the client's path is part of the
-//! object's name). Browsers write hosts in lower case, so a prefix is found in any case.
+//! `reseller_prefixes` (`AUTH`), `default_reseller_prefix` (none: other accounts are not remapped),
+//! `mangle_client_paths` (false: a leading `path_root` of the client's path is part of the object's
+//! name). Browsers send hosts in lower case, so prefixes are matched ignoring case.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use crate::{FilterEnv, FilterError};
 struct DomainRemap {
     next: Handler,
     storage_domains: Vec<String>,
-    /// With a slash at its end.
+    /// With a trailing slash.
     path_root: String,
     reseller_prefixes: Vec<String>,
     default_reseller_prefix: Option<String>,
@@ -51,9 +51,9 @@ pub(crate) fn make(
     }))
 }
 
-/// What a host name says.
+/// Result of parsing a host name.
 enum Remapped {
-    /// Nothing of ours.
+    /// Not in a storage domain.
     No,
     Bad,
     To {
@@ -100,7 +100,7 @@ impl DomainRemap {
         }
     }
 
-    /// The account as it is really spelt; `None` where it is none of ours.
+    /// The account with its prefix in the right case; `None` if it has no known prefix.
     fn account(&self, name: &str) -> Option<String> {
         if self.reseller_prefixes.is_empty() {
             return Some(name.to_owned());
@@ -153,7 +153,7 @@ impl DomainRemap {
             Err(_) => return respond::standard(StatusCode::URI_TOO_LONG),
         }
         let mut response = self.next.call(request).await;
-        // Locations are written with the usual escapes, whatever the client used.
+        // Locations have the standard encoding, whatever the client used.
         let usual = |path: &str| unquote(path).map(|path| quote_path(&path));
         if let (Ok(requested), Ok(rewritten)) = (usual(&requested), usual(&rewritten)) {
             let way = Rewritten::Path {

@@ -1,6 +1,7 @@
-//! ETags in double quotes, as the standard wants them and Swift's older clients do not. Accounts
-//! and containers choose by `X-Account-Rfc-Compliant-Etags` and `X-Container-Rfc-Compliant-Etags`
-//! (the container's choice wins); `enable_by_default` (false) is for those that have not chosen.
+//! Filter `etag_quoter`: ETags in double quotes, as the HTTP standard requires and older clients of
+//! Swift do not expect. Accounts and containers choose by `X-Account-Rfc-Compliant-Etags` and
+//! `X-Container-Rfc-Compliant-Etags` (the container's choice takes precedence); `enable_by_default`
+//! (false) applies to those without a choice.
 
 use std::sync::Arc;
 
@@ -53,8 +54,8 @@ impl Service for EtagQuoter {
 }
 
 impl EtagQuoter {
-    /// An account or container: its choice is stored as system metadata, and shown as it was
-    /// sent.
+    /// A request for an account or container: its choice is stored as system metadata, and returned
+    /// under the name in which it was sent.
     async fn choice(&self, mut request: Request, kind: &str) -> Response {
         let shown = format!("x-{kind}-{KEY}");
         let stored = format!("x-{kind}-sysmeta-{KEY}");

@@ -1,5 +1,5 @@
-//! A proxy of a few objects in memory, for the tests of filters that read and write many: PUT,
-//! GET and HEAD with one range, DELETE, and listings in pages.
+//! In-memory fake of a proxy with a few objects, for tests of filters that read and write many:
+//! PUT, GET and HEAD with one range, DELETE, and paginated listings.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,13 +30,13 @@ impl Object {
 
 #[derive(Default)]
 struct State {
-    /// By decoded path.
+    /// Objects by decoded path.
     objects: BTreeMap<String, Object>,
-    /// `METHOD path?query range`
+    /// Requests as `METHOD path?query range`.
     log: Vec<String>,
-    /// Answers that are not asked of the objects, by `METHOD path`.
+    /// Statuses to respond with instead of accessing objects, by `METHOD path`.
     instead: BTreeMap<String, u16>,
-    /// Objects whose bodies break off half-way.
+    /// Objects whose bodies break off midway.
     broken: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ impl FakeStore {
         self.0.lock().unwrap().objects.keys().cloned().collect()
     }
 
-    /// What was asked, and forgets it.
+    /// Takes the log of requests.
     pub(crate) fn log(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap().log)
     }
@@ -185,7 +185,7 @@ impl FakeStore {
         response
     }
 
-    /// Pages of three.
+    /// A listing in pages of three.
     fn list(&self, container: &str, query: Option<&str>) -> Response {
         let params = Params::parse(query).unwrap();
         let (prefix, marker) = (params.get("prefix"), params.get("marker"));

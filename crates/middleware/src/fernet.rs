@@ -1,10 +1,11 @@
 //! Fernet, version 0x80: URL-safe base64 of
 //!
+//!
 //! ```text
 //! 0x80 | time, u64 big-endian seconds | IV, 16 bytes | AES-128-CBC, PKCS #7 | HMAC-SHA256
 //! ```
 //!
-//! The HMAC is of all before it. A key is 32 bytes: 16 to sign, 16 to encrypt.
+//! The HMAC covers everything before it. A key has 32 bytes: 16 for signing, 16 for encrypting.
 
 use aes::Aes128;
 use base64::Engine;
@@ -16,14 +17,14 @@ use cbc::cipher::{BlockModeDecrypt, BlockModeEncrypt, KeyIvInit};
 use subtle::ConstantTimeEq;
 
 const VERSION: u8 = 0x80;
-/// Bytes around the ciphertext.
-const OVERHEAD: usize = 1 + 8 + 16 + 32;
-/// Messages from a clock that is ahead by more are refused.
-const CLOCK_SKEW: u64 = 60;
-/// Longer tokens are no tokens.
-const TOKEN_LIMIT: usize = 16 * 1024;
+/// Bytes of a token besides the ciphertext.
+const OVERHEAD_BYTES: usize = 1 + 8 + 16 + 32;
+/// Tolerated seconds by which a token's time may be in the future.
+const CLOCK_SKEW_SECONDS: u64 = 60;
+/// Maximum length of a token's text.
+const TOKEN_MAX_BYTES: usize = 16 * 1024;
 
-/// Written with padding, read with or without.
+/// URL-safe base64, written with padding, read with or without.
 pub(crate) const URL_SAFE: GeneralPurpose = GeneralPurpose::new(
     &alphabet::URL_SAFE,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -35,7 +36,7 @@ pub(crate) struct Fernet {
     encrypt: [u8; 16],
 }
 
-/// A message and when it was made, in seconds.
+/// A decrypted message, and its creation time in seconds.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Opened {
     pub(crate) message: Vec<u8>,
@@ -50,7 +51,7 @@ impl Fernet {
         Fernet { sign, encrypt }
     }
 
-    /// From the URL-safe base64 of 32 bytes.
+    /// Parses a key: URL-safe base64 of 32 bytes.
     pub(crate) fn from_text(text: &str) -> Option<Fernet> {
         let key: [u8; 32] = URL_SAFE.decode(text.trim()).ok()?.try_into().ok()?;
         Some(Fernet::new(key))
@@ -59,7 +60,7 @@ impl Fernet {
     pub(crate) fn seal(&self, message: &[u8], now: u64, iv: [u8; 16]) -> String {
         let encryptor = cbc::Encryptor::<Aes128>::new(&self.encrypt.into(), &iv.into());
         let ciphertext = encryptor.encrypt_padded_vec::<Pkcs7>(message);
-        let mut token = Vec::with_capacity(OVERHEAD + ciphertext.len());
+        let mut token = Vec::with_capacity(OVERHEAD_BYTES + ciphertext.len());
         token.push(VERSION);
         token.extend_from_slice(&now.to_be_bytes());
         token.extend_from_slice(&iv);
@@ -69,17 +70,17 @@ impl Fernet {
         URL_SAFE.encode(token)
     }
 
-    /// The message, where the token is this key's and no older than `life` seconds.
+    /// The message, if the token was made with this key and is no older than `life` seconds.
     pub(crate) fn open(&self, token: &str, now: u64, life: u64) -> Option<Opened> {
-        if token.len() > TOKEN_LIMIT {
+        if token.len() > TOKEN_MAX_BYTES {
             return None;
         }
         let bytes = URL_SAFE.decode(token).ok()?;
-        if bytes.len() < OVERHEAD || bytes[0] != VERSION {
+        if bytes.len() < OVERHEAD_BYTES || bytes[0] != VERSION {
             return None;
         }
         let made = u64::from_be_bytes(bytes[1..9].try_into().ok()?);
-        if made.saturating_add(life) < now || made > now.saturating_add(CLOCK_SKEW) {
+        if made.saturating_add(life) < now || made > now.saturating_add(CLOCK_SKEW_SECONDS) {
             return None;
         }
         let (signed, signature) = bytes.split_at(bytes.len() - 32);
@@ -99,7 +100,7 @@ impl Fernet {
 mod tests {
     use super::*;
 
-    /// Bytes 0 to 31; the token was made by Python's cryptography with IV 0 to 15.
+    /// A key of the bytes 0 to 31; the token was made by Python's cryptography with the IV 0 to 15.
     const KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     const TOKEN: &str = "gAAAAABlU_EAAAECAwQFBgcICQoLDA0OD8FKOU5MVX32RitbTtjYFWQxvwJDLjxLgx63zn3KJJ36PS6ElBMRQrwIrNa_kXOWoPXVR_9BTh3sbkMVsBYlb14=";
     const MADE: u64 = 1_700_000_000;

@@ -1,11 +1,11 @@
-//! Uploads from browsers' forms: a POST of `multipart/form-data` to a container, or a prefix in
-//! it, becomes a PUT of each file. The form's fields say what is allowed, and a signature by a
-//! temporary-URL key of the account or container vouches for them: `max_file_size`,
-//! `max_file_count`, `expires`, `redirect`; besides, unsigned, `x_delete_at`, `x_delete_after`,
-//! `content-type`, `content-encoding`. Fields count for the files after them.
+//! Filter `formpost`: uploads from browsers' forms. A POST of `multipart/form-data` to a container,
+//! or a prefix in it, becomes a PUT of each file. The form's fields state what is allowed, and are
+//! signed by a temporary-URL key of the account or container: `max_file_size`, `max_file_count`,
+//! `expires`, `redirect`; unsigned are `x_delete_at`, `x_delete_after`, `content-type`,
+//! `content-encoding`. A field applies to the files after it.
 //!
-//! What is signed, one line each: path, redirect, max_file_size, max_file_count, expires. Option:
-//! `allowed_digests`. Files stream through: what is held in memory are fields, 4 KiB of each.
+//! The signature covers, one line each: path, redirect, max_file_size, max_file_count, expires.
+//! Option: `allowed_digests`. Files are streamed: only fields are held in memory, 4 KiB of each.
 
 mod attributes;
 mod multipart;
@@ -37,11 +37,11 @@ use crate::subrequest::subrequest;
 use crate::{FilterEnv, FilterError};
 use multipart::{Multipart, MultipartError, PartHeaders};
 
-/// Bytes of a field's value; what is beyond is dropped.
-const MAX_VALUE: usize = 4096;
-const MAX_FIELDS: usize = 256;
-/// Bytes of a refusal that are passed on.
-const MAX_REFUSAL: u64 = 64 << 10;
+/// Maximum bytes of a field's value; the rest is dropped.
+const VALUE_MAX_BYTES: usize = 4096;
+const FIELDS_MAX: usize = 256;
+/// Maximum bytes of an error body that are passed on.
+const REFUSAL_MAX_BYTES: u64 = 64 << 10;
 
 struct FormPost {
     next: Handler,
@@ -90,7 +90,7 @@ impl Service for FormPost {
     }
 }
 
-/// Why a form is refused.
+/// Reasons why a form is refused.
 #[derive(Debug, Error)]
 enum FormError {
     #[error("FormPost: {0}")]
@@ -127,23 +127,23 @@ fn plain(code: StatusCode, text: impl Into<Body>) -> Response {
     respond::typed(code, "text/plain", text)
 }
 
-/// What became of the form's files.
+/// Outcome of storing the form's files.
 enum Outcome {
     NoFiles,
     TooManyFiles,
-    /// The last file's answer; one that is no success ended the form.
+    /// The last file's response; an error ended the form.
     Answered(Answer),
 }
 
 struct Answer {
     status: StatusCode,
-    /// What a script elsewhere may know of it.
+    /// CORS headers of the response.
     cors: HeaderMap,
-    /// Of a refusal.
+    /// Body of an error response.
     body: Bytes,
 }
 
-/// The form's fields so far, names in lower case.
+/// The form's fields so far, with names in lower case.
 #[derive(Clone, Default)]
 struct Fields(BTreeMap<String, String>);
 
@@ -152,7 +152,7 @@ impl Fields {
         self.0.get(name).map(String::as_str)
     }
 
-    /// A field that is there and not empty.
+    /// A field that is present and not empty.
     fn some(&self, name: &str) -> Option<&str> {
         self.get(name).filter(|value| !value.is_empty())
     }
@@ -207,7 +207,7 @@ impl FormPost {
         Ok(response)
     }
 
-    /// Stores one file, where the fields before it allow that.
+    /// Stores one file, if the fields before it allow that.
     async fn file(
         &self,
         parts: &Parts,
@@ -235,7 +235,7 @@ impl FormPost {
         let body = if head.status.is_success() {
             Bytes::new()
         } else {
-            body.collect(MAX_REFUSAL).await.unwrap_or_default()
+            body.collect(REFUSAL_MAX_BYTES).await.unwrap_or_default()
         };
         Ok(Answer {
             status: head.status,
@@ -258,8 +258,8 @@ impl FormPost {
         tokio::select! {
             biased;
             response = &mut call => {
-                // An answer before the file's end: a refusal, whose reader has left the rest, or
-                // the end is only just to be seen.
+                // The response came before the file's end: either it is an error and the body was
+                // dropped, or the end is about to be seen.
                 if response.status().is_success() {
                     pumped.await?;
                 }
@@ -272,7 +272,7 @@ impl FormPost {
         }
     }
 
-    /// Is the form signed by a key of the account or the container, and in time?
+    /// Is the form signed by a key of the account or the container, and not expired?
     async fn authorize(&self, parts: &Parts, fields: &Fields) -> Result<(), FormError> {
         let bad = FormError::Unauthorized("Invalid Signature");
         let names = Names::of_api(parts.uri.path(), &self.constraints);
@@ -306,7 +306,7 @@ impl FormPost {
             fields.some("max_file_count").unwrap_or("0"),
             fields.some("expires").unwrap_or("0"),
         );
-        // All keys are tried: how long it takes tells nothing.
+        // All keys are tried, so that the time taken reveals nothing.
         let valid = keys
             .iter()
             .filter(|(key, _)| signature.signs(key, message.as_bytes()))
@@ -315,7 +315,8 @@ impl FormPost {
     }
 }
 
-/// Hands a part on until its end, its reader's leaving, or one byte more than it may have.
+/// Passes a part on until its end, until its reader is dropped, or up to one byte more than
+/// allowed.
 async fn pump(form: &mut Multipart, sender: BodySender, most: u64) -> Result<(), FormError> {
     let mut sent = 0;
     loop {
@@ -342,7 +343,7 @@ async fn pump(form: &mut Multipart, sender: BodySender, most: u64) -> Result<(),
     }
 }
 
-/// The headers of the object that a file becomes.
+/// Headers of the object for a file.
 fn object_headers(fields: &Fields, part: &PartHeaders) -> Result<HeaderMap, FormError> {
     let mut headers = HeaderMap::new();
     headers.insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -386,7 +387,7 @@ fn object_headers(fields: &Fields, part: &PartHeaders) -> Result<HeaderMap, Form
     Ok(headers)
 }
 
-/// Takes in a part that is no file.
+/// Stores the value of a part that is not a file.
 async fn field(
     form: &mut Multipart,
     fields: &mut Fields,
@@ -394,11 +395,11 @@ async fn field(
 ) -> Result<(), FormError> {
     let mut value = Vec::new();
     while let Some(chunk) = form.chunk().await? {
-        let room = MAX_VALUE - value.len();
+        let room = VALUE_MAX_BYTES - value.len();
         value.extend_from_slice(&chunk[..chunk.len().min(room)]);
     }
     let Some(name) = name else { return Ok(()) };
-    if fields.0.len() >= MAX_FIELDS {
+    if fields.0.len() >= FIELDS_MAX {
         return Err(FormError::Invalid("too many fields"));
     }
     let value = match String::from_utf8(value) {
@@ -454,7 +455,7 @@ fn title(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Sends the browser on, status and message in the query.
+/// Redirects the browser, with status and message in the query.
 fn redirection(to: &str, status: StatusCode, message: &str) -> Result<Response, FormError> {
     let mark = if to.contains('?') { '&' } else { '?' };
     let (status, message) = (status.as_u16(), quote_path(message));

@@ -1,5 +1,6 @@
-//! Keeps internal headers inside: a client can neither send nor see system metadata and
-//! `X-Backend-*`. Every filter that trusts such headers relies on this one standing before it.
+//! Filter `gatekeeper`: keeps internal headers inside. A client can neither send nor see system
+//! metadata and `X-Backend-*`. Every filter that trusts such headers relies on this one being
+//! before it.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use tracing::debug;
 
 use crate::{FilterEnv, FilterError};
 
-/// A lower-case header name that may not pass, either way.
+/// Is this lower-case header internal, so that it must not pass in either direction?
 fn is_internal(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("x-") else {
         return false;
@@ -24,7 +25,7 @@ fn is_internal(name: &str) -> bool {
     if let Some(rest) = rest.strip_prefix("object-") {
         return rest.starts_with("sysmeta-") || rest.starts_with("transient-sysmeta-");
     }
-    // Beside the system metadata: update headers from before there were X-Backend ones.
+    // Besides system metadata: update headers from before X-Backend ones existed.
     if let Some(rest) = rest.strip_prefix("account-") {
         return rest.starts_with("sysmeta-") || matches!(rest, "host" | "device" | "partition");
     }
@@ -39,7 +40,7 @@ fn is_internal(name: &str) -> bool {
 }
 
 fn strip(headers: &mut HeaderMap, of: &'static str) {
-    // Collecting nothing allocates nothing.
+    // An empty collection needs no allocation.
     let internal: Vec<HeaderName> = headers
         .keys()
         .filter(|n| is_internal(n.as_str()))

@@ -1,5 +1,6 @@
-//! Filters against what Swift's own answered: `golden/middleware/*.json`. Compared are the answer
-//! (status, body, headers that say something) and every request that reached the inner filter.
+//! Comparison of filters with recorded results of Swift's own: `golden/middleware/*.json`. Compared
+//! are the response (status, body, significant headers) and every request that reached the inner
+//! filter.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::testing::{self, OneOfEach, filter_in, request};
 
-/// Headers of answers that are compared; the rest is dates, lengths and the like.
+/// Response headers that are compared; the others are dates, lengths and the like.
 const COMPARED: [&str; 12] = [
     "access-control-allow-origin",
     "content-disposition",
@@ -31,12 +32,13 @@ const COMPARED: [&str; 12] = [
     "x-object-meta-public-b",
     "www-authenticate",
 ];
-/// Headers of inner requests that are not: they say who asks, or how the body comes.
+/// Headers of inner requests that are not compared: they identify the requester, or the transfer of
+/// the body.
 const NOT_COMPARED: [&str; 4] = ["host", "user-agent", "transfer-encoding", "content-length"];
 
-type Asked = Arc<Mutex<Vec<Value>>>;
+type Requests = Arc<Mutex<Vec<Value>>>;
 
-/// Grants or denies everything.
+/// An authorizer that grants or denies everything.
 struct All(bool);
 
 impl Authorize for All {
@@ -55,10 +57,10 @@ fn texts(value: &Value) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The inner filter of a case: its table of paths, and what it was asked.
-fn inner(case: &Value) -> (Handler, Asked) {
+/// The inner handler of a case, with its table of paths, and the requests it got.
+fn inner(case: &Value) -> (Handler, Requests) {
     let table = case["inner"].as_object().unwrap().clone();
-    let asked = Asked::default();
+    let asked = Requests::default();
     let into = asked.clone();
     let handler = handler_fn(move |request: Request| {
         let (table, into) = (table.clone(), into.clone());
@@ -67,7 +69,7 @@ fn inner(case: &Value) -> (Handler, Asked) {
     (handler, asked)
 }
 
-async fn answer_from(table: &Map<String, Value>, request: Request, into: &Asked) -> Response {
+async fn answer_from(table: &Map<String, Value>, request: Request, into: &Requests) -> Response {
     let (parts, body) = request.into_parts();
     let path = unquote(parts.uri.path()).unwrap();
     let query = parts.uri.query().unwrap_or("");
@@ -124,7 +126,7 @@ async fn answer_from(table: &Map<String, Value>, request: Request, into: &Asked)
     response
 }
 
-/// The order of a query says nothing.
+/// The order of a query's parameters has no meaning.
 fn sorted_query(query: &str) -> Value {
     let params = Params::parse(Some(query)).unwrap();
     let mut pairs: Vec<(&str, &str)> = params.iter().collect();
@@ -132,7 +134,7 @@ fn sorted_query(query: &str) -> Value {
     json!(pairs)
 }
 
-/// What came of a case here, in the form it has in the file.
+/// Runs a case; returns its result in the format of the file.
 async fn run(name: &str, case: &Value) -> (Value, Vec<Value>) {
     let (inner, asked) = inner(case);
     let mut env = testing::env();
@@ -191,14 +193,14 @@ async fn run(name: &str, case: &Value) -> (Value, Vec<Value>) {
     (answer, asked)
 }
 
-/// The file's answer, less what is not compared or differs on purpose.
+/// The recorded result, without parts that are not compared or differ on purpose.
 fn expected(case: &Value) -> (Value, Vec<Value>) {
     let mut answer = case["answer"].clone();
     let headers = answer["headers"].as_object_mut().unwrap();
     headers.retain(|name, _| COMPARED.contains(&name.as_str()));
     let location = headers.get("location").and_then(|value| value.as_str());
     if let Some(location) = location {
-        // The port that the test's request has in Swift.
+        // The port of a test request in Swift.
         let location = location.replace("://localhost:80/", "://localhost/");
         headers.insert("location".into(), location.into());
     }
@@ -222,7 +224,7 @@ async fn compare(name: &str, alike: impl Fn(&Value, &mut Value, &mut Vec<Value>)
         let (mut here, mut asked) = run(name, case).await;
         let (mut there, mut asked_there) = expected(case);
         if case["request"]["method"] == "HEAD" {
-            // Bodies of answers to HEAD are dropped where they leave.
+            // Bodies of responses to HEAD are dropped by the server.
             here["body"] = Value::Null;
             there["body"] = Value::Null;
         }
@@ -251,7 +253,7 @@ fn remove_header(request: &mut Value, name: &str) {
 async fn temporary_urls() {
     compare("tempurl", |_, _, asked| {
         for request in asked {
-            // Listings link on with the range too, which Swift forgets.
+            // Links in listings keep the range too, which Swift omits.
             let query = request["query"].as_array_mut().unwrap();
             query.retain(|pair| pair[0] != "temp_url_ip_range");
         }
@@ -278,7 +280,7 @@ async fn forms() {
 #[tokio::test]
 async fn sites() {
     compare("staticweb", |_, answer, _| {
-        // Swift's way to make a request in a test adds it to every 401.
+        // Swift's way of making a test request adds this header to every 401.
         remove_header(answer, "www-authenticate");
     })
     .await;

@@ -1,5 +1,4 @@
-//! Lists of header names in conf files, apart by blanks; a name that ends in `*` stands for all
-//! that begin so.
+//! Lists of header names in conf files, separated by blanks; a name that ends in `*` is a prefix.
 
 use cairn_formats::ini::Section;
 use http::HeaderMap;
@@ -30,7 +29,7 @@ impl HeaderList {
     }
 }
 
-/// Which headers to take away: those of one list that are not on the other.
+/// Headers to remove: those in one list that are not in the other.
 #[derive(Clone, Debug)]
 pub(crate) struct Removal {
     remove: HeaderList,
@@ -38,7 +37,7 @@ pub(crate) struct Removal {
 }
 
 impl Removal {
-    /// From the options `DIRECTION_remove_headers` and `DIRECTION_allow_headers`.
+    /// Reads the options `DIRECTION_remove_headers` and `DIRECTION_allow_headers`.
     pub(crate) fn read(section: &Section, direction: &str, remove: &str, allow: &str) -> Removal {
         let list = |what: &str, default| {
             HeaderList::parse(section.str_or(&format!("{direction}_{what}_headers"), default))

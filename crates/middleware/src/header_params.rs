@@ -1,7 +1,7 @@
-//! A value with parameters, `value; name=value; …`: content types, and the hash column of
-//! container rows, in which filters leave notes for listings.
+//! Values with parameters, `value; name=value; …`: content types, and the hash column of container
+//! rows, in which filters store data for listings.
 
-/// The value, and its parameters in order, blanks around them removed.
+/// Splits into the value and its parameters in order, without surrounding blanks.
 pub(crate) fn split(text: &str) -> (&str, Vec<(&str, &str)>) {
     let mut pieces = text.split(';');
     let value = pieces.next().unwrap_or("");
@@ -13,7 +13,7 @@ pub(crate) fn split(text: &str) -> (&str, Vec<(&str, &str)>) {
     (value.trim_end(), params)
 }
 
-/// And the other way.
+/// Joins a value and its parameters: the inverse of [`split`].
 pub(crate) fn join<'p>(
     value: &str,
     params: impl IntoIterator<Item = (&'p str, &'p str)>,

@@ -1,5 +1,6 @@
-//! `/healthcheck`: 200 `OK` while the server runs, 503 while the file `disable_path` exists, so
-//! that an operator can take a server out of a load balancer before stopping it.
+//! Filter `healthcheck`: `/healthcheck` responds 200 `OK` while the server runs, and 503 while the
+//! file `disable_path` exists, so that an operator can remove a server from a load balancer before
+//! stopping it.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
-//! Answers of long operations: a blank every few seconds, so that nothing between closes the
-//! connection, then a report. The operation runs while its answer's body is read, and stops
-//! where the client goes away.
+//! Responses of long operations: a blank every few seconds, so that no intermediary closes the
+//! connection, then a report. The operation runs while its response's body is read, and stops if
+//! the client disconnects.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
@@ -10,20 +10,20 @@ use bytes::Bytes;
 use cairn_http::{Body, BodyError};
 use futures_util::{FutureExt, stream};
 
-/// How the beats look.
+/// Format of the heartbeats.
 pub(crate) struct Beats {
     pub(crate) every: Duration,
-    /// The first beat; the others are blanks.
+    /// The first beat; later ones are blanks.
     pub(crate) first: &'static str,
-    /// Does the first beat come at once, or only when the first interval is over?
+    /// Is the first beat sent at once, instead of after the first interval?
     pub(crate) at_once: bool,
-    /// Between beats and report.
+    /// Text between beats and report.
     pub(crate) separator: &'static str,
 }
 
 impl Beats {
-    /// Of an operation that is silent as long as it is short: a report in XML begins with a
-    /// declaration then, as upstream.
+    /// Beats of an operation that sends none while it is short; a report in XML then begins with
+    /// its declaration, as upstream.
     pub(crate) fn when_slow(every: Duration, format: &str) -> Self {
         let first = if format.ends_with("/xml") {
             "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
@@ -42,14 +42,14 @@ impl Beats {
 type Job = Pin<Box<dyn Future<Output = std::thread::Result<String>> + Send>>;
 
 enum Stage {
-    /// The first beat is due.
+    /// Waiting for the first beat.
     First(Job),
     Running(Job),
     Over,
 }
 
-/// The body of the answer to `job`, whose result is the report. Waits for it up to one interval
-/// where no beat is to come at once; done by then, it is a body of known length.
+/// The response body of `job`, whose result is the report. If no beat is sent at once, waits up to
+/// one interval for the result; if it is there by then, the body has a known length.
 pub(crate) async fn body<F>(job: F, beats: Beats) -> Body
 where
     F: Future<Output = String> + Send + 'static,

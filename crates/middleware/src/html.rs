@@ -1,6 +1,6 @@
-//! Text in HTML.
+//! HTML escaping.
 
-/// Text as it may stand between tags and in attributes.
+/// Escapes text for use between tags and in attributes.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,10 +1,11 @@
-//! A Keystone-compatible identity of this store's own, for clients that speak nothing else: login
-//! by `POST /v3/auth/tokens` and `POST /v2.0/tokens`, a catalog that names this store by the
-//! address the client came to, and lists of projects, users and roles, which a small file has
-//! (`directory.rs`) with the users of the pipeline's TempAuth.
+//! Filter `identity`, an extension: a built-in Keystone-compatible identity service, for clients
+//! that require Keystone. It has login by `POST /v3/auth/tokens` and `POST /v2.0/tokens`, a catalog
+//! that lists this store under the address that the client used, and lists of projects, users and
+//! roles, which come from a small file (`directory.rs`) and from the pipeline's TempAuth users.
 //!
-//! Requests with a token of its own are marked for `keystoneauth`, which stands behind it and
-//! decides, as an `authtoken` would for a Keystone elsewhere. Other tokens and other paths pass.
+//! Requests with one of its tokens are marked for `keystoneauth`, which comes after it and
+//! authorizes them, as with `authtoken` and an external Keystone. Requests with other tokens or
+//! paths are passed on.
 
 mod answer;
 mod catalog;
@@ -39,7 +40,7 @@ const X_AUTH_TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
 const X_STORAGE_TOKEN: HeaderName = HeaderName::from_static("x-storage-token");
 const X_SERVICE_TOKEN: HeaderName = HeaderName::from_static("x-service-token");
 
-/// Methods that some path of the API answers.
+/// Methods that any path of the API supports.
 const METHODS: [&str; 5] = ["GET", "HEAD", "POST", "DELETE", "OPTIONS"];
 
 struct Identity {
@@ -48,24 +49,25 @@ struct Identity {
     cross_origin: CrossOrigin,
 }
 
-/// What answers are made from.
+/// State that responses are made from.
 struct Core {
-    /// The file's people until the first request, which adds those of the pipeline's TempAuth:
-    /// filters are made one after the other.
+    /// Users and projects of the file, until the first request, which adds those of the pipeline's
+    /// TempAuth: filters are built one after the other.
     of_file: Mutex<Option<Directory>>,
     complete: OnceLock<Directory>,
     logins: Logins,
     tokens: Tokens,
     remembered: Remembered<Valid>,
     catalog: Catalog,
-    /// Roles that make a token good as a service's.
+    /// Roles whose tokens are accepted as service tokens.
     service_roles: Vec<String>,
-    /// One looks at the file of revoked tokens, or writes it; the others wait without a thread.
+    /// Held while the file of revoked tokens is read or written; others wait without occupying a
+    /// thread.
     revoking: Arc<Semaphore>,
     clock: Clock,
 }
 
-/// A token that was opened, and whom it stands for.
+/// A valid token, and its user.
 #[derive(Clone)]
 struct Valid {
     token: Arc<Token>,
@@ -84,7 +86,7 @@ pub(crate) fn make(
         .map_or(default.as_path(), |p| Path::new(p.trim()));
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        // Without a file there are TempAuth's users.
+        // Without a file there are only TempAuth's users.
         Err(error)
             if error.kind() == std::io::ErrorKind::NotFound && section.get("file").is_none() =>
         {
@@ -136,13 +138,13 @@ impl Core {
         self.clock.now().secs()
     }
 
-    /// Must other processes' revocations be read before tokens are judged?
+    /// Must other processes' revocations be read before tokens are validated?
     fn is_behind(&self, headers: &HeaderMap) -> bool {
         let tokens = [X_AUTH_TOKEN, X_STORAGE_TOKEN, X_SERVICE_TOKEN];
         self.tokens.revoked.is_stale(self.now()) && tokens.iter().any(|t| headers.contains_key(t))
     }
 
-    /// Reads what other processes have revoked.
+    /// Reads the revocations of other processes.
     async fn catch_up(self: &Arc<Self>) {
         if !self.tokens.revoked.is_stale(self.now()) {
             return;
@@ -159,17 +161,17 @@ impl Core {
             core.tokens.revoked.look(now);
             drop(turn);
         });
-        // Only a panic is in the way, and that is in the log.
+        // This fails only after a panic, which is logged.
         let _ = looking.await;
     }
 
-    /// A token of ours that is good now.
+    /// Opens a token of this service that is valid now.
     fn open(&self, text: &str) -> Option<Valid> {
         if !text.starts_with(tokens::PREFIX) {
             return None;
         }
         let now = self.now();
-        // With and without its padding it is one token.
+        // With or without padding it is the same token.
         let text = text.trim_end_matches('=');
         if let Some(valid) = self.remembered.get(text, now) {
             return (!self.tokens.revoked.has(&valid.token)).then_some(valid);
@@ -191,7 +193,7 @@ impl Core {
     }
 }
 
-/// All is in one domain.
+/// The only domain.
 fn default_domain() -> Named {
     Named {
         id: "default".into(),
@@ -240,10 +242,10 @@ impl Service for Identity {
     }
 }
 
-/// Which of our APIs a path belongs to; Swift's own begin with `/v1` and other words.
+/// API version of a path; Swift's own paths begin with `/v1` and other words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Version {
-    /// The list of both.
+    /// The list of both versions.
     All,
     V2,
     V3,
@@ -261,7 +263,7 @@ fn version(request: &Request) -> Option<Version> {
     if below("/v2.0") {
         return Some(Version::V2);
     }
-    // Who looks for versions says what answer it reads; a browser asks for something else.
+    // A client that discovers versions sends its accepted type; a browser sends a different one.
     let accepts = || {
         respond::header(request.headers(), "accept").is_some_and(|accept| {
             accept.contains("application/json") && !accept.contains("text/html")
@@ -304,7 +306,7 @@ impl Identity {
         response
     }
 
-    /// Who asks, where a request has tokens of ours alone.
+    /// The requester's identity, if all tokens of the request are of this service.
     fn identify(&self, headers: &HeaderMap) -> Option<Confirmed> {
         let token = respond::header(headers, X_AUTH_TOKEN.as_str())
             .or_else(|| respond::header(headers, X_STORAGE_TOKEN.as_str()))?;

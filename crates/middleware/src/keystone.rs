@@ -1,6 +1,6 @@
-//! Who is asking, in Keystone's words: what `authtoken` and `identity` learn from a token, and
-//! `keystoneauth` decides by. It travels in the request's extensions, where no client can put it
-//! (in Swift: among the headers).
+//! Identity of a requester in Keystone's terms: the result of `authtoken` and `identity` validating
+//! a token, and the input of `keystoneauth`. It travels in the request's extensions, where no
+//! client can put it (in Swift: in headers).
 
 use std::sync::Arc;
 
@@ -18,33 +18,33 @@ pub(crate) struct Project {
     pub(crate) domain: Named,
 }
 
-/// What a valid token says.
+/// The content of a valid token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holder {
     pub(crate) user: Named,
     pub(crate) user_domain: Named,
-    /// What the token is for; none where it is for no project.
+    /// The token's project; `None` without one.
     pub(crate) project: Option<Project>,
     pub(crate) domain: Option<Named>,
     pub(crate) roles: Vec<String>,
-    /// For the whole of the installation.
+    /// The token's scope is the whole installation.
     pub(crate) is_system: bool,
     pub(crate) is_admin_project: bool,
-    /// In seconds; the token is no good after.
+    /// Expiry in seconds since 1970.
     pub(crate) expires: u64,
 }
 
-/// In the extensions of a request whose token is valid, and whose service token, if it has one,
-/// is too.
+/// Identity in the extensions of a request with a valid token, and with a valid service token if it
+/// has one.
 #[derive(Clone, Debug)]
 pub(crate) struct Confirmed {
     pub(crate) user: Arc<Holder>,
     pub(crate) service: Option<Arc<Holder>>,
-    /// The token is of this store's own `identity`.
+    /// The token is of the built-in `identity`.
     pub(crate) built_in: bool,
 }
 
-/// The one's roles, in lower case, as they are compared.
+/// Roles in lower case, for comparison.
 pub(crate) fn lower(roles: &[String]) -> Vec<String> {
     roles.iter().map(|role| role.to_lowercase()).collect()
 }

@@ -1,8 +1,9 @@
-//! Authorization by Keystone's roles: an account belongs to a project, and a token's roles on that
-//! project say what its holder may do; others get in by the container's list.
+//! Filter `keystoneauth`: authorization by Keystone's roles. An account belongs to a project, and
+//! the roles on that project determine its users' rights; other users get access by the container's
+//! ACL.
 //!
-//! Who asks is found out by an `authtoken` (a Keystone elsewhere) or an `identity` (this store's
-//! own) before this filter. A request of nobody passes as anonymous, for public containers.
+//! `authtoken` (an external Keystone) or `identity` (the built-in one) authenticates before this
+//! filter. A request without a token passes as anonymous, for public containers.
 
 mod authorize;
 
@@ -22,13 +23,13 @@ use crate::resellers::{self, option_of_prefix, reseller_prefixes};
 use crate::{FilterEnv, FilterError};
 use authorize::Authorizer;
 
-/// The domain of the project an account belongs to, kept with the account.
+/// Domain of the project to which an account belongs, stored with the account.
 const DOMAIN_SYSMETA: HeaderName = HeaderName::from_static("x-account-sysmeta-project-domain-id");
 const DOMAIN: HeaderName = HeaderName::from_static("x-account-project-domain-id");
-/// The kept domain of an account made by somebody whose token does not tell it; no domain's id.
+/// Stored domain of an account whose creator's token does not contain it; not the id of any domain.
 const UNKNOWN_DOMAIN: &str = "_unknown";
 
-/// The roles that count for accounts of one prefix, in lower case.
+/// The relevant roles for accounts with one prefix, in lower case.
 #[derive(Debug, PartialEq, Eq)]
 struct Rules {
     operator_roles: Vec<String>,
@@ -36,7 +37,7 @@ struct Rules {
     project_reader_roles: Vec<String>,
 }
 
-/// What deciding needs; shared by the filter and its authorizers.
+/// Parameters of decisions, shared by the filter and its authorizers.
 struct Core {
     prefixes: Vec<String>,
     rules: BTreeMap<String, Rules>,
@@ -44,7 +45,7 @@ struct Core {
     system_reader_roles: Vec<String>,
     default_domain_id: String,
     allow_names_in_acls: bool,
-    /// Own the account whatever a container's list grants, for a Keystone elsewhere too.
+    /// Owners have full rights whatever a container's ACL grants, with an external Keystone too.
     owners_before_acls: bool,
     info_source: Arc<dyn InfoSource>,
 }
@@ -95,8 +96,8 @@ impl Core {
         }
     }
 
-    /// Roles that give more than a container's list does. Those of services count beside others
-    /// alone.
+    /// Roles with more rights than a container's ACL can grant. Service roles count only together
+    /// with others.
     fn privileged_roles(&self) -> Vec<String> {
         let mut roles = vec![self.reseller_admin_role.clone()];
         roles.extend(self.system_reader_roles.iter().cloned());
@@ -107,20 +108,20 @@ impl Core {
         roles
     }
 
-    /// Is this one of the accounts of that project?
+    /// Is this one of that project's accounts?
     fn is_account_of(&self, account: &str, project_id: &str) -> bool {
         self.prefixes
             .iter()
             .any(|prefix| account.strip_prefix(prefix.as_str()) == Some(project_id))
     }
 
-    /// The rules for an account's prefix, where it has one of ours.
+    /// The rules for an account's prefix; `None` if it is not one of ours.
     fn rules_of(&self, account: &str) -> Option<&Rules> {
         self.rules
             .get(resellers::account_prefix(&self.prefixes, account)?)
     }
 
-    /// Is there such an account, and what domain is kept with it?
+    /// Does the account exist, and which domain is stored with it?
     async fn kept_domain(&self, context: &Context, account: &str) -> (bool, Option<String>) {
         let info = self.info_source.account(context, account).await;
         let domain = info.sysmeta.get("project-domain-id").cloned();
@@ -168,13 +169,13 @@ impl KeystoneAuth {
         response
     }
 
-    /// Puts who decides into the request's context.
+    /// Puts the authorizer into the request's context.
     async fn authenticate(&self, request: &mut Request, confirmed: Option<Confirmed>) {
         if let Some(confirmed) = &confirmed {
             self.keep_domain(request, confirmed).await;
         }
         let context = request.extensions_mut().get_or_insert_default::<Context>();
-        // An override that the conf does not allow is none.
+        // An override that the conf does not allow is ignored.
         context.authorized = false;
         context.authorizer = Some(match confirmed {
             None => self.anonymous.clone(),
@@ -194,8 +195,8 @@ impl KeystoneAuth {
         });
     }
 
-    /// Has the account remember its project's domain, where the request may make the account or
-    /// tells what is not known yet: names in lists mean somebody only in the default domain.
+    /// Stores the project's domain with the account, if the request may create the account or
+    /// provides an unknown domain: names in ACLs are valid only in the default domain.
     async fn keep_domain(&self, request: &mut Request, confirmed: &Confirmed) {
         if request.headers().contains_key(DOMAIN_SYSMETA) {
             return;
@@ -228,7 +229,7 @@ impl KeystoneAuth {
         exists: bool,
         kept: Option<&str>,
     ) -> Option<&'c str> {
-        // The token tells the domain of its own project's accounts alone.
+        // The token contains the domain of its own project's accounts only.
         let told: Option<Option<&str>> = confirmed
             .user
             .project

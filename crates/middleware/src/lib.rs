@@ -1,8 +1,9 @@
-//! Swift's middleware: filters around the proxy (and the backends) that are no part of storing.
+//! Swift's middleware: filters around the proxy (and the backends) that are not part of storage
+//! itself.
 //!
-//! Each file is one filter under Swift's name and with Swift's options. A filter is a
-//! [`Service`](cairn_http::Service) that holds the next one; [`build`] makes one from its
-//! `[filter:…]` section. Filters know the cluster through [`FilterEnv`] alone.
+//! Each module is one filter, with Swift's name and options. A filter is a
+//! [`Service`](cairn_http::Service) that wraps the next one; [`build`] makes one from its
+//! `[filter:…]` section. Filters access the cluster only through [`FilterEnv`].
 //!
 //! May depend on `types`, `formats` and `http`; never on the proxy or the backend servers.
 

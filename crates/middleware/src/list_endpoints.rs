@@ -1,10 +1,10 @@
-//! `GET /endpoints/[v1|v2/]ACCOUNT[/CONTAINER[/OBJECT]]`: the URLs under which the storage servers have
-//! it, for programs inside the cluster that want to work where the data is. Option:
-//! `list_endpoints_path` (`/endpoints/`).
+//! `GET /endpoints/[v1|v2/]ACCOUNT[/CONTAINER[/OBJECT]]`: the URLs of its replicas on the storage
+//! servers, for programs inside the cluster that run near the data. Option: `list_endpoints_path`
+//! (`/endpoints/`).
 //!
-//! Version 1, also where none is named, answers with a JSON list of URLs; version 2 with
-//! `{"endpoints": [...], "headers": {...}}`, the headers to be sent along. Nobody is asked who they
-//! are: whoever reaches a proxy with this filter learns where everything lies.
+//! Version 1, the default, returns a JSON list of URLs; version 2 `{"endpoints": [...], "headers":
+//! {...}}` with the headers to send. There is no authentication: every client that reaches a proxy
+//! with this filter can find the location of all data.
 
 use std::sync::Arc;
 
@@ -55,31 +55,31 @@ impl Version {
     }
 }
 
-/// What a path asks for, decoded.
+/// The decoded entity of a request.
 #[derive(Debug, PartialEq)]
-struct Asked<'a> {
+struct Entity<'a> {
     version: Version,
     account: &'a str,
     container: Option<&'a str>,
     object: Option<&'a str>,
 }
 
-impl Asked<'_> {
-    /// `path` begins after the filter's own; the error is for people.
-    fn parse(path: &str) -> Result<Asked<'_>, String> {
+impl Entity<'_> {
+    /// Parses a path without the filter's prefix; the error is for the client.
+    fn parse(path: &str) -> Result<Entity<'_>, String> {
         let no_account = || "No account specified".to_owned();
         let parts = split_path(path, 1, 2, true).ok_or_else(no_account)?;
         let first = parts[0].unwrap_or("");
         let (version, rest) = match Version::parse(first) {
             Some(version) => (version, &path[1 + first.len()..]),
-            // A version that is none, rather than an account.
+            // An invalid version, not an account.
             None if first.starts_with('v') && !first.contains('_') => {
                 return Err(format!("Unsupported version '{first}'"));
             }
             None => (Version::One, path),
         };
         let parts = split_path(rest, 1, 3, true).ok_or_else(no_account)?;
-        Ok(Asked {
+        Ok(Entity {
             version,
             account: parts[0].ok_or_else(no_account)?,
             container: parts[1],
@@ -95,7 +95,7 @@ impl ListEndpoints {
             respond::set(response.headers_mut(), "allow", "GET");
             return response;
         }
-        let asked = match Asked::parse(path) {
+        let asked = match Entity::parse(path) {
             Ok(asked) => asked,
             Err(reason) => return respond::text(StatusCode::BAD_REQUEST, reason),
         };
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
     use crate::testing::{answers, env, filter_in, header, request, text};
 
-    /// Everything is on two devices; containers have policy 3.
+    /// A cluster with everything on two devices; containers have policy 3.
     struct Everywhere;
 
     impl InfoSource for Everywhere {
@@ -243,7 +243,7 @@ mod tests {
         ] {
             assert_eq!(ask("GET", path).await, (400, reason.into()), "{path}");
         }
-        // An account.
+        // This is an account.
         assert_eq!(ask("GET", "/endpoints/v_3/c").await.0, 200);
     }
 

@@ -1,7 +1,8 @@
-//! Listings in the format the client asked for. Inside, every account and container GET is asked
-//! for JSON; here the answer becomes text or XML, after `?format=` or `Accept`.
+//! Filter `listing_formats`: converts listings into the requested format. Inside the pipeline every
+//! account and container GET is for JSON; here the response is converted to text or XML by
+//! `?format=` or `Accept`.
 //!
-//! The whole listing is held in memory while it is converted: at most
+//! The whole listing is held in memory during conversion: at most
 //! [`MAX_LISTING_BYTES`](listing::MAX_LISTING_BYTES).
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::accept::best_match;
 use crate::whole;
 use crate::{FilterEnv, FilterError};
 
-/// In the extensions of an answer that is JSON whatever the client asked for
+/// Marker in the extensions of a response that stays JSON whatever the client requested
 /// (`swift.format_listing` is false).
 #[derive(Clone, Copy)]
 pub(crate) struct AsItIs;
@@ -38,12 +39,12 @@ pub(crate) fn make(_: &Section, next: Handler, env: &FilterEnv) -> Result<Handle
     }))
 }
 
-/// What a request for a listing wants.
+/// The requested format of a listing.
 struct Wanted {
     account: String,
     container: Option<String>,
     content_type: &'static str,
-    /// The answer depends on `Accept`.
+    /// The response depends on `Accept`.
     by_accept: bool,
     show_reserved: bool,
     is_head: bool,
@@ -59,13 +60,13 @@ impl Service for ListingFormats {
 }
 
 impl ListingFormats {
-    /// Account and container of a GET or HEAD that is about no object.
+    /// Account and container of a GET or HEAD, unless it is for an object.
     fn target(&self, request: &Request) -> Option<(String, Option<String>)> {
         if request.method() != Method::GET && request.method() != Method::HEAD {
             return None;
         }
-        // Objects, most of all requests, leave here without an allocation: an escaped slash
-        // only ever adds segments.
+        // Requests for objects, the majority, return here without an allocation: an encoded slash
+        // can only add segments.
         let raw = request.uri().path();
         if raw
             .splitn(5, '/')
@@ -103,7 +104,7 @@ impl ListingFormats {
     }
 }
 
-/// Reads what is wanted and makes the request one for JSON.
+/// Determines the requested format and changes the request to JSON.
 fn ask_for_json(
     request: &mut Request,
     account: String,
@@ -118,7 +119,7 @@ fn ask_for_json(
     let by_accept = !params.contains("format");
     let content_type = listing_content_type(request, &params)?;
     if !by_accept {
-        // Filters behind this one that answer in one format only see what was asked for.
+        // Filters behind this one that support a single format see only the requested one.
         let accept = HeaderValue::from_static(content_type);
         request.headers_mut().insert(ACCEPT, accept);
     }
@@ -202,7 +203,7 @@ async fn convert(mut response: Response, wanted: Wanted) -> Response {
         return respond::standard(StatusCode::INTERNAL_SERVER_ERROR);
     };
     let Ok(body) = rendered else {
-        // Another filter's JSON, no listing: passed on as it came.
+        // JSON of another filter that is not a listing: passed on unchanged.
         head.headers.insert(CONTENT_LENGTH, json.len().into());
         return Response::from_parts(head, Body::full(json));
     };

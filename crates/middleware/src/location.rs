@@ -1,10 +1,10 @@
-//! `Location` and `Content-Location` of answers to requests that a filter sent on under another
-//! host or path: as the client would have written them.
+//! Rewriting of `Location` and `Content-Location` in responses to requests that a filter forwarded
+//! under another host or path: to the form that the client would use.
 
 use cairn_http::{Response, respond};
 use http::header::{CONTENT_LOCATION, LOCATION};
 
-/// Puts `requested` where an absolute URL has `rewritten`, after its scheme (a host) or its
+/// Replaces `rewritten` by `requested` in an absolute URL, after its scheme (a host) or its
 /// authority (a path).
 pub(crate) enum Rewritten<'a> {
     Host {
@@ -51,7 +51,7 @@ impl Rewritten<'_> {
     }
 }
 
-/// The storage domains of a conf, each with a dot before it.
+/// The storage domains of a conf, each with a leading dot.
 pub(crate) fn domains(section: &cairn_formats::ini::Section) -> Vec<String> {
     let domains = section.list_or("storage_domain", "example.com");
     let dotted = |domain: String| match domain.starts_with('.') {
@@ -61,10 +61,10 @@ pub(crate) fn domains(section: &cairn_formats::ini::Section) -> Vec<String> {
     domains.into_iter().map(dotted).collect()
 }
 
-/// A `Host` as name and port.
+/// Splits a `Host` into name and port.
 pub(crate) fn host_and_port(host: &str) -> (&str, Option<&str>) {
     match host.rsplit_once(':') {
-        // The last colon of an IPv6 address is no port's.
+        // The last colon of an IPv6 address does not begin a port.
         Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
         _ => (host, None),
     }

@@ -1,5 +1,5 @@
-//! People who log in by name and key, told by the filter that has them (`tempauth`) and asked by
-//! others of the same pipeline that hand out tokens of another kind (`identity`).
+//! Users who log in by name and key, provided by the filter that configures them (`tempauth`) to
+//! others of the same pipeline that issue tokens of another kind (`identity`).
 
 mod failures;
 mod turns;
@@ -20,19 +20,19 @@ use turns::{Full, Turns};
 
 use crate::secret::Secret;
 
-/// Somebody with a key to one account.
+/// A user with a key to one account.
 #[derive(Clone)]
 pub(crate) struct Login {
-    /// As typed when logging in: `account:user`.
+    /// The name for logging in: `account:user`.
     pub(crate) account: String,
     pub(crate) user: String,
     pub(crate) key: Secret,
     pub(crate) groups: Vec<String>,
-    /// The account's name in paths, its prefix included.
+    /// The account's name in paths, with its prefix.
     pub(crate) account_id: String,
 }
 
-/// All of a pipeline's. Cloning shares it.
+/// The users of a pipeline. Clones share them.
 #[derive(Clone, Default)]
 pub struct Logins(Arc<Shared>);
 
@@ -43,16 +43,16 @@ struct Shared {
     turns: Turns,
 }
 
-/// Why a key is not looked at.
+/// Reasons why a key is not checked.
 #[derive(Debug)]
 pub(crate) enum NotNow {
-    /// After failures, for so long.
+    /// Too many failures; the time to wait.
     HeldBack(Duration),
-    /// Too many passwords wait to be hashed.
+    /// Too many passwords are waiting to be hashed.
     Busy,
 }
 
-/// The address that a request comes from.
+/// The client address of a request.
 pub(crate) fn address_of(request: &Request) -> Address {
     let context = request.extensions().get::<Context>();
     let remote = context.and_then(|context| context.remote);
@@ -67,7 +67,7 @@ pub(crate) fn seconds(wait: Duration) -> u64 {
 #[derive(Default)]
 struct Known {
     logins: Vec<Login>,
-    /// In lower case.
+    /// Privileged roles in lower case.
     privileged: BTreeSet<String>,
 }
 
@@ -77,8 +77,8 @@ impl Logins {
         all.logins.extend(logins);
     }
 
-    /// Roles that mean more than their name, as the filter that decides by them has them: a group
-    /// of that name is none of them.
+    /// Sets the roles with a special meaning for the filter that authorizes by them: a group of the
+    /// same name does not confer such a role.
     pub(crate) fn tell_privileged(&self, roles: impl IntoIterator<Item = String>) {
         let mut all = self.0.known.write();
         all.privileged.extend(roles);
@@ -94,7 +94,7 @@ impl Logins {
         all.logins.clone()
     }
 
-    /// May this address try this user's key now?
+    /// May this address check this user's key now?
     pub(crate) fn may_try(&self, address: Address, user: &str) -> Result<(), NotNow> {
         let may = self.0.failures.may_try(address, user, Instant::now());
         may.map_err(|wait| {
@@ -103,7 +103,7 @@ impl Logins {
         })
     }
 
-    /// How a try ended.
+    /// Records the outcome of an attempt.
     pub(crate) fn ended(&self, address: Address, user: &str, accepted: bool) {
         let now = Instant::now();
         match accepted {
@@ -118,8 +118,8 @@ impl Logins {
         }
     }
 
-    /// Is it the password? Hashing has a thread, and a turn, of its own. Whoever was held back
-    /// while waiting for it is not heard.
+    /// Is it the password? Hashing runs on a thread of its own, by turns. An attempt that was
+    /// blocked while waiting for its turn is refused.
     pub(crate) async fn matches(
         &self,
         address: Address,
@@ -137,7 +137,7 @@ impl Logins {
         })?;
         self.may_try(address, user)?;
         let (secret, password) = (secret.clone(), password.to_owned());
-        // The turn goes with the thread, which goes on where the client went away.
+        // The turn belongs to the thread, which continues if the client disconnects.
         let hashing = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             secret.matches(&password)

@@ -1,10 +1,10 @@
-//! The cache filter (`egg:swift#memcache`): what proxies of one cluster tell each other by
-//! memcached, Swift's among them. In Swift everything that a proxy remembers is there; this process
-//! remembers accounts, containers and tokens itself. What goes through memcached are TempAuth's
-//! tokens, so that one kind of proxy opens those of the other, and the end of what Swift's proxies
-//! remember of an account or container when it is changed here.
+//! Filter `cache` (`egg:swift#memcache`): state that the proxies of a cluster share by memcached,
+//! including Swift's proxies. Swift keeps all its caches there; this process caches accounts,
+//! containers and tokens itself. It uses memcached for TempAuth's tokens, so that each kind of
+//! proxy accepts those of the other, and to invalidate what Swift's proxies cache of an account or
+//! container when it is changed here.
 //!
-//! Only where `memcache_servers` names servers: nobody else is trusted with tokens by default.
+//! Only if `memcache_servers` names servers: by default no server is trusted with tokens.
 
 pub(crate) mod client;
 
@@ -20,7 +20,7 @@ use crate::client_tls::client_tls;
 use crate::{FilterEnv, FilterError};
 use client::{Memcached, Timeouts};
 
-/// In a request's extensions: the memcached servers, for filters behind this one.
+/// The memcached servers in a request's extensions, for filters behind this one.
 #[derive(Clone)]
 pub(crate) struct Shared(pub(crate) Arc<Memcached>);
 
@@ -77,7 +77,7 @@ impl Service for Memcache {
     }
 }
 
-/// Under what Swift's proxies remember the account or container that this request changes.
+/// The key under which Swift's proxies cache the account or container that this request changes.
 fn key_of_changed(method: &Method, path: &str) -> Option<String> {
     if ![Method::PUT, Method::POST, Method::DELETE].contains(method) {
         return None;

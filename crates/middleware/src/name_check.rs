@@ -1,9 +1,9 @@
-//! Refuses paths that other systems could not take: with forbidden characters, too long, or with
-//! parts that a regular expression finds.
+//! Filter `name_check`: refuses paths that other systems could not handle: with forbidden
+//! characters, too long, or with parts that match a regular expression.
 //!
 //! Options (default): `forbidden_chars` (`'"` and `` `<> ``), `maximum_length` in bytes (255),
 //! `forbidden_regexp` (`.` and `..` as segments; empty for none). Expressions with look-around or
-//! back references are refused at start: matching takes time in proportion to the path.
+//! back references are refused at start: matching takes time linear in the path's length.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ pub(crate) fn make(
 
 impl Service for NameCheck {
     fn call<'a>(&'a self, request: Request) -> ServiceFuture<'a> {
-        // A path that is no UTF-8 is refused further in.
+        // A path that is not UTF-8 is refused by a later service.
         let path = unquote(request.uri().path()).unwrap_or_default();
         match self.complaint(&path) {
             None => self.next.call(request),

@@ -1,4 +1,4 @@
-//! What a request's path names under the API: version, account, container, object, decoded.
+//! Names in a request's path under the API: version, account, container, object, decoded.
 
 use cairn_http::params::{split_path, unquote};
 use cairn_types::Constraints;
@@ -12,7 +12,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// The names of an undecoded path; `None` where it has no account or is not UTF-8.
+    /// Parses an encoded path; `None` if it has no account or is not UTF-8.
     pub(crate) fn of(raw: &str) -> Option<Names> {
         let path = unquote(raw).ok()?;
         let parts = split_path(&path, 2, 4, true)?;
@@ -21,12 +21,12 @@ impl Names {
             version: own(parts[0])?,
             account: own(parts[1])?,
             container: own(parts[2]),
-            // A segment missing in the middle names nothing.
+            // A path with an empty segment in the middle names nothing.
             object: own(parts[3]).filter(|_| parts[2].is_some()),
         })
     }
 
-    /// As [`Names::of`], where the version is one the cluster serves.
+    /// Parses like [`Names::of`], but accepts only versions that the cluster serves.
     pub(crate) fn of_api(raw: &str, constraints: &Constraints) -> Option<Names> {
         Names::of(raw).filter(|names| names.is_api(constraints))
     }

@@ -1,10 +1,11 @@
-//! One line for each request, under the tracing target `access`, in the fields and order of
-//! `log_msg_template`. It is written when the answer's body has ended or broken off, so that it
-//! tells what was really sent: 499 when the client left, 500 when the source failed.
+//! Filter `proxy-logging`: the access log, one line per request under the tracing target `access`,
+//! with the fields of `log_msg_template`. A line is written when the response's body has ended or
+//! broken off, so that it states what was really sent: 499 if the client disconnected, 500 if the
+//! source failed.
 //!
-//! The filter stands in a pipeline twice: the outer one logs clients' requests, the inner one
-//! those that filters between them make. Where the target is off, nothing is gathered at all.
-//! Tokens, keys and signatures are cut to `reveal_sensitive_prefix` characters.
+//! The filter is in a pipeline twice: the outer one logs clients' requests, the inner one those of
+//! filters in between. If the target is disabled, nothing is collected. Tokens, keys and signatures
+//! are truncated to `reveal_sensitive_prefix` characters.
 
 mod entry;
 mod moment;
@@ -28,16 +29,16 @@ const DEFAULT_TEMPLATE: &str = "{client_ip} {remote_addr} {end_time.datetime} {m
     {client_etag} {transaction_id} {headers} {request_time} {source} {log_info} {start_time} \
     {end_time} {policy_index} {access_user_id}";
 
-/// A request that has this in its extensions is on a line already.
+/// Marks a request that is logged already.
 #[derive(Clone, Copy)]
 struct Logged;
 
-/// How lines are written.
+/// Format of the lines.
 struct Format {
     template: Template,
     anonymize: Anonymize,
     reveal_sensitive_prefix: usize,
-    /// Log request headers; all of them where the list is empty.
+    /// Request headers to log; all of them if the list is empty.
     headers: Option<Vec<String>>,
     constraints: Arc<Constraints>,
     clock: Clock,
@@ -94,7 +95,7 @@ impl ProxyLogging {
         request.extensions_mut().insert(Logged);
         let received = Arc::new(Received::default());
         let is_head = request.method() == Method::HEAD;
-        // Dropped before it is finished, the entry logs that the client left.
+        // If the entry is dropped before it is finished, it logs that the client disconnected.
         let mut entry = Entry::new(&self.format, &request, received.clone());
         let request = request.map(|body| count(body, &received));
         let mut response = self.next.call(request).await;

@@ -1,4 +1,4 @@
-//! Randomness as a value passed at start, so that tests and the simulator own it.
+//! Randomness passed as a value at start, so that tests and the simulator control it.
 
 use std::sync::Arc;
 
@@ -6,17 +6,18 @@ use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// Where random bytes come from. Cloning shares it.
+/// A source of random bytes. Clones share it.
 #[derive(Clone)]
 pub struct Random(Option<Arc<Mutex<StdRng>>>);
 
 impl Random {
-    /// The operating system's, through a generator fit for keys, one for each thread.
+    /// The operating system's randomness, through a generator suitable for keys, one for each
+    /// thread.
     pub fn system() -> Self {
         Random(None)
     }
 
-    /// The same bytes for the same seed: never in production.
+    /// The same bytes for the same seed; never used in production.
     pub fn seeded(seed: u64) -> Self {
         Random(Some(Arc::new(Mutex::new(StdRng::seed_from_u64(seed)))))
     }

@@ -1,16 +1,16 @@
-//! Slows down those who write too fast to an account or container, by making requests wait, and
-//! refuses (498) what would have to wait too long.
+//! Filter `ratelimit`: limits the rate of writes to an account or container by delaying requests,
+//! and refuses (498) those that would be delayed too long.
 //!
-//! Options (default): `account_ratelimit` (0: off): containers made and removed in an account each
-//! second; `container_ratelimit_SIZE`: writes to a container of SIZE objects, straight lines
-//! between the sizes named; `container_listing_ratelimit_SIZE`: the same for listings;
-//! `max_sleep_time_seconds` (60), `log_sleep_time_seconds` (0: off), `rate_buffer_seconds` (5: how
-//! much a slow client may save up), `clock_accuracy` (1000 ticks a second), `account_whitelist`,
-//! `account_blacklist`. An account's system metadata `Global-Write-Ratelimit` is a rate of all its
-//! writes, or `WHITELIST` or `BLACKLIST`.
+//! Options (default): `account_ratelimit` (0: off): containers created and deleted in an account
+//! per second; `container_ratelimit_SIZE`: writes per second to a container of SIZE objects,
+//! interpolated linearly between the given sizes; `container_listing_ratelimit_SIZE`: the same for
+//! listings; `max_sleep_time_seconds` (60), `log_sleep_time_seconds` (0: off),
+//! `rate_buffer_seconds` (5: unused rate that a slow client accumulates), `clock_accuracy` (1000
+//! ticks per second), `account_whitelist`, `account_blacklist`. An account's system metadata
+//! `Global-Write-Ratelimit` is a rate of all its writes, or `WHITELIST` or `BLACKLIST`.
 //!
-//! Swift counts in memcached, for all proxies together; here each process counts for itself, so
-//! several proxies let through as many times more.
+//! Swift counts in memcached, for all proxies together; here each process counts for itself, so the
+//! total limit grows with the number of proxies.
 
 mod buckets;
 mod rates;
@@ -33,12 +33,12 @@ use crate::{FilterEnv, FilterError};
 use buckets::{Buckets, Wait};
 use rates::Rates;
 
-/// The code for accounts on the black list.
+/// Status for blacklisted accounts.
 const BLACKLISTED: u16 = 497;
 const BLACKLIST_SLEEP: Duration = Duration::from_secs(1);
 const GLOBAL: &str = "global-write-ratelimit";
 
-/// A request that has this in its extensions has waited already.
+/// Marks a request that has been delayed already.
 #[derive(Clone, Copy)]
 struct Handled;
 
@@ -132,7 +132,7 @@ impl RateLimit {
         self.next.call(request).await
     }
 
-    /// What a request counts for: buckets, and how many a second each lets through.
+    /// The buckets of a request, each with its rate per second.
     async fn limits(
         &self,
         context: &Context,

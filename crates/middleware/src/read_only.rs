@@ -1,6 +1,7 @@
-//! Refuses writes to the whole cluster, or to single accounts, with 405. The option `read_only`
-//! (false) is the rule; an account's system metadata `Read-Only`, set by an operator on the
-//! account servers, is the exception, either way. `allow_deletes` (false) lets deletes pass.
+//! Filter `read_only`: refuses writes to the whole cluster, or to single accounts, with 405. The
+//! option `read_only` (false) is the default; an account's system metadata `Read-Only`, set by an
+//! operator on the account servers, overrides it in either direction. `allow_deletes` (false) lets
+//! deletions pass.
 
 use std::sync::Arc;
 
@@ -99,7 +100,7 @@ mod tests {
     use crate::testing::{self, answers, filter_in, request};
     use cairn_http::{AccountInfo, ContainerInfo, InfoFuture};
 
-    /// Accounts named after what their metadata says.
+    /// Information source with accounts named after their metadata.
     struct ByName;
 
     impl InfoSource for ByName {

@@ -1,5 +1,6 @@
-//! `/recon/…` of the backend servers: what monitoring asks a node. Facts of the machine are read
-//! when asked; facts of the daemons come from the files they leave under `recon_cache_path`.
+//! Filter `recon` of the backend servers: `/recon/…` serves monitoring data of a node. Data of the
+//! machine is read on request; data of the daemons is read from the files that they write to
+//! `recon_cache_path`.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -18,15 +19,15 @@ use tracing::error;
 
 use crate::{FilterEnv, FilterError};
 
-/// A recon file larger than this is not one.
-const CACHE_LIMIT: u64 = 16 << 20;
+/// Maximum bytes of a recon file.
+const CACHE_FILE_MAX_BYTES: u64 = 16 << 20;
 
 struct Recon {
     next: Handler,
     node: Arc<Node>,
 }
 
-/// Where the facts are.
+/// Paths and settings of the data's sources.
 struct Node {
     devices: PathBuf,
     swift_conf: PathBuf,
@@ -69,7 +70,7 @@ impl Service for Recon {
         let node = self.node.clone();
         Box::pin(async move {
             let path = unquote(request.uri().path()).unwrap_or_default();
-            // Everything here reads files.
+            // All of these read files.
             let answer = tokio::task::spawn_blocking(move || node.answer(&path)).await;
             answer.unwrap_or_else(|_| failed())
         })
@@ -80,9 +81,9 @@ fn failed() -> Response {
     respond::text(StatusCode::INTERNAL_SERVER_ERROR, "Internal server error.")
 }
 
-/// The check does not look at the kind of server.
+/// The check applies to every kind of server.
 const ANY: Option<&str> = Some("*");
-/// Questions answered from a daemon's file: check, kind of server, file, keys.
+/// Checks served from a daemon's file: name, kind of server, file, keys.
 const CACHED: [(&str, Option<&str>, &str, &[&str]); 15] = [
     (
         "async",
@@ -206,13 +207,13 @@ impl Node {
         }
     }
 
-    /// The keys' values in a daemon's file; null for those that are not there.
+    /// Values of keys in a daemon's file; null for missing ones.
     fn cached(&self, file: &str, keys: &[&str]) -> Value {
         let path = self.cache.join(format!("{file}.recon"));
         let read = || -> std::io::Result<Map<String, Value>> {
             let mut text = Vec::new();
             fs::File::open(&path)?
-                .take(CACHE_LIMIT)
+                .take(CACHE_FILE_MAX_BYTES)
                 .read_to_end(&mut text)?;
             Ok(serde_json::from_slice(&text)?)
         };
@@ -304,7 +305,7 @@ impl Node {
         )
     }
 
-    /// Folders of quarantined things: each is one link of its parent.
+    /// Number of quarantined entities: each is a folder, and thus one link of its parent.
     fn quarantined(&self) -> std::io::Result<Value> {
         let (mut objects, mut containers, mut accounts) = (0, 0, 0);
         let mut policies: Map<String, Value> = Map::new();
@@ -342,7 +343,7 @@ fn shown(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// MD5 of a file in hex; none where it cannot be read.
+/// MD5 of a file in hex; `None` if it cannot be read.
 fn digest(path: &Path) -> Option<String> {
     let mut file = fs::File::open(path).ok()?;
     let mut md5 = Md5::new();
@@ -355,7 +356,7 @@ fn digest(path: &Path) -> Option<String> {
     }
 }
 
-/// A mount point, or a link with Swift's stand-in file for one.
+/// Is it a mount point, or a folder with Swift's stub file for one?
 fn is_mount(path: &Path) -> std::io::Result<bool> {
     let own = fs::symlink_metadata(path)?;
     if own.is_symlink() {

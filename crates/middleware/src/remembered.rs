@@ -1,21 +1,21 @@
-//! What valid tokens stand for, remembered for a while: bounded, and keyed by a digest of the token
-//! under keys of this process's own, so that a look-up tells nothing of the token by its time, and
-//! no token is kept.
+//! Cache of validated tokens: bounded, and keyed by a digest of the token under keys of this
+//! process, so that the timing of a look-up reveals nothing about tokens, and no token is stored.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use parking_lot::RwLock;
 
-/// Tokens remembered at once.
-const MOST: usize = 10_000;
+/// Maximum number of cached tokens.
+const TOKENS_MAX: usize = 10_000;
 
 struct Entry<T> {
     until: u64,
     value: T,
 }
 
-/// A token under two secret keys: 128 bits of SipHash, which nobody without the keys can aim at.
+/// Digest of a token under two secret keys: 128 bits of SipHash, for which collisions cannot be
+/// constructed without the keys.
 type Digest = (u64, u64);
 
 pub(crate) struct Remembered<T> {
@@ -46,14 +46,15 @@ impl<T: Clone> Remembered<T> {
             .map(|entry| entry.value.clone())
     }
 
-    /// Keeps it through the second `until`.
+    /// Caches a value through the second `until`.
     pub(crate) fn add(&self, token: &str, until: u64, now: u64, value: T) {
         let mut entries = self.entries.write();
-        if entries.len() >= MOST {
+        if entries.len() >= TOKENS_MAX {
             entries.retain(|_, entry| entry.until >= now);
         }
-        if entries.len() >= MOST {
-            // All are looked at once more: cheaper than keeping an order on every request.
+        if entries.len() >= TOKENS_MAX {
+            // All tokens are then validated once more, which is cheaper than maintaining an order
+            // on every request.
             entries.clear();
         }
         entries.insert(self.digest(token), Entry { until, value });
@@ -71,10 +72,10 @@ mod tests {
         assert_eq!(remembered.get("a", 10), Some(1));
         assert_eq!(remembered.get("a", 11), None);
         assert_eq!(remembered.get("b", 10), None);
-        for number in 0..2 * MOST {
+        for number in 0..2 * TOKENS_MAX {
             remembered.add(&number.to_string(), 10, 5, number);
         }
         let entries = remembered.entries.read();
-        assert!(entries.len() <= MOST);
+        assert!(entries.len() <= TOKENS_MAX);
     }
 }

@@ -1,5 +1,5 @@
-//! How a long operation went, as text, JSON or XML: facts by name, then what failed. Bulk
-//! operations, heartbeats and the deletion of large objects all answer so.
+//! Reports of long operations, as text, JSON or XML: fields by name, then errors. Used by bulk
+//! operations, heartbeats and the deletion of large objects.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::accept::best_match;
 
-/// The types a report can have, the default first.
+/// Content types of a report, the default first.
 pub(crate) const FORMATS: [&str; 4] = [
     "text/plain",
     "application/json",
@@ -15,16 +15,16 @@ pub(crate) const FORMATS: [&str; 4] = [
     "text/xml",
 ];
 
-/// The best format for an `Accept`; `None` where nothing fits, or it cannot be read.
+/// The best format for an `Accept`; `None` if none is acceptable, or the header is malformed.
 pub(crate) fn format_for(accept: Option<&str>) -> Option<&'static str> {
     best_match(accept, &FORMATS).ok().flatten()
 }
 
-/// What is reported.
+/// The content of a report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub(crate) facts: BTreeMap<String, Value>,
-    /// Quoted names and what became of them.
+    /// Quoted names and their errors.
     pub(crate) errors: Vec<(String, String)>,
 }
 
@@ -33,8 +33,8 @@ impl Report {
         self.facts.insert(name.into(), value.into());
     }
 
-    /// In one of [`FORMATS`]; anything else is text. `root`: the name of the XML's outermost
-    /// element.
+    /// Renders the report in one of [`FORMATS`]; any other is text. `root` is the name of the XML's
+    /// outermost element.
     pub(crate) fn render(&self, format: &str, root: &str) -> String {
         match format {
             "application/json" => self.json(),

@@ -1,5 +1,5 @@
-//! What the filters that decide who may do what have in common: reseller prefixes and the options
-//! one prefix may have of its own, refusals, and the address a client reached this server by.
+//! Common parts of the authorization filters: reseller prefixes and options per prefix, denials,
+//! and the address by which a client reached this server.
 
 use cairn_formats::ini::{ConfError, Section};
 use cairn_http::params::{quote_path, split_path};
@@ -9,7 +9,8 @@ use http::header::{HOST, WWW_AUTHENTICATE};
 
 use crate::FilterError;
 
-/// `AUTH, SERVICE` as `AUTH_`, `SERVICE_`; two quotes, or nothing at all, are the empty prefix.
+/// Parses `AUTH, SERVICE` as `AUTH_`, `SERVICE_`; two quotes, or an empty list, are the empty
+/// prefix.
 pub(crate) fn reseller_prefixes(section: &Section) -> Vec<String> {
     let mut prefixes: Vec<String> = Vec::new();
     for item in section.list_or("reseller_prefix", "AUTH") {
@@ -27,7 +28,7 @@ pub(crate) fn reseller_prefixes(section: &Section) -> Vec<String> {
     prefixes
 }
 
-/// An option that one prefix may have of its own: `SERVICE_require_group`, else `require_group`.
+/// An option that may be set per prefix: `SERVICE_require_group`, else `require_group`.
 pub(crate) fn option_of_prefix<'s>(
     section: &'s Section,
     prefix: &str,
@@ -39,7 +40,7 @@ pub(crate) fn option_of_prefix<'s>(
         .find_map(|name| section.get(name).filter(|value| !value.is_empty()))
 }
 
-/// Which of the prefixes an account has; the empty one fits when no other does.
+/// The prefix of an account; the empty one matches if no other does.
 pub(crate) fn account_prefix<'p>(prefixes: &'p [String], account: &str) -> Option<&'p str> {
     prefixes
         .iter()
@@ -49,7 +50,7 @@ pub(crate) fn account_prefix<'p>(prefixes: &'p [String], account: &str) -> Optio
         .map(String::as_str)
 }
 
-/// 401 for a realm: an account, or `unknown`.
+/// A 401 for a realm: an account, or `unknown`.
 pub(crate) fn unauthorized(realm: &str) -> Response {
     let mut response = respond::standard(StatusCode::UNAUTHORIZED);
     let value = format!("Swift realm=\"{}\"", quote_path(realm));
@@ -57,7 +58,7 @@ pub(crate) fn unauthorized(realm: &str) -> Response {
     response
 }
 
-/// 403 to somebody, 401 to nobody.
+/// The denial: 403 for an authenticated user, 401 for an anonymous one.
 pub(crate) fn deny(path: &str, is_known: bool) -> Response {
     if is_known {
         return respond::standard(StatusCode::FORBIDDEN);
@@ -69,7 +70,7 @@ pub(crate) fn deny(path: &str, is_known: bool) -> Response {
     unauthorized(realm)
 }
 
-/// How the client reached this server, as far as it says.
+/// The URL by which the client reached this server, from its headers.
 pub(crate) fn host_url(request: &Request) -> String {
     let scheme = Context::of_request(request).scheme();
     let host = respond::header(request.headers(), HOST.as_str())

@@ -1,5 +1,6 @@
-//! Authority of a signature: the account or the container whose key signed the request, also by
-//! detours such as the segments of a large object. For temporary URLs and container sync.
+//! Authorizer of signed requests, limited to the account or the container whose key signed,
+//! including indirections such as the segments of a large object. For temporary URLs and container
+//! sync.
 
 use cairn_http::context::{Authorize, AuthorizeFuture, Granted};
 use http::request::Parts;

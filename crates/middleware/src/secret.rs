@@ -1,5 +1,5 @@
-//! Passwords as the file has them: plain, as TempAuth's keys are, or
-//! `{pbkdf2-sha256}ROUNDS$SALT$HASH`, salt and hash in base64.
+//! Passwords as configured: plain, like TempAuth's keys, or `{pbkdf2-sha256}ROUNDS$SALT$HASH` with
+//! salt and hash in base64.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
 const HASHED: &str = "{pbkdf2-sha256}";
-/// More rounds would keep a thread busy for seconds.
-const MOST_ROUNDS: u32 = 5_000_000;
+/// Maximum number of rounds; more would occupy a thread for seconds.
+const ROUNDS_MAX: u32 = 5_000_000;
 
 #[derive(Clone)]
 pub(crate) enum Secret {
@@ -24,7 +24,7 @@ pub(crate) enum Secret {
 }
 
 impl Secret {
-    /// `Err`: what was expected.
+    /// Parses a password. The error describes what was expected.
     pub(crate) fn read(text: &str) -> Result<Secret, &'static str> {
         let Some(hashed) = text.strip_prefix(HASHED) else {
             return match text {
@@ -42,14 +42,14 @@ impl Secret {
                 .filter(|b| !b.is_empty())
         };
         match (rounds, bytes(), bytes()) {
-            (Some(rounds @ 1..=MOST_ROUNDS), Some(salt), Some(hash)) if hash.len() <= 64 => {
+            (Some(rounds @ 1..=ROUNDS_MAX), Some(salt), Some(hash)) if hash.len() <= 64 => {
                 Ok(Secret::Hashed { rounds, salt, hash })
             }
             _ => Err(expected),
         }
     }
 
-    /// Takes as long as its rounds need: for a thread that may be busy.
+    /// Compares a password. Takes as long as the rounds need, so it must run on a blocking thread.
     pub(crate) fn matches(&self, password: &str) -> bool {
         match self {
             Secret::Plain(key) => {
@@ -75,7 +75,7 @@ impl Secret {
         matches!(self, Secret::Hashed { .. })
     }
 
-    /// What a token's proof is made over: it changes with the password.
+    /// Input of a token's proof, which changes with the password.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Secret::Plain(key) => key.as_bytes(),

@@ -1,9 +1,9 @@
-//! Reading large objects: one segment after the other, each a request of its own, as one body.
+//! Reader of large objects: one segment after the other, each by a request of its own, as one body.
 //!
-//! What is read comes from a [`Listing`], static or dynamic. The first bytes are fetched before
-//! the answer begins, so that a segment that is gone or has changed is a 409; one found later cuts
-//! the connection. A segment's content is verified where it lies: the object server checks the
-//! digest as it reads, and breaks off; here its ETag and its length are held to the manifest.
+//! The pieces to read come from a [`Listing`], of a static or dynamic large object. The first bytes
+//! are fetched before the response begins, so that a segment that is missing or has changed gives a
+//! 409; later it breaks off the body. The object server verifies a segment's content against its
+//! MD5 while reading; here its ETag and its length are compared with the manifest.
 
 mod answer;
 mod rate;
@@ -29,14 +29,14 @@ pub(crate) use rate::RateLimit;
 
 use crate::subrequest::Subrequests;
 
-/// What is reported of a segment's error body.
+/// Maximum bytes reported of a segment's error body.
 const ERROR_BODY_MAX: u64 = 4096;
-const ERROR_SHOWN: usize = 57;
+const ERROR_SHOWN_BYTES: usize = 57;
 
-/// A stretch of a large object's bytes.
+/// A range of a large object's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Piece {
-    /// They are part of the manifest.
+    /// Bytes in the manifest itself.
     Inline(Bytes),
     Segment(Segment),
 }
@@ -44,12 +44,12 @@ pub(crate) enum Piece {
 /// A range of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Decoded: `/v1/account/container/object`.
+    /// Decoded path, `/v1/account/container/object`.
     pub(crate) path: String,
-    /// Both included; no last one: to the end.
+    /// First and last byte, both included; without a last one, to the end.
     pub(crate) first: u64,
     pub(crate) last: Option<u64>,
-    /// What the manifest promised of the whole object.
+    /// ETag of the whole object in the manifest.
     pub(crate) etag: Option<String>,
     pub(crate) size: Option<u64>,
     /// Counts for the rate limit.
@@ -67,7 +67,7 @@ impl Segment {
     }
 }
 
-/// Why a large object cannot be read on.
+/// Reasons why reading a large object failed.
 #[derive(Debug, Error)]
 pub(crate) enum SegmentError {
     #[error("{0}")]
@@ -96,7 +96,7 @@ pub(crate) enum SegmentError {
 }
 
 impl SegmentError {
-    /// The answer where none has begun yet.
+    /// The response if none has begun yet.
     fn into_response(self) -> Response {
         match self {
             SegmentError::Refused { status: 500.., .. } => {
@@ -110,12 +110,12 @@ impl SegmentError {
 pub(crate) type NextPiece<'a> =
     Pin<Box<dyn Future<Output = Result<Option<Piece>, SegmentError>> + Send + 'a>>;
 
-/// The pieces to be read, in order; may ask for more manifests or listings on its way.
+/// Source of the pieces to read, in order; may fetch further manifests or listings.
 pub(crate) trait Listing: Send + Sync + 'static {
     fn next<'a>(&'a mut self) -> NextPiece<'a>;
 }
 
-/// How to read, besides what.
+/// Options of reading.
 pub(crate) struct ReadOptions {
     pub(crate) next: Handler,
     pub(crate) requests: Subrequests,
@@ -131,19 +131,19 @@ pub(crate) struct Reading {
     options: ReadOptions,
     started: Instant,
     open: Option<OpenSegment>,
-    /// Fetched before the answer began.
+    /// Bytes fetched before the response began.
     peeked: Option<Bytes>,
 }
 
 struct OpenSegment {
     path: String,
     body: Body,
-    /// Bytes still to come, where known.
+    /// Number of remaining bytes, if known.
     left: Option<u64>,
 }
 
 impl Reading {
-    /// Fetches the first bytes; the error is the answer to the client.
+    /// Fetches the first bytes; the error is the response to the client.
     pub(crate) async fn start(
         listing: impl Listing,
         options: ReadOptions,
@@ -165,7 +165,7 @@ impl Reading {
         Ok(reading)
     }
 
-    /// All of it as one body.
+    /// All bytes as one body.
     pub(crate) fn into_body(self, length: Option<u64>) -> Body {
         let stream = stream::unfold(Some(self), |reading| async move {
             let mut reading = reading?;
@@ -178,7 +178,7 @@ impl Reading {
         Body::from_stream(stream, length)
     }
 
-    /// The bytes of several ranges, one after the other in this reading, as a multipart body.
+    /// The bytes of several ranges, concatenated in this reading, as a multipart body.
     pub(crate) fn into_multipart(
         self,
         multipart: &Multipart,
@@ -216,7 +216,7 @@ impl Reading {
         BodyError::Source(failed.to_string())
     }
 
-    /// Up to `wanted` bytes, at least one.
+    /// Reads up to `wanted` bytes, at least one.
     async fn take(&mut self, wanted: u64) -> Result<Bytes, SegmentError> {
         let Some(mut chunk) = self.next().await? else {
             let reason = "fewer bytes than announced".to_owned();
@@ -229,7 +229,7 @@ impl Reading {
         Ok(chunk)
     }
 
-    /// The next bytes, never none of them; `None` at the end.
+    /// The next bytes, at least one; `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, SegmentError> {
         if let Some(peeked) = self.peeked.take() {
             return Ok(Some(peeked));
@@ -258,8 +258,8 @@ impl Reading {
         }
     }
 
-    /// Asks for a segment as it is stored, whatever kind of object it is: its ETag is then that
-    /// of its bytes.
+    /// Requests a segment in its stored form, whatever kind of object it is, so that its ETag is
+    /// that of its bytes.
     async fn fetch(&self, segment: Segment) -> Result<OpenSegment, SegmentError> {
         let path = segment.path.clone();
         let query = Some("multipart-manifest=get");
@@ -299,8 +299,8 @@ fn number(value: &HeaderValue) -> Option<u64> {
     value.to_str().ok()?.trim().parse().ok()
 }
 
-/// Is this what the manifest promised? The length is compared too: an object of the same ETag and
-/// another size is no mistake but an attempt to have much read for little.
+/// Does the segment match the manifest? The length is compared too: an object with the same ETag
+/// but another size indicates an attempt to amplify reads.
 fn check(
     segment: &Segment,
     is_ranged: bool,
@@ -335,8 +335,8 @@ async fn refused(path: String, response: Response) -> SegmentError {
     let body = response.into_body().collect(ERROR_BODY_MAX).await;
     let body = body.unwrap_or_default();
     let mut body = String::from_utf8_lossy(&body).into_owned();
-    if body.chars().count() > ERROR_SHOWN + 3 {
-        body = body.chars().take(ERROR_SHOWN).collect::<String>() + "...";
+    if body.chars().count() > ERROR_SHOWN_BYTES + 3 {
+        body = body.chars().take(ERROR_SHOWN_BYTES).collect::<String>() + "...";
     }
     SegmentError::Refused { path, status, body }
 }

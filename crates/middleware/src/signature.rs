@@ -1,6 +1,6 @@
-//! Keyed signatures that a client carries instead of a token: which digests an operator allows,
-//! how a signature is written (hex, or `sha256:` and base64), and the keys accounts and containers
-//! keep for them. Shared by `tempurl` and `formpost`. Keys and signatures are compared in constant
+//! Keyed signatures that a client sends instead of a token: the digests that an operator allows,
+//! the forms of a signature (hex, or `sha256:` and base64), and the keys stored with accounts and
+//! containers. Shared by `tempurl` and `formpost`. Keys and signatures are compared in constant
 //! time and never shown.
 
 use std::collections::BTreeMap;
@@ -66,15 +66,15 @@ fn mac<M: Mac + KeyInit>(key: &[u8], message: &[u8]) -> Option<Vec<u8>> {
     Some(mac.finalize().into_bytes().to_vec())
 }
 
-/// A signature as a client sent it, its digest known.
+/// A client's signature, with its digest algorithm.
 pub(crate) struct Signature {
     digest: Digest,
     mac: Vec<u8>,
 }
 
 impl Signature {
-    /// `DIGEST:BASE64` in either alphabet, padded or not; or lower-case hex, whose length names
-    /// the digest.
+    /// Parses `DIGEST:BASE64` in either alphabet, padded or not; or lower-case hex, whose length
+    /// determines the digest.
     pub(crate) fn parse(text: &str) -> Option<Signature> {
         match text.split_once(':') {
             Some((name, encoded)) => Some(Signature {
@@ -88,7 +88,7 @@ impl Signature {
         }
     }
 
-    /// Is this the signature of a message by this key?
+    /// Is this the signature of a message with this key?
     pub(crate) fn signs(&self, key: &str, message: &[u8]) -> bool {
         self.digest
             .mac(key.as_bytes(), message)
@@ -132,7 +132,7 @@ fn from_base64(text: &str) -> Option<Vec<u8>> {
     LENIENT.decode(text.trim_end_matches('=')).ok()
 }
 
-/// The digests a conf allows (`allowed_digests`, apart by blanks; all by default).
+/// Digests allowed by the conf (`allowed_digests`, separated by blanks; all by default).
 #[derive(Clone, Debug)]
 pub(crate) struct AllowedDigests(Vec<Digest>);
 
@@ -167,7 +167,7 @@ impl AllowedDigests {
         self.0.contains(&signature.digest)
     }
 
-    /// What `/info` tells of them.
+    /// Their description in `/info`.
     pub(crate) fn info(&self) -> Value {
         let names: Vec<&str> = self.0.iter().map(|digest| digest.name()).collect();
         let mut info = json!({ "allowed_digests": names });
@@ -178,14 +178,14 @@ impl AllowedDigests {
     }
 }
 
-/// Whose key it is: what a signature made with it may reach.
+/// Owner of a key, which limits what a signature made with it can access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyOwner {
     Account,
     Container,
 }
 
-/// The up to four `Temp-URL-Key[-2]` of an account and a container.
+/// The up to four keys `Temp-URL-Key[-2]` of an account and a container.
 pub(crate) fn keys<'i>(
     account: &'i AccountInfo,
     container: &'i ContainerInfo,

@@ -1,10 +1,11 @@
-//! Static large objects: a manifest names segments, and is read as their bytes in order.
+//! Filter `slo`, static large objects: a manifest lists segments, and is read as their
+//! concatenation.
 //!
 //! `PUT ?multipart-manifest=put` with a JSON list checks every segment and stores the manifest as
-//! an object of its own, with these marks: `X-Static-Large-Object: True`, the large object's ETag
-//! and size in `X-Object-Sysmeta-Slo-Etag` and `-Slo-Size`, and its size in the content type's
-//! `swift_bytes`, which listings show. `GET` reads the segments, `?multipart-manifest=get` the
-//! manifest, `DELETE ?multipart-manifest=delete` deletes both.
+//! an object with these marks: `X-Static-Large-Object: True`, the large object's ETag and size in
+//! `X-Object-Sysmeta-Slo-Etag` and `-Slo-Size`, and its size in the content type's `swift_bytes`,
+//! which listings show. `GET` reads the segments, `?multipart-manifest=get` the manifest, `DELETE
+//! ?multipart-manifest=delete` deletes both.
 
 mod delete;
 mod expire;
@@ -143,8 +144,8 @@ fn reserved_header() -> Response {
 }
 
 impl Inner {
-    /// The most that is read of a stored manifest: what was put may have grown when it was
-    /// annotated, and operators may have lowered the limit since.
+    /// Maximum bytes read of a stored manifest: it may be larger than the client's form, and
+    /// operators may have lowered the limit since.
     fn manifest_read_max(&self) -> u64 {
         self.max_manifest_size.saturating_mul(4).max(32 << 20)
     }

@@ -1,10 +1,10 @@
-//! A container as a web site, for those who ask without a token (or with `X-Web-Mode: true`): an
-//! index file for paths that are folders, error pages, listings. The container's metadata says
-//! what it shows: `Web-Index`, `Web-Error`, `Web-Listings`, `Web-Listings-CSS`,
-//! `Web-Listings-Label`, `Web-Directory-Type`. With a temporary URL for a prefix, listings are of
-//! that prefix, and their links carry the signature on.
+//! Filter `staticweb`: serves a container as a web site, for requests without a token (or with
+//! `X-Web-Mode: true`): index files for folders, error pages, listings. The container's metadata
+//! configures it: `Web-Index`, `Web-Error`, `Web-Listings`, `Web-Listings-CSS`,
+//! `Web-Listings-Label`, `Web-Directory-Type`. With a temporary URL for a prefix, listings are
+//! limited to that prefix, and their links carry the signature.
 //!
-//! Option: `url_base`, whose scheme and host redirects have instead of `http` and the request's.
+//! Option: `url_base`, whose scheme and host replace `http` and the request's host in redirects.
 
 mod listing;
 mod site;
@@ -105,7 +105,7 @@ impl Service for StaticWeb {
 }
 
 impl StaticWeb {
-    /// The site that the visited container is.
+    /// The site configuration of the visited container.
     async fn site(&self, visit: &Visit) -> (Site, Option<String>) {
         let context = Context::of(&visit.parts).subrequest(SOURCE);
         let account = &visit.names.account;
@@ -159,7 +159,7 @@ impl StaticWeb {
         if is_found && content_type != Some(site.directory_type()) {
             return response;
         }
-        // Error pages are for what is not there; other refusals stay as they are.
+        // Error pages are only for missing objects; other errors stay unchanged.
         if !is_found && status != StatusCode::NOT_FOUND {
             return response;
         }
@@ -192,14 +192,14 @@ impl StaticWeb {
         self.error_page(&visit, &site, missing).await
     }
 
-    /// Is there an object whose name goes on after this one and a slash?
+    /// Is there an object whose name begins with this one and a slash?
     async fn is_folder(&self, visit: &Visit, object: &str) -> bool {
         let prefix = format!("{object}/");
         let found = self.entries(visit, &prefix, Some(1)).await;
         found.is_ok_and(|entries| !entries.is_empty())
     }
 
-    /// The site's own page for an error, where it has one; its status stays the error's.
+    /// The site's own page for an error, if it has one, with the error's status.
     async fn error_page(&self, visit: &Visit, site: &Site, error: Response) -> Response {
         if site.error.is_empty() {
             return error;
@@ -222,14 +222,14 @@ impl StaticWeb {
         page
     }
 
-    /// A GET for the visitor, with nothing of the request's own headers.
+    /// A GET for the visitor, with none of the request's own headers.
     fn get(&self, visit: &Visit, path: &str, query: Option<&str>) -> Option<Request> {
         let context = Context::of(&visit.parts).subrequest(SOURCE);
         subrequest(&visit.parts, Method::GET, path, query, AGENT, context)
     }
 
-    /// To the same path with a slash at its end, where relative links work. What was signed is
-    /// not carried on: a signature that needs this was for too much.
+    /// Redirects to the same path with a trailing slash, so that relative links work. A signature
+    /// is not carried along: one that needs this redirect covers too much.
     fn redirect_with_slash(&self, visit: &Visit) -> Response {
         let path = quote_path(&format!("{}/", visit.path()));
         let host = respond::header(&visit.parts.headers, "host");
@@ -248,7 +248,7 @@ impl StaticWeb {
 }
 
 impl Visit {
-    /// Decoded.
+    /// The decoded path.
     fn path(&self) -> String {
         unquote(self.parts.uri.path()).unwrap_or_default()
     }
@@ -261,7 +261,7 @@ impl Visit {
     }
 }
 
-/// The visitor's own request, for another path where one is given.
+/// The visitor's own request, optionally for another path.
 fn again(visit: &Visit, path: Option<&str>) -> Request {
     let mut parts = visit.parts.clone();
     let uri = path.and_then(|path| with_path(&parts.uri, path));
@@ -276,7 +276,7 @@ fn again(visit: &Visit, path: Option<&str>) -> Request {
     Request::from_parts(parts, Body::empty())
 }
 
-/// Directory markers are objects of nothing or next to nothing.
+/// May it be a directory marker, which is an object with little or no content?
 fn may_be_directory(response: &Response) -> bool {
     let length = respond::header(response.headers(), "content-length");
     length.is_none_or(|text| text.parse::<u64>().is_ok_and(|length| length <= 1))

@@ -1,6 +1,6 @@
-//! Requests that a filter makes of the rest of the pipeline for a client's: on its authority, for
-//! the segments of a large object, the members of an archive, the objects of a bulk delete; or
-//! with nothing but what identifies client and origin.
+//! Subrequests: requests by a filter to the rest of the pipeline on behalf of a client's: with its
+//! authority, for the segments of a large object, the members of an archive, the objects of a bulk
+//! delete; or with only the identification of client and origin.
 
 use cairn_http::context::Context;
 use cairn_http::params::with_path_and_query;
@@ -9,7 +9,7 @@ use http::header::{HOST, HeaderName, ORIGIN, REFERER, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderMap, Method};
 
-/// What every subrequest of one client's request has in common.
+/// Common part of all subrequests of one client request.
 #[derive(Clone)]
 pub(crate) struct Subrequests {
     context: Context,
@@ -17,7 +17,7 @@ pub(crate) struct Subrequests {
 }
 
 impl Subrequests {
-    /// `source`: who asks, for the log. `agent`: added to the client's user agent.
+    /// `source` is the requester in the log; `agent` is appended to the client's user agent.
     pub(crate) fn of(parts: &Parts, source: &'static str, agent: &str) -> Self {
         let mut context = Context::of(parts).subrequest(source);
         context.content_type_overridden = false;
@@ -41,15 +41,15 @@ impl Subrequests {
         subrequests
     }
 
-    /// Also takes over this header of the client's.
+    /// Also copies this header of the client's.
     pub(crate) fn carry(&mut self, parts: &Parts, name: HeaderName) {
         if let Some(value) = parts.headers.get(&name) {
             self.headers.insert(name, value.clone());
         }
     }
 
-    /// A request without a body; `path` is decoded, `query` encoded. `None` where the path is too
-    /// long for a request.
+    /// A request without a body; `path` is decoded, `query` encoded. `None` if the path is too
+    /// long.
     pub(crate) fn request(
         &self,
         method: Method,
@@ -67,8 +67,8 @@ impl Subrequests {
 
 const KEPT: [HeaderName; 3] = [HOST, ORIGIN, REFERER];
 
-/// A request for a decoded path. `agent` is added to the client's user agent. `None` where the
-/// path is longer than a URI may be.
+/// A request for a decoded path. `agent` is appended to the client's user agent. `None` if the path
+/// is longer than a URI may be.
 pub(crate) fn subrequest(
     parts: &Parts,
     method: Method,

@@ -1,14 +1,14 @@
-//! Symlinks: objects without content that stand for another. A read of a link answers with what
-//! it points to; a *static* link also says which ETag it expects there, a *dynamic* one does not.
+//! Filter `symlink`: objects without content that stand for another. Reading a symlink returns its
+//! target; a *static* link also records the target's expected ETag, a *dynamic* one does not.
 //!
-//! Where a link keeps what: `X-Object-Sysmeta-Symlink-Target`, `-Target-Account`, `-Target-Etag`
-//! and `-Target-Bytes`, and once more as parameters of the hash in the container's row (through
+//! System metadata of a link: `X-Object-Sysmeta-Symlink-Target`, `-Target-Account`, `-Target-Etag`
+//! and `-Target-Bytes`, and the same as parameters of the hash in the container's row (through
 //! `X-Object-Sysmeta-Container-Update-Override-Etag`), for listings. Targets are percent-encoded.
 //!
 //! A link to an object's own latest version is trusted (`trust.rs`): with
-//! `X-Object-Sysmeta-Allow-Reserved-Names` it is followed on the proxy's own authority, into
+//! `X-Object-Sysmeta-Allow-Reserved-Names` it is followed with the proxy's own authority, into
 //! reserved names, and with `X-Object-Sysmeta-Symloop-Extend` it does not count for `symloop_max`.
-//! Any other link with that metadata is followed as one that a client made.
+//! Any other link with that metadata is followed like one made by a client.
 
 mod listing;
 mod put;
@@ -60,13 +60,13 @@ const SHOWN_AND_STORED: [(HeaderName, HeaderName); 4] = [
 
 struct Symlink {
     next: Handler,
-    /// Steps from link to link that one request may take, those over trusted links not counted.
+    /// Maximum number of links followed by one request, not counting trusted ones.
     symloop_max: u64,
 }
 
 impl Symlink {
-    /// The limit on all steps. A trusted link leads to a version, which is no trusted link: at most
-    /// every other step is over one.
+    /// Maximum number of all links followed. A trusted link leads to a version, which is not a
+    /// trusted link, so at most every other one is trusted.
     fn steps_max(&self) -> u64 {
         self.symloop_max.saturating_mul(2)
     }
@@ -110,21 +110,21 @@ impl Service for Symlink {
     }
 }
 
-/// What a link's system metadata says.
+/// The content of a link's system metadata.
 struct Link {
-    /// Where it points: path as the client is shown it, quoted as its target is, and the same
-    /// parsed. No URI where the path is too long for one.
+    /// The target: its path as shown to clients, and the same parsed. No URI if the path is too
+    /// long for one.
     path: String,
     uri: Option<Uri>,
     etag: Option<String>,
-    /// Not counted as a step.
+    /// It does not count for `symloop_max`.
     is_free: bool,
-    /// Followed on the proxy's own authority.
+    /// It is followed with the proxy's own authority.
     is_trusted: bool,
 }
 
 impl Link {
-    /// `from`: where the link is.
+    /// `from` is the link's own location.
     fn of(headers: &HeaderMap, from: &Uri) -> Option<Link> {
         let text = |name: HeaderName| respond::header(headers, name.as_str());
         let filled = |name| text(name).filter(|text| !text.is_empty());
@@ -148,8 +148,8 @@ impl Link {
     }
 }
 
-/// Does a link point to a version of itself? Decided by the names that the proxy will read in the
-/// path, not by how they are written.
+/// Does a link point to a version of itself? Decided by the decoded names, which the proxy uses,
+/// not by their encoding.
 fn points_to_version(from: &Uri, to: &Uri) -> bool {
     match (ObjectPath::of(from.path()), ObjectPath::of(to.path())) {
         (Some(link), Some(target)) => is_version_of(&link, &target),
@@ -157,14 +157,14 @@ fn points_to_version(from: &Uri, to: &Uri) -> bool {
     }
 }
 
-/// A read that goes from link to link.
+/// State of a read that follows links.
 struct Walk {
-    /// Those that count for `symloop_max`.
+    /// Number of links that count for `symloop_max`.
     steps: u64,
     all_steps: u64,
-    /// Where the last link pointed.
+    /// Target of the last link.
     at: Option<String>,
-    /// What the last link, if it was a static one, expects there.
+    /// ETag expected by the last link, if it was a static one.
     expected: Option<String>,
     follows_dynamic: bool,
 }
@@ -182,13 +182,13 @@ impl Walk {
         }
     }
 
-    /// The end of the walk: nothing more to follow.
+    /// The response when there are no further links.
     fn arrive(self, mut response: Response) -> Response {
         let found = respond::header(response.headers(), ETAG.as_str());
         if let (Some(found), Some(expected)) = (found, &self.expected)
             && found != expected
         {
-            // The body may be of any size: it is left unread.
+            // The body may be of any size: it is not read.
             return self.conflict(format!(
                 "Object Etag '{found}' does not match X-Symlink-Target-Etag header '{expected}'"
             ));
@@ -216,9 +216,9 @@ impl Symlink {
     }
 
     async fn walk(&self, mut request: Request, mut walk: Walk) -> Response {
-        // A range is one of the target: a link shows itself whole.
+        // A range applies to the target: a link is read as a whole.
         ignore_range_of_links(request.headers_mut());
-        let asked = Asked::of(&request);
+        let asked = ReadRequest::of(&request);
         let mut here = request.uri().clone();
         loop {
             let response = self.next.call(request).await;
@@ -265,7 +265,7 @@ impl Symlink {
         let Some(link) = link else {
             return response;
         };
-        // The object server cannot know: the POST was applied to the link.
+        // The object server cannot know better: the POST was applied to the link.
         let mut redirect = respond::typed(
             StatusCode::TEMPORARY_REDIRECT,
             respond::HTML,
@@ -287,17 +287,17 @@ impl Symlink {
     }
 }
 
-/// The client's read, to be made again elsewhere.
-struct Asked {
+/// The client's read, to be repeated for targets.
+struct ReadRequest {
     method: Method,
     query: String,
     headers: HeaderMap,
     context: Context,
 }
 
-impl Asked {
-    fn of(request: &Request) -> Asked {
-        Asked {
+impl ReadRequest {
+    fn of(request: &Request) -> ReadRequest {
+        ReadRequest {
             method: request.method().clone(),
             query: request.uri().query().unwrap_or_default().to_owned(),
             headers: request.headers().clone(),
@@ -305,8 +305,8 @@ impl Asked {
         }
     }
 
-    /// The same read of what a link points to. What one trusted link opens is open for that step
-    /// alone: the next one is the client's own again.
+    /// The same read of a link's target. The rights given by a trusted link apply to that step
+    /// only: the next one has the client's rights again.
     fn again_at(&self, link: &Link) -> Option<Request> {
         let uri = if self.query.is_empty() {
             link.uri.clone()?
@@ -319,7 +319,7 @@ impl Asked {
         *request.headers_mut() = self.headers.clone();
         let headers = request.headers_mut();
         headers.remove("x-backend-storage-policy-index");
-        // Whoever asked for a reserved name asked for the link, not for what it points to.
+        // A request for a reserved name is for the link, not for its target.
         headers.remove(BACKEND_ALLOW_RESERVED);
         let context = if link.is_trusted {
             set(headers, BACKEND_ALLOW_RESERVED, "true");
@@ -341,7 +341,7 @@ fn asks_for_link(request: &Request) -> bool {
         .is_some_and(|params| params.get("symlink") == Some("get"))
 }
 
-/// A link's system metadata as its owner wrote it.
+/// Shows a link's system metadata as its owner wrote it.
 fn show_link(headers: &mut HeaderMap) {
     for (shown, stored) in SHOWN_AND_STORED {
         if let Some(value) = headers.remove(stored) {

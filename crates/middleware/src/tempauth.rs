@@ -1,13 +1,14 @@
-//! Authentication and authorization from a conf file: users, keys and groups in the section,
-//! tokens from `GET /auth/v1.0`, access by account group, container list and account list.
+//! Filter `tempauth`: authentication and authorization from a conf file, with users, keys and
+//! groups in the section, tokens from `GET /auth/v1.0`, and access by account group, container ACL
+//! and account ACL.
 //!
-//! Tokens are Fernet messages, so every proxy of the same conf accepts every token, restarts
-//! included, and none is stored. With `active_fernet_key_id` they are OpenStack Swift's own
-//! (`AUTH_ftk…`, `AUTH_zftk…`), valid on its proxies too; without, they are of this program
-//! (`AUTH_tk…`, see `tokens.rs`). Validated tokens are remembered until they expire.
+//! Tokens are Fernet messages, so every proxy with the same conf accepts every token, also after a
+//! restart, and none is stored. With `active_fernet_key_id` they have OpenStack Swift's format
+//! (`AUTH_ftk…`, `AUTH_zftk…`) and are valid on its proxies too; otherwise they have our own
+//! (`AUTH_tk…`, see `tokens.rs`). Validated tokens are cached until they expire.
 //!
-//! Where the filter `cache` names memcached servers, tokens of this program are put there, so that
-//! Swift's proxies accept them, and tokens that Swift's proxies made are looked for there
+//! If the filter `cache` names memcached servers, our own tokens are stored there, so that Swift's
+//! proxies accept them, and tokens made by Swift's proxies are looked up there
 //! (`shared_tokens.rs`).
 
 mod authorize;
@@ -44,11 +45,12 @@ const ACCOUNT_ACL: HeaderName = HeaderName::from_static("x-account-access-contro
 const ACCOUNT_ACL_SYSMETA: HeaderName =
     HeaderName::from_static("x-account-sysmeta-core-access-control");
 
-/// What deciding needs; shared by the filter and its authorizers.
+/// Parameters of decisions, shared by the filter and its authorizers.
 struct Core {
-    /// Account prefixes this filter answers for, underscore included; the first is of tokens.
+    /// Account prefixes that this filter is responsible for, underscore included; the first is used
+    /// for tokens.
     prefixes: Vec<String>,
-    /// The group that an account's administrator needs besides, by account prefix.
+    /// Group that an account's administrator needs in addition, by account prefix.
     require_group: BTreeMap<String, String>,
     users: Users,
     tokens: Tokens,
@@ -65,7 +67,7 @@ struct TempAuth {
     auth_prefix: String,
     allow_overrides: bool,
     remembered: Remembered<Arc<Authorizer>>,
-    /// For requests without a token, and for those that are nobody's business here.
+    /// Authorizer for requests without a token, and for accounts of no known prefix.
     anonymous: Arc<dyn Authorize>,
     deny_all: Arc<dyn Authorize>,
     cross_origin: CrossOrigin,
@@ -125,7 +127,7 @@ fn auth_prefix(text: &str) -> String {
 }
 
 impl Core {
-    /// Which of the prefixes an account has; the empty one fits when no other does.
+    /// The prefix of an account; the empty one matches if no other does.
     fn account_prefix(&self, account: &str) -> Option<&str> {
         resellers::account_prefix(&self.prefixes, account)
     }
@@ -185,7 +187,7 @@ impl TempAuth {
             .map(|rest| format!("/{rest}"))
     }
 
-    /// Finds out who asks, and puts who decides into the request's context.
+    /// Authenticates a request, and puts the authorizer into its context.
     fn authenticate(&self, request: &mut Request) -> Result<(), Response> {
         let headers = request.headers();
         let token = header(headers, &X_AUTH_TOKEN).or_else(|| header(headers, &X_STORAGE_TOKEN));
@@ -202,7 +204,7 @@ impl TempAuth {
         };
         let is_ours = who.is_none() && self.is_definitive(request);
         let context = request.extensions_mut().get_or_insert_default::<Context>();
-        // An override that the conf does not allow is none.
+        // An override that the conf does not allow is ignored.
         context.authorized &= self.allow_overrides;
         match who {
             Some(user) => {
@@ -245,8 +247,8 @@ impl TempAuth {
         Some(authorizer)
     }
 
-    /// A token of ours that is not valid is refused at once; where any text might be another
-    /// filter's token, that one may still decide.
+    /// Refuses an invalid token with our prefix at once; if any text could be another filter's
+    /// token, that filter may still accept it.
     fn unknown_token(&self, request: &mut Request) -> Result<(), Response> {
         if !self.core.prefixes[0].is_empty() {
             let path = unquote(request.uri().path()).unwrap_or_default();
@@ -273,7 +275,7 @@ impl TempAuth {
         }
     }
 
-    /// Does the path name an account that nobody else answers for?
+    /// Does the path name an account for which no other filter is responsible?
     fn is_definitive(&self, request: &Request) -> bool {
         let Ok(path) = unquote(request.uri().path()) else {
             return false;
@@ -284,8 +286,8 @@ impl TempAuth {
             .is_some_and(|prefix| !prefix.is_empty())
     }
 
-    /// A valid account list becomes the system metadata it is stored as; one that is not stays,
-    /// and is refused when the request is authorized.
+    /// Converts a valid account ACL into the stored system metadata; an invalid one stays, and is
+    /// refused when the request is authorized.
     fn account_acl_to_sysmeta(&self, request: &mut Request) {
         if !request.headers().contains_key(ACCOUNT_ACL) {
             return;
@@ -306,8 +308,8 @@ impl TempAuth {
     }
 }
 
-/// Has the store's own identity found out who asks, and does another filter decide by it? Both
-/// are over the same accounts, so that this one does not answer for these alone.
+/// Has the built-in identity authenticated the request, for another filter to authorize? Both cover
+/// the same accounts, so this filter is then not solely responsible for them.
 fn decided_by_identity(request: &Request) -> bool {
     let built_in = |confirmed: &Confirmed| confirmed.built_in;
     let extensions = request.extensions();

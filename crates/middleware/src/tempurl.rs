@@ -1,11 +1,11 @@
-//! Temporary URLs: a signature in the query lets whoever has the URL make one kind of request to
-//! one object, or to all objects of a prefix, until a time. Keys are metadata of the account
-//! (`X-Account-Meta-Temp-URL-Key[-2]`) or the container; a container's key reaches no further than
-//! that container.
+//! Filter `tempurl`, temporary URLs: a signature in the query allows one kind of request to one
+//! object, or to all objects with a prefix, until a time. Keys are metadata of the account
+//! (`X-Account-Meta-Temp-URL-Key[-2]`) or the container; a container's key gives access to that
+//! container only.
 //!
-//! What is signed, one line each: `ip=RANGE` where the URL has a range, the method, the time in
-//! seconds, the path (`prefix:` before it where the URL is for a prefix). A signature for GET, PUT
-//! or POST allows HEAD too.
+//! The signature covers, one line each: `ip=RANGE` if the URL has a range, the method, the time in
+//! seconds, the path (with `prefix:` before it if the URL is for a prefix). A signature for GET,
+//! PUT or POST allows HEAD too.
 
 mod disposition;
 mod expires;
@@ -34,8 +34,8 @@ const INCOMING_REMOVE: &str = "x-timestamp x-open-expired";
 const OUTGOING_REMOVE: &str = "x-object-meta-*";
 const OUTGOING_ALLOW: &str = "x-object-meta-public-*";
 
-/// Headers that name another object: the new object would be a copy of data which the signature
-/// does not open, or a pointer to it, or be written where it does not reach.
+/// Headers that name another object: the new object would be a copy of data that the signature does
+/// not give access to, or a pointer to it, or would be written elsewhere.
 const POINTERS: [&str; 7] = [
     "x-object-manifest",
     "x-symlink-target",
@@ -89,12 +89,12 @@ pub(crate) fn make(
     }))
 }
 
-/// The query of a temporary URL, as far as it is there. In the extensions of a request whose
-/// signature was found good: pages of links to more objects carry it on.
+/// Parameters of a temporary URL. In the extensions of a request with a valid signature, so that
+/// pages with links to more objects can repeat them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query {
     pub(crate) signature: Option<String>,
-    /// As the client wrote it.
+    /// The expiry as the client wrote it.
     pub(crate) expires: Option<String>,
     pub(crate) prefix: Option<String>,
     pub(crate) ip_range: Option<String>,
@@ -105,14 +105,14 @@ pub(crate) struct Query {
 impl Query {
     fn parse(query: Option<&str>) -> Query {
         let Ok(params) = Params::parse(query) else {
-            // Text that is not UTF-8 was never signed.
+            // A text that is not UTF-8 cannot have been signed.
             let is_signed = query.unwrap_or("").contains("temp_url_sig");
             return Query {
                 signature: is_signed.then(String::new),
                 ..Query::default()
             };
         };
-        // The first of several counts.
+        // If a parameter is repeated, its first value counts.
         let get = |wanted: &str| {
             let found = params.iter().find(|(name, _)| *name == wanted);
             found.map(|(_, value)| value.to_owned())
@@ -127,7 +127,7 @@ impl Query {
         }
     }
 
-    /// All that the inner filters may see of a query.
+    /// The part of a query that inner filters may see.
     fn encode(&self) -> String {
         let mut params = Params::default();
         let pairs = [
@@ -169,19 +169,19 @@ impl Service for TempUrl {
     }
 }
 
-/// A request whose signature is good.
+/// A request with a valid signature.
 struct GrantedRequest {
     request: Request,
     query: Query,
     expires: Expires,
     /// The last segment of the path.
     name: String,
-    /// No object is named: only a page made by `staticweb` may be the answer.
+    /// No object is named: only a page made by `staticweb` may be returned.
     is_container: bool,
 }
 
 impl TempUrl {
-    /// The request with its authority settled; the error is the refusal.
+    /// The request with its authorization; the error is the refusal.
     async fn check(&self, request: Request, mut query: Query) -> Result<GrantedRequest, Response> {
         let (mut parts, body) = request.into_parts();
         let method = parts.method.clone();
@@ -233,8 +233,8 @@ impl TempUrl {
             .then_some((expires, signature))
     }
 
-    /// The object asked for, with a method that may be signed; for `staticweb`, which may answer
-    /// for a container's root, the container alone where the signature is for all of it.
+    /// The requested object, for a method that can be signed; for `staticweb`, which may serve a
+    /// container's root, only the container if the signature covers all of it.
     fn names(&self, parts: &Parts, query: &Query) -> Option<Names> {
         if !self.methods.iter().any(|m| m == parts.method.as_str()) {
             return None;
@@ -247,7 +247,7 @@ impl TempUrl {
         (allows_container || !object.trim_matches('/').is_empty()).then_some(names)
     }
 
-    /// What the key that made the signature reaches; `None` where no key did.
+    /// Access given by the key that made the signature; `None` if no key matches.
     async fn scope(
         &self,
         parts: &Parts,
@@ -331,7 +331,7 @@ fn is_from_range(parts: &Parts, query: &Query) -> bool {
     }
 }
 
-/// The path as it was signed; `None` where the object is not below the prefix.
+/// The path as it was signed; `None` if the object does not have the prefix.
 fn signed_path(names: &Names, query: &Query) -> Option<String> {
     let container = names.container.as_deref()?;
     let object = names.object.as_deref().unwrap_or("");
@@ -363,7 +363,7 @@ fn refuse_pointers(parts: &Parts) -> Result<(), Response> {
     }
 }
 
-/// 401, which tells nothing of what was wrong, nor of the account.
+/// A 401 that reveals neither the error nor anything about the account.
 fn invalid(method: &Method) -> Response {
     let mut response = crate::resellers::unauthorized("unknown");
     if method != Method::HEAD {

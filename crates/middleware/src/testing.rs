@@ -1,4 +1,4 @@
-//! Fakes for the tests of this crate: an environment, and inner handlers that remember.
+//! Fakes for this crate's tests: an environment, and inner handlers that record requests.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use cairn_types::{Constraints, HashPath, PolicySet, Timestamp};
 
 use crate::{CrossOrigin, FilterEnv, Logins, Random, build};
 
-/// The same account and container for every name.
+/// Information source with the same account and container for every name.
 #[derive(Default)]
 pub(crate) struct OneOfEach {
     pub(crate) account: Arc<AccountInfo>,
@@ -73,10 +73,10 @@ pub(crate) fn answers(code: u16) -> Handler {
     handler_fn(move |_| async move { respond::text(respond::status(code), "inner") })
 }
 
-/// Requests seen by an inner handler, with their bodies read.
+/// Requests recorded by an inner handler, with their bodies.
 pub(crate) type Seen = Arc<Mutex<Vec<(http::request::Parts, Bytes)>>>;
 
-/// A handler that reads and keeps every request and answers as `answer` says.
+/// A handler that records every request and responds by `answer`.
 pub(crate) fn recorder<F>(answer: F) -> (Handler, Seen)
 where
     F: Fn(&http::request::Parts) -> Response + Send + Sync + 'static,
@@ -114,7 +114,7 @@ pub(crate) async fn text(response: Response) -> String {
     String::from_utf8(body.to_vec()).unwrap()
 }
 
-/// A certificate and its key in files; trusted where `cert` names the authorities.
+/// A certificate and its key in files, with the authorities that sign it.
 pub(crate) struct Certificate {
     _folder: tempfile::TempDir,
     pub(crate) cert: std::path::PathBuf,
@@ -140,7 +140,7 @@ impl Certificate {
         }
     }
 
-    /// For a listener.
+    /// Configuration for a listener.
     pub(crate) fn served(&self) -> Arc<cairn_http::tls::ServerTls> {
         let files = cairn_http::tls::TlsFiles {
             pairs: vec![(self.cert.clone(), self.key.clone())],

@@ -1,16 +1,15 @@
-//! System metadata that makes a link trusted, and who may write it.
+//! System metadata that makes a symlink trusted, and the rule for who may write it.
 //!
-//! The link that stands for an object's latest version is followed without asking the authorizer,
-//! into reserved names, and is not counted as a step. Its metadata is the same that OpenStack Swift
-//! stores. A request's headers cannot ask for it, and no copy takes it over: `versioned_writes`
-//! marks the request for its link with an extension, [`LatestVersionLink`], and `symlink` writes
-//! the metadata. What is stored is believed only of links to a version of the object itself
-//! (`version_names::is_version_of`).
+//! The link to an object's latest version is followed without calling the authorizer, into reserved
+//! names, and does not count as a step. Its metadata equals OpenStack Swift's. A request's headers
+//! cannot set it, and no copy includes it: `versioned_writes` marks its own request by an
+//! extension, [`LatestVersionLink`], and `symlink` writes the metadata. Stored metadata is
+//! effective only for links to a version of the same object (`version_names::is_version_of`).
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
-/// A step over this link is not counted.
+/// A step over this link does not count.
 pub(crate) const SYMLOOP_EXTEND: HeaderName =
     HeaderName::from_static("x-object-sysmeta-symloop-extend");
 /// The link may be followed into reserved names.
@@ -22,7 +21,7 @@ pub(crate) const VERSIONS_SYMLINK: HeaderName =
 
 const MARKS: [HeaderName; 3] = [SYMLOOP_EXTEND, ALLOW_RESERVED_NAMES, VERSIONS_SYMLINK];
 
-/// In the extensions of a PUT that makes an object the link to its latest version.
+/// Marker in the extensions of a PUT that makes an object the link to its latest version.
 #[derive(Clone, Copy)]
 pub(crate) struct LatestVersionLink;
 
@@ -30,7 +29,7 @@ pub(crate) fn is_mark(name: &HeaderName) -> bool {
     MARKS.contains(name)
 }
 
-/// Removes the marks from headers that came from a client or from a stored object.
+/// Removes the marks from headers of a client or of a stored object.
 pub(crate) fn strip(headers: &mut HeaderMap) {
     for name in MARKS {
         headers.remove(name);

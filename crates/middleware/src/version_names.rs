@@ -1,9 +1,9 @@
-//! Names of versions. All are *reserved*: a NUL before each part keeps them out of the names that
-//! clients can use.
+//! Names of object versions. All are *reserved*: a NUL before each part separates them from the
+//! names available to clients.
 //!
-//! * container `c` has its versions in `\0versions\0c`;
-//! * a version of object `o` is `\0o\0` and the version's time inverted (taken from the largest
-//!   that there is), so that a listing has the newest first. The version's id is its time.
+//! * the versions of container `c` are in `\0versions\0c`;
+//! * a version of object `o` is `\0o\0` and the version's inverted time (subtracted from the
+//!   maximum), so that listings have the newest first. The version's id is its time.
 
 use cairn_types::Timestamp;
 use cairn_types::timestamp::MAX_TICKS;
@@ -13,7 +13,7 @@ use crate::api_path::ObjectPath;
 const RESERVED: char = '\0';
 const VERSIONS: &str = "versions";
 
-/// Parts joined to one reserved name; none if a part is one already.
+/// A reserved name of these parts; `None` if a part is reserved already.
 pub(crate) fn reserved(parts: &[&str]) -> Option<String> {
     if parts.iter().any(|part| part.contains(RESERVED)) {
         return None;
@@ -31,12 +31,12 @@ pub(crate) fn split_reserved(name: &str) -> Option<Vec<&str>> {
     Some(name.strip_prefix(RESERVED)?.split(RESERVED).collect())
 }
 
-/// The container of a container's versions.
+/// The container for a container's versions.
 pub(crate) fn versions_container(container: &str) -> Option<String> {
     reserved(&[VERSIONS, container])
 }
 
-/// The beginning of the names of all versions containers.
+/// Prefix of the names of all versions containers.
 pub(crate) fn versions_container_prefix() -> String {
     format!("{RESERVED}{VERSIONS}{RESERVED}")
 }
@@ -49,7 +49,7 @@ pub(crate) fn parent_container(versions: &str) -> &str {
     }
 }
 
-/// The beginning of the names of all versions of an object.
+/// Prefix of the names of all versions of an object.
 pub(crate) fn version_prefix(object: &str) -> Option<String> {
     reserved(&[object, ""])
 }
@@ -58,7 +58,7 @@ pub(crate) fn version_name(object: &str, version: Timestamp) -> Option<String> {
     reserved(&[object, &inverted(version).internal()])
 }
 
-/// The object of a version's name, and the version's id; no id where it is no version's name.
+/// The object of a version's name, and the version's id; no id if it is not the name of a version.
 pub(crate) fn parse_version_name(name: &str) -> (&str, Option<String>) {
     match split_reserved(name).as_deref() {
         Some([object, inverse]) => match Timestamp::parse(inverse) {
@@ -69,7 +69,7 @@ pub(crate) fn parse_version_name(name: &str) -> (&str, Option<String>) {
     }
 }
 
-/// Is the second a version of the first, there where object versioning puts it?
+/// Is the second a version of the first, at the location used by object versioning?
 pub(crate) fn is_version_of(object: &ObjectPath, version: &ObjectPath) -> bool {
     let container = versions_container(&object.container);
     version.account == object.account
@@ -77,7 +77,7 @@ pub(crate) fn is_version_of(object: &ObjectPath, version: &ObjectPath) -> bool {
         && matches!(parse_version_name(&version.object), (name, Some(_)) if name == object.object)
 }
 
-/// The time as far from the end of all time as this one from its beginning.
+/// The inverted time: the distance from the maximum.
 fn inverted(time: Timestamp) -> Timestamp {
     let left = MAX_TICKS.saturating_sub(time.ticks());
     if time.offset() == 0 {

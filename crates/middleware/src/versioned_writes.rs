@@ -1,11 +1,11 @@
-//! Versions of objects, in the two ways Swift has.
+//! Filter `versioned_writes`: versions of objects, in Swift's two modes.
 //!
-//! *Object versioning* (`X-Versions-Enabled`, `object_versioning.rs`): every version lies in a
-//! hidden container of the reserved names, and the object that clients see is a symlink to the
+//! *Object versioning* (`X-Versions-Enabled`, `object_versioning.rs`): every version is stored in a
+//! hidden container with a reserved name, and the object that clients see is a symlink to the
 //! latest of them. *Versioned writes* (`X-Versions-Location`, `X-History-Location`, `legacy.rs`):
-//! what is overwritten or deleted is copied to a container of the user's own.
+//! objects that are overwritten or deleted are first copied to a container chosen by the user.
 //!
-//! Swift has both behind this one filter: the second around the first.
+//! Like in Swift, this filter includes both, the second around the first.
 
 mod account;
 mod container;
@@ -35,8 +35,7 @@ use legacy::VersionedWrites;
 use object_versioning::ObjectVersioning;
 pub(crate) use object_versioning::versions_container;
 
-/// The type of objects that say: here the object was deleted. Clients cannot give it, its
-/// parameter is Swift's.
+/// Content type of delete markers. Clients cannot set it, since its parameter is Swift's own.
 const DELETE_MARKER: &str = "application/x-deleted;swift_versions_deleted=1";
 
 pub(crate) fn make(
@@ -72,8 +71,8 @@ pub(crate) fn make(
     )))
 }
 
-/// Asks whether the client may do what it asked for, before the filter does something on its own
-/// authority. The error is the denial.
+/// Authorizes the client's request before the filter acts with its own authority. The error is the
+/// denial.
 async fn authorize(parts: &Parts, acl: Option<&str>) -> Result<(), Response> {
     let context = Context::of(parts);
     match context.authorizer.filter(|_| !context.authorized) {
@@ -82,8 +81,8 @@ async fn authorize(parts: &Parts, acl: Option<&str>) -> Result<(), Response> {
     }
 }
 
-/// The request, unless it replaces or deletes what is there on a condition: where each write makes a
-/// version of its own, or moves others, several requests are not decided as one.
+/// The request, unless it is a conditional write: if each write creates or moves versions by
+/// several requests, the condition cannot be decided atomically.
 async fn without_condition(request: Request, acl: Option<&str>) -> Result<Request, Response> {
     let headers = request.headers();
     let tags = respond::header(headers, IF_NONE_MATCH.as_str());
@@ -95,7 +94,7 @@ async fn without_condition(request: Request, acl: Option<&str>) -> Result<Reques
         return Ok(request);
     }
     let (parts, _) = request.into_parts();
-    // That there are versions is not for everybody to know.
+    // Whether there are versions is revealed only to authorized clients.
     authorize(&parts, acl).await?;
     Err(status::not_on_a_condition(
         "Conditional writes are not available in containers that keep versions",

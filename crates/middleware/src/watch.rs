@@ -1,4 +1,4 @@
-//! Bodies that are watched while they pass: how many bytes, and how it ended.
+//! Observation of bodies as they pass: number of bytes, and how they ended.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,18 +9,18 @@ use bytes::Bytes;
 use cairn_http::{Body, BodyError};
 use futures_util::Stream;
 
-/// How a body ended.
+/// End of a body.
 pub(crate) enum Ending {
-    /// All of it was taken.
+    /// It was read completely.
     Complete,
     /// Its source failed.
     Failed(String),
-    /// Its reader went away.
+    /// Its reader was dropped.
     Dropped,
 }
 
-/// Calls `done` once, with the bytes that passed. `length` is what the body must have, where it
-/// does not know itself: a body that ends short of it, or goes past it, fails.
+/// Calls `done` once, with the number of bytes passed. `length` is the required length of a body
+/// without one: a body that ends short of it, or exceeds it, fails.
 pub(crate) fn watch<F>(body: Body, length: Option<u64>, done: F) -> Body
 where
     F: FnOnce(Ending, u64) + Send + Unpin + 'static,
@@ -69,7 +69,7 @@ impl<F: FnOnce(Ending, u64) + Unpin> Stream for Watched<F> {
         match &item {
             Some(Ok(chunk)) => {
                 this.bytes += chunk.len() as u64;
-                // A reader that knows the length does not ask again after the last byte.
+                // A reader that knows the length does not poll after the last byte.
                 match this.length {
                     Some(length) if this.bytes == length => this.end(Ending::Complete),
                     Some(length) if this.bytes > length => {
@@ -108,7 +108,7 @@ fn poll_chunk(body: &mut Body, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes
     }
 }
 
-/// What came in of a request's body, readable while it still comes.
+/// Bytes received of a request's body, readable while it is being received.
 #[derive(Default)]
 pub(crate) struct Received {
     bytes: AtomicU64,
@@ -120,13 +120,13 @@ impl Received {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// The client went away before the end.
+    /// The client disconnected before the end.
     pub(crate) fn disconnected(&self) -> bool {
         self.disconnected.load(Ordering::Relaxed)
     }
 }
 
-/// Counts a request's body into `received`.
+/// Counts a request's body in `received`.
 pub(crate) fn count(body: Body, received: &Arc<Received>) -> Body {
     if let Some(whole) = body.as_full() {
         received.bytes.store(whole.len() as u64, Ordering::Relaxed);
@@ -171,7 +171,7 @@ impl Stream for Counted {
     }
 }
 
-/// The body as a stream of chunks of a length that the body itself does not know.
+/// The body as a stream of chunks with the given length.
 pub(crate) fn with_length(body: Body, length: u64) -> Body {
     if body.length().is_some() {
         return body;

@@ -1,5 +1,5 @@
-//! Listings held whole, so that they can be rewritten. One that is larger than any listing
-//! should be is passed on as it comes instead.
+//! Listings collected in memory for rewriting. One that exceeds the maximum size of a listing is
+//! passed on unchanged instead.
 
 use bytes::{Bytes, BytesMut};
 use cairn_formats::listing::MAX_LISTING_BYTES;
@@ -12,8 +12,8 @@ use memchr::memmem;
 use serde_json::{Map, Value};
 use tracing::error;
 
-/// An answer's head and whole body; the error is what to answer instead: the answer itself,
-/// untouched, where it is too large, or 503 where it broke off.
+/// A response's head and whole body; the error is the response to return: the original if it is too
+/// large, or 503 if it broke off.
 pub(crate) async fn listing(response: Response) -> Result<(Parts, Bytes), Response> {
     collect(response, MAX_LISTING_BYTES).await
 }
@@ -53,7 +53,7 @@ async fn collect(response: Response, limit: u64) -> Result<(Parts, Bytes), Respo
     Ok((parts, first.unwrap_or_else(|| all.freeze())))
 }
 
-/// What was read already, and then the rest.
+/// The bytes read already, followed by the rest.
 fn chained(held: Bytes, rest: Body) -> Body {
     let length = rest.length().map(|length| length + held.len() as u64);
     let rest = stream::unfold(rest, |mut rest| async move {
@@ -65,8 +65,8 @@ fn chained(held: Bytes, rest: Body) -> Body {
 /// A row of a listing.
 pub(crate) type Row = Map<String, Value>;
 
-/// A JSON listing whose rows have been changed, off the event loop where they are many; none where
-/// the mark is nowhere in it, or it is no listing.
+/// A JSON listing with its rows changed, off the event loop if they are many; `None` if the mark
+/// does not occur in it, or it is not a listing.
 pub(crate) async fn with_rows(
     json: &Bytes,
     mark: &str,
@@ -82,7 +82,7 @@ pub(crate) async fn with_rows(
     changed.await.flatten()
 }
 
-/// An answer with another body than it came with.
+/// A response with a new body.
 pub(crate) fn rewritten(mut parts: Parts, body: impl Into<Bytes>) -> Response {
     let body = body.into();
     parts.headers.insert(CONTENT_LENGTH, body.len().into());

@@ -1,5 +1,5 @@
-//! Conditions of writes, of objects that are encrypted: clients give the ETags that they see, and the
-//! servers compare others.
+//! Conditional writes of encrypted objects: clients send the ETags that they see, and the servers
+//! compare others.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -22,10 +22,10 @@ const NEW: [(&str, &str); 2] = [
     ("active_root_secret_id", "new"),
 ];
 const CONDITIONS: [&str; 3] = ["if-match", "if-none-match", "x-backend-etag-is-at"];
-/// The ETag of `hello`, as clients know it.
+/// The ETag of `hello` as clients see it.
 const ETAG: &str = "\"5d41402abc4b2a76b9719d911017c592\"";
 
-/// The store, and in front of it what decides on conditions of writes, as of reads.
+/// The store behind a handler that evaluates conditions of writes, as of reads.
 fn deciding(store: &Store) -> Handler {
     let inner = store.handler();
     handler_fn(move |request: Request| {

@@ -1,5 +1,6 @@
-//! Re-keying: objects sealed under one root secret are put under another while their content stays,
-//! and then the first secret may go, whatever clients did before, meanwhile and afterwards.
+//! Re-keying: objects sealed under one root secret are re-wrapped under another while their content
+//! stays, after which the first secret can be removed, whatever clients do before, meanwhile and
+//! afterwards.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -46,7 +47,7 @@ fn with(handler: Handler, secrets: &[(&str, &str)], options: &[(&str, &str)]) ->
     pipeline(&["keymaster", "encryption"], &options, handler)
 }
 
-/// Filters that seal what is written.
+/// Filters that seal new data.
 fn sealing(store: &Store, secrets: &[(&str, &str)]) -> Handler {
     with(store.handler(), secrets, &[("authenticated", "true")])
 }
@@ -74,7 +75,7 @@ async fn put(app: &Handler, path: &str, headers: &[(&str, &str)], body: &[u8]) {
     assert_eq!(response.status(), 201);
 }
 
-/// Status and body; none where the body broke off.
+/// Status and body; `None` if the body broke off.
 async fn read(app: &Handler, path: &str, headers: &[(&str, &str)]) -> (u16, Option<Vec<u8>>) {
     let response = ask(app, "GET", path, headers).await;
     let status = response.status().as_u16();
@@ -119,7 +120,7 @@ fn md5(body: &[u8]) -> String {
         .collect()
 }
 
-/// All that is asked of an object whose secret is gone.
+/// All reads of an object whose secret has been removed.
 async fn reads_all(app: &Handler, path: &str, body: &[u8]) {
     let etag = md5(body);
     assert_eq!(read(app, path, &[]).await, (200, Some(body.to_vec())));
@@ -206,7 +207,7 @@ async fn the_old_secret_may_go() {
     }
 }
 
-/// A POST takes the metadata of the one before away: what keeps the keys must not be among it.
+/// A POST replaces the metadata of the one before: the kept keys must survive that.
 #[tokio::test]
 async fn a_clients_post_keeps_the_keys() {
     let store = Store::default();
@@ -232,12 +233,12 @@ async fn a_clients_post_keeps_the_keys() {
             reads_all(reader, "/v1/a/c/o", &body).await;
         }
     }
-    // A client's POST re-keys what nobody has yet: it may have begun before the tool came.
+    // A client's POST re-keys an object that has not been: it may have begun before the tool came.
     let posted = ask(&both, "POST", "/v1/a/c/never", &[("x-object-meta-b", "5")]).await;
     assert_eq!(posted.status(), 202);
     reads_all(&after, "/v1/a/c/never", &body).await;
     assert_eq!(order(&both, "/v1/a/c/never", false).await, Rekeyed::Active);
-    // Keys stay when encryption is switched off for new objects, too.
+    // Keys are kept even if encryption of new objects is disabled.
     let is_off = [("disable_encryption", "true")];
     for (secrets, options) in [
         (&BOTH[..], &is_off[..]),
@@ -250,14 +251,14 @@ async fn a_clients_post_keeps_the_keys() {
         assert_eq!(posted.status(), 202);
         reads_all(&after, "/v1/a/c/o", &body).await;
     }
-    // Nobody can keep keys that nobody knows: rather no POST than an object lost.
+    // Keys that cannot be derived cannot be kept: the POST is refused instead of losing the object.
     put(&before, "/v1/a/c/unknown", &[], &body).await;
     let posted = ask(&after, "POST", "/v1/a/c/unknown", &[]).await;
     assert_eq!(posted.status(), 500);
     reads_all(&before, "/v1/a/c/unknown", &body).await;
 }
 
-/// Filters behind whose first HEAD a client's request, of this method, comes in.
+/// Filters that run a client's request, of this method, after their first HEAD.
 fn with_a_client_meanwhile(store: &Store, method: &'static str) -> Handler {
     let (inner, client) = (store.handler(), sealing(store, &BOTH));
     let is_first = Arc::new(AtomicBool::new(true));
@@ -277,7 +278,7 @@ fn with_a_client_meanwhile(store: &Store, method: &'static str) -> Handler {
     with(handler, &BOTH, &[("authenticated", "true")])
 }
 
-/// A client that writes while the tool looks at the object keeps what it wrote.
+/// A client that writes while the tool processes the object keeps what it wrote.
 #[tokio::test]
 async fn what_is_written_meanwhile_is_not_lost() {
     let body = content(1000);
@@ -294,7 +295,7 @@ async fn what_is_written_meanwhile_is_not_lost() {
     }
 }
 
-/// Keys kept for content that a PUT has replaced since decide nothing.
+/// Keys kept for content that a PUT has replaced since have no effect.
 #[tokio::test]
 async fn what_was_kept_for_other_content_does_no_harm() {
     for secrets in [&BEFORE[..], &BOTH] {
@@ -304,7 +305,8 @@ async fn what_was_kept_for_other_content_does_no_harm() {
         put(&before, "/v1/a/c/o", &[], &body).await;
         assert_eq!(order(&both, "/v1/a/c/o", false).await, Rekeyed::Done);
         let (kept, _) = store.get("/v1/a/c/o").unwrap();
-        // A PUT of before whose content came later: the POST's metadata is newer, and stays.
+        // A PUT with an earlier timestamp whose content arrived later: the POST's metadata is
+        // newer, and stays.
         let new = content(80_000);
         put(&sealing(&store, secrets), "/v1/a/c/o", &[], &new).await;
         let (mut headers, sealed) = store.get("/v1/a/c/o").unwrap();
@@ -332,7 +334,7 @@ fn insert(store: &Store, path: &str, headers: &HeaderMap, body: Vec<u8>) {
     store.insert(path, headers, body);
 }
 
-/// The value with a bit of its sealed bytes changed.
+/// The value with one bit of its sealed bytes changed.
 fn changed(value: &http::HeaderValue) -> http::HeaderValue {
     let mut text = value.to_str().unwrap().to_owned();
     let first = if text.starts_with('A') { "B" } else { "A" };
@@ -368,12 +370,12 @@ async fn changed_keys_are_refused() {
         assert_eq!(read(&after, "/v1/a/c/o", &[]).await.0, 500);
         assert_eq!(ask(&after, "HEAD", "/v1/a/c/o", &[]).await.status(), 500);
         assert_eq!(ask(&after, "POST", "/v1/a/c/o", &[]).await.status(), 500);
-        // While the old secret is there, nothing is lost, and the tool mends it.
+        // As long as the old secret is there, nothing is lost, and the tool repairs it.
         reads_all(&both, "/v1/a/c/o", &body).await;
         assert_eq!(order(&both, "/v1/a/c/o", false).await, Rekeyed::Done);
         reads_all(&after, "/v1/a/c/o", &body).await;
     }
-    // The MAC alone: conditions are held against the other one.
+    // Only the MAC: conditions are compared with the other one.
     let mut bad = good.clone();
     bad.insert(KEPT_MAC, "AAAA".parse().unwrap());
     insert(&store, "/v1/a/c/o", &bad, sealed.clone());
@@ -425,7 +427,7 @@ async fn a_second_time() {
     assert_eq!(store.time_of("/v1/a/c/old").offset(), 2);
 }
 
-/// Plain values are not touched; without content there may be metadata, or a row's ETag, alone.
+/// Plain values are unchanged; without content there may be only metadata, or only a row's ETag.
 #[tokio::test]
 async fn other_objects() {
     let store = Store::default();
@@ -469,7 +471,7 @@ async fn other_objects() {
         header_of(&after, "/v1/a/c/link", row).await.as_deref(),
         Some("abc")
     );
-    // The secret is not in the conf, and nothing is kept.
+    // The secret is not in the conf, and no key is kept.
     put(&before, "/v1/a/c/late", &[], b"content").await;
     let lost = Rekeyed::Remains(None, Reason::NotConfigured);
     assert_eq!(order(&after, "/v1/a/c/late", false).await, lost);

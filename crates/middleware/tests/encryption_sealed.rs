@@ -1,5 +1,5 @@
-//! Authenticated encryption: what is written is read again, in ranges too, and whatever was changed
-//! on the way is noticed before any of it is handed on.
+//! Authenticated encryption: written data is read again, in ranges too, and every change on the way
+//! is detected before any of it is passed on.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -54,7 +54,7 @@ fn content(size: usize) -> Vec<u8> {
     (0..size).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// Status and body; none where the body broke off.
+/// Status and body; `None` if the body broke off.
 async fn read(app: &Handler, path: &str, range: &str) -> (u16, Option<Vec<u8>>) {
     let headers = [("range", range)];
     let headers = if range.is_empty() { &[][..] } else { &headers };
@@ -128,7 +128,8 @@ async fn ranges_are_those_of_the_content() {
             assert_eq!(found, (206, Some(expected.to_vec())), "{range} of {size}");
         }
         assert_eq!(read(&app, "/v1/a/c/o", "bytes=9999999-").await.0, 416);
-        // Several, as a store without encryption has them but for the boundary.
+        // Several ranges, in the same form as from a store without encryption except for the
+        // boundary.
         let (status, several) = read(&app, "/v1/a/c/o", "bytes=0-1,5-8,-1").await;
         let plain = Store::default();
         ask(&plain.handler(), "PUT", "/v1/a/c/o", &[], &body).await;
@@ -148,7 +149,7 @@ async fn ranges_are_those_of_the_content() {
     }
 }
 
-/// What the store has instead of an object, and whether the whole of it is noticed before a byte.
+/// Changes of a stored object, each with whether it is detected before the first byte.
 #[tokio::test]
 async fn changes_are_noticed() {
     let store = Store::default();
@@ -222,7 +223,7 @@ async fn what_belongs_to_another_object_is_noticed() {
     }
     let (one, _) = store.get("/v1/a/c/one").unwrap();
     let (two, body) = store.get("/v1/a/c/two").unwrap();
-    // All of the other one.
+    // All headers of the other object.
     let headers = two.iter().map(|(n, v)| (n.as_str(), v.to_str().unwrap()));
     store.insert("/v1/a/c/one", headers, body.clone());
     assert_eq!(read(&app, "/v1/a/c/one", "").await.0, 500);
@@ -230,7 +231,7 @@ async fn what_belongs_to_another_object_is_noticed() {
         ask(&app, "HEAD", "/v1/a/c/one", &[], b"").await.status(),
         500
     );
-    // One value under another name.
+    // A value under another name.
     let prefix = "x-object-transient-sysmeta-crypto-meta-";
     let mut swapped = two.clone();
     swapped.insert(
@@ -242,7 +243,7 @@ async fn what_belongs_to_another_object_is_noticed() {
         .map(|(n, v)| (n.as_str(), v.to_str().unwrap()));
     store.insert("/v1/a/c/two", headers, body.clone());
     assert_eq!(read(&app, "/v1/a/c/two", "").await.0, 500);
-    // The row of one under the name of the other.
+    // One object's row under the name of the other.
     let row = "x-object-sysmeta-container-update-override-etag";
     let mut swapped = two.clone();
     swapped.insert(row, one[row].clone());
@@ -294,7 +295,7 @@ async fn both_kinds_and_plain_objects_are_read_by_all() {
             );
         }
     }
-    // New metadata, by a filter of the other kind.
+    // New metadata, written by a filter with the other setting.
     ask(
         &swifts,
         "POST",

@@ -1,8 +1,8 @@
-//! `keymaster` and `encryption` against OpenStack Swift's own: what those wrote (samples in
-//! `golden/middleware`) is shown as they show it, and they show what ours wrote as ours do.
+//! `keymaster` and `encryption` compared with OpenStack Swift's own: data that those wrote (samples
+//! in `golden/middleware`) is shown alike, and they show data that ours wrote as ours do.
 //!
 //! The second needs a Python that has Swift: `CAIRN_SWIFT_PYTHON=/path/to/python`. Without it that
-//! test says so and passes.
+//! test is skipped.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod common;
@@ -42,7 +42,7 @@ fn golden(name: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Our filters, with root secrets as in the samples.
+/// Our filters, with the root secrets of the samples.
 fn filters(secrets: &Value, active: &str, version: &str, store: &Store) -> Handler {
     let secrets = secrets.as_object().unwrap();
     let mut options: Vec<(&str, &str)> = secrets
@@ -148,7 +148,7 @@ async fn shown_object(app: &Handler, path: &str) -> Value {
     })
 }
 
-/// What clients see of all that is stored.
+/// All stored data as seen by clients.
 async fn shown(app: &Handler, store: &Store) -> Value {
     let mut all = Map::new();
     for path in store.paths() {
@@ -190,7 +190,7 @@ async fn is_shown_as_by_swift(name: &str) {
     let theirs = golden["shown"].as_object().unwrap();
     assert!(theirs.len() > 3);
     for (path, expected) in theirs {
-        // Swift's paths of containers end where a name with a slash does not.
+        // Swift's container paths end before a name with a slash.
         if ours.get(path).is_some() {
             assert_eq!(&ours[path], expected, "{path}");
         } else {
@@ -209,7 +209,7 @@ async fn objects_of_swifts_s3api_are_shown_as_by_swift() {
     is_shown_as_by_swift("encryption-s3.json").await;
 }
 
-/// Writes some of everything through our filters.
+/// Writes samples of all kinds through our filters.
 async fn written(secrets: &Value) -> Store {
     let store = Store::default();
     let metadata = [

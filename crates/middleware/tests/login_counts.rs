@@ -1,4 +1,5 @@
-//! Logins as `/metrics` counts them. Alone in its process: the counters are the process's.
+//! Logins as counted in `/metrics`. In a test program of its own, since the counters are per
+//! process.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! The filters in the order of a proxy's pipeline, over a socket, around a stand-in for the proxy.
+//! The filters in the order of a proxy's pipeline, over a socket, around a fake proxy.
 
 #![allow(clippy::expect_used, clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ const PIPELINE: [&str; 9] = [
     "proxy_logging",
 ];
 
-/// Asks for permission as the proxy does; then lists, stores, or gives back what was asked.
+/// A fake proxy that calls the authorizer; then lists, stores, or returns data.
 async fn proxy(request: Request) -> Response {
     let (parts, body) = request.into_parts();
     let authorizer = Context::of(&parts).authorizer.expect("tempauth sets it");

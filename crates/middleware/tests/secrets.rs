@@ -1,5 +1,5 @@
-//! Secrets in logs (CVE-2017-8761). Alone in its process: what `tracing` writes down at all is
-//! decided for every thread together.
+//! Secrets in logs (CVE-2017-8761). In a test program of its own, since whether a `tracing` target
+//! is enabled is decided per process.
 
 #![allow(clippy::unwrap_used)]
 
@@ -33,8 +33,8 @@ fn sign(message: &str) -> String {
     cairn_types::hex::encode(mac.finalize().into_bytes())
 }
 
-/// Everything that is logged, down to the least, with all headers, and the metrics: no password,
-/// key, token or signature is in it.
+/// With everything logged at the lowest level, with all headers and the metrics: no password, key,
+/// token or signature appears.
 #[tokio::test]
 async fn secrets_reach_neither_logs_nor_metrics() {
     let lines = Lines::default();
@@ -121,7 +121,7 @@ async fn secrets_reach_neither_logs_nor_metrics() {
         ("a wrong password", "wrong-pass-2"),
         ("the account's key", URL_KEY),
         ("a new key", "new-url-key-3"),
-        // Its end may be padding, which lines have escaped.
+        // Its end may be padding, which is escaped in lines.
         ("the token", &token[..60]),
         ("the URL's signature", &signature),
         ("the form's signature", &form_signature),
@@ -131,7 +131,7 @@ async fn secrets_reach_neither_logs_nor_metrics() {
             assert!(line.is_none(), "{what} is in the {place}: {line:?}");
         }
     }
-    // The wanted beginning, by which tokens are told apart, and no more.
+    // Exactly the configured prefix, which identifies tokens, and no more.
     assert!(log.contains(&token[..16]) && !log.contains(&token[..17]));
     assert!(log.contains(&signature[..16]) && !log.contains(&signature[..17]));
 }

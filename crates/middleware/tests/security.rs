@@ -1,7 +1,7 @@
-//! What upstream had to fix, as tests of ours: costly `Accept` headers (CVE-2026-71190), update
-//! headers that make servers call strangers (CVE-2026-50221), downloads that go on without their
-//! reader (CVE-2016-0738), names that end a header (CVE-2014-3497). Secrets in logs
-//! (CVE-2017-8761): `secrets.rs`. Temporary URLs that reach too far (CVE-2015-5223):
+//! Regression tests for vulnerabilities of upstream: expensive `Accept` headers (CVE-2026-71190),
+//! update headers that make servers call arbitrary hosts (CVE-2026-50221), downloads that continue
+//! without their reader (CVE-2016-0738), names that terminate a header (CVE-2014-3497). Secrets in
+//! logs (CVE-2017-8761): `secrets.rs`. Temporary URLs with too broad access (CVE-2015-5223):
 //! `src/tempurl/tests.rs`.
 
 #![allow(clippy::unwrap_used)]
@@ -17,8 +17,8 @@ use tokio::sync::mpsc;
 
 use common::{proxy, secured, start};
 
-/// Headers for which upstream's parser went back and forth for seconds, each. There is no clock
-/// in this test: with such a parser it would not end.
+/// Headers for which upstream's parser backtracked for seconds each. This test has no clock: with
+/// such a parser it would not end.
 #[tokio::test]
 async fn costly_accept_headers() {
     let server = start(secured(proxy()));
@@ -41,8 +41,8 @@ async fn costly_accept_headers() {
     }
 }
 
-/// Headers by which servers tell each other whom to update: from a client they would send an
-/// object server's updates anywhere.
+/// Headers by which the proxy names servers to update: from a client they would redirect an object
+/// server's updates to arbitrary hosts.
 #[tokio::test]
 async fn clients_name_no_servers_to_call() {
     let seen = Arc::new(Mutex::new(HeaderMap::new()));
@@ -86,7 +86,7 @@ async fn clients_name_no_servers_to_call() {
     assert!(seen.values().all(|value| value != "169.254.169.254:80"));
 }
 
-/// An account's name in the answer's header ends neither the text it is in nor the header.
+/// An account's name in a response header can terminate neither the quoted text nor the header.
 #[tokio::test]
 async fn names_stay_in_their_header() {
     let server = start(secured(proxy()));
@@ -102,7 +102,7 @@ async fn names_stay_in_their_header() {
     }
 }
 
-/// Tells when it is dropped.
+/// Reports when it is dropped.
 struct Dropped(mpsc::UnboundedSender<()>);
 
 impl Drop for Dropped {
@@ -111,7 +111,7 @@ impl Drop for Dropped {
     }
 }
 
-/// A client that leaves in the middle of a download frees what the download held.
+/// A client that disconnects during a download releases the download's resources.
 #[tokio::test]
 async fn downloads_end_with_their_reader() {
     let (told, mut dropped) = mpsc::unbounded_channel();

@@ -1,9 +1,9 @@
-//! POSIX attributes of an object: in metadata headers that other tools know (`X-Object-Meta-Mtime`,
-//! `-Mode`, `-Uid`, `-Gid`), and once more in a parameter of the content type, which listings show.
+//! POSIX attributes of an object: in metadata headers that other tools use (`X-Object-Meta-Mtime`,
+//! `-Mode`, `-Uid`, `-Gid`), and also in a parameter of the content type, which listings show.
 //!
-//! The parameter is `posix=MODE_UID_GID_MTIME`, mode in octal with the bits of the type, then
-//! `_aATIME` where an access time was set, `_dNUMBER` of a device, and `_x` where there are extended attributes:
-//! `application/octet-stream;posix=100644_1000_1000_1767323045.25`.
+//! The parameter is `posix=MODE_UID_GID_MTIME`, mode in octal with the file type's bits, then
+//! `_aATIME` if an access time was set, `_dNUMBER` for a device, and `_x` if there are extended
+//! attributes: `application/octet-stream;posix=100644_1000_1000_1767323045.25`.
 
 use std::collections::BTreeMap;
 
@@ -55,7 +55,7 @@ impl Kind {
         Kind::ALL.into_iter().find(is_it)
     }
 
-    /// The content type that tells it; of files any other.
+    /// The content type of this file type; regular files may have any.
     pub(crate) fn content_type(self) -> &'static str {
         match self {
             Kind::File => "application/octet-stream",
@@ -79,22 +79,22 @@ impl Kind {
     }
 }
 
-/// POSIX attributes of an object; those that it does not name are the mount's defaults.
+/// POSIX attributes of an object; missing ones take the mount's defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pub(crate) kind: Kind,
-    /// Permissions, set-id and sticky bits.
+    /// Permission, set-id and sticky bits.
     pub(crate) mode: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
     pub(crate) mtime: Time,
-    /// An access time that was set; else it is the time of change.
+    /// Access time if it was set explicitly; otherwise it equals the modification time.
     pub(crate) atime: Option<Time>,
-    /// The number of a device.
+    /// Device number.
     pub(crate) rdev: u32,
 }
 
-/// Whose files are those of which nothing is known.
+/// Attributes of objects that have none stored.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Defaults {
     pub(crate) uid: u32,
@@ -102,7 +102,7 @@ pub(crate) struct Defaults {
 }
 
 impl Attributes {
-    /// Whether they are the same but for the access time.
+    /// Do they differ in the access time at most?
     pub(crate) fn is_but_for_reading(&self, other: &Attributes) -> bool {
         let Attributes { atime, .. } = *other;
         Attributes {
@@ -128,7 +128,7 @@ impl Attributes {
         }
     }
 
-    /// The parameter of a content type: attributes, and whether there are extended ones.
+    /// Parses the content type's parameter: attributes, and whether there are extended ones.
     pub(crate) fn of_content_type(content_type: &str) -> Option<(Attributes, bool)> {
         let parameter = content_type.split(';').skip(1);
         let mut parameters = parameter.filter_map(|text| text.trim().strip_prefix("posix="));
@@ -143,7 +143,7 @@ impl Attributes {
             atime: None,
             rdev: 0,
         };
-        // A file that another tool gave the type of a link is a file.
+        // An object that another tool gave a link's content type is a regular file.
         if Kind::of_mode(mode) != Some(attributes.kind) {
             return None;
         }
@@ -159,7 +159,7 @@ impl Attributes {
         Some((attributes, has_xattrs))
     }
 
-    /// From an object's headers. `changed`: when it was stored.
+    /// Reads the attributes from an object's headers. `changed` is the time when it was stored.
     pub(crate) fn of_headers(headers: &Headers, changed: Time, defaults: Defaults) -> Attributes {
         let kind = Kind::of_content_type(&headers.content_type);
         let parameter = Attributes::of_content_type(&headers.content_type);
@@ -182,7 +182,7 @@ impl Attributes {
         attributes
     }
 
-    /// Writes them, and the extended ones, into `headers`.
+    /// Writes the attributes, and the extended ones, into `headers`.
     pub(crate) fn put_into(&self, headers: &mut Headers, xattrs: &Xattrs) {
         let mode = self.mode | self.kind.bits();
         let meta = &mut headers.meta;
@@ -215,14 +215,15 @@ fn is_xattr(name: &str) -> bool {
     number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// Extended attributes. In headers they are `NAME NUL LENGTH NUL VALUE …` in base64, cut into values of
-/// `X-Object-Meta-Xattr-N`: a value of Swift has 256 bytes at most, all of them 4,096.
+/// Extended attributes. In headers they are encoded as `NAME NUL LENGTH NUL VALUE …` in base64,
+/// split over values of `X-Object-Meta-Xattr-N`: a metadata value in Swift has at most 256 bytes,
+/// all together 4,096.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Xattrs(pub(crate) BTreeMap<String, Vec<u8>>);
 
 const HEADER_BYTES: usize = 256;
-/// Names and values of all metadata of an object are 4,096 bytes at most; 400 are left for the
-/// attributes and what other clients have put there.
+/// Maximum size of extended attributes: an object's metadata has at most 4,096 bytes, of which 400
+/// are reserved for the attributes and metadata of other clients.
 pub(crate) const XATTRS_MAX_BYTES: usize = 2_700;
 
 impl Xattrs {
@@ -335,7 +336,7 @@ mod tests {
             let mut headers = Headers::new(attributes.kind.content_type());
             headers.content_type.push_str("; charset=utf-8");
             attributes.put_into(&mut headers, &xattrs);
-            // Twice changes nothing.
+            // Applying it twice changes nothing.
             attributes.put_into(&mut headers, &xattrs);
             let read = Attributes::of_headers(&headers, Time::default(), DEFAULTS);
             prop_assert_eq!(&read, &attributes);

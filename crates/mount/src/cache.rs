@@ -1,7 +1,7 @@
-//! Blocks of objects in memory, least recently used ones dropped first. A block is of an object that
-//! never changes (a segment) or of one version of it (by ETag), so nothing here is ever out of date.
-//! Blocks that lie beside each other and are missing are read with one request, whose bytes are kept
-//! together as they came, and readers of the same block wait for the same request.
+//! Block cache: blocks of objects in memory, with LRU replacement. A block belongs to an immutable
+//! object (a segment) or to one version of an object (by ETag), so cached blocks never become
+//! stale. Adjacent missing blocks are read by one request, whose bytes are kept together as
+//! received, and readers of the same block share a request.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::extents::Span;
 use crate::pieces::Pieces;
 use crate::store::{ObjectName, Result, Store, StoreError, Why};
 
-/// The most that one request reads.
-const REQUEST_BYTES: u64 = 4 << 20;
-/// Requests under way at once, for all files.
+/// Maximum bytes of one request.
+const REQUEST_MAX_BYTES: u64 = 4 << 20;
+/// Maximum number of concurrent requests, for all files.
 const REQUESTS_MAX: usize = 32;
 
 /// A version of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Version {
     pub(crate) name: ObjectName,
-    /// None of an object that never changes.
+    /// ETag; `None` for an immutable object.
     pub(crate) etag: Option<Arc<str>>,
     pub(crate) bytes: u64,
 }
@@ -33,16 +33,16 @@ type Key = (Arc<Version>, u64);
 type Loaded = Option<Result<Arc<Pieces>>>;
 
 enum Slot {
-    /// Part of what one request brought, by its number.
+    /// Part of the completed request with this number.
     Ready(u64),
-    /// Part of a request: its bytes, and the number of its first block.
+    /// Part of a pending request: its result, and the number of its first block.
     Loading {
         whole: watch::Receiver<Loaded>,
         first: u64,
     },
 }
 
-/// The bytes of one request: neighbouring blocks, which stay and go together.
+/// Bytes of one request: adjacent blocks, which are evicted together.
 struct Run {
     version: Arc<Version>,
     first: u64,
@@ -61,7 +61,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// The run that a block is in, and the number of the run's first block.
+    /// The run that contains a block, and the number of the run's first block.
     fn ready(&mut self, key: &Key) -> Option<(Arc<Pieces>, u64)> {
         let Some(Slot::Ready(number)) = self.slots.get(key) else {
             return None;
@@ -111,7 +111,7 @@ impl Blocks {
     }
 }
 
-/// A cache of what the store has.
+/// Block cache over a store.
 pub(crate) struct Cache<S> {
     store: Arc<S>,
     blocks: Arc<Mutex<Blocks>>,
@@ -120,7 +120,7 @@ pub(crate) struct Cache<S> {
     limit: u64,
 }
 
-/// Either a block, or how it will come; with the number of the first block of its request.
+/// A cached block, or a pending request for it; with the number of the request's first block.
 enum Awaited {
     Ready(Arc<Pieces>, u64),
     Loading(watch::Receiver<Loaded>, u64),
@@ -137,12 +137,12 @@ impl<S: Store> Cache<S> {
         }
     }
 
-    /// Blocks of one request.
+    /// Maximum number of blocks in one request.
     fn run_max(&self) -> u64 {
-        (REQUEST_BYTES / self.block_bytes).max(1)
+        (REQUEST_MAX_BYTES / self.block_bytes).max(1)
     }
 
-    /// The blocks from `first` to `last`; those that nobody has asked for yet are.
+    /// The blocks from `first` to `last`; requests missing ones.
     fn ask(&self, version: &Arc<Version>, first: u64, last: u64) -> Vec<Awaited> {
         let mut awaited = Vec::new();
         let mut blocks = self.blocks.lock();
@@ -179,7 +179,7 @@ impl<S: Store> Cache<S> {
         awaited
     }
 
-    /// Reads `count` blocks from `first` on; goes on when those who wait have left.
+    /// Reads `count` blocks from `first` on; continues if the waiting readers are gone.
     fn load(&self, version: Arc<Version>, first: u64, count: u64, sender: watch::Sender<Loaded>) {
         let (store, blocks, requests) = (
             self.store.clone(),
@@ -211,12 +211,13 @@ impl<S: Store> Cache<S> {
         });
     }
 
-    /// Starts to read what is not here yet, in whole requests, and waits for nothing.
+    /// Starts reading missing blocks, in whole requests, without waiting.
     pub(crate) fn prefetch(&self, version: &Arc<Version>, offset: u64, length: u64) {
         let end = offset.saturating_add(length).min(version.bytes);
-        // A window that would drop its own first blocks is not worth reading.
+        // A window so large that it would evict its own first blocks is not read.
         if offset < end && length <= self.limit / 2 {
-            // A reader goes on in small steps: asked for one by one, each would be a request.
+            // Sequential readers advance in small steps; requested one by one, each step would be a
+            // request.
             let request_bytes = self.run_max() * self.block_bytes;
             let end = match request_bytes <= self.limit / 8 {
                 true => end.next_multiple_of(request_bytes).min(version.bytes),
@@ -230,7 +231,7 @@ impl<S: Store> Cache<S> {
         }
     }
 
-    /// Bytes of an object, in pieces.
+    /// Reads bytes of an object, as pieces.
     async fn read(
         &self,
         version: &Arc<Version>,
@@ -244,8 +245,8 @@ impl<S: Store> Cache<S> {
             return Err(StoreError::new(Why::Changed, message));
         }
         let (first, last) = (offset / self.block_bytes, (end - 1) / self.block_bytes);
-        // Long reads are done a part at a time: the cache may hold less than they are.
-        let step = (REQUEST_BYTES * 4 / self.block_bytes).max(1);
+        // Long reads are done in parts: the cache may be smaller than the read.
+        let step = (REQUEST_MAX_BYTES * 4 / self.block_bytes).max(1);
         let mut from = first;
         while from <= last {
             let to = last.min(from + step - 1);
@@ -275,7 +276,7 @@ impl<S: Store> Cache<S> {
         Ok(())
     }
 
-    /// The bytes of `spans`, in pieces. `own`: the file's own object.
+    /// The bytes of `spans`, as pieces. `own` is the file's own object.
     pub(crate) async fn gather(
         &self,
         own: &Arc<Version>,
@@ -303,7 +304,7 @@ impl<S: Store> Cache<S> {
         Ok(pieces)
     }
 
-    /// Starts to read what `spans` need from the store.
+    /// Starts reading the parts of `spans` that are on the store.
     pub(crate) fn prefetch_spans(&self, own: &Arc<Version>, spans: &[Span<FileSource>]) {
         for span in spans {
             match &span.source {
@@ -381,7 +382,7 @@ mod tests {
         assert_eq!(error.why, Why::Timeout);
         store.heal();
         assert_eq!(text(&cache, &object, 0, 4).await, "0123");
-        // Another version is not what was asked for.
+        // Another version must not be returned.
         store.write("o", "t", b"other");
         let old = cache.read(&object, 4, 4, &mut Vec::new()).await;
         assert_eq!(old.unwrap_err().why, Why::Changed);

@@ -1,9 +1,10 @@
-//! A commit: the content of a file becomes a version on the store. Small files are one object. Larger
-//! ones are a manifest over segments: what is only in memory goes into new segments, the rest of the
-//! manifest refers to parts of old ones, so that a small change of a large file is a small upload.
+//! Commits: writing a file's content as a new version on the store. A small file is one object. A
+//! larger one is a manifest over segments: data in memory goes into new segments, and the rest of
+//! the manifest refers to parts of existing ones, so that a small change of a large file is a small
+//! upload.
 //!
-//! The manifest (or object) is written last and under a condition, so a commit is seen whole or not
-//! at all, and one that loses against somebody else's changes nothing but unused segments.
+//! The manifest (or object) is written last and conditionally, so a commit is visible completely or
+//! not at all, and one that loses against another writer leaves only unused segments.
 
 mod nesting;
 
@@ -25,31 +26,32 @@ use crate::nested::Known;
 use crate::store::{Expect, Headers, ObjectName, Part, Result, Segment, Store, StoreError, Why};
 use crate::superseded::Superseded;
 
-/// The part of a container that is the mount's own.
+/// Name prefix of the mount's own objects in a container.
 pub(crate) const SEGMENTS: &str = ".segments";
 
-/// The file that a segment was made for.
+/// Id of the file that a segment was created for.
 pub(crate) fn file_id(segment: &str) -> Option<&str> {
     let (folder, name) = segment.split_once('/')?;
     let (id, _) = name.split_once('/')?;
     (folder == SEGMENTS && id != "zeros").then_some(id)
 }
 
-/// Sizes that decide the form of a file on the store.
+/// Sizes that determine a file's form on the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// A file up to that is one object.
+    /// Maximum size of a file stored as a single object.
     pub(crate) whole_bytes: u64,
     pub(crate) segment_bytes: u64,
     /// A shorter hole is stored as zeros.
     pub(crate) hole_bytes: u64,
-    /// Shorter parts are small: of many of them a manifest is nested, and flattened later.
+    /// Parts shorter than this are small: if there are many of them, the manifest is nested, and
+    /// flattened later.
     pub(crate) small_bytes: u64,
-    /// Parts beyond what full segments make, before manifests are nested.
+    /// Number of parts, beyond those of full segments, above which manifests are nested.
     pub(crate) extra_parts: u64,
-    /// Parts in all, before a commit writes those of most parts anew.
+    /// Total number of parts above which a commit compacts the most fragmented ranges.
     pub(crate) parts_max: u64,
-    /// Parts of one manifest.
+    /// Maximum number of parts in one manifest.
     pub(crate) manifest_parts: usize,
 }
 
@@ -68,27 +70,27 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Two levels of manifests of full segments, the first of which is kept short.
+    /// Maximum file size: two levels of manifests of full segments, with a short first level.
     pub(crate) fn file_bytes_max(&self) -> u64 {
         self.segment_bytes * self.manifest_parts as u64 * 100
     }
 
-    /// Parts of a file in one manifest.
+    /// Number of parts of a file in a single manifest.
     fn flat_parts(&self, size: u64) -> u64 {
         let parts = self.extra_parts + size / self.segment_bytes;
         parts.min(self.manifest_parts as u64)
     }
 }
 
-/// Uploads of one commit that are under way at once.
-const UPLOADS_AT_ONCE: usize = 2;
-/// Many short holes are stored as zeros where they are at most a fourth of what lies between them.
-const HOLES_SHARE: u64 = 4;
-/// Each object of zeros is this many of the next smaller one.
+/// Concurrent uploads of one commit.
+const CONCURRENT_UPLOADS_MAX: usize = 2;
+/// Many short holes are stored as zeros if they are at most a fourth of the data between them.
+const HOLES_RATIO: u64 = 4;
+/// Size ratio of successive zero objects: each consists of this many of the next smaller one.
 const ZEROS_FACTOR: u64 = 64;
 const ZEROS_LEVELS: u32 = 3;
 
-/// A file that is committed.
+/// The file to commit.
 pub(crate) struct Target<'a> {
     pub(crate) name: &'a str,
     pub(crate) own: Arc<Version>,
@@ -97,11 +99,11 @@ pub(crate) struct Target<'a> {
     pub(crate) expect: Expect<'a>,
 }
 
-/// A version of which everything but the object itself is on the store.
+/// A version whose segments are all on the store, but not the object itself.
 pub(crate) struct Prepared {
     body: Body,
     pub(crate) layout: Layout,
-    /// Everything that it refers to, through other manifests too.
+    /// All segments it refers to, through nested manifests too.
     pub(crate) needed: HashSet<Arc<Segment>>,
 }
 
@@ -110,24 +112,24 @@ enum Body {
     Manifest(Vec<Part>),
 }
 
-/// Writes versions of files.
+/// Writer of file versions.
 pub(crate) struct Committer<S> {
     pub(crate) store: Arc<S>,
     pub(crate) cache: Arc<Cache<S>>,
     pub(crate) limits: Limits,
-    /// Tells this mount's segments and commits from others'.
+    /// Id that distinguishes this mount's segments and commits from others'.
     pub(crate) mount_id: String,
     sequence: AtomicU64,
     pub(crate) known: Known,
     pub(crate) superseded: Superseded,
-    /// Sizes of objects of zeros that are on the store.
+    /// Sizes of zero objects known to be on the store.
     zeros: Mutex<HashSet<u64>>,
     is_ending: watch::Sender<bool>,
 }
 
 const MOUNT_ID_CHARS: usize = 10;
 
-/// A name that nobody else has: 128 random bits.
+/// A unique id: 128 random bits.
 pub(crate) fn random_id() -> String {
     format!("{:032x}", rand::random::<u128>())
 }
@@ -158,18 +160,18 @@ impl<S: Store> Committer<S> {
         format!("{SEGMENTS}/{file_id}/{}.{number:08}", self.mount_id)
     }
 
-    /// The name of a new commit.
+    /// The token of a new commit.
     pub(crate) fn token(&self) -> String {
         let number = self.sequence.fetch_add(1, Ordering::Relaxed);
         history::token(&self.mount_id, number)
     }
 
-    /// From now on long work that need not be done ends with an error.
+    /// Makes long optional work end with an error from now on.
     pub(crate) fn end(&self) {
         self.is_ending.send_replace(true);
     }
 
-    /// Waits, not beyond the mount's end.
+    /// Sleeps, but not beyond the mount's end.
     pub(crate) async fn pause(&self, time: Duration) -> Result<()> {
         let mut is_ending = self.is_ending.subscribe();
         let _ = tokio::time::timeout(time, is_ending.wait_for(|is_ending| *is_ending)).await;
@@ -201,8 +203,8 @@ impl<S: Store> Committer<S> {
         })
     }
 
-    /// Uploads what a version of `content` needs. `content` then refers to what was uploaded, also
-    /// where it fails, and `made` has all segments that were.
+    /// Uploads the data that a version of `content` needs. Afterwards `content` refers to the
+    /// uploaded segments, even on failure, and `made` contains all of them.
     pub(crate) async fn prepare(
         &self,
         target: &Target<'_>,
@@ -239,7 +241,7 @@ impl<S: Store> Committer<S> {
         })
     }
 
-    /// Puts a version in the place of the one that is expected; its ETag.
+    /// Replaces the expected version by the prepared one; returns the ETag.
     pub(crate) async fn swap(&self, target: &Target<'_>, prepared: &Prepared) -> Result<String> {
         let (name, headers, expect) = (target.name, target.headers, target.expect);
         match &prepared.body {
@@ -251,8 +253,8 @@ impl<S: Store> Committer<S> {
         }
     }
 
-    /// The file's own object is about to be replaced. One that is too large to be uploaded again is
-    /// copied within the store, and the copy is a segment.
+    /// Saves the file's own object before it is replaced: one that is too large to be uploaded
+    /// again is copied within the store to a segment.
     async fn free_own(
         &self,
         target: &Target<'_>,
@@ -279,7 +281,7 @@ impl<S: Store> Committer<S> {
         Ok(self.segment(&copy, own.bytes))
     }
 
-    /// Uploads what no segment holds, and what is kept in too many small parts.
+    /// Uploads data that is in no segment, and ranges with too many small parts.
     async fn upload_rest(
         &self,
         target: &Target<'_>,
@@ -294,7 +296,7 @@ impl<S: Store> Committer<S> {
             Ok::<_, StoreError>((spans, segment))
         };
         let uploads = futures_util::stream::iter(objects.into_iter().map(upload));
-        let mut uploads = uploads.buffer_unordered(UPLOADS_AT_ONCE);
+        let mut uploads = uploads.buffer_unordered(CONCURRENT_UPLOADS_MAX);
         let mut result = Ok(());
         while let Some(uploaded) = uploads.next().await {
             let (spans, segment) = match uploaded {
@@ -339,7 +341,7 @@ impl<S: Store> Committer<S> {
         Ok(parts)
     }
 
-    /// Parts of objects that hold nothing but zeros, made when they are first needed.
+    /// Parts of zero objects, which are created when first needed.
     async fn zeros(&self, mut length: u64, parts: &mut Vec<Part>) -> Result<()> {
         let bytes_of = |level: u32| self.limits.segment_bytes * ZEROS_FACTOR.pow(level);
         for level in (0..ZEROS_LEVELS).rev() {
@@ -371,7 +373,8 @@ impl<S: Store> Committer<S> {
         Ok(())
     }
 
-    /// The store has refused a manifest: an object of zeros may have gone.
+    /// Clears the known zero objects: the store has refused a manifest, so one of them may have
+    /// been deleted.
     pub(crate) fn forget_zeros(&self) {
         self.zeros.lock().clear();
     }
@@ -419,8 +422,8 @@ impl<S: Store> Committer<S> {
     }
 }
 
-/// The spans that have to be uploaded: those that no segment holds; short holes with them, unless there
-/// is little between many of them; and, in a file of too many parts, those that lie most densely.
+/// The spans to upload: those in no segment, together with short holes between them, unless many
+/// holes dominate; and, if the file has too many parts, the most densely fragmented ranges.
 fn to_upload(spans: &[Span<FileSource>], limits: &Limits) -> Vec<Span<FileSource>> {
     let must = |span: &Span<FileSource>| {
         let source = &span.source;
@@ -439,8 +442,8 @@ fn to_upload(spans: &[Span<FileSource>], limits: &Limits) -> Vec<Span<FileSource
         .filter(|s| fills(s))
         .map(|s| s.length)
         .collect();
-    // Records of many hosts in turn: what lies between them is the others'.
-    let is_sparse = holes.iter().sum::<u64>() * HOLES_SHARE > bytes;
+    // Interleaved records of many hosts: the holes contain the other hosts' records.
+    let is_sparse = holes.iter().sum::<u64>() * HOLES_RATIO > bytes;
     let leaves_holes = is_sparse && holes.len() as u64 > limits.extra_parts;
     let is_chosen = |span: &Span<FileSource>| must(span) || !leaves_holes && fills(span);
     let mut chosen: Vec<bool> = spans.iter().map(is_chosen).collect();
@@ -449,15 +452,15 @@ fn to_upload(spans: &[Span<FileSource>], limits: &Limits) -> Vec<Span<FileSource
     chosen.map(|(span, _)| span.clone()).collect()
 }
 
-/// The parts that there are when what is chosen was uploaded: neighbours are one then.
+/// Number of parts after uploading the chosen spans, when adjacent ones have become one.
 fn parts_left(chosen: &[bool]) -> u64 {
     let joined = chosen.windows(2).filter(|pair| pair[0] && pair[1]).count();
     (chosen.len() - joined) as u64
 }
 
-/// Chooses more where there would be too many parts: neighbours that fit into one segment are a group;
-/// the groups of most parts are written anew until a quarter of the room is free again, so that not every
-/// commit has to.
+/// Chooses more spans if there would be too many parts: adjacent ones that fit into one segment
+/// form a group, and the groups with the most parts are rewritten until a quarter of the limit is
+/// free again, so that the next commits need not compact.
 fn compact(spans: &[Span<FileSource>], limits: &Limits, chosen: &mut [bool]) {
     let mut parts = parts_left(chosen);
     if parts <= limits.parts_max {
@@ -483,7 +486,7 @@ fn compact(spans: &[Span<FileSource>], limits: &Limits, chosen: &mut [bool]) {
     }
 }
 
-/// Spans in objects of at most `bytes`, in order; a span may go on in the next object.
+/// Distributes spans in order over objects of at most `bytes`; a span may be split.
 pub(crate) fn pack(spans: Vec<Span<FileSource>>, bytes: u64) -> Vec<Vec<Span<FileSource>>> {
     use crate::extents::Source;
     let mut objects: Vec<Vec<Span<FileSource>>> = Vec::new();

@@ -1,6 +1,6 @@
-//! The content of a file as this mount sees it: the version on the store, and over it what was
-//! written here since. A commit merges both into a new version; a version that somebody else wrote
-//! can be put below without losing what was written here.
+//! Content of a file as seen by this mount: a version on the store (the base), overlaid by local
+//! writes. A commit merges both into a new version; another writer's version can replace the base
+//! without losing local writes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::extents::{Extents, Source, Span};
 use crate::nested::Nested;
 use crate::store::{Part, Segment};
 
-/// How much memory holds bytes that are not on the store yet.
+/// Memory in use for bytes that are not on the store yet.
 #[derive(Debug, Default)]
 pub(crate) struct Budget(AtomicU64);
 
@@ -22,12 +22,12 @@ impl Budget {
     }
 }
 
-/// The bytes of one write, in memory until no part of them is needed.
+/// Bytes of one write, in memory until no part of them is needed.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     bytes: Bytes,
     budget: Arc<Budget>,
-    /// An upload of all pieces of it that are left is under way.
+    /// An upload of all its remaining pieces is in progress.
     is_sending: AtomicBool,
 }
 
@@ -58,10 +58,10 @@ impl Drop for Chunk {
     }
 }
 
-/// From where bytes of a file come.
+/// Source of a file's bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum FileSource {
-    /// The object under the file's own name, at the version that was loaded.
+    /// The object under the file's own name, in the loaded version.
     Own {
         offset: u64,
     },
@@ -73,12 +73,12 @@ pub(crate) enum FileSource {
         chunk: Arc<Chunk>,
         offset: u64,
     },
-    /// Zeros that were written as such, or for which a file was made longer.
+    /// Zeros, written explicitly or by extending the file.
     Zero,
 }
 
 impl FileSource {
-    /// Bytes in memory.
+    /// Bytes of a source that is in memory.
     pub(crate) fn bytes(&self, length: u64) -> Option<Bytes> {
         match self {
             FileSource::Memory { chunk, offset } => {
@@ -133,19 +133,19 @@ impl Source for FileSource {
     }
 }
 
-/// A version of a file on the store.
+/// Layout of a file version on the store.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Layout {
     pub(crate) extents: Extents<FileSource>,
     pub(crate) bytes: u64,
-    /// Bytes under the file's own name are those of one ordinary object, which the store can copy.
+    /// The file's own name is an ordinary object, which the store can copy.
     pub(crate) is_plain: bool,
-    /// Parts of its manifest that are manifests themselves; theirs are in `extents`.
+    /// Parts of its manifest that are nested manifests; their parts are in `extents`.
     pub(crate) nested: Vec<Nested>,
 }
 
 impl Layout {
-    /// A file that is one object, of whatever kind.
+    /// The layout of a file that is one object, of whatever kind.
     pub(crate) fn own(bytes: u64, is_plain: bool) -> Layout {
         let mut extents = Extents::default();
         extents.insert(0, bytes, FileSource::Own { offset: 0 });
@@ -157,7 +157,7 @@ impl Layout {
         }
     }
 
-    /// A file of these parts, those of nested manifests in their places.
+    /// The layout of a file with these parts, those of nested manifests expanded.
     pub(crate) fn of_parts(parts: Vec<Part>, nested: Vec<Nested>) -> Layout {
         let (mut extents, mut at) = (Extents::default(), 0);
         for Part {
@@ -177,7 +177,7 @@ impl Layout {
         }
     }
 
-    /// The segments it refers to, nested manifests among them.
+    /// All segments it refers to, nested manifests included.
     pub(crate) fn segments(&self) -> Vec<Arc<Segment>> {
         let nested = self.nested.iter().map(|nested| nested.segment.clone());
         let mut all: Vec<Arc<Segment>> = nested.collect();
@@ -193,19 +193,21 @@ impl Layout {
     }
 }
 
-/// A version of a file and what was written over it.
+/// A file version overlaid by local writes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Content {
     base: Layout,
-    /// Bytes of the base behind that were cut off.
+    /// End of the usable base: bytes behind it were cut off.
     base_end: u64,
     written: Extents<FileSource>,
-    /// Bytes of the base, and gaps, that an upload has put elsewhere. Another base has others.
+    /// Ranges of the base, and gaps, that an upload has copied elsewhere. Invalid for another base.
     copies: Extents<FileSource>,
-    /// Parts of `written` that go to the end of the file, wherever that is at the commit. In order.
+    /// Ranges of `written` that are appended at the file's end, wherever that is at commit. In
+    /// order.
     appended: Vec<Range<u64>>,
     size: u64,
-    /// The file was made shorter than its base: a longer version of somebody else is too.
+    /// The file was truncated below its base, so a longer version of another writer is truncated
+    /// too.
     is_cut: bool,
     is_dirty: bool,
 }
@@ -232,12 +234,12 @@ impl Content {
         &self.base
     }
 
-    /// Whether a commit is due.
+    /// Is a commit due?
     pub(crate) fn is_dirty(&self) -> bool {
         self.is_dirty
     }
 
-    /// A commit is due though no byte has changed: a file that is new.
+    /// Makes a commit due although no byte has changed: the file is new.
     pub(crate) fn touch(&mut self) {
         self.is_dirty = true;
     }
@@ -251,8 +253,8 @@ impl Content {
         self.is_dirty = true;
     }
 
-    /// Writes at the end. Where somebody else has made the file longer meanwhile, a commit moves the
-    /// bytes behind theirs.
+    /// Writes at the end. If another writer has extended the file meanwhile, a commit moves the
+    /// bytes behind its data.
     pub(crate) fn append(&mut self, length: u64, source: FileSource) {
         let start = self.size;
         self.write(start, length, source);
@@ -263,7 +265,7 @@ impl Content {
         }
     }
 
-    /// Appended bytes before `end` have their place: they are on the store.
+    /// Fixes the position of appended bytes before `end`, which are on the store.
     pub(crate) fn place(&mut self, end: u64) {
         self.appended.retain_mut(|range| {
             range.start = range.start.max(end);
@@ -271,12 +273,12 @@ impl Content {
         });
     }
 
-    /// The file was made shorter than its version on the store.
+    /// Was the file truncated below its version on the store?
     pub(crate) fn is_cut(&self) -> bool {
         self.is_cut
     }
 
-    /// Nothing of the file is left, whatever anybody else has written.
+    /// Removes all content, including that of other writers' versions.
     pub(crate) fn empty(&mut self) {
         self.resize(0);
         self.is_cut = true;
@@ -296,7 +298,7 @@ impl Content {
         self.size = size;
     }
 
-    /// Bytes from `offset`, at most `length`, never behind the end. A gap is zeros.
+    /// Spans from `offset`, at most `length` bytes, not beyond the end. A gap is zeros.
     pub(crate) fn spans(&self, offset: u64, length: u64) -> Vec<Span<FileSource>> {
         let end = offset.saturating_add(length).min(self.size);
         if offset >= end {
@@ -330,7 +332,7 @@ impl Content {
         }
     }
 
-    /// Bytes that are in memory alone, in the order of the file.
+    /// Ranges that are only in memory, in file order.
     pub(crate) fn in_memory(&self) -> Vec<(u64, u64, FileSource)> {
         let is_memory = |source: &FileSource| matches!(source, FileSource::Memory { .. });
         let pieces = self
@@ -342,7 +344,8 @@ impl Content {
             .collect()
     }
 
-    /// Bytes of a write are in a segment now: those of `chunk` that still are where they were.
+    /// Records that a segment has the bytes of a write: applies to the parts of `chunk` that are
+    /// still at their position.
     pub(crate) fn uploaded(
         &mut self,
         offset: u64,
@@ -357,7 +360,7 @@ impl Content {
         else {
             return;
         };
-        // Appended bytes may have moved since: the same ones at another place are not those.
+        // Appended bytes may have moved since: equal ones at another position are not these.
         self.written
             .replace(offset..offset + length, |at, source| match source {
                 FileSource::Memory { chunk, offset: now }
@@ -369,8 +372,8 @@ impl Content {
             });
     }
 
-    /// The same bytes are to be had elsewhere. Those of the base are not written by that: over another
-    /// base they would hide what somebody else has written.
+    /// Records another source of the same bytes. Bytes of the base do not become local writes by
+    /// this, which would hide another writer's data in a later base.
     pub(crate) fn moved(&mut self, offset: u64, length: u64, to: FileSource) {
         for span in self.written.spans(offset..offset + length) {
             let to = to.at(span.offset - offset);
@@ -381,7 +384,7 @@ impl Content {
         }
     }
 
-    /// Bytes of the own object are in `segment` now.
+    /// Records that `segment` has the bytes of the file's own object.
     pub(crate) fn own_moved(&mut self, segment: &Arc<Segment>) {
         let to = |_, source: &FileSource| match source {
             FileSource::Own { offset } => Some(FileSource::Segment {
@@ -394,13 +397,12 @@ impl Content {
         self.written.replace(0..u64::MAX, to);
     }
 
-    /// A commit has put everything that was written on the store.
+    /// A commit has stored all local writes.
     pub(crate) fn committed(&mut self, base: Layout) {
         *self = Content::of(base);
     }
 
-    /// Somebody else has written another version: it goes below what was written here, and what was
-    /// appended here behind it.
+    /// Replaces the base by another writer's version; appended bytes move behind it.
     pub(crate) fn rebase(&mut self, base: Layout) {
         let was_as_base = self.size == self.base.bytes;
         if !self.is_cut {
@@ -418,8 +420,8 @@ impl Content {
         self.is_dirty = true;
     }
 
-    /// Moves what was appended, as if it had been written to a file of `bytes`: each part to the end
-    /// that the file has then. What was written to places of its own stays there.
+    /// Moves appended bytes as if they had been written to a file of `bytes` bytes: each part to
+    /// the file's end at that point. Bytes written at explicit offsets stay.
     fn append_behind(&mut self, bytes: u64) {
         if self.appended.is_empty() {
             return;
@@ -429,7 +431,7 @@ impl Content {
             std::mem::take(&mut self.written),
             std::mem::take(&mut self.appended),
         );
-        // The file's end as it was where each part was appended, and as it is now.
+        // The file's end when each part was appended, and the end now.
         let (mut was, mut end, mut from) = (self.base_end, bytes, 0);
         for range in ranges {
             for (offset, length, source) in pieces(&old, from..range.start) {
@@ -437,7 +439,7 @@ impl Content {
                 was = was.max(offset + length);
                 end = end.max(offset + length);
             }
-            // It had been made longer before.
+            // The file had been extended before.
             let start = if range.start > was {
                 end.max(range.start)
             } else {

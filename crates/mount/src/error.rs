@@ -1,4 +1,4 @@
-//! Why a file system call fails. Which errno each is says `fuse/errno.rs`, and nothing else.
+//! Errors of file system calls. Only `fuse/errno.rs` maps them to errno values.
 
 use thiserror::Error;
 
@@ -38,10 +38,10 @@ pub(crate) enum FsError {
     NotOffered(&'static str),
     #[error("not permitted: {0}")]
     NotPermitted(&'static str),
-    /// The version that was open is gone from the store.
+    /// The opened version is gone from the store.
     #[error("somebody else has replaced or removed it")]
     Stale,
-    /// Others change it faster than a commit.
+    /// Other writers change the file faster than a commit can succeed.
     #[error("somebody else keeps changing it")]
     Contended,
     #[error(transparent)]

@@ -1,15 +1,15 @@
-//! An extent map: which source holds each byte of a file. Sparse, ordered, without overlaps; a later
-//! insertion replaces what it covers. Pure: it moves no bytes.
+//! Extent map: the source of each byte of a file. Sparse, ordered, without overlaps; an insertion
+//! replaces what it covers. Pure: moves no bytes.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A place from which bytes can be read, and which goes on behind its first byte.
+/// A position in a source of consecutive bytes.
 pub(crate) trait Source: Clone {
-    /// The same source, `bytes` further on.
+    /// The position `bytes` further on.
     fn at(&self, bytes: u64) -> Self;
 
-    /// Whether `next` is what `self.at(bytes)` is.
+    /// Does `next` equal `self.at(bytes)`?
     fn goes_on_as(&self, bytes: u64, next: &Self) -> bool;
 }
 
@@ -19,7 +19,7 @@ struct Piece<S> {
     source: S,
 }
 
-/// A part of a file: from a source, or a gap.
+/// A range of a file: from a source, or a gap.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Span<S> {
     pub(crate) offset: u64,
@@ -33,7 +33,7 @@ impl<S> Span<S> {
     }
 }
 
-/// The map of a file, or of what was written to it.
+/// The map of a file, or of the writes to it.
 #[derive(Clone, Debug)]
 pub(crate) struct Extents<S> {
     pieces: BTreeMap<u64, Piece<S>>,
@@ -48,19 +48,19 @@ impl<S> Default for Extents<S> {
 }
 
 impl<S: Source> Extents<S> {
-    /// The number of pieces.
+    /// Number of extents.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Behind the last byte that has a source.
+    /// End of the last extent.
     pub(crate) fn end(&self) -> u64 {
         let last = self.pieces.last_key_value();
         last.map_or(0, |(offset, piece)| offset + piece.length)
     }
 
-    /// Cuts the piece that has `at` inside of it in two.
+    /// Splits the extent that contains `at`.
     fn split(&mut self, at: u64) {
         let Some((&offset, piece)) = self.pieces.range_mut(..at).next_back() else {
             return;
@@ -77,7 +77,7 @@ impl<S: Source> Extents<S> {
         self.pieces.insert(at, tail);
     }
 
-    /// Takes the sources of `range` away.
+    /// Removes the sources of `range`.
     pub(crate) fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -98,7 +98,7 @@ impl<S: Source> Extents<S> {
         self.remove(length..u64::MAX);
     }
 
-    /// Gives `length` bytes from `offset` a source.
+    /// Sets the source of `length` bytes from `offset`.
     pub(crate) fn insert(&mut self, offset: u64, length: u64, source: S) {
         if length == 0 {
             return;
@@ -122,7 +122,7 @@ impl<S: Source> Extents<S> {
         self.pieces.insert(offset, piece);
     }
 
-    /// All of `range`, in order: spans with sources and gaps between them.
+    /// All spans of `range` in order, gaps included.
     pub(crate) fn spans(&self, range: Range<u64>) -> Vec<Span<S>> {
         let mut spans = Vec::new();
         let mut at = range.start;
@@ -158,14 +158,14 @@ impl<S: Source> Extents<S> {
         spans
     }
 
-    /// All pieces: offset, length, source.
+    /// All extents: offset, length, source.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &S)> {
         self.pieces
             .iter()
             .map(|(offset, piece)| (*offset, piece.length, &piece.source))
     }
 
-    /// Gives what lies in `range` another source where `change` has one, piece by piece.
+    /// Replaces the sources in `range` for which `change` returns another one.
     pub(crate) fn replace(&mut self, range: Range<u64>, change: impl Fn(u64, &S) -> Option<S>) {
         if range.is_empty() {
             return;

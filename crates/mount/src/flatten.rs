@@ -1,9 +1,9 @@
-//! Flattening: the small parts of a nested manifest become one segment, so that other clients read the
-//! file as fast as any large object. The bytes of the file stay what they are.
+//! Flattening: replaces a nested manifest of small parts by one segment, so that other clients read
+//! the file as fast as any large object. The file's bytes do not change.
 //!
-//! Mounts that wrote a file share the work without a word to each other: each nested manifest is that
-//! of the mount with the highest hash of both names. Every mount swaps what it has flattened into the
-//! manifest that is there then, as a commit does; what another one has done meanwhile stays.
+//! Mounts that wrote a file divide the work without communicating: each nested manifest belongs to
+//! the mount with the highest hash of both names. Every mount swaps its results into the current
+//! manifest, like a commit; concurrent results of others are kept.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,20 +20,20 @@ use crate::store::{
     Expect, Form, ObjectName, Part, Result, Segment, Stat, Store, StoreError, Why, asks_for_a_look,
 };
 
-/// Nested manifests that are flattened at once: each takes a segment's bytes of memory.
-const AT_ONCE: usize = 2;
-/// Swaps that may be lost to commits and to other mounts that flatten.
+/// Nested manifests flattened concurrently: each needs a segment's size of memory.
+const CONCURRENT_MAX: usize = 2;
+/// Maximum number of swaps lost to commits and to other flattening mounts.
 const SWAPS_MAX: u32 = 50;
 
-/// Which nested manifests of a file a mount flattens.
+/// The nested manifests that a mount flattens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// Its own, among the mounts that wrote the file lately.
+    /// Its own share, among the mounts that recently wrote the file.
     Own,
     All,
 }
 
-/// A version that differs from the one before in its parts alone.
+/// A version that differs from the one before only in its parts.
 pub(crate) struct Flattened {
     pub(crate) before: String,
     pub(crate) after: String,
@@ -43,20 +43,20 @@ pub(crate) struct Flattened {
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) flattened: Option<Flattened>,
-    /// Nested manifests that are left to others.
+    /// Number of nested manifests left to other mounts.
     pub(crate) left: usize,
 }
 
-/// A flatten's state between its swaps.
+/// State of flattening between swaps.
 #[derive(Default)]
 struct Work {
-    /// The segment that holds what a nested manifest says, by the manifest's name.
+    /// The segment with a nested manifest's bytes, by the manifest's name.
     flat: HashMap<Arc<str>, Arc<Segment>>,
-    /// Everything that versions of the file were seen to refer to, and what was made here.
+    /// All segments that versions of the file were seen to refer to, and those created here.
     seen: HashSet<Arc<Segment>>,
 }
 
-/// A hash that all mounts compute alike: FNV-1a, and a step that mixes its bits.
+/// A hash that all mounts compute alike: FNV-1a, and a final mixing step.
 fn hash(mount: &str, name: &str) -> u64 {
     let bytes = mount.bytes().chain([0]).chain(name.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -66,26 +66,26 @@ fn hash(mount: &str, name: &str) -> u64 {
     hash ^ (hash >> 32)
 }
 
-/// The mount that a nested manifest is left to; none where no mount is known.
+/// The mount responsible for a nested manifest; `None` if no mount is known.
 fn owner<'a>(mounts: &[&'a str], name: &str) -> Option<&'a str> {
     let mounts = mounts.iter().copied();
     mounts.max_by_key(|mount| (hash(mount, name), *mount))
 }
 
 impl<S: Store> Committer<S> {
-    /// Whether a layout has something to flatten.
+    /// Does a layout need flattening?
     pub(crate) fn is_fragmented(&self, layout: &Layout) -> bool {
         let mut nested = layout.nested.iter();
         nested.any(|n| self.is_small(n.segment.bytes, n.parts.len()))
     }
 
     fn is_small(&self, bytes: u64, parts: usize) -> bool {
-        // A group's last part may reach beyond a segment's size.
+        // A group's last part may exceed a segment's size.
         let bytes_max = self.limits.segment_bytes + self.limits.small_bytes;
         bytes < bytes_max && bytes / (parts as u64).max(1) < self.limits.small_bytes
     }
 
-    /// Flattens `share` of the file under `name`.
+    /// Flattens `share` of the file `name`.
     pub(crate) async fn flatten(&self, name: &str, share: Share) -> Result<Outcome> {
         let mut work = Work::default();
         let flattened = self.flatten_in(name, share, &mut work).await;
@@ -93,7 +93,7 @@ impl<S: Store> Committer<S> {
             Ok((outcome, layout)) => (Ok(outcome), layout),
             Err(error) => (Err(error), None),
         };
-        // Nothing is removed before the version that does without it is known to be there.
+        // Nothing is removed before the version without it is known to be on the store.
         let unused = match layout {
             Some(layout) => {
                 let needed: HashSet<Arc<Segment>> = layout.segments().into_iter().collect();
@@ -106,7 +106,7 @@ impl<S: Store> Committer<S> {
         outcome
     }
 
-    /// The outcome, and the version that is there, where that is known.
+    /// The outcome, and the current version if known.
     async fn flatten_in(
         &self,
         name: &str,
@@ -134,7 +134,7 @@ impl<S: Store> Committer<S> {
             let (mine, others) = self.shares(&stat, &layout, share);
             match self.make_flat(&layout, &mine, work).await {
                 Ok(()) => {}
-                // A segment went with the version.
+                // A segment was removed with its version.
                 Err(error) if error.why == Why::NotFound => continue,
                 Err(error) => return Err(error),
             }
@@ -172,7 +172,7 @@ impl<S: Store> Committer<S> {
         Err(StoreError::new(Why::Changed, message))
     }
 
-    /// The nested manifests that are this mount's to flatten, and how many are others'.
+    /// The nested manifests for this mount to flatten, and the number of others'.
     fn shares(&self, stat: &Stat, layout: &Layout, share: Share) -> (Vec<usize>, usize) {
         let mounts = history::mounts(&stat.headers);
         let (mut mine, mut others) = (Vec::new(), 0);
@@ -189,7 +189,7 @@ impl<S: Store> Committer<S> {
         (mine, others)
     }
 
-    /// Makes a segment of each nested manifest of `mine` that has none yet.
+    /// Creates segments for nested manifests in `mine` that have none yet.
     async fn make_flat(&self, layout: &Layout, mine: &[usize], work: &mut Work) -> Result<()> {
         let todo = mine.iter().filter_map(|i| layout.nested.get(*i));
         let todo = todo.filter(|nested| !work.flat.contains_key(&nested.segment.name.name));
@@ -200,7 +200,7 @@ impl<S: Store> Committer<S> {
         };
         let todo: Vec<_> = todo.map(|n| (n.segment.clone(), n.parts.clone())).collect();
         let mut made =
-            futures_util::stream::iter(todo.into_iter().map(make)).buffer_unordered(AT_ONCE);
+            futures_util::stream::iter(todo.into_iter().map(make)).buffer_unordered(CONCURRENT_MAX);
         while let Some(made) = made.next().await {
             let (name, flat) = made?;
             work.seen.insert(flat.clone());

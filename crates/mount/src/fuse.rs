@@ -1,5 +1,5 @@
-//! The kernel's side: requests of FUSE become calls of the file system, each a task of its own, and
-//! what they answer becomes replies.
+//! FUSE interface: converts the kernel's requests to calls of the file system, each in a task of
+//! its own, and their results to replies.
 
 mod convert;
 mod errno;
@@ -32,10 +32,10 @@ use replies::{attr, data, empty, entry, space, xattr};
 
 const GENERATION: Generation = Generation(0);
 const WRITE_MAX_BYTES: u32 = 1 << 20;
-/// The offset of an invalidation that leaves the pages.
+/// Offset of an invalidation that keeps the page cache.
 const ATTRIBUTES_ALONE: i64 = -1;
 
-/// A file system as `fuser` calls it.
+/// Implements `fuser`'s file system trait.
 pub(crate) struct Fuse<S> {
     vfs: Arc<Vfs<S>>,
     runtime: Handle,
@@ -51,12 +51,12 @@ impl<S: Store> Fuse<S> {
         }
     }
 
-    /// The way to tell the kernel what it was not asking for: there is none before the session is.
+    /// Channel for notifications to the kernel, set once the session exists.
     pub(crate) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
         self.notifier.clone()
     }
 
-    /// Runs a call, and gives what it brought to `reply`.
+    /// Runs a call, and passes its result to `reply`.
     fn call<T, F, R>(&self, call: impl FnOnce(Arc<Vfs<S>>) -> F, reply: R)
     where
         F: Future<Output = FsResult<T>> + Send + 'static,
@@ -83,7 +83,7 @@ impl<S: Store> Filesystem for Fuse<S> {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         ] {
-            // An older kernel goes without.
+            // An older kernel lacks the capability.
             let _ = config.add_capabilities(capability);
         }
         let _ = config.set_max_write(WRITE_MAX_BYTES);
@@ -249,8 +249,8 @@ impl<S: Store> Filesystem for Fuse<S> {
         let call = |vfs: Arc<Vfs<S>>| async move { vfs.open(ino.0, mode).await };
         self.call(call, move |result| match result {
             Ok((handle, keeps_pages)) => {
-                // The size that the kernel believes may be that of the version before, and readers
-                // would end there.
+                // The kernel's cached size may be that of the version before, and would end reads
+                // too early.
                 if let Some(notifier) = notifier.get()
                     && let Err(error) = notifier.inval_inode(ino, ATTRIBUTES_ALONE, 0)
                 {
@@ -317,7 +317,7 @@ impl<S: Store> Filesystem for Fuse<S> {
     ) {
         let data = Bytes::copy_from_slice(data);
         let size = data.len() as u32;
-        // Pages of a mapping have places of their own, whatever the handle's mode is.
+        // Pages of a mapping have explicit offsets, whatever the handle's mode.
         let is_placed = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let drops_set_id = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let call = |vfs: Arc<Vfs<S>>| async move {
@@ -415,7 +415,7 @@ impl<S: Store> Filesystem for Fuse<S> {
                     if reply.add(ino, *next, name, &ttl, &file_attr(attr), GENERATION) {
                         break;
                     }
-                    // The kernel holds one reference more.
+                    // The kernel holds an additional reference.
                     if name != "." && name != ".." {
                         told.told_entry(attr.ino);
                     }
@@ -438,7 +438,7 @@ impl<S: Store> Filesystem for Fuse<S> {
         reply.ok();
     }
 
-    /// Names are on the store when the call that makes them returns.
+    /// Nothing to do: names are on the store when the call that creates them returns.
     fn fsyncdir(
         &self,
         _request: &Request,
@@ -454,7 +454,7 @@ impl<S: Store> Filesystem for Fuse<S> {
         self.call(|vfs| async move { vfs.usage().await }, space(reply));
     }
 
-    /// Terminals are asked so whether they are some.
+    /// Programs use this to check whether a file is a terminal.
     fn ioctl(
         &self,
         _request: &Request,
@@ -469,7 +469,7 @@ impl<S: Store> Filesystem for Fuse<S> {
         reply.error(Errno::ENOTTY);
     }
 
-    /// The kernel takes files for ready then, and asks no more.
+    /// The kernel then treats files as always ready, and does not ask again.
     fn poll(
         &self,
         _request: &Request,
@@ -505,7 +505,7 @@ impl<S: Store> Filesystem for Fuse<S> {
     }
 
     fn getxattr(&self, _r: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        // `ls -l` asks for an access control list of every file: there are none.
+        // `ls -l` requests an access control list of every file: there are none.
         if name.as_encoded_bytes().starts_with(b"system.") {
             reply.error(Errno::EOPNOTSUPP);
             return;
@@ -549,7 +549,7 @@ impl<S: Store> Filesystem for Fuse<S> {
                 Flags::PUNCH_HOLE | Flags::ZERO_RANGE => {
                     vfs.zero(fh.0, offset, length, keeps_size).await
                 }
-                // Space is not reserved; the file may get longer.
+                // Space is not reserved; the file may be extended.
                 rest if rest.is_empty() && keeps_size => Ok(()),
                 rest if rest.is_empty() => vfs.allocate(fh.0, offset.saturating_add(length)).await,
                 _ => Err(FsError::NotOffered("this kind of fallocate")),
@@ -558,7 +558,7 @@ impl<S: Store> Filesystem for Fuse<S> {
         self.call(call, empty(reply));
     }
 
-    /// The kernel takes a file for one without holes then.
+    /// The kernel then treats a file as one without holes.
     fn lseek(
         &self,
         _request: &Request,
@@ -571,7 +571,7 @@ impl<S: Store> Filesystem for Fuse<S> {
         reply.error(Errno::ENOSYS);
     }
 
-    /// The kernel copies by reading and writing then.
+    /// The kernel then copies by reading and writing.
     fn copy_file_range(
         &self,
         _request: &Request,

@@ -1,15 +1,15 @@
-//! The history of a file, as the object itself tells it: `X-Object-Meta-Commits` has the last commit
-//! of each of the mounts that wrote it lately. By that a mount knows its own version again where the
-//! answer got lost, also below those of others, and does not write it a second time.
+//! Commit history of a file, stored with the object: `X-Object-Meta-Commits` lists the last commit
+//! of each mount that recently wrote it. By this a mount recognises its own version if the response
+//! to the commit was lost, even below later versions of others, and does not write it again.
 
 use crate::store::Headers;
 
 const META: &str = "commits";
-/// As many as fit beside the largest extended attributes.
+/// Maximum number of mounts: as many as fit beside the largest extended attributes.
 const MOUNTS_MAX: usize = 12;
 const SEPARATOR: char = '-';
 
-/// A name of one commit: its mount's, and a number that this mount gives once.
+/// Token of a commit: the mount's id, and a number that is unique in this mount.
 pub(crate) fn token(mount: &str, number: u64) -> String {
     format!("{mount}{SEPARATOR}{number:x}")
 }
@@ -20,7 +20,7 @@ fn mount_of(token: &str) -> &str {
         .map_or(token, |(mount, _)| mount)
 }
 
-/// Puts a commit before those that `headers` name.
+/// Inserts a commit before those in `headers`.
 pub(crate) fn add(headers: &mut Headers, token: &str) {
     let before = headers.meta.get(META).map(String::as_str);
     let others = before.unwrap_or_default().split(',');
@@ -33,14 +33,14 @@ pub(crate) fn add(headers: &mut Headers, token: &str) {
     headers.meta.insert(META.to_owned(), all);
 }
 
-/// The mounts that wrote an object lately.
+/// The mounts that recently wrote an object.
 pub(crate) fn mounts(headers: &Headers) -> Vec<&str> {
     let commits = headers.meta.get(META).map(String::as_str);
     let commits = commits.unwrap_or_default().split(',');
     commits.filter(|c| !c.is_empty()).map(mount_of).collect()
 }
 
-/// Whether a commit is one of those that `headers` name.
+/// Is a commit listed in `headers`?
 pub(crate) fn has(headers: &Headers, token: &str) -> bool {
     let commits = headers.meta.get(META).map(String::as_str);
     commits.is_some_and(|commits| commits.split(',').any(|commit| commit == token))

@@ -1,6 +1,6 @@
-//! Intents: a rename of a directory is written down before its first object is copied, in
-//! `.segments/intents/`, and struck out behind its last deletion. One that is not written again for a
-//! while is of a mount that is gone: another one then finishes it.
+//! Intents: a write-ahead record of a directory's rename in `.segments/intents/`, written before
+//! the first object is copied and removed after the last deletion. An intent that is not refreshed
+//! for a while belongs to a mount that is gone; another mount then completes it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use crate::commit::{Committer, SEGMENTS, random_id};
 use crate::store::{Expect, Headers, Result, Row, Store};
 use crate::time::Time;
 
-/// An intent is written again that often.
-const REFRESH: Duration = Duration::from_secs(20);
-/// An intent that was not written again for that long is broken.
+/// Interval at which an intent is refreshed.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(20);
+/// Time without a refresh after which an intent counts as broken.
 pub(crate) const BROKEN_AFTER: Duration = Duration::from_secs(120);
 const BODY_MAX_BYTES: u64 = 8192;
-/// A path has no byte of that value.
-const END: char = '\0';
+/// Separator: a byte that paths do not contain.
+const SEPARATOR: char = '\0';
 
-/// A rename that is under way. Dropped before it is done, it stays on the store.
+/// A rename in progress. If dropped before it is done, it stays on the store.
 pub(crate) struct Intent<S> {
     store: Arc<S>,
     name: String,
@@ -34,7 +34,8 @@ impl<S> Drop for Intent<S> {
 }
 
 impl<S: Store> Intent<S> {
-    /// Both names are as they are to be. An intent that stays is looked at again, and found done.
+    /// Both names are in their final state. If removing the intent fails, it will be checked again
+    /// and found done.
     pub(crate) async fn done(self) {
         self.refresh.abort();
         if let Err(error) = self.store.delete(&self.name, Expect::Anything).await {
@@ -43,7 +44,7 @@ impl<S: Store> Intent<S> {
     }
 }
 
-/// A rename that broke off.
+/// An interrupted rename.
 pub(crate) struct BrokenIntent {
     pub(crate) name: String,
     pub(crate) from: String,
@@ -52,15 +53,15 @@ pub(crate) struct BrokenIntent {
 }
 
 fn body(from: &str, to: &str, begun: Time) -> Bytes {
-    format!("{from}{END}{to}{END}{begun}").into()
+    format!("{from}{SEPARATOR}{to}{SEPARATOR}{begun}").into()
 }
 
 fn parse(body: &[u8]) -> Option<(String, String, Time)> {
     let text = std::str::from_utf8(body).ok()?;
-    let mut fields = text.split(END);
+    let mut fields = text.split(SEPARATOR);
     let (from, to, begun) = (fields.next()?, fields.next()?, fields.next()?);
     let is_whole = fields.next().is_none() && !from.is_empty() && !to.is_empty() && from != to;
-    // A name below the other one is never meant.
+    // Neither name may be inside the other.
     let is_inside = |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.starts_with('/'));
     let is_sound = is_whole && !is_inside(to, from) && !from.starts_with(SEGMENTS);
     let begun = Time::parse(begun)?;
@@ -68,10 +69,10 @@ fn parse(body: &[u8]) -> Option<(String, String, Time)> {
 }
 
 impl<S: Store> Committer<S> {
-    /// Writes a rename down.
+    /// Writes the intent of a rename.
     pub(crate) async fn intend(&self, from: &str, to: &str) -> Result<Intent<S>> {
         let name = format!("{SEGMENTS}/intents/{}", random_id());
-        // By the store's clock: what is under the new name is older or newer than that.
+        // The store's time, to which the times of objects under the new name are compared.
         let begun = Time {
             seconds: self.store_time().await?,
             nanos: 0,
@@ -84,7 +85,7 @@ impl<S: Store> Committer<S> {
         let (store, again) = (self.store.clone(), name.clone());
         let refresh = tokio::spawn(async move {
             loop {
-                tokio::time::sleep(REFRESH).await;
+                tokio::time::sleep(REFRESH_INTERVAL).await;
                 let body = vec![body.clone()];
                 if let Err(error) = store.put(&again, &headers, body, Expect::Anything).await {
                     tracing::debug!(%error, "an intent is not written again");
@@ -98,7 +99,7 @@ impl<S: Store> Committer<S> {
         })
     }
 
-    /// Renames that nobody has been at for `after`.
+    /// Renames whose intents were not refreshed for `after`.
     pub(crate) async fn broken_intents(&self, after: Duration) -> Result<Vec<BrokenIntent>> {
         let prefix = format!("{SEGMENTS}/intents/");
         let rows = self.store.list(&prefix, "", true, 0).await?;
@@ -111,7 +112,7 @@ impl<S: Store> Committer<S> {
             let Row::Object { name, .. } = row else {
                 continue;
             };
-            // A listing may be late: the object tells.
+            // The listing may be out of date: the object decides.
             let Ok(stat) = self.store.head_newest(&name).await else {
                 continue;
             };

@@ -1,10 +1,11 @@
 //! `cairn mount`: a container as a POSIX file system, through any Swift store.
 //!
-//! Every file is an ordinary object under its path that any client reads. `vfs` is the file system:
-//! names, handles and their state; `content` over `extents` knows where each byte of a file is,
-//! `commit` makes a version of it on the store, `vfs/commits` puts it in the place of the one that is
-//! there, `history` knows own versions again, `segments` says when parts of old ones go, `cache` reads
-//! blocks, `store` is the store (Swift, or memory in tests), `fuse` talks to the kernel. `docs/mount.md` says what is promised.
+//! Every file is an ordinary object under its path that any client can read. `vfs` is the file
+//! system: names, handles and their state; `content` with `extents` maps the bytes of a file to
+//! their sources, `commit` writes a version of it to the store, `vfs/commits` replaces the current
+//! version by it, `history` recognises own versions, `segments` decides when parts of old ones are
+//! removed, `cache` reads blocks, `store` is the store (Swift, or memory in tests), `fuse` the
+//! kernel interface. `docs/mount.md` describes the guarantees.
 //!
 //! A program: depends on `client` and `types`, never on a server.
 

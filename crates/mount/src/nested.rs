@@ -1,7 +1,8 @@
-//! Manifests of two levels, for files of many small parts: neighbours that are small are one part of the
-//! file's manifest, which is a manifest of its own (`.segments/FILE-ID/MOUNT.NUMBER.parts`) and never
-//! changes. It is the file's index: a mount reads it, and then the parts themselves, at full speed; other
-//! clients read through it as through any large object. `commit/nesting.rs` reads and writes them.
+//! Two-level manifests for files of many small parts: adjacent small parts are one part of the
+//! file's manifest, which is an immutable manifest of its own
+//! (`.segments/FILE-ID/MOUNT.NUMBER.parts`). It serves as the file's index: a mount reads it, and
+//! then the parts directly, at full speed; other clients read through it as through any large
+//! object. `commit/nesting.rs` reads and writes them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,19 +11,19 @@ use parking_lot::Mutex;
 
 use crate::store::{Part, Segment};
 
-/// Parts of manifests that are remembered.
+/// Maximum number of cached parts of manifests.
 const KNOWN_PARTS_MAX: usize = 400_000;
 
-/// A part of a file that is a manifest of its own, whole.
+/// A part of a file that is a whole nested manifest.
 #[derive(Clone, Debug)]
 pub(crate) struct Nested {
-    /// The place in the file where it begins.
+    /// Its offset in the file.
     pub(crate) at: u64,
     pub(crate) segment: Arc<Segment>,
     pub(crate) parts: Arc<Vec<Part>>,
 }
 
-/// Manifests of parts that were read or written lately, by name. They never change.
+/// Cache of recently read or written nested manifests, by name. They are immutable.
 #[derive(Default)]
 pub(crate) struct Known(Mutex<KnownParts>);
 
@@ -55,7 +56,7 @@ pub(crate) fn is_same(a: &Part, b: &Part) -> bool {
     a.segment == b.segment && a.offset == b.offset && a.length == b.length
 }
 
-/// `length` bytes from `offset` of what `parts` are.
+/// `length` bytes from `offset` of the concatenation of `parts`.
 pub(crate) fn cut(parts: &[Part], offset: u64, length: u64) -> Vec<Part> {
     let (mut at, mut cut) = (0, Vec::new());
     for part in parts {

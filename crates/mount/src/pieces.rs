@@ -1,11 +1,11 @@
-//! Bytes in pieces, as they came from a socket: a part is taken without copying.
+//! Bytes in pieces, as received from a socket: slicing does not copy.
 
 use bytes::Bytes;
 
 /// Bytes of a range, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pieces {
-    /// Each with the offset of its first byte.
+    /// Pieces with the offset of their first byte.
     pieces: Vec<(u64, Bytes)>,
     bytes: u64,
 }
@@ -15,7 +15,7 @@ impl Pieces {
         self.bytes
     }
 
-    /// Adds `length` bytes from `offset` to `to`; false where there are not as many.
+    /// Appends `length` bytes from `offset` to `to`; false if there are fewer.
     #[must_use]
     pub(crate) fn take(&self, offset: u64, length: u64, to: &mut Vec<Bytes>) -> bool {
         let end = offset.saturating_add(length);

@@ -1,4 +1,4 @@
-//! A mount from its beginning to its end: login, container, mounting, signals, and the last uploads.
+//! A mount's life cycle: login, container, mounting, signals, and the last uploads.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use crate::store::{Store, SwiftStore, options};
 use crate::sweep::{SweepOptions, Swept};
 use crate::vfs::{Vfs, VfsOptions};
 
-/// A mount's source, place and settings.
+/// Source, mount point and settings of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// `http://host:port/v1/ACCOUNT/CONTAINER`
+    /// URL of the container, `http://host:port/v1/ACCOUNT/CONTAINER`.
     pub url: String,
     pub dir: PathBuf,
     pub is_read_only: bool,
-    /// Other users than who mounts may use it; permissions are checked in any case.
+    /// Other users may access it too; permissions are checked in any case.
     pub allows_others: bool,
-    /// Whose the files of which nothing is known are.
+    /// Owner of files without stored attributes.
     pub uid: u32,
     pub gid: u32,
-    /// Within that an answer of the store has to begin.
+    /// Time within which a response of the store must begin.
     pub timeout: Duration,
     pub cache_bytes: u64,
-    /// Bytes that may be written and not on the store yet.
+    /// Maximum bytes written but not yet on the store.
     pub unwritten_bytes: u64,
-    /// Certificates (PEM) that are trusted in place of the system's.
+    /// PEM file of certificate authorities that are trusted instead of the system's.
     pub authorities: Option<PathBuf>,
 }
 
-/// Why nothing is mounted, or why a mount did not end well.
+/// Reasons why mounting failed, or why a mount did not end properly.
 #[derive(Debug, Error)]
 pub enum MountError {
     #[error("{url:?}: expected http://HOST:PORT/v1/ACCOUNT/CONTAINER")]
@@ -62,18 +62,18 @@ pub enum MountError {
 }
 
 const BLOCK_BYTES: u64 = 256 << 10;
-/// Attributes and names of the store are believed for that long.
-const FRESH: Duration = Duration::from_secs(1);
-/// A file of many small parts that nobody has written for that long is flattened.
-const QUIET: Duration = Duration::from_secs(2);
-/// For that long a GET of a version that was replaced can go on.
+/// Validity of cached attributes and names.
+const CACHE_VALIDITY: Duration = Duration::from_secs(1);
+/// Time without writes after which a file of many small parts is flattened.
+const QUIET_TIME: Duration = Duration::from_secs(2);
+/// Time for which a GET of a replaced version can still complete.
 const SUPERSEDED_FOR: Duration = Duration::from_secs(600);
-/// Threads that read requests of the kernel.
+/// Number of threads that read the kernel's requests.
 const KERNEL_THREADS: usize = 2;
-/// After an unmount the last requests of the kernel are waited for.
+/// Wait for the kernel's last requests after an unmount.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The URL of an account, and a container of it.
+/// Splits a URL into account and container.
 fn account_and_container(text: &str) -> Result<(StoreUrl, String), MountError> {
     let wrong = || MountError::Url {
         url: text.to_owned(),
@@ -107,25 +107,25 @@ fn percent_decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// As [`mount`], on threads of its own.
+/// Mounts like [`mount`], on threads of its own.
 ///
 /// # Errors
-/// [`MountError`], which names what is wrong.
+/// [`MountError`], which names the problem.
 pub fn run(options: MountOptions, ready: impl FnOnce()) -> Result<(), MountError> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     let result = runtime.block_on(mount(options, ready));
-    // A request of the kernel that never ends does not keep the process.
+    // A kernel request that never ends must not keep the process alive.
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
-/// Mounts, calls `ready`, and returns when it is unmounted: by `umount`, SIGTERM or SIGINT. All that
-/// was written is on the store then, or the error says that it is not.
+/// Mounts, calls `ready`, and returns when it is unmounted: by `umount`, SIGTERM or SIGINT. All
+/// writes are on the store then, or the error states that they are not.
 ///
 /// # Errors
-/// [`MountError`], which names what is wrong.
+/// [`MountError`], which names the problem.
 pub async fn mount(options: MountOptions, ready: impl FnOnce()) -> Result<(), MountError> {
     check_directory(&options.dir)?;
     let store = connect(
@@ -143,12 +143,12 @@ pub async fn mount(options: MountOptions, ready: impl FnOnce()) -> Result<(), Mo
                 uid: options.uid,
                 gid: options.gid,
             },
-            fresh: FRESH,
+            fresh: CACHE_VALIDITY,
             limits: Limits::default(),
             cache_bytes: options.cache_bytes,
             block_bytes: BLOCK_BYTES,
             unwritten_bytes: options.unwritten_bytes,
-            flatten_after: Some(QUIET),
+            flatten_after: Some(QUIET_TIME),
             superseded_for: SUPERSEDED_FOR,
         },
     ));
@@ -160,7 +160,7 @@ pub async fn mount(options: MountOptions, ready: impl FnOnce()) -> Result<(), Mo
     serve(vfs, &options, ready).await
 }
 
-/// Logs in, and finds the container and what the store can do.
+/// Logs in, opens the container and reads the store's capabilities.
 async fn connect(
     url: &str,
     timeout: Duration,
@@ -188,10 +188,10 @@ async fn connect(
     Ok(SwiftStore::new(swift, &container, decides))
 }
 
-/// Sweeps a container: segments that nothing has referred to for `grace` go. As [`run`], on threads of its own.
+/// Sweeps a container: removes segments without references for `grace`. Runs on threads of its own.
 ///
 /// # Errors
-/// [`MountError`], which names what is wrong.
+/// [`MountError`], which names the problem.
 pub fn sweep(
     url: &str,
     grace: Duration,
@@ -295,7 +295,8 @@ async fn serve(
         vfs.commit_all(progress).await;
         let dir = options.dir.clone();
         let unmounting = tokio::task::spawn_blocking(move || {
-            // Busy: it goes from the name space now, and from the kernel with its last open file.
+            // Busy: it disappears from the name space now, and from the kernel with its last open
+            // file.
             unmounter.unmount().or_else(|_| {
                 rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::DETACH)
                     .map_err(std::io::Error::from)
@@ -317,7 +318,7 @@ async fn serve(
     }
 }
 
-/// Files that are left, as they become fewer.
+/// Reports the number of remaining files as it decreases.
 fn progress(left: usize) {
     tracing::info!(left, "files are written to the store");
 }

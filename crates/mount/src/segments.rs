@@ -1,9 +1,10 @@
-//! The life of segments beyond one commit: they go with the last version that refers to them, unless
-//! two names may.
+//! Life cycle of segments beyond one commit: they are removed with the last version that refers to
+//! them, unless two names may share them.
 //!
-//! During a rename two manifests refer to the same segments. Before it a mark is put beside them,
-//! `.segments/FILE-ID/shared`, and taken away behind it. Where a rename breaks off the mark stays: its
-//! segments then outlive both names, which costs space, and no name loses bytes when the other goes.
+//! During a rename two manifests refer to the same segments. Before it a mark is created beside
+//! them, `.segments/FILE-ID/shared`, and removed afterwards. If a rename is interrupted the mark
+//! stays: its segments then outlive both names, which costs space, but neither name loses bytes
+//! when the other is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,21 +17,22 @@ fn mark_of(id: &str) -> String {
 }
 
 impl<S: Store> Committer<S> {
-    /// The file that a segment of this container was made for; none of what others have put together.
+    /// The file that a segment of this container was created for; `None` for objects not created by
+    /// mounts.
     fn owner<'a>(&self, segment: &'a Segment) -> Option<&'a str> {
         let is_here = &*segment.name.container == self.store.container();
         file_id(&segment.name.name).filter(|_| is_here)
     }
 
-    /// Marks segments as those of more than one name. The marks that are new: another one is of a
-    /// rename that broke off, and has to stay.
+    /// Marks segments as shared by several names. Returns the new marks: an existing one belongs to
+    /// an interrupted rename, and must stay.
     pub(crate) async fn share(&self, segments: &[Arc<Segment>]) -> Result<Vec<String>> {
         let ids: BTreeSet<&str> = segments.iter().filter_map(|s| self.owner(s)).collect();
         let mut new = Vec::new();
         for id in ids {
             let mark = mark_of(id);
             let headers = Headers::new("application/octet-stream");
-            // One that was made and is found the second time stays, as one of somebody else does.
+            // A mark found at a retry stays, since it may be another mount's.
             let put = || self.store.put(&mark, &headers, Vec::new(), Expect::Nothing);
             match insist(put).await {
                 Ok(_) => new.push(mark),
@@ -41,7 +43,7 @@ impl<S: Store> Committer<S> {
         Ok(new)
     }
 
-    /// Takes marks away. One that stays costs space alone.
+    /// Removes marks. One that stays only costs space.
     pub(crate) async fn unshare(&self, marks: Vec<String>) {
         for mark in marks {
             if let Err(error) = self.store.delete(&mark, Expect::Anything).await {
@@ -50,7 +52,7 @@ impl<S: Store> Committer<S> {
         }
     }
 
-    /// Removes segments that nothing refers to; what fails stays and costs space alone.
+    /// Removes segments without references; a failure only costs space.
     pub(crate) async fn remove(&self, segments: Vec<Arc<Segment>>) {
         let mut of_files: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for segment in &segments {

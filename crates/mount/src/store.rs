@@ -1,5 +1,5 @@
-//! The store as the mount needs it: objects of one container, manifests that refer to parts of
-//! others, and conditions under which a name is written.
+//! Store interface of the mount: objects of one container, manifests that refer to parts of others,
+//! and conditional writes.
 
 #[cfg(test)]
 mod memory;
@@ -17,7 +17,7 @@ use crate::time::Time;
 pub(crate) use memory::MemoryStore;
 pub(crate) use swift::{SwiftStore, options};
 
-/// An object, by container and name.
+/// Name of an object, with its container.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ObjectName {
     pub(crate) container: Arc<str>,
@@ -33,21 +33,21 @@ impl ObjectName {
     }
 }
 
-/// An object that holds parts of a file and never changes.
+/// An immutable object that holds parts of a file.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Segment {
     pub(crate) name: ObjectName,
-    /// The size of the whole object.
+    /// Size of the whole object.
     pub(crate) bytes: u64,
 }
 
-/// The headers that are stored with an object.
+/// Headers stored with an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Headers {
     pub(crate) content_type: String,
-    /// `X-Object-Meta-NAME`, names in small letters.
+    /// User metadata `X-Object-Meta-NAME`, with lower-case names.
     pub(crate) meta: BTreeMap<String, String>,
-    /// Others that a replacement would lose: `Content-Encoding`, `X-Delete-At` …
+    /// Other headers that a replacement would lose: `Content-Encoding`, `X-Delete-At` …
     pub(crate) kept: BTreeMap<String, String>,
 }
 
@@ -60,7 +60,7 @@ impl Headers {
     }
 }
 
-/// How the bytes of an object are stored.
+/// The way in which an object's bytes are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
     Plain,
@@ -70,12 +70,12 @@ pub(crate) enum Form {
     Dynamic,
 }
 
-/// An object as a HEAD describes it.
+/// Metadata of an object from a HEAD.
 #[derive(Clone, Debug)]
 pub(crate) struct Stat {
     pub(crate) bytes: u64,
     pub(crate) etag: String,
-    /// When it, or its metadata, was stored.
+    /// Time when it or its metadata was stored.
     pub(crate) changed: Time,
     pub(crate) form: Form,
     pub(crate) headers: Headers,
@@ -89,13 +89,13 @@ pub(crate) struct Part {
     pub(crate) length: u64,
 }
 
-/// A condition on the object under a name, without which a write is not carried out.
+/// A condition on the current object of a name; the write fails if it does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expect<'a> {
     Nothing,
-    /// An object of this ETag.
+    /// An object with this ETag.
     Version(&'a str),
-    /// It is the writer's own name: anything may be there.
+    /// No condition: the name belongs to the writer.
     Anything,
 }
 
@@ -108,10 +108,10 @@ pub(crate) enum Row {
         etag: String,
         content_type: String,
         changed: Time,
-        /// A static large object; not every store tells it of all.
+        /// It is a static large object; some stores do not report this for all.
         is_manifest: bool,
     },
-    /// The part that names have in common up to and with a slash.
+    /// A common prefix of names, up to and including a slash.
     Prefix(String),
 }
 
@@ -123,28 +123,28 @@ impl Row {
     }
 }
 
-/// Bytes and objects of a container.
+/// Number of bytes and objects in a container.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) bytes: u64,
     pub(crate) objects: u64,
 }
 
-/// Why a store did not do what it was asked.
+/// Reasons for a failure of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Why {
     NotFound,
-    /// Another version is there than was expected.
+    /// The version differs from the expected one.
     Changed,
     Denied,
-    /// No space, or a quota.
+    /// No space, or a quota is exceeded.
     Full,
-    /// More than an object, or a name, may have.
+    /// An object or name exceeds the maximum.
     TooLarge,
-    /// Away, slow, busy: later it may do it.
+    /// Unreachable, slow, or busy: it may succeed later.
     Unavailable,
     Timeout,
-    /// A refusal that no other case names.
+    /// A refusal for any other reason.
     Refused,
 }
 
@@ -153,7 +153,7 @@ pub(crate) enum Why {
 pub(crate) struct StoreError {
     pub(crate) why: Why,
     pub(crate) message: String,
-    /// The write may have taken place: only a look tells.
+    /// The write may have taken place: only a read can tell.
     pub(crate) is_in_doubt: bool,
 }
 
@@ -167,19 +167,19 @@ impl StoreError {
     }
 }
 
-/// A swap failed so that another version may be there, or the one that was to be written.
+/// Can a failed swap mean that another version is there, or already the one being written?
 pub(crate) fn asks_for_a_look(error: &StoreError) -> bool {
-    // A segment of the version before may be gone with it.
+    // A segment of the version before may have been removed with it.
     let is_other = matches!(error.why, Why::Changed | Why::NotFound | Why::Refused);
     is_other || error.is_in_doubt
 }
 
 pub(crate) type Result<T> = std::result::Result<T, StoreError>;
 
-/// Tries of a write that may be carried out twice, while it is not known whether it was.
+/// Maximum attempts of an idempotent write whose outcome is unknown.
 const TRIES_MAX: u32 = 4;
 
-/// Makes a write again while it is not known whether it took place. For those that do no harm twice.
+/// Repeats a write as long as its outcome is unknown. For idempotent writes only.
 pub(crate) async fn insist<T, F>(write: impl Fn() -> F) -> Result<T>
 where
     F: Future<Output = Result<T>>,
@@ -197,16 +197,18 @@ where
 pub(crate) trait Store: Send + Sync + 'static {
     fn container(&self) -> &str;
 
-    /// Conditions of writes are decided at the commit: of two writers that expect the same version one
-    /// succeeds. Otherwise only a look before the write tells another version.
+    /// Are conditions of writes evaluated at commit, so that of two writers expecting the same
+    /// version only one succeeds? Otherwise another version is found only by a read before the
+    /// write.
     fn decides(&self) -> bool;
 
     fn head(&self, name: &str) -> impl Future<Output = Result<Stat>> + Send;
 
-    /// As `head`, of the newest version that any server of the store has.
+    /// Metadata like `head`, of the newest version on any server.
     fn head_newest(&self, name: &str) -> impl Future<Output = Result<Stat>> + Send;
 
-    /// `length` bytes from `offset`, in pieces; with `etag` of that version alone ([`Why::Changed`]).
+    /// Reads `length` bytes from `offset`, in pieces; with `etag`, of that version only
+    /// ([`Why::Changed`]).
     fn read(
         &self,
         object: &ObjectName,
@@ -215,27 +217,26 @@ pub(crate) trait Store: Send + Sync + 'static {
         length: u64,
     ) -> impl Future<Output = Result<Vec<Bytes>>> + Send;
 
-    /// The parts of a version of a static large object ([`Why::Changed`] where it is another one);
-    /// none where it has some that are no objects.
+    /// The parts of a version of a static large object ([`Why::Changed`] for another version);
+    /// `None` if some are not objects.
     fn manifest(
         &self,
         name: &str,
         etag: &str,
     ) -> impl Future<Output = Result<Option<Vec<Part>>>> + Send;
 
-    /// The parts of a static large object that never changes; none where it has some that are no
-    /// objects.
+    /// The parts of an immutable static large object; `None` if some are not objects.
     fn parts(&self, name: &str) -> impl Future<Output = Result<Option<Vec<Part>>>> + Send;
 
-    /// The objects that a static large object refers to, those beside inline bytes too; with `etag` of
-    /// that version alone ([`Why::Changed`]).
+    /// The objects that a static large object refers to, including those beside inline bytes; with
+    /// `etag`, of that version only ([`Why::Changed`]).
     fn references(
         &self,
         name: &str,
         etag: Option<&str>,
     ) -> impl Future<Output = Result<Vec<ObjectName>>> + Send;
 
-    /// Stores an object; its ETag.
+    /// Stores an object; returns its ETag.
     fn put(
         &self,
         name: &str,
@@ -244,7 +245,7 @@ pub(crate) trait Store: Send + Sync + 'static {
         expect: Expect<'_>,
     ) -> impl Future<Output = Result<String>> + Send;
 
-    /// Stores a static large object; its ETag.
+    /// Stores a static large object; returns its ETag.
     fn put_manifest(
         &self,
         name: &str,
@@ -253,7 +254,8 @@ pub(crate) trait Store: Send + Sync + 'static {
         expect: Expect<'_>,
     ) -> impl Future<Output = Result<String>> + Send;
 
-    /// Replaces what is stored beside the bytes. The condition holds where the store decides them.
+    /// Replaces the metadata. The condition is effective if the store evaluates conditions at
+    /// commit.
     fn post(
         &self,
         name: &str,
@@ -261,7 +263,7 @@ pub(crate) trait Store: Send + Sync + 'static {
         expect: Expect<'_>,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// A copy, of a large object of its manifest. `etag`: of that version of the source alone
+    /// Copies an object, or a large object's manifest. With `etag`, only that version of the source
     /// ([`Why::Changed`]).
     fn copy(
         &self,
@@ -270,12 +272,12 @@ pub(crate) trait Store: Send + Sync + 'static {
         etag: Option<&str>,
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Deletes an object, of a large one the manifest; false where there was none. The condition holds
-    /// where the store decides them.
+    /// Deletes an object, or a large object's manifest; returns false if there is none. The
+    /// condition is effective if the store evaluates conditions at commit.
     fn delete(&self, name: &str, expect: Expect<'_>) -> impl Future<Output = Result<bool>> + Send;
 
-    /// A page of names behind `marker` that begin with `prefix`; `flat`: not cut at slashes.
-    /// `limit` 0: as many as the store gives.
+    /// A page of names after `marker` that begin with `prefix`; with `flat`, not cut at slashes.
+    /// `limit` 0: the store's maximum.
     fn list(
         &self,
         prefix: &str,

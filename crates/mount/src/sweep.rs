@@ -1,14 +1,15 @@
-//! Mark and sweep: segments that no object of the container refers to are removed, when they were such
-//! for a grace period. What a kill, a failed deletion or a broken rename leaves goes by that.
+//! Garbage collection by mark and sweep: removes segments that no object of the container has
+//! referred to for a grace period. Such segments are left by a kill, a failed deletion or an
+//! interrupted rename.
 //!
-//! A sweep reads all manifests of the container (mark). Segments that none refers to are written down
-//! in `.segments/sweep`, each with the time when it was first found so; those that were found so by a
-//! sweep a grace period ago, and still are, go. A listing that is late, a rename that is under way or a
-//! commit whose segments are uploaded and not yet referred to is done long before.
+//! A sweep reads all manifests of the container (mark). Unreferenced segments are recorded in
+//! `.segments/sweep`, each with the time when it was first found so; those recorded a grace period
+//! ago, and still unreferenced, are removed. A delayed listing, a rename in progress or a commit
+//! with uploaded but unreferenced segments takes far less time.
 //!
-//! Files that are open somewhere without a name, or written without a sync, keep their segments by pins:
-//! each mount that has such files keeps an object `.segments/pins/MOUNT` with their ids, which counts
-//! for an hour after it was last written.
+//! Segments of files that are open without a name, or written without a sync, are protected by
+//! pins: each mount with such files maintains an object `.segments/pins/MOUNT` with their ids,
+//! which is valid for an hour after it was last written.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -21,34 +22,34 @@ use crate::store::{
     Expect, Form, Headers, ObjectName, Result, Row, Store, StoreError, Why, insist,
 };
 
-/// Requests of a sweep that are under way at once.
-const AT_ONCE: usize = 8;
-/// Marks that were begun anew because a large file went while it was looked for.
+/// Maximum concurrent requests of a sweep.
+const CONCURRENT_REQUESTS_MAX: usize = 8;
+/// Maximum restarts of marking, because a large object disappeared during it.
 const MARKS_MAX: u32 = 5;
 const PIN_LEASE: Duration = Duration::from_secs(3600);
 const ID_CHARS: usize = 32;
-/// Half a million names.
+/// Maximum size of the record: half a million names.
 const FOUND_MAX_BYTES: u64 = 64 << 20;
 
 /// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Large objects whose manifests were read.
+    /// Number of large objects whose manifests were read.
     pub large_objects: u64,
     pub segments: u64,
-    /// Segments that nothing refers to, for less than the grace period so far.
+    /// Number of segments unreferenced for less than the grace period.
     pub waiting: u64,
-    /// Segments that no manifest refers to, of files that are open on a mount.
+    /// Number of unreferenced segments of files that are open on a mount.
     pub pinned: u64,
     pub removed: u64,
     pub removed_bytes: u64,
 }
 
-/// How a sweep is done.
+/// Options of a sweep.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SweepOptions {
     pub(crate) grace: Duration,
-    /// A bug on purpose.
+    /// A planted bug.
     #[cfg(test)]
     pub(crate) ignores_pins: bool,
 }
@@ -57,7 +58,7 @@ fn pins_of(mount: &str) -> String {
     format!("{SEGMENTS}/pins/{mount}")
 }
 
-/// Whether a name is of the form that a mount gives to segments and marks; others are left alone.
+/// Does a name have the form of segments and marks? Others are left alone.
 fn is_ours(name: &str) -> bool {
     let Some(id) = file_id(name) else {
         return false;
@@ -72,7 +73,8 @@ fn is_ours(name: &str) -> bool {
     id.len() == ID_CHARS && is_hex(id) && (rest == "shared" || is_segment)
 }
 
-/// Names and the seconds when each was first found without a reference, as they are stored: a line each.
+/// Parses the record: names with the time in seconds when each was first found unreferenced, one
+/// per line.
 fn parse_found(text: &[u8]) -> BTreeMap<String, i64> {
     let text = String::from_utf8_lossy(text);
     let line = |line: &str| {
@@ -93,9 +95,9 @@ fn write_found(found: &BTreeMap<String, i64>) -> Bytes {
 /// The objects below `.segments/`.
 #[derive(Default)]
 struct Inventory {
-    /// Names of the mounts' own form, with their sizes.
+    /// Segments and marks, with their sizes.
     ours: BTreeMap<String, u64>,
-    /// Ids of files that are pinned.
+    /// Ids of pinned files.
     pinned: HashSet<String>,
     found: BTreeMap<String, i64>,
 }
@@ -104,12 +106,13 @@ struct Inventory {
 #[derive(Default)]
 struct Marked {
     names: HashSet<String>,
-    /// Objects that refer to segments of a file, by its id.
+    /// Number of objects that refer to segments of a file, by its id.
     holders: HashMap<String, usize>,
 }
 
 impl<S: Store> Committer<S> {
-    /// Writes down which files are open here so that their segments have to stay; `ids` empty: none are.
+    /// Writes the pins of files that are open here and whose segments must stay; an empty `ids`
+    /// removes them.
     pub(crate) async fn pin(&self, ids: &BTreeSet<String>) -> Result<()> {
         let name = pins_of(&self.mount_id);
         if ids.is_empty() {
@@ -122,7 +125,7 @@ impl<S: Store> Committer<S> {
         put.await.map(drop)
     }
 
-    /// The store's own time, in seconds.
+    /// The store's current time, in seconds.
     pub(crate) async fn store_time(&self) -> Result<i64> {
         let name = format!("{SEGMENTS}/time/{}", random_id());
         let headers = Headers::new("text/plain");
@@ -135,11 +138,11 @@ impl<S: Store> Committer<S> {
         Ok(stat?.changed.seconds)
     }
 
-    /// Removes segments that nothing has referred to for the grace period.
+    /// Removes segments that have been unreferenced for the grace period.
     pub(crate) async fn sweep(&self, options: SweepOptions) -> Result<Swept> {
         let now = self.store_time().await?;
         let mut swept = Swept::default();
-        // First: what comes later than this is not looked at.
+        // Taken first: objects created later are not considered.
         let inventory = self.inventory(now).await?;
         let marked = self.mark(&mut swept).await?;
         let (mut waiting, mut due) = (BTreeMap::new(), Vec::new());
@@ -174,7 +177,7 @@ impl<S: Store> Committer<S> {
                 .map(|_| (name.ends_with("/shared"), bytes))
         };
         let deleted = futures_util::stream::iter(due.into_iter().map(delete));
-        let mut deleted = deleted.buffer_unordered(AT_ONCE);
+        let mut deleted = deleted.buffer_unordered(CONCURRENT_REQUESTS_MAX);
         while let Some((is_mark, bytes)) = deleted.try_next().await? {
             swept.removed += u64::from(!is_mark);
             swept.removed_bytes += bytes;
@@ -242,7 +245,7 @@ impl<S: Store> Committer<S> {
         }
     }
 
-    /// An object of the mounts' own, whole; nothing where it went.
+    /// Reads an object of the mounts' own; empty if it is gone.
     pub(crate) async fn small_object(&self, name: &str, bytes: u64) -> Result<Vec<u8>> {
         if bytes == 0 {
             return Ok(Vec::new());
@@ -261,16 +264,19 @@ impl<S: Store> Committer<S> {
         }
     }
 
-    /// Everything below `.segments/` that an object of the container refers to.
+    /// Collects everything below `.segments/` that an object of the container refers to.
     async fn mark(&self, swept: &mut Swept) -> Result<Marked> {
         for _ in 0..MARKS_MAX {
             let large = self.large_objects().await?;
             swept.large_objects = large.len() as u64;
             let references = |name: String| async move { self.references(&name).await };
             let references = futures_util::stream::iter(large.into_iter().map(references));
-            let references: Vec<Option<Vec<String>>> =
-                references.buffered(AT_ONCE).try_collect().await?;
-            // One that went may have been renamed to where the listing had passed.
+            let references: Vec<Option<Vec<String>>> = references
+                .buffered(CONCURRENT_REQUESTS_MAX)
+                .try_collect()
+                .await?;
+            // An object that is gone may have been renamed to a name that the listing had already
+            // passed.
             if references.iter().all(Option::is_some) {
                 let mut marked = Marked::default();
                 for names in references.into_iter().flatten() {
@@ -295,7 +301,7 @@ impl<S: Store> Committer<S> {
             let Some(last) = rows.last() else {
                 return Ok(large);
             };
-            // The mount's own part is passed over.
+            // The mount's own prefix is skipped.
             marker = match last.name().starts_with(&own) {
                 true => behind_own.clone(),
                 false => last.name().to_owned(),
@@ -316,7 +322,7 @@ impl<S: Store> Committer<S> {
         }
     }
 
-    /// The names that a large object refers to below `.segments/`; none where it went.
+    /// Names below `.segments/` that a large object refers to; `None` if it is gone.
     async fn references(&self, name: &str) -> Result<Option<Vec<String>>> {
         loop {
             let stat = match self.store.head_newest(name).await {
@@ -344,7 +350,7 @@ impl<S: Store> Committer<S> {
                             let inner = inner.into_iter().filter(is_own);
                             all.extend(inner.map(|name| name.name.to_string()));
                         }
-                        // The version before, whose manifests have gone.
+                        // The version has been replaced, and its manifests are gone.
                         Err(error) if error.why == Why::NotFound => return Ok(None),
                         Err(error) => return Err(error),
                     }

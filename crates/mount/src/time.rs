@@ -1,8 +1,8 @@
-//! Times as files have them, and as headers tell them: decimal seconds since 1970.
+//! Times of files, and their form in headers: decimal seconds since 1970.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Seconds since 1970 and nanoseconds behind them.
+/// Seconds since 1970, and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(crate) struct Time {
     pub(crate) seconds: i64,
@@ -35,7 +35,7 @@ impl Time {
                 seconds: -whole,
                 nanos: 0,
             },
-            // -1.25 is three quarters of a second behind -2.
+            // -1.25 is three quarters of a second after -2.
             (true, nanos) => Time {
                 seconds: -whole - 1,
                 nanos: 1_000_000_000 - nanos,

@@ -1,9 +1,9 @@
-//! The file system: names, nodes and handles over a store. Every call is one of the kernel's, in
-//! words of its own; errors are [`FsError`].
+//! The file system: names, nodes and handles over a store. Its calls correspond to the kernel's,
+//! with types of their own; errors are [`FsError`].
 //!
-//! A node whose content or attributes were changed here and not committed yet is *local*: what is
-//! known of it is newer than the store. All others are believed for a second after they were seen,
-//! and files are looked at again whenever they are opened (close-to-open).
+//! A node whose content or attributes were changed here and not committed yet is *local*: its state
+//! is newer than the store's. The state of all others is cached for a second, and files are
+//! revalidated whenever they are opened (close-to-open consistency).
 
 mod attributes;
 mod commits;
@@ -42,42 +42,43 @@ pub(crate) use names::Owner;
 pub(crate) use tree::ROOT;
 use tree::{Node, State, Tree, below, join};
 
-/// How a file system behaves.
+/// Options of a file system.
 #[derive(Clone, Debug)]
 pub(crate) struct VfsOptions {
     pub(crate) is_read_only: bool,
     pub(crate) defaults: Defaults,
-    /// For as long what was seen of the store is believed.
+    /// Validity of cached state.
     pub(crate) fresh: Duration,
     pub(crate) limits: Limits,
-    /// Bytes of the cache of blocks that were read.
+    /// Size of the block cache in bytes.
     pub(crate) cache_bytes: u64,
     pub(crate) block_bytes: u64,
-    /// Bytes that may be in memory and not on the store.
+    /// Maximum bytes in memory that are not on the store.
     pub(crate) unwritten_bytes: u64,
-    /// Small parts are flattened when a file was quiet for that long; none: never.
+    /// Time without writes after which small parts are flattened; `None`: never.
     pub(crate) flatten_after: Option<Duration>,
     /// Segments of versions that were replaced stay that long.
     pub(crate) superseded_for: Duration,
 }
 
-/// Attributes as `stat` shows them.
+/// Attributes for `stat`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Attr {
     pub(crate) ino: u64,
     pub(crate) size: u64,
-    /// None of an unlinked file. Of a directory one, which programs take for unknown.
+    /// Number of links: 0 for an unlinked file. For a directory 1, which programs interpret as
+    /// unknown.
     pub(crate) nlink: u32,
     pub(crate) attributes: Attributes,
     pub(crate) ctime: Time,
 }
 
-/// Names are at most that long, as in other file systems; paths as the store allows.
+/// Maximum length of a name, as in other file systems; the store limits paths.
 const NAME_MAX_BYTES: usize = 255;
 const PATH_MAX_BYTES: usize = 1024;
-/// Rows of a listing beyond which it is believed longer, by that much for each.
+/// Additional validity of a large listing, for each row.
 const FRESH_PER_ROW: Duration = Duration::from_micros(200);
-/// Tries to see a consistent version of a file that others keep writing.
+/// Maximum attempts to read a consistent version of a file that others keep writing.
 const LOADS_MAX: u32 = 50;
 
 pub(crate) struct Vfs<S> {
@@ -88,10 +89,10 @@ pub(crate) struct Vfs<S> {
     handles: Mutex<HashMap<u64, Arc<Handle>>>,
     directories: Mutex<HashMap<u64, Arc<directories::Stream>>>,
     next_handle: AtomicU64,
-    /// Held for writing while the paths of many nodes change, for reading by what uses a path.
+    /// Held for writing while the paths of many nodes change, for reading while a path is used.
     namespace: tokio::sync::RwLock<()>,
     budget: Arc<Budget>,
-    /// Removals of segments.
+    /// Removals of segments in the background.
     background: Mutex<tokio::task::JoinSet<()>>,
     flattening: Mutex<tokio::task::JoinSet<()>>,
     pins: tokio::sync::Mutex<upkeep::Pins>,
@@ -100,10 +101,10 @@ pub(crate) struct Vfs<S> {
     options: VfsOptions,
 }
 
-/// An answer to a look at a name.
+/// Result of looking up a name.
 enum Found {
     Object(Box<Stat>),
-    /// No object, but there are some below.
+    /// No object, but there are objects below it.
     Directory,
 }
 
@@ -152,8 +153,8 @@ impl<S: Store> Vfs<S> {
         self.tree.lock().node(ino).ok_or(FsError::NotFound)
     }
 
-    /// The path of a node. One that another host has removed is stale: the kernel then looks for its name
-    /// again, which may be another file's by now.
+    /// The path of a node. A node that another host has removed is stale: the kernel then looks up
+    /// its name again, which may be another file by now.
     fn path(&self, ino: u64) -> FsResult<String> {
         let tree = self.tree.lock();
         if let Some(path) = tree.path(ino) {
@@ -172,7 +173,7 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// The path of a name in a directory, checked.
+    /// The validated path of a name in a directory.
     fn path_in(&self, parent: u64, name: &str) -> FsResult<String> {
         let directory = self.path(parent)?;
         let path = join(&directory, name);
@@ -182,7 +183,7 @@ impl<S: Store> Vfs<S> {
         Ok(path)
     }
 
-    /// As [`Vfs::path_in`], for a name that is to be made.
+    /// The validated path of a name that is to be created.
     fn new_path_in(&self, parent: u64, name: &str) -> FsResult<String> {
         let path = self.path_in(parent, name)?;
         match path == SEGMENTS {
@@ -207,8 +208,8 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Asks the store what is under a path; of a name that is not known to be an object also, at the
-    /// same time, whether there are some below.
+    /// Looks up a path on the store; unless it is known to be an object, concurrently checks for
+    /// objects below it.
     async fn look(&self, path: &str, is_object: bool) -> FsResult<Found> {
         if !is_object && self.has_nothing_below(path).await? {
             return match self.store.head(path).await {
@@ -242,9 +243,9 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Takes over what a HEAD that was sent at `asked` has brought. The time of the last change of a
-    /// version that is known stays: ours and the store's differ by the way there, and programs like
-    /// tar take a file whose time moves for one that changes.
+    /// Updates a node from a HEAD sent at `asked`. The modification time of a known version is
+    /// kept: ours and the store's differ by the latency, and programs like tar treat a file whose
+    /// time changes as modified.
     fn absorb(&self, state: &mut State, stat: Stat, asked: Instant) {
         let is_outdated = state.changed_here.is_some_and(|at| at >= asked);
         if state.is_local() || is_outdated {
@@ -282,7 +283,7 @@ impl<S: Store> Vfs<S> {
         state.fresh_until = Instant::now() + self.options.fresh;
     }
 
-    /// The state of an object that was not known.
+    /// The state of a newly found object.
     fn state_of(&self, stat: Stat) -> State {
         let kind = Kind::of_content_type(&stat.headers.content_type);
         let attributes = Attributes::default_of(kind, stat.changed, self.options.defaults);
@@ -291,7 +292,7 @@ impl<S: Store> Vfs<S> {
         state
     }
 
-    /// A directory of which there are only objects below.
+    /// The state of a directory that exists only by the objects below it.
     fn state_of_implied(&self) -> State {
         let now = Time::default();
         let attributes = Attributes::default_of(Kind::Directory, now, self.options.defaults);
@@ -300,7 +301,7 @@ impl<S: Store> Vfs<S> {
         state
     }
 
-    /// The state that a row of a listing tells, where the attributes are in its content type.
+    /// The state from a listing's row, if its content type has the attributes.
     fn state_of_row(&self, row: &Row, until: Instant) -> Option<State> {
         let Row::Object {
             bytes,
@@ -324,7 +325,7 @@ impl<S: Store> Vfs<S> {
         Some(state)
     }
 
-    /// The node of a path as the store has it, asked now or a moment ago.
+    /// The node of a path, from the store or the cache.
     async fn find(&self, path: &str) -> FsResult<Arc<Node>> {
         {
             let tree = self.tree.lock();
@@ -340,7 +341,7 @@ impl<S: Store> Vfs<S> {
                     .listed
                     .get(directory)
                     .is_some_and(|t| *t > Instant::now());
-                // A listing that was seen whole did not have it.
+                // A complete listing did not contain it.
                 if is_known {
                     return Err(FsError::NotFound);
                 }
@@ -349,7 +350,7 @@ impl<S: Store> Vfs<S> {
         self.look_again(path).await
     }
 
-    /// The node of a path as the store has it now.
+    /// The node of a path, from the store.
     async fn look_again(&self, path: &str) -> FsResult<Arc<Node>> {
         if path.is_empty() {
             return self.node(ROOT);
@@ -378,7 +379,7 @@ impl<S: Store> Vfs<S> {
                         drop(state);
                         return Ok(node.clone());
                     }
-                    // Something else is there now, and is another node.
+                    // Another object is there now, which is another node.
                     drop(state);
                     return Ok(tree.add(path, self.state_of(*stat)));
                 }
@@ -411,7 +412,7 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// The object under a node's own name, at the version that is known.
+    /// The object under a node's own name, in the known version.
     fn own_version(&self, path: &str, state: &State) -> Arc<Version> {
         let etag = state.etag.as_deref().unwrap_or_default();
         Arc::new(Version {
@@ -421,7 +422,7 @@ impl<S: Store> Vfs<S> {
         })
     }
 
-    /// Knows where the bytes of a file are; of a large object by its manifest.
+    /// Loads the layout of a file; for a large object from its manifest.
     async fn load(&self, node: &Node) -> FsResult<()> {
         for lost in 0..LOADS_MAX {
             commits::pause(lost).await;
@@ -433,7 +434,7 @@ impl<S: Store> Vfs<S> {
             }
             let path = self.path(node.ino)?;
             if !node.state.lock().has_all_headers {
-                // A listing does not tell in what form an object is.
+                // A listing does not contain the form of an object.
                 self.look_again(&path).await?;
             }
             let (etag, form, bytes) = {
@@ -465,8 +466,8 @@ impl<S: Store> Vfs<S> {
         Err(FsError::Contended)
     }
 
-    /// The state of a file of which it is known where its bytes are. Another call may find another
-    /// version at any time, and what is known is gone then: so it is held from here on.
+    /// The locked state of a file with its layout loaded. Another call may find another version at
+    /// any time, which would unload the layout; so the lock is held.
     async fn loaded<'a>(&self, node: &'a Node) -> FsResult<MutexGuard<'a, State>> {
         for _ in 0..LOADS_MAX {
             self.load(node).await?;
@@ -478,7 +479,7 @@ impl<S: Store> Vfs<S> {
         Err(FsError::Contended)
     }
 
-    /// The places of a version's bytes.
+    /// The layout of a version.
     async fn layout(
         &self,
         path: &str,
@@ -501,7 +502,7 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// The use of the container, asked once a second at most.
+    /// Usage of the container, requested at most once a second.
     pub(crate) async fn usage(&self) -> FsResult<Usage> {
         if let Some((until, usage)) = *self.usage.lock()
             && until > Instant::now()

@@ -1,4 +1,4 @@
-//! The one way to call a backend: in this process where it is served here, else over HTTP.
+//! Calls to backend servers: in this process if the server runs here, otherwise over HTTP.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,18 +16,18 @@ use crate::clocks::Clocks;
 use crate::hedge::Hedging;
 use crate::reach::Reach;
 
-/// A network of a simulator's: carries every call, to servers of this process.
+/// A simulated network, which carries every call to servers of this process.
 pub trait Network: Send + Sync {
-    /// Calls the server at `address`. Dropping the future is the caller's going away.
+    /// Calls the server at `address`. Dropping the future means that the caller disconnects.
     fn call(&self, address: SocketAddr, request: Request) -> Answered;
 }
 
-/// An answer on its way.
+/// A pending response.
 pub type Answered = Pin<Box<dyn Future<Output = Result<Response, CallError>> + Send>>;
 
-/// All servers this process can reach.
+/// Connections to all backend servers of this process's cluster.
 pub struct Backends {
-    /// In place of everything else.
+    /// If set, used instead of everything else.
     network: Option<Arc<dyn Network>>,
     local: RwLock<HashMap<SocketAddr, Handler>>,
     client: Client,
@@ -36,17 +36,18 @@ pub struct Backends {
     reach: Arc<Reach>,
     clocks: Clocks,
     hedging: Hedging,
-    /// Bytes of bodies that wait for replicas after their requests were answered.
+    /// Bytes of request bodies that are still being sent to replicas after their requests were
+    /// answered.
     pub(crate) left_behind: AtomicUsize,
 }
 
 impl Backends {
-    /// `connect_timeout`: Swift's `conn_timeout`.
+    /// `connect_timeout` is Swift's `conn_timeout`.
     pub fn new(connect_timeout: Duration) -> Arc<Self> {
         Backends::with_tls(connect_timeout, None)
     }
 
-    /// With `tls`, all servers of other processes are called by it.
+    /// With `tls`, servers in other processes are called by TLS.
     pub fn with_tls(connect_timeout: Duration, tls: Option<ClientTls>) -> Arc<Self> {
         let idle = Duration::from_secs(30);
         let client = Client::with_tls(connect_timeout, 256, idle, tls.clone());
@@ -64,7 +65,7 @@ impl Backends {
         })
     }
 
-    /// Every call goes through `network`.
+    /// Backends whose every call goes through `network`.
     pub fn simulated(network: Arc<dyn Network>) -> Arc<Self> {
         Arc::new(Backends {
             network: Some(network),
@@ -79,18 +80,18 @@ impl Backends {
         })
     }
 
-    /// Are calls to `address` answered without a socket?
+    /// Are calls to `address` handled without a socket?
     pub fn is_in_process(&self, address: SocketAddr) -> bool {
         self.network.is_some() || self.local(address).is_some()
     }
 
-    /// A connection that does not go back to the pool.
+    /// Opens a connection that will not return to the pool.
     pub(crate) async fn connect(&self, address: SocketAddr) -> std::io::Result<Stream> {
         let host = address.ip().to_string();
         dial(address, &host, self.tls.as_ref(), self.connect_timeout).await
     }
 
-    /// From now on calls to `address` are answered by `handler`, without a socket.
+    /// Handles calls to `address` by `handler` from now on, without a socket.
     pub fn register_local(&self, address: SocketAddr, handler: Handler) {
         self.local.write().insert(address, handler);
     }
@@ -99,13 +100,13 @@ impl Backends {
         self.local.read().get(&address).cloned()
     }
 
-    /// Which hosts are lost.
+    /// The hosts' state of reachability.
     pub fn reach(&self) -> &Arc<Reach> {
         &self.reach
     }
 
-    /// The future's outcome, which comes of the server at `address`; `None` when its host is lost
-    /// before that.
+    /// The output of a future that waits for the server at `address`; `None` if its host is lost
+    /// first.
     pub async fn unless_lost<T>(
         &self,
         address: SocketAddr,
@@ -117,8 +118,8 @@ impl Backends {
         }
     }
 
-    /// The future's outcome, which comes of the server at `address`; `None` when its host is lost
-    /// or hung before that.
+    /// The output of a future that waits for the server at `address`; `None` if its host is lost or
+    /// hung first.
     pub async fn unless_hung<T>(
         &self,
         address: SocketAddr,
@@ -130,12 +131,13 @@ impl Backends {
         }
     }
 
-    /// Is waiting for the server at `address` to end, where there is another way?
+    /// Is the server at `address` known to hang, so that callers with an alternative should not
+    /// wait for it?
     pub fn is_hung(&self, address: SocketAddr) -> bool {
         self.reach.is_hung(address)
     }
 
-    /// When to ask another server beside one.
+    /// The timing and budget of hedged reads.
     pub fn hedging(&self) -> &Hedging {
         &self.hedging
     }
@@ -162,7 +164,8 @@ impl Backends {
                     address,
                     after: timeout,
                 }),
-            // In a box: calls within the process are many, wait long and have no use for its size.
+            // Boxed: in-process calls are frequent and long-lived, and must not carry the size of a
+            // network call's future.
             None => Box::pin(self.call_over_network(address, request, timeout)).await,
         }
     }

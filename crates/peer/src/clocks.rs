@@ -1,9 +1,9 @@
-//! Whether the clocks of storage servers agree with this process's.
+//! Detection of storage servers whose clock differs from this process's.
 //!
-//! The time of a write is the proxy's, and of two writes the later counts. A proxy whose clock is
-//! behind is answered 202 for writes that change nothing, one ahead makes what others cannot
-//! overwrite, and nobody hears of either. Every answer says in `Date` (RFC 9110, 6.6.1) what time
-//! its server has.
+//! The proxy sets the timestamp of a write, and the later of two writes wins. A proxy whose clock
+//! is behind gets 202 for writes without effect, one whose clock is ahead makes writes that others
+//! cannot overwrite, and no client notices either. Every response has its server's time in `Date`
+//! (RFC 9110, 6.6.1), which is compared here.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -14,20 +14,20 @@ use cairn_http::metrics::count_clock_difference;
 use cairn_http::respond::header;
 use parking_lot::Mutex;
 
-/// `Date` is in whole seconds, and an answer may be on its way for some.
-const TOLERATED: Duration = Duration::from_secs(10);
-/// Between two warnings of the same server.
-const WARN_EVERY: Duration = Duration::from_secs(60);
+/// Tolerated difference: `Date` has whole seconds, and a response may be in transit for several.
+const DIFFERENCE_MAX: Duration = Duration::from_secs(10);
+/// Minimum time between two warnings about one server.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The servers whose clock differed, and when that was last told.
+/// Servers whose clock differed, with the time of the last warning.
 #[derive(Default)]
 pub(crate) struct Clocks {
     told: Mutex<HashMap<SocketAddr, Instant>>,
 }
 
 impl Clocks {
-    /// Holds the answer's `Date` against the time `now`. True: it differs, which is counted, and
-    /// warned of once a minute.
+    /// Compares the response's `Date` to the time `now`. Returns true if it differs; this is
+    /// counted, and logged once a minute.
     pub(crate) fn compare(
         &self,
         address: SocketAddr,
@@ -42,7 +42,7 @@ impl Clocks {
             Ok(by) => (by, true),
             Err(error) => (error.duration(), false),
         };
-        if by <= TOLERATED {
+        if by <= DIFFERENCE_MAX {
             return false;
         }
         count_clock_difference();
@@ -60,7 +60,7 @@ impl Clocks {
     fn is_to_be_told(&self, address: SocketAddr) -> bool {
         let mut told = self.told.lock();
         let now = Instant::now();
-        let is_new = |last: &Instant| now.duration_since(*last) >= WARN_EVERY;
+        let is_new = |last: &Instant| now.duration_since(*last) >= WARNING_INTERVAL;
         let is_due = told.get(&address).is_none_or(is_new);
         if is_due {
             told.retain(|_, last| !is_new(last));

@@ -1,4 +1,4 @@
-//! Nodes that fail too often are left alone for a while (`error_suppression_*`).
+//! Error limiting: nodes that fail too often are not tried for a while (`error_suppression_*`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use tracing::warn;
 use crate::node::Node;
 use crate::reach::Reach;
 
-/// Counts errors per device; more than `limit` of them suppress it for `interval` after the last.
-/// A device on a host that is lost or hangs is left alone as long as that is so, and no errors are
-/// counted.
+/// Counts errors per device; more than `limit` of them suppress the device for `interval` after the
+/// last. A device on a host that is lost or hangs is suppressed as long as that lasts, without
+/// counting errors.
 pub struct ErrorLimiter {
     interval: Duration,
     limit: u32,
     reach: Option<Arc<Reach>>,
-    /// How many devices have errors noted: zero lets the common path skip the lock.
+    /// Number of devices with errors: zero lets the common path skip the lock.
     noted: AtomicUsize,
     errors: Mutex<HashMap<(std::net::SocketAddr, String), Errors>>,
 }
@@ -40,7 +40,7 @@ impl ErrorLimiter {
         }
     }
 
-    /// Knows which hosts are silent, too.
+    /// Also suppresses devices on hosts that are lost or hang.
     pub fn with_reach(mut self, reach: Arc<Reach>) -> Self {
         self.reach = Some(reach);
         self
@@ -51,7 +51,7 @@ impl ErrorLimiter {
         reach.is_some_and(|reach| reach.is_silent(node.address))
     }
 
-    /// Is this device to be left alone now?
+    /// Is this device suppressed now?
     pub fn is_limited(&self, node: &Node) -> bool {
         if self.is_silent(node) {
             return true;
@@ -72,7 +72,7 @@ impl ErrorLimiter {
         noted.count > self.limit
     }
 
-    /// One more error.
+    /// Counts an error.
     pub fn increment(&self, node: &Node, what: &str) {
         if self.is_silent(node) {
             return;
@@ -85,7 +85,7 @@ impl ErrorLimiter {
         }
     }
 
-    /// Suppressed from now on: a device that says it is not mounted.
+    /// Suppresses the device at once, as for one that reports not to be mounted.
     pub fn limit_now(&self, node: &Node, what: &str) {
         if self.note(node, self.limit + 1) == self.limit + 1 {
             warn!(node = %node.name(), what, "node left alone for a while");

@@ -1,4 +1,5 @@
-//! One request to every replica at once: each part goes to the next node until one answers.
+//! Fan-out: the same request to every replica at once; each part tries the next node until one
+//! responds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,10 +17,10 @@ use crate::node::Node;
 use crate::nodes::Nodes;
 use crate::quorum;
 
-/// The largest answer that is kept of a replica.
-const MAX_ANSWER: u64 = 1 << 20;
+/// Maximum bytes kept of a replica's response body.
+const ANSWER_MAX_BYTES: u64 = 1 << 20;
 
-/// One replica's answer; a replica that did not answer counts as 503 without a node.
+/// One replica's response; a replica that did not respond counts as 503 without a node.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -29,7 +30,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Of a node that did not answer.
+    /// The entry for a node that did not respond.
     pub fn none() -> Self {
         Answer {
             status: 503,
@@ -40,19 +41,19 @@ impl Answer {
     }
 }
 
-/// Bodies, in bytes, that may wait for slow replicas after their requests were answered. With more,
-/// requests are answered no faster than their slowest replica: a disk that falls behind must not fill
-/// the memory.
-const LEFT_BEHIND_MAX: usize = 16 << 20;
+/// Maximum bytes of request bodies that stragglers may hold after their requests were answered.
+/// Beyond that, requests are answered no faster than by their slowest replica, so that a slow disk
+/// does not fill the memory.
+const LEFT_BEHIND_MAX_BYTES: usize = 16 << 20;
 
-/// A request as all its replicas' tasks share it; gone with the last of them.
+/// Request state shared by the tasks of all its replicas, dropped with the last of them.
 struct Shared {
     request: FanOut,
     left: LeftBehind,
 }
 
-/// The body of a request whose replicas' tasks share this: counted while it is left behind, until the
-/// last of them is gone.
+/// Accounts for a request body held by stragglers: counted from the client's response until the
+/// last task that shares it has ended.
 pub struct LeftBehind {
     backends: Arc<Backends>,
     bytes: usize,
@@ -60,7 +61,7 @@ pub struct LeftBehind {
 }
 
 impl LeftBehind {
-    /// A body of `bytes` bytes, not counted yet.
+    /// Accounting for a body of `bytes` bytes, which is not counted yet.
     pub fn new(backends: Arc<Backends>, bytes: usize) -> Self {
         LeftBehind {
             backends,
@@ -69,11 +70,11 @@ impl LeftBehind {
         }
     }
 
-    /// Counts the body from now on. False: there is no room for it, and its replicas are to be waited
-    /// for.
-    pub fn may_be(&self) -> bool {
+    /// Counts the body from now on. Returns false if the limit is exceeded, so that the stragglers
+    /// must be awaited.
+    pub fn try_count(&self) -> bool {
         let (bytes, all) = (self.bytes, &self.backends.left_behind);
-        if all.fetch_add(bytes, Ordering::Relaxed) + bytes > LEFT_BEHIND_MAX {
+        if all.fetch_add(bytes, Ordering::Relaxed) + bytes > LEFT_BEHIND_MAX_BYTES {
             all.fetch_sub(bytes, Ordering::Relaxed);
             return bytes == 0;
         }
@@ -91,27 +92,27 @@ impl Drop for LeftBehind {
     }
 }
 
-/// How long to wait for what.
+/// Timeouts of a fan-out.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// For one node's answer.
+pub struct Timeouts {
+    /// Maximum wait for one node's response.
     pub node: Duration,
-    /// For the rest, once a quorum has answered.
+    /// Maximum further wait for the others once a quorum has responded.
     pub post_quorum: Duration,
 }
 
-/// The request that all replicas get; the headers differ.
+/// A request to all replicas; only the headers differ between them.
 pub struct FanOut {
     pub method: Method,
-    /// `/account/container/object`, decoded.
+    /// Decoded path, `/account/container/object`.
     pub path: String,
     pub query: Option<String>,
     pub body: Bytes,
-    /// Cloned into every request: what servers of this process are told beyond the headers.
+    /// Extensions cloned into every request, for servers of this process.
     pub extensions: http::Extensions,
 }
 
-/// `/device/partition/account…`, encoded, as a backend request's URI.
+/// The URI of a backend request: the encoded path `/device/partition/account…`.
 pub fn backend_uri(node: &Node, partition: u32, path: &str, query: Option<&str>) -> http::Uri {
     let mut text = String::with_capacity(path.len() + 32);
     text.push('/');
@@ -126,9 +127,10 @@ pub fn backend_uri(node: &Node, partition: u32, path: &str, query: Option<&str>)
     text.parse().unwrap_or_else(|_| http::Uri::from_static("/"))
 }
 
-/// Sends `headers.len()` requests at once. Answers come back when a quorum of `node_count`
-/// agrees and the rest have had `post_quorum`; what is still under way then goes on to its end
-/// unobserved, unless too much does already: then they have `node`. The result has at least `node_count` answers, missing ones as 503.
+/// Sends `headers.len()` requests at once. Returns when a quorum of `node_count` agrees and the
+/// others have had `post_quorum`. Stragglers then continue detached, unless detached requests
+/// already hold [`LEFT_BEHIND_MAX_BYTES`] of bodies: then they are awaited for up to `node`. The
+/// result has at least `node_count` entries, missing ones as 503.
 pub async fn fan_out(
     backends: &Arc<Backends>,
     nodes: &Arc<Nodes>,
@@ -136,7 +138,7 @@ pub async fn fan_out(
     request: FanOut,
     headers: Vec<HeaderMap>,
     node_count: usize,
-    patience: Patience,
+    patience: Timeouts,
 ) -> Vec<Answer> {
     let of_one_there = [Method::POST, Method::DELETE].contains(&request.method);
     let shared = Arc::new(Shared {
@@ -169,7 +171,7 @@ pub async fn fan_out(
             break;
         }
     }
-    // Replicas that missed an object say 404. Who has it may be the slowest.
+    // A replica that missed an object responds 404; the one that has the object may be the slowest.
     let post_quorum = match of_one_there && quorum::have_quorum_of(&statuses, 404, quorum) {
         true => patience.node,
         false => patience.post_quorum,
@@ -181,7 +183,7 @@ pub async fn fan_out(
             }
         });
         let in_time = tokio::time::timeout(post_quorum, rest.as_mut()).await;
-        if in_time.is_err() && !shared.left.may_be() {
+        if in_time.is_err() && !shared.left.try_count() {
             let _ = tokio::time::timeout(patience.node, rest).await;
         }
     }
@@ -191,7 +193,7 @@ pub async fn fan_out(
     answers
 }
 
-/// A handoff's 404 says nothing unless there is a tombstone behind it.
+/// A handoff's 404 carries no information unless it has a tombstone.
 fn is_useless(node: &Node, answer: &Response) -> bool {
     node.handoff
         && answer.status() == StatusCode::NOT_FOUND
@@ -245,7 +247,7 @@ async fn one_replica(
             continue;
         }
         let (parts, body) = answer.into_parts();
-        let collected = tokio::time::timeout(timeout, body.collect(MAX_ANSWER));
+        let collected = tokio::time::timeout(timeout, body.collect(ANSWER_MAX_BYTES));
         let body = match backends.unless_hung(node.address, collected).await {
             Some(Ok(Ok(body))) => body,
             _ => {
@@ -264,9 +266,9 @@ async fn one_replica(
     None
 }
 
-/// As [`check`], of the answer to a write. Without space a device takes none, and says so as one that
-/// is not mounted does, but it goes on to be read, and to delete what would make space: it is asked
-/// again at once.
+/// Checks like [`check`], for the response to a write. A device without free space refuses writes
+/// with the status of an unmounted one, but still serves reads and the deletions that free space,
+/// so it is not suppressed.
 pub fn check_write(node: &Node, status: u16, nodes: &Nodes) -> bool {
     match status {
         507 => false,
@@ -274,14 +276,15 @@ pub fn check_write(node: &Node, status: u16, nodes: &Nodes) -> bool {
     }
 }
 
-/// Notes a bad answer with the error limiter; false for one that another node should make good.
+/// Reports a bad response to the error limiter. Returns false if another node should be tried
+/// instead.
 pub fn check(node: &Node, status: u16, nodes: &Nodes) -> bool {
     match status {
         507 => {
             nodes.limiter().limit_now(node, "insufficient storage");
             false
         }
-        // Busy, not broken: no error is noted.
+        // The server is busy, not broken: this is not an error.
         503 | 529 => false,
         500..=599 => {
             nodes.limiter().increment(node, "server error");
@@ -302,11 +305,11 @@ mod tests {
     use crate::hosts::tests::ring_of;
     use crate::rings::LoadedRing;
 
-    const PATIENCE: Patience = Patience {
+    const TIMEOUTS: Timeouts = Timeouts {
         node: Duration::from_secs(10),
         post_quorum: Duration::from_millis(500),
     };
-    /// Of the one slow replica.
+    /// Delay of the slow replica.
     const SLOW: Duration = Duration::from_secs(3);
 
     async fn put(backends: &Arc<Backends>, ring: &Arc<LoadedRing>, body: Bytes) -> Duration {
@@ -323,7 +326,7 @@ mod tests {
             extensions: http::Extensions::new(),
         };
         let headers = vec![HeaderMap::new(); 3];
-        let answers = fan_out(backends, &nodes, 0, request, headers, 3, PATIENCE).await;
+        let answers = fan_out(backends, &nodes, 0, request, headers, 3, TIMEOUTS).await;
         assert!(answers.iter().filter(|a| a.status == 201).count() >= 2);
         began.elapsed()
     }
@@ -357,14 +360,14 @@ mod tests {
             });
             backends.register_local(node.address, handler);
         }
-        let body = Bytes::from(vec![0; LEFT_BEHIND_MAX / 2]);
-        let quick = PATIENCE.post_quorum..PATIENCE.post_quorum * 2;
+        let body = Bytes::from(vec![0; LEFT_BEHIND_MAX_BYTES / 2]);
+        let quick = TIMEOUTS.post_quorum..TIMEOUTS.post_quorum * 2;
         assert!(quick.contains(&put(&backends, &ring, body.clone()).await));
         assert!(quick.contains(&put(&backends, &ring, body.clone()).await));
-        // Two wait for the slow replica already.
+        // Two bodies are already held by the slow replica.
         let third = put(&backends, &ring, body.clone()).await;
         assert!((SLOW..SLOW * 2).contains(&third), "{third:?}");
-        // They have been there meanwhile; what is small never waits.
+        // The held bodies have been stored meanwhile; small bodies are never awaited.
         assert!(quick.contains(&put(&backends, &ring, body).await));
         assert!(quick.contains(&put(&backends, &ring, Bytes::new()).await));
         tokio::time::sleep(SLOW).await;

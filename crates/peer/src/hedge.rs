@@ -1,11 +1,11 @@
-//! Hedged reads: a read that waits for a slow server is sent to another one beside it, and the first
-//! good answer counts.
+//! Hedged reads: if a server is slow to respond to a read, the read is also sent to a second
+//! server, and the first good response is used.
 //!
-//! When to send it is learnt from each server's own answers: a few times what its slow ones take,
-//! which servers that work reach seldom. How many are sent is bounded by a budget, a tenth of the
-//! reads and a small burst, so that a cluster that is slow under its load does not get more of it.
-//! Servers that are known to hang ([`crate::reach`]) cost no budget. Whenever a server is slower than
-//! it was, it is probed, which tells a hanging one from a slow one.
+//! The delay before the second request is learnt from each server's response times: a multiple of
+//! its slow ones, which a healthy server seldom exceeds. The number of hedges is bounded by a token
+//! budget of a tenth of the reads and a small burst, so that an overloaded cluster does not get
+//! additional load. Hedges beside servers that are known to hang ([`crate::reach`]) cost no tokens.
+//! A server that exceeds its delay is probed, which distinguishes a hanging one from a slow one.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -21,26 +21,28 @@ use crate::backends::Backends;
 use crate::node::Node;
 use crate::nodes::Nodes;
 
-/// Another server is asked no sooner than this, however quick the first one was before,
+/// Minimum delay, however quick the server's earlier responses were.
 const DELAY_MIN: Duration = Duration::from_millis(50);
-/// and no later than this.
+/// Maximum delay, also used for a server without known response times.
 const DELAY_MAX: Duration = Duration::from_millis(500);
-/// The delay, in terms of what a slow answer takes.
+/// Delay as a multiple of a slow response's time.
 const DELAY_FACTOR: u32 = 3;
-/// An answer slower than the estimate raises it by this share of the difference, a quicker one lowers
-/// it by that: the estimate settles where about one answer in twenty is slower.
+/// A response slower than the estimate raises it by 1/`RISE` of the difference, a faster one lowers
+/// it by 1/`FALL`: the estimate converges where about one response in twenty is slower.
 const RISE: u32 = 8;
 const FALL: u32 = 128;
-/// A call that is overdue is looked at again after this time.
+/// Interval at which an overdue call is checked again.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Budget: each answered read earns one token, a hedge costs ten; as many as for ten are kept.
+/// Tokens: each answered read earns one, a hedge costs [`TOKENS_PER_HEDGE`], and at most enough for
+/// ten hedges are kept.
 const TOKENS_PER_HEDGE: u32 = 10;
 const TOKENS_MAX: u32 = 10 * TOKENS_PER_HEDGE;
 
-/// Learnt answer times of servers, and the budget of hedges; one for a process.
+/// Learnt response times of servers, and the token budget of hedges; one per process.
 #[derive(Debug)]
 pub struct Hedging {
-    /// Microseconds that a slow answer's head takes. The number of servers is bounded by the rings.
+    /// Estimated microseconds until a slow response's head arrives. The number of servers is
+    /// bounded by the rings.
     slow_answers: RwLock<HashMap<SocketAddr, AtomicU32>>,
     tokens: AtomicU32,
 }
@@ -55,7 +57,7 @@ impl Default for Hedging {
 }
 
 impl Hedging {
-    /// How long the server's answer is waited for before another server is asked.
+    /// Delay after which another server is asked beside this one.
     pub fn delay(&self, address: SocketAddr) -> Duration {
         let known = self.slow_answers.read();
         let Some(slow) = known.get(&address) else {
@@ -65,18 +67,18 @@ impl Hedging {
         (slow * DELAY_FACTOR).clamp(DELAY_MIN, DELAY_MAX)
     }
 
-    /// Notes how long a read waited for the head of the server's answer.
+    /// Records how long a read waited for the head of the server's response.
     pub fn note(&self, address: SocketAddr, took: Duration) {
         self.earn(1);
         self.learn(address, took);
     }
 
     fn learn(&self, address: SocketAddr, took: Duration) {
-        // Longer ones would say no more about the delay.
+        // Longer times would not change the delay.
         let took = took.min(DELAY_MAX).as_micros() as u32;
         let known = self.slow_answers.read();
         if let Some(slow) = known.get(&address) {
-            // Two at once may lose one's sample.
+            // One of two concurrent updates may be lost, which is acceptable.
             let before = slow.load(Ordering::Relaxed);
             let after = match took > before {
                 true => before + (took - before).div_ceil(RISE),
@@ -91,7 +93,8 @@ impl Hedging {
     }
 
     fn earn(&self, tokens: u32) {
-        // Full most of the time: no write to what all threads share then.
+        // The budget is full most of the time: this avoids a write to a cache line that all threads
+        // share.
         if self.tokens.load(Ordering::Relaxed) < TOKENS_MAX {
             self.tokens.fetch_add(tokens, Ordering::Relaxed);
         }
@@ -106,7 +109,7 @@ impl Hedging {
     }
 }
 
-/// The calls of one read that are under way.
+/// The calls of one read that are in progress.
 pub struct OpenCalls {
     backends: Arc<Backends>,
     nodes: Arc<Nodes>,
@@ -115,13 +118,13 @@ pub struct OpenCalls {
 
 struct OpenCall {
     node: Node,
-    /// When another server is to be asked beside this one.
+    /// Time at which the call is overdue and another server is asked.
     due: Instant,
     is_hedged: bool,
 }
 
 impl OpenCall {
-    /// It is overdue: its server may hang.
+    /// Handles a call that is overdue: its server may hang, so it is probed.
     fn look_again(&mut self, now: Instant, backends: &Backends) {
         self.due = now + RECHECK_INTERVAL;
         if !backends.is_in_process(self.node.address) {
@@ -131,7 +134,7 @@ impl OpenCall {
 }
 
 impl OpenCalls {
-    /// `nodes`: those to hedge with.
+    /// `nodes` provides the servers to hedge with.
     pub fn new(backends: Arc<Backends>, nodes: Arc<Nodes>) -> Self {
         let calls = Vec::new();
         OpenCalls {
@@ -141,13 +144,13 @@ impl OpenCalls {
         }
     }
 
-    /// Notes a call that was sent now.
+    /// Adds a call that is sent now.
     pub fn sent(&mut self, node: &Node) {
         let delay = self.backends.hedging().delay(node.address);
         self.sent_at(node, Instant::now() + delay);
     }
 
-    /// Notes a call that has already waited for its whole delay.
+    /// Adds a call that has already waited for its whole delay.
     pub fn sent_before(&mut self, node: &Node) {
         self.sent_at(node, Instant::now());
     }
@@ -160,7 +163,7 @@ impl OpenCalls {
         });
     }
 
-    /// Notes that a call has ended.
+    /// Removes a call that has ended.
     pub fn ended(&mut self, node: &Node) {
         let is_it = |call: &OpenCall| {
             call.node.device.id == node.device.id && call.node.address == node.address
@@ -170,7 +173,7 @@ impl OpenCalls {
         }
     }
 
-    /// The servers whose calls are under way.
+    /// The servers of the calls in progress.
     pub fn nodes(&self) -> impl Iterator<Item = Node> {
         self.calls.iter().map(|call| call.node.clone())
     }
@@ -183,7 +186,7 @@ impl OpenCalls {
         }
     }
 
-    /// The servers whose calls are overdue, and how long each was waited for at least.
+    /// The servers whose calls are overdue, each with a lower bound of its waiting time.
     pub fn overdue_servers(&self) -> impl Iterator<Item = (SocketAddr, Duration)> {
         let now = Instant::now();
         let overdue = self.calls.iter().filter(move |call| call.due <= now);
@@ -193,7 +196,8 @@ impl OpenCalls {
         })
     }
 
-    /// The next server to ask beside one whose call is overdue; `None` when none is to be, for now.
+    /// The next server to ask beside one whose call is overdue; `None` if no hedge is due or
+    /// allowed now.
     pub fn hedge(&mut self) -> Option<Node> {
         let now = Instant::now();
         let (backends, hedging) = (&self.backends, self.backends.hedging());
@@ -224,8 +228,8 @@ impl OpenCalls {
         None
     }
 
-    /// Looks at what is overdue where no more servers are to be asked: without this or
-    /// [`OpenCalls::hedge`] it stays overdue, and [`OpenCalls::overdue`] waits for nothing.
+    /// Handles overdue calls without hedging. Without this or [`OpenCalls::hedge`] they would stay
+    /// overdue, and [`OpenCalls::overdue`] would return at once.
     pub fn look_without_hedging(&mut self) {
         let now = Instant::now();
         for call in self.calls.iter_mut().filter(|call| call.due <= now) {
@@ -233,7 +237,7 @@ impl OpenCalls {
         }
     }
 
-    /// Are all calls that are under way to servers that hang?
+    /// Do all calls in progress wait for servers that hang?
     pub fn are_all_hung(&self) -> bool {
         let mut calls = self.calls.iter();
         calls.all(|call| self.backends.is_hung(call.node.address))

@@ -1,5 +1,5 @@
-//! The addresses of hosts that a ring calls by name. Names are looked up where waiting is allowed:
-//! when a ring is loaded, and now and then after that.
+//! Addresses of hosts that a ring lists by name. Names are resolved where blocking is allowed: when
+//! a ring is loaded, and periodically after that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, ToSocketAddrs};
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use cairn_ring::Ring;
 use tracing::warn;
 
-/// How long what a name meant is believed.
-const GOOD_FOR: Duration = Duration::from_secs(60);
+/// Time for which a resolved name is used.
+const NAME_VALIDITY: Duration = Duration::from_secs(60);
 
-/// The addresses of a host, IPv4 first, for that is what servers listen on that are told nothing
-/// else; none for a name that nobody knows. Blocks.
+/// Resolves a host name: IPv4 addresses first, since servers listen on those by default; empty for
+/// an unknown name. Blocks.
 pub fn look_up(host: &str) -> Vec<IpAddr> {
     let host = host.trim_matches(['[', ']']);
     if let Ok(ip) = host.parse() {
@@ -27,17 +27,17 @@ pub fn look_up(host: &str) -> Vec<IpAddr> {
     ips
 }
 
-/// What a ring's names mean.
+/// Resolved host names of a ring.
 #[derive(Clone, Debug)]
 pub(crate) struct Hosts {
-    /// Of names only: addresses speak for themselves.
+    /// Entries for names only; literal addresses are parsed.
     named: BTreeMap<String, Vec<IpAddr>>,
     looked_up: Instant,
 }
 
 impl Hosts {
-    /// Looks up the names of a ring's devices, for clients and for replication. One that is not
-    /// known now keeps the addresses of `before`. Blocks where there are names.
+    /// Resolves the names of a ring's devices, for clients and for replication. A name that cannot
+    /// be resolved now keeps its addresses of `before`. Blocks if there are names.
     pub(crate) fn of(ring: &Ring, before: Option<&Hosts>) -> Hosts {
         Hosts::by(ring, before, look_up)
     }
@@ -63,9 +63,9 @@ impl Hosts {
         }
     }
 
-    /// Whether names may mean something else by now.
+    /// Is it time to resolve the names again?
     pub(crate) fn are_old(&self) -> bool {
-        !self.named.is_empty() && self.looked_up.elapsed() >= GOOD_FOR
+        !self.named.is_empty() && self.looked_up.elapsed() >= NAME_VALIDITY
     }
 
     pub(crate) fn mean_the_same(&self, other: &Hosts) -> bool {
@@ -79,7 +79,7 @@ impl Hosts {
         }
     }
 
-    /// The one that is called.
+    /// The address to connect to.
     pub(crate) fn ip(&self, host: &str) -> Option<IpAddr> {
         match host.parse() {
             Ok(ip) => Some(ip),
@@ -95,7 +95,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// A ring of one device for each pair of its host and its host for replication.
+    /// A ring with one device for each pair of a host and its replication host.
     pub(crate) fn ring_of(hosts: &[(&str, &str)]) -> Ring {
         let mut builder = RingBuilder::new(2, 1.0, 0).unwrap();
         for (host, replication) in hosts {

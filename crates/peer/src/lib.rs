@@ -1,8 +1,8 @@
-//! Talking to other servers: which node next, has a quorum answered, and the call itself, which
+//! Client side of the backend protocol: the choice of nodes, quorums, and the call itself, which
 //! goes to a service of this process or over a pooled connection.
 //!
-//! Layer 2: may depend on `types`, `ring` and `http`. Only this crate knows whether a backend is
-//! in this process.
+//! Layer 2: may depend on `types`, `ring` and `http`. Only this crate knows whether a backend is in
+//! this process.
 
 pub mod backends;
 mod clocks;

@@ -1,6 +1,6 @@
-//! Which node next: primaries in an order of the caller's choice, then handoffs, at most so many
-//! in all. Those that failed too often of late come last: a store whose every device refused one
-//! oversized upload must still answer.
+//! Iteration over the nodes of a request: primaries in the caller's order, then handoffs, up to a
+//! maximum. Error-limited nodes come last instead of being skipped: a cluster whose every device
+//! refused one oversized upload must still respond.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::error_limit::ErrorLimiter;
 use crate::node::Node;
 use crate::rings::LoadedRing;
 
-/// The nodes to try for one request, shared by its concurrent parts: each is given out once. One
-/// that fails so badly that it is left alone from then on does not count, so that a request gets
-/// past any number of devices that are not mounted.
+/// The nodes to try for one request, shared by its concurrent parts: each node is returned once. A
+/// node that fails so badly that it is suppressed does not count against the maximum, so that a
+/// request gets past any number of unmounted devices.
 pub struct Nodes {
     ring: Arc<LoadedRing>,
     partition: u32,
     limiter: Arc<ErrorLimiter>,
-    /// How many may be given out.
+    /// Maximum number of nodes returned.
     most: usize,
     state: Mutex<State>,
 }
@@ -25,13 +25,13 @@ pub struct Nodes {
 struct State {
     primaries: Given,
     handoffs: Option<Given>,
-    /// Passed over because of their errors, in the order they would have had.
+    /// Error-limited nodes that were skipped, in their original order.
     limited: std::collections::VecDeque<Node>,
-    /// Given out although they had been passed over.
+    /// Number of skipped nodes that were returned after all.
     last_resorts: usize,
 }
 
-/// Nodes in order, and how many have been looked at.
+/// Nodes in order, and the number of them considered so far.
 struct Given {
     nodes: Vec<Node>,
     at: usize,
@@ -54,8 +54,8 @@ impl Given {
 }
 
 impl Nodes {
-    /// `primaries`: as the caller wants them tried. `most`: nodes tried in all
-    /// (`request_node_count`).
+    /// `primaries` are in the order in which to try them; `most` is the maximum number of nodes
+    /// tried in all (`request_node_count`).
     pub fn new(
         ring: Arc<LoadedRing>,
         partition: u32,
@@ -78,7 +78,7 @@ impl Nodes {
         }
     }
 
-    /// These, in this order, and no others.
+    /// Exactly these nodes, in this order.
     pub fn in_order(
         ring: Arc<LoadedRing>,
         partition: u32,
@@ -91,7 +91,7 @@ impl Nodes {
         nodes
     }
 
-    /// The next node; `None` when as many as allowed, or all, have been given out.
+    /// The next node; `None` when the maximum is reached or no nodes are left.
     pub fn next(&self) -> Option<Node> {
         let mut state = self.state.lock();
         if self.is_enough(&state) {
@@ -105,7 +105,8 @@ impl Nodes {
         Some(node)
     }
 
-    /// As [`Nodes::next`], but none that was passed over: for a request that others work at already.
+    /// The next node that is not error-limited: for a request that other nodes are already working
+    /// on.
     pub fn next_well(&self) -> Option<Node> {
         let mut state = self.state.lock();
         match self.is_enough(&state) {
@@ -114,8 +115,8 @@ impl Nodes {
         }
     }
 
-    /// As [`Nodes::next`], but a primary that was passed over for its errors comes first, beyond
-    /// what is allowed: for what only those know who have the object.
+    /// The next node, but error-limited primaries first and beyond the maximum: for information
+    /// that only a node with the object has.
     pub fn next_primary(&self) -> Option<Node> {
         let mut state = self.state.lock();
         let passed_over = state.limited.iter().position(|node| !node.handoff);
@@ -130,7 +131,7 @@ impl Nodes {
     fn is_enough(&self, state: &State) -> bool {
         let seen = [Some(&state.primaries), state.handoffs.as_ref()];
         let seen = || seen.into_iter().flatten().flat_map(Given::seen);
-        // Errors are looked up only where it matters.
+        // Errors are checked only if the maximum has not been reached without them.
         if seen().count() + state.last_resorts < self.most {
             return false;
         }

@@ -1,5 +1,5 @@
-//! An object on its way to one backend, its body fed chunk by chunk, after the backend said that
-//! it wants it (`Expect: 100-continue` over a socket; the first poll of the body in this process).
+//! Upload of an object to one backend, its body sent chunk by chunk after the backend has requested
+//! it (`Expect: 100-continue` over a socket; the first poll of the body in this process).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::backends::Backends;
 use crate::documents;
 use crate::node::Node;
 
-/// Names the boundary of content that has footers behind it.
+/// Header with the boundary of a MIME document of content and footers.
 const BOUNDARY: &str = "x-backend-obj-multipart-mime-boundary";
 
-/// How many chunks may wait for one backend.
-const DEPTH: usize = 1;
+/// Maximum number of chunks queued for one backend.
+const QUEUED_CHUNKS_MAX: usize = 1;
 
 /// An open PUT to one node.
 pub struct Putter {
@@ -29,9 +29,9 @@ pub struct Putter {
     backends: Arc<Backends>,
     sender: Option<BodySender>,
     pending: Pending,
-    /// The backend answered before it took the body.
+    /// The final response, if the backend sent one before it read the body.
     pub early: Option<(u16, HeaderMap)>,
-    /// Of an upload with footers behind the content.
+    /// Boundary of an upload with footers after the content.
     boundary: Option<String>,
     has_begun: bool,
     failed: bool,
@@ -42,18 +42,18 @@ enum Pending {
     Here(Box<Response>),
 }
 
-/// Why no PUT was opened.
+/// Reasons why no PUT was opened.
 #[derive(Debug)]
 pub enum OpenError {
     Call(CallError),
     Timeout,
-    /// It would store the footers as content.
+    /// The server does not support footers: it would store them as content.
     NoFooters,
 }
 
 impl Putter {
-    /// Sends the head and waits until the backend wants the body, or has answered without it.
-    /// `length`: of the body, where known.
+    /// Sends the head and waits until the backend requests the body or responds without it.
+    /// `length` is the body's, if known.
     pub async fn open(
         backends: &Arc<Backends>,
         node: Node,
@@ -67,7 +67,7 @@ impl Putter {
         let wants_footers = boundary.is_some();
         let (ready_tx, ready) = oneshot::channel();
         let signal = ReadySignal(Arc::new(Mutex::new(Some(ready_tx))));
-        let (sender, body) = Body::channel(length, DEPTH);
+        let (sender, body) = Body::channel(length, QUEUED_CHUNKS_MAX);
         let local = backends.is_in_process(node.address);
         let body = if local {
             signal.on_first_poll(body, length)
@@ -92,7 +92,7 @@ impl Putter {
             });
         }
         let (calling, address) = (backends.clone(), node.address);
-        // The whole upload may take long; silence is bounded chunk by chunk.
+        // The whole upload may take long; inactivity is bounded for each chunk.
         let whole = Duration::from_secs(24 * 3600);
         let mut response = tokio::spawn(Box::pin(async move {
             calling.call(address, request, whole).await
@@ -152,7 +152,7 @@ impl Putter {
         self.failed
     }
 
-    /// Hands on a chunk; a backend that takes nothing for `timeout`, or has gone, has failed.
+    /// Sends a chunk; a backend that takes none within `timeout`, or has disconnected, has failed.
     pub async fn send(&mut self, chunk: Bytes, timeout: Duration) {
         if !std::mem::replace(&mut self.has_begun, true)
             && let Some(boundary) = &self.boundary
@@ -163,7 +163,7 @@ impl Putter {
         self.feed(chunk, timeout).await;
     }
 
-    /// Ends the content of an upload that has footers behind it: a JSON object of headers.
+    /// Ends the content and sends the footers, a JSON object of headers.
     pub async fn end_content(&mut self, footers: &str, timeout: Duration) {
         if let Some(boundary) = &self.boundary {
             let text = documents::footers(boundary, footers) + "--";
@@ -183,8 +183,8 @@ impl Putter {
         }
     }
 
-    /// Ends the body well. A reader that has gone may have had all it was announced: its answer
-    /// tells.
+    /// Ends the body successfully. A backend that has already stopped reading may have received
+    /// everything: its response decides.
     pub async fn finish(&mut self, timeout: Duration) {
         let Some(sender) = self.sender.take().filter(|_| !self.failed) else {
             return;
@@ -196,8 +196,8 @@ impl Putter {
         }
     }
 
-    /// The answer, once the body has ended. A commit under way goes on even when nobody waits
-    /// for it any more.
+    /// Waits for the response after the end of the body. If this is dropped, a commit in progress
+    /// still completes.
     pub async fn answer(self, timeout: Duration) -> Option<Response> {
         match self.pending {
             Pending::Here(response) => Some(*response),
@@ -208,7 +208,7 @@ impl Putter {
         }
     }
 
-    /// Breaks the upload off: the backend sees a client that left.
+    /// Aborts the upload: the backend sees a disconnected client.
     fn fail(&mut self) {
         self.failed = true;
         self.sender = None;
@@ -218,7 +218,7 @@ impl Putter {
     }
 }
 
-/// Tells once that the body is wanted, and whether as it will come.
+/// Signals once that the body is requested, and whether footers are supported.
 #[derive(Clone)]
 struct ReadySignal(Arc<Mutex<Option<oneshot::Sender<bool>>>>);
 

@@ -1,8 +1,8 @@
-//! Has a quorum answered, and with what: pure functions over status codes.
+//! Quorum decisions: pure functions over status codes.
 
 use cairn_types::plant::Plant;
 
-/// How many of `n` make a quorum: half of them, rounded up, as Swift has it.
+/// Size of a quorum of `n`: half of them, rounded up, as in Swift.
 pub fn quorum_size(n: usize) -> usize {
     if Plant::QuorumOfOne.is_on() {
         return 1;
@@ -16,7 +16,7 @@ fn in_class(status: u16, class: u16) -> bool {
     (class..class + 100).contains(&status)
 }
 
-/// Do `quorum` of these agree on a class (2xx, 3xx, 4xx)?
+/// Do `quorum` of these have the same class (2xx, 3xx, 4xx)?
 pub fn have_quorum(statuses: &[u16], quorum: usize) -> bool {
     CLASSES.iter().any(|class| {
         statuses
@@ -27,13 +27,13 @@ pub fn have_quorum(statuses: &[u16], quorum: usize) -> bool {
     })
 }
 
-/// Do `quorum` of these agree on this very status?
+/// Do `quorum` of these have exactly this status?
 pub fn have_quorum_of(statuses: &[u16], status: u16, quorum: usize) -> bool {
     statuses.iter().filter(|s| **s == status).count() >= quorum
 }
 
-/// The index of the answer to give: the first with the highest status of the class that a quorum
-/// agrees on. `None`: no quorum, the answer is 503.
+/// Index of the response to return: the first with the highest status of the class that a quorum
+/// agrees on. `None` without a quorum, which means 503.
 pub fn best_index(statuses: &[u16], quorum: usize) -> Option<usize> {
     CLASSES.iter().find_map(|class| {
         let agreeing = (0..statuses.len()).filter(|i| in_class(statuses[*i], *class));
@@ -43,9 +43,10 @@ pub fn best_index(statuses: &[u16], quorum: usize) -> Option<usize> {
     })
 }
 
-/// What to answer to a DELETE. A replica that had nothing keeps a tombstone all the same and says
-/// 404, so that it counts with those that deleted; and where one of them had the object, it was
-/// there. Swift answers by the majority: 404 for an object whose upload went to a handoff.
+/// Index of the response to return for a DELETE. A replica without the object stores a tombstone
+/// all the same and responds 404, so it counts together with those that deleted; and if any of them
+/// had the object, the deletion succeeded. Swift instead takes the majority, which is 404 for an
+/// object that was uploaded to a handoff.
 pub fn best_of_delete(statuses: &[u16]) -> Option<usize> {
     let quorum = quorum_size(statuses.len());
     let done = |status: &u16| in_class(*status, 200);

@@ -1,16 +1,16 @@
-//! Whether a server's host answers. A host that lost its power, or a network that swallows packets,
-//! is silent: requests on connections made before would wait for a whole `node_timeout`, each of
-//! them, and the next ones as well. A server that was stopped, or is stuck, takes connections and
-//! then says nothing. So while a call is slow its server is probed beside it: a connection, and on
-//! it an `OPTIONS` request, which needs no disk.
+//! Reachability of servers: detects hosts that are lost and servers that hang. If a host has lost
+//! power or the network drops its packets, each request on an existing connection would wait for a
+//! whole `node_timeout`, and so would later requests. A server process that is stopped or stuck
+//! accepts connections and then does not respond. Therefore, while a call is slow, its server is
+//! probed in parallel: by a new connection and an `OPTIONS` request, which needs no disk.
 //!
-//! * No connection within `conn_timeout`: the host is lost. What waits for it ends, and it is asked
-//!   no more until it takes a connection again.
-//! * A connection and no answer within [`HANG_TIMEOUT`]: the server hangs. It is asked last. Once it
-//!   has hung for [`HUNG_AFTER`], what can go on without it does.
+//! * No connection within `conn_timeout`: the host is lost. Calls waiting for it fail, and it gets
+//!   no further calls until it accepts a connection again.
+//! * A connection but no response within [`HANG_TIMEOUT`]: the server hangs and is asked last. Once
+//!   it has hung for [`HUNG_AFTER`], calls that have an alternative stop waiting for it.
 //!
-//! Either is probed once a second until it answers. A server that answers the probe is there: how
-//! long its other answers take is the caller's affair.
+//! Either kind is probed once a second until it responds. A server that responds to probes counts
+//! as reachable, however long its other responses take.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
@@ -28,24 +28,24 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-/// Between two probes of a host that does not answer.
-const INTERVAL: Duration = Duration::from_secs(1);
-/// A host that answered a probe is not probed again within this time.
+/// Interval of probes of a host that does not respond.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// Time after a successful probe during which the host is not probed again.
 const ANSWER_VALID: Duration = Duration::from_millis(250);
-/// A probe unanswered for this long marks its server as hanging.
+/// Time without a response to a probe after which its server counts as hanging.
 const HANG_TIMEOUT: Duration = Duration::from_millis(250);
-/// A probe unanswered for this long ends the waiting for its server, where there is another way.
+/// Time of hanging after which calls that have an alternative stop waiting.
 const HUNG_AFTER: Duration = Duration::from_secs(1);
-/// Least time that a call to a server that hangs is given.
+/// Minimum time given to a call to a hanging server.
 const HUNG_CALL_TIMEOUT: Duration = Duration::from_millis(500);
-/// A host amiss that nobody has asked for so long is probed no more.
-const FORGOTTEN: Duration = Duration::from_secs(600);
+/// Time without calls after which an unreachable host is no longer probed.
+const FORGET_AFTER: Duration = Duration::from_secs(600);
 
-/// The state of hosts that have been slow.
+/// State of hosts that have been slow.
 pub struct Reach {
     connect_timeout: Duration,
     tls: Option<ClientTls>,
-    /// How many hosts do not answer: zero lets the common path skip the lock.
+    /// Number of hosts that do not respond: zero lets the common path skip the lock.
     amiss: AtomicUsize,
     hosts: Mutex<HashMap<SocketAddr, Host>>,
 }
@@ -53,7 +53,7 @@ pub struct Reach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Answers,
-    /// It takes connections; since when a probe is unanswered.
+    /// The server accepts connections; the time since which a probe has had no response.
     Hangs(Instant),
     Lost,
 }
@@ -61,13 +61,13 @@ enum State {
 struct Host {
     state: watch::Sender<State>,
     is_probed: bool,
-    /// When it last answered a probe.
+    /// Time of the last successful probe.
     answered: Option<Instant>,
     asked: Instant,
 }
 
 impl Reach {
-    /// With `tls`, servers speak it to whoever probes them.
+    /// With `tls`, servers are probed by TLS.
     pub fn new(connect_timeout: Duration, tls: Option<ClientTls>) -> Arc<Self> {
         Arc::new(Reach {
             connect_timeout,
@@ -89,17 +89,17 @@ impl Reach {
         *host.state.borrow()
     }
 
-    /// Is this host known to take no connections?
+    /// Does this host accept no connections?
     pub fn is_lost(&self, address: SocketAddr) -> bool {
         self.state(address) == State::Lost
     }
 
-    /// Is this host lost, or does its server hang? It is asked last then.
+    /// Is this host lost, or does its server hang, so that it should be asked last?
     pub fn is_silent(&self, address: SocketAddr) -> bool {
         self.state(address) != State::Answers
     }
 
-    /// Has this host been silent for so long that waiting for it is to end?
+    /// Has this host not responded for so long that waiting for it should end?
     pub fn is_hung(&self, address: SocketAddr) -> bool {
         match self.state(address) {
             State::Answers => false,
@@ -108,7 +108,7 @@ impl Reach {
         }
     }
 
-    /// The future's outcome; `None` when the host is lost before that.
+    /// The future's output; `None` if the host is lost first.
     pub async fn unless_lost<T>(
         self: &Arc<Self>,
         address: SocketAddr,
@@ -126,8 +126,8 @@ impl Reach {
         }
     }
 
-    /// The future's outcome; `None` when the host is lost or its server hung before that. The future
-    /// has [`HUNG_CALL_TIMEOUT`] in any case.
+    /// The future's output; `None` if the host is lost or its server hung first. The future has at
+    /// least [`HUNG_CALL_TIMEOUT`].
     pub async fn unless_hung<T>(
         self: &Arc<Self>,
         address: SocketAddr,
@@ -140,8 +140,8 @@ impl Reach {
         }
     }
 
-    /// Ends when a call that begins now is to be given up: its host is lost or its server hung, and
-    /// it has had [`HUNG_CALL_TIMEOUT`].
+    /// Returns when a call that begins now should be abandoned: its host is lost or its server
+    /// hung, and it has had [`HUNG_CALL_TIMEOUT`].
     pub async fn until_hung_call(self: &Arc<Self>, address: SocketAddr) {
         let patience = HUNG_CALL_TIMEOUT / 2;
         tokio::time::sleep(patience).await;
@@ -149,25 +149,25 @@ impl Reach {
         tokio::join!(self.until_hung(address), at_least);
     }
 
-    /// Probes the host now and then, and ends when it is lost.
+    /// Probes the host periodically, and returns when it is lost.
     pub async fn until_lost(self: &Arc<Self>, address: SocketAddr) {
         let mut state = self.watched(address);
         loop {
             if *state.borrow_and_update() == State::Lost {
                 return;
             }
-            let _ = tokio::time::timeout(INTERVAL, state.changed()).await;
+            let _ = tokio::time::timeout(PROBE_INTERVAL, state.changed()).await;
             state = self.watched(address);
         }
     }
 
-    /// Probes the host now and then, and ends when it is lost or its server is hung.
+    /// Probes the host periodically, and returns when it is lost or its server hung.
     pub async fn until_hung(self: &Arc<Self>, address: SocketAddr) {
         let mut state = self.watched(address);
         loop {
             let known = *state.borrow_and_update();
             let wait = match known {
-                State::Answers => INTERVAL,
+                State::Answers => PROBE_INTERVAL,
                 State::Hangs(since) => HUNG_AFTER.saturating_sub(since.elapsed()),
                 State::Lost => return,
             };
@@ -179,7 +179,7 @@ impl Reach {
         }
     }
 
-    /// Has the host probed, unless that is under way or was a moment ago.
+    /// Starts a probe of the host, unless one is running or has just succeeded.
     pub fn probe(self: &Arc<Self>, address: SocketAddr) {
         self.watched(address);
     }
@@ -203,7 +203,7 @@ impl Reach {
         host.state.subscribe()
     }
 
-    /// True when the host is to be probed again.
+    /// Records the state; returns true if the host must be probed again.
     fn note(&self, address: SocketAddr, state: State) -> bool {
         let mut hosts = self.lock();
         let Some(host) = hosts.get_mut(&address) else {
@@ -236,7 +236,7 @@ impl Reach {
                 warn!(%address, "host does not answer; left alone until it does");
             }
         }
-        if host.asked.elapsed() > FORGOTTEN {
+        if host.asked.elapsed() > FORGET_AFTER {
             hosts.remove(&address);
             self.amiss.fetch_sub(1, Ordering::Relaxed);
             return false;
@@ -249,7 +249,7 @@ impl Reach {
     }
 }
 
-/// Probes a host until it answers.
+/// Probes a host until it responds.
 async fn watch_over(
     reach: Weak<Reach>,
     address: SocketAddr,
@@ -264,7 +264,7 @@ async fn watch_over(
                 if !note(State::Lost) {
                     return;
                 }
-                tokio::time::sleep(INTERVAL).await;
+                tokio::time::sleep(PROBE_INTERVAL).await;
                 continue;
             }
             Connected::Refused => {
@@ -279,7 +279,7 @@ async fn watch_over(
             if !note(State::Hangs(began)) {
                 return;
             }
-            if tokio::time::timeout(INTERVAL, answer).await.is_err() {
+            if tokio::time::timeout(PROBE_INTERVAL, answer).await.is_err() {
                 continue;
             }
         }
@@ -290,12 +290,12 @@ async fn watch_over(
 
 enum Connected {
     Yes(TcpStream),
-    /// By the host itself, or by a fault of ours.
+    /// Refused by the host, or failed by a local error.
     Refused,
     No,
 }
 
-/// Two connections, one a moment after the other: a single lost packet says nothing.
+/// Tries two connections, one shortly after the other, so that a single lost packet has no effect.
 async fn connect_twice(address: SocketAddr, timeout: Duration) -> Connected {
     let first = connect(address, timeout);
     let second = async {
@@ -329,7 +329,7 @@ async fn connect(address: SocketAddr, timeout: Duration) -> Connected {
     }
 }
 
-/// Ends when the server has said anything, closing the connection included.
+/// Returns when the server has sent anything or closed the connection.
 async fn answers(socket: TcpStream, address: SocketAddr, tls: Option<&ClientTls>) {
     let Ok(mut stream) = over(socket, &address.ip().to_string(), tls).await else {
         return;
@@ -345,10 +345,10 @@ async fn answers(socket: TcpStream, address: SocketAddr, tls: Option<&ClientTls>
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_millis(100);
+    const TIMEOUT: Duration = Duration::from_millis(100);
 
-    /// A server that answers nothing, and whose queue of connections can be filled: a host that is
-    /// then silent to new ones.
+    /// A server that responds to nothing and whose accept queue can be filled, so that new
+    /// connections time out as with a lost host.
     async fn silent() -> (socket2::Socket, SocketAddr, Vec<TcpStream>) {
         use socket2::{Domain, Socket, Type};
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -358,7 +358,7 @@ mod tests {
         socket.listen(0).unwrap();
         let address = socket.local_addr().unwrap().as_socket().unwrap();
         let mut held = Vec::new();
-        while let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, TcpStream::connect(address)).await
+        while let Ok(Ok(stream)) = tokio::time::timeout(TIMEOUT, TcpStream::connect(address)).await
         {
             held.push(stream);
         }
@@ -368,16 +368,20 @@ mod tests {
     #[tokio::test]
     async fn what_waits_for_a_silent_host_ends_and_later_goes_on() {
         let (socket, address, held) = silent().await;
-        let reach = Reach::new(PATIENCE, None);
+        let reach = Reach::new(TIMEOUT, None);
         assert!(!reach.is_lost(address));
         let start = Instant::now();
         let waited = reach
             .unless_lost(address, std::future::pending::<()>())
             .await;
         assert!(waited.is_none());
-        assert!(start.elapsed() < INTERVAL * 10, "{:?}", start.elapsed());
+        assert!(
+            start.elapsed() < PROBE_INTERVAL * 10,
+            "{:?}",
+            start.elapsed()
+        );
         assert!(reach.is_lost(address));
-        // Its queue has room again.
+        // The accept queue has room again.
         drop(held);
         socket.set_nonblocking(true).unwrap();
         let found = async {
@@ -398,10 +402,10 @@ mod tests {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             listener.local_addr().unwrap()
         };
-        let reach = Reach::new(PATIENCE, None);
+        let reach = Reach::new(TIMEOUT, None);
         for address in [slow, closed] {
             let answer = async {
-                tokio::time::sleep(PATIENCE * 6).await;
+                tokio::time::sleep(TIMEOUT * 6).await;
                 7
             };
             assert_eq!(reach.unless_lost(address, answer).await, Some(7));
@@ -413,7 +417,7 @@ mod tests {
     async fn a_server_that_takes_connections_and_says_nothing_hangs_until_it_answers() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let reach = Reach::new(PATIENCE, None);
+        let reach = Reach::new(TIMEOUT, None);
         let start = Instant::now();
         let waited = reach
             .unless_hung(address, std::future::pending::<()>())
@@ -422,8 +426,8 @@ mod tests {
         assert!(start.elapsed() < HUNG_AFTER * 2, "{:?}", start.elapsed());
         assert!(reach.is_silent(address) && reach.is_hung(address));
         assert!(!reach.is_lost(address), "it takes connections");
-        // It may still answer a call that has nowhere else to go.
-        let late = tokio::time::sleep(PATIENCE / 4);
+        // The server may still answer a call that has no alternative.
+        let late = tokio::time::sleep(TIMEOUT / 4);
         assert!(reach.unless_hung(address, late).await.is_some());
         tokio::spawn(async move {
             while let Ok((mut socket, _)) = listener.accept().await {

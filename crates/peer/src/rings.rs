@@ -1,5 +1,5 @@
-//! The rings of a cluster, loaded from `swift_dir`, reloaded when their files change, with every
-//! device's address at hand.
+//! The rings of a cluster: loaded from `swift_dir`, reloaded when their files change, with the
+//! resolved address of every device.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -24,16 +24,17 @@ pub struct RingsError {
     pub source: RingError,
 }
 
-/// One state of one ring, with addresses resolved.
+/// One version of a ring, with resolved addresses.
 pub struct LoadedRing {
     ring: Arc<Ring>,
     hosts: Hosts,
     addresses: BTreeMap<u32, Addresses>,
-    /// Made when first asked for; `None` where it is no other network.
+    /// The ring over the replication network, made on first use; `None` if that is the same
+    /// network.
     over_replication: OnceLock<Option<Arc<LoadedRing>>>,
 }
 
-/// Of a device: for clients, and over the replication network.
+/// Addresses of a device: for clients, and on the replication network.
 #[derive(Clone, Copy)]
 struct Addresses {
     own: SocketAddr,
@@ -52,7 +53,7 @@ impl Addresses {
 }
 
 impl LoadedRing {
-    /// Looks up the names of hosts, where the ring has names. Blocks then.
+    /// Resolves host names, if the ring has any, and blocks then.
     pub fn new(ring: Arc<Ring>) -> Self {
         let hosts = Hosts::of(&ring, None);
         LoadedRing::with_hosts(ring, hosts)
@@ -79,7 +80,7 @@ impl LoadedRing {
         }
     }
 
-    /// This ring with nodes as the replication network reaches them.
+    /// This ring with nodes addressed over the replication network.
     pub fn over_replication(self: &Arc<Self>) -> Arc<LoadedRing> {
         let made = self.over_replication.get_or_init(|| {
             let ring = self.ring.over_replication()?;
@@ -93,7 +94,7 @@ impl LoadedRing {
         &self.ring
     }
 
-    /// All addresses of a host of this ring's, which may be a name.
+    /// All addresses of a host in this ring, which may be a name.
     pub fn ips(&self, host: &str) -> Vec<IpAddr> {
         self.hosts.ips(host)
     }
@@ -110,7 +111,7 @@ impl LoadedRing {
             .partition(hash_path.hash(account, container, object))
     }
 
-    /// The partition's primaries, in replica order.
+    /// The primaries of a partition, in replica order.
     pub fn primaries(&self, partition: u32) -> Vec<Node> {
         self.ring
             .primaries(partition)
@@ -128,7 +129,7 @@ impl LoadedRing {
             .collect()
     }
 
-    /// At most `count` handoffs, in order.
+    /// At most `count` handoffs of a partition, in ring order.
     pub fn handoffs(&self, partition: u32, count: usize) -> Vec<Node> {
         self.ring
             .handoffs(partition)
@@ -183,7 +184,7 @@ impl Followed {
 }
 
 impl Followed {
-    /// A host may have moved, and its name with it.
+    /// A host may have moved, and its name resolves differently now.
     fn look_up_again(&self) {
         let loaded = self.loaded.load_full();
         if !loaded.hosts.are_old() {
@@ -233,8 +234,8 @@ impl Rings {
         Some(self.objects.get(&policy)?.loaded.load_full())
     }
 
-    /// Looks at every ring file and loads those that changed; looks up hosts' names again where
-    /// that was some time ago. Blocks on the disk and on name servers.
+    /// Checks every ring file, loads those that changed, and resolves host names again if they are
+    /// due. Blocks on the disk and on name servers.
     pub fn refresh(&self) {
         self.account.refresh();
         self.container.refresh();

@@ -1,11 +1,10 @@
-//! An upload in two phases, as erasure-coded policies have it: first the content and what is only
-//! known at its end (the footers), which the backend writes; then, when enough backends have
-//! said that they have it, the word to commit, which makes it durable.
+//! Two-phase upload to one backend, as erasure-coded policies need it. First the content and the
+//! metadata known at its end (the footers) are sent, which the backend writes; when enough backends
+//! have acknowledged that, the commit is sent, which makes the write durable.
 //!
 //! The body is a MIME document of three parts: object body, object metadata (JSON with its MD5),
-//! put commit. After the second part the backend says `100 Continue` once more. Over a socket
-//! the chunked body ends there and another one follows (`wire.rs`); in this process it is one
-//! stream.
+//! put commit. After the second part the backend sends another `100 Continue`. Over a socket the
+//! chunked body ends there and another one follows (`wire.rs`); in this process it is one stream.
 
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -32,18 +31,18 @@ use crate::fan_out::Answer;
 use crate::node::Node;
 use wire::Piece;
 
-/// How many chunks may wait for one backend.
-const DEPTH: usize = 1;
-/// The largest answer that is kept of a backend.
-const MAX_ANSWER: u64 = 1 << 20;
+/// Maximum number of chunks queued for one backend.
+const QUEUED_CHUNKS_MAX: usize = 1;
+/// Maximum bytes kept of a backend's response body.
+const ANSWER_MAX_BYTES: u64 = 1 << 20;
 
-/// What a backend says of an upload.
+/// A response of the backend, interim or final.
 enum Event {
     Continue(HeaderMap),
     Answer(Box<Response>),
 }
 
-/// Why no upload was opened.
+/// Reasons why no upload was opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
     #[error(transparent)]
@@ -56,11 +55,11 @@ pub enum OpenError {
     Unsupported,
 }
 
-/// An open upload to one node.
+/// An open two-phase upload to one node.
 pub struct TwoPhasePut {
     pub node: Node,
     backends: Arc<Backends>,
-    /// The backend answered before it took the body.
+    /// The final response, if the backend sent one before it read the body.
     pub early: Option<Answer>,
     boundary: String,
     feed: Feed,
@@ -76,7 +75,7 @@ enum Feed {
 }
 
 impl Feed {
-    /// False when the backend has gone.
+    /// Returns false if the backend has disconnected.
     async fn send(&self, chunk: Bytes) -> bool {
         match self {
             Feed::Here(sender) => sender.send(chunk).await,
@@ -86,15 +85,15 @@ impl Feed {
 }
 
 impl Drop for TwoPhasePut {
-    /// The backend sees a client that left.
+    /// Dropping aborts the upload: the backend sees a disconnected client.
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 impl TwoPhasePut {
-    /// Sends the head and waits until the backend wants the body, or has answered without it.
-    /// `uri`: a path; `boundary`: a text that is not in the content.
+    /// Sends the head and waits until the backend requests the body or responds without it. `uri`
+    /// is a path; `boundary` must not occur in the content.
     pub async fn open(
         backends: &Arc<Backends>,
         node: Node,
@@ -116,7 +115,7 @@ impl TwoPhasePut {
         let (feed, task) = if backends.is_in_process(node.address) {
             call_here(backends, &node, uri, headers, told)
         } else {
-            let (feed, pieces) = mpsc::channel(DEPTH);
+            let (feed, pieces) = mpsc::channel(QUEUED_CHUNKS_MAX);
             let head = wire::head(node.address, &uri, &headers);
             let (backends, address) = (backends.clone(), node.address);
             let conversation = async move {
@@ -158,15 +157,16 @@ impl TwoPhasePut {
         self.failed
     }
 
-    /// The next answer of the backend; `Some(None)`: it has gone. `None`: nothing within `timeout`, or
-    /// before its server is known to hang.
+    /// The next response of the backend; `Some(None)` if it has disconnected; `None` if nothing
+    /// came within `timeout`, or before its server is known to hang.
     async fn next_event(&mut self, timeout: Duration) -> Option<Option<Event>> {
         let event = tokio::time::timeout(timeout, self.events.recv());
         let event = self.backends.unless_hung(self.node.address, event).await?;
         event.ok()
     }
 
-    /// Hands on content; a backend that takes nothing for `timeout`, has gone, or hangs, has failed.
+    /// Sends content; a backend that takes none within `timeout`, has disconnected, or hangs, has
+    /// failed.
     pub async fn send(&mut self, chunk: Bytes, timeout: Duration) {
         if self.early.is_some() {
             return;
@@ -178,7 +178,7 @@ impl TwoPhasePut {
         self.feed(chunk, timeout).await;
     }
 
-    /// Ends the content; `footers` is a JSON object of headers.
+    /// Ends the content and sends the footers, a JSON object of headers.
     pub async fn end_content(&mut self, footers: &str, timeout: Duration) {
         if self.early.is_some() {
             return;
@@ -188,8 +188,9 @@ impl TwoPhasePut {
         self.end_body(timeout).await;
     }
 
-    /// Waits until the backend has the content and wants to be told to commit: `None`. Otherwise
-    /// its answer; a backend that is silent has failed, and counts as 503.
+    /// Waits until the backend has written the content and awaits the commit: returns `None`.
+    /// Otherwise returns its final response; a backend without a response has failed, and counts as
+    /// 503.
     pub async fn prepared(&mut self, timeout: Duration) -> Option<Answer> {
         if let Some(early) = self.early.take() {
             return Some(early);
@@ -208,7 +209,7 @@ impl TwoPhasePut {
         }
     }
 
-    /// Gives the word to commit and waits for the answer; 503 for none.
+    /// Sends the commit and waits for the response; 503 if there is none.
     pub async fn commit(mut self, timeout: Duration) -> Answer {
         let text = format!(
             "X-Document: put commit\r\n\r\nput_commit_confirmation\r\n--{}--",
@@ -250,7 +251,7 @@ impl TwoPhasePut {
 
     async fn taken(&self, response: Response, timeout: Duration) -> Answer {
         let (parts, body) = response.into_parts();
-        let body = tokio::time::timeout(timeout, body.collect(MAX_ANSWER)).await;
+        let body = tokio::time::timeout(timeout, body.collect(ANSWER_MAX_BYTES)).await;
         Answer {
             status: parts.status.as_u16(),
             headers: parts.headers,
@@ -260,7 +261,7 @@ impl TwoPhasePut {
     }
 }
 
-/// To a service of this process.
+/// Calls a service of this process.
 fn call_here(
     backends: &Arc<Backends>,
     node: &Node,
@@ -268,7 +269,7 @@ fn call_here(
     headers: HeaderMap,
     told: mpsc::UnboundedSender<Event>,
 ) -> (Feed, JoinHandle<()>) {
-    let (sender, body) = Body::channel(None, DEPTH);
+    let (sender, body) = Body::channel(None, QUEUED_CHUNKS_MAX);
     let mut request = Request::new(body);
     *request.method_mut() = Method::PUT;
     *request.uri_mut() = uri;
@@ -280,7 +281,7 @@ fn call_here(
             let _ = interim.send(Event::Continue(headers.clone()));
         }));
     let (backends, address) = (backends.clone(), node.address);
-    // The whole upload may take long; silence is bounded chunk by chunk.
+    // The whole upload may take long; inactivity is bounded for each chunk.
     let whole = Duration::from_secs(24 * 3600);
     let task = tokio::spawn(Box::pin(async move {
         if let Ok(response) = backends.call(address, request, whole).await {

@@ -1,5 +1,5 @@
-//! Servers with other clocks, as calls over the network find them. Alone in its process: the counter
-//! and the log are the process's.
+//! Calls over the network to servers with different clocks. In a test program of its own, since the
+//! counter and the log are per process.
 #![allow(clippy::unwrap_used)]
 
 use std::io::Write;
@@ -25,7 +25,7 @@ impl Write for Lines {
     }
 }
 
-/// A server whose clock is so many seconds ahead.
+/// A server whose clock is `ahead` seconds ahead.
 async fn server(ahead: i64) -> SocketAddr {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

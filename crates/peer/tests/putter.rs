@@ -30,7 +30,7 @@ fn node(address: SocketAddr) -> Node {
     }
 }
 
-/// The same handler twice: called, and dialled. The watch keeps the server alive.
+/// The same handler twice: in this process, and over a socket. The watch keeps the server alive.
 async fn both(handler: Handler) -> (Vec<(Arc<Backends>, Node)>, watch::Sender<bool>) {
     let (stop, stopped) = watch::channel(false);
     let listener = bind("127.0.0.1:0".parse().unwrap(), 64).unwrap();
@@ -180,7 +180,7 @@ async fn footers_follow_content_where_they_are_understood() {
         );
         assert_eq!(text, expected);
     }
-    // A server that knows nothing of footers would store them.
+    // A server that does not support footers would store them.
     able.store(false, std::sync::atomic::Ordering::Relaxed);
     assert!(matches!(open().await, Err(OpenError::NoFooters)));
 }

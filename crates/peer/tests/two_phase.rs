@@ -1,4 +1,4 @@
-//! Uploads in two phases: the same in this process and over a socket.
+//! Two-phase uploads behave alike in this process and over a socket.
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ fn node(address: SocketAddr) -> Node {
     }
 }
 
-/// The same handler twice: called, and dialled. The watch keeps the server alive.
+/// The same handler twice: in this process, and over a socket. The watch keeps the server alive.
 async fn both(handler: Handler) -> (Vec<(Arc<Backends>, Node)>, watch::Sender<bool>) {
     let (stop, stopped) = watch::channel(false);
     let listener = bind("127.0.0.1:0".parse().unwrap(), 64).unwrap();
@@ -56,7 +56,7 @@ async fn open(backends: &Arc<Backends>, node: &Node) -> Result<TwoPhasePut, Open
     TwoPhasePut::open(backends, node.clone(), uri, headers, "xyz".into(), WAIT).await
 }
 
-/// A server that notes what it got in each phase.
+/// A server that records what it received in each phase.
 fn server(got: Arc<Mutex<Vec<String>>>) -> Handler {
     handler_fn(move |mut request: Request| {
         let got = got.clone();

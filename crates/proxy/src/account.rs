@@ -1,4 +1,4 @@
-//! Accounts: GET, HEAD, PUT, POST, DELETE, and making one that is first written to.
+//! Account requests: GET, HEAD, PUT, POST, DELETE, and automatic creation on the first write.
 
 use cairn_formats::acl;
 use cairn_http::{Context, Response, respond};
@@ -66,7 +66,7 @@ impl Proxy {
         response
     }
 
-    /// An account that will be made when it is first written to looks empty until then.
+    /// The response for an account that will be created by its first write: empty.
     fn pretended_account(&self, incoming: &Incoming) -> Response {
         let head = incoming.method() == Method::HEAD;
         let (code, body) = if head {
@@ -118,7 +118,7 @@ impl Proxy {
     }
 
     async fn account_delete(&self, incoming: &mut Incoming, account: &str) -> Response {
-        // A query string here is some middleware's request that went astray.
+        // A query string here belongs to a middleware that is not in the pipeline.
         if !incoming.params.is_empty() {
             return respond::standard(StatusCode::BAD_REQUEST);
         }
@@ -148,8 +148,8 @@ impl Proxy {
         self.write(write).await
     }
 
-    /// Makes an account; its first container is about to be made. System metadata of the
-    /// request that caused it goes along.
+    /// Creates an account because its first container is about to be created. The system metadata
+    /// of the causing request is stored with it.
     pub(crate) async fn autocreate_account(
         &self,
         context: &Context,
@@ -187,7 +187,7 @@ impl Proxy {
     }
 }
 
-/// The ACL as the client writes it becomes system metadata.
+/// Converts the ACL header as clients write it into system metadata.
 fn store_acl(headers: &mut HeaderMap) {
     if headers.contains_key(STORED_ACL) {
         return;
@@ -205,7 +205,7 @@ fn store_acl(headers: &mut HeaderMap) {
     }
 }
 
-/// And the other way.
+/// Converts the ACL's system metadata into the header that clients see.
 fn show_acl(response: &mut Response) {
     let headers = response.headers_mut();
     let Some(stored) = headers.remove(STORED_ACL) else {

@@ -1,5 +1,5 @@
-//! Which of a partition's servers are near: in what order they are read from, and which are
-//! written to first. Options for all policies, and for one in `[proxy-server:policy:N]`.
+//! Affinity: the order in which a partition's servers are read from and written to, by region and
+//! zone. Options apply to all policies, or to one in `[proxy-server:policy:N]`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -17,30 +17,30 @@ use crate::settings::NodeCount;
 const EXTRA_FRAGMENTS: &str = "concurrent_ec_extra_requests";
 const UNHEARD_OF: &str = "rebalance_missing_suppression_count";
 
-/// How servers of one kind are ordered.
+/// Order of servers for reads (`sorting_method`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sorting {
     Shuffle,
-    /// Those that answered quickest first.
+    /// Servers with the shortest recent response times first.
     Timing,
     Affinity,
 }
 
-/// `r1` or `r1z2`.
+/// A region, or a zone of a region: `r1` or `r1z2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct RegionOrZone {
     region: u32,
     zone: Option<u32>,
 }
 
-impl Place {
-    fn parse(text: &str) -> Option<Place> {
+impl RegionOrZone {
+    fn parse(text: &str) -> Option<RegionOrZone> {
         let rest = text.trim().strip_prefix('r')?;
         let (region, zone) = match rest.split_once('z') {
             Some((region, zone)) => (region, Some(zone.parse().ok()?)),
             None => (rest, None),
         };
-        Some(Place {
+        Some(RegionOrZone {
             region: region.parse().ok()?,
             zone,
         })
@@ -52,27 +52,28 @@ impl Place {
     }
 }
 
-/// The options of a policy, or of all that have none of their own.
+/// The options of one policy, or of all policies without their own.
 #[derive(Clone, Debug)]
 pub(crate) struct Affinity {
     pub(crate) sorting: Sorting,
-    /// Smaller numbers are nearer; what has none is farthest.
-    read: Vec<(Place, u32)>,
-    write: Vec<Place>,
+    /// Priorities for reads: smaller numbers are nearer, and a node without a match is farthest.
+    read: Vec<(RegionOrZone, u32)>,
+    write: Vec<RegionOrZone>,
     write_node_count: NodeCount,
-    /// None: as many as there are primaries elsewhere.
+    /// Number of handoffs to delete from; `None`: as many as there are primaries elsewhere.
     write_handoff_delete_count: Option<usize>,
     pub(crate) concurrent_gets: bool,
     pub(crate) concurrency_timeout: Duration,
-    /// With `concurrent_gets`, fragments asked for at once beyond those it takes.
+    /// Fragments requested at once beyond those needed, with `concurrent_gets`.
     pub(crate) extra_fragments: usize,
-    /// So many primaries that have never heard of what is read don't count: a rebalance may have
+    /// Number of primaries without any trace of the object that are ignored: a rebalance may have
     /// made them primaries just now (`rebalance_missing_suppression_count`).
     pub(crate) unheard_of: usize,
 }
 
 impl Affinity {
-    /// `own`: the policy's section, above `[app:proxy-server]`.
+    /// Reads the options of the policy's section `own`, with those of `[app:proxy-server]` as
+    /// defaults.
     fn read(app: &Section, own: Option<&Section>) -> Result<Affinity, ConfError> {
         let of = |option: &str| own.filter(|s| s.get(option).is_some()).unwrap_or(app);
         let section = of("sorting_method");
@@ -87,8 +88,8 @@ impl Affinity {
         };
         let section = of("read_affinity");
         let read = words(section, "read_affinity").map(|word| {
-            let (place, priority) = word.split_once('=')?;
-            Some((Place::parse(place)?, priority.trim().parse().ok()?))
+            let (region, priority) = word.split_once('=')?;
+            Some((RegionOrZone::parse(region)?, priority.trim().parse().ok()?))
         });
         let read: Option<Vec<_>> = read.collect();
         let read = read.ok_or_else(|| {
@@ -104,7 +105,9 @@ impl Affinity {
             );
         }
         let section = of("write_affinity");
-        let write: Option<Vec<_>> = words(section, "write_affinity").map(Place::parse).collect();
+        let write: Option<Vec<_>> = words(section, "write_affinity")
+            .map(RegionOrZone::parse)
+            .collect();
         let write =
             write.ok_or_else(|| section.bad("write_affinity", "expected places: r1, r2z2"))?;
         let count = "write_affinity_node_count";
@@ -136,19 +139,20 @@ impl Affinity {
     }
 
     fn is_near(&self, node: &Node) -> bool {
-        self.write.iter().any(|place| place.has(node))
+        self.write.iter().any(|region| region.has(node))
     }
 
-    /// How far a node is to read from.
+    /// Distance of a node for reads.
     pub(crate) fn distance(&self, node: &Node) -> u32 {
-        let matching = self.read.iter().filter(|(place, _)| place.has(node));
+        let matching = self.read.iter().filter(|(region, _)| region.has(node));
         matching
             .map(|(_, priority)| *priority)
             .min()
             .unwrap_or(u32::MAX)
     }
 
-    /// The order for an upload: so many near ones, primary or handoff, then the others.
+    /// Nodes in order for an upload: up to `write_affinity_node_count` near ones, primaries or
+    /// handoffs, then the others.
     pub(crate) fn for_upload(&self, primaries: Vec<Node>, handoffs: Vec<Node>) -> Vec<Node> {
         let wanted = self.write_node_count.for_replicas(primaries.len());
         let all = primaries.into_iter().chain(handoffs);
@@ -163,7 +167,7 @@ impl Affinity {
         near
     }
 
-    /// Near handoffs where an upload may have put what is to be removed.
+    /// Near handoffs to which an upload may have gone, for a deletion.
     pub(crate) fn to_delete_from(&self, primaries: &[Node], handoffs: Vec<Node>) -> Vec<Node> {
         let far = primaries.iter().filter(|node| !self.is_near(node)).count();
         let most = self.write_handoff_delete_count.unwrap_or(far);
@@ -179,7 +183,7 @@ fn words<'a>(section: &'a Section, option: &str) -> impl Iterator<Item = &'a str
         .filter(|word| !word.is_empty())
 }
 
-/// The options of a proxy.
+/// Affinity options of a proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct Affinities {
     default: Affinity,
@@ -201,7 +205,7 @@ impl Affinities {
         })
     }
 
-    /// None: of accounts and containers.
+    /// The options of a policy; `None` for accounts and containers.
     pub(crate) fn of(&self, policy: Option<PolicyIndex>) -> &Affinity {
         policy
             .and_then(|policy| self.by_policy.get(&policy))
@@ -209,10 +213,10 @@ impl Affinities {
     }
 }
 
-/// How quickly servers answered of late.
+/// Recent response times of servers.
 #[derive(Debug)]
 pub(crate) struct Timings {
-    /// What is older counts no more.
+    /// Time after which a measurement expires.
     expiry: Duration,
     known: Mutex<HashMap<SocketAddr, (Duration, Instant)>>,
 }
@@ -227,11 +231,12 @@ impl Timings {
 
     pub(crate) fn note(&self, address: SocketAddr, took: Duration, now: Instant) {
         let mut known = self.known.lock();
-        // A cluster's servers: their number is bounded by its rings.
+        // The number of servers is bounded by the rings.
         known.insert(address, (took, now));
     }
 
-    /// In milliseconds; those not asked of late come first, and are known then.
+    /// A server's response time in milliseconds; 0 for one without a recent measurement, so that it
+    /// is asked and measured.
     pub(crate) fn of(&self, address: SocketAddr, now: Instant) -> u128 {
         let known = self.known.lock();
         match known.get(&address) {

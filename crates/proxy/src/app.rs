@@ -1,5 +1,5 @@
-//! The proxy application: the innermost service of its pipeline. Finds what a path names, asks
-//! for permission, and hands the request to the controller of its kind.
+//! The proxy application, the innermost service of its pipeline: resolves the path, authorizes the
+//! request, and dispatches it to the controller for its kind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct Proxy {
     pub(crate) timings: Arc<Timings>,
     pub(crate) constraints: Arc<Constraints>,
     pub(crate) policies: Arc<PolicySet>,
-    /// Of the policies that are erasure-coded.
+    /// Erasure coding of each erasure-coded policy.
     pub(crate) erasures: BTreeMap<PolicyIndex, Arc<Erasure>>,
     pub(crate) hash_path: HashPath,
     pub(crate) rings: Arc<Rings>,
@@ -43,7 +43,7 @@ pub struct Proxy {
     pub(crate) clock: Clock,
     pub(crate) accounts: InfoCache<String, KnownAccount>,
     pub(crate) containers: InfoCache<String, ContainerInfo>,
-    /// What sharded containers say of themselves, and their shards.
+    /// Cached listings of root containers: their headers and shards.
     pub(crate) sharded_roots: InfoCache<String, RootListing>,
     pub(crate) listing_shards: InfoCache<String, Vec<Namespace>>,
     pub(crate) updating_shards: InfoCache<String, Vec<Namespace>>,
@@ -139,8 +139,8 @@ impl Proxy {
         );
     }
 
-    /// What most requests do not need is in boxes of its own: a future has room for its largest
-    /// branch, is moved about, and is one of many around each other.
+    /// Rarely needed branches are boxed: a future has room for its largest branch, is moved, and is
+    /// nested in many others.
     async fn handle(&self, request: Request) -> Response {
         let mut incoming = match self.accept(request) {
             Ok(incoming) => incoming,
@@ -195,7 +195,7 @@ impl Proxy {
         response
     }
 
-    /// Reads what every request has: its path, parameters, timestamp.
+    /// Parses the parts common to all requests: path, parameters, timestamp.
     fn accept(&self, request: Request) -> Result<Incoming, Response> {
         let (mut parts, body) = request.into_parts();
         let context = Context::of(&parts);
@@ -203,7 +203,8 @@ impl Proxy {
             || respond::header(&parts.headers, "x-backend-allow-reserved-names")
                 .is_some_and(params::is_true);
         if parts.headers.contains_key(TRANSFER_ENCODING) {
-            // Where both are given the encoding wins, and no backend may read it otherwise.
+            // With both headers present the encoding takes precedence, and no backend may interpret
+            // the request otherwise.
             parts.headers.remove(CONTENT_LENGTH);
         }
         if let Some(token) = parts.headers.get("x-storage-token").cloned() {
@@ -261,7 +262,7 @@ impl Proxy {
         response
     }
 
-    /// Asks whether the request may go on, once per ACL that matters; the error is the denial.
+    /// Calls the request's authorizer for an ACL; the error is the denial.
     pub(crate) async fn authorize(
         &self,
         incoming: &mut Incoming,
@@ -273,7 +274,7 @@ impl Proxy {
     }
 }
 
-/// A verb that only middleware may use, of which the gatekeeper keeps clients.
+/// Is this a verb for middleware only, which the gatekeeper blocks for clients?
 fn is_private(incoming: &Incoming) -> bool {
     incoming.method().as_str() == UPDATE
         && matches!(incoming.target, Target::Container { .. })

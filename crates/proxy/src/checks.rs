@@ -1,5 +1,5 @@
-//! What a client may send: names, metadata, lengths, expiry. Each check answers with Swift's
-//! status and says what was wrong.
+//! Validation of client input: names, metadata, lengths, expiry. Each check returns a response with
+//! Swift's status and an explanation.
 
 use cairn_http::{Response, limits, params, respond};
 use cairn_types::{Constraints, ServerKind, Timestamp};
@@ -15,12 +15,12 @@ fn bad_request(message: impl Into<String>) -> Response {
     respond::text(StatusCode::BAD_REQUEST, message)
 }
 
-/// As [`limits::check_metadata`]; the error is the answer.
+/// Checks like [`limits::check_metadata`]; the error is the response.
 pub(crate) fn check_metadata(headers: &HeaderMap, kind: ServerKind, limits: &Constraints) -> Check {
     limits::check_metadata(headers, kind, limits).map_err(bad_request)
 }
 
-/// How a request's body is delimited.
+/// The framing of a request's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MessageLength {
     Known(u64),
@@ -59,7 +59,7 @@ fn respond_number(value: &HeaderValue) -> Option<u64> {
     value.to_str().ok()?.trim().parse().ok()
 }
 
-/// Everything about an object to be made, besides its expiry.
+/// Checks everything about an object to be created, except its expiry.
 pub(crate) fn check_object_creation(
     incoming: &Incoming,
     object: &str,
@@ -107,10 +107,10 @@ pub(crate) fn check_object_creation(
     Ok(length)
 }
 
-/// The largest expiry that can be written: ten digits.
+/// The largest expiry time that can be stored: ten digits.
 const MAX_DELETE_AT: i128 = 9_999_999_999;
 
-/// A whole number of any length; one beyond all bounds is as good as the bound.
+/// Parses a whole number of any length; one beyond 128 bits is replaced by the bound.
 fn whole_number(value: &HeaderValue) -> Option<i128> {
     let text = value.to_str().ok()?.trim();
     let (sign, digits) = match text.strip_prefix('-') {
@@ -127,7 +127,7 @@ fn whole_number(value: &HeaderValue) -> Option<i128> {
     )
 }
 
-/// Turns `X-Delete-After` into `X-Delete-At`, checks that it lies ahead, and answers with it.
+/// Converts `X-Delete-After` to `X-Delete-At`, checks that it is in the future, and returns it.
 pub(crate) fn check_delete_headers(
     headers: &mut HeaderMap,
     now: Timestamp,
@@ -135,7 +135,8 @@ pub(crate) fn check_delete_headers(
     let mut delete_at = None;
     if let Some(value) = headers.get("x-delete-after") {
         let after = whole_number(value).ok_or_else(|| bad_request("Non-integer X-Delete-After"))?;
-        // As float arithmetic would: the fraction of the request's time counts, then is cut.
+        // Like float arithmetic: the fraction of the request's time is added, and the sum
+        // truncated.
         let at = (now.ticks() as i128 + after * 100_000).div_euclid(100_000);
         let at = at.clamp(0, MAX_DELETE_AT);
         if at * 100_000 <= now.ticks() as i128 {
@@ -158,7 +159,7 @@ pub(crate) fn check_delete_headers(
     }))
 }
 
-/// A container's or account's name, counted in bytes.
+/// Checks the length in bytes of a container's or account's name.
 pub(crate) fn check_name_length(
     kind: ServerKind,
     account: &str,
@@ -179,7 +180,7 @@ pub(crate) fn check_name_length(
     Ok(())
 }
 
-/// A listing's parameters: `limit` within bounds.
+/// Checks a listing's parameter `limit`.
 pub(crate) fn check_listing_limit(params: &params::Params, most: usize) -> Check {
     let over = params
         .get("limit")

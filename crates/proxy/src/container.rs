@@ -1,4 +1,4 @@
-//! Containers: GET, HEAD, PUT, POST, DELETE.
+//! Container requests: GET, HEAD, PUT, POST, DELETE.
 
 use cairn_formats::acl;
 use cairn_http::{Response, respond};
@@ -13,9 +13,9 @@ use crate::request::Incoming;
 use crate::shards::{self, Listed};
 use crate::write::Write;
 
-/// The verb of middleware that add rows to a container.
+/// Verb with which middleware adds rows to a container.
 pub(crate) const UPDATE: &str = "UPDATE";
-/// The most rows that one `UPDATE` brings, in bytes of JSON.
+/// Maximum bytes of an `UPDATE`'s rows in JSON.
 const UPDATE_BYTES_MAX: u64 = 64 << 20;
 
 impl Proxy {
@@ -50,7 +50,7 @@ impl Proxy {
         }
         let internal = account.starts_with(&self.constraints.auto_create_account_prefix);
         if !internal && !self.known_account(&incoming.context, account).await.stored {
-            // Whether there is such an account is for those to know who may ask.
+            // Whether the account exists is revealed only to authorized users.
             return match self.authorize(incoming, None).await {
                 Err(denied) => denied,
                 Ok(()) => respond::standard(StatusCode::NOT_FOUND),
@@ -193,14 +193,14 @@ impl Proxy {
             .await;
         self.forget_container(account, container);
         if response.status() == StatusCode::ACCEPTED {
-            // No server had it.
+            // No server had the container.
             return respond::standard(StatusCode::NOT_FOUND);
         }
         response
     }
 
-    /// Rows put into a container as they are, for middleware that queue work there; clients cannot
-    /// ask for it.
+    /// Adds rows to a container unchanged, for middleware that queues tasks in containers; not
+    /// available to clients.
     async fn container_update(
         &self,
         incoming: &mut Incoming,
@@ -223,7 +223,7 @@ impl Proxy {
         self.write(write).await
     }
 
-    /// What PUT and POST have in common: permission, ACLs that read, metadata within bounds.
+    /// Common steps of PUT and POST: authorization, ACL syntax, metadata limits.
     async fn prepare_write(&self, incoming: &mut Incoming) -> Result<(), Response> {
         self.authorize(incoming, None).await?;
         shards::take_sharding(incoming);
@@ -251,7 +251,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// The index of the policy that `X-Storage-Policy` names.
+    /// Index of the policy named by `X-Storage-Policy`.
     fn chosen_policy(&self, incoming: &Incoming) -> Result<Option<u32>, Response> {
         let Some(name) = incoming
             .header("x-storage-policy")

@@ -1,4 +1,4 @@
-//! Cross-origin requests: the preflight, and the headers of an answer to a script elsewhere.
+//! CORS: the preflight request, and the headers of responses to cross-origin scripts.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::headers;
 use crate::request::Incoming;
 use crate::settings::ProxyOptions;
 
-/// What scripts may read of every answer.
+/// Headers that scripts may read in every response.
 const EXPOSED: [&str; 10] = [
     "cache-control",
     "content-language",
@@ -30,7 +30,7 @@ const EXPOSED: [&str; 10] = [
 ];
 
 impl Proxy {
-    /// OPTIONS of a container or object, or of an account (which knows no CORS).
+    /// OPTIONS of a container or object, or of an account (which has no CORS settings).
     pub(crate) async fn options(&self, incoming: &Incoming, allowed: &[&str]) -> Response {
         let (headers, target) = (incoming.headers(), &incoming.target);
         let (Some(_), Some(container)) = (incoming.header("origin"), target.container()) else {
@@ -42,7 +42,7 @@ impl Proxy {
         preflight(&self.options, &info.cors, headers, allowed)
     }
 
-    /// Adds what a browser needs to an answer to a request with an `Origin`.
+    /// Adds the CORS headers to the response to a request with an `Origin`.
     pub(crate) fn add_cors(&self, info: &ContainerInfo, origin: &str, response: &mut Response) {
         expose(&self.options, &info.cors, origin, response.headers_mut());
     }
@@ -64,7 +64,7 @@ fn is_origin_allowed(options: &ProxyOptions, cors: &Cors, origin: &str) -> bool 
         .any(|allowed| allowed == "*" || allowed == origin)
 }
 
-/// The answer to a browser that asks what a script from elsewhere may do.
+/// The response to a preflight request.
 fn preflight(options: &ProxyOptions, cors: &Cors, asked: &HeaderMap, allowed: &[&str]) -> Response {
     let mut response = plain_options(allowed);
     let text = |name| respond::header(asked, name).unwrap_or("");
@@ -249,7 +249,8 @@ mod tests {
         assert_eq!(get(headers, "access-control-max-age"), None);
     }
 
-    /// Origin and exposed headers beyond the usual, of an answer with some metadata.
+    /// The allowed origin, and the exposed headers beyond the default ones, of a response with some
+    /// metadata.
     fn exposed(
         pairs: &[(&str, &str)],
         cors: &Cors,

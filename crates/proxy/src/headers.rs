@@ -1,4 +1,5 @@
-//! Which headers go to a backend, and which of a backend's go to the client.
+//! Selection of headers: from the client's request to a backend's, and from a backend's response to
+//! the client's.
 
 use std::sync::OnceLock;
 
@@ -10,14 +11,14 @@ use http::{HeaderMap, HeaderMap as Headers};
 
 use crate::request::Incoming;
 
-/// Of which policy an object or container is: between proxy and servers.
+/// Index of the policy of an object or container, between proxy and servers.
 pub(crate) const POLICY_INDEX: &str = "x-backend-storage-policy-index";
 
-/// Asks object servers to break off rather than end an answer that does not match its ETag; those
-/// that do say so with the same header.
+/// Asks object servers to abort a response that does not match its ETag instead of completing it;
+/// servers that will do so confirm with the same header.
 pub(crate) const REFUSE_UNSOUND: &str = "x-backend-refuse-unsound";
 
-/// Headers of a container that are stored as they are.
+/// Container headers that are stored unchanged.
 const CONTAINER_PASS_THROUGH: [&str; 5] = [
     "x-container-read",
     "x-container-write",
@@ -34,7 +35,7 @@ const CONTAINER_REMOVE: [(&str, &str); 5] = [
     ("x-remove-versions-location", "x-versions-location"),
 ];
 
-/// The headers every backend request carries.
+/// Headers of every backend request.
 pub(crate) fn base(incoming: &Incoming) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(16);
     for (name, value) in incoming.headers() {
@@ -55,7 +56,7 @@ pub(crate) fn base(incoming: &Incoming) -> HeaderMap {
     headers
 }
 
-/// The name under which backends log the requests of this process.
+/// The user agent by which backends log this process's requests.
 fn user_agent() -> HeaderValue {
     static NAME: OnceLock<HeaderValue> = OnceLock::new();
     let make = || HeaderValue::from_str(&format!("proxy-server {}", std::process::id()));
@@ -63,8 +64,8 @@ fn user_agent() -> HeaderValue {
     NAME.get_or_init(|| make().unwrap_or_else(unnamed)).clone()
 }
 
-/// Path and query; the path alone where the query is signed. Backends may log what they are told,
-/// and a signature opens the object to whoever reads it.
+/// Path and query for backends' logs. The query is left out if it has a signature, which would give
+/// every reader of the log access to the object.
 fn without_signature(uri: &http::Uri) -> &str {
     let whole = uri.path_and_query().map_or("", |all| all.as_str());
     let query = uri.query().unwrap_or("");
@@ -74,8 +75,8 @@ fn without_signature(uri: &http::Uri) -> &str {
     if is_signed { uri.path() } else { whole }
 }
 
-/// The headers of a request to an object server, or of any read: the client's own, less what
-/// belongs to its connection, and the base's.
+/// Headers of a request to an object server, or of any read: the client's own without hop-by-hop
+/// ones, and [`base`].
 pub(crate) fn with_all(incoming: &Incoming) -> HeaderMap {
     let mut headers = base(incoming);
     for (name, value) in incoming.headers() {
@@ -93,7 +94,7 @@ pub(crate) fn with_all(incoming: &Incoming) -> HeaderMap {
     headers
 }
 
-/// The headers of a write to an account or container: metadata, removals, what passes through.
+/// Headers of a write to an account or container: metadata, removals, and those stored unchanged.
 pub(crate) fn with_metadata(incoming: &Incoming, kind: ServerKind) -> HeaderMap {
     let mut headers = base(incoming);
     let remove_prefix = format!("x-remove-{}-meta-", kind.as_str());
@@ -123,7 +124,7 @@ pub(crate) fn with_metadata(incoming: &Incoming, kind: ServerKind) -> HeaderMap 
     headers
 }
 
-/// A backend's headers for the client: lengths, dates and the like are made anew.
+/// Converts a backend's headers for the client; lengths, dates and the like are generated anew.
 pub(crate) fn from_backend(backend: &Headers) -> HeaderMap {
     let mut headers = HeaderMap::with_capacity(backend.len());
     for (name, value) in backend {
@@ -149,7 +150,7 @@ pub(crate) fn from_backend(backend: &Headers) -> HeaderMap {
     headers
 }
 
-/// The timestamp that orders a backend's answer among others.
+/// The timestamp by which responses of backends are compared.
 pub(crate) fn source_timestamp(headers: &Headers) -> Timestamp {
     [
         "x-backend-data-timestamp",
@@ -162,7 +163,7 @@ pub(crate) fn source_timestamp(headers: &Headers) -> Timestamp {
     .unwrap_or(Timestamp::ZERO)
 }
 
-/// Removes what only the account's owner may see or set.
+/// Removes headers that only the account's owner may see or set.
 pub(crate) fn strip_owner_headers(headers: &mut Headers, owner_headers: &[String]) {
     for name in owner_headers {
         headers.remove(name.as_str());
@@ -175,7 +176,7 @@ pub(crate) fn insert(headers: &mut HeaderMap, name: &'static str, value: &str) {
     }
 }
 
-/// Adds to a comma-separated header.
+/// Appends an item to a comma-separated header.
 pub(crate) fn append_csv(headers: &mut HeaderMap, name: &'static str, item: &str) {
     let joined = match cairn_http::respond::header(headers, name) {
         Some(before) if !before.is_empty() => format!("{before},{item}"),
@@ -184,12 +185,12 @@ pub(crate) fn append_csv(headers: &mut HeaderMap, name: &'static str, item: &str
     insert(headers, name, &joined);
 }
 
-/// Headers that a cross-origin script may read of its own accord.
+/// May cross-origin scripts read this metadata header by default?
 pub(crate) fn is_exposed_meta(name: &str) -> bool {
     name.starts_with("x-container-meta") || is_user_meta(ServerKind::Object, name)
 }
 
-/// `X-Newest: true`.
+/// Does the request have `X-Newest: true`?
 pub(crate) fn wants_newest(incoming: &Incoming) -> bool {
     incoming.header("x-newest").is_some_and(params::is_true)
 }

@@ -1,4 +1,5 @@
-//! Account and container info: from the cache, or by HEAD from the servers; and `/info`.
+//! Account and container information: cached, or by HEAD from the servers; and the response to
+//! `/info`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,11 +19,11 @@ use crate::app::Proxy;
 use crate::headers::POLICY_INDEX;
 use crate::request::{Incoming, Target};
 
-/// An account as the proxy sees it.
+/// An account's information in the cache.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownAccount {
     pub(crate) info: Arc<AccountInfo>,
-    /// There is a database: false where only `account_autocreate` makes it look so.
+    /// A database exists; false if `account_autocreate` only makes the account appear to.
     pub(crate) stored: bool,
 }
 
@@ -42,7 +43,7 @@ impl Proxy {
         self.remember_account(account, response.status().as_u16(), response.headers())
     }
 
-    /// Takes in what an account server said.
+    /// Caches the response of an account server.
     pub(crate) fn remember_account(
         &self,
         account: &str,
@@ -71,7 +72,7 @@ impl Proxy {
         known
     }
 
-    /// What is remembered is there at once, at the cost of no larger a future than that.
+    /// Returns cached information at once; the future for that case is small.
     pub(crate) fn container_info<'a>(
         &'a self,
         context: &'a Context,
@@ -84,8 +85,8 @@ impl Proxy {
         }
     }
 
-    /// Asks the container servers although its policy is remembered, unless that was learnt, or
-    /// asked about so, lately: `None` then, and where they do not know better.
+    /// Asks the container servers for a policy other than the cached `known` one. Returns `None` if
+    /// they have the same, or if the cached one was read or checked recently.
     pub(crate) async fn newer_policy(
         &self,
         context: &Context,
@@ -118,7 +119,7 @@ impl Proxy {
         if !internal {
             let known = self.known_account(context, account).await;
             if !known.stored {
-                // Not remembered: the account's own entry is enough.
+                // Not cached separately: the account's own entry is sufficient.
                 let status = if known.info.exists() {
                     404
                 } else {
@@ -143,7 +144,7 @@ impl Proxy {
         )
     }
 
-    /// Takes in what a container server said.
+    /// Caches the response of a container server.
     pub(crate) fn remember_container(
         &self,
         account: &str,
@@ -187,7 +188,7 @@ impl Proxy {
         }
     }
 
-    /// `GET /info`, also signed by the admin key.
+    /// `GET /info`, possibly signed by the admin key.
     pub(crate) fn cluster_info(&self, incoming: &Incoming) -> Response {
         if !self.options.expose_info {
             return respond::standard(StatusCode::FORBIDDEN);
@@ -284,7 +285,8 @@ fn cache_key(account: &str, container: &str) -> String {
     [account, "/", container].concat()
 }
 
-/// What exists is kept as the option says, what does not for a tenth of that, errors not at all.
+/// Time for which an entry is cached: existing ones as configured, missing ones a tenth of that,
+/// errors not at all.
 fn keep_for(status: u16, recheck: Duration) -> Duration {
     match status {
         200..300 => recheck,
@@ -303,7 +305,7 @@ fn number(headers: &HeaderMap, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// User and system metadata, names without their prefixes.
+/// User and system metadata, with their prefixes removed from the names.
 fn metadata(
     headers: &HeaderMap,
     kind: ServerKind,
@@ -339,7 +341,7 @@ fn account_info(status: u16, headers: &HeaderMap, policies: &PolicySet) -> Accou
     }
 }
 
-/// What an account holds in one policy, where its server tells.
+/// An account's usage of one policy, if its server reports it.
 fn policy_usage(headers: &HeaderMap, policy: &StoragePolicy) -> Option<(PolicyIndex, PolicyUsage)> {
     let name = policy.name.to_ascii_lowercase();
     let of = |what: &str| format!("x-account-storage-policy-{name}-{what}");

@@ -1,6 +1,6 @@
-//! What is known of accounts and containers, kept for a while: Swift keeps this in memcache.
-//! Bounded; an entry that is written to is dropped at once in this process, and seen by other
-//! proxies when its time is up.
+//! In-memory cache of account and container information, which Swift keeps in memcache. It is
+//! bounded. A write removes its entry at once in this process; other proxies see the change when
+//! their entry expires.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -11,11 +11,11 @@ use cairn_http::own_thread;
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
-/// Entries kept of one kind.
-const MOST: usize = 100_000;
+/// Maximum number of entries of one kind.
+const ENTRIES_MAX: usize = 100_000;
 
 pub(crate) struct InfoCache<K, V> {
-    /// The share of questions that find nothing, 0 to 1.
+    /// Probability, 0 to 1, that a lookup misses on purpose.
     skip: f64,
     entries: RwLock<HashMap<K, Entry<V>>>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct InfoCache<K, V> {
 struct Entry<V> {
     value: Arc<V>,
     until: Instant,
-    /// When it was learnt, or last doubted.
+    /// Time at which the entry was stored or last checked.
     checked: Instant,
 }
 
@@ -48,8 +48,8 @@ impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
         (entry.until > Instant::now()).then(|| entry.value.clone())
     }
 
-    /// There is an entry that was last learnt or doubted longer ago than `age`. It counts as
-    /// doubted from now on: one caller gets `true`, however many ask at once.
+    /// Does the entry need a check, since it was stored or last checked longer than `age` ago? It
+    /// counts as checked from now on, so that of concurrent callers only one gets `true`.
     pub(crate) fn doubt<Q>(&self, key: &Q, age: Duration) -> bool
     where
         K: std::borrow::Borrow<Q>,
@@ -58,7 +58,7 @@ impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
         let now = Instant::now();
         let is_due =
             |e: &Entry<V>| e.until > now && now.saturating_duration_since(e.checked) >= age;
-        // Mostly it is not: those who look things up meanwhile are not to wait.
+        // Usually no check is due, so the write lock is not taken.
         let entries = self.entries.read();
         if !entries.get(key).is_some_and(is_due) {
             return false;
@@ -79,9 +79,9 @@ impl<K: Hash + Eq + Clone, V> InfoCache<K, V> {
         }
         let now = Instant::now();
         let mut entries = self.entries.write();
-        if entries.len() >= MOST {
+        if entries.len() >= ENTRIES_MAX {
             entries.retain(|_, entry| entry.until > now);
-            if entries.len() >= MOST {
+            if entries.len() >= ENTRIES_MAX {
                 entries.clear();
             }
         }

@@ -1,6 +1,6 @@
 //! The proxy server: the public API, turned into calls to account, container and object servers.
 //!
-//! Layer 3: may depend on `types`, `formats`, `http` and `peer`. It never opens a file and does
+//! Layer 3: may depend on `types`, `formats`, `http` and `peer`. It never opens a file, and need
 //! not know which backends are in its process. Middleware sits around it and is assembled
 //! elsewhere.
 

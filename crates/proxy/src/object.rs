@@ -1,4 +1,4 @@
-//! Objects: what their verbs have in common, one file per verb that writes.
+//! Object requests: the common steps; each verb that writes has a file of its own.
 
 mod conditional;
 mod delete;
@@ -32,15 +32,15 @@ pub(crate) struct Name<'a> {
     pub(crate) object: &'a str,
 }
 
-/// Where an object of a container lives.
-pub(crate) struct Place {
+/// Location of an object: its container, policy, ring and partition.
+pub(crate) struct Location {
     pub(crate) info: Arc<ContainerInfo>,
     pub(crate) policy: PolicyIndex,
     pub(crate) ring: Arc<LoadedRing>,
     pub(crate) partition: u32,
-    /// The shard of the container that the row goes to.
+    /// The shard that gets the object's row.
     pub(crate) shard: Option<Namespace>,
-    /// How the policy cuts its objects, where it does.
+    /// Erasure coding of the policy; `None` for replication.
     pub(crate) erasure: Option<Arc<Erasure>>,
 }
 
@@ -50,14 +50,14 @@ impl Proxy {
         let info = self
             .container_info(&incoming.context, name.account, name.container)
             .await;
-        let mut place = match self.place(incoming, name, info) {
-            Ok(place) => place,
+        let mut location = match self.locate(incoming, name, info) {
+            Ok(location) => location,
             Err(refused) => return refused,
         };
         headers::insert(
             &mut incoming.parts.headers,
             POLICY_INDEX,
-            &place.policy.to_string(),
+            &location.policy.to_string(),
         );
         if self.options.allow_open_expired && incoming.flag("x-open-expired") {
             headers::insert(
@@ -68,9 +68,9 @@ impl Proxy {
         }
         let reads = [Method::GET, Method::HEAD].contains(incoming.method());
         let acl = if reads {
-            &place.info.read_acl
+            &location.info.read_acl
         } else {
-            &place.info.write_acl
+            &location.info.write_acl
         };
         if *incoming.method() == Method::PUT
             && let Err(refused) = put::check_conditions(incoming)
@@ -81,35 +81,35 @@ impl Proxy {
             return denied;
         }
         if reads {
-            let policy = place.policy;
-            let response = self.object_read(incoming, place).await;
+            let policy = location.policy;
+            let response = self.object_read(incoming, location).await;
             if response.status() == StatusCode::NOT_FOUND && !is_told {
                 let elsewhere = Box::pin(self.object_elsewhere(incoming, name, policy)).await;
                 return elsewhere.unwrap_or(response);
             }
             return response;
         }
-        if !place.info.exists() {
+        if !location.info.exists() {
             return respond::standard(StatusCode::NOT_FOUND);
         }
-        if let Some("sharding" | "sharded") = place.info.sharding_state.as_deref() {
+        if let Some("sharding" | "sharded") = location.info.sharding_state.as_deref() {
             let shard = self.update_shard(incoming, name.account, name.container, name.object);
-            place.shard = Box::pin(shard).await;
+            location.shard = Box::pin(shard).await;
         }
         match *incoming.method() {
-            Method::PUT => Box::pin(self.object_put(incoming, name, place)).await,
-            Method::POST => Box::pin(self.object_post(incoming, name, place)).await,
-            _ => Box::pin(self.object_delete(incoming, place)).await,
+            Method::PUT => Box::pin(self.object_put(incoming, name, location)).await,
+            Method::POST => Box::pin(self.object_post(incoming, name, location)).await,
+            _ => Box::pin(self.object_delete(incoming, location)).await,
         }
     }
 
-    /// The container, its policy, the policy's ring, the object's partition.
-    fn place(
+    /// Resolves the container, its policy, the policy's ring, and the object's partition.
+    fn locate(
         &self,
         incoming: &Incoming,
         name: Name<'_>,
         info: Arc<ContainerInfo>,
-    ) -> Result<Place, Response> {
+    ) -> Result<Location, Response> {
         let unavailable = || respond::standard(StatusCode::SERVICE_UNAVAILABLE);
         if info.status == 0 || info.status >= 500 {
             return Err(unavailable());
@@ -138,7 +138,7 @@ impl Proxy {
                 return Err(unavailable());
             }
         }
-        Ok(Place {
+        Ok(Location {
             info,
             policy,
             ring,
@@ -148,12 +148,12 @@ impl Proxy {
         })
     }
 
-    /// Where an upload goes: with `write_affinity`, to near nodes first, primaries or handoffs.
-    fn upload_nodes(&self, place: &Place) -> Arc<Nodes> {
-        let affinity = self.affinities.of(Some(place.policy));
-        let (ring, partition) = (place.ring.clone(), place.partition);
+    /// Nodes for an upload: with `write_affinity`, near nodes first, primaries or handoffs.
+    fn upload_nodes(&self, location: &Location) -> Arc<Nodes> {
+        let affinity = self.affinities.of(Some(location.policy));
+        let (ring, partition) = (location.ring.clone(), location.partition);
         if !affinity.writes_near() {
-            return self.nodes_of(ring, partition, Some(place.policy));
+            return self.nodes_of(ring, partition, Some(location.policy));
         }
         let primaries = ring.primaries(partition);
         let replicas = primaries.len();
@@ -161,51 +161,55 @@ impl Proxy {
         let handoffs = ring.handoffs(partition, ring.ring().device_count());
         let mut order = affinity.for_upload(primaries, handoffs);
         let at_once = replicas.min(order.len());
-        self.sort(&mut order[..at_once], Some(place.policy));
+        self.sort(&mut order[..at_once], Some(location.policy));
         let limiter = self.limiter.clone();
         Arc::new(Nodes::in_order(ring, partition, order, most, limiter))
     }
 
-    /// The headers for each replica: the client's, and which container server each is to tell.
-    /// `delete_at`: when the object expires, where it does.
+    /// Headers for each replica: the client's, and the container servers that the replica's server
+    /// must update. `delete_at` is the object's expiry, if any.
     fn backend_headers(
         &self,
         incoming: &Incoming,
         account: &str,
         container: &str,
         object: &str,
-        place: &Place,
+        location: &Location,
         delete_at: Option<u64>,
     ) -> Vec<HeaderMap> {
         let mut base = headers::with_all(incoming);
-        if let Some(power) = place.ring.ring().next_part_power() {
+        if let Some(power) = location.ring.ring().next_part_power() {
             headers::insert(&mut base, "x-backend-next-part-power", &power.to_string());
         }
-        let replicas = place.ring.primaries(place.partition).len();
+        let replicas = location.ring.primaries(location.partition).len();
         let mut all = vec![base; replicas];
         if replicas == 0 {
             return all;
         }
         let containers = incoming.network_of(self.rings.container());
-        let told = match &place.shard {
+        let told = match &location.shard {
             Some(shard) => shard.place(),
             None => (account, container),
         };
         let partition = containers.partition(&self.hash_path, told.0, Some(told.1), None);
         let nodes = containers.primaries(partition);
-        let enough = match &place.erasure {
+        let enough = match &location.erasure {
             Some(erasure) => erasure.scheme.quorum(),
             None => quorum::quorum_size(replicas),
         };
         let updates = container_updates(nodes.len(), replicas, enough);
-        let db_state = place.info.sharding_state.as_deref().unwrap_or("unsharded");
+        let db_state = location
+            .info
+            .sharding_state
+            .as_deref()
+            .unwrap_or("unsharded");
         for (i, node) in nodes.iter().cycle().take(updates).enumerate() {
             let headers = &mut all[i % replicas];
             headers::insert(headers, "x-container-partition", &partition.to_string());
             headers::append_csv(headers, "x-container-host", &node.host());
             headers::append_csv(headers, "x-container-device", &node.device.device);
             headers::insert(headers, "x-container-root-db-state", db_state);
-            if let Some(shard) = &place.shard {
+            if let Some(shard) = &location.shard {
                 let path = params::quote_path(&shard.name);
                 headers::insert(headers, "x-backend-quoted-container-path", &path);
             }
@@ -213,10 +217,10 @@ impl Proxy {
         if let Some(delete_at) = delete_at {
             self.add_expiry(&mut all, account, container, object, delete_at, updates);
         }
-        // Few of the replicas clear the expirer's queue: one would do.
+        // Two replicas clear the expirer's queue; one would be enough.
         for (i, headers) in all.iter_mut().enumerate() {
             let name = "x-backend-clean-expiring-object-queue";
-            // The expirer says so itself.
+            // The expirer's requests contain this header already.
             if !headers.contains_key(name) {
                 headers::insert(headers, name, if i < 2 { "t" } else { "f" });
             }
@@ -224,7 +228,7 @@ impl Proxy {
         all
     }
 
-    /// Tells the replicas, last first, which containers of the expirer's queue to add a row to.
+    /// Assigns to the replicas, last first, the updates of the expirer's task container.
     fn add_expiry(
         &self,
         all: &mut [HeaderMap],
@@ -258,9 +262,9 @@ impl Proxy {
     }
 }
 
-/// How many container updates to send so that, whichever quorum of objects is written, a quorum
-/// of container replicas hears of it, and each does when all goes well.
-/// `enough`: how many objects make that quorum.
+/// Number of container updates to send such that every quorum of object servers updates a quorum of
+/// the container's replicas, and all of them if no server fails. `enough` is the size of the object
+/// quorum.
 fn container_updates(containers: usize, objects: usize, enough: usize) -> usize {
     if containers == 0 {
         return 0;
@@ -278,7 +282,7 @@ mod tests {
         assert_eq!(container_updates(3, 3, 2), 3);
         assert_eq!(container_updates(3, 6, 3), 5);
         assert_eq!(container_updates(1, 3, 2), 2);
-        // Four fragments and two parities.
+        // Four data fragments and two parity fragments.
         assert_eq!(container_updates(3, 6, 5), 3);
         assert_eq!(container_updates(0, 3, 2), 0);
     }

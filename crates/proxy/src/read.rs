@@ -1,5 +1,6 @@
-//! Reads: ask one replica after the other, and the next one beside a slow one (`peer/hedge.rs`); take
-//! the first good answer (or, with `X-Newest`, the newest of all). `body.rs` passes an object's content on, from several replicas if need be.
+//! Reads with failover: asks one replica after the other, and the next one beside a slow one
+//! (`peer/hedge.rs`); uses the first good response or, with `X-Newest`, the newest of all.
+//! `body.rs` streams an object's content, from several replicas if necessary.
 
 mod body;
 
@@ -26,14 +27,15 @@ use crate::request::Incoming;
 
 use body::{Wanted, bare_etag, passed_on};
 
-/// The largest error body taken over from a replica.
-const MAX_ERROR_BODY: u64 = 64 * 1024;
+/// Maximum bytes passed on of a replica's error body.
+const ERROR_BODY_MAX_BYTES: u64 = 64 * 1024;
 
-/// A read to be made of one of several nodes.
+/// Parameters of a read from one of several nodes.
 struct Read {
     backends: Arc<Backends>,
     nodes: Arc<Nodes>,
-    /// Given out by `nodes`, and not needed so far: they may go on where another breaks off.
+    /// Nodes that `nodes` returned and that were not needed: they can continue if another breaks
+    /// off.
     spare: Mutex<Vec<Node>>,
     kind: ServerKind,
     partition: u32,
@@ -42,26 +44,26 @@ struct Read {
     query: Option<String>,
     headers: HeaderMap,
     timeout: Duration,
-    /// Where nodes are asked in the order of their times.
+    /// Measured response times, if nodes are sorted by them.
     timings: Option<Arc<Timings>>,
 }
 
-/// One replica's good answer.
+/// One replica's good response.
 struct Source {
     node: Node,
     response: Response,
     timestamp: Timestamp,
 }
 
-/// What replicas that had nothing to give said.
+/// Responses of replicas that could not provide the data.
 #[derive(Default)]
 struct Refusals {
-    /// So many more primaries that have never heard of it don't count
+    /// Number of further primaries without any trace of the object that are ignored
     /// (`rebalance_missing_suppression_count`).
     unheard_of_left: usize,
-    /// How many refusals of primaries cannot all be of such as missed what a quorum has.
+    /// Number of refusing primaries that cannot all have missed a write that a quorum has.
     majority: usize,
-    /// Primaries that answered and have nothing to give.
+    /// Number of primaries that responded and cannot provide the data.
     primaries: usize,
     statuses: Vec<u16>,
     answers: Vec<(HeaderMap, Bytes)>,
@@ -78,7 +80,7 @@ enum Tried {
         body: Bytes,
         tombstone: Timestamp,
         is_primary: bool,
-        /// It has never heard of what is wanted.
+        /// The node has no trace of the requested entity.
         is_unheard_of: bool,
     },
     Nothing,
@@ -98,7 +100,7 @@ impl Proxy {
             .await
     }
 
-    /// GET or HEAD of anything, with failover.
+    /// GET or HEAD of any entity, with failover.
     pub(crate) async fn read(
         &self,
         incoming: &Incoming,
@@ -124,7 +126,8 @@ impl Proxy {
             query,
             headers: {
                 let mut headers = headers::with_all(incoming);
-                // What does not match its ETag is of no use: another replica is asked.
+                // Content that does not match its ETag is useless: another replica is asked
+                // instead.
                 headers::insert(&mut headers, headers::REFUSE_UNSOUND, "true");
                 headers
             },
@@ -152,19 +155,19 @@ impl Proxy {
         response
     }
 
-    /// Where answers' times are to be noted.
+    /// The response times to update, if nodes are sorted by them.
     pub(crate) fn timings_of(&self, affinity: &Affinity) -> Option<Arc<Timings>> {
         (affinity.sorting == Sorting::Timing).then(|| self.timings.clone())
     }
 
-    /// The nodes for an account, a container, or an object where its policy does not matter.
+    /// Nodes for an account, a container, or an object regardless of its policy.
     pub(crate) fn nodes(&self, ring: Arc<LoadedRing>, partition: u32) -> Arc<Nodes> {
         self.nodes_of(ring, partition, None)
     }
 
-    /// Primaries, as `sorting_method` says. Those of this process come first, in the ring's
-    /// order, so that the page cache holds one copy of what is read often; the others in random
-    /// order, so that no server has all the readers of a name.
+    /// Primaries in the order of `sorting_method`. By default those in this process come first, in
+    /// ring order, so that the page cache holds one copy of frequently read objects; the others are
+    /// shuffled, so that no server gets all readers of a name.
     pub(crate) fn primaries(
         &self,
         ring: &LoadedRing,
@@ -176,11 +179,11 @@ impl Proxy {
         primaries
     }
 
-    /// As [`Proxy::primaries`], for any nodes.
+    /// Sorts any nodes like [`Proxy::primaries`].
     pub(crate) fn sort(&self, nodes: &mut [Node], policy: Option<PolicyIndex>) {
         own_thread::shuffle(nodes);
-        // Servers of this process first, in no order among themselves: a replica that missed a write
-        // must not be the one that answers every time.
+        // Servers of this process come first, shuffled among themselves: a replica that missed a
+        // write must not be the one that is always asked first.
         nodes.sort_by_key(|node| self.backends.local(node.address).is_none());
         let affinity = self.affinities.of(policy);
         match affinity.sorting {
@@ -214,7 +217,7 @@ impl Proxy {
         ))
     }
 
-    /// Adds the policy's name where a backend told its index.
+    /// Adds the policy's name if a backend returned its index.
     pub(crate) fn name_policy(&self, response: &mut Response) {
         if !response.status().is_success() {
             return;
@@ -233,7 +236,7 @@ impl Proxy {
 }
 
 impl Read {
-    /// Another node to go on with.
+    /// The next node to try.
     fn next_node(&self) -> Option<Node> {
         let spare = self.spare_nodes().pop();
         spare.or_else(|| self.nodes.next())
@@ -253,7 +256,8 @@ impl Read {
             let source = match tokio::time::timeout(delay, asked.as_mut()).await {
                 Ok(tried) => refusals.note(tried),
                 Err(_) => {
-                    // At least so long: should another answer first, nobody measures this one.
+                    // A lower bound of its response time: if another responds first, this call is
+                    // dropped and never measured.
                     if let Some(timings) = &self.timings {
                         timings.note(node.address, delay, Instant::now());
                     }
@@ -267,9 +271,9 @@ impl Read {
         None
     }
 
-    /// Goes on when `first` is overdue: the next node is asked beside one that is slow, or in the
-    /// place of one that had nothing. Those that hang are not waited for once the others have settled
-    /// that there is nothing.
+    /// Continues when `first` is overdue: asks the next node beside a slow one, or instead of one
+    /// without the data. Hanging nodes are not awaited once the others prove that the data does not
+    /// exist.
     async fn hedged(
         &self,
         refusals: &mut Refusals,
@@ -287,7 +291,7 @@ impl Read {
                     Some((node, tried)) => {
                         calls.ended(&node);
                         if let Some(source) = refusals.note(tried) {
-                            // Should it break off, these are asked again.
+                            // If the chosen one breaks off, these are asked again.
                             self.spare_nodes().extend(calls.nodes());
                             return Some(source);
                         }
@@ -320,7 +324,7 @@ impl Read {
         }
     }
 
-    /// Asks everybody; a tombstone newer than all data means there is none.
+    /// Asks all nodes; a tombstone newer than all data means that there is none.
     async fn newest(&self, refusals: &mut Refusals) -> Option<Source> {
         let mut asked = FuturesUnordered::new();
         while let Some(node) = self.nodes.next() {
@@ -335,7 +339,7 @@ impl Read {
             let Some(source) = refusals.note(tried) else {
                 continue;
             };
-            // The latest POST decides between copies of the same data: Swift takes any.
+            // The newest POST decides between copies of the same data; Swift uses any of them.
             let time = |source: &Source| {
                 let headers = source.response.headers();
                 let of_metadata = respond::header_timestamp(headers, "x-backend-timestamp");
@@ -351,7 +355,8 @@ impl Read {
         best.filter(|source| source.timestamp >= refusals.newest_tombstone)
     }
 
-    /// Asks the next node whenever one has been silent for `stagger`, up to `concurrency` at once.
+    /// Asks the next node whenever one has not responded for `stagger`, up to `concurrency` at
+    /// once.
     async fn staggered(
         &self,
         refusals: &mut Refusals,
@@ -388,7 +393,8 @@ impl Read {
         }
     }
 
-    /// Asks one node. `wanted`: what another one has begun to send, and this one must have too.
+    /// Asks one node. `wanted` describes what another node has begun to send, which this one must
+    /// match.
     async fn ask(&self, node: Node, wanted: Option<&Wanted>) -> Tried {
         let mut request = Request::new(Body::empty());
         *request.method_mut() = self.method.clone();
@@ -428,7 +434,7 @@ impl Read {
             .is_some_and(Timestamp::is_zero);
         let other = wanted.is_some_and(|w| bare_etag(response.headers()) != w.etag());
         if put_zero || other {
-            // A database that was never put, or another version than the one under way.
+            // The database was never created, or this is another version than the one being sent.
             return Tried::Refused {
                 status: 404,
                 headers: HeaderMap::new(),
@@ -460,7 +466,7 @@ impl Read {
             Timestamp::ZERO
         };
         let (parts, body) = response.into_parts();
-        let body = tokio::time::timeout(self.timeout, body.collect(MAX_ERROR_BODY)).await;
+        let body = tokio::time::timeout(self.timeout, body.collect(ERROR_BODY_MAX_BYTES)).await;
         let body = body.ok().and_then(Result::ok).unwrap_or_default();
         Tried::Refused {
             status,
@@ -474,13 +480,13 @@ impl Read {
 }
 
 impl Refusals {
-    /// Whether what primaries said makes an answer without those that said nothing: a quorum has what
-    /// was written, so that of a majority one would have it.
+    /// Do the primaries' refusals decide the outcome without the missing responses? A quorum has
+    /// every acknowledged write, so a majority includes a server that has it.
     fn is_settled(&self) -> bool {
         self.primaries >= self.majority && !self.statuses.is_empty()
     }
 
-    /// Keeps a refusal, hands on a source unless a newer tombstone is known.
+    /// Records a refusal; returns a source unless a newer tombstone is known.
     fn note(&mut self, tried: Tried) -> Option<Source> {
         match tried {
             Tried::Good(source) if source.timestamp >= self.newest_tombstone => Some(*source),
@@ -507,7 +513,7 @@ impl Refusals {
     }
 }
 
-/// Nobody had it: the answer that most agree on, or 503.
+/// The response if no node has the data: the one most agree on, or 503.
 fn refusal(refusals: &Refusals, path: &str) -> Response {
     let statuses = &refusals.statuses;
     let quorum = quorum::quorum_size(statuses.len());
@@ -538,7 +544,8 @@ fn working_response(read: Read, source: Source) -> Response {
         .headers_mut()
         .insert(ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     if read.method == Method::GET {
-        // Bytes that have all come need nothing more, unless they are to be held against the ETag.
+        // A body that is completely in memory needs no failover, unless it must be verified against
+        // the ETag.
         let wanted = match (read.kind, body.as_full()) {
             (ServerKind::Object, None) => Wanted::of(&parts),
             (ServerKind::Object, Some(_)) => Wanted::of_unchecked(&parts),

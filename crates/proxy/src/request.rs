@@ -1,4 +1,5 @@
-//! A request as the controllers see it: path decoded and split, parameters read, context taken out.
+//! A request in the form that controllers use: path decoded and split, parameters parsed, context
+//! extracted.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use cairn_types::{Constraints, Timestamp};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 
-/// What a path names.
+/// The entity that a path names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Info,
@@ -46,7 +47,7 @@ impl Target {
         }
     }
 
-    /// `/account/container/object`, decoded: the path backends see.
+    /// The decoded path for backends, `/account/container/object`.
     pub(crate) fn entity_path(&self) -> String {
         match self {
             Target::Info => "/info".into(),
@@ -61,14 +62,14 @@ impl Target {
     }
 }
 
-/// A request under way in the proxy.
+/// A request in progress in the proxy.
 pub(crate) struct Incoming {
     pub(crate) parts: Parts,
     pub(crate) body: Body,
     pub(crate) context: Context,
     pub(crate) params: Params,
     pub(crate) target: Target,
-    /// The request's own timestamp: the client's, where the pipeline let it pass, or now.
+    /// The request's timestamp: the client's, if the pipeline lets it pass, or the current time.
     pub(crate) timestamp: Timestamp,
 }
 
@@ -89,13 +90,14 @@ impl Incoming {
         self.header(name).is_some_and(params::is_true)
     }
 
-    /// The ring to ask the servers of: a daemon's requests go over the replication network.
+    /// The ring with nodes addressed for this request: a daemon's requests use the replication
+    /// network.
     pub(crate) fn network_of(&self, ring: Arc<LoadedRing>) -> Arc<LoadedRing> {
         network_of(ring, &self.parts.headers)
     }
 }
 
-/// As [`Incoming::network_of`], for a request that has these headers.
+/// The ring with nodes addressed for a request with these headers.
 pub(crate) fn network_of(ring: Arc<LoadedRing>, headers: &HeaderMap) -> Arc<LoadedRing> {
     let asked = respond::header(headers, "x-backend-use-replication-network");
     match asked.is_some_and(params::is_true) {
@@ -104,7 +106,7 @@ pub(crate) fn network_of(ring: Arc<LoadedRing>, headers: &HeaderMap) -> Arc<Load
     }
 }
 
-/// Reads the path; the error is the answer.
+/// Parses the path; the error is the response.
 pub(crate) fn parse_target(
     raw_path: &str,
     constraints: &Constraints,
@@ -145,15 +147,15 @@ pub(crate) fn parse_target(
         (None, None, None) => {
             return Err(respond::text(StatusCode::PRECONDITION_FAILED, "Bad URL"));
         }
-        // A segment is missing in the middle. Swift's proxy alone would say 412; the middleware
-        // of its default pipeline say 404 before that.
+        // An empty segment in the middle. Swift's proxy alone would respond 412, but the middleware
+        // of its default pipeline responds 404 before that.
         _ => return Err(not_found()),
     };
     check_reserved(&target)?;
     Ok(target)
 }
 
-/// A name with NUL in it must begin with one, and what is below a reserved name is reserved too.
+/// A name with a NUL must begin with one, and below a reserved name all names must be reserved.
 fn check_reserved(target: &Target) -> Result<(), Response> {
     let bad = |what: &str| {
         Err(respond::text(

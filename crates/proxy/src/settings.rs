@@ -1,4 +1,4 @@
-//! What the proxy is told: `[app:proxy-server]` under Swift's option names, and the cluster.
+//! Configuration of the proxy: `[app:proxy-server]` with Swift's option names, and the cluster.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use cairn_http::{Clock, SwiftInfo};
 use cairn_peer::Rings;
 use cairn_types::{Constraints, HashPath, PolicyIndex, PolicySet};
 
-/// All that a proxy is made of, besides its backends.
+/// Everything a proxy is made of, except its backends.
 pub struct ProxySettings {
     /// `[app:proxy-server]` with `[DEFAULT]` below it.
     pub section: Section,
-    /// `[proxy-server:policy:N]`: what is different for that policy.
+    /// Options that differ for one policy, from `[proxy-server:policy:N]`.
     pub policy_sections: BTreeMap<PolicyIndex, Section>,
     pub constraints: Arc<Constraints>,
     pub policies: Arc<PolicySet>,
@@ -23,7 +23,7 @@ pub struct ProxySettings {
     pub clock: Clock,
 }
 
-/// How many nodes a request may try: a number, or a multiple of the replicas.
+/// Maximum number of nodes that a request tries: a number, or a multiple of the replicas.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum NodeCount {
     Fixed(usize),
@@ -50,22 +50,22 @@ impl NodeCount {
     }
 }
 
-/// The options as resolved; names, units and defaults are Swift's.
+/// The resolved options; names, units and defaults are Swift's.
 #[derive(Clone, Debug)]
 pub struct ProxyOptions {
     pub node_timeout: Duration,
-    /// For reads, where another node can be tried.
+    /// Timeout of reads as long as another node can be tried.
     pub recoverable_node_timeout: Duration,
     pub conn_timeout: Duration,
     pub client_timeout: Duration,
     pub post_quorum_timeout: Duration,
-    /// How long an answer's time counts for `sorting_method = timing`.
+    /// Validity of a response time for `sorting_method = timing`.
     pub timing_expiry: Duration,
     pub error_suppression_interval: Duration,
     pub error_suppression_limit: u32,
     pub recheck_container_existence: Duration,
     pub recheck_account_existence: Duration,
-    /// Shards to list, and shards that take rows, are remembered so long; 0: not at all.
+    /// Cache time of shards for listings, and of shards for updates; 0: not cached.
     pub recheck_listing_shard_ranges: Duration,
     pub recheck_updating_shard_ranges: Duration,
     pub skip_cache: SkipCache,
@@ -79,18 +79,18 @@ pub struct ProxyOptions {
     pub strict_cors_mode: bool,
     pub allow_open_expired: bool,
     pub request_node_count: NodeCount,
-    /// Lower case.
+    /// Names of headers in lower case.
     pub swift_owner_headers: Vec<String>,
     pub expose_info: bool,
     pub disallowed_sections: Vec<String>,
     pub admin_key: Option<String>,
     pub expiring_objects_container_divisor: u64,
     pub expiring_objects_account: String,
-    /// Bodies up to this many bytes are read whole before the backends are asked: one message
-    /// to each, and any of them can be replaced by a handoff.
+    /// Bodies up to this many bytes are read before the backends are called: each gets one request,
+    /// and any node can be replaced by a handoff.
     pub buffered_put_bytes: u64,
-    /// `If-Match` and `If-None-Match` of writes are decided by a majority; otherwise they are what
-    /// OpenStack Swift makes of them.
+    /// A majority decides on `If-Match` and `If-None-Match` of writes; otherwise they behave as in
+    /// OpenStack Swift.
     pub conditional_writes: bool,
 }
 
@@ -158,8 +158,8 @@ impl ProxyOptions {
     }
 }
 
-/// What share of questions is asked anew although the answer is remembered, 0 to 1: so that
-/// something remembered is renewed, now and then, before all who need it ask at once.
+/// Probabilities, 0 to 1, that a cached entry is ignored and requested again, so that entries are
+/// refreshed occasionally before they expire for all requests at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SkipCache {
     pub accounts: f64,

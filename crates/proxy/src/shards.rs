@@ -1,10 +1,10 @@
-//! Sharded containers: listings put together from shards, and the shard that an object's row
-//! goes to.
+//! Sharded containers: listings assembled from shards, and the choice of the shard for an object's
+//! row.
 //!
-//! A root answers a listing with the namespaces of its shards; each is then listed in turn, as a
-//! container of its own that may be sharded again. Namespaces are remembered: those of a listing
-//! while the root is wholly sharded, those for updates longer, as a shard that no longer takes a
-//! row sends it on.
+//! A root responds to a listing with the namespaces of its shards; each is then listed in turn, as
+//! a container of its own that may be sharded again. Namespaces are cached: those for listings only
+//! if the root is completely sharded, those for updates for longer, since a shard forwards rows
+//! that it no longer takes.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -23,21 +23,22 @@ use crate::app::Proxy;
 use crate::headers;
 use crate::request::{Incoming, Target};
 
-/// Ten thousand names of a kilobyte, and what is said of each; or as many namespaces.
+/// Maximum bytes of a listing: ten thousand names of a kilobyte with their metadata, or as many
+/// namespaces.
 const LISTING_BYTES_MAX: u64 = 128 << 20;
-/// Shards within shards: as many as no real container has.
+/// Maximum nesting of shards; no real container reaches it.
 const DEPTH_MAX: usize = 16;
 
 const RECORD_TYPE: &str = "x-backend-record-type";
 const SHARD_FORMAT: &str = "x-backend-record-shard-format";
 const RECORD_POLICY: &str = "x-backend-record-storage-policy-index";
 
-/// What a wholly sharded root said when it was asked for a listing.
+/// Response of a completely sharded root to a listing.
 pub(crate) struct RootListing {
     headers: HeaderMap,
 }
 
-/// A listing, and whether the container's own headers in it come from a cache.
+/// A listing, and whether its container headers come from the cache.
 pub(crate) struct Listed {
     pub(crate) response: Response,
     pub(crate) cached: bool,
@@ -50,7 +51,7 @@ fn key(account: &str, container: &str) -> String {
 }
 
 impl Proxy {
-    /// GET of a container: objects, be they in shards.
+    /// GET of a container: lists objects, sharded or not.
     pub(crate) async fn container_listing(&self, incoming: &mut Incoming) -> Listed {
         let explicit = incoming.header(RECORD_TYPE).is_some_and(|kind| {
             ["object", "shard"]
@@ -69,7 +70,8 @@ impl Proxy {
         listed
     }
 
-    /// `history`: the containers that sent us here; one that is met again is asked for objects.
+    /// `history` lists the containers that led here; one that occurs again is asked for objects
+    /// instead of shards.
     fn listing_of<'a>(
         &'a self,
         incoming: &'a mut Incoming,
@@ -124,7 +126,7 @@ impl Proxy {
         Some((response, wanted(&incoming.params, namespaces.to_vec())))
     }
 
-    /// Asks the container's servers; with namespaces where it is sharded.
+    /// Asks the container's servers; a sharded one returns namespaces.
     async fn ask_for_listing(
         &self,
         incoming: &mut Incoming,
@@ -155,7 +157,7 @@ impl Proxy {
         let Some(mut namespaces) = namespaces else {
             return (respond::standard(StatusCode::SERVICE_UNAVAILABLE), None);
         };
-        // A status of no content would keep the listing from being sent.
+        // A status without content would suppress the listing.
         *response.status_mut() = StatusCode::OK;
         let sharded = is(&response, "x-backend-sharding-state", "sharded");
         if !namespaces.is_empty() && all && sharded {
@@ -176,7 +178,7 @@ impl Proxy {
         (response, Some(namespaces))
     }
 
-    /// The response without its body, and what was read from that.
+    /// The response without its body, and the records parsed from that.
     async fn records<T: Send + 'static>(
         &self,
         response: Response,
@@ -206,7 +208,7 @@ impl Proxy {
         (Response::from_parts(parts, Body::empty()), records.ok())
     }
 
-    /// Puts a listing together.
+    /// Assembles a listing from shards.
     async fn put_together(
         &self,
         incoming: &mut Incoming,
@@ -218,7 +220,7 @@ impl Proxy {
             incoming.target.account(),
             incoming.target.container().unwrap_or_default(),
         ));
-        // All shards list what is in the root's policy.
+        // All shards list objects of the root's policy.
         let root_policy = incoming.header(headers::POLICY_INDEX).map(str::to_owned);
         let policy = root_policy
             .or_else(|| {
@@ -253,7 +255,7 @@ impl Proxy {
         let head = response.headers_mut();
         headers::insert(head, RECORD_POLICY, &policy);
         if listing.is_whole(&incoming.params) {
-            // Nearer to the truth than the root's own counts.
+            // These are more accurate than the root's own counts.
             let (count, bytes) = (listing.page.count, listing.page.bytes);
             headers::insert(head, "x-container-object-count", &count.to_string());
             headers::insert(head, "x-container-bytes-used", &bytes.to_string());
@@ -267,7 +269,7 @@ impl Proxy {
         response
     }
 
-    /// None: it could not be listed, or not in this policy.
+    /// Lists a shard's objects; `None` if that failed, or its policy differs.
     async fn shard_objects(
         &self,
         incoming: &Incoming,
@@ -312,7 +314,7 @@ impl Proxy {
         self.records(response, name, page).await.1
     }
 
-    /// A request of the proxy's own, on behalf of another.
+    /// A request by the proxy itself on behalf of a client.
     fn subrequest(&self, incoming: &Incoming, target: Target, params: Params) -> Incoming {
         let (mut parts, ()) = http::Request::new(()).into_parts();
         parts.method = Method::GET;
@@ -327,8 +329,8 @@ impl Proxy {
         }
     }
 
-    /// The shard that an object's row goes to. None: the container itself, be it that its shards
-    /// are not known: it sends the row on.
+    /// The shard that gets an object's row. `None`: the container itself, which forwards the row if
+    /// it is sharded after all.
     pub(crate) async fn update_shard(
         &self,
         incoming: &Incoming,
@@ -376,7 +378,7 @@ impl Proxy {
             container: container.to_owned(),
         };
         let mut asked = self.subrequest(incoming, target, params);
-        // Nothing of an upload's own headers is about this.
+        // The headers of the upload do not apply.
         asked.parts.headers = HeaderMap::new();
         headers::insert(&mut asked.parts.headers, RECORD_TYPE, "shard");
         headers::insert(&mut asked.parts.headers, SHARD_FORMAT, "namespace");
@@ -399,7 +401,7 @@ fn is_reversed(params: &Params) -> bool {
     params.get("reverse").is_some_and(is_true)
 }
 
-/// Those of all namespaces that a listing needs, in its order.
+/// The namespaces that a listing needs, in its order.
 fn wanted(params: &Params, namespaces: Vec<Namespace>) -> Vec<Namespace> {
     let param = |name| params.get(name).unwrap_or("");
     let (marker, end_marker) = (param("marker"), param("end_marker"));
@@ -412,7 +414,7 @@ fn wanted(params: &Params, namespaces: Vec<Namespace>) -> Vec<Namespace> {
     }
 }
 
-/// A listing under way.
+/// The state of a listing in progress.
 struct Listing {
     page: Page,
     limit: usize,
@@ -448,7 +450,7 @@ impl Listing {
             })
     }
 
-    /// Nothing of the listing can be in this namespace.
+    /// Can this namespace contribute nothing to the listing?
     fn skips(&self, namespace: &Namespace) -> bool {
         if !self.prefix.is_empty() {
             let begins_before = namespace.lower().text() < after_prefix(&self.prefix).as_str();
@@ -466,8 +468,8 @@ impl Listing {
         subdir.is_some_and(|subdir| bound.starts_with(&subdir.name))
     }
 
-    /// Markers are always given, so that rows which are in a shard by mistake are neither seen
-    /// twice nor hide what comes after them.
+    /// Parameters for one shard. Markers are always set, so that misplaced rows in a shard are
+    /// neither listed twice nor hide rows after them.
     fn params_for(&self, original: &Params, namespace: &Namespace) -> Params {
         let mut params = original.clone();
         params.remove("states");
@@ -487,7 +489,7 @@ impl Listing {
         params
     }
 
-    /// Everything the container has.
+    /// Does the listing cover the whole container?
     fn is_whole(&self, params: &Params) -> bool {
         let given = |name: &&str| params.get(name).is_some_and(|value| !value.is_empty());
         let constrained = ["marker", "end_marker", "path", "prefix", "delimiter"];
@@ -495,7 +497,7 @@ impl Listing {
     }
 }
 
-/// A text behind all that begin with the prefix.
+/// A text that sorts after all names with this prefix.
 fn after_prefix(prefix: &str) -> String {
     let mut text = prefix.to_owned();
     let Some(last) = text.pop() else {
@@ -511,7 +513,7 @@ fn after_prefix(prefix: &str) -> String {
     text
 }
 
-/// Whether a reseller is told, or tells, that a container may be sharded.
+/// Shows a reseller whether a container may be sharded.
 pub(crate) fn show_sharding(response: &mut Response) {
     let enabled =
         respond::header(response.headers(), "x-container-sysmeta-sharding").is_some_and(is_true);
@@ -519,7 +521,7 @@ pub(crate) fn show_sharding(response: &mut Response) {
     headers::insert(response.headers_mut(), "x-container-sharding", word);
 }
 
-/// `X-Container-Sharding` of a reseller, as it is saved.
+/// Converts a reseller's `X-Container-Sharding` into its stored form.
 pub(crate) fn take_sharding(incoming: &mut Incoming) {
     if !incoming.context.reseller {
         return;

@@ -1,10 +1,10 @@
-//! Writes to all replicas at once, answered by a quorum.
+//! Writes to all replicas at once, answered when a quorum agrees.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use cairn_http::{Response, respond};
-use cairn_peer::fan_out::{self, Answer, FanOut, Patience};
+use cairn_peer::fan_out::{self, Answer, FanOut, Timeouts};
 use cairn_peer::{LoadedRing, Nodes, quorum};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
@@ -13,7 +13,7 @@ use tracing::error;
 use crate::app::Proxy;
 use crate::headers;
 
-/// A write on its way to the replicas of one partition.
+/// A write to the replicas of one partition.
 pub(crate) struct Write {
     pub(crate) ring: Arc<LoadedRing>,
     pub(crate) partition: u32,
@@ -47,14 +47,14 @@ impl Write {
 }
 
 impl Proxy {
-    pub(crate) fn patience(&self) -> Patience {
-        Patience {
+    pub(crate) fn patience(&self) -> Timeouts {
+        Timeouts {
             node: self.options.node_timeout,
             post_quorum: self.options.post_quorum_timeout,
         }
     }
 
-    /// Sends a write and answers with what a quorum said.
+    /// Sends a write and returns the response of a quorum.
     pub(crate) async fn write(&self, write: Write) -> Response {
         let nodes = self.nodes(write.ring.clone(), write.partition);
         let what = format!("{} {}", write.method, write.path);
@@ -62,7 +62,7 @@ impl Proxy {
         best_response(&answers, None, &what)
     }
 
-    /// Sends a write and answers with all that came back.
+    /// Sends a write and returns all responses.
     pub(crate) async fn write_answers(&self, write: Write, nodes: &Arc<Nodes>) -> Vec<Answer> {
         let node_count = write.headers.len();
         let request = FanOut {
@@ -85,13 +85,13 @@ impl Proxy {
     }
 }
 
-/// The answer that a quorum agrees on, or 503.
+/// The response that a quorum agrees on, or 503.
 pub(crate) fn best_response(answers: &[Answer], quorum: Option<usize>, what: &str) -> Response {
     let quorum = quorum.unwrap_or_else(|| quorum::quorum_size(answers.len()));
     respond_by(answers, |all| quorum::best_index(all, quorum), what)
 }
 
-/// The answer that `choose` picks from the statuses, or 503.
+/// The response that `choose` picks by the statuses, or 503.
 pub(crate) fn respond_by(
     answers: &[Answer],
     choose: impl FnOnce(&[u16]) -> Option<usize>,
@@ -107,7 +107,7 @@ pub(crate) fn respond_by(
     }
 }
 
-/// A backend's answer as the client's: its headers, its body as HTML (as Swift has it).
+/// Converts a backend's response for the client: its headers, and its body as HTML (as in Swift).
 pub(crate) fn answer_from(status: u16, backend: &HeaderMap, body: Bytes) -> Response {
     let status = respond::status(status);
     let mut response = respond::standard(status);

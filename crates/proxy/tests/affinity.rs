@@ -1,8 +1,9 @@
-//! In which order servers are asked, and over which network, seen by the servers: by `read_affinity`, `write_affinity`,
-//! `sorting_method` and `concurrent_gets`, for all policies and for one.
+//! Order of the servers asked, and the network used, as recorded by the servers: for
+//! `read_affinity`, `write_affinity`, `sorting_method` and `concurrent_gets`, globally and per
+//! policy.
 //!
-//! The orders are compared with OpenStack Swift's where `CAIRN_SWIFT_PYTHON=/path/to/python` names
-//! a Python that has it; without it that test says so and passes.
+//! The orders are compared with OpenStack Swift's if `CAIRN_SWIFT_PYTHON=/path/to/python` names a
+//! Python that has it; otherwise that test is skipped.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -27,16 +28,16 @@ const PARTITIONS: u32 = 16;
 
 type Options<'a> = &'a [(&'a str, &'a str)];
 
-/// What servers do with objects; everything else they know.
+/// Behaviour of servers towards objects; they have everything else.
 #[derive(Clone, Copy, Default)]
 enum Mood {
     #[default]
     Empty,
-    /// Refuses everything, for now.
+    /// Refuses everything for the moment.
     Busy,
     Unmounted,
     Silent,
-    /// Has the object, after so many milliseconds.
+    /// Has the object, and responds after this many milliseconds.
     Has(u64),
 }
 
@@ -44,10 +45,10 @@ enum Mood {
 struct Shared {
     moods: BTreeMap<u32, Mood>,
     others: Mood,
-    /// Who was asked for an object, in order.
+    /// Devices asked for an object, in order.
     asked: Vec<u32>,
-    /// Of each of them: was it over the replication network, and which container server it is to
-    /// tell.
+    /// For each of them: was it over the replication network, and which container server it must
+    /// update.
     asked_how: Vec<(bool, String)>,
 }
 
@@ -98,7 +99,7 @@ impl Fake {
     }
 }
 
-/// Two regions with two zones each; a partition's devices are not next to one another.
+/// Two regions with two zones each; devices of a partition are not adjacent.
 fn ring() -> Ring {
     let device = |id: u32| {
         let ip = format!("127.0.{}.{}", 1 + id % 2, 1 + id);
@@ -137,7 +138,7 @@ fn hash_path() -> HashPath {
     HashPath::new("", "test")
 }
 
-/// An object of each partition, of a container with this policy.
+/// An object in each partition, in a container with this policy.
 fn names(container: &str) -> Vec<(u32, String)> {
     let ring = ring();
     let of = |n: u32| ring.partition(hash_path().hash("a", Some(container), Some(&n.to_string())));
@@ -211,7 +212,7 @@ impl Cluster {
         self.shared.lock().unwrap().moods.insert(device, mood);
     }
 
-    /// The answer's status, and whom the proxy asked for it.
+    /// The response's status, and the devices that the proxy asked for it.
     async fn send(&self, method: &str, path: &str) -> (u16, Vec<u32>) {
         self.send_with(method, path, ("x-none", "")).await
     }
@@ -239,7 +240,7 @@ fn regions(devices: &[u32]) -> Vec<u32> {
     devices.iter().map(region).collect()
 }
 
-/// The object of partition 0 in a container of this policy.
+/// The object in partition 0, in a container with this policy.
 fn object(container: &str) -> String {
     names(container).swap_remove(0).1
 }
@@ -255,7 +256,8 @@ const NEAR: Options<'static> = &[
     ("write_affinity", "r2"),
 ];
 
-/// One that missed a write answers some requests, not all of them, also within one process.
+/// A server that missed a write is asked first for some requests but not all, also within one
+/// process.
 #[tokio::test]
 async fn the_first_asked_is_not_always_the_same() {
     let cluster = Cluster::new(&[], &[]);
@@ -314,7 +316,7 @@ async fn the_quickest_is_asked_first() {
     }
     let mut first = Vec::new();
     for _ in 0..3 {
-        // Those that are not known yet come first.
+        // Servers without a measured time come first.
         first.extend(cluster.send("GET", &path).await.1);
     }
     first.sort_unstable();
@@ -351,7 +353,7 @@ async fn a_silent_server_is_not_waited_for_where_gets_are_concurrent() {
     let began = Instant::now();
     let (status, asked) = cluster.send("GET", &path("zero")).await;
     assert_eq!((status, regions(&asked)), (200, vec![2, 1]));
-    // Without it the next is asked beside a slow one all the same.
+    // Even without it the next server is asked beside a slow one.
     assert!(began.elapsed() < Duration::from_secs(1));
 }
 
@@ -405,7 +407,7 @@ async fn what_daemons_ask_goes_over_the_replication_network() {
             assert_eq!(told.is_empty(), method == "GET");
         }
     }
-    // The same servers, in the same order.
+    // The same servers in the same order.
     let plain = ring();
     let other = plain.over_replication().unwrap();
     for partition in 0..PARTITIONS {
@@ -417,7 +419,7 @@ async fn what_daemons_ask_goes_over_the_replication_network() {
     }
 }
 
-/// OpenStack Swift's proxy, ended when dropped.
+/// A process of OpenStack Swift's proxy, killed when dropped.
 struct Swift(Child);
 
 impl Swift {
@@ -450,7 +452,7 @@ impl Drop for Swift {
     }
 }
 
-/// The first, which are shuffled, by nearness and then by id; the others as they are.
+/// The first nodes, which are shuffled, sorted by distance and then id; the others unchanged.
 fn comparable(order: &[u32], distance: impl Fn(u32) -> u32) -> Vec<(u32, u32)> {
     let mut order: Vec<(u32, u32)> = order.iter().map(|id| (distance(*id), *id)).collect();
     let first = order.len().min(REPLICAS as usize);
@@ -527,8 +529,8 @@ async fn the_orders_are_openstack_swifts() {
         for (container, policy, of_policy) in [("zero", 0, &[][..]), ("one", 1, own)] {
             for (partition, path) in names(container) {
                 for (i, method) in ["GET", "PUT", "DELETE"].into_iter().enumerate() {
-                    // Whom a deletion is meant for. What comes after is not Swift's: there, looking
-                    // for near handoffs passes over others for good.
+                    // The nodes intended for a deletion. Later ones differ from Swift's, which
+                    // skips others for good while it looks for near handoffs.
                     let is_delete = method == "DELETE";
                     let mood = if is_delete { Mood::Has(0) } else { Mood::Busy };
                     cluster.shared.lock().unwrap().others = mood;

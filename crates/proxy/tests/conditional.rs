@@ -1,4 +1,5 @@
-//! Writes on conditions, over backends that promise, refuse, know nothing of promises, or are silent.
+//! Conditional writes, over backends that promise, refuse, do not support promises, or do not
+//! respond.
 #![allow(clippy::unwrap_used)]
 
 use std::net::SocketAddr;
@@ -14,48 +15,48 @@ use cairn_ring::{Device, FormatVersion, Ring, RingData, Row};
 use cairn_types::{Constraints, HashPath, PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
 use http::{HeaderMap, StatusCode};
 
-/// As many are primaries of every object; the others are handoffs.
+/// Number of primaries of every object; other devices are handoffs.
 const PRIMARIES: u16 = 3;
 const DEVICES: u16 = 5;
 const PATH: &str = "/v1/AUTH_a/c/o";
 const NOT_KNOWN: &str = "It is not known whether";
 
-/// A server's word on its promise.
+/// A server's decision on a promise.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Word {
+enum PromiseReply {
     Given,
-    /// Another write has it.
+    /// Another write holds the promise.
     Busy,
-    /// Gives it, and has an object with the ETag `there`.
+    /// Promises, and has an object with the ETag `there`.
     There,
-    /// Answers 405, as OpenStack Swift's does.
+    /// Responds 405, as OpenStack Swift's server does.
     Unknown,
     Silent,
-    /// It may lack a write that another server has.
+    /// May lack a write that another server has.
     Doubting,
 }
 
-/// A server's answer to the write.
+/// A server's response to the write.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Deed {
+enum WriteReply {
     Done,
-    /// The promise is not held any more.
+    /// The promise has expired.
     Lost,
-    /// 422: the content is another than its ETag says.
+    /// 422: the content does not match its ETag.
     Refused,
 }
 
-/// One request that a server has heard.
+/// A request that a server received.
 #[derive(Clone)]
-struct Heard {
+struct ReceivedRequest {
     device: u16,
     method: String,
     headers: HeaderMap,
-    /// `None`: broken off.
+    /// `None` if the body broke off.
     body: Option<Bytes>,
 }
 
-impl Heard {
+impl ReceivedRequest {
     fn header(&self, name: &str) -> &str {
         respond::header(&self.headers, name).unwrap_or_default()
     }
@@ -63,8 +64,8 @@ impl Heard {
 
 struct Fake {
     device: u16,
-    mood: Arc<Mutex<(Word, Deed)>>,
-    heard: Arc<Mutex<Vec<Heard>>>,
+    mood: Arc<Mutex<(PromiseReply, WriteReply)>>,
+    heard: Arc<Mutex<Vec<ReceivedRequest>>>,
 }
 
 impl Service for Fake {
@@ -83,7 +84,7 @@ impl Fake {
         let is_whole = body.is_some();
         let method = parts.method.as_str().to_owned();
         let is_question = method == "PROMISE";
-        self.heard.lock().unwrap().push(Heard {
+        self.heard.lock().unwrap().push(ReceivedRequest {
             device: self.device,
             method,
             headers: parts.headers,
@@ -98,31 +99,31 @@ impl Fake {
     }
 }
 
-async fn promise(word: Word) -> Response {
+async fn promise(word: PromiseReply) -> Response {
     let mut response = respond::empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
     let said = match word {
-        Word::Unknown => return respond::standard(StatusCode::METHOD_NOT_ALLOWED),
-        Word::Silent => std::future::pending().await,
-        Word::Busy => "busy",
-        Word::Given | Word::There | Word::Doubting => "given",
+        PromiseReply::Unknown => return respond::standard(StatusCode::METHOD_NOT_ALLOWED),
+        PromiseReply::Silent => std::future::pending().await,
+        PromiseReply::Busy => "busy",
+        PromiseReply::Given | PromiseReply::There | PromiseReply::Doubting => "given",
     };
     respond::set(headers, "x-backend-promise", said);
-    if word == Word::There {
+    if word == PromiseReply::There {
         respond::set(headers, "etag", "\"there\"");
         respond::set(headers, "x-backend-data-timestamp", "0000000005.00000");
     }
-    if word == Word::Doubting {
+    if word == PromiseReply::Doubting {
         respond::set(headers, "x-backend-in-doubt", "0000000007.00000");
     }
     response
 }
 
-fn written(deed: Deed) -> Response {
+fn written(deed: WriteReply) -> Response {
     match deed {
-        Deed::Done => respond::empty(StatusCode::CREATED),
-        Deed::Refused => respond::standard(StatusCode::UNPROCESSABLE_ENTITY),
-        Deed::Lost => {
+        WriteReply::Done => respond::empty(StatusCode::CREATED),
+        WriteReply::Refused => respond::standard(StatusCode::UNPROCESSABLE_ENTITY),
+        WriteReply::Lost => {
             let mut response = respond::standard(StatusCode::CONFLICT);
             respond::set(response.headers_mut(), "x-backend-promise", "lost");
             response
@@ -132,12 +133,12 @@ fn written(deed: Deed) -> Response {
 
 struct Cluster {
     proxy: Arc<Proxy>,
-    moods: Vec<Arc<Mutex<(Word, Deed)>>>,
-    heard: Arc<Mutex<Vec<Heard>>>,
+    moods: Vec<Arc<Mutex<(PromiseReply, WriteReply)>>>,
+    heard: Arc<Mutex<Vec<ReceivedRequest>>>,
     _dir: tempfile::TempDir,
 }
 
-/// One partition's worth of devices: the first are primaries of everything.
+/// Devices of a single partition: the first ones are primaries of everything.
 fn ring() -> Ring {
     let device = |id: u16| {
         Some(Arc::new(Device::at(
@@ -159,11 +160,11 @@ fn ring() -> Ring {
 }
 
 impl Cluster {
-    fn new(words: [Word; 3]) -> Self {
+    fn new(words: [PromiseReply; 3]) -> Self {
         Cluster::with(words, &[])
     }
 
-    fn with(words: [Word; 3], options: &[(&str, &str)]) -> Self {
+    fn with(words: [PromiseReply; 3], options: &[(&str, &str)]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for name in ["account", "container", "object"] {
             let path = dir.path().join(format!("{name}.ring.gz"));
@@ -179,10 +180,10 @@ impl Cluster {
         }]);
         let policies = Arc::new(policies.unwrap());
         let backends = Backends::new(Duration::from_millis(200));
-        let heard: Arc<Mutex<Vec<Heard>>> = Arc::default();
-        let words = words.into_iter().chain([Word::Given; 2]);
+        let heard: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
+        let words = words.into_iter().chain([PromiseReply::Given; 2]);
         let moods: Vec<_> = words
-            .map(|word| Arc::new(Mutex::new((word, Deed::Done))))
+            .map(|word| Arc::new(Mutex::new((word, WriteReply::Done))))
             .collect();
         for (device, mood) in (0..DEVICES).zip(&moods) {
             let address: SocketAddr = format!("127.0.0.1:{}", 10_000 + device).parse().unwrap();
@@ -214,14 +215,14 @@ impl Cluster {
         }
     }
 
-    fn deeds(self, deeds: [Deed; 3]) -> Self {
+    fn deeds(self, deeds: [WriteReply; 3]) -> Self {
         for (mood, deed) in self.moods.iter().zip(deeds) {
             mood.lock().unwrap().1 = deed;
         }
         self
     }
 
-    /// Status, whether the answer says that it is committed, and its text.
+    /// Status, whether the response states a commit, and its text.
     async fn send(&self, method: &str, header: (&str, &str), body: Body) -> (u16, bool, String) {
         let request = http::Request::builder().method(method).uri(PATH);
         let length = match body.length() {
@@ -244,13 +245,13 @@ impl Cluster {
         self.send("PUT", header, Body::full("one")).await
     }
 
-    fn writes(&self) -> Vec<Heard> {
+    fn writes(&self) -> Vec<ReceivedRequest> {
         let heard = self.heard.lock().unwrap();
         let writes = heard.iter().filter(|heard| heard.method != "PROMISE");
         writes.cloned().collect()
     }
 
-    /// The devices that got a write.
+    /// The devices that received a write.
     fn wrote(&self) -> Vec<u16> {
         let mut devices: Vec<u16> = self.writes().iter().map(|heard| heard.device).collect();
         devices.sort_unstable();
@@ -273,7 +274,7 @@ fn in_pieces(bytes: usize) -> Body {
 
 #[tokio::test(start_paused = true)]
 async fn a_write_without_a_condition_asks_nobody() {
-    let cluster = Cluster::new([Word::Given; 3]);
+    let cluster = Cluster::new([PromiseReply::Given; 3]);
     let (status, is_committed, _) = cluster.put(("x-object-meta-a", "b")).await;
     assert_eq!((status, is_committed), (201, false));
     assert_eq!((cluster.asked(), cluster.wrote()), (0, vec![0, 1, 2]));
@@ -283,8 +284,8 @@ async fn a_write_without_a_condition_asks_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn a_majority_of_primaries_writes() {
-    for third in [Word::Silent, Word::Busy] {
-        let cluster = Cluster::new([Word::Given, Word::Given, third]);
+    for third in [PromiseReply::Silent, PromiseReply::Busy] {
+        let cluster = Cluster::new([PromiseReply::Given, PromiseReply::Given, third]);
         let (status, is_committed, _) = cluster.put(NEW).await;
         assert_eq!((status, is_committed), (201, true), "{third:?}");
         assert_eq!(
@@ -301,11 +302,25 @@ async fn a_majority_of_primaries_writes() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_majority_nothing_is_written() {
-    let words = [Word::Given, Word::Silent, Word::Silent];
+    let words = [
+        PromiseReply::Given,
+        PromiseReply::Silent,
+        PromiseReply::Silent,
+    ];
     for (words, expected) in [
         (words, 503),
-        ([Word::Given, Word::Busy, Word::Busy], 409),
-        ([Word::Given, Word::Doubting, Word::Silent], 503),
+        (
+            [PromiseReply::Given, PromiseReply::Busy, PromiseReply::Busy],
+            409,
+        ),
+        (
+            [
+                PromiseReply::Given,
+                PromiseReply::Doubting,
+                PromiseReply::Silent,
+            ],
+            503,
+        ),
     ] {
         let cluster = Cluster::new(words);
         let (status, is_committed, text) = cluster.put(NEW).await;
@@ -313,19 +328,27 @@ async fn without_a_majority_nothing_is_written() {
         assert!(!text.contains(NOT_KNOWN), "{words:?}: {text}");
         assert!(cluster.wrote().is_empty(), "{words:?}");
     }
-    // All have promised: nobody else can have it.
-    let cluster = Cluster::new([Word::Given, Word::Doubting, Word::Given]);
+    // All have promised, so no other server can have the write.
+    let cluster = Cluster::new([
+        PromiseReply::Given,
+        PromiseReply::Doubting,
+        PromiseReply::Given,
+    ]);
     assert_eq!(cluster.put(NEW).await.0, 201);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_condition_is_of_the_newest() {
-    let words = [Word::Given, Word::There, Word::Given];
+    let words = [
+        PromiseReply::Given,
+        PromiseReply::There,
+        PromiseReply::Given,
+    ];
     for (header, expected) in [
         (NEW, 412),
         (("if-match", "\"there\""), 201),
         (("if-match", "\"other\""), 412),
-        // OpenStack Swift knows no other of a PUT.
+        // OpenStack Swift supports no other condition for a PUT.
         (("if-none-match", "\"other\""), 400),
     ] {
         let cluster = Cluster::new(words);
@@ -338,39 +361,51 @@ async fn the_condition_is_of_the_newest() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_write_is_not_taken_for_done() {
-    let in_doubt = [Deed::Done, Deed::Lost, Deed::Lost];
+    let in_doubt = [WriteReply::Done, WriteReply::Lost, WriteReply::Lost];
     for method in ["PUT", "POST", "DELETE"] {
-        let cluster = Cluster::new([Word::There; 3]).deeds(in_doubt);
+        let cluster = Cluster::new([PromiseReply::There; 3]).deeds(in_doubt);
         let condition = ("if-match", "\"there\"");
         let (status, is_committed, text) = cluster.send(method, condition, Body::full("")).await;
         assert_eq!((status, is_committed), (503, false), "{method}");
         assert!(text.contains(NOT_KNOWN), "{method}: {text}");
     }
-    let cluster = Cluster::new([Word::Given; 3]).deeds(in_doubt);
+    let cluster = Cluster::new([PromiseReply::Given; 3]).deeds(in_doubt);
     let (status, _, text) = cluster.send("PUT", NEW, in_pieces(100_000)).await;
     assert!(status == 503 && text.contains(NOT_KNOWN), "{status} {text}");
-    let cluster = Cluster::new([Word::Given; 3]).deeds([Deed::Refused; 3]);
+    let cluster = Cluster::new([PromiseReply::Given; 3]).deeds([WriteReply::Refused; 3]);
     assert_eq!(cluster.put(NEW).await.0, 422);
-    let cluster = Cluster::new([Word::Given; 3]).deeds([Deed::Done, Deed::Done, Deed::Lost]);
+    let cluster = Cluster::new([PromiseReply::Given; 3]).deeds([
+        WriteReply::Done,
+        WriteReply::Done,
+        WriteReply::Lost,
+    ]);
     assert_eq!(cluster.put(NEW).await.0, 201);
-    // Known, though one server says nothing at all.
-    let words = [Word::Given, Word::Given, Word::Silent];
-    let cluster = Cluster::new(words).deeds([Deed::Refused; 3]);
+    // The outcome is known although one server does not respond.
+    let words = [
+        PromiseReply::Given,
+        PromiseReply::Given,
+        PromiseReply::Silent,
+    ];
+    let cluster = Cluster::new(words).deeds([WriteReply::Refused; 3]);
     let (status, _, text) = cluster.send("PUT", NEW, in_pieces(100_000)).await;
     assert_eq!(status, 422, "{text}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn promises_are_given_back_when_the_client_leaves() {
-    let cluster = Cluster::new([Word::Given, Word::Silent, Word::Silent]);
+    let cluster = Cluster::new([
+        PromiseReply::Given,
+        PromiseReply::Silent,
+        PromiseReply::Silent,
+    ]);
     let released = || {
         let heard = cluster.heard.lock().unwrap();
-        let action = |h: &Heard| h.header("x-backend-promise-action").to_owned();
+        let action = |h: &ReceivedRequest| h.header("x-backend-promise-action").to_owned();
         let actions: Vec<String> = heard.iter().map(action).collect();
         let count = |name| actions.iter().filter(|action| *action == name).count();
         (count("give"), count("release"))
     };
-    // It is looked for node_timeout, then the promises are asked for.
+    // The state is read for node_timeout, then promises are requested.
     let left = tokio::time::timeout(Duration::from_millis(400), cluster.put(NEW)).await;
     assert!(left.is_err());
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -379,36 +414,40 @@ async fn promises_are_given_back_when_the_client_leaves() {
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_a_large_upload_waits_for_the_promises() {
-    let cluster = Cluster::new([Word::Given; 3]);
+    let cluster = Cluster::new([PromiseReply::Given; 3]);
     let (status, is_committed, _) = cluster.send("PUT", NEW, in_pieces(100_000)).await;
     assert_eq!((status, is_committed), (201, true));
     let writes = cluster.writes();
-    let whole = |w: &Heard| w.body.as_ref().is_some_and(|body| body.len() == 100_000);
+    let whole = |w: &ReceivedRequest| w.body.as_ref().is_some_and(|body| body.len() == 100_000);
     assert!(writes.len() == 3 && writes.iter().all(whole));
-    // The condition held at first, and no longer when all content was there.
-    let cluster = Cluster::new([Word::Given; 3]);
+    // The condition held at first, but no longer when all content had arrived.
+    let cluster = Cluster::new([PromiseReply::Given; 3]);
     let (sender, body) = Body::channel(None, 1);
     let moods = cluster.moods.clone();
     let client = async move {
         assert!(sender.send(Bytes::from(vec![b'x'; 100_000])).await);
         moods
             .iter()
-            .for_each(|mood| mood.lock().unwrap().0 = Word::There);
+            .for_each(|mood| mood.lock().unwrap().0 = PromiseReply::There);
         sender.finish().await;
     };
     let ((status, is_committed, _), ()) = tokio::join!(cluster.send("PUT", NEW, body), client);
     assert_eq!((status, is_committed), (412, false));
     tokio::time::sleep(Duration::from_secs(1)).await;
     let writes = cluster.writes();
-    // One that is broken off may be gone before it is noted.
+    // A request that was aborted may be gone before it is recorded.
     assert!(!writes.iter().any(|w| w.body.is_some()), "none is whole");
 }
 
 #[tokio::test(start_paused = true)]
 async fn servers_of_openstack_swift_do_not_decide() {
     for words in [
-        [Word::Unknown; 3],
-        [Word::Given, Word::Given, Word::Unknown],
+        [PromiseReply::Unknown; 3],
+        [
+            PromiseReply::Given,
+            PromiseReply::Given,
+            PromiseReply::Unknown,
+        ],
     ] {
         let cluster = Cluster::new(words);
         for (method, condition) in [
@@ -421,7 +460,7 @@ async fn servers_of_openstack_swift_do_not_decide() {
             assert!(text.contains("not available"), "{text}");
         }
         assert!(cluster.wrote().is_empty(), "{words:?}");
-        // The one condition that these know by themselves.
+        // The one condition that these servers evaluate themselves.
         let (status, is_committed, _) = cluster.put(NEW).await;
         assert_eq!((status, is_committed), (201, false), "{words:?}");
         let writes = cluster.writes();
@@ -432,7 +471,7 @@ async fn servers_of_openstack_swift_do_not_decide() {
 #[tokio::test(start_paused = true)]
 async fn it_can_be_turned_off() {
     let off = [("conditional_writes", "no")];
-    let cluster = Cluster::with([Word::There; 3], &off);
+    let cluster = Cluster::with([PromiseReply::There; 3], &off);
     let (status, is_committed, _) = cluster.put(("if-match", "\"other\"")).await;
     assert_eq!((status, is_committed, cluster.asked()), (201, false, 0));
     assert_eq!(cluster.put(("if-none-match", "\"other\"")).await.0, 400);

@@ -1,7 +1,7 @@
 //! Erasure-coded objects, written to and read from OpenStack Swift's own object servers.
 //!
-//! Needs a Python that has Swift: `CAIRN_SWIFT_PYTHON=/path/to/python`. Without it these tests
-//! say so and pass.
+//! Needs a Python that has Swift: `CAIRN_SWIFT_PYTHON=/path/to/python`. Without it these tests are
+//! skipped.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader};
@@ -27,10 +27,10 @@ use http::{HeaderMap, StatusCode};
 
 const DEVICES: u16 = 8;
 const SEGMENT: usize = 10_000;
-/// Of accounts and containers, which are played.
+/// Port of the account and container servers, which are fakes.
 const INDEX_PORT: u16 = 7;
 
-/// Swift's server, ended when dropped.
+/// A process of Swift's object server, killed when dropped.
 struct Swift(Child);
 
 impl Drop for Swift {
@@ -47,7 +47,7 @@ struct Cluster {
     _swift: Swift,
 }
 
-/// Sixteen partitions, each on so many of the devices in a row.
+/// Sixteen partitions, each on `replicas` consecutive devices.
 fn ring(port: u16, replicas: u16) -> Ring {
     let device = |id: u16| {
         Some(Arc::new(Device::at(
@@ -89,7 +89,7 @@ fn policies() -> PolicySet {
 }
 
 impl Cluster {
-    /// With containers of this policy.
+    /// A cluster whose containers have this policy.
     fn start(policy: u32) -> Option<Cluster> {
         let Ok(python) = std::env::var("CAIRN_SWIFT_PYTHON") else {
             println!("skipped: CAIRN_SWIFT_PYTHON names no Python with OpenStack Swift");
@@ -191,7 +191,7 @@ impl Cluster {
         )
     }
 
-    /// The devices that should have the object, by their place in the ring.
+    /// The devices that should have the object, in ring order.
     fn primaries(&self, name: &str) -> Vec<PathBuf> {
         let hash = HashPath::new("", "test").hash("AUTH_a", Some("c"), Some(name));
         let ring = ring(1, 6);
@@ -203,7 +203,7 @@ impl Cluster {
             .collect()
     }
 
-    /// The files of objects on a device.
+    /// The object files on a device.
     fn files(&self, device: &Path) -> Vec<PathBuf> {
         let folder = device.join(PolicyIndex(self.policy).dir("objects"));
         let (mut found, mut folders) = (Vec::new(), vec![folder]);
@@ -295,7 +295,7 @@ async fn any_two_devices_may_be_missing() {
         let (status, _, body) = cluster.get("o", "").await;
         assert_eq!((status, body.unwrap() == content), (200, true), "{i}");
     }
-    // What is written now goes to handoffs instead.
+    // Writes now go to handoffs instead.
     assert_eq!(cluster.put("o", &content[1..]).await, 201);
     assert_eq!(cluster.get("o", "").await.2.unwrap(), content[1..]);
     unmount(&primaries[1]);
@@ -404,8 +404,8 @@ async fn a_damaged_archive_is_replaced_on_the_way() {
     };
     let content = content(1_000_000);
     assert_eq!(cluster.put("o", &content).await, 201);
-    // The header of a later fragment, where its magic number is: the server breaks off when it
-    // comes to it. (Content alone that is damaged is found too late, here as upstream.)
+    // Damages the header of a later fragment at its magic number: the server breaks off when it
+    // reaches it. (Damage to content alone is detected too late, here as upstream.)
     for files in &cluster.fragments("o")[..2] {
         let bytes = std::fs::read(&files[0]).unwrap();
         let mut damaged = bytes.clone();
@@ -449,7 +449,7 @@ async fn what_was_not_committed_is_not_there() {
         return;
     };
     assert_eq!(cluster.put("o", b"old").await, 201);
-    // As if nobody had been told to commit the newer version.
+    // As if no server had been told to commit the newer version.
     let old: Vec<PathBuf> = cluster.fragments("o").into_iter().flatten().collect();
     for file in &old {
         let name = file.file_name().unwrap().to_str().unwrap();

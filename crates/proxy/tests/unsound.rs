@@ -1,5 +1,5 @@
-//! The proxy over object servers whose disks changed a byte: no client gets a body that ends as if
-//! it were whole and is wrong.
+//! The proxy over object servers whose disks changed a byte: no client gets a complete body with
+//! wrong content.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,24 +31,24 @@ const CHUNK: usize = 1000;
 const STAMP: &str = "0000000005.00000";
 const LATER: &str = "0000000006.00000";
 
-/// What a server does with content that does not match its ETag.
+/// A server's handling of content that does not match its ETag.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Manner {
-    /// Sends it to its end, as Swift's does.
+    /// Sends it to its end, as Swift's server does.
     Completes,
-    /// Withholds the last chunk, without saying beforehand that it would.
+    /// Withholds the last chunk, without having announced it.
     Withholds,
-    /// The same, as it said.
+    /// Withholds the last chunk, as announced.
     Promises,
-    /// Sends it in one piece, as a server of the same process does, and has not looked.
+    /// Sends it in one piece, unverified, as a server of the same process may.
     InOnePiece,
 }
 
-/// What one server has of the object.
+/// A server's copy of the object.
 #[derive(Clone)]
 struct Copy {
     content: Bytes,
-    /// Of what was written.
+    /// ETag of the original content.
     etag: String,
     /// The fragment's index, the object's ETag and length.
     fragment: Option<(usize, String, usize)>,
@@ -59,7 +59,7 @@ struct Fake {
     manner: Manner,
     policy: u32,
     copies: Arc<Mutex<BTreeMap<String, Copy>>>,
-    /// Devices with a tombstone, younger than all content.
+    /// Devices with a tombstone newer than all content.
     deleted: Arc<Mutex<BTreeSet<String>>>,
     /// Devices whose server takes two seconds.
     slow: Arc<Mutex<BTreeSet<String>>>,
@@ -192,7 +192,7 @@ fn ring(replicas: u16) -> Ring {
 
 struct Cluster {
     proxy: Arc<Proxy>,
-    /// The object's, in the ring's order.
+    /// The object's devices, in ring order.
     devices: Vec<String>,
     copies: Arc<Mutex<BTreeMap<String, Copy>>>,
     deleted: Arc<Mutex<BTreeSet<String>>>,
@@ -231,7 +231,7 @@ impl Cluster {
         let object_ring = ring(if policy == CODED { 5 } else { 3 });
         let partition = object_ring.partition(hash_path.hash("AUTH_a", Some("c"), Some("o")));
         let devices = object_ring.primaries(partition);
-        // The primaries are asked in the ring's order.
+        // The primaries are asked in ring order.
         let near = devices.iter().enumerate();
         let near: Vec<_> = near
             .map(|(i, d)| format!("r1z{}={i}", d.device.zone))
@@ -261,7 +261,7 @@ impl Cluster {
         }
     }
 
-    /// Whole copies on all primaries.
+    /// Stores whole copies on all primaries.
     fn replicas(&self, content: &[u8]) {
         let copy = Copy {
             content: Bytes::copy_from_slice(content),
@@ -272,7 +272,7 @@ impl Cluster {
         *self.copies.lock().unwrap() = all.collect();
     }
 
-    /// A fragment archive on each primary.
+    /// Stores a fragment archive on each primary.
     fn archives(&self, codec: &Codec, content: &[u8]) {
         let mut archives = vec![Vec::new(); self.devices.len()];
         for segment in content.chunks(SEGMENT) {
@@ -291,7 +291,7 @@ impl Cluster {
         *self.copies.lock().unwrap() = copies.collect();
     }
 
-    /// Changes a byte on the `i`-th primary's disk; `at` in thousandths.
+    /// Changes a byte on the `i`-th primary's disk; `at` is in thousandths of the content.
     fn damage(&self, i: usize, at: usize) {
         let mut copies = self.copies.lock().unwrap();
         let copy = copies.get_mut(&self.devices[i]).unwrap();
@@ -337,14 +337,14 @@ async fn a_body_known_to_be_wrong_is_not_completed() {
             let content = content(length);
             for at in [0, 500, 999] {
                 cluster.replicas(&content);
-                // The one that is asked first.
+                // The replica that is asked first.
                 cluster.damage(0, at);
                 for newest in [&[][..], &[("x-newest", "true")], &[("range", "bytes=0-")]] {
                     let got = cluster.get(newest).await;
                     let what = format!("{manner:?}, {length} bytes, {at}, {newest:?}");
                     match got {
                         Ok(got) => assert!(got == content, "wrong, as if whole: {what}"),
-                        // What was sent already can't be taken back.
+                        // Bytes already sent cannot be recalled.
                         Err(_) => assert!(length > CHUNK && at < 999, "broken off: {what}"),
                     }
                 }
@@ -365,7 +365,7 @@ async fn what_is_wrong_everywhere_is_broken_off() {
 
 #[tokio::test]
 async fn a_range_does_not_go_on_with_other_bytes_than_it_began_with() {
-    // It reads to the end of what a failing disk still gives.
+    // A server that reads to the end of what a failing disk returns.
     let cluster = Cluster::new(0, Manner::Withholds);
     let content = content(25_500);
     cluster.replicas(&content);
@@ -422,8 +422,8 @@ async fn fragments_without_checksums_make_no_wrong_object() {
     }
 }
 
-/// A delete that reached fewer servers than leave fragments enough to decode, and its tombstones on
-/// others than those that are asked first.
+/// A DELETE that reached too few servers to make decoding impossible, with its tombstones on other
+/// servers than those asked first.
 #[tokio::test]
 async fn the_newest_of_fragments_is_no_older_than_a_tombstone() {
     let newest = [("x-newest", "true")];
@@ -441,8 +441,8 @@ async fn the_newest_of_fragments_is_no_older_than_a_tombstone() {
     }
 }
 
-/// The servers of two of five fragments are asked first and not read from; of the other three, two
-/// are damaged.
+/// The servers of two of five fragments are asked first and not used; of the other three, two are
+/// damaged.
 #[tokio::test(start_paused = true)]
 async fn a_read_goes_on_with_servers_that_were_asked_before() {
     let codec = Codec::new(&scheme()).with_checksums();

@@ -1,4 +1,4 @@
-//! Addresses of devices: IPv4, IPv6 in its one short form, or a host name, all in lower case, so
+//! Addresses of devices: IPv4, IPv6 in its single short form, or a host name, all in lower case, so
 //! that equal addresses are equal text.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -10,7 +10,7 @@ pub struct AddressError {
     pub expected: &'static str,
 }
 
-/// An IPv4 or IPv6 address.
+/// Normalises an IPv4 or IPv6 address.
 pub fn normalize_ip(ip: &str) -> Result<String, AddressError> {
     let lower = ip.to_lowercase();
     if lower.parse::<Ipv4Addr>().is_ok() {
@@ -25,7 +25,7 @@ pub fn normalize_ip(ip: &str) -> Result<String, AddressError> {
     }
 }
 
-/// An IP address, in brackets or not, or a host name.
+/// Normalises an IP address, in brackets or not, or a host name.
 pub fn normalize_address(address: &str) -> Result<String, AddressError> {
     let bare = address.trim_start_matches('[').trim_end_matches(']');
     if address.starts_with('[') && address.ends_with(']') {

@@ -1,5 +1,5 @@
-//! A fixed-size set of small integers. Look-ups and rebalances ask "seen before?" millions of
-//! times; one bit each keeps that in cache.
+//! A fixed-size set of small integers. Look-ups and rebalances test membership millions of times;
+//! one bit per item keeps the set in cache.
 
 #[derive(Clone, Debug)]
 pub(crate) struct BitSet(Vec<u64>);
@@ -15,7 +15,7 @@ impl BitSet {
             .is_some_and(|word| word & (1 << (item % 64)) != 0)
     }
 
-    /// Adds `item`; true when it was not there yet. An item beyond the size is ignored.
+    /// Adds `item`; true if it was not in the set. An item beyond the size is ignored.
     pub(crate) fn insert(&mut self, item: u32) -> bool {
         let Some(word) = self.0.get_mut(item as usize / 64) else {
             return false;

@@ -1,9 +1,11 @@
-//! The ring builder: devices come and go, [`RingBuilder::rebalance`] places partitions on them.
+//! The ring builder: holds devices and the assignment of partitions, which
+//! [`RingBuilder::rebalance`] domains on them.
 //!
-//! Behaves as OpenStack Swift's builder does. With the same devices, history, clock and seed it
-//! places every replica on the same device, so the two programs can be compared exactly and used
-//! in turn. One count differs on purpose: with fractional replicas Swift's report of moved
-//! partitions and dispersion looks only at partitions that have the extra replica; here all count.
+//! Behaves like OpenStack Swift's builder does. With the same devices, history, clock and seed it
+//! domains every replica on the same device, so the two programs can be compared exactly and used
+//! alternately. One count differs on purpose: with fractional replicas Swift's report of moved
+//! partitions and dispersion covers only partitions that have the extra replica; here it covers
+//! all.
 
 mod edit;
 mod error;
@@ -30,12 +32,12 @@ pub use error::BuilderError;
 pub use rebalance::{RebalanceOptions, RebalanceOutcome};
 pub use report::{BALANCE_MAX, DispersionReport, TierDispersion};
 
-/// Stands in the table for "no device yet"; never stored in a finished ring.
+/// Table entry for "no device yet"; never stored in a finished ring.
 const NO_DEVICE: u32 = u32::MAX;
-/// Device ids are positions in a list, so a stray huge id would cost memory.
+/// Maximum device id: ids are positions in a list, so a stray huge id would cost memory.
 const DEVICE_ID_MAX: u32 = 1 << 24;
 
-/// Devices, their wishes, and who holds what.
+/// Devices with their weights, and the assignment table.
 #[derive(Clone, Debug)]
 pub struct RingBuilder {
     part_power: u32,
@@ -43,31 +45,32 @@ pub struct RingBuilder {
     replicas: f64,
     min_part_hours: u32,
     overload: f64,
-    /// Indexed by device id; removed devices leave holes that new ones fill.
+    /// Indexed by device id; removed devices leave holes that new devices fill.
     devs: Vec<Option<BuilderDevice>>,
-    /// A device was added, removed or re-weighted since the last rebalance.
+    /// A device has been added, removed or re-weighted since the last rebalance.
     devs_changed: bool,
     version: u64,
     id: Option<String>,
-    /// Replica by partition; `None` until the first rebalance.
+    /// Device ids by replica and partition; `None` until the first rebalance.
     table: Option<Vec<Vec<u32>>>,
-    /// Width of ids in written rings. Grows at once, shrinks only well below the limit.
+    /// Width of device ids in written rings. It grows as soon as needed, but shrinks only well
+    /// below the limit.
     table_id_bytes: u8,
     /// Hours since each partition moved, as of the epoch, at most 255. Empty means all zero.
     last_part_moves: Vec<u8>,
     last_part_moves_epoch: u64,
     last_part_gather_start: u64,
-    /// Percent of replicas placed closer together than they need be, as of the last rebalance.
+    /// Percent of replicas placed closer together than necessary, as of the last rebalance.
     dispersion: Option<f64>,
 }
 
-/// A device and what only the builder knows of it.
+/// A device with the fields that only the builder has.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BuilderDevice {
     pub device: Device,
-    /// Partition replicas it holds.
+    /// Number of partition replicas it holds.
     pub parts: u64,
-    /// Marked for removal; gone with the next rebalance.
+    /// Marked for removal: dropped by the next rebalance.
     pub removing: bool,
 }
 
@@ -112,7 +115,7 @@ impl RingBuilder {
         self.next_part_power
     }
 
-    /// Partitions, two to the partition power.
+    /// Number of partitions: two to the partition power.
     pub fn parts(&self) -> u64 {
         1 << self.part_power
     }
@@ -129,17 +132,17 @@ impl RingBuilder {
         self.overload
     }
 
-    /// Rises with every change that a ring file may show.
+    /// Version, incremented by every change that a ring file may contain.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Set once, when the builder is first saved.
+    /// Id of the builder, set once when it is first saved.
     pub fn id(&self) -> Option<&str> {
         self.id.as_deref()
     }
 
-    /// Gives the builder its lasting name; later calls change nothing.
+    /// Sets the builder's permanent id; later calls have no effect.
     pub fn assign_id(&mut self, id: impl FnOnce() -> String) {
         self.id.get_or_insert_with(id);
     }
@@ -148,7 +151,7 @@ impl RingBuilder {
         self.devs_changed
     }
 
-    /// `None` when never computed, as after recovery from a ring file.
+    /// Dispersion; `None` if never computed, as after recovery from a ring file.
     pub fn dispersion(&self) -> Option<f64> {
         self.dispersion
     }
@@ -157,7 +160,7 @@ impl RingBuilder {
         self.table.is_some()
     }
 
-    /// All devices in id order, without holes.
+    /// All devices in order of their ids, without holes.
     pub fn devices(&self) -> impl Iterator<Item = &BuilderDevice> {
         self.devs.iter().flatten()
     }
@@ -172,7 +175,7 @@ impl RingBuilder {
         (u64::from(self.min_part_hours) * 3600).saturating_sub(elapsed)
     }
 
-    /// Bytes per device id in a ring written now.
+    /// Width in bytes of device ids in a ring written now.
     pub fn dev_id_bytes(&self) -> u8 {
         match &self.table {
             Some(rows) if !rows.is_empty() => self.table_id_bytes,
@@ -180,7 +183,7 @@ impl RingBuilder {
         }
     }
 
-    /// Sets the width of ids in written rings: two bytes hold ids up to 65534, four any.
+    /// Sets the width of device ids in written rings: two bytes hold ids up to 65534, four any.
     pub fn set_dev_id_bytes(&mut self, bytes: u8) -> Result<(), BuilderError> {
         let fits = id_bytes_for(self.devs.len().saturating_sub(1) as u32) <= bytes;
         if !fits || !matches!(bytes, 2 | 4) {
@@ -194,7 +197,7 @@ impl RingBuilder {
         Ok(())
     }
 
-    /// What a ring file holds.
+    /// The content of a ring file.
     pub fn ring_data(&self) -> RingData {
         let bytes = self.dev_id_bytes();
         let device =
@@ -215,8 +218,8 @@ impl RingBuilder {
         Ring::from_data(self.ring_data())
     }
 
-    /// Recovers a builder from a ring. What the ring does not say is lost: `min_part_hours` is
-    /// given anew, overload is 0, and every partition may move at once.
+    /// Recovers a builder from a ring. Data that a ring does not contain is lost: `min_part_hours`
+    /// is given anew, overload is 0, and every partition may move at once.
     pub fn from_ring_data(
         data: &RingData,
         min_part_hours: u32,
@@ -266,7 +269,8 @@ fn check_replicas(replicas: f64) -> Result<(), BuilderError> {
     Ok(())
 }
 
-/// The highest value of a width means "none", so it is no id.
+/// Width in bytes for ids up to `id_max`. The highest value of a width means "none", so it is not
+/// an id.
 pub(crate) fn id_bytes_for(id_max: u32) -> u8 {
     if id_max < u32::from(u16::MAX) { 2 } else { 4 }
 }

@@ -1,8 +1,8 @@
 //! `cairn ring …`, which is also `swift-ring-builder …`: the same verbs, argument forms, files and
 //! exit codes (0 done, 1 done with a warning or nothing to do, 2 error).
 //!
-//! Beside `NAME.builder` lie `NAME.ring.gz` and `backups/`, where each written version is kept
-//! under the second it was written.
+//! `NAME.ring.gz` and `backups/` are in the folder of `NAME.builder`; each written version is kept
+//! in `backups/`, named by its time in seconds.
 
 mod composer;
 mod edit;
@@ -37,8 +37,8 @@ pub fn run(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> i32 {
     run_with(args, out, err, &mut io::stdin().lock(), unix_now())
 }
 
-/// As [`run`], holding the lock of the builder's directory meanwhile: what
-/// `swift-ring-builder-safe` does. Waits up to fifteen seconds for another holder.
+/// Runs one command like [`run`] while holding the lock of the builder's directory, like
+/// `swift-ring-builder-safe`. Waits up to fifteen seconds for the lock.
 pub fn run_locked(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> i32 {
     let Some(name) = args.first() else {
         return run(args, out, err);
@@ -46,7 +46,7 @@ pub fn run_locked(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> 
     match lock::hold(&RingFiles::named(name).builder) {
         Ok(_held) => run(args, out, err),
         Err(reason) => {
-            // Nothing is left to do when even this line cannot be written.
+            // If even this line cannot be written, nothing else can be done.
             let _ = writeln!(out, "Ring/builder dir currently locked: {reason}");
             EXIT_ERROR
         }
@@ -58,7 +58,7 @@ fn unix_now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// As [`run`], with the answers to questions and the clock given.
+/// Runs one command with the given answers to questions and the given clock.
 pub(crate) fn run_with(
     args: &[String],
     out: &mut dyn Write,
@@ -86,13 +86,13 @@ pub(crate) fn run_with(
         Err(stopped) => stopped,
     };
     if !stopped.message.is_empty() {
-        // The exit code still tells when the terminal is gone.
+        // The exit code is still returned if the terminal is gone.
         let _ = writeln!(session.out, "{}", stopped.message);
     }
     stopped.status
 }
 
-/// Why a command ends early.
+/// Reasons why a command ends early.
 #[derive(Debug)]
 struct Stop {
     message: String,
@@ -140,7 +140,7 @@ impl From<crate::address::AddressError> for Stop {
 
 type Outcome = Result<i32, Stop>;
 
-/// Where a ring's files are.
+/// Paths of a ring's files.
 struct RingFiles {
     builder: PathBuf,
     ring: PathBuf,
@@ -148,7 +148,7 @@ struct RingFiles {
 }
 
 impl RingFiles {
-    /// `x.builder`, `x.ring.gz` or plain `x`.
+    /// The files for `x.builder`, `x.ring.gz` or plain `x`.
     fn named(name: &str) -> RingFiles {
         let (builder, ring) = if let Some(stem) = name.strip_suffix(".ring.gz") {
             (format!("{stem}.builder"), name.to_owned())
@@ -170,7 +170,7 @@ impl RingFiles {
     }
 }
 
-/// One command's surroundings.
+/// Input, output and clock of one command.
 struct Session<'s> {
     files: RingFiles,
     out: &'s mut dyn Write,
@@ -181,7 +181,8 @@ struct Session<'s> {
 }
 
 impl Session<'_> {
-    /// `args` starts with the verb, so that `args[1]` is the verb's first argument.
+    /// Dispatches a verb. `args` starts with the verb, so that `args[1]` is the verb's first
+    /// argument.
     fn dispatch(&mut self, name: &str, verb: Option<&str>, args: &[String]) -> Outcome {
         let verb = verb.unwrap_or("default");
         let rest = args.get(1..).unwrap_or_default();
@@ -295,7 +296,7 @@ impl Session<'_> {
         }
     }
 
-    /// Asks, unless there is nothing to ask: several devices matched and `--yes` was not given.
+    /// Asks for confirmation if several devices matched and `--yes` was not given.
     fn confirm(&mut self, question: &str) -> Result<bool, Stop> {
         write!(self.out, "{question}")?;
         self.out.flush()?;
@@ -305,7 +306,7 @@ impl Session<'_> {
     }
 }
 
-/// Thirty-two hex digits nobody else has. The hasher's keys come from the operating system.
+/// Thirty-two random hex digits. The hasher's keys come from the operating system.
 fn new_id() -> String {
     let random = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", random(), random())

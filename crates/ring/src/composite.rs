@@ -1,10 +1,10 @@
-//! A composite ring: the rings of several builders, one of each region, put together so that every
-//! region holds whole replicas. Its `.composite` file remembers which builders, in which order and
-//! in which version, so that nobody composes others by mistake.
+//! A composite ring: the combination of the rings of several builders, one for each region, so that
+//! every region holds whole replicas. Its `.composite` file records the builders, their order and
+//! their versions, so that other builders are not combined by mistake.
 //!
-//! The file is the one JSON object that OpenStack Swift writes: `components` (`version`,
-//! `replicas` and `id` of each builder, in order), `component_builder_files` (id to path),
-//! `version` (of the composite, one more each time), `saved_path` and `serialization_version`.
+//! The file is the one JSON object that OpenStack Swift writes: `components` (`version`, `replicas`
+//! and `id` of each builder, in order), `component_builder_files` (id to path), `version` (of the
+//! composite, one more each time), `saved_path` and `serialization_version`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ use crate::files::{io_error, write_atomically};
 
 const SERIALIZATION_VERSION: u32 = 1;
 
-/// Why rings cannot be put together. A problem that concerns several builders names each by its
+/// Reasons why rings cannot be combined. An error that concerns several builders names each by its
 /// position, counted from 0.
 #[derive(Debug, thiserror::Error)]
 pub enum CompositeError {
@@ -43,21 +43,21 @@ pub enum CompositeError {
     Ring(#[from] RingError),
 }
 
-/// One builder, as it was when the ring was composed.
+/// A builder's state at the time of composing.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Component {
     pub version: u64,
-    /// A whole number, however it is written.
+    /// A number, kept in the form in which it was written.
     pub replicas: serde_json::Number,
     pub id: String,
 }
 
-/// What a `.composite` file holds.
+/// The content of a `.composite` file.
 #[derive(Clone, Debug, Default)]
 pub struct CompositeBuilder {
     version: u64,
     components: Vec<Component>,
-    /// Of each component, absolute.
+    /// Absolute path of each component.
     builder_files: Vec<PathBuf>,
 }
 
@@ -69,7 +69,7 @@ struct Stored {
 }
 
 impl CompositeBuilder {
-    /// Of nothing yet.
+    /// A composite without components.
     pub fn new() -> CompositeBuilder {
         CompositeBuilder::default()
     }
@@ -107,8 +107,9 @@ impl CompositeBuilder {
         &self.components
     }
 
-    /// Puts the rings of `builder_files` together; none: those of the last time. They must be the
-    /// builders of the last time, in their order, and one of them changed since, unless `force`.
+    /// Combines the rings of `builder_files`; if there are none, those of the last time. Unless
+    /// `force` is set, they must be the builders of the last time in the same order, and at least
+    /// one must have changed since.
     pub fn compose(
         &mut self,
         builder_files: &[PathBuf],
@@ -150,7 +151,7 @@ impl CompositeBuilder {
                 id,
             } = component;
             let comma = if i > 0 { ", " } else { "" };
-            // Whatever can be written to a String.
+            // Writing to a String cannot fail.
             let _ = write!(
                 text,
                 "{comma}{{\"version\": {version}, \"replicas\": {replicas}, \"id\": "
@@ -174,7 +175,7 @@ impl CompositeBuilder {
         Ok(write_atomically(path, text.as_bytes())?)
     }
 
-    /// The file's facts, for people: indented, keys sorted.
+    /// The content in readable form: indented, keys sorted.
     pub fn show(&self) -> String {
         let mut text = String::from("{\n    \"component_builder_files\": {");
         let files: BTreeMap<&str, &PathBuf> = self.files().collect();
@@ -213,8 +214,7 @@ impl CompositeBuilder {
 }
 
 fn absolute_path(path: &Path) -> PathBuf {
-    // Only the working folder's being gone can be in the way; then the path is good for nothing
-    // else either.
+    // This fails only if the working folder is gone; then the path is unusable anyway.
     absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
@@ -225,7 +225,7 @@ fn load_builder(path: &PathBuf) -> Result<RingBuilder, CompositeError> {
     })
 }
 
-/// Each has an id of its own.
+/// The components of builders, each of which must have an id.
 fn components_of(builders: &[RingBuilder]) -> Result<Vec<Component>, CompositeError> {
     let (mut components, mut problems) = (Vec::new(), Vec::new());
     let mut by_id: BTreeMap<&str, Vec<String>> = BTreeMap::new();
@@ -259,7 +259,7 @@ fn problems_or<T>(problems: Vec<String>, value: T) -> Result<T, CompositeError> 
     }
 }
 
-/// Whether a builder changed since; other builders than then are an error.
+/// Has a builder changed since? Other builders than before are an error.
 fn is_newer(old: &[Component], new: &[Component]) -> Result<bool, CompositeError> {
     let (mut problems, mut newer) = (Vec::new(), false);
     for (i, old) in old.iter().enumerate() {
@@ -288,7 +288,8 @@ fn is_newer(old: &[Component], new: &[Component]) -> Result<bool, CompositeError
     problems_or(problems, newer)
 }
 
-/// Whole replicas of as many partitions, nothing in two builders at once.
+/// Checks that builders can be combined: whole replicas, equal partition counts, no device in two
+/// builders.
 fn check_together(builders: &[RingBuilder]) -> Result<(), CompositeError> {
     let mut by_power: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     let mut problems = Vec::new();
@@ -349,7 +350,7 @@ fn check_devices(builders: &[RingBuilder]) -> Result<(), CompositeError> {
     problems_or(problems, ())
 }
 
-/// One builder's devices after the other's, their ids moved up, and so the rows.
+/// Concatenates the builders' devices, shifting their ids, and their rows.
 fn put_together(builders: &[RingBuilder]) -> Result<RingData, CompositeError> {
     let parts: Vec<RingData> = builders.iter().map(RingBuilder::ring_data).collect();
     let total: usize = parts.iter().map(|data| data.devs.len()).sum();
@@ -376,7 +377,7 @@ fn put_together(builders: &[RingBuilder]) -> Result<RingData, CompositeError> {
         version: None,
         dev_id_bytes,
         rows,
-        // The first layout where its ids are wide enough: every Swift reads it.
+        // Version 1 if its ids are wide enough: every Swift reads it.
         format_version: match dev_id_bytes {
             0..=2 => FormatVersion::V1,
             _ => FormatVersion::V2,

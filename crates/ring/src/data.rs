@@ -1,15 +1,15 @@
-//! What a ring file holds: devices, and for each replica a row that maps partition to device id.
+//! Content of a ring file: devices, and for each replica a row that maps partitions to device ids.
 //!
 //! Rows keep the file's own id width (two or four bytes), so a loaded ring costs no more memory
-//! than its table. Every row is as long as there are partitions, except that the last may be
-//! shorter: that is how 3.25 replicas are written down.
+//! than its table. Every row has an entry for each partition, except that the last may be shorter,
+//! which represents fractional replicas such as 3.25.
 
 use std::sync::Arc;
 
 use crate::device::Device;
 use crate::error::RingError;
 
-/// The layout of a ring file. Version 1 is what every Swift since 1.7 reads.
+/// Format of a ring file. Version 1 is readable for every Swift since 1.7.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FormatVersion {
     #[default]
@@ -34,7 +34,7 @@ pub enum Row {
 }
 
 impl Row {
-    /// A row of the given id width from plain ids, which must fit it.
+    /// A row of the given id width; all ids must fit it.
     pub fn new(ids: &[u32], dev_id_bytes: u8) -> Row {
         if dev_id_bytes <= 2 {
             Row::Narrow(ids.iter().map(|id| *id as u16).collect())
@@ -66,30 +66,30 @@ impl Row {
     }
 }
 
-/// Rows are equal when they map the same way, whatever their id width.
+/// Rows are equal if they map alike, whatever their id width.
 impl PartialEq for Row {
     fn eq(&self, other: &Self) -> bool {
         self.len() == other.len() && self.iter().eq(other.iter())
     }
 }
 
-/// A ring as it is stored; [`crate::Ring`] adds what look-ups need.
+/// A ring as stored; [`crate::Ring`] adds the indexes for look-ups.
 #[derive(Clone, Debug)]
 pub struct RingData {
     /// Indexed by device id; removed devices leave holes.
     pub devs: Vec<Option<Arc<Device>>>,
     pub part_power: u32,
-    /// Set while a partition power increase is under way.
+    /// Set during a partition power increase.
     pub next_part_power: Option<u32>,
-    /// The builder version the ring was written from.
+    /// Version of the builder that the ring was written from.
     pub version: Option<u64>,
     pub dev_id_bytes: u8,
     pub rows: Vec<Row>,
-    /// The layout this was read from; a new ring may be written in either.
+    /// Format that this was read from; a new ring may be written in either.
     pub format_version: FormatVersion,
 }
 
-/// The widest partition power that look-ups accept; its table alone would be four gigabytes.
+/// Maximum partition power of look-ups; its table alone would have four gigabytes.
 pub(crate) const PART_POWER_MAX: u32 = 32;
 
 impl RingData {
@@ -97,7 +97,7 @@ impl RingData {
         PART_POWER_MAX - self.part_power
     }
 
-    /// Whole rows count 1, a short last row its share.
+    /// Number of replicas: whole rows count 1, a short last row its fraction.
     pub fn replica_count(&self) -> f64 {
         match (self.rows.first(), self.rows.last()) {
             (Some(first), Some(last)) if !first.is_empty() => {
@@ -111,8 +111,8 @@ impl RingData {
         self.devs.iter().flatten()
     }
 
-    /// Checks what look-ups rely on: ids match positions, rows are long enough, and every
-    /// assignment names a device that exists.
+    /// Checks the invariants of look-ups: ids match positions, rows are long enough, and every
+    /// assignment refers to an existing device.
     pub(crate) fn check(&self) -> Result<(), RingError> {
         for (position, device) in self.devs.iter().enumerate() {
             if let Some(device) = device {
@@ -152,7 +152,7 @@ impl RingData {
         Ok(())
     }
 
-    /// Whether both describe the same ring, however each was stored.
+    /// Do both describe the same ring, whatever their format?
     pub fn same_ring(&self, other: &RingData) -> bool {
         self.part_power == other.part_power
             && self.next_part_power == other.next_part_power

@@ -21,7 +21,7 @@ pub struct Device {
     /// An address or a host name; IPv6 in its short form, without brackets.
     pub ip: String,
     pub port: u16,
-    /// The name of the mount point, `sdb1`.
+    /// The name of the device below `devices`, `sdb1`.
     pub device: String,
     pub replication_ip: String,
     pub replication_port: u16,
@@ -29,8 +29,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device `d<id>` of region 1 in a zone of its own, whose server has one address for clients and
-    /// for replication; its weight is 1.
+    /// A device `d<id>` with weight 1, in region 1 and a zone of its own, whose server has one
+    /// address for clients and replication.
     pub fn at(id: u32, address: SocketAddr) -> Device {
         let (ip, port) = (address.ip().to_string(), address.port());
         Device {
@@ -87,12 +87,12 @@ impl From<RawDevice> for Device {
 }
 
 impl Device {
-    /// `r1z2-10.0.0.1/sdb1`, as reports name a device.
+    /// Short name for reports: `r1z2-10.0.0.1/sdb1`.
     pub fn short_name(&self) -> String {
         format!("r{}z{}-{}/{}", self.region, self.zone, self.ip, self.device)
     }
 
-    /// Appends the JSON object, keys sorted, spaced as Python's `json.dumps` does.
+    /// Appends the JSON object, with sorted keys and the spacing of Python's `json.dumps`.
     pub(crate) fn write_json(&self, out: &mut String) {
         out.push_str("{\"device\": ");
         out.push_str(&quoted(&self.device));
@@ -112,8 +112,8 @@ impl Device {
     }
 }
 
-/// `d0r1z2-10.0.0.1:6200R10.0.0.1:6200/sdb1_"meta"`: how commands print a device; also a search
-/// value that finds it again.
+/// Full form for command output, `d0r1z2-10.0.0.1:6200R10.0.0.1:6200/sdb1_"meta"`, which is also a
+/// search value that matches the device.
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -132,7 +132,7 @@ impl fmt::Display for Device {
     }
 }
 
-/// An IPv6 address in brackets, anything else as it is.
+/// An IPv6 address in brackets; anything else unchanged.
 pub(crate) fn bracketed(ip: &str) -> String {
     if ip.contains(':') {
         format!("[{ip}]")

@@ -1,5 +1,5 @@
-//! What can be wrong with a ring file. Each message names the place, the value found and what
-//! would have been right, because the reader is usually an operator with a broken deployment.
+//! Errors of reading a ring file. Each message names the position, the value found and the expected
+//! one, because the reader is usually an operator with a broken deployment.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,4 @@
-//! The only file access of the library: loading and saving a ring, and a ring that follows its
-//! file on disk.
+//! Ring and builder files: loading, saving, and a ring that is reloaded when its file changes.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +14,8 @@ use crate::error::RingError;
 use crate::lookup::Ring;
 use crate::write;
 
-/// Far above any real ring: the table's own limit is half of this before compression.
+/// Maximum size of a ring file, far above any real one: twice the maximum of the uncompressed
+/// table.
 const RING_FILE_BYTES_MAX: u64 = 1 << 30;
 
 impl Ring {
@@ -52,14 +52,14 @@ impl RingBuilder {
     }
 }
 
-/// Writes to a neighbour, syncs it, and renames it into place.
+/// Writes a temporary file beside the target, syncs it, and renames it into place.
 pub(crate) fn write_atomically(path: &Path, bytes: &[u8]) -> Result<(), RingError> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     let staged = path.with_file_name(name);
     let result = write_synced(&staged, bytes).and_then(|()| fs::rename(&staged, path));
     if let Err(source) = result {
-        // The write has failed already; a leftover neighbour is the lesser problem.
+        // The write has failed already; a leftover temporary file is the lesser problem.
         let _ = fs::remove_file(&staged);
         return Err(io_error("write", path, source));
     }
@@ -80,7 +80,7 @@ pub(crate) fn io_error(action: &'static str, path: &Path, source: std::io::Error
     }
 }
 
-/// What tells one version of a file from the next.
+/// Identity of a file's version: modification time and size.
 type Stamp = (SystemTime, u64);
 
 fn stamp(path: &Path) -> Result<Stamp, RingError> {
@@ -89,8 +89,8 @@ fn stamp(path: &Path) -> Result<Stamp, RingError> {
     Ok((modified, metadata.len()))
 }
 
-/// Loads a ring and the stamp of the file taken before reading: a file replaced meanwhile is
-/// then noticed at the next check.
+/// Loads a ring with the stamp taken before reading, so that a file replaced meanwhile is noticed
+/// at the next check.
 fn load_with_stamp(path: &Path) -> Result<(Ring, Stamp), RingError> {
     let stamp = stamp(path)?;
     let file = fs::File::open(path).map_err(|e| io_error("open", path, e))?;
@@ -112,8 +112,9 @@ fn load_with_stamp(path: &Path) -> Result<(Ring, Stamp), RingError> {
     Ok((Ring::from_bytes(&bytes).map_err(in_file)?, stamp))
 }
 
-/// A ring that follows its file. [`RingFile::get`] is lock-free; [`RingFile::refresh`] looks at
-/// the file when it is due and blocks while it loads, so call it where blocking is allowed.
+/// A ring that is reloaded when its file changes. [`RingFile::get`] is lock-free;
+/// [`RingFile::refresh`] checks the file when due, and blocks while it loads, so it must be called
+/// where blocking is allowed.
 #[derive(Debug)]
 pub struct RingFile {
     path: PathBuf,
@@ -129,7 +130,7 @@ struct Watch {
 }
 
 impl RingFile {
-    /// How often Swift's servers look for a new ring.
+    /// Interval at which Swift's servers check for a new ring.
     pub const DEFAULT_CHECK_INTERVAL: Duration = Duration::from_secs(15);
 
     /// Loads the ring; a ring that cannot be loaded at start is an error.
@@ -151,7 +152,7 @@ impl RingFile {
         })
     }
 
-    /// The ring as last loaded.
+    /// The ring last loaded.
     pub fn get(&self) -> Arc<Ring> {
         self.ring.load_full()
     }
@@ -160,9 +161,9 @@ impl RingFile {
         &self.path
     }
 
-    /// Looks at the file if the last look is `check_interval` ago, and loads it if it changed.
-    /// True when a new ring is in place. On error the old ring stays, and the next due call tries
-    /// again. While one caller looks, others return at once with the ring they have.
+    /// Checks the file if the last check is at least `check_interval` ago, and loads it if it
+    /// changed. Returns true if the ring was replaced. On error the old ring stays, and the next
+    /// due call tries again. While one caller checks, others return at once.
     pub fn refresh(&self, now: Instant) -> Result<bool, RingError> {
         let Ok(mut watch) = self.watch.try_lock() else {
             return Ok(false);

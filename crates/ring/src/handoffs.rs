@@ -1,9 +1,11 @@
-//! Handoff nodes in OpenStack Swift's order, so that both agree where a stray replica may be.
+//! Handoff nodes in OpenStack Swift's order, so that both agree on the possible locations of a
+//! stray replica.
 //!
-//! The walk starts at a partition derived from the MD5 of the wanted one and strides through the
-//! table. It is made four times: for regions that have no node yet, then zones, then hosts, then
-//! any device. The stride visits about 65536 partitions however large the ring is, and when it
-//! wraps around it does not revisit partition 0 in small rings: both are Swift's and must stay.
+//! The walk starts at a partition derived from the MD5 of the wanted one, and advances through the
+//! table in strides. It is made four times: for regions without a node yet, then zones, then hosts,
+//! then any device. The stride visits about 65536 partitions whatever the ring's size, and after
+//! wrapping around it does not revisit partition 0 in small rings: both match Swift and must not
+//! change.
 
 use std::sync::Arc;
 
@@ -29,11 +31,11 @@ pub struct Handoffs<'r> {
     /// Regions, zones and hosts that already have a node.
     seen: [BitSet; 3],
     seen_count: [usize; 3],
-    /// 0 to 2 look for a new region, zone, host; 3 for any device; 4 is the end.
+    /// Level of the search: 0 to 2 for a new region, zone or host, 3 for any device, 4 at the end.
     level: usize,
     start: usize,
     walk: Walk,
-    /// The partition being looked at, and the replica rows already done.
+    /// The current partition, and the number of replica rows already visited.
     at: Option<(usize, usize)>,
     next_index: usize,
 }
@@ -69,7 +71,7 @@ impl<'r> Handoffs<'r> {
         }
         self.used_count += 1;
         for level in 0..3 {
-            if self.seen[level].insert(self.ring.places[id as usize].0[level]) {
+            if self.seen[level].insert(self.ring.domains[id as usize].0[level]) {
                 self.seen_count[level] += 1;
             }
         }
@@ -86,7 +88,7 @@ impl<'r> Handoffs<'r> {
     fn is_wanted(&self, id: u32) -> bool {
         !self.used.contains(id)
             && (self.level == ANY_DEVICE
-                || !self.seen[self.level].contains(self.ring.places[id as usize].0[self.level]))
+                || !self.seen[self.level].contains(self.ring.domains[id as usize].0[self.level]))
     }
 
     fn next_level(&mut self) {
@@ -95,7 +97,7 @@ impl<'r> Handoffs<'r> {
         self.at = None;
     }
 
-    /// The next wanted device of the partition at hand.
+    /// The next suitable device of the current partition.
     fn next_in_partition(&mut self) -> Option<u32> {
         let (part, done) = self.at?;
         let rows = &self.ring.data.rows;
@@ -139,7 +141,7 @@ impl Iterator for Handoffs<'_> {
     }
 }
 
-/// From `start` to the end in strides, then on from the beginning up to `start`.
+/// Partition numbers in strides from `start` to the end, then from the beginning up to `start`.
 #[derive(Clone, Debug)]
 struct Walk {
     next: usize,
@@ -184,7 +186,7 @@ mod tests {
 
     #[test]
     fn walk_strides_and_wraps_as_swift() {
-        // Small rings: stride 1, and partition 0 is not revisited.
+        // In small rings the stride is 1, and partition 0 is not revisited.
         assert_eq!(Walk::new(2, 4).collect::<Vec<_>>(), [2, 3, 1]);
         assert_eq!(Walk::new(0, 2).collect::<Vec<_>>(), [0, 1]);
         // Stride 4 over 2^18 partitions from 5: 5, 9, … 262141, then 1.

@@ -1,12 +1,13 @@
-//! The ring: which devices hold which partition.
+//! The ring: the assignment of partitions to devices.
 //!
-//! [`Ring`] answers look-ups (primaries and handoffs, in OpenStack Swift's order) from a
-//! `.ring.gz` file; [`RingBuilder`] places partitions on devices and writes such files;
-//! [`CompositeBuilder`] makes one ring of several builders'; [`cli`] is `cairn ring`
-//! (`swift-ring-builder`) and `swift-ring-composer`.
+//! [`Ring`] does look-ups (primaries and handoffs, in OpenStack Swift's order) in a `.ring.gz`
+//! file; [`RingBuilder`] assigns partitions to devices and writes such files; [`CompositeBuilder`]
+//! combines the rings of several builders; [`cli`] is `cairn ring` (`swift-ring-builder`) and
+//! `swift-ring-composer`.
 //!
-//! Pure: values in, values out, no tokio. Depends on `cairn-types` only. Files are touched in three
-//! places, `files.rs` (load, save, reload), `composite.rs` and `cli`; the clock is read in `cli` alone.
+//! Pure: values in, values out, no tokio. Depends on `cairn-types` only. Files are accessed in
+//! three modules, `files.rs` (load, save, reload), `composite.rs` and `cli`; the clock is read in
+//! `cli` alone.
 
 pub mod builder;
 pub mod cli;

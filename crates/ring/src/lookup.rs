@@ -1,4 +1,4 @@
-//! Look-up: from a name's hash to its partition, and from a partition to its devices.
+//! Look-up of devices: from a name's hash to its partition, and from a partition to its devices.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,45 +13,45 @@ use crate::error::RingError;
 use crate::handoffs::Handoffs;
 use crate::{read, write};
 
-/// A loaded ring. Cheap to share (`Arc<Ring>`), never changes; see [`crate::RingFile`] for reload.
+/// A loaded, immutable ring, shared as `Arc<Ring>`; see [`crate::RingFile`] for reloading.
 #[derive(Clone, Debug)]
 pub struct Ring {
     pub(crate) data: RingData,
-    /// For each device id, where it stands.
-    pub(crate) places: Vec<Place>,
-    /// Regions, zones, hosts and devices that hold at least one partition. A level without
-    /// partitions must not count, or the handoff walk would search for it in vain.
+    /// Failure domains of each device id.
+    pub(crate) domains: Vec<DomainNumbers>,
+    /// Number of regions, zones, hosts and devices that hold at least one partition. A domain
+    /// without partitions must not count, or the handoff walk would search for it in vain.
     pub(crate) assigned: [usize; 4],
-    /// The numbers of distinct regions, zones and hosts, over all devices.
+    /// Number of distinct regions, zones and hosts over all devices.
     pub(crate) distinct: [usize; 3],
 }
 
-/// The dense numbers of a device's region, (region, zone) and (region, zone, ip).
+/// Consecutive numbers of a device's region, (region, zone) and (region, zone, ip).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Place(pub(crate) [u32; 3]);
+pub(crate) struct DomainNumbers(pub(crate) [u32; 3]);
 
-/// A device that is responsible for a partition.
+/// A primary of a partition.
 #[derive(Clone, Debug)]
 pub struct PrimaryNode {
-    /// The position among the partition's primaries; for erasure coding, the fragment's place.
+    /// Position among the partition's primaries; for erasure coding the fragment index.
     pub index: usize,
     pub device: Arc<Device>,
 }
 
 impl Ring {
-    /// Reads the bytes of a `.ring.gz` file, version 1 or 2.
+    /// Parses a `.ring.gz` file, version 1 or 2.
     pub fn from_bytes(bytes: &[u8]) -> Result<Ring, RingError> {
         Ok(Ring::index(read::ring_data(bytes)?))
     }
 
-    /// Takes a ring made in memory, for example by [`crate::RingBuilder::ring_data`].
+    /// Indexes a ring made in memory, for example by [`crate::RingBuilder::ring_data`].
     pub fn from_data(data: RingData) -> Result<Ring, RingError> {
         data.check()?;
         Ok(Ring::index(data))
     }
 
-    /// The same devices at their replication addresses, in the same order for every partition;
-    /// `None` where all addresses are the same.
+    /// The ring with the devices' replication addresses, in the same order for every partition;
+    /// `None` if these are the same addresses.
     pub fn over_replication(&self) -> Option<Ring> {
         let has_own = |device: &Arc<Device>| {
             device.replication_ip != device.ip || device.replication_port != device.port
@@ -59,7 +59,7 @@ impl Ring {
         if !self.data.devices().any(has_own) {
             return None;
         }
-        // Handoffs are looked for by where devices stand, which this leaves alone.
+        // Handoffs depend on failure domains, which stay those of the main addresses.
         let mut ring = self.clone();
         for device in ring.data.devs.iter_mut().flatten() {
             let device = Arc::make_mut(device);
@@ -69,7 +69,7 @@ impl Ring {
         Some(ring)
     }
 
-    /// The bytes of a `.ring.gz` file.
+    /// Encodes a `.ring.gz` file.
     pub fn to_bytes(&self, version: FormatVersion) -> Result<Vec<u8>, RingError> {
         write::ring_bytes(&self.data, version)
     }
@@ -80,9 +80,9 @@ impl Ring {
             with_parts.insert(id);
         }
         let (mut regions, mut zones, mut hosts) = (Numbers::new(), Numbers::new(), Numbers::new());
-        let mut places = vec![Place::default(); data.devs.len()];
+        let mut domains = vec![DomainNumbers::default(); data.devs.len()];
         for device in data.devices() {
-            places[device.id as usize] = Place([
+            domains[device.id as usize] = DomainNumbers([
                 regions.number(device.region),
                 zones.number((device.region, device.zone)),
                 hosts.number((device.region, device.zone, device.ip.clone())),
@@ -94,14 +94,14 @@ impl Ring {
         for device in data.devices().filter(|d| with_parts.contains(d.id)) {
             assigned[3] += 1;
             for level in 0..3 {
-                if seen[level].insert(places[device.id as usize].0[level]) {
+                if seen[level].insert(domains[device.id as usize].0[level]) {
                     assigned[level] += 1;
                 }
             }
         }
         Ring {
             data,
-            places,
+            domains,
             assigned,
             distinct,
         }
@@ -115,18 +115,19 @@ impl Ring {
         self.data.part_shift()
     }
 
-    /// Set while the partition power is being increased.
+    /// Set during a partition power increase.
     pub fn next_part_power(&self) -> Option<u32> {
         self.data.next_part_power
     }
 
-    /// Zero when the ring was never balanced: it then has no primaries either.
+    /// Number of partitions; zero if the ring was never balanced, and then it has no primaries
+    /// either.
     pub fn partition_count(&self) -> u32 {
         let parts = self.data.rows.first().map_or(0, |row| row.len());
         u32::try_from(parts).unwrap_or(u32::MAX)
     }
 
-    /// Whole and fractional replicas, `3.25`.
+    /// Number of replicas, possibly fractional: `3.25`.
     pub fn replica_count(&self) -> f64 {
         self.data.replica_count()
     }
@@ -140,7 +141,7 @@ impl Ring {
         self.data.format_version
     }
 
-    /// All devices, in id order, also those without weight or partitions.
+    /// All devices in order of their ids, including those without weight or partitions.
     pub fn devices(&self) -> impl Iterator<Item = &Arc<Device>> {
         self.data.devices()
     }
@@ -153,7 +154,8 @@ impl Ring {
         self.devices().count()
     }
 
-    /// Devices that hold at least one partition: how many nodes primaries and handoffs can name.
+    /// Number of devices that hold at least one partition: the maximum number of nodes that
+    /// primaries and handoffs can give.
     pub fn assigned_device_count(&self) -> usize {
         self.assigned[3]
     }
@@ -166,7 +168,7 @@ impl Ring {
         hash.partition(self.part_shift())
     }
 
-    /// The device ids of a partition, one per replica, duplicates included.
+    /// Device ids of a partition, one per replica, including duplicates.
     pub(crate) fn assigned_ids(&self, part: u32) -> impl Iterator<Item = u32> + '_ {
         self.data
             .rows
@@ -174,8 +176,8 @@ impl Ring {
             .filter_map(move |row| row.get(part as usize))
     }
 
-    /// The devices responsible for a partition, in replica order. A device that holds several
-    /// replicas appears once. Empty when the partition does not exist.
+    /// The primaries of a partition, in replica order. A device that holds several replicas appears
+    /// once. Empty if the partition does not exist.
     pub fn primaries(&self, part: u32) -> Vec<PrimaryNode> {
         let mut nodes: Vec<PrimaryNode> = Vec::with_capacity(self.data.rows.len());
         for id in self.assigned_ids(part) {
@@ -192,8 +194,8 @@ impl Ring {
         nodes
     }
 
-    /// Every other device that could stand in, best first: other regions, then zones, then hosts,
-    /// then any device. Lazy: each step walks only as far as the next node.
+    /// All other devices that can replace a primary, best first: other regions, then zones, then
+    /// hosts, then any device. Lazy: each step walks only as far as the next node.
     pub fn handoffs(&self, part: u32) -> Handoffs<'_> {
         Handoffs::new(self, part)
     }
@@ -203,7 +205,7 @@ impl Ring {
     }
 }
 
-/// Numbers distinct keys 0, 1, 2, … as they appear.
+/// Assigns consecutive numbers 0, 1, 2, … to distinct keys as they appear.
 struct Numbers<K>(HashMap<K, u32>);
 
 impl<K: Hash + Eq> Numbers<K> {

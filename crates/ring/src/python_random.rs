@@ -1,4 +1,4 @@
-//! CPython's `random.Random`, as far as a rebalance uses it: MT19937, seeding from text or a
+//! CPython's `random.Random`, the part that a rebalance needs: MT19937, seeding from text or a
 //! number, `randint` and `shuffle`.
 //!
 //! The ring builder draws the same numbers as OpenStack Swift's, so the same devices, history and
@@ -6,10 +6,10 @@
 
 use sha2::{Digest, Sha512};
 
-/// What `--seed` was.
+/// A seed as given by `--seed`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seed {
-    /// As the command line gives it: Python hashes text.
+    /// Text from the command line, which Python hashes.
     Text(String),
     Number(u64),
 }
@@ -31,7 +31,7 @@ impl PythonRandom {
         PythonRandom::from_key(key)
     }
 
-    /// Seeds from a big number, given as 32-bit words, least significant first.
+    /// Seeds from a large number, given as 32-bit words, least significant first.
     fn from_key(mut key: Vec<u32>) -> Self {
         while key.len() > 1 && key.last() == Some(&0) {
             key.pop();
@@ -88,8 +88,8 @@ impl PythonRandom {
         self.position = 0;
     }
 
-    /// A number below `bound`, which is at least 1. Bounds above 32 bits draw two words, as
-    /// Python's does.
+    /// A random number below `bound`, which is at least 1. Bounds above 32 bits draw two words,
+    /// like Python's.
     pub fn below(&mut self, bound: u64) -> u64 {
         let bits = 64 - bound.max(1).leading_zeros();
         loop {
@@ -125,7 +125,7 @@ fn next_index(state: &mut [u32; WORDS], i: usize) -> usize {
     1
 }
 
-/// Text and its SHA-512, read as one big-endian number.
+/// The text and its SHA-512 as one big-endian number.
 fn text_key(text: &str) -> Vec<u32> {
     let mut bytes = text.as_bytes().to_vec();
     bytes.extend(Sha512::digest(text.as_bytes()));
@@ -144,7 +144,7 @@ fn text_key(text: &str) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    // The expected values are CPython 3.11's.
+    // The expected values are output of CPython 3.11.
     #[test]
     fn draws_what_python_draws() {
         let mut random = PythonRandom::new(&Seed::Text("2".into()));

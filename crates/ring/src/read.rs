@@ -1,7 +1,8 @@
-//! Reading `.ring.gz`: gzip around one of two layouts, all integers big-endian unless said.
+//! Reader of `.ring.gz`: gzip around one of two formats, with big-endian integers unless stated
+//! otherwise.
 //!
 //! Version 1: `"R1NG"`, u16 1, u32 length, JSON `{devs, part_shift, replica_count, byteorder?,
-//! version?, next_part_power?}`, then the rows of u16 ids in `byteorder`, the last maybe short.
+//! version?, next_part_power?}`, then the rows of u16 ids in `byteorder`, the last possibly short.
 //!
 //! Version 2: `"R1NG"`, u16 2, then blobs (u64 length, data): the sections `swift/ring/metadata`,
 //! `swift/ring/devices` and `swift/ring/assignments`, and last the index, a JSON object `section:
@@ -10,7 +11,7 @@
 //! used here, so a recompressed file still loads.
 //!
 //! Lengths come from the file and are never trusted: each is checked against a limit, and memory
-//! grows only with bytes that really arrived.
+//! grows only with bytes that were actually read.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -28,11 +29,11 @@ use crate::data::{FormatVersion, PART_POWER_MAX, RingData, Row};
 use crate::device::Device;
 use crate::error::RingError;
 
-/// Devices and metadata: a quarter of a million devices fit.
+/// Maximum size of devices and metadata: a quarter of a million devices fit.
 const JSON_BYTES_MAX: u64 = 64 << 20;
-/// The assignment table: partition power 26 with four replicas fits.
+/// Maximum size of the assignment table: partition power 26 with four replicas fits.
 pub(crate) const TABLE_BYTES_MAX: u64 = 512 << 20;
-/// What a whole version 2 file may inflate to: table, devices and room for other sections.
+/// Maximum uncompressed size of a version 2 file: table, devices and room for other sections.
 const FILE_BYTES_MAX: u64 = TABLE_BYTES_MAX + 2 * JSON_BYTES_MAX;
 const CHUNK_BYTES: u64 = 64 << 10;
 
@@ -66,7 +67,7 @@ type IndexEntry = (
     Option<String>,
 );
 
-/// Reads a whole ring file.
+/// Parses a whole ring file.
 pub(crate) fn ring_data(bytes: &[u8]) -> Result<RingData, RingError> {
     let mut inflate = Inflate(GzDecoder::new(bytes));
     let magic = inflate.exactly(6, "the magic")?;
@@ -136,7 +137,7 @@ fn version_1(inflate: &mut Inflate<'_>) -> Result<RingData, RingError> {
 }
 
 fn version_2(inflate: &mut Inflate<'_>) -> Result<RingData, RingError> {
-    // Offsets in the index count from the magic, already read.
+    // Offsets in the index count from the magic, which has been read already.
     let body = inflate.up_to(FILE_BYTES_MAX + 1)?;
     check_size("the uncompressed ring", body.len() as u64, FILE_BYTES_MAX)?;
     let file = SectionedFile::open(&body)?;
@@ -241,7 +242,7 @@ impl<'b> SectionedFile<'b> {
     }
 }
 
-/// A blob with and without its length prefix; checksums cover the prefix too.
+/// A blob with and without its length prefix, which checksums include.
 struct Blob<'b> {
     whole: &'b [u8],
     data: &'b [u8],
@@ -268,7 +269,7 @@ fn check_sum(section: &str, method: &str, expected: &str, bytes: &[u8]) -> Resul
         "sha1" => hex::encode(Sha1::digest(bytes)),
         "sha256" => hex::encode(Sha256::digest(bytes)),
         "sha512" => hex::encode(Sha512::digest(bytes)),
-        // The format reserves the right to new methods; readers that do not know one skip it.
+        // The format allows new checksum methods; readers skip unknown ones.
         _ => return Ok(()),
     };
     if found == expected {
@@ -310,11 +311,11 @@ fn check_size(what: &'static str, found: u64, limit: u64) -> Result<(), RingErro
     Ok(())
 }
 
-/// The decompressed stream, read in steps no larger than what has been checked.
+/// The decompressed stream, read in steps no larger than the limits checked.
 struct Inflate<'b>(GzDecoder<&'b [u8]>);
 
 impl Inflate<'_> {
-    /// Up to `length` bytes, fewer when the stream ends. The buffer grows as bytes arrive.
+    /// Reads up to `length` bytes, fewer if the stream ends. The buffer grows as bytes arrive.
     fn up_to(&mut self, length: u64) -> Result<Vec<u8>, RingError> {
         let mut bytes = Vec::with_capacity(length.min(CHUNK_BYTES) as usize);
         (&mut self.0)
@@ -346,7 +347,7 @@ impl Inflate<'_> {
         self.exactly(length, what)
     }
 
-    /// Reads and drops the rest, so that gzip's own checksum is verified.
+    /// Reads and drops the rest, so that gzip's checksum is verified.
     fn drain(&mut self) -> Result<(), RingError> {
         let mut rest = (&mut self.0).take(CHUNK_BYTES);
         std::io::copy(&mut rest, &mut std::io::sink()).map_err(RingError::Gzip)?;

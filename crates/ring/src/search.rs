@@ -1,4 +1,4 @@
-//! The one-word forms in which commands name devices.
+//! One-word forms of device arguments of commands.
 //!
 //! | form | example |
 //! | --- | --- |
@@ -42,7 +42,7 @@ pub enum SearchError {
     Change { value: String },
 }
 
-/// What a device must be to match; `None` matches any.
+/// Criteria of a device search; `None` matches any.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceSearch {
     pub id: Option<u32>,
@@ -54,12 +54,12 @@ pub struct DeviceSearch {
     pub replication_port: Option<u16>,
     pub device: Option<String>,
     pub weight: Option<f64>,
-    /// A part of the meta text.
+    /// A substring of the meta text.
     pub meta: Option<String>,
 }
 
 impl DeviceSearch {
-    /// Matches every device.
+    /// Does it match every device?
     pub fn is_empty(&self) -> bool {
         *self == DeviceSearch::default()
     }
@@ -110,7 +110,7 @@ impl DeviceSearch {
     }
 }
 
-/// The device a one-word add value names; `region` is `None` when it was left out.
+/// The device described by a one-word `add` value; `region` is `None` if omitted.
 pub(crate) struct AddValue {
     pub(crate) has_region: bool,
     pub(crate) device: NewDevice,
@@ -182,7 +182,7 @@ pub(crate) fn parse_change_value(value: &str) -> Result<DeviceChange, SearchErro
     Ok(change)
 }
 
-/// What is still to be read of a value.
+/// The unparsed rest of a value.
 struct Rest<'v> {
     value: &'v str,
     text: &'v str,
@@ -229,7 +229,7 @@ impl<'v> Rest<'v> {
         self.number(digits, what, u32::MAX).map(Some)
     }
 
-    /// `10.0.0.1:6200` or `[::1]:6200`, both parts optional.
+    /// Parses `10.0.0.1:6200` or `[::1]:6200`, both parts optional.
     fn ip_and_port(&mut self) -> Result<(Option<String>, Option<u16>), SearchError> {
         let mut ip = None;
         if self.text.starts_with(|c: char| c.is_ascii_digit()) {
@@ -248,7 +248,8 @@ impl<'v> Rest<'v> {
         Ok((ip, port))
     }
 
-    /// Both parts required; IPv6 may stand without brackets, the last colon then ends it.
+    /// Parses an address with both parts required; IPv6 may be without brackets, and then ends at
+    /// the last colon.
     fn full_address(&mut self) -> Result<(String, u16), SearchError> {
         let address = self.take_while(|c| c != 'R' && c != '/');
         let (ip, port) = address

@@ -1,4 +1,4 @@
-//! Writing `.ring.gz` in both layouts; `read.rs` describes them.
+//! Writer of `.ring.gz` in both formats, which `read.rs` describes.
 //!
 //! The same ring always gives the same bytes (fixed time in the gzip header), so comparing files
 //! tells whether two nodes have the same ring.
@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::data::{FormatVersion, RingData, Row};
 use crate::error::RingError;
 
-/// The time Swift puts in every ring's gzip header.
+/// The timestamp that Swift writes into every ring's gzip header.
 const GZIP_MTIME: u32 = 1_300_507_380;
 
 pub(crate) fn ring_bytes(data: &RingData, version: FormatVersion) -> Result<Vec<u8>, RingError> {
@@ -117,7 +117,8 @@ fn table_bytes(data: &RingData) -> Vec<u8> {
     table
 }
 
-/// A gzip file made by hand, because its blocks must fall where the index says.
+/// Writer of a gzip file with explicit blocks, because these must start at the offsets in the
+/// index.
 struct SectionWriter {
     file: Vec<u8>,
     crc: crc32fast::Hasher,
@@ -125,7 +126,7 @@ struct SectionWriter {
     index: Vec<String>,
 }
 
-/// An empty stored block: what a full flush leaves behind.
+/// An empty stored block, which a full flush writes.
 const FLUSH: [u8; 5] = [0, 0, 0, 0xff, 0xff];
 const FINAL_BLOCK: [u8; 5] = [1, 0, 0, 0xff, 0xff];
 
@@ -148,7 +149,7 @@ impl SectionWriter {
         self.uncompressed += bytes.len() as u64;
     }
 
-    /// A few bytes uncompressed, then a full flush.
+    /// Writes a few bytes uncompressed, then a full flush.
     fn stored(&mut self, bytes: &[u8]) {
         self.count(bytes);
         let length = bytes.len() as u16;
@@ -159,7 +160,7 @@ impl SectionWriter {
         self.file.extend(FLUSH);
     }
 
-    /// A length-prefixed blob, compressed on its own and ended by a full flush. Returns the
+    /// Writes a length-prefixed blob, compressed on its own and ended by a full flush. Returns the
     /// SHA-256 over prefix and data.
     fn blob(&mut self, data: &[u8]) -> String {
         let mut blob = (data.len() as u64).to_be_bytes().to_vec();

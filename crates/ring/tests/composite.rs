@@ -1,5 +1,5 @@
-//! Composite rings: what is put together, what is refused, and the same of OpenStack Swift's
-//! `swift-ring-composer`, both ways, where `CAIRN_SWIFT_PYTHON` names a Python that has it.
+//! Composite rings: combinations that are made and refused, and comparison in both directions with
+//! OpenStack Swift's `swift-ring-composer`, if `CAIRN_SWIFT_PYTHON` names a Python that has it.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,9 +12,9 @@ use tempfile::TempDir;
 
 struct Desk(TempDir);
 
-/// What a command said, and how it ended.
+/// Output and exit code of a command.
 #[derive(Debug, PartialEq)]
-struct Said {
+struct Output {
     code: i32,
     out: String,
     err: String,
@@ -29,7 +29,7 @@ impl Desk {
         self.0.path().join(name)
     }
 
-    /// Words that name files are paths in this folder.
+    /// Splits a line into words; words that name files become paths in this folder.
     fn words(&self, line: &str) -> Vec<String> {
         let path = |word: &str| match word.contains('.') && !word.contains('-') {
             true => self.path(word).to_string_lossy().into_owned(),
@@ -38,10 +38,10 @@ impl Desk {
         line.split_whitespace().map(path).collect()
     }
 
-    fn compose(&self, line: &str) -> Said {
+    fn compose(&self, line: &str) -> Output {
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let code = cli::run_composer(&self.words(line), &mut out, &mut err);
-        Said {
+        Output {
             code,
             out: String::from_utf8(out).unwrap(),
             err: String::from_utf8(err).unwrap(),
@@ -211,8 +211,8 @@ fn what_does_not_fit_together() {
     desk.refused("new.composite compose one.builder", "--output");
 }
 
-/// Runs a program of OpenStack Swift in the desk's folder.
-fn swift(desk: &Desk, module: &str, line: &str) -> Option<Said> {
+/// Runs a program of OpenStack Swift in the test's folder.
+fn swift(desk: &Desk, module: &str, line: &str) -> Option<Output> {
     let Ok(python) = std::env::var("CAIRN_SWIFT_PYTHON") else {
         println!("skipped: CAIRN_SWIFT_PYTHON does not name a Python with OpenStack Swift");
         return None;
@@ -223,7 +223,7 @@ fn swift(desk: &Desk, module: &str, line: &str) -> Option<Said> {
     let mut command = Command::new(python);
     command.arg("-c").arg(code).args(desk.words(line));
     let output = command.current_dir(desk.0.path()).output().unwrap();
-    Some(Said {
+    Some(Output {
         code: output.status.code().unwrap(),
         out: String::from_utf8(output.stdout).unwrap(),
         err: String::from_utf8(output.stderr).unwrap(),
@@ -285,7 +285,7 @@ fn swifts_composer_and_this_one_take_turns() {
         }
     };
     compare();
-    // Each goes on where the other stopped.
+    // Each program continues with the other's files.
     build("one.builder add r1z9-10.0.1.9:6200/sda 10");
     build("one.builder pretend_min_part_hours_passed");
     build("one.builder rebalance");

@@ -1,5 +1,5 @@
-//! Ring files made by OpenStack Swift (`golden/rings/make.py`): they load, answer look-ups as
-//! Swift does, and the same builder steps here come to the same ring.
+//! Ring files made by OpenStack Swift (`golden/rings/make.py`): they load, look-ups give Swift's
+//! results, and the same builder steps here give the same ring.
 
 #![allow(clippy::unwrap_used)]
 
@@ -80,7 +80,7 @@ fn metadata_is_read() {
     assert_eq!(ring.weighted_device_count(), 6);
 }
 
-/// Swift's own builder file: read, changed and written back in its own format.
+/// Swift's own builder files are read, changed and written back in Swift's format.
 #[test]
 fn swifts_builder_files_are_read_and_written() {
     for case in look_ups() {
@@ -155,7 +155,7 @@ fn the_builder_places_as_swifts_does() {
     }
 }
 
-/// Builders were JSON once; Swift's tools call that invalid.
+/// Builders used to be JSON, which Swift's tools reject.
 #[test]
 fn a_json_builder_is_read_and_saved_as_a_pickle() {
     let builder = RingBuilder::load(golden().join("json.builder")).unwrap();

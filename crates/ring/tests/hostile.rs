@@ -1,5 +1,5 @@
-//! Ring files nobody should have to trust: random, damaged, truncated, absurd. Reading them gives
-//! an error that says what is wrong, never a panic and never memory for bytes that are not there.
+//! Untrusted ring files: random, damaged, truncated, absurd. Reading them gives an error that
+//! describes the problem, never a panic, and never allocates memory for bytes that are not there.
 
 #![allow(clippy::unwrap_used)]
 
@@ -137,7 +137,7 @@ fn old_rings_without_newer_keys_load() {
     assert!(ring.primaries(1).is_empty());
 }
 
-/// A gigabyte of zeros in a megabyte: refused by the length the table may have at all.
+/// A gigabyte of zeros in a megabyte is refused by the maximum size of the table.
 #[test]
 fn a_gzip_bomb_is_refused() {
     let mut bomb = GzEncoder::new(Vec::new(), Compression::best());
@@ -161,7 +161,8 @@ fn damage_is_found_by_checksums() {
     for cut in 0..good.len() {
         assert!(Ring::from_bytes(&good[..cut]).is_err(), "cut at {cut}");
     }
-    // Re-compressed with one assignment changed: gzip is happy, the section's SHA-256 is not.
+    // Recompressed with one assignment changed: gzip's checksum is right, the section's SHA-256 is
+    // not.
     let mut plain = Vec::new();
     let mut gunzip = flate2::read::GzDecoder::new(good.as_slice());
     std::io::Read::read_to_end(&mut gunzip, &mut plain).unwrap();
@@ -303,8 +304,8 @@ proptest! {
         prop_assert!(again.data().same_ring(ring.data()));
         prop_assert_eq!(again.data().dev_id_bytes, ring.data().dev_id_bytes);
         prop_assert_eq!(again.to_bytes(FormatVersion::V2).unwrap(), bytes);
-        // Primaries and handoffs never name a device twice, and in small rings reach them all
-        // except those that only the skipped first partition names.
+        // Primaries and handoffs never contain a device twice, and in small rings contain all
+        // devices except those that occur only in the skipped first partition.
         let mut ids: Vec<u32> = ring.primaries(0).iter().map(|n| n.device.id).collect();
         ids.extend(ring.handoffs(0).map(|n| n.device.id));
         prop_assert!(ids.len() <= ring.assigned_device_count());
@@ -349,7 +350,8 @@ fn a_ring_file_follows_changes_and_survives_bad_ones() {
     assert!(RingFile::open(dir.path().join("none"), Duration::ZERO, start).is_err());
 }
 
-/// Gives each version its own modification time, so that no test depends on the clock's grain.
+/// Sets a distinct modification time for each version, so that no test depends on the clock's
+/// resolution.
 fn touch(path: &Path, version: u64) {
     let file = std::fs::File::options().write(true).open(path).unwrap();
     let time = std::time::UNIX_EPOCH + Duration::from_secs(1_600_000_000 + version);

@@ -1,8 +1,8 @@
-//! Cairn's ring beside OpenStack Swift's, both run for real.
+//! Comparison of Cairn's ring with OpenStack Swift's, both executed.
 //!
-//! Set `CAIRN_SWIFT_PYTHON` to a Python that can `import swift`; without it these tests only say
-//! that they were skipped. The same steps (add, remove, rebalance, …) are given to both builders;
-//! each program's rings are then read by the other.
+//! Set `CAIRN_SWIFT_PYTHON` to a Python that can `import swift`; without it these tests are
+//! skipped. Both builders get the same steps (add, remove, rebalance, …); each program's rings are
+//! then read by the other.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ use cairn_ring::{
 use cairn_types::HashPath;
 use serde_json::{Value, json};
 
-/// Runs the Python side; `None` when there is none.
+/// Runs the Python side; `None` without a Python.
 fn swift(request: &Value) -> Option<Value> {
     let Ok(python) = std::env::var("CAIRN_SWIFT_PYTHON") else {
         println!("skipped: CAIRN_SWIFT_PYTHON does not name a Python with OpenStack Swift");
@@ -37,7 +37,7 @@ fn swift(request: &Value) -> Option<Value> {
     Some(serde_json::from_slice(&output.stdout).unwrap())
 }
 
-/// One step of a builder's life, for either program.
+/// One builder operation, for either program.
 #[derive(Clone, Debug)]
 enum Step {
     Create(u32, f64, u32),
@@ -71,13 +71,13 @@ impl Step {
     }
 }
 
-/// What a rebalance did here: outcome, dispersion, table.
+/// Result of a rebalance here: outcome, dispersion, table.
 struct Balanced {
     outcome: RebalanceOutcome,
     builder: RingBuilder,
 }
 
-/// Runs the steps here. Through bytes each time, as separate commands would.
+/// Runs the steps here, saving and loading after each as separate commands would.
 fn run(steps: &[Step]) -> Vec<Balanced> {
     let mut balanced = Vec::new();
     let mut builder: Option<RingBuilder> = None;
@@ -146,7 +146,7 @@ fn four_devices() -> Vec<Step> {
     steps
 }
 
-/// Three regions; zones, hosts and weights all differ, one device without weight.
+/// Three regions with different zones, hosts and weights; one device has no weight.
 fn mixed(replicas: f64, seed: &str) -> Vec<Step> {
     let mut steps = vec![Step::Create(10, replicas, 1)];
     let mut weight = 0.0;
@@ -165,7 +165,7 @@ fn mixed(replicas: f64, seed: &str) -> Vec<Step> {
     steps
 }
 
-/// Large enough for the handoff walk to stride.
+/// A ring large enough for the handoff walk to use strides.
 fn strided() -> Vec<Step> {
     let mut steps = vec![Step::Create(17, 2.0, 1)];
     steps.extend((0..5).map(|i| Step::Add(device(1 + i / 3, i, 1, i, 10.0))));
@@ -173,7 +173,7 @@ fn strided() -> Vec<Step> {
     steps
 }
 
-/// A cluster's life: growth, failure, drains, moves, replica changes.
+/// A cluster's history: growth, failure, drains, moves, replica changes.
 fn life(replicas: f64, seed: u64) -> Vec<Step> {
     let mut now = START;
     let mut steps = mixed(replicas, &format!("life {seed}"));
@@ -187,7 +187,7 @@ fn life(replicas: f64, seed: u64) -> Vec<Step> {
     rebalance(&mut steps, 2);
     rebalance(&mut steps, 2);
     steps.push(Step::Remove(pick(1)));
-    // Within min_part_hours: only what failed may move.
+    // Within min_part_hours only replicas of failed devices may move.
     rebalance(&mut steps, 0);
     steps.push(Step::Weight((pick(1) + 1) % 15, 10.0));
     steps.push(Step::Weight((pick(1) + 2) % 15, 250.0));
@@ -227,7 +227,7 @@ fn names() -> Vec<(String, String, String)> {
         .collect()
 }
 
-/// Asks both programs where the names are, in the same ring file.
+/// Compares the look-ups of both programs in the same ring file.
 fn compare_look_ups(path: &Path, handoffs: usize) {
     let names = names();
     let request = json!({
@@ -288,7 +288,7 @@ fn rings_made_by_swift_mean_the_same_here() {
         }
         compare_look_ups(&v1, 12);
         compare_look_ups(&v2, 12);
-        // Same builder steps, same seed: the ring itself is the same, devices included.
+        // The same builder steps and seed give the same ring, devices included.
         let ours = run(&steps).pop().unwrap().builder.ring_data();
         for path in [v1, v2] {
             assert!(
@@ -299,7 +299,7 @@ fn rings_made_by_swift_mean_the_same_here() {
     }
 }
 
-/// The placement's quality as this program measures it, for a ring of either.
+/// Dispersion, computed by this program, of a ring of either program.
 fn dispersion(steps: &[Step], rebalance: usize, table: &Value) -> f64 {
     let mut data = run(steps)[rebalance].builder.ring_data();
     let rows: Vec<Vec<u32>> = serde_json::from_value(table.clone()).unwrap();
@@ -378,7 +378,7 @@ fn rebalances_are_no_worse_than_swifts() {
     }
 }
 
-/// The same command lines for both programs, each in a folder of its own.
+/// Runs the same command lines by both programs, each in a folder of its own.
 struct Both {
     ours: tempfile::TempDir,
     theirs: tempfile::TempDir,
@@ -426,7 +426,7 @@ fn commands_answer_as_swifts_do() {
         theirs: tempfile::tempdir().unwrap(),
         python,
     };
-    // Exit code and output must agree.
+    // Commands whose exit code and output must agree.
     let told = [
         "create 8 3 0",
         "",
@@ -439,7 +439,7 @@ fn commands_answer_as_swifts_do() {
         "set_min_part_hours 0",
         "",
     ];
-    // Only the exit code: wording or order of listings is our own.
+    // Commands of which only the exit code is compared: wording or order of listings differs.
     let status_only = [
         "rebalance --seed cli --format-version 1",
         "remove d99",
@@ -488,8 +488,8 @@ fn commands_answer_as_swifts_do() {
     assert!(ours.data().same_ring(theirs.data()));
 }
 
-/// One builder file, begun by either program and worked on by both in turn, ends where Swift alone
-/// ends.
+/// A builder file created by either program and edited by both alternately equals one edited by
+/// Swift alone.
 #[test]
 fn builder_files_can_be_shared_with_swift() {
     for ours_first in [false, true] {

@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 
 use crate::cluster::{KEY, USER};
-use crate::process::{self, Place, Process};
+use crate::process::{self, Process, ProcessEnvironment};
 
 const CONTAINER: &str = "archive";
 const TIMEOUT: Duration = Duration::from_secs(30);
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
 
-/// Mounted until it is dropped.
+/// A mount that lasts until it is dropped.
 pub struct Archive {
     process: Process,
     pub at: PathBuf,
 }
 
 impl Archive {
-    /// Makes the container and mounts it at a new folder in `scratch`.
+    /// Creates the container and mounts it at a new folder in `scratch`.
     pub fn mount(program: &Path, proxy: &str, scratch: &Path, log: PathBuf) -> Result<Archive> {
         let (user, key) = (format!("X-Auth-User: {USER}"), format!("X-Auth-Key: {KEY}"));
         let answer = ask(proxy, "GET /auth/v1.0", &[&user, &key])?;
@@ -34,7 +34,7 @@ impl Archive {
         ask(proxy, &put, &[&format!("X-Auth-Token: {token}")])?;
         let at = scratch.join("mount");
         std::fs::create_dir_all(&at)?;
-        let mut command = process::command(&Place::default(), program);
+        let mut command = process::command(&ProcessEnvironment::default(), program);
         command.args(["mount", "--foreground"]);
         command
             .arg(format!("http://{proxy}/v1/{path}/{CONTAINER}"))
@@ -78,7 +78,7 @@ impl Drop for Archive {
     }
 }
 
-/// One request without a body; the answer's head.
+/// Sends one request without a body; returns the response's head.
 fn ask(proxy: &str, request: &str, headers: &[&str]) -> Result<String> {
     let mut stream = TcpStream::connect(proxy).with_context(|| proxy.to_owned())?;
     stream.set_read_timeout(Some(TIMEOUT))?;

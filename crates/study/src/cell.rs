@@ -1,6 +1,6 @@
-//! Cells: one cluster, one workload, one repetition, and all that follows from the study file for
-//! it. A cell's name is a digest of that; its result is one JSON file, `cell.json`, that
-//! `docs/studies.md` describes.
+//! Cells: one cluster, one workload, one repetition, with everything that the study file determines
+//! for it. A cell's name is a digest of that; its result is a JSON file, `cell.json`, described in
+//! `docs/studies.md`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -14,32 +14,32 @@ use sha2::{Digest, Sha256};
 
 use crate::file::{Cluster, Store, Study, StudyError, Workload};
 
-/// The layout of [`Outcome`].
+/// Format version of [`Outcome`].
 pub const VERSION: u32 = 1;
 const WORKLOAD_BYTES_MAX: u64 = 4 << 20;
 
-/// A workload of the study, read and stretched to this host's time.
+/// A workload of the study, parsed and dilated to this host's time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Load {
     pub workload: Workload,
-    /// The lab's own TOML of it, in this host's time.
+    /// The workload in the lab's own TOML, in this host's time.
     pub plan: String,
 }
 
-/// A point of the study: a cluster under a workload.
+/// A point of the study: a cluster with a workload.
 #[derive(Clone, Debug)]
 pub struct Pair {
     pub cluster: Cluster,
     pub load: Load,
 }
 
-/// A cell: a pair's repetition.
+/// A cell: one repetition of a pair.
 #[derive(Clone, Debug)]
 pub struct Cell {
     pub pair: usize,
     pub repetition: u32,
     pub seed: u64,
-    /// Hex; the folder's name.
+    /// Digest in hex, which is the folder's name.
     pub id: String,
 }
 
@@ -56,7 +56,7 @@ struct Identity<'a> {
     program: &'a str,
 }
 
-/// Every combination of cluster and workload.
+/// All combinations of clusters and workloads.
 pub fn pairs(study: &Study) -> anyhow::Result<Vec<Pair>> {
     let is_thrown_away = study.clusters.iter().all(|c| c.store == Store::Cairn);
     let mut loads = Vec::new();
@@ -98,7 +98,7 @@ fn load(study: &Study, of: &Workload, is_thrown_away: bool) -> anyhow::Result<Lo
             .last()
             .is_some_and(|stage| stage.works.iter().all(clears))
     {
-        // The cluster goes with all that it holds.
+        // Cleanup is omitted: the cluster is removed with all its content.
         stages.pop();
     }
     dilate(&mut read.plan, study.dilation);
@@ -111,18 +111,19 @@ fn load(study: &Study, of: &Workload, is_thrown_away: bool) -> anyhow::Result<Lo
     })
 }
 
-/// Time of this host in which the content of devices leaves the page cache, before each measured stage.
-const COLD: Duration = Duration::from_secs(2);
+/// Time of this host for dropping the devices' content from the page cache, before each measured
+/// stage.
+const CACHE_DROP_TIME: Duration = Duration::from_secs(2);
 
-/// A stage that only waits before each that is measured: what a stage reads at once would still be
-/// cached.
+/// Inserts a waiting stage before each measured one, for dropping caches: otherwise content of the
+/// stage before would still be cached.
 fn wait_for_the_cold(plan: &mut Plan) {
     let stages = std::mem::take(&mut plan.stages);
     for stage in stages {
         if stage.works.iter().any(|work| work.kind == WorkKind::Main) {
             plan.stages.push(Stage {
                 name: format!("cold-before-{}", stage.name),
-                close_delay: COLD,
+                close_delay: CACHE_DROP_TIME,
                 ..Stage::default()
             });
         }
@@ -130,7 +131,7 @@ fn wait_for_the_cold(plan: &mut Plan) {
     }
 }
 
-/// All times of a plan `factor` times as long, all rates as low.
+/// Multiplies all times of a plan by `factor`, and divides all rates by it.
 fn dilate(plan: &mut Plan, factor: f64) {
     for stage in &mut plan.stages {
         stage.close_delay = stage.close_delay.mul_f64(factor);
@@ -164,7 +165,7 @@ fn pace(pacing: &mut Pacing, factor: f64) {
     }
 }
 
-/// The cell of a pair; its seed is the same for all clusters of a repetition, so that they are
+/// The cell of a pair. Its seed is the same for all clusters in a repetition, so that they are
 /// compared under the same requests.
 pub fn cell(study: &Study, pairs: &[Pair], pair: usize, repetition: u32) -> anyhow::Result<Cell> {
     let Pair { cluster, load } = &pairs[pair];
@@ -195,20 +196,20 @@ pub fn cell(study: &Study, pairs: &[Pair], pair: usize, repetition: u32) -> anyh
     })
 }
 
-/// How a measurement of a cell ended.
+/// Outcome of measuring a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It counts.
+    /// Valid.
     Accepted,
-    /// The emulated hardware or this host was too slow to be believed. Never averaged.
+    /// Invalid, since the emulated hardware or this host was too slow. Never included in averages.
     Rejected,
     /// The workload failed on the store, or the cluster did not start.
     Failed,
 }
 
-/// `cell.json`: all that is known of a cell. Rates, times and sizes are of emulated time unless a
-/// field says otherwise.
+/// Content of `cell.json`: everything known of a cell. Rates, times and sizes are in emulated time
+/// unless a field states otherwise.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Outcome {
     pub version: u32,
@@ -216,14 +217,14 @@ pub struct Outcome {
     pub study: String,
     pub scale: String,
     pub state: State,
-    /// Sentences: why it is not accepted.
+    /// Reasons why it is not accepted, one sentence each.
     pub why: Vec<String>,
-    /// Which measurement of this cell it is, from 1.
+    /// Number of this measurement of the cell, from 1.
     pub attempt: u32,
     pub repetition: u32,
     pub seed: u64,
     pub dilation: f64,
-    /// Whether any hardware was emulated.
+    /// Was any hardware emulated?
     pub emulated: bool,
     pub cluster: Cluster,
     pub workload: Workload,
@@ -232,16 +233,16 @@ pub struct Outcome {
     pub host: Host,
     pub fidelity: Fidelity,
     pub stages: Vec<StageOutcome>,
-    /// Everything of `stages` and `fidelity` under flat names, which figures use.
+    /// All values of `stages` and `fidelity` under flat names, for figures.
     pub metrics: BTreeMap<String, f64>,
 }
 
-/// The host and program that a cell was measured by.
+/// Host and program of the measurement.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Host {
     pub started: f64,
-    /// Seconds of this host that provisioning, and all of the cell, took.
+    /// Seconds of this host for provisioning, and for the whole cell.
     pub provision_s: f64,
     pub total_s: f64,
     pub cores: usize,
@@ -251,26 +252,26 @@ pub struct Host {
     pub binary: String,
 }
 
-/// How far the emulation can be believed.
+/// Accuracy of the emulation.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fidelity {
-    /// By device, while stages were measured: late time as a share of due time.
+    /// Lateness by device while stages were measured: late time as a fraction of due time.
     pub device_lateness: BTreeMap<String, f64>,
-    /// The same of all devices together.
+    /// Lateness of all devices together.
     pub lateness: f64,
     pub network_lateness: f64,
     pub network_dropped: u64,
-    /// Time that the store's and the driver's threads waited for a CPU, as a share of the time that
-    /// requests took.
+    /// Time that threads of the store and the driver waited for a CPU, as a fraction of the
+    /// requests' time.
     pub cpu_wait: f64,
     /// The emulator ran at real-time priority.
     pub real_time: bool,
-    /// This host's own way to a disk, in its time; part of each service time.
+    /// This host's own disk overhead, in its time; part of each service time.
     pub overhead_us: BTreeMap<String, f64>,
 }
 
-/// A stage that was measured.
+/// A measured stage.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StageOutcome {
@@ -279,7 +280,7 @@ pub struct StageOutcome {
     pub workers: u32,
     pub swept: BTreeMap<String, String>,
     pub operations: Vec<OperationOutcome>,
-    /// By the rings a group of devices is in (`object`, `account+container`).
+    /// Disks by their rings (`object`, `account+container`).
     pub disks: BTreeMap<String, DiskOutcome>,
 }
 
@@ -292,7 +293,7 @@ pub struct OperationOutcome {
     pub per_s: f64,
     pub mb_per_s: f64,
     pub mean_ms: f64,
-    /// Percentile, as `50`, to milliseconds.
+    /// Latencies in milliseconds by percentile, such as `50`.
     pub percentiles_ms: BTreeMap<String, f64>,
     pub errors: BTreeMap<String, u64>,
 }
@@ -306,9 +307,9 @@ pub struct DiskOutcome {
     pub flushes_per_s: f64,
     pub read_mb_per_s: f64,
     pub written_mb_per_s: f64,
-    /// Mean share of time that a device served.
+    /// Mean fraction of time that a device was serving.
     pub busy: f64,
-    /// Shares of successive requests farther apart than so many blocks of 512 bytes.
+    /// Fraction of successive requests farther apart than this many blocks of 512 bytes.
     pub beyond_125k: f64,
     pub beyond_2500k: f64,
     /// Counts by power of two of the distance.
@@ -330,7 +331,7 @@ impl Folder {
         self.cells().join(id)
     }
 
-    /// Measurements that were rejected, for a look.
+    /// Folder of rejected measurements, kept for inspection.
     pub fn rejected(&self, id: &str, attempt: u32) -> PathBuf {
         self.root.join("rejected").join(format!("{id}-{attempt}"))
     }

@@ -1,6 +1,6 @@
-//! `cairn study check`: how true emulation is on this host. A disk of a fixed service time and one
-//! that seeks, alone and saturated; two hosts with a round-trip time between them. Each figure stands
-//! beside what was asked for, with its error and the bar it is held to.
+//! `cairn study check`: accuracy of the emulation on this host. Measures a disk with a fixed
+//! service time and one with seeks, alone and saturated, and two hosts with a round-trip time
+//! between them. Each result is shown with the specification, its error and the limit.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -17,7 +17,7 @@ use cairn_emulate::network::{HostSpec, NetworkSpec};
 use cairn_emulate::world::{World, WorldSpec};
 use clap::Args;
 
-use crate::process::{self, Place};
+use crate::process::{self, ProcessEnvironment};
 
 const SIZE: u64 = 1 << 30;
 const MEAN_ERROR_MAX: f64 = 0.03;
@@ -41,7 +41,7 @@ pub struct CheckArguments {
 }
 
 pub(crate) fn run(arguments: &CheckArguments) -> Result<ExitCode> {
-    // The clock is read by this process: it waits for a CPU no more than the emulator does.
+    // This process reads the clock, so it must wait for a CPU no longer than the emulator does.
     host::hurry();
     if let Some(at) = &arguments.echo {
         return echo(at);
@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &CheckArguments) -> Result<ExitCode> {
     })
 }
 
-/// A line of the report; whether the bar holds.
+/// Prints a line of the report; returns whether the limit holds.
 fn tell(what: &str, asked: f64, measured: f64, unit: &str, bar: f64) -> bool {
     let error = measured / asked - 1.0;
     let holds = error.abs() <= bar;
@@ -84,19 +84,19 @@ fn tell(what: &str, asked: f64, measured: f64, unit: &str, bar: f64) -> bool {
 struct Kind {
     name: &'static str,
     medium: Medium,
-    /// Mean time of a random read alone, in microseconds.
+    /// Mean time of a single random read, in microseconds.
     mean_us: f64,
-    /// Random reads a second, saturated.
+    /// Random reads per second when saturated.
     rate: Option<f64>,
 }
 
-/// Kinds of disks whose figures can be worked out by hand.
+/// Kinds of disks whose figures can be computed.
 fn kinds() -> Vec<Kind> {
     let fixed = |us: f64| Medium {
         fixed_us: us,
         ..Medium::default()
     };
-    // Over random places the mean of √(distance / size) is 8/15.
+    // Over random offsets the mean of √(distance / size) is 8/15.
     let seek = Medium {
         settle_us: 1000.0,
         full_seek_us: 8000.0,
@@ -272,7 +272,7 @@ fn network(program: &Path, arguments: &CheckArguments) -> Result<bool> {
     echo.round_trip(bytes)?;
     // There and back, one after the other as far as buffers allow.
     let measured = echo.received_rate(bytes, began) * factor;
-    // Heads of packets are carried, too.
+    // Packet headers use bandwidth, too.
     all_hold &= tell("rate of a line", rate, measured, "MB/s", RTT_ERROR_MAX);
     let counts = world.counts()?.network;
     all_hold &= lateness_line("the network", "all of it", counts.lateness.share());
@@ -283,7 +283,7 @@ fn network(program: &Path, arguments: &CheckArguments) -> Result<bool> {
     Ok(all_hold)
 }
 
-/// A process on an emulated host that answers each request with as many bytes.
+/// A process on an emulated host that responds to each request with the requested number of bytes.
 struct Echo {
     stream: TcpStream,
     child: std::process::Child,
@@ -292,7 +292,7 @@ struct Echo {
 
 impl Echo {
     fn start(program: &Path, (namespace, ip): &(String, String)) -> Result<Echo> {
-        let place = Place {
+        let place = ProcessEnvironment {
             namespace: Some(namespace.clone()),
             entrances: Vec::new(),
         };
@@ -319,7 +319,7 @@ impl Echo {
         }
     }
 
-    /// Asks for so many bytes and reads them.
+    /// Requests `bytes` bytes and reads them.
     fn round_trip(&mut self, bytes: usize) -> Result<()> {
         self.stream.write_all(&(bytes as u64).to_le_bytes())?;
         let mut buffer = vec![0; 1 << 16];
@@ -337,7 +337,7 @@ impl Echo {
         Ok(())
     }
 
-    /// Bytes of the last answer by the time they took to arrive, in MB a second.
+    /// Rate of the last response in MB per second.
     fn received_rate(&self, bytes: usize, began: Instant) -> f64 {
         let (from, to) = self.last_received.unwrap_or((began, Instant::now()));
         bytes as f64 / 1e6 / (to - from).as_secs_f64().max(1e-9)
@@ -351,7 +351,7 @@ impl Drop for Echo {
     }
 }
 
-/// The host's side: reads a number, writes as many bytes.
+/// The host's side: reads a number and writes that many bytes.
 fn echo(at: &str) -> Result<ExitCode> {
     let listener = TcpListener::bind(at)?;
     let (mut stream, _) = listener.accept()?;

@@ -1,4 +1,4 @@
-//! `cairn study …`.
+//! Commands of `cairn study`.
 
 use std::io::{BufReader, stdin, stdout};
 use std::path::PathBuf;
@@ -84,7 +84,7 @@ fn name_value(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Runs a command; its own errors are told by whoever calls.
+/// Runs a command; the caller prints its errors.
 pub fn run(command: StudyCommand) -> Result<ExitCode> {
     match command {
         StudyCommand::Run(arguments) => run_study(&arguments),
@@ -122,7 +122,7 @@ fn options(arguments: &RunArguments, study: &Study) -> Result<Options> {
     let out = out(arguments, study);
     std::fs::create_dir_all(&out).with_context(|| out.display().to_string())?;
     Ok(Options {
-        // Conf files name it, and servers run in folders of their own.
+        // An absolute path, since conf files contain it, and servers run in folders of their own.
         out: std::fs::canonicalize(&out)?,
         program: std::env::current_exe().context("finding this program")?,
         scratch: arguments.scratch.clone(),
@@ -137,7 +137,7 @@ fn up(arguments: &UpArguments) -> Result<ExitCode> {
         for proxy in proxies {
             println!("http://{proxy}/auth/v1.0");
         }
-        // Nobody may type anything: the end of the input is what is waited for.
+        // Waits for the end of the input, whatever is typed.
         let _ = std::io::copy(&mut stdin().lock(), &mut std::io::sink());
     })?;
     Ok(ExitCode::SUCCESS)

@@ -1,5 +1,5 @@
-//! A cell's cluster: emulated hardware, ring files by `cairn ring`, conf files as an operator writes
-//! them, and a `cairn serve` for each node. Taken down when dropped.
+//! A cell's cluster: emulated hardware, ring files made by `cairn ring`, conf files like an
+//! operator's, and a `cairn serve` for each node. Removed when dropped.
 
 mod files;
 
@@ -18,7 +18,7 @@ use cairn_emulate::world::{Counts, Made, World, WorldSpec};
 use socket2::{Domain, Socket, Type};
 
 use crate::file::{Class, Cluster, Node, Role, Store};
-use crate::process::{self, Place, Process};
+use crate::process::{self, Process, ProcessEnvironment};
 use files::{Address, Files};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
@@ -27,33 +27,33 @@ const PROXY_PORT: u16 = 8080;
 pub const USER: &str = "test:tester";
 pub const KEY: &str = "testing";
 
-/// A cluster to be provisioned.
-pub struct Order<'a> {
+/// Specification of a cluster to provision.
+pub struct ClusterSpec<'a> {
     pub cluster: &'a Cluster,
     pub dilation: f64,
     pub seed: u64,
     /// This program.
     pub program: &'a Path,
-    /// Confs, rings and logs.
+    /// Folder of confs, rings and logs.
     pub folder: &'a Path,
-    /// Devices, and what disks hold.
+    /// Folder of devices, and of the disks' content.
     pub scratch: &'a Path,
 }
 
-/// A cluster that runs.
+/// A running cluster.
 pub struct Provisioned {
-    // Ends first: what it runs uses the hardware.
+    // Dropped first, since the processes use the hardware.
     processes: Vec<Process>,
     world: Option<World>,
     /// Addresses of the proxies.
     pub proxies: Vec<String>,
     pub usable_bytes: f64,
     pub url: Option<String>,
-    // Ports are this process's own as long as these are open.
+    // Sockets that reserve the ports for this process.
     _ports: Vec<Socket>,
 }
 
-/// Why a cluster cannot be emulated here, in one line.
+/// Reason why a cluster cannot be emulated here, in one line.
 pub fn impossible(cluster: &Cluster) -> Option<String> {
     let has_disks = cluster
         .nodes
@@ -65,7 +65,7 @@ pub fn impossible(cluster: &Cluster) -> Option<String> {
 }
 
 impl Provisioned {
-    pub fn create(order: &Order<'_>) -> Result<Provisioned> {
+    pub fn create(order: &ClusterSpec<'_>) -> Result<Provisioned> {
         let cluster = order.cluster;
         if cluster.store == Store::Existing {
             return Ok(Provisioned {
@@ -113,9 +113,9 @@ impl Provisioned {
 
     fn start(
         &mut self,
-        order: &Order<'_>,
+        order: &ClusterSpec<'_>,
         files: &Files,
-        places: &BTreeMap<String, Place>,
+        places: &BTreeMap<String, ProcessEnvironment>,
         addresses: &BTreeMap<String, Address>,
     ) -> Result<()> {
         let logs = order.folder.join("log");
@@ -152,7 +152,7 @@ impl Provisioned {
         Ok(())
     }
 
-    /// Counters of the emulated hardware; nothing where nothing is emulated.
+    /// Counters of the emulated hardware; empty if nothing is emulated.
     pub fn counts(&mut self) -> Result<Counts> {
         match &mut self.world {
             Some(world) => Ok(world.counts()?),
@@ -175,12 +175,12 @@ impl Provisioned {
             .sum()
     }
 
-    /// An error when a server has ended.
+    /// Fails if a server has ended.
     pub fn check(&mut self) -> Result<()> {
         self.processes.iter_mut().try_for_each(Process::check)
     }
 
-    /// The servers' last words, for an error.
+    /// The servers' last output, for an error.
     pub fn last_words(&self) -> String {
         let words = |p: &Process| format!("{}:\n{}", p.name, p.last_words());
         self.processes
@@ -190,14 +190,14 @@ impl Provisioned {
             .join("\n")
     }
 
-    /// Ends all, in order.
+    /// Ends everything in order.
     pub fn tear_down(mut self) {
         self.take_down();
     }
 
     fn take_down(&mut self) {
         if let Some(world) = &mut self.world {
-            // The end is not measured: nobody waits for disks.
+            // Shutdown is not measured: disks need not delay it.
             let _ = world.free();
         }
         self.processes.iter().for_each(Process::tell_to_end);
@@ -214,12 +214,12 @@ impl Drop for Provisioned {
 }
 
 /// The folder of a node's devices.
-fn devices(order: &Order<'_>, node: &Node) -> PathBuf {
+fn devices(order: &ClusterSpec<'_>, node: &Node) -> PathBuf {
     order.scratch.join("srv").join(&node.name)
 }
 
-/// Hardware in this host's time.
-fn world_spec(order: &Order<'_>) -> WorldSpec {
+/// The hardware in this host's time.
+fn world_spec(order: &ClusterSpec<'_>) -> WorldSpec {
     let (cluster, factor) = (order.cluster, order.dilation);
     let mut spec = WorldSpec::default();
     for node in &cluster.nodes {
@@ -259,7 +259,7 @@ fn world_spec(order: &Order<'_>) -> WorldSpec {
 fn network_spec(cluster: &Cluster, factor: f64) -> NetworkSpec {
     let network = cluster.network.clone().unwrap_or_default();
     let mut sites: Vec<(u32, u32)> = cluster.nodes.iter().map(|n| (n.region, n.zone)).collect();
-    // Clients are beside their region, in no zone of it.
+    // Clients are in a region, but in none of its zones.
     sites.push((network.client_region, 0));
     sites.sort_unstable();
     sites.dedup();
@@ -288,7 +288,7 @@ fn network_spec(cluster: &Cluster, factor: f64) -> NetworkSpec {
     }
 }
 
-/// Each node's address and ports, and sockets that keep the ports ours.
+/// Each node's address and ports, with sockets that reserve the ports.
 fn addresses(cluster: &Cluster, made: &Made) -> Result<(BTreeMap<String, Address>, Vec<Socket>)> {
     let mut addresses = BTreeMap::new();
     let mut sockets = Vec::new();
@@ -321,8 +321,8 @@ fn addresses(cluster: &Cluster, made: &Made) -> Result<(BTreeMap<String, Address
     Ok((addresses, sockets))
 }
 
-/// A port that is nobody else's while the socket lives: it has the address and does not listen, and
-/// servers set `SO_REUSEADDR`.
+/// A port reserved as long as the socket lives: it is bound without listening, and servers set
+/// `SO_REUSEADDR`.
 fn free_port() -> Result<(u16, Socket)> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
@@ -332,8 +332,8 @@ fn free_port() -> Result<(u16, Socket)> {
     Ok((port, socket))
 }
 
-fn places(cluster: &Cluster, made: &Made) -> BTreeMap<String, Place> {
-    let place = |node: &Node| Place {
+fn places(cluster: &Cluster, made: &Made) -> BTreeMap<String, ProcessEnvironment> {
+    let place = |node: &Node| ProcessEnvironment {
         namespace: made
             .hosts
             .get(&node.name)
@@ -347,7 +347,7 @@ fn places(cluster: &Cluster, made: &Made) -> BTreeMap<String, Place> {
         .collect()
 }
 
-/// Whether `GET /healthcheck` is answered 200.
+/// Does `GET /healthcheck` respond 200?
 fn is_healthy(at: SocketAddr) -> bool {
     let ask = || -> std::io::Result<bool> {
         let timeout = Duration::from_secs(5);

@@ -1,5 +1,5 @@
-//! Figures of a study's cells: means with their 95 % intervals over repetitions, and the changes that
-//! were published beside those measured.
+//! Figures of a study: means over repetitions with their 95 % intervals, and published changes
+//! compared with the measured ones.
 
 use std::collections::BTreeMap;
 
@@ -33,20 +33,20 @@ impl Estimate {
         }
     }
 
-    /// Half the width of the interval as a share of the mean.
+    /// Half the width of the interval as a fraction of the mean.
     pub fn relative_reach(&self) -> Option<f64> {
         let reach = self.reach?;
         (self.mean != 0.0).then(|| (reach / self.mean).abs())
     }
 }
 
-/// A figure's lines: series to the values of x, in the order the study has them.
+/// Lines of a figure: values over x for each series, in the study's order.
 #[derive(Clone, Debug, Default)]
 pub struct Drawn {
     pub series: Vec<(String, Vec<(String, Estimate)>)>,
 }
 
-/// A figure's metric at a point: `{name}` is the value of what is swept within a cell.
+/// Metric of a figure at a point: `{name}` is replaced by a value that is swept within a cell.
 fn metric(figure: &Figure, wanted: &[&BTreeMap<String, String>]) -> String {
     let mut metric = figure.y.clone();
     for (name, value) in wanted.iter().flat_map(|wanted| wanted.iter()) {
@@ -57,7 +57,7 @@ fn metric(figure: &Figure, wanted: &[&BTreeMap<String, String>]) -> String {
     metric
 }
 
-/// Whether a cell's swept values are those asked for; what is swept within a cell is in its metric.
+/// Do a cell's swept values match? Values swept within a cell are in its metric.
 fn matches(figure: &Figure, outcome: &Outcome, wanted: &BTreeMap<String, String>) -> bool {
     wanted.iter().all(|(name, value)| {
         let own = outcome.swept.get(name);
@@ -65,7 +65,7 @@ fn matches(figure: &Figure, outcome: &Outcome, wanted: &BTreeMap<String, String>
     })
 }
 
-/// Accepted repetitions' values of a figure's metric.
+/// Values of a figure's metric in accepted repetitions.
 fn values(figure: &Figure, outcomes: &[Outcome], wanted: &[&BTreeMap<String, String>]) -> Vec<f64> {
     let metric = metric(figure, wanted);
     let accepted = outcomes.iter().filter(|o| o.state == State::Accepted);
@@ -74,7 +74,8 @@ fn values(figure: &Figure, outcomes: &[Outcome], wanted: &[&BTreeMap<String, Str
         .collect()
 }
 
-/// Values of a swept name: numbers by size, texts by the alphabet, those of `over` as they stand.
+/// Values of a swept name: numbers sorted by size, texts alphabetically, those of `over` in the
+/// given order.
 fn swept_values(figure: &Figure, outcomes: &[Outcome], name: &str) -> Vec<String> {
     if let Some(over) = figure.over.get(name) {
         return over.clone();
@@ -94,12 +95,12 @@ fn swept_values(figure: &Figure, outcomes: &[Outcome], name: &str) -> Vec<String
     values
 }
 
-/// A swept value as a number, where it is one.
+/// A swept value as a number, if it is one.
 pub fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
-/// A figure's points.
+/// Computes a figure's points.
 pub fn draw(figure: &Figure, outcomes: &[Outcome]) -> Drawn {
     let series = match &figure.series {
         Some(name) => swept_values(figure, outcomes, name),
@@ -126,18 +127,18 @@ pub fn draw(figure: &Figure, outcomes: &[Outcome]) -> Drawn {
     drawn
 }
 
-/// A measured effect beside the published one.
+/// Comparison of a measured effect with the published one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The measured interval lies on the published side of zero.
+    /// The measured interval is on the published side of zero.
     Same,
-    /// It lies on the other side.
+    /// The measured interval is on the other side of zero.
     Opposite,
-    /// It holds zero.
+    /// The measured interval contains zero.
     NotResolved,
-    /// Published as no difference, and the interval lies within ±5 %.
+    /// Published as no difference, and the interval is within ±5 %.
     NoDifference,
-    /// Published as no difference, and there is one.
+    /// Published as no difference, but there is one.
     Difference,
     /// Too few accepted cells on a side.
     TooFew,
@@ -156,22 +157,22 @@ impl Verdict {
     }
 }
 
-/// A change that is called none.
+/// Relative change that counts as no difference.
 const NO_DIFFERENCE: f64 = 0.05;
 
-/// A published change beside the measured one.
+/// A published change and the measured one.
 #[derive(Clone, Debug)]
 pub struct Effect {
     pub what: String,
     pub published: Option<f64>,
-    /// Relative change, and its 95 % interval.
+    /// Relative change with its 95 % interval.
     pub measured: Option<f64>,
     pub interval: Option<Interval>,
     pub cells: (usize, usize),
     pub verdict: Verdict,
 }
 
-/// The effect that a figure expects, as it was measured.
+/// Computes the measured effect for a figure's published one.
 pub fn effect(figure: &Figure, expected: &Comparison, outcomes: &[Outcome]) -> Effect {
     let side = |side| values(figure, outcomes, &[side, &expected.at, &figure.only]);
     let (from, to) = (side(&expected.from), side(&expected.to));
@@ -208,7 +209,7 @@ pub fn effect(figure: &Figure, expected: &Comparison, outcomes: &[Outcome]) -> E
     }
 }
 
-/// A published value of a point beside the measured one.
+/// A published value of a point and the measured one.
 pub fn published_point<'a>(
     figure: &Figure,
     point: &'a Point,
@@ -218,8 +219,8 @@ pub fn published_point<'a>(
     (point, (!values.is_empty()).then(|| Estimate::of(&values)))
 }
 
-/// Whether every figure's metric is known closely enough for one cluster and workload; their swept
-/// values are `swept`.
+/// Is every figure's metric known precisely enough for the cluster and workload with these swept
+/// values?
 pub fn is_narrow(
     figures: &[Figure],
     outcomes: &[Outcome],

@@ -1,9 +1,9 @@
-//! Study files: TOML that declares clusters, workloads and the figures to be drawn, with the
-//! published values beside them. `docs/studies.md` describes the format.
+//! Study files: TOML that declares clusters, workloads and figures, with published values for
+//! comparison. `docs/studies.md` describes the format.
 //!
-//! `${name}` stands for a parameter, or for a value of a sweep (`for.name = [...]`) around it; sweeps
-//! multiply what they stand in. Everything is bounded, so a file from anybody may be read; but what
-//! it describes is then run on this host.
+//! `${name}` is replaced by a parameter, or by a value of an enclosing sweep (`for.name = [...]`);
+//! a sweep multiplies its table. Everything is bounded, so untrusted files may be read; but what
+//! they describe is then executed on this host.
 
 mod model;
 mod template;
@@ -23,7 +23,7 @@ pub use model::{
 use template::Scope;
 
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// Clusters, or workloads, sweeps expanded.
+/// Maximum number of clusters, or workloads, with sweeps expanded.
 const EXPANDED_MAX: usize = 1000;
 const NODES_MAX: usize = 64;
 const DEVICES_MAX: usize = 64;
@@ -61,16 +61,16 @@ impl StudyError {
     }
 }
 
-/// A study, sweeps expanded and parameters filled in.
+/// A study with sweeps expanded and parameters replaced.
 #[derive(Clone, Debug)]
 pub struct Study {
     pub name: String,
     pub title: String,
-    /// The question, and what the published study saw.
+    /// The question, and the published study's result.
     pub asked: String,
     pub seen: String,
     pub scale: String,
-    /// A second of the cluster lasts so many seconds.
+    /// Time dilation: a second of emulated time lasts this many seconds.
     pub dilation: f64,
     pub seed: u64,
     pub repetitions: Repetitions,
@@ -78,9 +78,9 @@ pub struct Study {
     pub clusters: Vec<Cluster>,
     pub workloads: Vec<Workload>,
     pub figures: Vec<Figure>,
-    /// Things a reader must know that the file itself says.
+    /// Notes for the reader, given in the file.
     pub notes: Vec<String>,
-    /// The folder that workload files are named from.
+    /// Folder that workload file names are relative to.
     pub folder: PathBuf,
 }
 
@@ -118,7 +118,7 @@ fn first_seed() -> u64 {
     1
 }
 
-/// Choices of the command line.
+/// Options of the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
     pub scale: Option<String>,
@@ -145,7 +145,7 @@ pub fn read(path: &Path, choices: &Choices) -> Result<Study, StudyError> {
     Ok(study)
 }
 
-/// Reads a study file's text.
+/// Parses a study file's text.
 pub fn parse(text: &str, choices: &Choices) -> Result<Study, StudyError> {
     let mut table: Table = toml::from_str(text).map_err(|e| StudyError::Toml(e.to_string()))?;
     let (scale, scope) = parameters(&mut table, choices)?;
@@ -232,7 +232,7 @@ fn different<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Result<(),
     Ok(())
 }
 
-/// Parameters at the scale that was chosen.
+/// Parameters at the chosen scale.
 fn parameters(table: &mut Table, choices: &Choices) -> Result<(String, Scope), StudyError> {
     let mut own = take_table(table, "parameters")?;
     let mut scales = take_table(table, "scales")?;
@@ -286,7 +286,7 @@ fn tables(table: &mut Table, key: &str) -> Result<Vec<Table>, StudyError> {
     }
 }
 
-/// Each table once for every combination of its sweeps' values.
+/// Expands each table for every combination of its sweeps' values.
 fn expand<T>(
     scope: &Scope,
     what: &str,
@@ -343,7 +343,7 @@ fn cluster(scope: &Scope, at: &str, table: &Table, head: &Head) -> Result<Cluste
     Ok(cluster)
 }
 
-/// As many nodes as `count` says; `${n}` counts them from 1.
+/// Expands a node `count` times; `${n}` counts from 1.
 fn node(scope: &Scope, at: &str, table: &Table, head: &Head) -> Result<Vec<Node>, StudyError> {
     let mut table = table.clone();
     let count = match table.remove("count") {

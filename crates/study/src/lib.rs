@@ -1,7 +1,7 @@
 //! Studies: clusters × workloads × repetitions. A study file ([`file`]) is resolved into cells
-//! ([`cell`]), each with a name that follows from all that it is; a cell's cluster is provisioned by
-//! this program's own commands as child processes ([`cluster`]), measured by the lab, and leaves one
-//! documented JSON file. What the cells say is drawn beside the published values ([`page`]).
+//! ([`cell`]), each named by a digest of its definition; a cell's cluster is provisioned by this
+//! program's own commands as child processes ([`cluster`]) and measured by the lab, and the result
+//! is one documented JSON file. Results are shown with the published values ([`page`]).
 //!
 //! Never links the servers. May depend on `emulate`, `lab`, `ring` and `types` of this workspace.
 

@@ -1,6 +1,6 @@
-//! Measures one cell: its cluster is provisioned, the lab drives its workload as a process of its
-//! own, the emulated hardware's counters are read whenever a stage begins or ends, and all of it
-//! becomes an [`Outcome`].
+//! Measurement of one cell: provisions its cluster, runs its workload by the lab in a separate
+//! process, reads the emulated hardware's counters when a stage begins or ends, and combines
+//! everything into an [`Outcome`].
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -17,35 +17,35 @@ use serde_json::Value;
 
 use crate::archive::Archive;
 use crate::cell::{Cell, Fidelity, Host, Outcome, Pair, StageOutcome, State, VERSION};
-use crate::cluster::{KEY, Order, Provisioned, USER};
+use crate::cluster::{ClusterSpec, KEY, Provisioned, USER};
 use crate::file::{Store, Study};
 use crate::metrics::{self, Reading};
-use crate::process::{self, Place};
+use crate::process::{self, ProcessEnvironment};
 
-/// A request of a workload is given up after this, in emulated time.
+/// Timeout of a workload's requests, in emulated time.
 const REQUEST_TIMEOUT_S: f64 = 120.0;
 const DRIVER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Everything a measurement needs besides the cell.
+/// Inputs of a measurement besides the cell.
 pub struct Bench<'a> {
     pub study: &'a Study,
     pub pairs: &'a [Pair],
     pub program: &'a Path,
     /// SHA-256 of the program.
     pub binary: &'a str,
-    /// Devices and disks' content; emptied after each cell.
+    /// Folder of devices and of the disks' content; emptied after each cell.
     pub scratch: &'a Path,
 }
 
-/// Measures a cell into `folder`, which is there and empty. An error is one of this host; that the
-/// store failed is an outcome.
+/// Measures a cell into the existing, empty `folder`. An error is one of this host; a failure of
+/// the store is an outcome.
 pub fn measure(bench: &Bench<'_>, cell: &Cell, attempt: u32, folder: &Path) -> Result<Outcome> {
     let began = Instant::now();
     let pair = &bench.pairs[cell.pair];
     let scratch = bench.scratch.join(&cell.id);
     std::fs::create_dir_all(&scratch).with_context(|| scratch.display().to_string())?;
     let _clean = Clean(scratch.clone());
-    let order = Order {
+    let order = ClusterSpec {
         cluster: &pair.cluster,
         dilation: bench.study.dilation,
         seed: cell.seed,
@@ -78,7 +78,7 @@ pub fn measure(bench: &Bench<'_>, cell: &Cell, attempt: u32, folder: &Path) -> R
     Ok(outcome)
 }
 
-/// Removes a folder when it goes.
+/// A folder that is removed when dropped.
 struct Clean(PathBuf);
 
 impl Drop for Clean {
@@ -92,7 +92,7 @@ fn now() -> f64 {
     since.unwrap_or_default().as_secs_f64()
 }
 
-/// The lab's own folder in a cell's.
+/// The lab's run folder in a cell's folder.
 pub fn run_folder(cell: &Path) -> PathBuf {
     cell.join("run")
 }
@@ -130,7 +130,7 @@ fn outcome(bench: &Bench<'_>, cell: &Cell, attempt: u32) -> Outcome {
     }
 }
 
-/// Runs the lab; counters before and after each stage, by its name.
+/// Runs the lab; returns counters before and after each stage, by name.
 fn drive(
     bench: &Bench<'_>,
     cell: &Cell,
@@ -176,7 +176,7 @@ fn drive(
             Ok((cluster.counts()?, waited))
         };
         if let Some(name) = name("stage_started", &event) {
-            // The stage that only waits before a measured one is what gives this its time.
+            // The waiting stage before a measured one gives this the time.
             if load.workload.cold {
                 forget(&bench.scratch.join(&cell.id).join("srv"));
             }
@@ -190,7 +190,7 @@ fn drive(
         }
     }
     let status = child.0.wait()?;
-    // 1 and 3 are runs that failed or missed a limit: outcomes.
+    // Exit codes 1 and 3 are runs that failed or exceeded a limit, which are outcomes.
     ensure!(
         matches!(status.code(), Some(0 | 1 | 3)) && run_folder(folder).join("run.json").is_file(),
         "the lab ended with {status}: {}",
@@ -199,14 +199,15 @@ fn drive(
     Ok(readings)
 }
 
-/// Drops the content of all files below a folder from the page cache. Names and attributes stay.
+/// Drops the content of all files below a folder from the page cache. Names and attributes stay
+/// cached.
 fn forget(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
         match entry.file_type() {
             Ok(kind) if kind.is_dir() => forget(&path),
             Ok(kind) if kind.is_file() => {
-                // One that has gone meanwhile is in no cache either.
+                // A file that is gone meanwhile is not cached either.
                 if let Ok(file) = std::fs::File::open(&path) {
                     let advice = rustix::fs::Advice::DontNeed;
                     let _ = rustix::fs::fadvise(&file, 0, None, advice);
@@ -217,7 +218,7 @@ fn forget(folder: &Path) {
     }
 }
 
-/// The mount that a workload of files needs.
+/// The mount for a workload of files.
 fn archive(
     bench: &Bench<'_>,
     cell: &Cell,
@@ -237,7 +238,7 @@ fn archive(
 }
 
 fn lab(bench: &Bench<'_>, cell: &Cell, plan: &Path, folder: &Path) -> Command {
-    let mut command = process::command(&Place::default(), bench.program);
+    let mut command = process::command(&ProcessEnvironment::default(), bench.program);
     command.args(["lab", "run"]).arg(plan);
     command.args(["--json", "--no-ceiling", "--resources", "0"]);
     command.arg("--seed").arg(cell.seed.to_string());
@@ -247,7 +248,7 @@ fn lab(bench: &Bench<'_>, cell: &Cell, plan: &Path, folder: &Path) -> Command {
     command
 }
 
-/// The store and who drives its load.
+/// Adds the store's address and the user to the command.
 fn sign_in(bench: &Bench<'_>, cell: &Cell, cluster: &Provisioned, command: &mut Command) {
     let of_cluster = &bench.pairs[cell.pair].cluster;
     let (user, key) = match of_cluster.store {
@@ -273,7 +274,7 @@ fn sign_in(bench: &Bench<'_>, cell: &Cell, cluster: &Provisioned, command: &mut 
     }
 }
 
-/// A child that does not outlive its reader.
+/// A child process that is killed when dropped.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -283,7 +284,7 @@ impl Drop for Ended {
     }
 }
 
-/// Processes that drive load for the lab's controller.
+/// Driver processes for the lab's controller.
 struct Drivers {
     children: Vec<Ended>,
     addresses: Vec<String>,
@@ -295,11 +296,11 @@ impl Drivers {
         let mut drivers = Drivers {
             children: Vec::new(),
             addresses: Vec::new(),
-            // Ours alone: they listen on loopback for as long as the cell lasts.
+            // Known to us alone: the drivers listen on loopback only during the cell.
             secret: format!("{}-{}", std::process::id(), bench.binary),
         };
         for number in 1..=count {
-            let mut command = process::command(&Place::default(), bench.program);
+            let mut command = process::command(&ProcessEnvironment::default(), bench.program);
             command.args(["lab", "driver", "--bind", "127.0.0.1:0", "--threads", "1"]);
             command.env("CAIRN_LAB_SECRET", &drivers.secret);
             let log = std::fs::File::create(folder.join(format!("driver{number}.log")))?;
@@ -364,7 +365,7 @@ fn stages(
         .collect()
 }
 
-/// A step of a knee search, `main@64`, is part of its stage.
+/// A step of a knee search, `main@64`, belongs to its stage.
 fn reading_of<'a>(readings: &'a BTreeMap<String, Reading>, name: &str) -> Option<&'a Reading> {
     let whole = name.split('@').next().unwrap_or(name);
     readings.get(name).or_else(|| readings.get(whole))
@@ -386,7 +387,7 @@ fn fidelity(recorded: &[StageResult], readings: &BTreeMap<String, Reading>) -> F
     metrics::fidelity(used, request_ns)
 }
 
-/// Whether the cell counts.
+/// Decides whether the cell is accepted.
 fn judge(study: &Study, meta: &record::RunMeta, outcome: &mut Outcome) {
     let gate = &study.gate;
     let percent = |share: f64| format!("{:.1} %", share * 100.0);

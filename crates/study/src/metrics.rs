@@ -1,4 +1,5 @@
-//! From what a run recorded and the hardware counted to a cell's figures, in emulated time.
+//! Conversion of a run's records and the hardware's counters into a cell's figures, in emulated
+//! time.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ const PERCENTILES: [(&str, f64); 6] = [
     ("99.9", 99.9),
     ("100", 100.0),
 ];
-/// Below this many answers a device's lateness says nothing.
+/// Minimum number of replies for a meaningful lateness.
 const ANSWERS_MIN: u64 = 100;
 
 /// Counters at the beginning and at the end of a stage.
@@ -43,7 +44,7 @@ impl Reading {
         self.cpu_wait_after = cpu_wait_ns;
     }
 
-    /// Each disk's counters of the stage.
+    /// Each disk's counters during the stage.
     fn disks(&self) -> impl Iterator<Item = (&str, DiskCounts)> {
         let nothing = DiskCounts::default();
         self.after.disks.iter().map(move |(name, after)| {
@@ -53,7 +54,7 @@ impl Reading {
     }
 }
 
-/// A stage's figures.
+/// Figures of a stage.
 pub fn stage(result: &StageResult, reading: Option<&Reading>, dilation: f64) -> StageOutcome {
     let real_s = result.works.iter().map(|w| w.seconds).fold(0.0, f64::max);
     let operations = result.works.iter().flat_map(|work| {
@@ -117,9 +118,10 @@ impl Sums {
     }
 }
 
-/// Disks by the part of their name behind the node's: `d1` and `d2` are of one kind, `db` of another.
+/// Disks grouped by the part of their name after the node's: `d1` and `d2` are of one kind, `db` of
+/// another.
 fn disks(reading: &Reading, result: &StageResult, dilation: f64) -> BTreeMap<String, DiskOutcome> {
-    // The counters are of the whole stage, ramps and the wait of its last request included.
+    // The counters cover the whole stage, including ramps and the wait for its last request.
     let real_s = (result.ended - result.started).max(1e-9);
     let seconds = real_s / dilation;
     let mut sums: BTreeMap<String, (u32, DiskCounts)> = BTreeMap::new();
@@ -147,7 +149,7 @@ fn disks(reading: &Reading, result: &StageResult, dilation: f64) -> BTreeMap<Str
     sums.into_iter().map(outcome).collect()
 }
 
-/// A device's name without its node's and without its number.
+/// A device's name without its node's name and its number.
 fn kind(device: &str) -> &str {
     match device.rsplit_once('-') {
         Some((_, name)) => name.trim_end_matches(|c: char| c.is_ascii_digit()),
@@ -155,7 +157,7 @@ fn kind(device: &str) -> &str {
     }
 }
 
-/// How late the hardware was while stages were measured, and how long threads waited for a CPU.
+/// Lateness of the hardware while stages were measured, and time that threads waited for a CPU.
 pub fn fidelity<'a>(readings: impl Iterator<Item = &'a Reading>, request_ns: f64) -> Fidelity {
     let mut by_device: BTreeMap<String, DiskCounts> = BTreeMap::new();
     let mut network = cairn_emulate::lateness::Lateness::default();
@@ -192,9 +194,9 @@ pub fn fidelity<'a>(readings: impl Iterator<Item = &'a Reading>, request_ns: f64
     }
 }
 
-/// Everything under flat names: `STAGE.per_s`, `STAGE.OPERATION.p99_ms`, `STAGE.disk.KIND.busy`.
-/// A stage's own rate, bandwidth and failures are sums over its operations; its times are there
-/// where it has one operation.
+/// All values under flat names: `STAGE.per_s`, `STAGE.OPERATION.p99_ms`, `STAGE.disk.KIND.busy`. A
+/// stage's own rate, bandwidth and failures are sums over its operations; its latencies exist only
+/// if it has a single operation.
 pub fn flat(stages: &[StageOutcome], fidelity: &Fidelity) -> BTreeMap<String, f64> {
     let mut metrics = BTreeMap::new();
     for stage in stages {

@@ -1,5 +1,6 @@
-//! A study's page: one HTML file with its styles and pictures inside, no script, nothing fetched.
-//! Published values stand beside those measured; every plot says whether its cells were emulated.
+//! A study's page: one HTML file with embedded styles and pictures, without scripts or external
+//! resources. It shows published values with the measured ones; every plot states whether its cells
+//! were emulated.
 
 use std::fmt::Write;
 
@@ -12,16 +13,16 @@ use crate::cell::{Outcome, State};
 use crate::figures::{self, Drawn, Effect, Verdict};
 use crate::file::{Figure, Study};
 
-/// Facts of a run of a study that are of no cell.
+/// Facts of a study's run that belong to no cell.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    /// Operations a second that the generator makes here without a store.
+    /// The generator's operations per second on this host without a store.
     pub ceiling: Option<f64>,
     pub rejected: usize,
     pub notes: Vec<String>,
 }
 
-/// Words on every plot: whether its cells were emulated.
+/// Caption of every plot: whether its cells were emulated.
 pub fn stamp(outcomes: &[Outcome]) -> String {
     let emulated = outcomes.iter().filter(|o| o.emulated).count();
     let dilation = outcomes.first().map_or(1.0, |o| o.dilation);
@@ -32,7 +33,7 @@ pub fn stamp(outcomes: &[Outcome]) -> String {
     }
 }
 
-/// The page.
+/// Renders the page.
 pub fn page(study: &Study, outcomes: &[Outcome], facts: &Facts) -> String {
     let title = if study.title.is_empty() {
         &study.name
@@ -76,7 +77,7 @@ pub fn page(study: &Study, outcomes: &[Outcome], facts: &Facts) -> String {
     html
 }
 
-/// Every figure as an SVG of its own, by a name made of its title.
+/// Every figure as an SVG file, named by its title.
 pub fn plots(study: &Study, outcomes: &[Outcome]) -> Vec<(String, String)> {
     let one = |(number, figure): (usize, &Figure)| {
         let drawn = figures::draw(figure, outcomes);
@@ -122,7 +123,7 @@ pub(crate) fn percent(share: f64) -> String {
     format!("{:+.1} %", share * 100.0)
 }
 
-/// The measured change in words.
+/// The measured change as text.
 pub fn measured_words(effect: &Effect) -> String {
     match (effect.measured, effect.interval) {
         (Some(change), Some(i)) => {
@@ -205,7 +206,7 @@ pub(crate) fn words(estimate: &figures::Estimate, unit: &str) -> String {
         .to_owned()
 }
 
-/// Three digits.
+/// Three significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
@@ -215,7 +216,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// The picture: lines where x is numbers, bars where it is names. `None` without accepted cells.
+/// The picture: lines if x is numeric, otherwise bars. `None` without accepted cells.
 fn scene(figure: &Figure, drawn: &Drawn, outcomes: &[Outcome]) -> Option<Scene> {
     let all = || drawn.series.iter().flat_map(|(_, points)| points);
     all().next()?;
@@ -300,7 +301,7 @@ fn lines(figure: &Figure, drawn: &Drawn, stamp: &str) -> Scene {
             },
         });
     }
-    // The intervals' bars come last, so that the legend has the lines alone.
+    // The intervals' bars come last, so that the legend contains only the lines.
     for (colour, (_, points)) in drawn.series.iter().enumerate() {
         for (x, estimate) in points {
             let Some(reach) = estimate.reach else {

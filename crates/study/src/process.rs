@@ -1,5 +1,5 @@
-//! Child processes of a cell: in their node's network and limits, with their output in a log file.
-//! They are killed when dropped, and by the kernel when this process dies.
+//! Child processes of a cell: in their node's network namespace and control groups, with output to
+//! a log file. They are killed when dropped, and by the kernel when this process dies.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,17 +12,17 @@ use rustix::process::{Pid, Signal};
 const END_TIMEOUT: Duration = Duration::from_secs(10);
 const LOG_LINES: usize = 20;
 
-/// Surroundings of a process.
+/// Environment of a process.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct ProcessEnvironment {
     /// Network namespace; `None`: this process's own.
     pub namespace: Option<String>,
     /// Files of control groups that it enters.
     pub entrances: Vec<PathBuf>,
 }
 
-/// A command in its place; it dies with the thread that starts it.
-pub fn command(place: &Place, program: &Path) -> Command {
+/// A command in its environment; the process dies with the thread that starts it.
+pub fn command(place: &ProcessEnvironment, program: &Path) -> Command {
     let mut words: Vec<String> = Vec::new();
     if cairn_emulate::host::has("setpriv") {
         words.extend(["setpriv", "--pdeathsig", "KILL", "--"].map(str::to_owned));
@@ -52,7 +52,7 @@ pub fn command(place: &Place, program: &Path) -> Command {
     }
 }
 
-/// A server of ours.
+/// A server process.
 pub struct Process {
     pub name: String,
     child: Child,
@@ -76,7 +76,7 @@ impl Process {
         self.child.id()
     }
 
-    /// An error with its last words when it has ended.
+    /// Fails with its last output if it has ended.
     pub fn check(&mut self) -> Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended with {status}: {}", self.name, self.last_words());
@@ -97,7 +97,7 @@ impl Process {
         }
     }
 
-    /// Waits for its end, which it was told; killed when it takes too long.
+    /// Waits for the end of a process that was told to end; kills it after a timeout.
     pub fn end(&mut self) {
         self.tell_to_end();
         cairn_emulate::world::end_within(&mut self.child, END_TIMEOUT);
@@ -111,8 +111,8 @@ impl Drop for Process {
     }
 }
 
-/// Time that a process's threads have waited for a CPU, in nanoseconds. Threads that have ended are
-/// not in it.
+/// Time that a process's threads have waited for a CPU, in nanoseconds, without threads that have
+/// ended.
 pub fn cpu_wait_ns(pid: u32) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task"));
     let of_task = |entry: std::io::Result<std::fs::DirEntry>| {
@@ -122,7 +122,7 @@ pub fn cpu_wait_ns(pid: u32) -> u64 {
     tasks.into_iter().flatten().filter_map(of_task).sum()
 }
 
-/// Runs this program to its end; its output.
+/// Runs this program to its end and returns its output.
 pub fn run_quiet(command: &mut Command) -> Result<String> {
     let output = command
         .output()

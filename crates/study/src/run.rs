@@ -1,6 +1,6 @@
-//! Runs a study: blocks of all cells, each block in an order of its own, until each figure is known
-//! closely enough or the repetitions are used up. A cell's folder is renamed into place when it is
-//! complete, so a study that is killed goes on with what is missing.
+//! Execution of a study: blocks of all cells, each block in an order of its own, until each figure
+//! is precise enough or the repetitions are used up. A cell's folder is renamed into place when
+//! complete, so a study that was killed resumes with the missing cells.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,29 +19,29 @@ use crate::measure::{self, Bench};
 use crate::page;
 use crate::summary;
 
-/// The folder of a cell under way; nothing else begins so.
+/// Name prefix of the folder of a cell in progress.
 const UNFINISHED: &str = ".unfinished-";
-/// Scratch folders of studies, with their process id behind.
+/// Name prefix of scratch folders, followed by the process id.
 const SCRATCH: &str = "cairn-study-";
 
-/// `study.json`: facts of the host that are of no cell.
+/// Content of `study.json`: facts of the host that belong to no cell.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Record {
-    /// Operations a second that the generator makes without a store.
+    /// The generator's operations per second without a store.
     ceiling: Option<f64>,
 }
 
-/// Choices of one call.
+/// Options of one call.
 pub struct Options {
     pub out: PathBuf,
     pub program: PathBuf,
     pub scratch: Option<PathBuf>,
-    /// Do not begin another cell after so many seconds.
+    /// Seconds after which no further cell is started.
     pub at_most_s: Option<f64>,
 }
 
-/// Runs what is missing, and writes the report.
+/// Measures missing cells and writes the report.
 pub fn run(study: &Study, options: &Options) -> Result<bool> {
     for cluster in &study.clusters {
         if let Some(words) = cluster::impossible(cluster) {
@@ -77,7 +77,7 @@ pub fn run(study: &Study, options: &Options) -> Result<bool> {
     Ok(is_complete)
 }
 
-/// Provisions one cluster, and takes it down when `use_it` returns.
+/// Provisions one cluster, and removes it when `use_it` returns.
 pub fn up(
     study: &Study,
     name: &str,
@@ -92,7 +92,7 @@ pub fn up(
         );
     };
     let scratch = scratch(options)?;
-    let order = cluster::Order {
+    let order = cluster::ClusterSpec {
         cluster,
         dilation: study.dilation,
         seed: study.seed,
@@ -106,7 +106,7 @@ pub fn up(
     Ok(())
 }
 
-/// Writes the page and the plots of what is there.
+/// Writes the page and the plots for the existing cells.
 pub fn report(study: &Study, out: &Path) -> Result<PathBuf> {
     let folder = Folder {
         root: out.to_owned(),
@@ -133,8 +133,8 @@ pub fn report(study: &Study, out: &Path) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Outcomes of the study's own cells, in the order of its clusters and workloads; what an earlier
-/// version of the file has left is not among them.
+/// Outcomes of the study's own cells, in the order of its clusters and workloads; cells of an
+/// earlier version of the file are ignored.
 pub fn of_study(study: &Study, folder: &Folder) -> Result<Vec<Outcome>> {
     let pairs = cell::pairs(study)?;
     let mut outcomes = Vec::new();
@@ -155,7 +155,7 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// False when time ran out before all was measured.
+    /// Measures block by block; returns false if the time ran out.
     fn blocks(&self) -> Result<bool> {
         let study = self.bench.study;
         for block in 1..=study.repetitions.most {
@@ -167,7 +167,7 @@ impl Runner<'_> {
             for (number, pair) in order.iter().enumerate() {
                 let cell = cell::cell(study, self.bench.pairs, *pair, block)?;
                 let there = self.folder.outcome(&cell.id)?;
-                // One that was rejected is no measurement: another call tries again.
+                // A rejected one is not valid: a further call tries again.
                 if there.is_some_and(|outcome| outcome.state != State::Rejected) {
                     continue;
                 }
@@ -198,7 +198,7 @@ impl Runner<'_> {
         !is_failed && !figures::is_narrow(&study.figures, &of_pair, &swept, until)
     }
 
-    /// Measures until it is accepted or the attempts are used up; the last one stays.
+    /// Measures until the cell is accepted or the attempts are used up; the last one is kept.
     fn measure(&self, cell: &Cell) -> Result<()> {
         use std::io::Write;
         let Pair { cluster, load } = &self.bench.pairs[cell.pair];
@@ -281,7 +281,7 @@ fn shuffle(order: &mut [usize], seed: u64) {
     }
 }
 
-/// Held while a study runs: two would remove each other's cells.
+/// Lock held while a study runs: two would remove each other's cells.
 fn lock(folder: &Folder) -> Result<fs::File> {
     let path = folder.root.join("lock");
     let file = fs::File::create(&path).with_context(|| path.display().to_string())?;
@@ -305,7 +305,7 @@ fn remove_unfinished(folder: &Folder) -> Result<()> {
     Ok(())
 }
 
-/// A folder that goes with its owner.
+/// A folder that is removed when dropped.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -314,7 +314,8 @@ impl Drop for Scratch {
     }
 }
 
-/// In memory where there is room, so that this host's own disk is no part of what is measured.
+/// The scratch folder, in memory if there is room, so that this host's own disk does not influence
+/// the measurement.
 fn scratch(options: &Options) -> Result<Scratch> {
     let memory = Path::new("/dev/shm");
     let base = match &options.scratch {
@@ -338,7 +339,7 @@ fn scratch(options: &Options) -> Result<Scratch> {
     Ok(Scratch(folder))
 }
 
-/// Unmounts what a killed study's processes have left below a folder.
+/// Unmounts file systems below a folder that a killed study left.
 fn unmount_below(folder: &Path) {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
@@ -357,7 +358,7 @@ fn record(folder: &Folder) -> Record {
     serde_json::from_slice(&bytes).unwrap_or_default()
 }
 
-/// Measured once, before the first cell.
+/// Measures the ceiling once, before the first cell.
 fn ceiling(folder: &Folder) -> Result<()> {
     if record(folder).ceiling.is_some() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! A study's results as Markdown: what was asked, published values beside measured, every figure's
-//! points. For pages that keep results.
+//! A study's results as Markdown: the question, published and measured values, every figure's
+//! points. For pages that archive results.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use crate::figures;
 use crate::file::Study;
 use crate::page::{Facts, measured_words, percent, stamp, words};
 
-/// Names of a study's plots lie in `plots`, a folder beside the page.
+/// Renders the summary. `plots` is the folder with the plots, relative to the page.
 pub fn markdown(study: &Study, outcomes: &[Outcome], facts: &Facts, plots: &str) -> String {
     let title = if study.title.is_empty() {
         &study.name

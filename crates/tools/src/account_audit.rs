@@ -1,8 +1,8 @@
-//! `swift-account-audit`: asks every server that should have an account, a container or an object for
-//! it, and tells where they do not agree. What is named is looked at with all that is in it.
+//! `swift-account-audit`: compares all replicas of an account, a container or an object, and
+//! reports differences. Everything inside the given entities is compared too.
 //!
-//! Unlike Swift's, it looks for objects in the ring of their container's policy, and holds the ETags
-//! of erasure-coded ones against the listing.
+//! Unlike Swift's tool, it looks for objects in the ring of their container's policy, and compares
+//! the ETags of erasure-coded ones with the listing.
 
 mod account;
 mod ask;
@@ -30,7 +30,7 @@ use crate::locations::SwiftDir;
 use account::AccountListing;
 use container::ContainerListing;
 
-/// Lines that wait to be printed.
+/// Maximum number of lines queued for printing.
 const LINES_MAX: usize = 256;
 
 /// Check that all replicas of accounts, containers and objects agree
@@ -40,10 +40,10 @@ const LINES_MAX: usize = 256;
 #[derive(Debug, Parser)]
 #[command(version, verbatim_doc_comment)]
 pub(crate) struct Options {
-    /// So many requests at once
+    /// Maximum number of concurrent requests
     #[arg(short = 'c', value_name = "N", default_value_t = 50)]
     concurrency: usize,
-    /// Where swift.conf and the rings are
+    /// Folder of swift.conf and the rings
     #[arg(short = 'r', value_name = "DIR", default_value = "/etc/swift")]
     swift_dir: PathBuf,
     /// A file for what is not consistent, one a line; it can be read again as input
@@ -64,7 +64,7 @@ pub(crate) fn run(options: Options, out: &mut dyn Write) -> Result<u8> {
     }
     let (send, paths) = mpsc::channel(LINES_MAX);
     let named = options.paths.clone();
-    // Whoever writes the standard input may take their time.
+    // Blocking reads: the writer of the standard input may be slow.
     std::thread::spawn(move || {
         let input = std::io::stdin().lock().lines().take_while(|_| reads);
         let input = input.map(|line| line.context("the standard input"));
@@ -78,7 +78,7 @@ pub(crate) fn run(options: Options, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// Audits each path, and tells how much that was.
+/// Audits each path, and prints statistics.
 async fn audit(
     options: &Options,
     mut paths: mpsc::Receiver<Result<String>>,
@@ -113,7 +113,7 @@ async fn audit(
     problem.map_or(Ok(()), Err)
 }
 
-/// What is to be looked at, with all that is in it.
+/// An entity to compare, together with everything in it.
 struct Target {
     account: String,
     container: Option<String>,
@@ -121,7 +121,7 @@ struct Target {
 }
 
 impl Target {
-    /// `None` for an empty line.
+    /// Parses a path; `None` for an empty line.
     fn parse(path: &str) -> Result<Option<Target>> {
         let path = path.trim_end_matches(['\r', '\n']).trim_start_matches('/');
         if path.is_empty() {
@@ -166,7 +166,7 @@ impl Target {
     }
 }
 
-/// What is known of an account or a container, once somebody has looked.
+/// The listing of an account or a container, read at most once.
 type Known<T> = Arc<OnceCell<Arc<T>>>;
 
 struct Auditor {
@@ -216,7 +216,7 @@ impl Auditor {
     }
 
     async fn tell(&self, line: String) {
-        // Nobody may be printing any more.
+        // If this fails, nothing prints any more.
         let _ = self.told.send(line).await;
     }
 
@@ -224,7 +224,7 @@ impl Auditor {
         count(&mut self.stats.lock());
     }
 
-    /// Notes a path that is to be looked at again.
+    /// Records a path that should be checked again.
     async fn note(&self, path: &str) {
         let Some(file) = &self.error_file else {
             return;
@@ -236,7 +236,7 @@ impl Auditor {
         }
     }
 
-    /// Looks where nobody has yet; `listed` does the work.
+    /// The listing of an account, read by the first caller through `listed`.
     async fn account(&self, account: &str) -> Arc<AccountListing> {
         let known = self
             .accounts
@@ -260,7 +260,7 @@ impl Auditor {
         listing.await.clone()
     }
 
-    /// A container and its objects.
+    /// Audits a container and its objects.
     async fn audit_all_of(self: &Arc<Self>, account: String, container: String) {
         let listing = self.container(&account, &container).await;
         let mut work = JoinSet::new();
@@ -276,7 +276,7 @@ impl Auditor {
     }
 }
 
-/// What was looked at, and what was wrong.
+/// Numbers of checks and differences.
 #[derive(Default)]
 struct Stats {
     accounts: Counts,
@@ -289,9 +289,11 @@ struct Counts {
     checked: u64,
     missing: u64,
     exceptions: u64,
-    /// Of an account's containers, of a container's objects.
+    /// Number of accounts whose container counts differ, and of containers whose object counts
+    /// differ.
     counts_differ: u64,
-    /// Of an account's object counts, a container's versions of objects, objects' content.
+    /// Number of accounts whose object counts differ, of containers whose object versions differ,
+    /// and of objects whose content differs.
     objects_differ: u64,
 }
 

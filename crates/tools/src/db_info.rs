@@ -1,4 +1,5 @@
-//! `swift-account-info` and `swift-container-info`: what a database says, and where it belongs.
+//! `swift-account-info` and `swift-container-info`: the content of a database, and its location by
+//! the ring.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,7 +17,7 @@ use crate::locations::{Item, Places, SwiftDir};
 #[derive(Debug, Parser)]
 #[command(version)]
 pub(crate) struct Options {
-    /// Where swift.conf and the rings are
+    /// Folder of swift.conf and the rings
     #[arg(short = 'd', long, default_value = "/etc/swift")]
     swift_dir: PathBuf,
     /// Show metadata without the prefixes of their names
@@ -32,14 +33,14 @@ pub(crate) struct Options {
     file: PathBuf,
 }
 
-/// What the database says, in the order it is shown.
+/// Fields of the database, in display order.
 struct Found {
     account: String,
     container: Option<String>,
     deleted: bool,
-    /// Title and time.
+    /// Titles and times.
     times: Vec<(&'static str, String)>,
-    /// Title and value.
+    /// Titles and values.
     counts: Vec<(&'static str, String)>,
     reported: Vec<(&'static str, String)>,
     policy: Option<u32>,
@@ -67,7 +68,7 @@ pub(crate) fn run(kind: DbKind, options: &Options, out: &mut dyn Write) -> Resul
     let mut pending = file.clone().into_os_string();
     pending.push(".pending");
     if std::fs::metadata(pending).is_ok_and(|pending| pending.len() > 0) {
-        // Rows that a server has put aside are not in the database yet.
+        // Rows in the pending file are not in the database yet.
         writeln!(out, "WARNING: Possibly Stale Data")?;
     }
     let found = match kind {
@@ -188,7 +189,7 @@ fn read_container(broker: &ContainerBroker<'_>) -> cairn_index::Result<Found> {
     })
 }
 
-/// `2014-06-11T05:31:17.041880 (1402464677.04188)`.
+/// Formats a time: `2014-06-11T05:31:17.041880 (1402464677.04188)`.
 fn time(text: &str) -> String {
     let time = Timestamp::parse(text).unwrap_or(Timestamp::ZERO);
     format!("{} ({text})", time.isoformat())
@@ -282,7 +283,7 @@ fn print_metadata(
     Ok(())
 }
 
-/// `x_container_read` as `X-Container-Read`.
+/// Converts `x_container_read` to `X-Container-Read`.
 fn title(name: &str) -> String {
     let mut after_letter = false;
     name.chars()
@@ -351,7 +352,7 @@ fn print_sharding(sharding: &Sharding, verbose: bool, out: &mut dyn Write) -> Re
     Ok(())
 }
 
-/// As Python quotes a text.
+/// Quotes a text like Python.
 fn python_text(text: &str) -> String {
     let quote = match text.contains('\'') && !text.contains('"') {
         true => '"',

@@ -1,5 +1,5 @@
-//! `swift-dispersion-populate` and `swift-dispersion-report`: containers and objects spread over
-//! so many partitions that counting their copies tells how whole the cluster is.
+//! `swift-dispersion-populate` and `swift-dispersion-report`: samples of containers and objects in
+//! many partitions, whose copies are counted to measure the cluster's health.
 
 mod cluster;
 mod login;
@@ -18,7 +18,7 @@ use crate::locations::SwiftDir;
 pub(crate) use populate::run as populate;
 pub(crate) use report::run as report;
 
-/// What both programs read.
+/// Configuration of both programs.
 struct Plan {
     section: Section,
     swift: SwiftDir,
@@ -62,10 +62,10 @@ pub(crate) struct PopulateOptions {
     /// Only objects
     #[arg(long)]
     object_only: bool,
-    /// Where the numbers in containers' names begin
+    /// First number in containers' names
     #[arg(long, default_value_t = 0)]
     container_suffix_start: u64,
-    /// Where the numbers in objects' names begin
+    /// First number in objects' names
     #[arg(long, default_value_t = 0)]
     object_suffix_start: u64,
     /// For Keystone over TLS, which is not spoken here
@@ -108,7 +108,7 @@ pub(crate) struct ReportOptions {
     conf: PathBuf,
 }
 
-/// `3s`, `2m`, `1h`: rounded.
+/// Formats a rounded duration: `3s`, `2m`, `1h`.
 fn in_units(time: Duration) -> String {
     let mut amount = time.as_secs_f64();
     let mut unit = "s";
@@ -122,7 +122,7 @@ fn in_units(time: Duration) -> String {
     format!("{:.0}{unit}", amount)
 }
 
-/// How far something is, and how long it will take.
+/// Progress display, with the estimated remaining time.
 struct Progress {
     begun: Instant,
     next: Instant,
@@ -137,7 +137,7 @@ impl Progress {
         }
     }
 
-    /// Every five seconds: the time that is left.
+    /// Every five seconds, a line with the remaining time.
     fn due(&mut self, done: usize, all: usize) -> Option<String> {
         let now = Instant::now();
         if now < self.next {

@@ -1,4 +1,4 @@
-//! `swift-form-signature`: the signature of a form whose files go straight into a container.
+//! `swift-form-signature`: signs a form for direct uploads into a container.
 
 use std::io::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,7 +17,7 @@ use clap::Parser;
 #[command(version, verbatim_doc_comment)]
 pub(crate) struct Options {
     path: String,
-    /// Where the browser goes when the uploads have ended
+    /// URL to which the browser is redirected after the uploads
     redirect: String,
     /// In bytes, of each file
     #[arg(allow_hyphen_values = true)]

@@ -1,4 +1,4 @@
-//! `swift-get-nodes`: which servers are responsible for a name or a partition.
+//! `swift-get-nodes`: shows the servers responsible for a name or a partition.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -23,13 +23,13 @@ pub(crate) struct Options {
     /// Show all handoffs
     #[arg(short, long)]
     all: bool,
-    /// Of this partition
+    /// Partition to look up
     #[arg(short, long)]
     partition: Option<u32>,
     /// The storage policy whose ring is used
     #[arg(short = 'P', long)]
     policy_name: Option<String>,
-    /// Where swift.conf and the rings are
+    /// Folder of swift.conf and the rings
     #[arg(short = 'd', long, default_value = "/etc/swift")]
     swift_dir: PathBuf,
     /// Names are percent-encoded
@@ -129,18 +129,18 @@ pub(crate) fn run(options: Options, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// Slashes stay.
+/// Percent-encodes a name, except slashes.
 fn quote_name(name: &str) -> String {
     quote(name).replace("%2F", "/")
 }
 
-/// `object-1` is the ring of policy 1.
+/// Policy of a ring's name: `object-1` is the ring of policy 1.
 fn policy_of_ring(name: &str) -> Option<PolicyIndex> {
     let index = name.strip_prefix("object-")?;
     index.parse().ok().map(PolicyIndex)
 }
 
-/// The folder on devices; says so where the ring is that of something else.
+/// The folder on devices; prints a message if the ring is of another kind.
 fn datadir(
     item: Item<'_>,
     partition: Option<u32>,

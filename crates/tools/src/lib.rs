@@ -1,9 +1,8 @@
-//! Operators' tools under OpenStack Swift's names: what they are asked and what they print are
-//! Swift's, so that scripts and habits keep working. Each module is a program; none of them
-//! serves anything. They read rings, databases and object files directly, and ask servers over
-//! HTTP.
+//! Operators' tools under OpenStack Swift's names: arguments and output are Swift's, so that
+//! scripts and habits keep working. Each module is a program; none of them serves anything. They
+//! read rings, databases and object files directly, and ask servers over HTTP.
 //!
-//! | program | what it tells or does |
+//! | program | purpose |
 //! | --- | --- |
 //! | `swift-get-nodes` | which servers hold a name or a partition |
 //! | `swift-object-info`, `-container-info`, `-account-info` | what is in a file of a device |
@@ -36,7 +35,7 @@ use cairn_index::DbKind;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-/// The names of the programs, behind `swift-`.
+/// Names of the programs, without `swift-`.
 pub const PROGRAMS: [&str; 13] = [
     "account-audit",
     "account-info",
@@ -53,19 +52,20 @@ pub const PROGRAMS: [&str; 13] = [
     "reconciler-enqueue",
 ];
 
-/// What a program ends with that found something wrong.
+/// Exit code of a program that found a problem.
 const FAILURE: u8 = 1;
 
-/// Runs the program of that name; `arguments` begin with its name. `None`: there is none.
+/// Runs the program of that name; `arguments` begin with its name. `None` if there is no such
+/// program.
 pub fn run(program: &str, arguments: &[OsString]) -> Option<ExitCode> {
     let mut out = std::io::stdout().lock();
     let code = run_to(program, arguments, &mut out);
-    // Nobody may be listening; the exit code still tells.
+    // If the output is closed, the exit code still tells the result.
     let _ = out.flush();
     code.map(ExitCode::from)
 }
 
-/// As [`run`], writing to `out`.
+/// Runs a program like [`run`], with output to `out`.
 pub fn run_to(program: &str, arguments: &[OsString], out: &mut dyn Write) -> Option<u8> {
     Some(match program {
         "account-audit" => with(arguments, out, account_audit::run),
@@ -89,7 +89,7 @@ pub fn run_to(program: &str, arguments: &[OsString], out: &mut dyn Write) -> Opt
     })
 }
 
-/// Reads the arguments and runs what is to be done with them.
+/// Parses the arguments and runs the program.
 fn with<P: Parser>(
     arguments: &[OsString],
     out: &mut dyn Write,
@@ -116,7 +116,7 @@ fn with<P: Parser>(
     }
 }
 
-/// The runtime of programs that ask servers.
+/// Runs a future, for programs that call servers.
 fn block_on<T>(work: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

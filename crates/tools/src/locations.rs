@@ -1,4 +1,4 @@
-//! Rings and policies of a `swift_dir`, and where a name's data lies by them.
+//! Rings and policies of a `swift_dir`, and the location of a name's data by them.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use cairn_http::params::quote_path;
 use cairn_ring::{Device, Ring};
 use cairn_types::PolicyIndex;
 
-/// Where swift.conf and the rings are.
+/// Folder of swift.conf and the rings.
 pub(crate) struct SwiftDir {
     path: PathBuf,
     pub(crate) conf: SwiftConf,
@@ -32,7 +32,7 @@ impl SwiftDir {
         &self.path
     }
 
-    /// `name`: `account`, `container`, `object` or `object-N`.
+    /// Loads a ring; `name` is `account`, `container`, `object` or `object-N`.
     pub(crate) fn ring(&self, name: &str) -> Result<Ring> {
         read_ring(&self.path.join(format!("{name}.ring.gz")))
     }
@@ -50,7 +50,7 @@ pub(crate) fn read_ring(path: &Path) -> Result<Ring> {
     Ring::from_bytes(&bytes).with_context(name)
 }
 
-/// An account, a container or an object; nothing of it where only a partition is asked for.
+/// An account, a container or an object; empty if only a partition is requested.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Item<'a> {
     pub(crate) account: Option<&'a str>,
@@ -60,7 +60,7 @@ pub(crate) struct Item<'a> {
 
 impl Item<'_> {
     fn path(&self) -> String {
-        // A partition alone has no name: that is what Swift's tool then writes.
+        // A partition alone has no name: Swift's tool then prints `None`.
         let mut path = self.account.unwrap_or("None").to_owned();
         for part in [self.container, self.object].into_iter().flatten() {
             path = path + "/" + part;
@@ -69,17 +69,17 @@ impl Item<'_> {
     }
 }
 
-/// What is to be shown of an item's places.
+/// Options of displaying an item's locations.
 pub(crate) struct Places<'a> {
     pub(crate) ring: &'a Ring,
-    /// The folder on each device: `accounts`, `objects-1`.
+    /// Folder on each device: `accounts`, `objects-1`.
     pub(crate) datadir: &'a str,
     pub(crate) item: Item<'a>,
-    /// This partition, whatever the item's is.
+    /// Show this partition instead of the item's.
     pub(crate) partition: Option<u32>,
-    /// All handoffs, instead of as many as there are primaries.
+    /// Show all handoffs, instead of as many as there are primaries.
     pub(crate) all: bool,
-    /// For the header of requests for objects.
+    /// Policy for the header of object requests.
     pub(crate) policy: Option<PolicyIndex>,
 }
 

@@ -1,5 +1,5 @@
-//! `swift-object-info`: what an object's file says of itself, whether it is whole, and where it
-//! belongs.
+//! `swift-object-info`: shows the metadata in an object's file, verifies its content, and shows its
+//! location by the ring.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ pub(crate) struct Options {
     /// Do not compare the content with the ETag
     #[arg(short, long)]
     no_check_etag: bool,
-    /// Where swift.conf and the rings are
+    /// Folder of swift.conf and the rings
     #[arg(short = 'd', long, default_value = "/etc/swift")]
     swift_dir: PathBuf,
     /// Show metadata without the prefixes of their names
@@ -103,7 +103,7 @@ pub(crate) fn run(options: Options, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// By the folder `objects` or `objects-N` that the file is in.
+/// The policy, by the folder `objects` or `objects-N` of the file.
 fn policy_of(path: &Path) -> PolicyIndex {
     let text = path.to_string_lossy();
     let folder = text
@@ -118,7 +118,7 @@ fn split(path: &str) -> Option<(&str, &str, &str)> {
     Some((parts.next()?, parts.next()?, parts.next()?))
 }
 
-/// Its length.
+/// Verifies the content; returns its length.
 fn check_etag(file: &mut File, etag: &str, out: &mut dyn Write) -> Result<u64> {
     let mut md5 = Md5::new();
     let mut size = 0;
@@ -218,7 +218,7 @@ fn print_metadata(
     print_crypto(&groups[0], &groups[1], out)
 }
 
-/// How it is encrypted, where it is.
+/// Prints the crypto metadata, if the object is encrypted.
 fn print_crypto(
     system: &BTreeMap<String, String>,
     transient: &BTreeMap<String, String>,

@@ -1,5 +1,5 @@
-//! `swift-oldies` and `swift-orphans`: processes of Swift's programs, Cairn's or upstream's, that have
-//! run for long, or that no file of process ids knows.
+//! `swift-oldies` and `swift-orphans`: lists processes of Swift's programs, Cairn's or upstream's,
+//! that have run for long, or that no pid file contains.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -48,7 +48,7 @@ struct Process {
     pid: i32,
     parent: i32,
     hours: u64,
-    /// Behind `swift-`.
+    /// Arguments after `swift-`.
     arguments: String,
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn orphans(options: Orphans, out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// Neither in a file of process ids, nor the child of one that is.
+/// Processes that are neither in a pid file nor children of one that is.
 fn orphans_of(all: Vec<Process>, known: &BTreeSet<i32>, age: u64) -> Vec<Process> {
     let is_orphan = |process: &Process| {
         let mut words = process.arguments.split(' ');
@@ -99,7 +99,7 @@ fn orphans_of(all: Vec<Process>, known: &BTreeSet<i32>, age: u64) -> Vec<Process
     all.into_iter().filter(is_orphan).collect()
 }
 
-/// In files of the folder and of those below it.
+/// Process ids in the files of the folder and its subfolders.
 fn known_pids(folder: &Path) -> BTreeSet<i32> {
     let mut known = BTreeSet::new();
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -141,7 +141,7 @@ fn signal_of(text: &str) -> Result<Signal> {
     Ok(named)
 }
 
-/// From `proc`, in the order of their ids.
+/// All processes in `proc`, in order of their ids.
 fn all(proc: &Path) -> Result<Vec<Process>> {
     let uptime = fs::read_to_string(proc.join("uptime"))
         .with_context(|| format!("cannot read {}", proc.join("uptime").display()))?;
@@ -155,7 +155,7 @@ fn all(proc: &Path) -> Result<Vec<Process>> {
         name.to_str()?.parse::<i32>().ok()
     });
     let mut found: Vec<Process> = pids
-        // Ended meanwhile: then it is none.
+        // A process that has ended meanwhile is skipped.
         .filter_map(|pid| process(&proc.join(pid.to_string()), pid, uptime))
         .collect();
     found.sort_by_key(|process| process.pid);
@@ -170,8 +170,8 @@ fn process(folder: &Path, pid: i32, uptime: f64) -> Option<Process> {
         .collect();
     let arguments = of_swift(&words)?;
     let stat = fs::read_to_string(folder.join("stat")).ok()?;
-    // Behind the name, which may have blanks and brackets in it: state, parent, and as the
-    // twentieth the start in ticks since the machine's.
+    // Fields after the name, which may contain blanks and brackets: state, parent, and as the
+    // twentieth the start time in ticks since boot.
     let (_, rest) = stat.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let started =
@@ -184,7 +184,7 @@ fn process(folder: &Path, pid: i32, uptime: f64) -> Option<Process> {
     })
 }
 
-/// What follows `swift-` in a program's own name, or in that of the script Python runs.
+/// The part after `swift-` of a program's own name, or of the script that Python runs.
 fn of_swift(words: &[String]) -> Option<String> {
     let name = |word: &String| Some(Path::new(word).file_name()?.to_str()?.to_owned());
     let mut words = words;
@@ -227,7 +227,7 @@ fn list(found: &[Process], wide: bool, out: &mut dyn Write) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// A `proc` with these processes: id, parent, seconds since their start, words.
+    /// A fake `proc` with these processes: id, parent, seconds since their start, words.
     fn proc(processes: &[(i32, i32, u64, &str)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("uptime"), "1000000.50 7.0\n").unwrap();

@@ -1,4 +1,4 @@
-//! `swift-recon`: asks all servers of the rings for facts, and shows them together.
+//! `swift-recon`: collects monitoring data from all servers of the rings and shows summaries.
 
 mod checks;
 mod scout;
@@ -69,7 +69,7 @@ pub(crate) struct Options {
     /// Compare clocks
     #[arg(short = 'T', long)]
     time: bool,
-    /// How far clocks may differ, in seconds
+    /// Maximum difference of clocks, in seconds
     #[arg(long, default_value_t = 0.0)]
     jitter: f64,
     #[arg(long)]

@@ -1,5 +1,5 @@
-//! `swift-recon-cron`: counts the container updates that wait on the devices, for `/recon/async`. To be
-//! run now and then by cron on every object server.
+//! `swift-recon-cron`: counts the async pendings on the devices, for `/recon/async`. To be run
+//! periodically by cron on every object server.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -13,8 +13,8 @@ use clap::Parser;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Map, json};
 
-/// Another run may take so long to finish.
-const LOCK_PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum wait for another run to finish.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_RETRY: Duration = Duration::from_millis(50);
 
 /// Count container updates that wait to be delivered
@@ -46,13 +46,13 @@ pub(crate) fn run(options: Options, _out: &mut dyn Write) -> Result<u8> {
     Ok(0)
 }
 
-/// As Swift's own: a folder with a file `.lock` in it.
+/// Takes Swift's own lock: a file `.lock` in the folder.
 fn lock(folder: &Path) -> Result<File> {
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let path = folder.join(".lock");
     let file = File::options().append(true).create(true).open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    let deadline = Instant::now() + LOCK_PATIENCE;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
     while let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
         if error != rustix::io::Errno::WOULDBLOCK || Instant::now() > deadline {
             bail!("{}: another run holds it: {error}", path.display());
@@ -62,7 +62,7 @@ fn lock(folder: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// Of all devices and policies: the files two folders down.
+/// Number of async pendings of all devices and policies: files two folders down.
 fn waiting(devices: &Path) -> std::io::Result<u64> {
     let mut count = 0;
     for device in folders(devices)? {
@@ -85,7 +85,7 @@ fn folders(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What is delivered meanwhile is gone, folders too.
+/// Entries of a folder. Files and folders may disappear meanwhile, when updates are delivered.
 fn entries(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     match fs::read_dir(folder) {
         Ok(entries) => entries.map(|entry| Ok(entry?.path())).collect(),

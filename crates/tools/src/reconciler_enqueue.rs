@@ -1,5 +1,5 @@
-//! `swift-reconciler-enqueue`: tells the container reconciler of an object that lies in another
-//! policy than its container's, as container servers do by themselves when they find one.
+//! `swift-reconciler-enqueue`: queues an object that is in another policy than its container's for
+//! the container reconciler, as container servers do themselves when they find one.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -22,25 +22,25 @@ use http::{HeaderMap, Method};
 
 use crate::locations::{SwiftDir, ip_of};
 
-const PATIENCE: Duration = Duration::from_secs(15);
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Queue an object for the container reconciler
 #[derive(Debug, Parser)]
 #[command(version)]
 pub(crate) struct Options {
-    /// Of the policy that the object is in
+    /// Index of the policy that the object is in
     policy_index: String,
     /// /account/container/object
     path: String,
-    /// Of the object's file
+    /// Timestamp of the object's file
     timestamp: String,
-    /// What was done in the wrong place
+    /// Operation in the wrong policy
     #[arg(short = 'X', long, value_enum, default_value = "PUT")]
     op: Operation,
     /// Queue it even if it was queued and taken from the queue before
     #[arg(short, long)]
     force: bool,
-    /// Where swift.conf and the rings are
+    /// Folder of swift.conf and the rings
     #[arg(short = 'd', long, default_value = "/etc/swift")]
     swift_dir: PathBuf,
 }
@@ -154,7 +154,7 @@ impl Entry {
         *request.uri_mut() = quote_path(&path).parse()?;
         *request.headers_mut() = self.headers()?;
         let address = SocketAddr::new(ip_of(&device.replication_ip)?, device.replication_port);
-        let status = client.call(address, request, PATIENCE).await?.status();
+        let status = client.call(address, request, TIMEOUT).await?.status();
         anyhow::ensure!(status.is_success(), "answered with {status}");
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! Against OpenStack Swift's own tools, over files that Swift made: the same words, the same exit
-//! codes.
+//! Comparison with OpenStack Swift's own tools, on files made by Swift: output and exit codes must
+//! be equal.
 //!
 //! Needs a Python that has Swift: `CAIRN_SWIFT_PYTHON=/path/to/python cargo test -p cairn-tools`.
-//! Without it the test says so and passes.
+//! Without it the test is skipped.
 #![allow(clippy::unwrap_used)]
 
 use std::ffi::OsString;

@@ -1,8 +1,9 @@
-//! Page-aligned memory of one size that is used again: what content passes through on its way
-//! from or to a disk.
+//! Pool of page-aligned memory blocks of one size: object content passes through them on its way
+//! between a network and a disk.
 //!
-//! Aligned, so that a disk can take it without another copy (`O_DIRECT`). Mapped, so that what
-//! many clients needed at once goes back to the system when they have left.
+//! Blocks are aligned so that a disk can take them without another copy (`O_DIRECT`), and mapped by
+//! `mmap`, so that the memory of a burst of clients goes back to the operating system when they
+//! have left.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,52 +12,51 @@ use bytes::Bytes;
 use memmap2::MmapMut;
 use parking_lot::Mutex;
 
-/// Bytes of a block.
+/// Size of a block, in bytes.
 pub const SIZE: usize = 128 << 10;
-/// What content in a block, and the pieces of it that go to disk directly, are aligned to.
+/// Alignment in bytes of a block, and of the pieces of it that are written to disk by direct I/O.
 pub const ALIGN: usize = 4096;
-/// Blocks kept for the next who asks; more are given back to the system.
-const KEPT_MAX: usize = 64;
+/// Free blocks that the pool keeps; further ones are unmapped.
+const FREE_BLOCKS_MAX: usize = 64;
 
 static FREE: Mutex<Vec<MmapMut>> = Mutex::new(Vec::new());
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
-/// Those in use that content was read into for clients.
+/// Number of blocks in use that hold content being read for clients.
 static READ: AtomicUsize = AtomicUsize::new(0);
 
-/// Blocks that are somewhere between a network and a disk.
+/// Number of blocks in use by uploads and reads together.
 pub fn in_use() -> usize {
     IN_USE.load(Ordering::Relaxed)
 }
 
-/// With more blocks than this in use each upload has one at a time: 32 MB for all.
-const CROWD: usize = 256;
+/// Blocks in use above which each upload is limited to one block at a time: 32 MB for all.
+const UPLOAD_CROWD_BLOCKS: usize = 256;
 
-/// Whether so many blocks are in use that nothing should be gathered ahead.
+/// Is the pool so busy that uploads should not gather several blocks before they write?
 pub fn are_crowded() -> bool {
-    in_use() >= CROWD
+    in_use() >= UPLOAD_CROWD_BLOCKS
 }
 
-/// With more blocks than this read for clients, further content is read in small pieces: 32 MB for
-/// all.
-const READ_CROWD: usize = 256;
-/// Bytes of such a piece.
+/// Blocks in use by reads above which further content is read in small pieces: 32 MB for all.
+const READ_CROWD_BLOCKS: usize = 256;
+/// Bytes read at once when reads are crowded.
 const SMALL_READ_BYTES: usize = 16 << 10;
 
-/// Bytes to read at once for a client: `usual`, or less in a crowd. A client that takes nothing keeps
-/// as much memory as was read for it last.
+/// Number of bytes to read at once for a client: `usual`, or less when reads are crowded. A client
+/// that does not take its data occupies memory of the size of its last read.
 pub fn read_size(usual: usize) -> usize {
-    match READ.load(Ordering::Relaxed) < READ_CROWD {
+    match READ.load(Ordering::Relaxed) < READ_CROWD_BLOCKS {
         true => usual,
         false => usual.min(SMALL_READ_BYTES),
     }
 }
 
-/// Whether these bytes lie in memory as a disk wants them; their length is another matter.
+/// Does this slice begin at an address that direct I/O accepts? Its length is not checked.
 pub fn is_aligned(bytes: &[u8]) -> bool {
     bytes.as_ptr().addr().is_multiple_of(ALIGN)
 }
 
-/// A block that is being filled, from its start.
+/// A block that is filled from its start.
 pub struct Block {
     memory: Option<MmapMut>,
     filled: usize,
@@ -64,7 +64,10 @@ pub struct Block {
 }
 
 impl Block {
-    /// An empty block. Fails where the system has no memory.
+    /// Takes an empty block from the pool.
+    ///
+    /// # Errors
+    /// Fails if the system has no memory left to map.
     pub fn take() -> io::Result<Self> {
         let kept = FREE.lock().pop();
         let memory = match kept {
@@ -79,7 +82,7 @@ impl Block {
         })
     }
 
-    /// An empty block for content that is read for a client.
+    /// Takes an empty block and counts it as used by a read.
     pub fn take_to_read() -> io::Result<Self> {
         let mut block = Block::take()?;
         block.is_read = true;
@@ -87,7 +90,7 @@ impl Block {
         Ok(block)
     }
 
-    /// Takes of `bytes` what fits, and leaves the rest there.
+    /// Moves as many of `bytes` into the block as fit, and leaves the rest in `bytes`.
     pub fn fill_from(&mut self, bytes: &mut Bytes) {
         let spare = self.spare();
         let count = spare.len().min(bytes.len());
@@ -96,8 +99,8 @@ impl Block {
         *bytes = bytes.slice(count..);
     }
 
-    /// The room behind what is filled, with whatever was in it; [`Block::advance`] tells how much
-    /// of it is now content.
+    /// The unfilled rest of the block, whose content is arbitrary. After writing to it, report the
+    /// count to [`Block::advance`].
     pub fn spare(&mut self) -> &mut [u8] {
         let filled = self.filled;
         self.memory.as_mut().map_or(&mut [], |m| &mut m[filled..])
@@ -115,7 +118,8 @@ impl Block {
         self.filled == SIZE
     }
 
-    /// What was filled; its last owner hands the block back.
+    /// The filled part as shared bytes; the block returns to the pool when the last reference is
+    /// dropped.
     pub fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)
     }
@@ -134,7 +138,7 @@ impl Drop for Block {
             READ.fetch_sub(1, Ordering::Relaxed);
         }
         let mut free = FREE.lock();
-        if let Some(memory) = self.memory.take().filter(|_| free.len() < KEPT_MAX) {
+        if let Some(memory) = self.memory.take().filter(|_| free.len() < FREE_BLOCKS_MAX) {
             free.push(memory);
         }
     }
@@ -160,14 +164,14 @@ mod tests {
 
     #[test]
     fn in_a_crowd_less_is_read_at_once() -> io::Result<()> {
-        let crowd: Vec<Block> = (0..READ_CROWD)
+        let crowd: Vec<Block> = (0..READ_CROWD_BLOCKS)
             .map(|_| Block::take_to_read())
             .collect::<io::Result<_>>()?;
         assert_eq!(read_size(SIZE), SMALL_READ_BYTES);
         assert_eq!(read_size(100), 100);
         drop(crowd);
-        // Uploads have a bound of their own.
-        let _uploads: Vec<Block> = (0..READ_CROWD)
+        // Uploads have a limit of their own.
+        let _uploads: Vec<Block> = (0..READ_CROWD_BLOCKS)
             .map(|_| Block::take())
             .collect::<io::Result<_>>()?;
         assert_eq!(read_size(SIZE), SIZE);

@@ -1,12 +1,12 @@
 //! Days since 1970-01-01 and dates of the Gregorian calendar.
 
 const DAYS_IN_ERA: i64 = 146_097;
-/// From 0000-03-01 to 1970-01-01.
+/// Days from 0000-03-01 to 1970-01-01.
 const DAYS_BEFORE: i64 = 719_468;
 
-/// Year, month (from 1) and day of the month (from 1) of a day.
+/// Year, month (from 1) and day of the month (from 1) of a number of days since 1970-01-01.
 ///
-/// Counted in eras of 400 years that begin with March, so that a leap day is the last of its year
+/// Counts in eras of 400 years that begin in March, so that a leap day is the last day of its year
 /// (Howard Hinnant, "chrono-Compatible Low-Level Date Algorithms").
 pub fn date_of(days: i64) -> (i64, i64, i64) {
     let z = days + DAYS_BEFORE;
@@ -25,7 +25,7 @@ pub fn date_of(days: i64) -> (i64, i64, i64) {
     (year_of_era + era * 400 + i64::from(month <= 2), month, day)
 }
 
-/// The inverse: a date's day.
+/// Days since 1970-01-01 of a date: the inverse of [`date_of`].
 pub fn days_of(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -36,7 +36,7 @@ pub fn days_of(year: i64, month: i64, day: i64) -> i64 {
     era * DAYS_IN_ERA + year_of_era * 365 + leap_days + day_of_year - DAYS_BEFORE
 }
 
-/// The number of days of a month.
+/// Number of days of a month.
 pub fn days_in_month(year: i64, month: i64) -> i64 {
     let (next_year, next) = match month {
         12 => (year + 1, 1),

@@ -1,10 +1,10 @@
-//! How an erasure-coded policy cuts its objects: the `ec_*` options of swift.conf as values.
+//! Parameters of an erasure-coded policy: the `ec_*` options of swift.conf as checked values.
 
 use std::fmt;
 
 use thiserror::Error;
 
-/// The erasure codes that can be had, by the names liberasurecode gave them.
+/// The supported erasure codes, by their names in liberasurecode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EcType {
     /// `isa_l_rs_vand`: powers of two over GF(2^8), as Intel's ISA-L makes them.
@@ -41,7 +41,7 @@ impl fmt::Display for EcType {
     }
 }
 
-/// What is wrong with a scheme.
+/// Reasons why the parameters of an erasure code are refused.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum SchemeError {
     #[error("ec_num_data_fragments is 0; it must be 1 or more")]
@@ -73,15 +73,15 @@ impl SchemeError {
     }
 }
 
-/// Most fragments that a segment can be cut into, parity included.
+/// Maximum number of fragments of a segment, parity included.
 pub const MAX_FRAGMENTS: usize = 256;
-/// The largest segment: liberasurecode counts a segment's bytes in an `int`, and a segment is held
-/// in memory.
+/// Maximum size of a segment in bytes: liberasurecode counts them in an `int`, and a segment is
+/// held in memory.
 pub const MAX_SEGMENT_SIZE: usize = 1 << 30;
-/// `ec_object_segment_size` where none is given.
+/// `ec_object_segment_size` if the conf has none.
 pub const DEFAULT_SEGMENT_SIZE: usize = 1 << 20;
 
-/// The scheme of one policy. Its counts are never 0.
+/// The erasure-coding parameters of one policy. No count is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ErasureScheme {
     ec_type: EcType,
@@ -92,7 +92,8 @@ pub struct ErasureScheme {
 }
 
 impl ErasureScheme {
-    /// `data` fragments of content and `parity` of parity make a segment.
+    /// A scheme that codes each segment into `data` fragments of content and `parity` fragments of
+    /// parity.
     pub fn new(ec_type: EcType, data: usize, parity: usize) -> Result<Self, SchemeError> {
         if data == 0 {
             return Err(SchemeError::NoData);
@@ -113,7 +114,7 @@ impl ErasureScheme {
         })
     }
 
-    /// With segments of another size than 1 MiB; the last of an object may be shorter.
+    /// Sets the segment size, 1 MiB by default; the last segment of an object may be shorter.
     pub fn with_segment_size(self, bytes: usize) -> Result<Self, SchemeError> {
         match bytes {
             0 => Err(SchemeError::NoSegment),
@@ -125,7 +126,7 @@ impl ErasureScheme {
         }
     }
 
-    /// With every fragment kept so many times.
+    /// Keeps every fragment `duplication` times (`ec_duplication_factor`).
     pub fn with_duplication(self, duplication: usize) -> Result<Self, SchemeError> {
         match duplication {
             0 => Err(SchemeError::NoDuplicate),
@@ -140,7 +141,8 @@ impl ErasureScheme {
         self.ec_type
     }
 
-    /// How many fragments hold content, and how many are enough to read a segment.
+    /// Number of data fragments, which is also how many different fragments are enough to decode a
+    /// segment.
     pub fn data(&self) -> usize {
         self.data
     }
@@ -149,43 +151,44 @@ impl ErasureScheme {
         self.parity
     }
 
-    /// Bytes of an object that are coded at a time.
+    /// Bytes of an object that are coded at once.
     pub fn segment_size(&self) -> usize {
         self.segment_size
     }
 
-    /// How often each fragment is kept (`ec_duplication_factor`).
+    /// Number of copies of each fragment (`ec_duplication_factor`).
     pub fn duplication(&self) -> usize {
         self.duplication
     }
 
-    /// How many different fragments there are.
+    /// Number of different fragments of a segment.
     pub fn unique(&self) -> usize {
         self.data + self.parity
     }
 
-    /// How many fragments are kept: the replica count that the policy's ring must have.
+    /// Number of fragments stored, copies included: the replica count that the policy's ring must
+    /// have.
     pub fn replicas(&self) -> usize {
         self.unique().saturating_mul(self.duplication)
     }
 
-    /// How many servers must have taken a write: one parity more than what can be read.
+    /// Number of servers that must have stored a write: one fragment more than decoding needs.
     pub fn quorum(&self) -> usize {
         (self.data + 1).saturating_mul(self.duplication)
     }
 
-    /// The fragment that the partition's primary node of this index keeps.
+    /// Index of the fragment that the partition's primary node `node_index` keeps.
     pub fn fragment_of_node(&self, node_index: usize) -> usize {
         node_index % self.unique()
     }
 
-    /// As in the header `X-Object-Sysmeta-Ec-Scheme`: `isa_l_rs_vand 4+2`.
+    /// The scheme as in the header `X-Object-Sysmeta-Ec-Scheme`: `isa_l_rs_vand 4+2`.
     pub fn description(&self) -> String {
         format!("{} {}+{}", self.ec_type, self.data, self.parity)
     }
 
-    /// `isa_l_rs_vand` with five parities or more loses objects: some sets of fragments can't be
-    /// read (Launchpad bug 1639691).
+    /// Is this `isa_l_rs_vand` with five parity fragments or more? That combination loses objects:
+    /// some sets of fragments cannot be decoded (Launchpad bug 1639691).
     pub fn is_known_to_lose_data(&self) -> bool {
         self.ec_type == EcType::IsaLRsVand && self.parity >= 5
     }

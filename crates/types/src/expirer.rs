@@ -1,9 +1,9 @@
-//! Where an expiring object is queued: the container of `.expiring_objects` that the expirer
-//! looks in on the day (`swift/obj/expirer.py` upstream).
+//! Task containers of expiring objects: which container of the account `.expiring_objects` queues
+//! an object for the expirer (`swift/obj/expirer.py` upstream).
 
 use crate::HashPath;
 
-/// Queues a day is spread over.
+/// Number of task containers that the objects of one divisor (one day by default) are spread over.
 const CONTAINERS_PER_DIVISOR: u128 = 100;
 
 /// The name of the task container of an object that expires at `delete_at` (seconds).

@@ -7,15 +7,15 @@ use md5::{Digest, Md5};
 
 use crate::hex;
 
-/// The cluster's secret prefix and suffix (`[swift-hash]` in swift.conf). Two clusters that
-/// differ here place and name everything differently.
+/// The cluster's secret prefix and suffix (`[swift-hash]` in swift.conf). Clusters with different
+/// ones derive different partitions and file names from the same object name.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HashPath {
     pub prefix: Vec<u8>,
     pub suffix: Vec<u8>,
 }
 
-/// An MD5 that names an account, container or object on ring and disk.
+/// The MD5 that identifies an account, container or object on the ring and on disk.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectHash(pub [u8; 16]);
 
@@ -27,7 +27,7 @@ impl HashPath {
         }
     }
 
-    /// Hashes `/account`, `/account/container` or `/account/container/object`.
+    /// The hash of `/account`, `/account/container` or `/account/container/object`.
     pub fn hash(&self, account: &str, container: Option<&str>, object: Option<&str>) -> ObjectHash {
         let mut md5 = Md5::new();
         md5.update(&self.prefix);
@@ -41,18 +41,18 @@ impl HashPath {
 }
 
 impl ObjectHash {
-    /// The ring partition: the top `32 - part_shift` bits.
+    /// Ring partition: the top `32 - part_shift` bits.
     pub fn partition(self, part_shift: u32) -> u32 {
         let top = u32::from_be_bytes([self.0[0], self.0[1], self.0[2], self.0[3]]);
         top.checked_shr(part_shift).unwrap_or(0)
     }
 
-    /// Thirty-two lower-case hex digits: the directory's name.
+    /// Thirty-two lower-case hex digits: the name of the hash folder.
     pub fn hex(self) -> String {
         hex::encode(self.0)
     }
 
-    /// The last three hex digits: the suffix directory.
+    /// The last three hex digits: the name of the suffix folder.
     pub fn suffix(self) -> String {
         self.hex()[29..].to_owned()
     }

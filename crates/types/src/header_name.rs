@@ -1,20 +1,20 @@
-//! Header names of any bytes, as names of ASCII.
+//! Escaping of header names with arbitrary bytes into ASCII names.
 //!
-//! Swift takes any bytes in the name of a header, and clients do name their metadata in UTF-8.
-//! The HTTP library knows tokens only, so within Cairn such a byte is written `^195` (its number,
-//! in three digits), and a `^` of the client's own `^094`. Digits are no letters, and what Swift
-//! makes of a name's letters ([`crate::metadata::title_case`]) stays the same.
+//! Swift takes any bytes in the name of a header, and clients do name their metadata in UTF-8. The
+//! HTTP library accepts tokens only, so inside Cairn such a byte is written `^195` (its value in
+//! three decimal digits), and a literal `^` is written `^094`. Digits have no case, so
+//! [`crate::metadata::title_case`] treats an escaped name as Swift treats the original.
 
 use std::borrow::Cow;
 
 const MARK: u8 = b'^';
 
-/// Whether a byte of a name is written otherwise here.
+/// Is this byte of a header name escaped?
 pub const fn is_escaped(byte: u8) -> bool {
     byte >= 0x80 || byte == MARK
 }
 
-/// Appends a byte of a name as it is written here.
+/// Appends one byte of a header name, escaped if necessary.
 pub fn push_escaped(out: &mut Vec<u8>, byte: u8) {
     if !is_escaped(byte) {
         return out.push(byte);
@@ -23,7 +23,7 @@ pub fn push_escaped(out: &mut Vec<u8>, byte: u8) {
     out.extend_from_slice(&[MARK, digit(byte / 100), digit(byte / 10), digit(byte)]);
 }
 
-/// A name as it is on a wire, as it is written here.
+/// The escaped form of a header name as received from the network.
 pub fn escape(name: &[u8]) -> Cow<'_, [u8]> {
     if !name.iter().any(|byte| is_escaped(*byte)) {
         return Cow::Borrowed(name);
@@ -35,21 +35,21 @@ pub fn escape(name: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// [`escape`] of a text.
+/// The escaped form of a header name given as text: see [`escape`].
 pub fn escape_text(name: &str) -> Cow<'_, str> {
     match escape(name.as_bytes()) {
         Cow::Borrowed(_) => Cow::Borrowed(name),
-        // Only ASCII is left.
+        // All non-ASCII bytes are escaped by now.
         Cow::Owned(bytes) => Cow::Owned(bytes.into_iter().map(char::from).collect()),
     }
 }
 
-/// Whether a name as it is written here is another one on a wire.
+/// Does this escaped name differ from its form on the network?
 pub fn has_escapes(name: &str) -> bool {
     name.as_bytes().contains(&MARK)
 }
 
-/// The reverse of [`escape`]; what it cannot have written stays as it is.
+/// The reverse of [`escape`]; a `^` that [`escape`] cannot have written is left as it is.
 pub fn unescape(name: &str) -> Cow<'_, [u8]> {
     let mut rest = name.as_bytes();
     if !rest.contains(&MARK) {
@@ -74,7 +74,7 @@ pub fn unescape(name: &str) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// A name's length on a wire, in bytes.
+/// Length in bytes of an escaped name's form on the network.
 pub fn wire_len(name: &str) -> usize {
     match has_escapes(name) {
         true => unescape(name).len(),
@@ -103,7 +103,7 @@ mod tests {
             assert_eq!(has_escapes(&escaped), escaped != name);
         }
         assert_eq!(escape_text("x-\u{e8}"), "x-^195^168");
-        // Of nobody's making: shown as it is.
+        // Not written by `escape`: passed through unchanged.
         for name in ["x-^", "x-^19", "x-^999", "x-^065", "x-^+95"] {
             assert_eq!(unescape(name), name.as_bytes());
         }

@@ -1,8 +1,8 @@
-//! Bytes as lower-case hex digits: how digests are written everywhere.
+//! Lower-case hexadecimal encoding, used for all digests.
 
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
-/// Two digits a byte.
+/// Encodes each byte as two digits.
 pub fn encode(bytes: impl AsRef<[u8]>) -> String {
     let bytes = bytes.as_ref();
     let mut text = String::with_capacity(2 * bytes.len());

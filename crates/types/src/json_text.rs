@@ -3,8 +3,8 @@
 
 use std::fmt::Write as _;
 
-/// What is in `json` beyond ASCII escaped: `\u00e9`, in pairs above U+FFFF. Such characters stand
-/// in strings only, where an escape may replace them.
+/// Escapes every character of `json` beyond ASCII as `\u00e9`, those above U+FFFF as surrogate
+/// pairs. In valid JSON such characters stand only in strings, where an escape may replace them.
 pub fn to_ascii(json: String) -> String {
     if json.is_ascii() {
         return json;

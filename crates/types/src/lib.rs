@@ -1,8 +1,8 @@
-//! The words every other crate uses: timestamps, names and their hashes, storage policies,
-//! limits, and which headers are whose metadata.
+//! Basic value types of all other crates: timestamps, name hashes, storage policies, limits, and
+//! the classes of metadata headers.
 //!
-//! Layer 0: no tokio, no files, no clock. Values in, values out. Depends on no other crate of
-//! the workspace.
+//! Layer 0: no tokio, no files, no clock. Values in, values out. Depends on no other crate of the
+//! workspace.
 
 pub mod blocks;
 pub mod calendar;

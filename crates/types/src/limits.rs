@@ -1,32 +1,32 @@
 //! The limits of the API (`[swift-constraints]` in swift.conf) and their defaults.
 
-/// What a cluster accepts; the defaults are Swift's.
+/// Limits that a cluster enforces; the defaults are Swift's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Constraints {
-    /// Bytes in one object.
+    /// Maximum bytes of one object.
     pub max_file_size: u64,
-    /// Bytes in a metadata name, without its `X-Object-Meta-` prefix.
+    /// Maximum bytes of a metadata name, without its `X-Object-Meta-` prefix.
     pub max_meta_name_length: usize,
-    /// Bytes in a metadata value.
+    /// Maximum bytes of a metadata value.
     pub max_meta_value_length: usize,
-    /// Metadata items of one account, container or object.
+    /// Maximum metadata items of one account, container or object.
     pub max_meta_count: usize,
-    /// Bytes of all metadata names and values together.
+    /// Maximum bytes of all metadata names and values together.
     pub max_meta_overall_size: usize,
-    /// Bytes in one header line.
+    /// Maximum bytes of one header line.
     pub max_header_size: usize,
-    /// Bytes in a request line.
+    /// Maximum bytes of a request line.
     pub max_request_line: usize,
-    /// Headers beyond the metadata that a request may carry in addition to the usual 36.
+    /// Headers that a request may carry in addition to the metadata and the usual 36.
     pub extra_header_count: usize,
     pub max_object_name_length: usize,
     pub max_container_name_length: usize,
     pub max_account_name_length: usize,
     pub container_listing_limit: usize,
     pub account_listing_limit: usize,
-    /// First path segments under which the API is served.
+    /// First path segments under which the API is served, such as `v1`.
     pub valid_api_versions: Vec<String>,
-    /// Accounts of this prefix are internal and made without being asked for.
+    /// Prefix of internal accounts, which are created on first use.
     pub auto_create_account_prefix: String,
 }
 
@@ -53,7 +53,7 @@ impl Default for Constraints {
 }
 
 impl Constraints {
-    /// Headers a request may carry in all.
+    /// Maximum number of headers of a request.
     pub fn max_header_count(&self) -> usize {
         self.max_meta_count + 36 + self.extra_header_count
     }

@@ -1,7 +1,7 @@
-//! Which header is whose: user metadata, system metadata, transient system metadata.
-//! Header names are compared in lower case.
+//! Classes of metadata headers: user metadata, system metadata, transient system metadata. Header
+//! names are compared in lower case.
 
-/// The three kinds of server, and of things stored.
+/// The three kinds of server, and of the entities they store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ServerKind {
     Account,
@@ -18,7 +18,7 @@ impl ServerKind {
         }
     }
 
-    /// `x-object-meta-` and its like.
+    /// Prefix of user metadata headers, such as `x-object-meta-`.
     pub const fn user_meta_prefix(self) -> &'static str {
         match self {
             ServerKind::Account => "x-account-meta-",
@@ -27,7 +27,7 @@ impl ServerKind {
         }
     }
 
-    /// `x-object-sysmeta-` and its like.
+    /// Prefix of system metadata headers, such as `x-object-sysmeta-`.
     pub const fn sys_meta_prefix(self) -> &'static str {
         match self {
             ServerKind::Account => "x-account-sysmeta-",
@@ -37,10 +37,10 @@ impl ServerKind {
     }
 }
 
-/// Metadata that a POST to an object replaces along with the user's.
+/// Prefix of system metadata that a POST to an object replaces together with the user metadata.
 pub const OBJECT_TRANSIENT_SYSMETA_PREFIX: &str = "x-object-transient-sysmeta-";
 
-/// A lower-case header name with something after the prefix.
+/// Is this lower-case header name user metadata, with something after the prefix?
 pub fn is_user_meta(kind: ServerKind, name: &str) -> bool {
     longer_than_prefix(name, kind.user_meta_prefix())
 }
@@ -61,8 +61,9 @@ fn longer_than_prefix(name: &str, prefix: &str) -> bool {
     name.len() > prefix.len() && name.starts_with(prefix)
 }
 
-/// A lower-case header name as Swift writes it on disk and in databases: `X-Object-Meta-Color`
-/// (each letter that follows a non-letter is capital, as Python's `str.title` has it).
+/// A lower-case header name in the form that Swift writes on disk and in databases:
+/// `X-Object-Meta-Color`. Each letter that follows a non-letter is a capital, as in Python's
+/// `str.title`.
 pub fn title_case(name: &str) -> String {
     let mut after_letter = false;
     name.chars()

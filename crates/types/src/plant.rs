@@ -1,68 +1,70 @@
-//! Bugs on purpose: each takes one rule away that keeps what was acknowledged. The simulator turns
-//! one on, to see that it finds it. They exist only with the feature `plant`, which its build
-//! alone asks for; without it no bug is ever on, and the compiler leaves its code out.
+//! Planted bugs: each disables one rule that protects acknowledged data. The simulator turns one on
+//! to check that it finds the violation. They exist only with the feature `plant`, which only the
+//! simulator's build enables; without it no bug is ever on, and the compiler removes its code.
 
-/// Whether this build has them: the simulator's.
+/// Does this build contain planted bugs? Only the simulator's does.
 pub const ARE_COMPILED: bool = cfg!(feature = "plant");
 
-/// A rule that is taken away.
+/// A rule that is disabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Plant {
-    /// An object's content is not synced before it gets its name.
+    /// An object's content is not synced before the file is linked into its hash folder.
     UnsyncedContent = 1,
-    /// An object's name is not synced.
+    /// The hash folder is not synced after an object's file was linked into it.
     UnsyncedName,
-    /// A database's commit is answered before it is synced.
+    /// A database commit is acknowledged before it is synced.
     UnsyncedCommit,
     /// One replica is a quorum.
     QuorumOfOne,
-    /// An object server takes what is older than what it has, and removes the newer.
+    /// An object server accepts a write older than what it has, and removes the newer one.
     OlderWins,
-    /// A DELETE removes the object and leaves no tombstone.
+    /// A DELETE removes the object without leaving a tombstone.
     NoTombstone,
-    /// Rows of a container are merged in the order they come, whatever their times.
+    /// Rows of a container are merged in the order of arrival instead of by timestamp.
     RowsAsTheyCome,
-    /// A handed-over partition is removed whether or not anybody took it.
+    /// A handed-over partition is removed even if no primary took it.
     HandoffGone,
-    /// A container update that fails is not kept.
+    /// A failed container update is not saved as an async pending.
     NoAsyncPending,
-    /// The object auditor leaves damaged objects where they are.
+    /// The object auditor does not quarantine damaged objects.
     NoQuarantine,
     /// Replicators do not send tombstones.
     TombstonesUnsent,
-    /// A folder that another writer has made and not synced yet is taken for durable.
+    /// A folder that another writer created and has not synced yet is taken for durable.
     OthersFolders,
-    /// A container takes the times of another replica as they are, newer or not.
+    /// A container takes over another replica's timestamps even if they are older.
     TimesAsTheyCome,
-    /// The expirer deletes as of now, and so what was written since the object expired; nobody is
-    /// asked before.
+    /// The expirer deletes with the current time, and so also what was written since the object
+    /// expired, without asking the object's servers first.
     ExpiredNow,
-    /// The servers of an object that expires are not asked whether it still does.
+    /// The servers of an expired object are not asked whether it still expires.
     ExpiredUnasked,
-    /// A row that is told by the pending file is answered before that is synced.
+    /// A row that was appended to the pending file is acknowledged before that file is synced.
     UnsyncedPending,
-    /// The pending file is cleared before the rows that were in it are on disk.
+    /// The pending file is truncated before its rows are durable in the database.
     PendingTooSoon,
-    /// After a failed sync a database goes on as if nothing had been lost.
+    /// After a failed sync a database continues as if nothing had been lost.
     FailedSyncBelieved,
-    /// A body goes on with another replica whose beginning was not held against what was sent.
+    /// A read resumes from another replica without checking that its content equals what was
+    /// already sent.
     UnlikeReplica,
-    /// An object server does not hold content against its ETag.
+    /// An object server does not verify content against its ETag.
     ContentUnchecked,
-    /// Content that was held against its ETag a while ago is not held against anything.
+    /// Content that was verified once is never verified again.
     RereadUnchecked,
-    /// A fragment is not held against its checksum.
+    /// A fragment is not verified against its checksum.
     FragmentsUnchecked,
-    /// The object in place of a damaged one is quarantined in its stead.
+    /// The object that replaced a damaged one is quarantined instead of it.
     QuarantineUnasked,
-    /// An object server promises the same object to several writers, and lets all of them write.
+    /// An object server gives its promise for one object to several writers at once, and lets all
+    /// of them write.
     PromiseShared,
-    /// A proxy takes one server's promise for a majority's.
+    /// A proxy takes the promise of one server for that of a majority.
     PromiseMinority,
-    /// A conditional write whose outcome is in doubt does not keep others waiting.
+    /// A conditional write whose outcome is unknown does not block later ones.
     DoubtIgnored,
-    /// A proxy takes a conditional write for carried out by a server that refused it.
+    /// A proxy counts a server that refused a conditional write as one that committed it.
     PromiseRefusalBelieved,
 }
 
@@ -97,7 +99,7 @@ impl Plant {
         Plant::PromiseRefusalBelieved,
     ];
 
-    /// What it is called on a command line.
+    /// The bug's name on a command line.
     pub const fn name(self) -> &'static str {
         match self {
             Plant::UnsyncedContent => "unsynced-content",
@@ -130,7 +132,7 @@ impl Plant {
         }
     }
 
-    /// Is this one on?
+    /// Is this bug turned on?
     #[inline]
     pub fn is_on(self) -> bool {
         #[cfg(feature = "plant")]
@@ -139,7 +141,7 @@ impl Plant {
         false
     }
 
-    /// Turns it on, alone, for this process.
+    /// Turns on this bug, and no other, for this process.
     #[cfg(feature = "plant")]
     pub fn turn_on(self) {
         planted::NOW.store(self as u8, std::sync::atomic::Ordering::Relaxed);

@@ -6,13 +6,13 @@ use thiserror::Error;
 
 use crate::erasure_scheme::ErasureScheme;
 
-/// The number of a policy: 0 is the one from before there were policies, with the directory
-/// names `objects`, `tmp`, `async_pending`; others have `-N` added.
+/// The number of a policy. Policy 0 uses the folder names from before there were policies
+/// (`objects`, `tmp`, `async_pending`); those of others end in `-N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct PolicyIndex(pub u32);
 
 impl PolicyIndex {
-    /// `objects` or `objects-N`, `tmp` or `tmp-N`, …
+    /// The folder name for this policy: `objects` or `objects-N`, `tmp` or `tmp-N`.
     pub fn dir(self, base: &str) -> String {
         if self.0 == 0 {
             base.to_owned()
@@ -21,7 +21,7 @@ impl PolicyIndex {
         }
     }
 
-    /// `object` or `object-N`: the ring's file is this and `.ring.gz`.
+    /// The ring's name, `object` or `object-N`; its file is that and `.ring.gz`.
     pub fn ring_name(self) -> String {
         self.dir("object")
     }
@@ -33,7 +33,7 @@ impl fmt::Display for PolicyIndex {
     }
 }
 
-/// How a policy keeps its objects.
+/// The way in which a policy stores its objects: replication or erasure coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyKind {
     Replication,
@@ -46,13 +46,13 @@ pub struct StoragePolicy {
     pub name: String,
     pub aliases: Vec<String>,
     pub is_default: bool,
-    /// Still readable and writable in containers that have it; new containers can't choose it.
+    /// Existing containers of this policy are still read and written; new ones cannot choose it.
     pub deprecated: bool,
     pub kind: PolicyKind,
 }
 
 impl StoragePolicy {
-    /// How its objects are cut into fragments; `None` for a replicated policy.
+    /// The erasure-coding parameters; `None` for a replicated policy.
     pub fn erasure(&self) -> Option<&ErasureScheme> {
         match &self.kind {
             PolicyKind::Replication => None,
@@ -61,7 +61,7 @@ impl StoragePolicy {
     }
 }
 
-/// All policies of a cluster; there is exactly one default among them.
+/// All policies of a cluster, of which exactly one is the default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySet {
     policies: Vec<StoragePolicy>,
@@ -87,7 +87,8 @@ pub enum PolicyError {
 }
 
 impl PolicySet {
-    /// One replicated policy, `Policy-0`: what a swift.conf without policies means.
+    /// The set with one replicated policy, `Policy-0`: the meaning of a swift.conf without
+    /// policies.
     pub fn single() -> Self {
         PolicySet {
             policies: vec![StoragePolicy {
@@ -156,7 +157,7 @@ impl PolicySet {
         self.policies.iter().find(|p| p.index == index)
     }
 
-    /// By name or alias, without case.
+    /// The policy with this name or alias, ignoring case.
     pub fn by_name(&self, name: &str) -> Option<&StoragePolicy> {
         self.policies.iter().find(|p| {
             p.name.eq_ignore_ascii_case(name)

@@ -1,7 +1,7 @@
 //! SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators"): small, and the
 //! same on every machine and in every version. Not for secrets.
 
-/// A generator that a seed determines.
+/// A random generator whose whole output is determined by its seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SplitMix(u64);
 
@@ -22,7 +22,7 @@ impl SplitMix {
 mod tests {
     use super::SplitMix;
 
-    /// From the authors' own program, seed 1234567.
+    /// Known output for seed 1234567, from the authors' own program.
     #[test]
     fn known_numbers() {
         let mut dice = SplitMix::new(1_234_567);

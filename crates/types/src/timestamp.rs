@@ -14,18 +14,17 @@ use crate::calendar;
 
 /// Ticks in a second: a tick is ten microseconds.
 pub const TICKS_PER_SECOND: u64 = 100_000;
-/// The largest tick that the sixteen-character form can hold.
+/// The largest number of ticks that the sixteen-character form can hold.
 pub const MAX_TICKS: u64 = 999_999_999_999_999;
 
-/// A moment, comparable, with the offset that internal services add to overwrite without
-/// changing the time.
+/// A point in time, plus the offset by which internal services order writes of the same time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp {
     ticks: u64,
     offset: u64,
 }
 
-/// Why a text is no timestamp.
+/// Reasons why a text is not a timestamp.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum TimestampError {
     #[error("not a timestamp: {0:?}")]
@@ -40,7 +39,7 @@ impl Timestamp {
         offset: 0,
     };
 
-    /// From ticks of ten microseconds, capped at the largest that can be written.
+    /// Makes a timestamp of ticks of ten microseconds, capped at [`MAX_TICKS`].
     pub const fn from_ticks(ticks: u64) -> Self {
         let ticks = if ticks > MAX_TICKS { MAX_TICKS } else { ticks };
         Timestamp { ticks, offset: 0 }
@@ -50,7 +49,7 @@ impl Timestamp {
         Self::from_ticks(seconds.saturating_mul(TICKS_PER_SECOND))
     }
 
-    /// From a clock's reading, rounded to the nearest tick.
+    /// Makes a timestamp of a clock reading, rounded to the nearest tick.
     pub fn from_unix(since_epoch: std::time::Duration) -> Self {
         let micros = since_epoch.as_micros();
         Self::from_ticks(((micros + 5) / 10) as u64)
@@ -71,12 +70,12 @@ impl Timestamp {
         self.offset
     }
 
-    /// Whole seconds, rounded down.
+    /// Seconds since the epoch, rounded down.
     pub const fn secs(self) -> u64 {
         self.ticks / TICKS_PER_SECOND
     }
 
-    /// Whole seconds, rounded up: what `Last-Modified` shows.
+    /// Seconds since the epoch, rounded up, as in `Last-Modified`.
     pub const fn secs_ceil(self) -> u64 {
         self.ticks.div_ceil(TICKS_PER_SECOND)
     }
@@ -89,7 +88,7 @@ impl Timestamp {
         self.ticks == 0
     }
 
-    /// This moment moved by `ticks`, staying in range.
+    /// This time moved by `ticks`, kept within the valid range.
     pub const fn plus_ticks(self, ticks: u64) -> Self {
         Self::from_ticks(self.ticks.saturating_add(ticks))
     }
@@ -100,7 +99,7 @@ impl Timestamp {
         if secs > 9_999_999_999 {
             return format!("{secs:010}.{fraction:05}");
         }
-        // Digit by digit: every request writes several of these.
+        // Digit by digit, without the formatting machinery: every request writes several of these.
         let mut text = [b'.'; 16];
         for (digits, mut number) in [(0..10, secs), (11..16, fraction)] {
             for digit in text[digits].iter_mut().rev() {
@@ -111,7 +110,7 @@ impl Timestamp {
         text.iter().copied().map(char::from).collect()
     }
 
-    /// The form on disk and between servers.
+    /// The form used on disk and between servers.
     pub fn internal(self) -> String {
         if self.offset == 0 {
             self.normal()
@@ -120,8 +119,8 @@ impl Timestamp {
         }
     }
 
-    /// As `internal`, with the offset in as few hex digits as it needs: the form in encoded
-    /// timestamps.
+    /// The internal form with an offset of as few hex digits as possible, as encoded timestamps
+    /// have it.
     fn short(self) -> String {
         if self.offset == 0 {
             self.normal()
@@ -130,7 +129,7 @@ impl Timestamp {
         }
     }
 
-    /// `2014-06-11T05:31:17.041880`: UTC with microseconds, as listings show.
+    /// `2014-06-11T05:31:17.041880`: UTC with microseconds, as in listings.
     pub fn isoformat(self) -> String {
         let (year, month, day) = calendar::date_of((self.secs() / 86_400) as i64);
         let s = self.secs() % 86_400;
@@ -143,7 +142,8 @@ impl Timestamp {
         )
     }
 
-    /// Reads what `isoformat` writes: a listing's `last_modified`, rounded to the nearest tick.
+    /// Parses the form of [`Timestamp::isoformat`], which is a listing's `last_modified`; rounds to
+    /// the nearest tick.
     pub fn parse_isoformat(text: &str) -> Result<Self, TimestampError> {
         let syntax = || TimestampError::Syntax(text.chars().take(64).collect());
         let number = |from: usize, to: usize| -> Option<u64> {
@@ -179,7 +179,7 @@ impl Timestamp {
         ))
     }
 
-    /// Reads any of the forms, also plain numbers such as `1402464677` or `1.5e9`.
+    /// Parses any of the forms, and also plain numbers such as `1402464677` or `1.5e9`.
     pub fn parse(text: &str) -> Result<Self, TimestampError> {
         let syntax = || TimestampError::Syntax(text.chars().take(64).collect());
         let (seconds, offset) = match text.split_once('_') {
@@ -197,7 +197,8 @@ impl Timestamp {
         })
     }
 
-    /// Reads the file-name form used by `.data`, `.meta` and `.ts`: exactly what `internal` writes.
+    /// Parses the form in the names of `.data`, `.meta` and `.ts` files: exactly the output of
+    /// `internal`.
     pub fn parse_internal(text: &str) -> Result<Self, TimestampError> {
         Self::parse(text)
     }
@@ -206,7 +207,7 @@ impl Timestamp {
 fn parse_ticks(seconds: &str, whole: &str) -> Result<u64, TimestampError> {
     let syntax = || TimestampError::Syntax(whole.chars().take(64).collect());
     let range = || TimestampError::Range(whole.chars().take(64).collect());
-    // Exact where the text is plain decimal: a float cannot hold fifteen digits and round well.
+    // Plain decimal text is parsed exactly: a float cannot hold fifteen digits and round correctly.
     let (int, frac) = seconds.split_once('.').unwrap_or((seconds, ""));
     let plain = !(int.is_empty() && frac.is_empty())
         && int.len() <= 20
@@ -249,9 +250,9 @@ fn parse_ticks(seconds: &str, whole: &str) -> Result<u64, TimestampError> {
     Ok(ticks as u64)
 }
 
-/// Writes up to three timestamps as one text: the first whole, the later ones as signed hex
-/// deltas in ticks to the one before. All deltas zero: none is written. (`encode_timestamps`
-/// upstream.)
+/// Encodes up to three timestamps as one text: the first in full, each later one as a signed hex
+/// delta in ticks to the one before. Deltas are omitted if all are zero (`encode_timestamps`
+/// upstream).
 pub fn encode_timestamps(t1: Timestamp, t2: Option<Timestamp>, t3: Option<Timestamp>) -> String {
     let same = t2.is_none_or(|t| t.ticks == t1.ticks)
         && t3.is_none_or(|t| t.ticks == t2.unwrap_or(t1).ticks);
@@ -262,7 +263,7 @@ pub fn encode_timestamps(t1: Timestamp, t2: Option<Timestamp>, t3: Option<Timest
     }
 }
 
-/// As `encode_timestamps`, writing zero deltas too: the form in `.meta` file names.
+/// The form of [`encode_timestamps`] with zero deltas written out, as in `.meta` file names.
 pub fn encode_timestamps_explicit(
     t1: Timestamp,
     t2: Option<Timestamp>,
@@ -284,15 +285,15 @@ fn push_delta(text: &mut String, from: Timestamp, to: Timestamp) {
     text.push_str(&format!("{sign}{:x}", delta.unsigned_abs()));
 }
 
-/// Reads what `encode_timestamps` wrote: data, content-type and metadata times; one that is not
-/// written equals the one before it.
+/// Decodes the output of [`encode_timestamps`]: the times of data, content type and metadata. One
+/// that is absent equals the one before it.
 pub fn decode_timestamps(text: &str) -> Result<(Timestamp, Timestamp, Timestamp), TimestampError> {
     let (t1, t2, t3) = decode_timestamps_explicit(text)?;
     let t2 = t2.unwrap_or(t1);
     Ok((t1, t2, t3.unwrap_or(t2)))
 }
 
-/// As `decode_timestamps`, telling which were written.
+/// Decodes like [`decode_timestamps`], with `None` for timestamps that are absent.
 pub fn decode_timestamps_explicit(
     text: &str,
 ) -> Result<(Timestamp, Option<Timestamp>, Option<Timestamp>), TimestampError> {

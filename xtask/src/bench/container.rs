@@ -1,14 +1,14 @@
-//! One container with more and more rows: how many updates a second its server takes, how long
-//! listings of it take, and both at once; and how many PUTs a second go through the proxy into it.
-//! Cairn and OpenStack Swift in turn, on the same database: Cairn fills it once for both. Cairn is
-//! measured with databases of its own, as `cairn up` has them, and with such as Swift's programs may
-//! open meanwhile.
+//! Benchmark of one container with increasing numbers of rows: updates per second of its server,
+//! duration of listings, and both concurrently; and PUTs per second through the proxy. Cairn and
+//! OpenStack Swift alternate on the same database, which Cairn fills once for both. Cairn is
+//! measured with exclusive databases, as with `cairn up`, and with databases that Swift's programs
+//! may open at the same time.
 //!
-//! One device, one copy, 16 connections. Updates are what an object server tells: rows of new
+//! One device, one copy, 16 connections. Updates are those of an object server: rows of new
 //! objects, in ten folders. Listings are JSON pages of 10,000 rows from the container server.
 //!
-//! With `--sharded` the same again when Cairn's sharder has made ten shards of it: updates go to one
-//! of them, as object servers send them, and the proxy merges what it lists.
+//! With `--sharded` everything is repeated after Cairn's sharder has made ten shards: updates go to
+//! one of them, as object servers send them, and the proxy merges the listings.
 
 mod sharded;
 
@@ -31,15 +31,15 @@ use crate::workspace;
 
 const ROWS: [u64; 4] = [1000, 100_000, 1_000_000, 10_000_000];
 const CONNECTIONS: usize = 16;
-/// Names are `dir-N/oNNNNNNNNNN`.
+/// Number of folders; names are `dir-N/oNNNNNNNNNN`.
 const FOLDERS: u64 = 10;
-/// Each listing is made so often; the median is told.
-const LISTINGS: usize = 5;
+/// Number of times each listing is requested; the median is reported.
+const LISTINGS_EACH: usize = 5;
 const LISTING_CLIENTS: usize = 2;
-/// Of objects put through the proxy.
-const SIZE: u64 = 1000;
+/// Size of objects put through the proxy.
+const OBJECT_BYTES: u64 = 1000;
 
-/// What one store gave at one number of rows. Latencies are milliseconds.
+/// Results of one store at one number of rows. Latencies are in milliseconds.
 #[derive(serde::Serialize)]
 struct Measured {
     store: &'static str,
@@ -48,20 +48,20 @@ struct Measured {
     first_page_ms: f64,
     deep_page_ms: f64,
     delimiter_ms: f64,
-    /// After the page cache was dropped (`--cold`).
+    /// Latency after the page cache was dropped (`--cold`).
     cold_page_ms: Option<f64>,
     updates: Outcome,
     updates_while_listing: Outcome,
-    /// How many pages the two clients got meanwhile, and the median.
+    /// Number of pages listed by the two clients meanwhile, and the median latency.
     pages_meanwhile: usize,
     page_meanwhile_ms: f64,
     puts: Outcome,
 }
 
-/// Who may open Cairn's databases.
+/// Access mode of Cairn's databases.
 #[derive(Clone, Copy, PartialEq)]
 enum Databases {
-    /// This process alone, as in `cairn up`.
+    /// Only this process, as with `cairn up`.
     Exclusive,
     /// Swift's programs too, at any time.
     Shared,
@@ -85,13 +85,13 @@ impl Databases {
     }
 }
 
-/// Where rows go, and where pages come from.
+/// Destination of rows, and source of pages.
 struct Target {
-    /// Of the container, or of a shard, at its server.
+    /// Path of the container or shard on its server.
     path: String,
-    /// Folders that new rows are in: all of them, or the first alone.
+    /// Number of folders for new rows: all of them, or only the first.
     folders: u64,
-    /// Of shards: pages come from the proxy, for this login.
+    /// Login for a sharded container: its pages come from the proxy.
     sharded: Option<Login>,
 }
 
@@ -100,19 +100,19 @@ struct Login {
     token: String,
 }
 
-struct Ground {
+struct Setup {
     swift: Swift,
     dir: PathBuf,
     load: PathBuf,
     binary: PathBuf,
     seconds: u64,
     cold: bool,
-    /// At the container server: `/d1/PARTITION/ACCOUNT/c`; known once it has been made.
+    /// Path on the container server, `/d1/PARTITION/ACCOUNT/c`; known once it has been created.
     root: String,
 }
 
 pub(super) fn run(options: &Options) -> Result<()> {
-    // In place of a release build of its own: the generator that runs this.
+    // This program is the generator, so no release build is needed.
     let load = std::env::current_exe()?;
     let binary = workspace::build_cairn()?;
     let dir = workspace::scratch("container")?;
@@ -127,7 +127,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     for kind in ["object", "container", "account"] {
         without_daemons(&swift.server_conf(kind, 1), kind)?;
     }
-    let mut ground = Ground {
+    let mut setup = Setup {
         swift,
         dir: disk.path().to_owned(),
         load,
@@ -143,12 +143,12 @@ pub(super) fn run(options: &Options) -> Result<()> {
     rows.sort_unstable();
     let (mut all, mut filled) = (Vec::new(), 0);
     for rows in rows {
-        ground.fill(filled, rows)?;
+        setup.fill(filled, rows)?;
         filled = rows;
-        all.extend(ground.stores(options.only, rows, &ground.saved())?);
+        all.extend(setup.stores(options.only, rows, &setup.saved())?);
         if options.sharded {
-            ground.shard(rows)?;
-            all.extend(ground.stores(options.only, rows, &ground.saved_shards())?);
+            setup.shard(rows)?;
+            all.extend(setup.stores(options.only, rows, &setup.saved_shards())?);
         }
     }
     let results = workspace::results("bench")?;
@@ -160,7 +160,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Upkeep would be measured along in one store and not in the other.
+/// Disables daemons: their work would be included for one store and not for the other.
 fn without_daemons(conf: &Path, kind: &str) -> Result<()> {
     let text = fs::read_to_string(conf)?;
     let cut = text.find(&format!("[{kind}-replicator]"));
@@ -168,8 +168,8 @@ fn without_daemons(conf: &Path, kind: &str) -> Result<()> {
     Ok(())
 }
 
-impl Ground {
-    /// Measures the stores in turn, each on a copy of what was saved.
+impl Setup {
+    /// Measures the stores alternately, each on a copy of the saved database.
     fn stores(&mut self, only: Option<Only>, rows: u64, saved: &Path) -> Result<Vec<Measured>> {
         let mut all = Vec::new();
         if only != Some(Only::Cairn) {
@@ -209,7 +209,7 @@ impl Ground {
         self.dir.join("saved")
     }
 
-    /// Brings the saved database from `from` rows to `to`, and saves it.
+    /// Extends the saved database from `from` to `to` rows.
     fn fill(&mut self, from: u64, to: u64) -> Result<()> {
         if from > 0 {
             copy(&self.saved(), &self.containers())?;
@@ -263,7 +263,7 @@ impl Ground {
             false => None,
         };
         let median = |query: &str, least: usize| -> Result<f64> {
-            let times = (0..LISTINGS).map(|_| self.listing(&target, query, Some(least)));
+            let times = (0..LISTINGS_EACH).map(|_| self.listing(&target, query, Some(least)));
             Ok(middle_of(times.collect::<Result<_>>()?))
         };
         let page = rows.min(10_000) as usize;
@@ -292,7 +292,7 @@ impl Ground {
         Ok(measured)
     }
 
-    /// A page as JSON, in milliseconds; it must have so many entries.
+    /// Requests a page as JSON; returns milliseconds. Checks the number of entries.
     fn listing(&self, of: &Target, query: &str, entries: Option<usize>) -> Result<f64> {
         let query = format!("?format=json&limit=10000{query}");
         let (port, path) = match &of.sharded {
@@ -344,7 +344,7 @@ impl Ground {
             prefix: format!("{}/c/dir-", account.path),
             containers: FOLDERS,
             verb: Verb::Put,
-            size: SIZE,
+            size: OBJECT_BYTES,
             connections: CONNECTIONS,
             warm_up_seconds: 1,
             seconds: self.seconds,
@@ -389,7 +389,7 @@ fn middle_of(mut times: Vec<f64>) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The name of the one folder in a folder.
+/// The name of the only folder in a folder.
 fn only_entry(folder: &Path) -> Result<String> {
     let mut entries = fs::read_dir(folder)?;
     let entry = entries.next().context("no container was made")??;
@@ -397,13 +397,13 @@ fn only_entry(folder: &Path) -> Result<String> {
     Ok(entry.file_name().to_string_lossy().into_owned())
 }
 
-/// `to` becomes what `from` is; nobody has either open.
+/// Replaces `to` by a copy of `from`; neither is open.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     if to.exists() {
         fs::remove_dir_all(to)?;
     }
     workspace::run(Command::new("cp").arg("-a").arg(from).arg(to))?;
-    // What is still to be written of it is not to be measured.
+    // Pending writes must not be measured.
     rustix::fs::sync();
     std::thread::sleep(Duration::from_millis(200));
     Ok(())

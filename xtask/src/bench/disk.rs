@@ -1,6 +1,6 @@
-//! A file system of its own for each store: fresh, so that what was written and deleted before the
-//! run has no part in it (ext4 without a journal, for one, steps over every inode freed in the last
-//! minutes when it looks for a new one).
+//! A new file system for each store, so that earlier writes and deletions have no influence (ext4
+//! without a journal, for example, skips every inode freed in the last minutes when it allocates
+//! one).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,22 +20,22 @@ pub(crate) enum FileSystem {
     Xfs,
 }
 
-/// A folder on the file system asked for; unmounted when dropped.
+/// A folder on the requested file system; unmounted when dropped.
 pub(crate) struct Disk {
     path: PathBuf,
     kind: FileSystem,
-    /// The device that a file is made to look like.
+    /// The loop device of the image file.
     device: Option<String>,
 }
 
 impl Disk {
-    /// Makes `dir/name`, on a fresh file system of at most half the room there is in `dir`.
+    /// Creates `dir/name` on a new file system of at most half the free space in `dir`.
     pub(crate) fn fresh(dir: &Path, name: &str, kind: FileSystem) -> Result<Disk> {
         Disk::at(&dir.join(name), &dir.join(format!("{name}.img")), kind)
     }
 
-    /// Makes `path`, on a fresh file system in the file `image`, of at most half the room there is
-    /// where that is.
+    /// Creates `path` on a new file system in the file `image`, of at most half the free space
+    /// there.
     pub(crate) fn at(path: &Path, image: &Path, kind: FileSystem) -> Result<Disk> {
         std::fs::create_dir_all(path)?;
         let mut disk = Disk {
@@ -47,8 +47,8 @@ impl Disk {
         Ok(disk)
     }
 
-    /// Another disk in the place of this one, empty, in the file `image`; servers may go on. On the
-    /// workspace's own file system the folder is emptied instead.
+    /// Replaces this disk by another, empty one in the file `image`; servers may keep running. On
+    /// the workspace's own file system the folder is emptied instead.
     pub(crate) fn replace(&mut self, image: &Path) -> Result<()> {
         self.unmount();
         if self.kind == FileSystem::Workspace {
@@ -71,14 +71,14 @@ impl Disk {
         ensure!(size > 4 << 30, "too little room in {}", dir.display());
         std::fs::File::create(image)?.set_len(size)?;
         run(Command::new(program).args(options).arg(image))?;
-        // Direct: what is written is not copied into the page cache a second time.
+        // With direct I/O, so that writes are not cached twice.
         let mut losetup = Command::new("losetup");
         losetup.args(["--find", "--show", "--direct-io=on"]);
         let device = workspace::run_quiet(losetup.arg(image)).context(
             "a fresh file system needs root and loop devices; or --file-system workspace",
         )?;
         let device = device.trim().to_owned();
-        // Known from now on, the disk is let go of on every way out.
+        // Recorded now, so that the disk is released on every error.
         self.device = Some(device.clone());
         let mut mount = Command::new("mount");
         run(mount.args(["-o", "noatime", &device]).arg(&self.path))
@@ -86,7 +86,7 @@ impl Disk {
 
     fn unmount(&mut self) {
         if let Some(device) = self.device.take() {
-            // Lazily: a store that was killed, or goes on, may not have let go yet.
+            // Lazily: a store that was killed, or keeps running, may still use it.
             let _ = run(Command::new("umount").arg("--lazy").arg(&self.path));
             let _ = run(Command::new("losetup").args(["--detach", &device]));
         }

@@ -1,6 +1,6 @@
-//! What encryption costs: Cairn with Swift's filters, Cairn with authenticated encryption, and Cairn
-//! without, cell by cell in turns, each store frozen while another works. The ratio of a round is
-//! to the store without in the same round; of all rounds the median counts.
+//! Cost of encryption: Cairn with Swift's filters, with authenticated encryption, and without,
+//! alternating cell by cell, each store frozen while another is measured. A round's ratio is
+//! relative to the store without encryption in the same round; the median over rounds counts.
 
 use anyhow::Result;
 
@@ -15,20 +15,20 @@ const NONE: &str = "none";
 const SWIFTS: &str = "AES-CTR";
 const SEALED: &str = "AES-GCM";
 
-/// What must be left of the throughput without, at a megabyte.
+/// Required fraction of the throughput without encryption, at a megabyte.
 const WANTED: [(Verb, f64); 2] = [(Verb::Put, 0.7), (Verb::Get, 0.6)];
 
 /// Options of a filter.
 type Settings = &'static [(&'static str, &'static str)];
 
-/// A store's name, and the options of its `encryption`; none: it has no such filter.
+/// A store's name, and its options of `encryption`; `None`: without the filter.
 const STORES: [(&str, Option<Settings>); 3] = [
     (NONE, None),
     (SWIFTS, Some(&[])),
     (SEALED, Some(&[("authenticated", "true")])),
 ];
 
-/// Prints and keeps each cell; the bars of those that have one.
+/// Prints and records each cell; returns the bars of cells that have one.
 pub(super) fn measure(options: &Options) -> Result<Vec<Bar>> {
     let binary = workspace::build_release("xtask")?;
     let dir = workspace::scratch("bench")?;
@@ -54,7 +54,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Bar>> {
         for &connections in &connections {
             for round in 0..options.rounds {
                 for turn in 0..subjects.len() {
-                    // Nobody is always the first after another.
+                    // The order rotates, so that no store always follows the same one.
                     let count = subjects.len();
                     let subject = &mut subjects[(turn + round) % count];
                     subject.freeze(false);
@@ -79,7 +79,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Bar>> {
     Ok(bars)
 }
 
-/// The cells' bars, where they have some.
+/// The cells' bars, if any.
 fn print(cells: &[(usize, Cell)], size: u64, connections: usize) -> Vec<Bar> {
     let mut bars = Vec::new();
     for verb in [Verb::Put, Verb::Get] {

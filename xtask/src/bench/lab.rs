@@ -1,6 +1,6 @@
-//! What the lab's generator reaches: no-op operations a second; requests a second of a static
-//! nginx beside wrk's, round by round in turn, at 64 connections; memory at 1,000 connections.
-//! Full statistics are on throughout: the lab has no other way to run.
+//! Maximum performance of the lab's generator: no-op operations per second; requests per second of
+//! a static nginx compared with wrk's, alternating by rounds, at 64 connections; memory at 1,000
+//! connections. Full statistics are always on, as the lab has no other mode.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use crate::workspace;
 const ROUNDS: usize = 3;
 const OBJECT: &[u8] = &[b'x'; 1024];
 
-/// What is measured, as it is kept in `lab.json`.
+/// Results, as recorded in `lab.json`.
 #[derive(Debug, serde::Serialize)]
 struct Figures {
     noop_per_second: f64,
@@ -87,7 +87,7 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Debian keeps servers where only root's PATH looks.
+/// Debian installs servers in folders that only root's PATH contains.
 fn find(program: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
@@ -149,7 +149,7 @@ fn lab(cairn: &Path, dir: &Path, workload: &str) -> Result<Outcome> {
     })
 }
 
-/// Successful operations a second of the stage that ended.
+/// Successful operations per second of the finished stage.
 fn rate(json_lines: &str) -> Option<f64> {
     let ended = json_lines
         .lines()
@@ -189,7 +189,7 @@ http {{ access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000000
     );
     let file = dir.join("nginx.conf");
     std::fs::write(&file, conf)?;
-    // Its workers, which root's would give up their rights, must read the scratch folder.
+    // nginx's workers, which drop root's rights, must be able to read the scratch folder.
     let user = if rustix::process::geteuid().is_root() {
         "user root;"
     } else {

@@ -1,7 +1,7 @@
-//! The load generator: closed loop, one request at a time on each keep-alive connection, all on
-//! one thread. As lean as it can be, for it shares the machine with the servers: request heads
-//! are made once and only the object's number is written into them, bodies are sent from one
-//! buffer and drained into one.
+//! The load generator: a closed loop, one request at a time on each keep-alive connection, all on
+//! one thread. As lean as possible, because it shares the machine with the servers: request heads
+//! are formatted once and only the object's number is replaced, bodies are sent from one buffer and
+//! read into one.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -49,7 +49,7 @@ impl Verb {
 pub(crate) struct Job {
     pub(crate) port: u16,
     pub(crate) token: String,
-    /// Before the container's digit.
+    /// Path before the container's digit.
     pub(crate) prefix: String,
     pub(crate) containers: u64,
     pub(crate) verb: Verb,
@@ -57,33 +57,34 @@ pub(crate) struct Job {
     pub(crate) connections: usize,
     pub(crate) warm_up_seconds: u64,
     pub(crate) seconds: u64,
-    /// PUT and DELETE take the objects from `first` on, `count` at most; GET any of them.
+    /// PUT and DELETE use the objects from `first` on, at most `count`; GET any of them.
     pub(crate) first: u64,
     pub(crate) count: u64,
-    /// Lines that each request has besides, with their ends.
+    /// Additional header lines of each request, with line ends.
     #[serde(default)]
     pub(crate) headers: String,
-    /// By TLS, trusting this certificate.
+    /// Use TLS, trusting this certificate.
     #[serde(default)]
     pub(crate) ca: Option<PathBuf>,
 }
 
-/// Counts of requests that started within the measurement, unless said otherwise.
+/// Results for requests that started within the measurement, unless stated otherwise.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    /// Warm-up included.
+    /// Number of requests started, warm-up included.
     pub(crate) started: u64,
     pub(crate) done: u64,
-    /// Warm-up included: no measurement with failing requests looks clean.
+    /// Number of errors, warm-up included, so that no measurement with failing requests seems
+    /// valid.
     pub(crate) errors: u64,
-    /// The first error's words.
+    /// Message of the first error.
     pub(crate) error: Option<String>,
-    /// To the end of the last request.
+    /// Seconds until the end of the last request.
     pub(crate) seconds: f64,
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
     pub(crate) max_ms: f64,
-    /// The generator's own, per request.
+    /// CPU time of the generator per request.
     pub(crate) generator_cpu_us: f64,
 }
 
@@ -94,11 +95,11 @@ impl Outcome {
 }
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(120);
-/// Ciphertext read from a socket at once: four records. rustls by itself asks for 4 KB, which is 250
-/// system calls a megabyte; plain connections read up to the sink's size.
+/// Bytes of ciphertext read at once: four records. rustls by itself reads 4 KB, which is 250 system
+/// calls per megabyte; plain connections read up to the sink's size.
 const TLS_READ_BYTES: usize = 64 * 1024;
-/// An object's number has as many digits.
-const DIGITS: usize = 10;
+/// Number of digits of an object's number.
+const NUMBER_DIGITS: usize = 10;
 
 /// A connection.
 enum Stream {
@@ -107,7 +108,8 @@ enum Stream {
 }
 
 impl Stream {
-    /// Reads and forgets, `most` bytes or fewer; how many. What TLS has decrypted is not copied.
+    /// Reads and discards at most `most` bytes; returns the number. Data decrypted by TLS is not
+    /// copied.
     fn poll_drain(
         &mut self,
         cx: &mut std::task::Context<'_>,
@@ -131,7 +133,7 @@ impl Stream {
     }
 }
 
-/// Operations of both kinds of connections.
+/// Common operations of both kinds of connections.
 trait Wire: AsyncRead + AsyncWrite + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Wire for T {}
@@ -151,7 +153,8 @@ struct Shared {
     measured_from: Instant,
     end: Instant,
     body: Vec<u8>,
-    /// What answers are drained into. One for all connections: it stays in the processor's cache.
+    /// Buffer into which responses are read, shared by all connections so that it stays in the
+    /// CPU's cache.
     sink: RefCell<Vec<u8>>,
     state: RefCell<State>,
 }
@@ -236,15 +239,14 @@ fn connector(ca: &Path) -> Result<TlsConnector> {
 }
 
 thread_local! {
-    /// Buffers that no connection needs now. The one used last, which is still in the processor's cache,
-    /// is used next.
+    /// Unused buffers. The one used last is reused first, as it is still in the CPU's cache.
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The reading side of a socket under TLS. It has a buffer only while there is something in it.
+/// The reading side of a socket under TLS. It has a buffer only while that contains data.
 struct ReadAhead {
     socket: OwnedReadHalf,
-    /// Read, and from `next` on not yet handed out.
+    /// Bytes read; those from `next` on have not been handed out.
     ahead: Vec<u8>,
     next: usize,
 }
@@ -323,7 +325,7 @@ async fn connection(shared: Rc<Shared>) {
         shared.record(begin, result.as_ref().err());
         if result.is_err() {
             stream = None;
-            // A server in trouble is not to be asked as fast as we can.
+            // An overloaded server must not be flooded with retries.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
@@ -364,7 +366,7 @@ impl Shared {
     }
 }
 
-/// A request's head with its changing digits at known places.
+/// A request's head with known positions of its variable digits.
 struct Head {
     bytes: Vec<u8>,
     container_at: usize,
@@ -377,7 +379,7 @@ impl Head {
         let container_at = start.len();
         let number_at = container_at + "0/o".len();
         let mut text = format!(
-            "{start}0/o{:0DIGITS$} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nX-Auth-Token: {}\r\n",
+            "{start}0/o{:0NUMBER_DIGITS$} HTTP/1.1\r\nHost: 127.0.0.1:{}\r\nX-Auth-Token: {}\r\n",
             0, job.port, job.token
         );
         text.push_str(&job.headers);
@@ -394,7 +396,7 @@ impl Head {
 
     fn set(&mut self, mut number: u64, container: u64) {
         self.bytes[self.container_at] = b'0' + (container % 10) as u8;
-        for digit in self.bytes[self.number_at..self.number_at + DIGITS]
+        for digit in self.bytes[self.number_at..self.number_at + NUMBER_DIGITS]
             .iter_mut()
             .rev()
         {
@@ -464,7 +466,7 @@ struct Answer {
     status: u16,
     length: Option<usize>,
     close: bool,
-    /// Bytes of the body that came with the head.
+    /// Bytes of the body that arrived with the head.
     read_of_body: usize,
 }
 
@@ -473,7 +475,7 @@ async fn read_head(stream: &mut dyn Wire, buffer: &mut [u8]) -> Result<Answer> {
     loop {
         let count = stream.read(&mut buffer[filled..]).await?;
         ensure!(count > 0, "the connection ended before an answer");
-        // The end may straddle two reads.
+        // The end of the head may be split between two reads.
         let from = filled.saturating_sub(3);
         filled += count;
         if let Some(at) = buffer[from..filled]

@@ -1,5 +1,5 @@
-//! A server that does nothing but answer: every request gets as many bytes as its path's first
-//! part says. Measuring it measures the load generator.
+//! A server that only responds: every request gets the number of bytes given by its path's first
+//! part. Measuring it measures the load generator.
 
 use std::net::Ipv4Addr;
 
@@ -18,7 +18,7 @@ pub(crate) fn main(port: u16) -> Result<()> {
         loop {
             let (stream, _) = listener.accept().await?;
             tokio::spawn(async move {
-                // It ends when the client closes: nothing to do about that.
+                // It ends when the client closes the connection, so errors are ignored.
                 let _ = answer(stream).await;
             });
         }

@@ -1,5 +1,5 @@
-//! Cost of TLS and encryption at rest, in one run: `tls` and `encryption`, each cell in turns with the
-//! same without, and every bar with its verdict. A bar that is missed is an error.
+//! Cost of TLS and encryption at rest, in one run: `tls` and `encryption`, each cell alternating
+//! with the same one without, and a verdict for every bar. A missed bar is an error.
 
 use anyhow::{Result, ensure};
 use serde::Serialize;
@@ -7,20 +7,20 @@ use serde::Serialize;
 use super::{Options, encryption, tls};
 use crate::workspace;
 
-/// Throughput that must be left of that without, and that is.
+/// Required and measured throughput relative to that without protection.
 #[derive(Serialize)]
 pub(super) struct Bar {
-    /// Verb, size, connections and kind of protection.
+    /// Name: verb, size, connections and kind of protection.
     pub(super) name: String,
     pub(super) wanted: f64,
-    /// The median of the rounds' ratios, the lowest and the highest.
+    /// Median, minimum and maximum of the rounds' ratios.
     pub(super) median: f64,
     pub(super) lowest: f64,
     pub(super) highest: f64,
 }
 
 impl Bar {
-    /// `None` where nothing was measured.
+    /// Evaluates ratios; `None` without any.
     pub(super) fn of(name: String, wanted: f64, mut ratios: Vec<f64>) -> Option<Bar> {
         ratios.sort_by(f64::total_cmp);
         Some(Bar {

@@ -1,16 +1,15 @@
-//! One device of four is wiped: how long until its objects are back, and what clients notice
-//! meanwhile. Cairn's replicators (SSYNC) and OpenStack Swift's (rsync) in turn, each beside its
-//! own servers, over the same confs, rings and device folders, so that both mend the same loss; with
-//! `--ssync` Swift's by SSYNC as well.
+//! Benchmark of repair after one device of four was wiped: time until its objects are back, and the
+//! effect on clients. Cairn's replicators (SSYNC) and OpenStack Swift's (rsync) alternate, each
+//! with its own servers, over the same confs, rings and device folders, so that both repair the
+//! same loss; with `--ssync` Swift's by SSYNC as well.
 //!
 //! A pass of each node's replicator (`once`) begins with the loss; when all have ended and every
-//! file is back and on disk (rsync syncs nothing), the device is whole. On a file system of their own
-//! (`--file-system`) each device has its disk, and the lost one is replaced by an empty one. The
-//! hashes of the partitions are up to date before, as they are in a cluster in service. With
-//! `--give-up N` Swift's are stopped after N times what Cairn's took, which tells that they take
-//! longer than that, and how many objects were back by then.
-//! At the end the same files are made once more by nobody's replicator (`floor.rs`): no repair can
-//! be quicker than that on this machine.
+//! file is back and on disk (rsync syncs nothing), the device is repaired. With `--file-system`
+//! each device has a disk of its own, and the lost one is replaced by an empty one. The hashes of
+//! the partitions are up to date before, as in a cluster in service. With `--give-up N` Swift's
+//! replicators are stopped after N times the duration of Cairn's, which gives a lower bound and the
+//! number of objects restored by then. At the end the same files are created without any replicator
+//! (`floor.rs`): no repair can be faster than that on this machine.
 
 mod floor;
 
@@ -38,13 +37,13 @@ use crate::wire::Account;
 use crate::workspace;
 
 const DEVICES: usize = 4;
-/// Passes that bring the device back, at most.
-const PASSES: usize = 5;
-/// Clients: so many connections, and so many requests a second on each; every fifth is a PUT.
+/// Maximum number of passes to restore the device.
+const PASSES_MAX: usize = 5;
+/// Clients: number of connections, and requests per second on each; every fifth is a PUT.
 const CLIENTS: u64 = 4;
 const RATE: f64 = 10.0;
 
-/// Which conf of a node: the first is for Cairn's replicator, the second for Swift's.
+/// Selects a conf of a node: the first is for Cairn's replicator, the second for Swift's.
 type ConfOf = fn(&(PathBuf, PathBuf)) -> &PathBuf;
 
 #[derive(serde::Serialize)]
@@ -53,19 +52,19 @@ struct Results {
     files_alone: FilesAlone,
 }
 
-/// What making the files takes that a store lost, and nothing else.
+/// Time for creating the lost files, and nothing else.
 #[derive(serde::Serialize)]
 struct FilesAlone {
     files: usize,
     seconds: f64,
 }
 
-/// What one store gave.
+/// Results of one store.
 #[derive(serde::Serialize)]
 struct Repaired {
     store: &'static str,
     files: usize,
-    /// Fewer where it was stopped before its end.
+    /// Number of restored objects; fewer if it was stopped before its end.
     back: usize,
     seconds: f64,
     passes: usize,
@@ -84,15 +83,15 @@ struct Foreground {
     puts_p99_ms: f64,
 }
 
-/// The cluster's files, whoever serves them.
-struct Ground {
+/// The cluster's files, common to both stores.
+struct Setup {
     swift: Swift,
     /// A file system for each device, unless all are on the workspace's.
     disks: Vec<Disk>,
-    /// How often the first of them was replaced.
+    /// Number of times that the first of them was replaced.
     replaced: usize,
     dir: PathBuf,
-    /// Of each node: the conf of Cairn's replicator, and that of Swift's.
+    /// For each node the conf of Cairn's replicator, and that of Swift's.
     confs: Vec<(PathBuf, PathBuf)>,
     objects: u64,
     size: u64,
@@ -103,33 +102,33 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let cairn = fs::canonicalize(workspace::build_cairn()?)?;
     let dir = workspace::scratch("repair")?;
     let venv = Venv::prepare()?;
-    let mut ground = Ground::create(&venv, dir.path(), options)?;
+    let mut setup = Setup::create(&venv, dir.path(), options)?;
     let mut all = Vec::new();
-    // Cairn fills the cluster: it is quicker at that.
-    let mut store = ground.start_cairn(&cairn)?;
-    ground.fill(&load)?;
+    // Cairn fills the cluster, as it is faster.
+    let mut store = setup.start_cairn(&cairn)?;
+    setup.fill(&load)?;
     let program = dir.path().join("swift-object-replicator");
     symlink(&cairn, &program)?;
-    let passes = ground.pass(&program, |confs| &confs.0, None)?;
+    let passes = setup.pass(&program, |confs| &confs.0, None)?;
     println!("the cluster is in step after {passes:.1} s");
     let mut at_most = None;
     if options.only != Some(Only::Swift) {
-        let repaired = ground.repaired("Cairn", &program, |confs| &confs.0, None)?;
+        let repaired = setup.repaired("Cairn", &program, |confs| &confs.0, None)?;
         at_most = options.give_up.map(|times| times * repaired.seconds);
         all.push(repaired);
     }
     store.stop()?;
-    ground.swift.stop();
+    setup.swift.stop();
     if options.only != Some(Only::Cairn) {
-        ground.swift.start()?;
-        let _rsync = ground.start_rsync()?;
-        let program = ground.upstreams_program(&venv)?;
-        all.push(ground.repaired("OpenStack Swift", &program, |confs| &confs.1, at_most)?);
+        setup.swift.start()?;
+        let _rsync = setup.start_rsync()?;
+        let program = setup.upstreams_program(&venv)?;
+        all.push(setup.repaired("OpenStack Swift", &program, |confs| &confs.1, at_most)?);
         if options.ssync {
             let store = "OpenStack Swift, SSYNC";
-            all.push(ground.repaired(store, &program, |confs| &confs.0, at_most)?);
+            all.push(setup.repaired(store, &program, |confs| &confs.0, at_most)?);
         }
-        ground.swift.stop();
+        setup.swift.stop();
     }
     if let (None, Some((cairn, others))) = (options.only, all.split_first()) {
         for other in others {
@@ -142,7 +141,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
             println!("Cairn is {more}{times:.1} × as fast as {}", other.store);
         }
     }
-    let files_alone = ground.files_alone()?;
+    let files_alone = setup.files_alone()?;
     for repaired in &all {
         let times = repaired.seconds / files_alone.seconds;
         println!("{} took {times:.1} times as long as that", repaired.store);
@@ -159,8 +158,8 @@ pub(super) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-impl Ground {
-    fn create(venv: &Venv, dir: &Path, options: &Options) -> Result<Ground> {
+impl Setup {
+    fn create(venv: &Venv, dir: &Path, options: &Options) -> Result<Setup> {
         let layout = Layout {
             devices: DEVICES,
             pipeline: CORE_PIPELINE,
@@ -180,7 +179,7 @@ impl Ground {
         for device in 1..=DEVICES {
             confs.push(replicator_confs(&swift, device, rsync_port)?);
         }
-        let ground = Ground {
+        let setup = Setup {
             swift,
             disks,
             replaced: 0,
@@ -189,8 +188,8 @@ impl Ground {
             objects: options.objects,
             size: options.sizes.first().copied().unwrap_or(10_000),
         };
-        ground.write_rsyncd(rsync_port)?;
-        Ok(ground)
+        setup.write_rsyncd(rsync_port)?;
+        Ok(setup)
     }
 
     fn start_cairn(&mut self, binary: &Path) -> Result<Cairn> {
@@ -267,7 +266,8 @@ impl Ground {
         Ok(rsync)
     }
 
-    /// `PROGRAM CONF once`, as Cairn's is called. Its own reads swift.conf from /etc/swift only.
+    /// A program `PROGRAM CONF once`, called like Cairn's. Swift's own reads swift.conf from
+    /// /etc/swift only.
     fn upstreams_program(&self, venv: &Venv) -> Result<PathBuf> {
         let path = self.dir.join("upstreams-object-replicator");
         let text = format!(
@@ -281,8 +281,8 @@ impl Ground {
         Ok(path)
     }
 
-    /// One pass of every node's replicator, all at once, ended before its time where it takes
-    /// more seconds than `at_most`; how long the last took.
+    /// One pass of every node's replicator, all concurrently, stopped after `at_most` seconds;
+    /// returns the duration of the slowest.
     fn pass(&self, program: &Path, conf: ConfOf, at_most: Option<f64>) -> Result<f64> {
         let start = Instant::now();
         let log = self.dir.join("log");
@@ -306,7 +306,7 @@ impl Ground {
         Ok(start.elapsed().as_secs_f64())
     }
 
-    /// Replaces the first device by an empty one; the files it had below `wiped`.
+    /// Replaces the first device by an empty one; returns the files that it had below `wiped`.
     fn lose(&mut self, wiped: &Path, number: usize) -> Result<BTreeSet<PathBuf>> {
         let lost = files(wiped)?;
         ensure!(!lost.is_empty(), "nothing lies in {}", wiped.display());
@@ -315,7 +315,7 @@ impl Ground {
         Ok(lost)
     }
 
-    /// The last loss once more, mended by nobody: no server runs.
+    /// Repeats the last loss and creates the files without replicators or servers.
     fn files_alone(&mut self) -> Result<FilesAlone> {
         let folder = self.swift.node(1).join("d1/objects");
         let lost = self.lose(&folder, self.replaced)?;
@@ -353,7 +353,7 @@ impl Ground {
             passes += 1;
             let back = files(&wiped)?;
             let left = lost.difference(&back).count();
-            if left == 0 || passes == PASSES || at_most.is_some_and(|most| seconds >= most) {
+            if left == 0 || passes == PASSES_MAX || at_most.is_some_and(|most| seconds >= most) {
                 break left;
             }
         };
@@ -393,8 +393,8 @@ impl Ground {
     }
 }
 
-/// Takes the replicator's section out of a node's conf, as `cairn serve` would run it, and writes
-/// it to confs of its own: one for SSYNC, one for rsync.
+/// Removes the replicator's section from a node's conf, from which `cairn serve` would run it, and
+/// writes separate confs: one for SSYNC, one for rsync.
 fn replicator_confs(swift: &Swift, device: usize, rsync_port: u16) -> Result<(PathBuf, PathBuf)> {
     let path = swift.server_conf("object", device);
     let text = fs::read_to_string(&path)?;
@@ -415,7 +415,7 @@ fn replicator_confs(swift: &Swift, device: usize, rsync_port: u16) -> Result<(Pa
     ))
 }
 
-/// The content files below a folder, by their paths in it.
+/// The content files below a folder, by their relative paths.
 fn files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     fn below(folder: &Path, root: &Path, found: &mut BTreeSet<PathBuf>) -> Result<()> {
         let Ok(entries) = fs::read_dir(folder) else {
@@ -438,35 +438,35 @@ fn files(folder: &Path) -> Result<BTreeSet<PathBuf>> {
     Ok(found)
 }
 
-/// What clients saw.
-struct Seen {
-    /// Microseconds of each request: of GETs, of PUTs.
+/// Measurements of the clients.
+struct ClientLatencies {
+    /// Latencies in microseconds: of GETs, of PUTs.
     latencies: [Histogram<u64>; 2],
     failed: u64,
 }
 
-impl Seen {
+impl ClientLatencies {
     fn new() -> Result<Self> {
         let histogram = || Histogram::new_with_bounds(1, 600_000_000, 3);
-        Ok(Seen {
+        Ok(ClientLatencies {
             latencies: [histogram()?, histogram()?],
             failed: 0,
         })
     }
 }
 
-/// Clients that go on at their own pace whatever happens to the store.
+/// Clients with a constant rate, whatever the state of the store.
 struct Clients {
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Result<Seen>>>,
+    threads: Vec<JoinHandle<Result<ClientLatencies>>>,
 }
 
 impl Clients {
-    /// `name`: what they write is called, which must be new.
-    fn start(ground: &Ground, name: &str) -> Result<Clients> {
-        let account = Account::login(ground.swift.port)?;
+    /// Starts the clients. `name` is the prefix of the objects they write, and must be new.
+    fn start(setup: &Setup, name: &str) -> Result<Clients> {
+        let account = Account::login(setup.swift.port)?;
         let stop = Arc::new(AtomicBool::new(false));
-        let (objects, size) = (ground.objects, ground.size);
+        let (objects, size) = (setup.objects, setup.size);
         let threads = (0..CLIENTS).map(|client| {
             let (account, stop) = (account.another(), stop.clone());
             let name = format!("{name}-{client}");
@@ -478,7 +478,7 @@ impl Clients {
 
     fn stop(self) -> Result<Foreground> {
         self.stop.store(true, Ordering::Relaxed);
-        let mut all = Seen::new()?;
+        let mut all = ClientLatencies::new()?;
         for thread in self.threads {
             let Ok(done) = thread.join() else {
                 bail!("a client panicked");
@@ -506,7 +506,7 @@ impl Clients {
     }
 }
 
-/// Latency counts from when a request was due, so that a store that stands still is seen.
+/// Latency counts from a request's due time, so that a stalled store is visible.
 fn client_loop(
     mut account: Account,
     name: &str,
@@ -514,8 +514,8 @@ fn client_loop(
     objects: u64,
     size: u64,
     stop: &AtomicBool,
-) -> Result<Seen> {
-    let mut seen = Seen::new()?;
+) -> Result<ClientLatencies> {
+    let mut seen = ClientLatencies::new()?;
     let mut random = Random::new(client + 1);
     let body = random.bytes(size as usize);
     let start = Instant::now();

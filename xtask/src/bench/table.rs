@@ -1,4 +1,4 @@
-//! The measurements as lines while they come, and as Markdown for a README.
+//! Output of measurements: lines during the run, and Markdown for a README.
 
 use std::fmt::Write as _;
 
@@ -13,10 +13,10 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// Three significant digits.
+/// Formats with three significant digits.
 fn number(value: f64) -> String {
     match value {
-        // One of the stores completed nothing in the time.
+        // A store completed nothing in the time.
         v if !v.is_finite() => "–".to_owned(),
         v if v >= 100.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
@@ -24,7 +24,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Of bodies; a DELETE moves none.
+/// Bandwidth of bodies; a DELETE has none.
 fn mb_per_second(cell: &Cell) -> String {
     match cell.verb {
         Verb::Delete => "–".to_owned(),
@@ -85,7 +85,7 @@ fn cpu_ratio(first: &Cell, second: &Cell) -> f64 {
     second.server_cpu_seconds_per_1000 / first.server_cpu_seconds_per_1000.max(1e-9)
 }
 
-/// A table; where two stores ran, each value is "first / second".
+/// A table; with two stores, each value is "first / second".
 pub(crate) fn markdown(cells: &[Cell], ceilings: &[(u64, Outcome)]) -> String {
     let mut stores: Vec<&str> = Vec::new();
     for cell in cells {

@@ -1,7 +1,7 @@
-//! What TLS costs: one store whose proxies listen on two ports, one of them TLS, and the same objects
-//! read over both in turns, on connections that are kept. The load generator decrypts on the same
-//! machine, so its own time is shown as well. The ratio of a round is that of its two cells; of all rounds
-//! the median counts.
+//! Cost of TLS: one store whose proxies listen on two ports, one of them with TLS, and the same
+//! objects read through both alternately, on persistent connections. The load generator decrypts on
+//! the same machine, so its own time is shown as well. A round's ratio is that of its two cells;
+//! the median over rounds counts.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::cairn::{Cairn, Spread};
 use crate::wire::Account;
 use crate::workspace;
 
-/// What must be left of the throughput without, by size.
+/// Required fraction of the throughput without TLS, by size.
 const WANTED: [(u64, f64); 2] = [(4_000, 0.7), (1_000_000, 0.6)];
 const CONNECTIONS: usize = 64;
 
@@ -34,14 +34,14 @@ impl Round {
     }
 }
 
-/// Where the same store is reached in both ways.
+/// Ports of the same store with and without TLS.
 struct Ports {
     plain: u16,
     tls: u16,
     ca: PathBuf,
 }
 
-/// Prints and keeps each cell; the bars of those that have one.
+/// Prints and records each cell; returns the bars of cells that have one.
 pub(super) fn measure(options: &Options) -> Result<Vec<Bar>> {
     let binary = workspace::build_release("xtask")?;
     let dir = workspace::scratch("bench")?;
@@ -90,7 +90,7 @@ pub(super) fn measure(options: &Options) -> Result<Vec<Bar>> {
     Ok(bars)
 }
 
-/// Writes the objects that are read.
+/// Writes the objects to be read.
 fn job(ports: &Ports, size: u64, place: u64) -> Result<Job> {
     let mut account = Account::login(ports.plain)?;
     for number in 0..CONTAINERS {
@@ -113,7 +113,7 @@ fn job(ports: &Ports, size: u64, place: u64) -> Result<Job> {
     })
 }
 
-/// Neither is always the first.
+/// The order alternates.
 fn round(binary: &Path, job: &mut Job, ports: &Ports, number: usize) -> Result<Round> {
     let mut measure = |is_tls: bool| -> Result<Outcome> {
         (job.port, job.ca) = match is_tls {

@@ -1,16 +1,16 @@
-//! What a store's processes use, from /proc: processor time of all of them with their children,
-//! and memory as PSS, which counts pages that forked workers share once.
+//! Resource usage of a store's processes, from /proc: CPU time of all of them with their children,
+//! and memory as PSS, which divides pages shared between forked workers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Fields of /proc/PID/stat after the command's name, which may hold spaces and brackets.
+/// Fields of /proc/PID/stat after the command's name, which may contain spaces and brackets.
 fn stat(pid: u32) -> Option<Vec<u64>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let rest = text.rsplit_once(')')?.1;
-    // The first one is the state, a letter; it becomes 0.
+    // The first field is the state, a letter; it becomes 0.
     Some(
         rest.split_whitespace()
             .map(|f| f.parse().unwrap_or(0))
@@ -21,7 +21,7 @@ fn stat(pid: u32) -> Option<Vec<u64>> {
 const PARENT: usize = 1;
 const TIMES: std::ops::Range<usize> = 11..15;
 
-/// The processes and all below them.
+/// The processes and all their descendants.
 pub(crate) fn with_children(roots: &[u32]) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -45,7 +45,7 @@ pub(crate) fn with_children(roots: &[u32]) -> Vec<u32> {
     all
 }
 
-/// User and system time so far, of children that ended too.
+/// User and system time so far, including children that have ended.
 pub(crate) fn cpu_seconds(roots: &[u32]) -> f64 {
     let ticks: u64 = with_children(roots)
         .into_iter()
@@ -63,7 +63,7 @@ fn memory_bytes(pid: u32) -> u64 {
         * 1024
 }
 
-/// Looks at the memory now and then until dropped.
+/// Samples the memory usage until dropped.
 pub(crate) struct Watch {
     peak: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,

@@ -1,7 +1,7 @@
-//! One device of four gone. First its folder is moved away under a running store, the store is
-//! then started again without it; second the device is there and takes no writes: bind-mounted
-//! onto itself read-only where we may mount, else a plain file stands where its folder was. All
-//! requests must go on to succeed, and nothing may be missing when the device is back.
+//! Loss of one device of four. First its folder is moved away under a running store, and the store
+//! is then restarted without it; second the device refuses writes: it is bind-mounted onto itself
+//! read-only if we may mount, otherwise replaced by a plain file. All requests must continue to
+//! succeed, and nothing may be missing when the device is back.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -57,7 +57,7 @@ fn with_fault(store: &mut Cairn, fault: Fault) -> Result<()> {
     println!("{}", broken.words);
     write_all(&mut account, &mut keys[0], &mut random)?;
     check_all(&mut account, &keys)?;
-    // Containers that are new while the device is gone.
+    // Containers created while the device is missing.
     account.must("PUT", "/crash-new", "", &[], b"")?;
     account.must("PUT", "/crash-new/o", "", &[], b"x")?;
     account.must("GET", "", "?format=json", &[], b"")?;
@@ -90,7 +90,7 @@ fn with_fault(store: &mut Cairn, fault: Fault) -> Result<()> {
     Ok(())
 }
 
-/// Every kind of request on every key; all must succeed.
+/// Sends every kind of request for every key; all must succeed.
 fn write_all(account: &mut Account, keys: &mut [Key], random: &mut Random) -> Result<()> {
     let mut counts = load::Counts::default();
     for (number, key) in keys.iter_mut().enumerate() {
@@ -127,7 +127,7 @@ fn check_all(account: &mut Account, keys: &[Vec<Key>]) -> Result<()> {
     Ok(())
 }
 
-/// A device out of order until dropped.
+/// A device that is out of order until dropped.
 struct Broken {
     device: PathBuf,
     aside: Option<PathBuf>,
@@ -160,7 +160,7 @@ impl Broken {
     }
 
     fn move_aside(&mut self) -> Result<()> {
-        // Beside the folder of devices, which shows the rest of them as before.
+        // Beside the folder of devices, in which the other ones stay visible.
         let parent = self.device.parent().context("a device has a parent")?;
         let aside = parent.with_extension("aside");
         std::fs::rename(&self.device, &aside)?;
@@ -193,7 +193,7 @@ fn mount_read_only(device: &Path) -> bool {
 }
 
 fn unmount(device: &Path) {
-    // Lazily: the store may hold files of it open.
+    // Lazily: the store may have open files on it.
     let _ = Command::new("umount").arg("--lazy").arg(device).output();
 }
 

@@ -55,16 +55,16 @@ pub(crate) enum Case {
     Unmount,
 }
 
-/// What a round stands on.
-pub(super) struct Ground<'a> {
+/// Environment of a round.
+pub(super) struct Setup<'a> {
     pub(super) binary: &'a Path,
     pub(super) file_system: FileSystem,
     pub(super) seed: u64,
     pub(super) keep: bool,
 }
 
-impl Ground<'_> {
-    /// A store with databases of its own and replicated objects.
+impl Setup<'_> {
+    /// A store with exclusive databases and replicated objects.
     fn rig(&self) -> Result<Rig> {
         self.shaped(|_| {})
     }
@@ -107,28 +107,28 @@ impl Case {
         }
     }
 
-    pub(super) fn round(self, ground: &Ground<'_>) -> Result<Outcome> {
+    pub(super) fn round(self, setup: &Setup<'_>) -> Result<Outcome> {
         match self {
-            Case::Mixture => mixture::round(ground, false),
-            Case::Fragments => mixture::round(ground, true),
-            Case::Corrupt => corrupt::round(ground, false),
-            Case::CorruptFragments => corrupt::round(ground, true),
-            Case::Quarantine => quarantine::round(ground),
-            Case::Descriptors => descriptors::round(ground),
-            Case::Full => full::round(ground),
-            Case::BadWrite => bad_write::round(ground, false),
-            Case::BadWriteShared => bad_write::round(ground, true),
-            Case::Slow => slow::round(ground),
-            Case::Unmount => unmount::round(ground),
-            Case::Rows => rows::round(ground, true),
-            Case::RowsShared => rows::round(ground, false),
-            Case::Unread => unread::round(ground),
-            Case::UnreadForAMoment => unread::moment(ground),
+            Case::Mixture => mixture::round(setup, false),
+            Case::Fragments => mixture::round(setup, true),
+            Case::Corrupt => corrupt::round(setup, false),
+            Case::CorruptFragments => corrupt::round(setup, true),
+            Case::Quarantine => quarantine::round(setup),
+            Case::Descriptors => descriptors::round(setup),
+            Case::Full => full::round(setup),
+            Case::BadWrite => bad_write::round(setup, false),
+            Case::BadWriteShared => bad_write::round(setup, true),
+            Case::Slow => slow::round(setup),
+            Case::Unmount => unmount::round(setup),
+            Case::Rows => rows::round(setup, true),
+            Case::RowsShared => rows::round(setup, false),
+            Case::Unread => unread::round(setup),
+            Case::UnreadForAMoment => unread::moment(setup),
         }
     }
 }
 
-/// The outcome of a load, and of what was found after it.
+/// The outcome of a load, and of the check after it.
 fn outcome(rig: &Rig, counts: Counts, found: Vec<String>) -> Outcome {
     let mut lost = counts.wrong;
     lost.extend(found);

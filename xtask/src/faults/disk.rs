@@ -1,6 +1,6 @@
-//! A disk of the store: a medium, a loop device over it, a file system on that, mounted where the
-//! store looks for the device. All of it goes when dropped, and [`sweep`] takes away what a run
-//! that was killed has left.
+//! A disk of the store: a medium, a loop device on it, a file system on that, mounted at the
+//! device's folder. Everything is removed when dropped, and [`sweep`] removes what a killed run has
+//! left.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -21,7 +21,7 @@ use super::layout;
 use super::medium::{Fault, Medium, Op};
 use crate::workspace::{run_quiet, target};
 
-/// The prefix of the folders that runs make; nothing else is swept.
+/// Prefix of the runs' folders; [`sweep`] removes nothing else.
 pub(super) const PREFIX: &str = "faults";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -47,7 +47,7 @@ impl FileSystem {
         }
     }
 
-    /// Makes it on the file, with nothing left to be initialised later.
+    /// Creates the file system on the file, without deferred initialisation.
     fn make(self, on: &Path) -> Result<()> {
         let mut command = Command::new(format!("mkfs.{}", self.kind()));
         let now = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
@@ -64,7 +64,7 @@ impl FileSystem {
 pub(super) struct Disk {
     pub(super) file_system: FileSystem,
     pub(super) medium: Arc<Medium>,
-    /// What files and folders are in; neither the journal nor tables.
+    /// Ranges with files and folders, without journal and tables.
     data: Vec<Range<u64>>,
     pub(super) mount_point: PathBuf,
     served_at: PathBuf,
@@ -73,7 +73,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// A new one with an empty file system, mounted at `mount_point`; its parts in `dir`.
+    /// Creates a disk with an empty file system, mounted at `mount_point`; its files are in `dir`.
     pub(super) fn create(
         dir: &Path,
         mount_point: &Path,
@@ -110,7 +110,7 @@ impl Disk {
         let device = device.trim().to_owned();
         self.loop_device = Some(device.clone());
         if self.file_system == FileSystem::Ext4NoJournal {
-            // What a server's start does; 1 says that something was put right.
+            // As at a server's start; exit code 1 means that errors were corrected.
             let checked = Command::new("e2fsck").args(["-y", &device]).output()?;
             anyhow::ensure!(
                 checked.status.code().is_some_and(|code| code < 4),
@@ -129,7 +129,7 @@ impl Disk {
         run_quiet(command.arg(device).arg(&self.mount_point)).map(|_| ())
     }
 
-    /// Unmounts it as an operator does. An error where it is in use, unless it is to be unmounted lazily.
+    /// Unmounts it like an operator. Fails if it is in use, unless unmounted lazily.
     pub(super) fn unmount(&self, lazily: bool) -> Result<()> {
         let mut command = Command::new("umount");
         if lazily {
@@ -138,7 +138,7 @@ impl Disk {
         run_quiet(command.arg(&self.mount_point)).map(|_| ())
     }
 
-    /// Whether its file system has come to its end, so that another could be made.
+    /// Has its file system been released, so that another can be created?
     pub(super) fn is_free(&self) -> Result<bool> {
         let device = self.loop_device.as_deref().context("it is not attached")?;
         let mut options = File::options();
@@ -157,25 +157,25 @@ impl Disk {
         }
     }
 
-    /// The power comes back after [`Medium::power_off`]: of what was not flushed,
-    /// `kept_of_thousand` blocks are there. The caller has ended whoever used the disk.
+    /// Restores power after [`Medium::power_off`]: of the unflushed blocks, `kept_of_thousand` per
+    /// thousand survived. The caller has ended all users of the disk.
     pub(super) fn power_on(&mut self, kept_of_thousand: u64) -> Result<()> {
         self.detach();
         self.medium.power_on(kept_of_thousand)?;
         self.attach()
     }
 
-    /// All of the disk that is files and folders.
+    /// All ranges of the disk with files and folders.
     pub(super) fn data(&self) -> Vec<Range<u64>> {
         self.data.clone()
     }
 
-    /// Where the bytes of these files are, as far as they have a place.
+    /// Positions of these files' bytes, as far as allocated.
     pub(super) fn places(&self, files: &[PathBuf]) -> Vec<Range<u64>> {
         files.iter().flat_map(|f| layout::places(f)).collect()
     }
 
-    /// Where a byte of a file is.
+    /// Position of a byte of a file.
     pub(super) fn place(&self, file: &Path, offset: u64) -> Option<u64> {
         let mut before = 0;
         for range in layout::places(file) {
@@ -195,7 +195,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Nothing of it is needed any more, so nothing waits for its writes.
+        // Nothing on it is needed any more, so its writes need not complete.
         self.medium.power_off();
         self.detach();
         self.session.take();
@@ -203,9 +203,9 @@ impl Drop for Disk {
     }
 }
 
-/// At once where nobody uses it; else out of sight after half a minute, and gone with its last user. A
-/// killed store on a busy machine takes seconds to let go of its disks, and XFS mounts no file system
-/// while another one of its identity is still alive.
+/// Unmounts at once if unused; otherwise lazily after half a minute, with removal after its last
+/// user. A killed store on a busy machine takes seconds to release its disks, and XFS does not
+/// mount a file system while another one with its UUID is still alive.
 fn unmount(at: &Path) {
     for _ in 0..600 {
         match Command::new("umount").arg(at).output() {
@@ -217,7 +217,7 @@ fn unmount(at: &Path) {
     let _ = Command::new("umount").arg("--lazy").arg(at).output();
 }
 
-/// Takes away mounts, loop devices and folders that earlier runs of this command left: those below
+/// Removes mounts, loop devices and folders that earlier runs of this command left, below
 /// `target/xtask/faults-…` only.
 pub(super) fn sweep() {
     let ours = target().join("xtask").join(format!("{PREFIX}-"));
@@ -253,7 +253,7 @@ pub(super) fn sweep() {
     unmount_all(true);
 }
 
-/// Why there can be no such disks here.
+/// Reason why such disks are not possible here.
 pub(super) fn missing(file_system: FileSystem) -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root".to_owned());

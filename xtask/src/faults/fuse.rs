@@ -1,6 +1,6 @@
-//! A medium as the one file of a file system in user space, so that the kernel can make a block
-//! device of it. Nothing is cached on the way: each request reaches the medium, and a flush of the
-//! block device is an `fsync` of the file.
+//! FUSE file system with a medium as its only file, on which the kernel can create a loop device.
+//! Nothing is cached in between: each request reaches the medium, and a flush of the block device
+//! is an `fsync` of the file.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,15 +16,15 @@ use fuser::{
 
 use super::medium::Medium;
 
-/// The file's name.
+/// Name of the file.
 pub(super) const NAME: &str = "disk";
 const FILE: INodeNo = INodeNo(2);
-/// Nothing about the file ever changes.
+/// Validity of the file's attributes, which never change.
 const TTL: Duration = Duration::from_secs(3600);
-/// Requests at once; as many wait while the disk is slow.
+/// Maximum concurrent requests, which also wait here while the disk is slow.
 const THREADS: usize = 4;
 
-/// Mounts it; unmounted when the session is dropped.
+/// Mounts the file system; unmounted when the session is dropped.
 pub(super) fn mount(medium: Arc<Medium>, at: &Path, name: &str) -> io::Result<BackgroundSession> {
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName(name.to_owned())];
@@ -144,7 +144,7 @@ impl Filesystem for OneFile {
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // A file was closed, which is no flush of a disk.
+        // Closing the file is not a flush of the disk.
         reply.ok();
     }
 }

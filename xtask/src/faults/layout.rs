@@ -1,4 +1,4 @@
-//! Where on a disk things are: the part that is files and folders, and the bytes of one file.
+//! Layout of a disk: the ranges of files and folders, and the positions of one file's bytes.
 
 use std::fs::File;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::workspace::run_quiet;
 
 const BLOCK: u64 = 4096;
 
-/// All but superblocks, tables and the journal.
+/// All ranges except superblocks, tables and the journal.
 pub(super) fn data(file_system: FileSystem, disk: &Path, size: u64) -> Result<Vec<Range<u64>>> {
     let mut taken = match file_system {
         FileSystem::Ext4 | FileSystem::Ext4NoJournal => of_ext4(disk)?,
@@ -31,7 +31,7 @@ pub(super) fn data(file_system: FileSystem, disk: &Path, size: u64) -> Result<Ve
     Ok(data)
 }
 
-/// As `dumpe2fs` and `debugfs` tell: `  Inode table at 26-6425 (+26)`, and of the journal
+/// Parses output of `dumpe2fs` and `debugfs`: `  Inode table at 26-6425 (+26)`, and for the journal
 /// `(0-4095):6426-10521`.
 fn of_ext4(disk: &Path) -> Result<Vec<Range<u64>>> {
     let tables = run_quiet(Command::new("dumpe2fs").arg(disk))?;
@@ -47,7 +47,7 @@ fn of_ext4(disk: &Path) -> Result<Vec<Range<u64>>> {
     Ok(taken)
 }
 
-/// `26-6425`, or `26`, and whatever comes after it.
+/// Parses `26-6425`, or `26`, ignoring what follows.
 fn blocks(words: &str) -> Option<Range<u64>> {
     let is_other = |c: char| !c.is_ascii_digit() && c != '-';
     let range = words.split(is_other).next()?;
@@ -56,7 +56,8 @@ fn blocks(words: &str) -> Option<Range<u64>> {
     Some(first * BLOCK..(last + 1) * BLOCK)
 }
 
-/// By the superblock: the log is somewhere in the middle, and each group begins with its headers.
+/// From the superblock: the log is in the middle, and each allocation group begins with its
+/// headers.
 fn of_xfs(disk: &Path) -> Result<Vec<Range<u64>>> {
     let mut superblock = [0; 128];
     File::open(disk)?.read_exact_at(&mut superblock, 0)?;
@@ -75,18 +76,18 @@ fn of_xfs(disk: &Path) -> Result<Vec<Range<u64>>> {
     Ok(taken)
 }
 
-/// The places of a file's bytes. What is not written yet has none.
+/// The positions of a file's bytes; unwritten ones have none.
 pub(super) fn places(file: &Path) -> Vec<Range<u64>> {
     let mut command = Command::new("filefrag");
     command.args(["-v", "-b4096"]).arg(file);
     let Ok(text) = run_quiet(&mut command) else {
-        // It may have gone meanwhile.
+        // The file may be gone meanwhile.
         return Vec::new();
     };
     text.lines().filter_map(place).collect()
 }
 
-/// `   0:        0..       3:      33793..     33796:      4:             last,eof`
+/// Parses `   0:        0..       3:      33793..     33796:      4:             last,eof`.
 fn place(line: &str) -> Option<Range<u64>> {
     let mut columns = line.split(':');
     columns.next()?.trim().parse::<u64>().ok()?;

@@ -1,6 +1,6 @@
-//! The medium of a disk that fails as a test says: bytes in a sparse file, and before them a
-//! volatile cache as disks have one. What was written is in the cache and can be read; a flush
-//! brings it to the file; a power cut loses any part of what was not flushed.
+//! The medium of a disk with fault injection: a sparse file with a volatile write cache in front.
+//! Writes go to the cache and can be read from there; a flush writes them to the file; a power cut
+//! loses any subset of unflushed blocks.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,10 +14,10 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::random::Random;
 
-/// What the cache is made of; smaller than what a file system writes at once.
+/// Block size of the cache; smaller than the file systems' writes.
 const BLOCK: u64 = 4096;
 
-/// What a request of the kernel does.
+/// Kind of a kernel request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Read,
@@ -25,20 +25,21 @@ pub(crate) enum Op {
     Flush,
 }
 
-/// Requests that fail.
+/// A rule for requests that fail.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) op: Op,
-    /// The bytes of the disk that it is about; a flush has none, and any fault of flushes meets it.
+    /// Byte ranges of the disk that it applies to; a flush has none, and matches every fault of
+    /// flushes.
     pub(crate) ranges: Vec<Range<u64>>,
-    /// How many requests fail before it is over; None is for ever.
+    /// Number of requests that still fail; `None`: unlimited.
     pub(crate) left: Option<u32>,
-    /// Of a thousand requests that it is about, how many it meets.
+    /// Number of failing requests in a thousand matching ones.
     pub(crate) of_thousand: u64,
 }
 
 impl Fault {
-    /// Every request, until it is taken back.
+    /// A fault of every request, until it is removed.
     pub(crate) fn of(op: Op, ranges: Vec<Range<u64>>) -> Fault {
         Fault {
             op,
@@ -54,16 +55,16 @@ impl Fault {
     }
 }
 
-/// What the disk was asked for, and what it refused.
+/// Counters of requests and failures.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counted {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) flushes: u64,
     pub(crate) failed: u64,
-    /// Bytes that are others than those written.
+    /// Number of corrupted bytes.
     pub(crate) rotten: u64,
-    /// Blocks that power cuts took.
+    /// Number of blocks lost by power cuts.
     pub(crate) lost_blocks: u64,
 }
 
@@ -74,10 +75,10 @@ pub(crate) struct Medium {
 }
 
 struct State {
-    /// By their number; what is here is newer than the file.
+    /// Cached blocks by number, newer than the file.
     cache: BTreeMap<u64, Vec<u8>>,
     faults: Vec<Fault>,
-    /// How long each request takes at least.
+    /// Minimum duration of each request.
     delay: Duration,
     is_off: bool,
     counted: Counted,
@@ -111,7 +112,7 @@ impl Medium {
         self.state.lock()
     }
 
-    /// Waits as long as the disk is slow, and then says whether this request fails.
+    /// Waits while the disk is slow, and then decides whether this request fails.
     fn admit(&self, op: Op, at: &Range<u64>) -> io::Result<MutexGuard<'_, State>> {
         let delay = self.state().delay;
         std::thread::sleep(delay);
@@ -174,7 +175,7 @@ impl Medium {
         self.destage(&mut state, |_| true)
     }
 
-    /// Brings the cached blocks that `keeps` chooses to the file; the others are gone.
+    /// Writes the cached blocks chosen by `keeps` to the file; the others are lost.
     fn destage(
         &self,
         state: &mut State,
@@ -192,7 +193,7 @@ impl Medium {
         Ok(())
     }
 
-    /// A bit of this byte turns; no request ever fails for it.
+    /// Flips a bit of this byte; no request ever fails because of it.
     pub(crate) fn rot(&self, at: u64) -> io::Result<()> {
         let mut state = self.state();
         let mut byte = [0];
@@ -207,7 +208,7 @@ impl Medium {
         self.state().faults.push(fault);
     }
 
-    /// Nothing fails any more, and nothing is slow.
+    /// Removes all faults and delays.
     pub(crate) fn heal(&self) {
         let mut state = self.state();
         state.faults.clear();
@@ -218,15 +219,15 @@ impl Medium {
         self.state().delay = delay;
     }
 
-    /// From now on everything fails, as there is no power.
+    /// From now on all requests fail, as without power.
     pub(crate) fn power_off(&self) {
         let mut state = self.state();
         state.is_off = true;
         state.delay = Duration::ZERO;
     }
 
-    /// Power is back. Of what was not flushed, `kept_of_thousand` blocks of a thousand had reached
-    /// the medium by themselves, in no order.
+    /// Restores power. Of the unflushed blocks, `kept_of_thousand` per thousand had reached the
+    /// medium, in no order.
     pub(crate) fn power_on(&self, kept_of_thousand: u64) -> io::Result<()> {
         let mut state = self.state();
         state.is_off = false;
@@ -259,7 +260,7 @@ impl State {
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-/// A range of the disk as one of a buffer that begins at `start`.
+/// A range of the disk relative to a buffer that begins at `start`.
 fn within(range: &Range<u64>, start: u64) -> Range<usize> {
     (range.start - start) as usize..(range.end - start) as usize
 }

@@ -1,5 +1,5 @@
-//! A store whose four devices are disks that fail as a test says, and what is done with all of it:
-//! load, power cuts, a look at everything that was acknowledged.
+//! A store whose four devices are disks with fault injection, and operations on it: load, power
+//! cuts, and the check of everything that was acknowledged.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,27 +17,27 @@ use crate::wire::Account;
 use crate::workspace;
 
 const DISKS: usize = 4;
-/// XFS has no less than 300 MB.
+/// Minimum size of XFS is 300 MB.
 const SIZE: u64 = 400 << 20;
 
-/// How a store is made.
+/// Configuration of a store.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) file_system: FileSystem,
-    /// Databases are the server's alone, as `cairn up` has them.
+    /// Databases are exclusive to the server, as with `cairn up`.
     pub(super) exclusive: bool,
     /// Container databases are on disks of their own, as in many clusters.
     pub(super) apart: bool,
     /// The first policy is erasure-coded, 2 + 1.
     pub(super) coded: bool,
-    /// All four devices are folders of one disk, as those of `cairn up` are.
+    /// All four devices are folders of one disk, as with `cairn up`.
     pub(super) shared: bool,
 }
 
-/// Fields in the order in which they go: who uses the disks before them.
+/// Fields in drop order: processes before the disks they use.
 pub(super) struct Rig {
     pub(super) store: Cairn,
-    /// Those of containers last, where they have their own.
+    /// Disks; those of containers are last, if separate.
     pub(super) disks: Vec<Disk>,
     pub(super) random: Random,
     _dir: TempDir,
@@ -76,7 +76,7 @@ impl Rig {
             let root = dir.path().join("data/containers");
             let devices = root.to_str().context("a path that is not UTF-8")?;
             store.set("container", "DEFAULT", "devices", devices)?;
-            // Rows that were refused are sent again soon.
+            // Refused rows are sent again soon.
             store.set("object", "object-updater", "interval", "1")?;
             mount_points.extend(names.iter().map(|name| root.join(name)));
         }
@@ -93,7 +93,7 @@ impl Rig {
             disks.push(disk);
         }
         if shape.shared {
-            // What `cairn up` had made is below the mount point now.
+            // The files of `cairn up` are hidden below the mount point now.
             for name in &names {
                 std::fs::create_dir(disks[0].mount_point.join(name))?;
             }
@@ -112,7 +112,7 @@ impl Rig {
         Account::login(self.store.port())
     }
 
-    /// The containers of these keys.
+    /// Creates the containers of these keys.
     pub(super) fn make_containers(&self, keys: &[Vec<Key>]) -> Result<()> {
         let mut account = self.account()?;
         let mut paths: Vec<&str> = keys.iter().flatten().map(|k| &*k.container).collect();
@@ -124,7 +124,7 @@ impl Rig {
         Ok(())
     }
 
-    /// The store ends where it is, and all disks lose their power.
+    /// Kills the store, and cuts the power of all disks.
     pub(super) fn cut_power(&mut self) {
         self.store.kill();
         for disk in &self.disks {
@@ -132,8 +132,8 @@ impl Rig {
         }
     }
 
-    /// Power is back: of what was not flushed, `kept_of_thousand` blocks of a thousand had reached
-    /// the medium by themselves. Everything starts anew.
+    /// Restores power: of the unflushed blocks, `kept_of_thousand` per thousand survived.
+    /// Everything is started again.
     pub(super) fn start_anew(&mut self, kept_of_thousand: u64) -> Result<()> {
         for disk in &mut self.disks {
             disk.power_on(kept_of_thousand)?;
@@ -141,20 +141,19 @@ impl Rig {
         self.store.start(Spread::OneProcess)
     }
 
-    /// With what was changed in its confs.
+    /// Restarts the store with changed confs.
     pub(super) fn restart(&mut self) -> Result<()> {
         self.store.stop()?;
         self.store.start(Spread::OneProcess)
     }
 
-    /// All that is written is on the disks, and nothing of it in memory.
+    /// Writes everything to the disks, and drops it from memory.
     pub(super) fn read_anew(&mut self) -> Result<()> {
         self.store.stop()?;
         self.start_anew(1000)
     }
 
-    /// All that is written is on the disks, where one byte of each object file of some of them is
-    /// not what it was.
+    /// Writes everything to the disks, and corrupts one byte of each object file on some of them.
     pub(super) fn rot(&mut self, numbers: &[usize]) -> Result<()> {
         self.store.stop()?;
         for disk in &mut self.disks {
@@ -182,7 +181,7 @@ impl Rig {
         self.disks.iter().for_each(|disk| disk.medium.heal());
     }
 
-    /// Files below the devices whose path says yes.
+    /// Files below the devices whose path `chosen` selects.
     pub(super) fn files(&self, of: usize, chosen: impl Fn(&str) -> bool) -> Vec<PathBuf> {
         let mut found = Vec::new();
         let mut folders = vec![self.disks[of].mount_point.clone()];
@@ -201,7 +200,7 @@ impl Rig {
         found
     }
 
-    /// What everything that was acknowledged has become, in words: nothing when all of it is there.
+    /// Describes lost or wrong data; empty if everything acknowledged is there.
     pub(super) fn lost(&self, keys: &[Vec<Key>]) -> Result<Vec<String>> {
         let mut lost = check::all(&mut self.account()?, keys)?;
         for words in lost.clone() {
@@ -212,7 +211,7 @@ impl Rig {
         Ok(lost)
     }
 
-    /// Files of the disks whose metadata names the object, those too that a check of the file system
+    /// Files on the disks whose metadata names the object, including those that a file system check
     /// found in no folder: a file system without a journal may lose entries of a folder that it was
     /// splitting.
     fn traces(&self, object: &str) -> Vec<String> {
@@ -239,7 +238,7 @@ impl Rig {
     }
 }
 
-/// Workers' keys over containers.
+/// Workers' keys, distributed over containers.
 pub(super) fn keys(workers: usize, of_each: usize, containers: usize) -> Vec<Vec<Key>> {
     let key = |w: usize, k: usize| {
         let container = format!("/faults-{}", k % containers);
@@ -249,21 +248,21 @@ pub(super) fn keys(workers: usize, of_each: usize, containers: usize) -> Vec<Vec
     (0..workers).map(of_worker).collect()
 }
 
-/// What the workers do.
+/// The workers' load.
 #[derive(Clone, Copy)]
 pub(super) struct Mix<'a> {
     pub(super) sizes: &'a [usize],
-    /// Of ten requests.
+    /// GETs per ten requests.
     pub(super) gets: u64,
     pub(super) deletes: u64,
     pub(super) posts: u64,
-    /// A worker waits so long after each.
+    /// Pause of a worker after each request.
     pub(super) pace: Duration,
-    /// The store may refuse (5xx) what its disks do not take.
+    /// The store may refuse (5xx) what its disks refuse.
     pub(super) may_refuse: bool,
 }
 
-/// Small and large, written and read.
+/// Small and large objects, written and read.
 pub(super) const MIXED: Mix<'_> = Mix {
     sizes: &[0, 100, 4096, 16_384, 65_537, 300_000, 1 << 20],
     gets: 2,
@@ -273,13 +272,13 @@ pub(super) const MIXED: Mix<'_> = Mix {
     may_refuse: true,
 };
 
-/// The same where nothing keeps the store from it.
+/// The same, with refusals not allowed.
 pub(super) const STRICT: Mix<'_> = Mix {
     may_refuse: false,
     ..MIXED
 };
 
-/// Rows, of objects of next to nothing.
+/// Rows, by nearly empty objects.
 pub(super) const ROWS: Mix<'_> = Mix {
     sizes: &[100],
     gets: 0,
@@ -289,7 +288,7 @@ pub(super) const ROWS: Mix<'_> = Mix {
     may_refuse: true,
 };
 
-/// The load on all keys while `during` lasts.
+/// Runs the load on all keys while `during` runs.
 pub(super) fn load(
     account: &Account,
     keys: &mut [Vec<Key>],
@@ -356,7 +355,7 @@ fn worker(
         };
         std::thread::sleep(mix.pace);
         if !connected {
-            // A body that was broken off, or the store is gone.
+            // A body broke off, or the store is down.
             std::thread::sleep(Duration::from_millis(10));
         }
     }

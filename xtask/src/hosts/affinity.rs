@@ -1,6 +1,6 @@
 //! Read and write affinity, with real hosts in two regions: each proxy prefers its own, and one of
-//! them the other region for the objects of the second policy. Where reads and writes go is what the
-//! object servers have counted: on the disks, replicators may have been meanwhile.
+//! them the other region for the objects of the second policy. Requests are counted by the object
+//! servers, since replicators may move files on the disks meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ const OTHER: ProxyOptions<'_> = ProxyOptions {
     sections: "",
 };
 
-/// A proxy, a container's policy, and the region it is to prefer.
+/// A proxy, a container's policy, and the preferred region.
 const CASES: [(&str, usize, &str, u8); 3] = [
     ("of the proxy in region 1", 0, "object", 1),
     ("of the proxy in region 2", 1, "object", 2),
@@ -57,7 +57,7 @@ pub(super) fn run(cluster: &mut Cluster, settled: &Settled, report: &mut Report)
     Ok(())
 }
 
-/// Every replica lands in the region first; the replicators bring them where they belong.
+/// Every replica is first written in the region; the replicators then move them into place.
 fn writes(
     cluster: &Cluster,
     settled: &Settled,
@@ -71,7 +71,7 @@ fn writes(
         account.must("PUT", &path, "", &[], b"near")?;
     }
     let (near, far) = sides(cluster, region, &before, "PUT", 201)?;
-    // The last replica of each may still be on its way.
+    // The last replica of each may still be in progress.
     ensure!(
         near >= 2 * OBJECTS as u64 && far == 0,
         "{near} replicas written in region {region}, {far} elsewhere"
@@ -84,7 +84,7 @@ fn writes(
     ))
 }
 
-/// No read leaves the region: of three replicas over two, each has at least one.
+/// No read leaves the region: of three replicas over two regions, each has at least one.
 fn reads(cluster: &Cluster, account: &mut Account, container: &str, region: u8) -> Result<String> {
     let before = answered(cluster, "GET", 200)?;
     for number in 0..OBJECTS {
@@ -100,7 +100,7 @@ fn reads(cluster: &Cluster, account: &mut Account, container: &str, region: u8) 
     Ok(format!("{near} reads in region {region}, none elsewhere"))
 }
 
-/// How many requests object servers answered since `before`: in the region, and elsewhere.
+/// Number of requests answered by object servers since `before`: in the region, and elsewhere.
 fn sides(
     cluster: &Cluster,
     region: u8,
@@ -119,8 +119,8 @@ fn sides(
     Ok((near, far))
 }
 
-/// How many such requests each host's object server has answered so. What replicators bring within
-/// an SSYNC request is not among them.
+/// Number of such requests that each host's object server answered with this status. Requests
+/// inside SSYNC are not included.
 fn answered(cluster: &Cluster, method: &str, status: u16) -> Result<Vec<u64>> {
     let label =
         format!(r#"cairn_requests_total{{server="object",method="{method}",status="{status}"}} "#);

@@ -1,6 +1,6 @@
-//! The load: clients that each write and read objects of their own at an even pace, and know what
-//! was acknowledged. A client talks to the proxy of its region; one that refuses it is left for the
-//! other. Every other failure, and every status that the store must not give, is an error.
+//! The load: clients that each write and read objects of their own at a constant rate, and track
+//! acknowledgements. A client uses the proxy of its region; if that refuses the connection, the
+//! other one. Every other failure, and every invalid status, is an error.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -18,43 +18,43 @@ use crate::model::load;
 use crate::random::Random;
 use crate::wire::{Account, Response};
 
-/// So many clients, every other one with the other proxy first.
+/// Number of clients, with alternating preferred proxies.
 pub(super) const CLIENTS: usize = 8;
-/// Of these keys a client makes and changes what it likes; the rest it wrote once and only reads.
+/// Number of keys that a client changes; the others are written once and then only read.
 const CHANGING: usize = 12;
 
-/// One request that has ended.
+/// A finished request.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct FinishedRequest {
     pub(super) began: Instant,
     pub(super) took: Duration,
     pub(super) verb: &'static str,
     pub(super) error: Option<String>,
-    /// Of the answer, if one came.
+    /// Transaction id of the response, if there was one.
     pub(super) trans_id: Option<String>,
-    /// Fewer than two primaries of the object that is written, or that may not be there, are on its
+    /// Fewer than two primaries of the object, which is written or may not exist, are on its
     /// proxy's side of the cut.
     pub(super) few_there: bool,
-    /// The error is a 503 where no quorum lived: a POST where few primaries are (no other server could
-    /// take it), a GET there of what those have never heard of, or an upload that lost most of its
-    /// servers half way.
+    /// The error is a 503 without a quorum: a POST with too few reachable primaries (no other
+    /// server can take it), a GET there of an object that those do not have, or an upload that lost
+    /// most of its servers midway.
     pub(super) without_quorum: bool,
 }
 
-impl Seen {
+impl FinishedRequest {
     pub(super) fn is_error(&self) -> bool {
         self.error.is_some() && !self.without_quorum
     }
 }
 
-/// How many primaries an object has in each region, by its path.
+/// Number of primaries of an object in each region, by path.
 pub(super) type Sides = BTreeMap<String, [usize; 2]>;
 
-/// A client's two ways into the cluster.
+/// A client's connections to both proxies.
 pub(super) struct Proxies {
     accounts: Vec<Account>,
     first: usize,
-    /// The transaction of the last answer.
+    /// Transaction id of the last response.
     trans_id: Option<String>,
 }
 
@@ -110,10 +110,10 @@ impl Proxies {
 /// A running load.
 pub(super) struct Clients {
     stop: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<(Vec<Key>, Vec<Seen>)>>,
+    threads: Vec<JoinHandle<(Vec<Key>, Vec<FinishedRequest>)>>,
 }
 
-/// Containers and the objects that do not change.
+/// Creates the containers, and the objects that do not change.
 pub(super) fn prepare(
     proxies: &mut Proxies,
     objects: usize,
@@ -153,8 +153,8 @@ pub(super) fn prepare(
 }
 
 impl Clients {
-    /// `rate`: requests of each client in a second.
-    /// `cut`: while the regions may be apart, what lies where.
+    /// Starts the clients. `rate` is each client's requests per second; `cut` is the distribution
+    /// of primaries while the regions may be cut off.
     pub(super) fn start(
         proxies: &Proxies,
         keys: Vec<Vec<Key>>,
@@ -179,7 +179,7 @@ impl Clients {
         Clients { stop, threads }
     }
 
-    pub(super) fn stop(self) -> Result<(Vec<Vec<Key>>, Vec<Seen>)> {
+    pub(super) fn stop(self) -> Result<(Vec<Vec<Key>>, Vec<FinishedRequest>)> {
         self.stop.store(true, Ordering::Relaxed);
         let (mut all, mut seen) = (Vec::new(), Vec::new());
         for thread in self.threads {
@@ -197,27 +197,27 @@ struct Client {
     proxies: Proxies,
     keys: Vec<Key>,
     random: Random,
-    seen: Vec<Seen>,
+    seen: Vec<FinishedRequest>,
     cut: Option<Arc<Sides>>,
-    /// The object of the last write.
+    /// Path of the last written object.
     tried: Option<String>,
 }
 
 impl Client {
-    fn run(mut self, rate: f64, stop: &AtomicBool) -> (Vec<Key>, Vec<Seen>) {
+    fn run(mut self, rate: f64, stop: &AtomicBool) -> (Vec<Key>, Vec<FinishedRequest>) {
         let pace = Duration::from_secs_f64(1.0 / rate);
-        // Not all clients at once.
+        // Clients start at different times.
         let mut due = Instant::now() + pace.mul_f64(self.random.below(100) as f64 / 100.0);
         while !stop.load(Ordering::Relaxed) {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
-            // A request that took long delays the next ones: they are not made up for.
+            // A slow request delays the next ones, without catching up.
             due = (due + pace).max(Instant::now());
             let began = Instant::now();
             self.tried = None;
             let (verb, result) = self.one();
             let took = began.elapsed();
             let error = result.err().map(|error| format!("{verb} {error:#}"));
-            self.seen.push(Seen {
+            self.seen.push(FinishedRequest {
                 began,
                 took,
                 verb,
@@ -288,7 +288,7 @@ impl Client {
             Write::Delete => (self.proxies.call("DELETE", &path, &[], b""), 204),
         };
         let status = answer?.status;
-        // As in Swift: when most of those asked never had it, and now have its tombstone.
+        // As in Swift: if most of the servers never had the object, and now have its tombstone.
         let nothing_there = matches!(write, Write::Delete) && status == 404;
         ensure!(
             status == expected || nothing_there,
@@ -298,7 +298,7 @@ impl Client {
         Ok(())
     }
 
-    /// What was there before all faults must be read at any time.
+    /// Objects from before the faults must be readable at any time.
     fn read_stable(&mut self, index: usize) -> Result<()> {
         let key = &self.keys[index];
         let path = key.path();
@@ -313,9 +313,8 @@ impl Client {
         Ok(())
     }
 
-    /// A replica that was away may give what was there before, but nothing that is not whole. That
-    /// it has never heard of it, alone, is no answer, as in Swift
-    /// (`rebalance_missing_suppression_count`).
+    /// A replica that was away may return an older version, but never an incomplete one. Its 404
+    /// alone is not accepted as a response, as in Swift (`rebalance_missing_suppression_count`).
     fn read_changing(&mut self, index: usize) -> Result<()> {
         let path = self.keys[index].path();
         if !matches!(self.keys[index].settled(), Some(State::Present { .. })) {
@@ -346,9 +345,10 @@ impl Client {
     }
 }
 
-/// Uploads that were under way when the fault came and lost most of their servers by it: on the side
-/// of a cut where few are, or, of fragments, those of a host. What was sent cannot be sent again.
-pub(super) fn excuse_uploads(seen: &mut [Seen], fault: Instant, fragments: bool) {
+/// Excuses uploads in progress at the time of the fault that lost most of their servers: on the
+/// smaller side of a cut, or, for fragments, those of a host. Data that was sent cannot be sent
+/// again.
+pub(super) fn excuse_uploads(seen: &mut [FinishedRequest], fault: Instant, fragments: bool) {
     for seen in seen {
         let under_way =
             seen.began < fault + Duration::from_secs(1) && seen.began + seen.took > fault;
@@ -367,8 +367,10 @@ pub(super) fn changing(keys: &[Vec<Key>]) -> impl Iterator<Item = String> {
         .map(Key::path)
 }
 
-/// Errors by what they say, numbers aside.
-pub(super) fn kinds_of_errors<'a>(seen: impl Iterator<Item = &'a Seen>) -> BTreeMap<String, usize> {
+/// Counts of errors by message, ignoring numbers.
+pub(super) fn kinds_of_errors<'a>(
+    seen: impl Iterator<Item = &'a FinishedRequest>,
+) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
     let counted = seen.filter(|seen| seen.is_error());
     for error in counted.filter_map(|seen| seen.error.as_ref()) {

@@ -1,5 +1,5 @@
 //! The running cluster: four storage hosts in two regions and three zones with two disks each, a
-//! proxy in either region, and what can happen to them.
+//! proxy in either region, and the faults that can be applied to them.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 
-use super::clients::Seen;
+use super::clients::FinishedRequest;
 use super::disks::Disk;
 use super::layout::{KINDS, Layout, PROXY_PORT, ProxyOptions, Storage};
 use super::network::{Host, Network, ensure_reached};
@@ -20,7 +20,7 @@ const PLACES: [(u8, u8); 4] = [(1, 1), (1, 2), (2, 3), (2, 3)];
 const DISKS: usize = 2;
 
 pub(super) struct Cluster {
-    // Before the network: its namespaces go when nothing runs in them any more.
+    // Dropped before the network, whose namespaces disappear when no process is left in them.
     processes: Vec<Option<Process>>,
     pub(super) storage: Vec<Storage>,
     pub(super) proxies: Vec<Host>,
@@ -31,7 +31,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// All files and hosts; nothing runs yet.
+    /// Creates all files and hosts; starts nothing.
     pub(super) fn create(dir: &Path, binary: &Path, coded: bool) -> Result<Cluster> {
         let mut network = Network::create(dir)?;
         let layout = Layout::create(dir, binary, coded)?;
@@ -72,7 +72,7 @@ impl Cluster {
         self.storage.iter().map(|s| &s.host).chain(&self.proxies)
     }
 
-    /// Starts everything, the proxies with options of their own each.
+    /// Starts everything, the proxies with different options.
     pub(super) fn start(&mut self, options: &[ProxyOptions<'_>; 2]) -> Result<()> {
         for number in 0..self.storage.len() {
             self.start_storage(number)?;
@@ -134,7 +134,7 @@ impl Cluster {
         })
     }
 
-    /// Power off: nothing of the host goes on, and nothing of it answers.
+    /// Powers a storage host off: all its processes end, and it does not respond.
     pub(super) fn kill_storage(&mut self, number: usize) -> Result<()> {
         self.network.link(&self.storage[number].host, false)?;
         if let Some(mut process) = self.processes[number].take() {
@@ -143,13 +143,13 @@ impl Cluster {
         Ok(())
     }
 
-    /// Power on.
+    /// Powers a storage host on.
     pub(super) fn revive_storage(&mut self, number: usize) -> Result<()> {
         self.network.link(&self.storage[number].host, true)?;
         self.start_storage(number)
     }
 
-    /// Nothing of the host goes on; its kernel takes connections.
+    /// Stops the processes of a storage host; its kernel still accepts connections.
     pub(super) fn freeze_storage(&self, number: usize) {
         if let Some(process) = &self.processes[number] {
             process.signal(Signal::STOP);
@@ -162,7 +162,7 @@ impl Cluster {
         }
     }
 
-    /// A proxy ends as when it is told to, and its clients are refused; it comes back later.
+    /// Stops a proxy in order, so that its clients are refused; it is restarted later.
     pub(super) fn stop_proxy(&mut self, number: usize) {
         let index = self.storage.len() + number;
         if let Some(mut process) = self.processes[index].take() {
@@ -180,15 +180,15 @@ impl Cluster {
         self.start_proxy(number)
     }
 
-    /// Everything's last words, for an error.
+    /// The end of all logs, for an error.
     pub(super) fn log_tails(&self) -> String {
         let tail = |process: &Process| format!("{}:\n{}", process.name(), process.log_tail());
         let all: Vec<String> = self.processes.iter().flatten().map(tail).collect();
         all.join("\n")
     }
 
-    /// An error of a client, and what all hosts logged of it.
-    pub(super) fn said_of(&self, seen: &Seen) -> String {
+    /// A client's error with the related log lines of all hosts.
+    pub(super) fn said_of(&self, seen: &FinishedRequest) -> String {
         let mut text = seen.error.clone().unwrap_or_default();
         for process in self.processes.iter().flatten() {
             let Some(trans_id) = &seen.trans_id else {
@@ -201,7 +201,7 @@ impl Cluster {
         text
     }
 
-    /// All end, within the time given each.
+    /// Stops everything, within each program's time limit.
     pub(super) fn stop(&mut self) {
         for mut process in self.processes.drain(..).flatten() {
             process.kill();

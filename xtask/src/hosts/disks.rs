@@ -1,5 +1,5 @@
-//! Devices that are file systems of their own (in memory), so that one can be pulled: what is
-//! left then is its empty mount point, which a server with `mount_check` must not write to.
+//! Devices that are file systems of their own (in memory), so that one can be pulled: its empty
+//! mount point is left, to which a server with `mount_check` must not write.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::workspace::run_quiet;
 
-/// Room on each; fewer bytes than a run writes on all.
+/// Size of each; a run writes less than this on all.
 const SIZE: &str = "size=1g";
 
 /// A device in its slot.
@@ -19,7 +19,7 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// A new, empty one, mounted.
+    /// Mounts a new, empty file system.
     pub(super) fn plug_in(&self) -> Result<()> {
         std::fs::create_dir_all(&self.path)?;
         let mut command = Command::new("mount");
@@ -27,15 +27,15 @@ impl Disk {
         run_quiet(command.arg(&self.path)).map(|_| ())
     }
 
-    /// Pulled while it is in use: whoever has files of it open keeps them, nobody opens others.
+    /// Pulls it while in use: open files stay usable, no others can be opened.
     pub(super) fn pull(&self) -> Result<()> {
         let mut command = Command::new("umount");
         run_quiet(command.arg("--lazy").arg(&self.path)).map(|_| ())
     }
 }
 
-/// Why there can be no disks here: objects have extended attributes, which file systems in memory
-/// have since Linux 6.6.
+/// Reason why disks are not possible here: objects need extended attributes, which tmpfs has since
+/// Linux 6.6.
 pub(super) fn missing() -> Option<String> {
     let folder = tempfile::tempdir().ok()?;
     let trial = Disk {
@@ -55,7 +55,7 @@ pub(super) fn missing() -> Option<String> {
     ))
 }
 
-/// Unmounts all that is mounted below a folder.
+/// Unmounts everything mounted below a folder.
 pub(super) fn unmount_below(dir: &Path) {
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap_or_default();
     for path in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {

@@ -1,9 +1,9 @@
-//! What an event did to the clients, as a line of a table and as JSON.
+//! Effects of an event on the clients, as a line of a table and as JSON.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::clients::{Seen, kinds_of_errors};
+use super::clients::{FinishedRequest, kinds_of_errors};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -11,39 +11,39 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(serde::Serialize)]
 pub(super) struct Figures {
     pub(super) event: &'static str,
-    /// How long the fault lasted.
+    /// Duration of the fault.
     pub(super) fault_seconds: f64,
-    /// All requests of the clients.
+    /// Number of the clients' requests.
     pub(super) requests: usize,
     pub(super) errors: usize,
-    /// Refused where no quorum lived, which is no error: see [`Seen::without_quorum`].
+    /// Refusals without a quorum, which are not errors: see [`FinishedRequest::without_quorum`].
     pub(super) without_quorum: usize,
-    /// The errors by what they say.
+    /// Errors by message.
     pub(super) error_kinds: BTreeMap<String, usize>,
     pub(super) before: Latency,
     pub(super) during: Latency,
-    /// During the fault, but for its first second.
+    /// Latency during the fault, without its first second.
     pub(super) after_a_second: Latency,
     pub(super) after: Latency,
-    /// From the end of the fault until every replica was on its primaries and on nothing else.
+    /// Seconds from the end of the fault until every replica was on its primaries and nowhere else.
     pub(super) whole_again_seconds: f64,
-    /// Objects that are not in a state they may be in, in words.
+    /// Descriptions of objects in impossible states.
     pub(super) lost: Vec<String>,
 }
 
-/// Of the requests of one phase, from being sent to the last byte of the answer.
+/// Latencies of the requests in one phase, from sending to the last byte of the response.
 #[derive(serde::Serialize)]
 pub(super) struct Latency {
     pub(super) requests: usize,
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
     pub(super) max_ms: f64,
-    /// The slowest request's verb.
+    /// Verb of the slowest request.
     pub(super) slowest: &'static str,
 }
 
 impl Latency {
-    fn of<'a>(seen: impl Iterator<Item = &'a Seen>) -> Latency {
+    fn of<'a>(seen: impl Iterator<Item = &'a FinishedRequest>) -> Latency {
         let mut all: Vec<(Duration, &'static str)> = seen.map(|s| (s.took, s.verb)).collect();
         all.sort_unstable();
         let at = |share: f64| {
@@ -61,7 +61,7 @@ impl Latency {
     }
 }
 
-/// When the fault began and when it ended.
+/// Times of the fault's beginning and end.
 pub(super) struct Moments {
     pub(super) fault: Instant,
     pub(super) end: Instant,
@@ -70,13 +70,15 @@ pub(super) struct Moments {
 impl Figures {
     pub(super) fn of(
         event: &'static str,
-        seen: &[Seen],
+        seen: &[FinishedRequest],
         moments: &Moments,
         whole_again: Duration,
         lost: Vec<String>,
     ) -> Figures {
         let (fault, end) = (moments.fault, moments.end);
-        let of = |within: &dyn Fn(&Seen) -> bool| Latency::of(seen.iter().filter(|s| within(s)));
+        let of = |within: &dyn Fn(&FinishedRequest) -> bool| {
+            Latency::of(seen.iter().filter(|s| within(s)))
+        };
         Figures {
             event,
             fault_seconds: (end - fault).as_secs_f64(),
@@ -97,7 +99,7 @@ impl Figures {
         self.errors == 0 && self.lost.is_empty()
     }
 
-    /// What went wrong, if anything did.
+    /// Describes failures, if any.
     pub(super) fn wrong(&self) -> String {
         let kinds = self.error_kinds.iter();
         let errors = kinds.map(|(kind, count)| format!("{count} × {kind}"));

@@ -1,5 +1,5 @@
 //! The cluster's files: swift.conf, rings, a conf for each server of each host, as an operator
-//! writes them. Nothing of it is the test's own but how often the daemons look.
+//! writes them. Only the daemons' intervals are specific to the test.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,11 +16,11 @@ use crate::workspace::run_quiet;
 pub(super) const PROXY_PORT: u16 = 8080;
 pub(super) const KINDS: [(&str, u16); 3] =
     [("account", 6202), ("container", 6201), ("object", 6200)];
-/// The rings of the second policy, and of the one that is erasure-coded.
+/// The rings of the second policy, and of the erasure-coded one.
 pub(super) const SECOND: &str = "object-1";
 pub(super) const FRAGMENTS: &str = "object-2";
 const PARTITION_POWER: &str = "7";
-/// Of the erasure-coded policy: data and parity, as many as there are devices less two.
+/// Data and parity fragments of the erasure-coded policy: as many as there are devices, less two.
 const CODED: (usize, usize) = (4, 2);
 
 const SWIFT_CONF: &str = "\
@@ -46,7 +46,7 @@ pub(super) struct Storage {
     pub(super) disks: Vec<Disk>,
 }
 
-/// Options of a proxy beyond the defaults.
+/// Options of a proxy that differ from the defaults.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ProxyOptions<'a> {
     /// Lines of `[app:proxy-server]`.
@@ -84,7 +84,7 @@ impl Layout {
         })
     }
 
-    /// Each ring's name, the server it is of, its replicas.
+    /// Each ring's name, its server, and its replicas.
     pub(super) fn rings(&self) -> Vec<(&'static str, u16, usize)> {
         let mut rings: Vec<_> = KINDS.iter().map(|(kind, port)| (*kind, *port, 3)).collect();
         rings.push((SECOND, 6200, 3));
@@ -120,7 +120,7 @@ impl Layout {
         run_quiet(&mut command).with_context(|| format!("the ring {name}"))
     }
 
-    /// Which partitions belong on each device.
+    /// The partitions that belong on each device.
     pub(super) fn assigned(&self, name: &str, disk: &Disk) -> Result<BTreeSet<u32>> {
         let text = self.ring(name, &["list_parts", &format!("/{}", disk.name)])?;
         let first = text
@@ -149,7 +149,7 @@ impl Layout {
         Ok(all)
     }
 
-    /// How many primaries of an object of the first policy lie in each region.
+    /// Number of primaries in each region, for an object of the first policy.
     pub(super) fn sides(&self, storage: &[Storage], path: &str) -> Result<[usize; 2]> {
         let program = self.etc.join("swift-get-nodes");
         if !program.exists() {
@@ -197,7 +197,8 @@ impl Layout {
         self.conf(host, "proxy", &text)
     }
 
-    /// The confs of a storage host's servers, daemons in them. `devices`: the mount points' folder.
+    /// The confs of a storage host's servers, including daemons. `devices` is the folder of mount
+    /// points.
     pub(super) fn storage_confs(&self, node: &Storage, devices: &Path) -> Result<Vec<PathBuf>> {
         let cache = devices.with_extension("cache");
         fs::create_dir_all(&cache)?;
@@ -238,7 +239,7 @@ impl Layout {
     }
 }
 
-// Databases go as rows where they lack: no host here has an rsync daemon.
+// Databases are replicated by rows, since no host here has an rsync daemon.
 const ACCOUNT_DAEMONS: &str = "\
 [account-replicator]
 interval = 2

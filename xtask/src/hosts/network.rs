@@ -1,10 +1,10 @@
 //! Hosts as network namespaces: those of a region behind one bridge, the regions behind one router
-//! (a namespace, too) that can drop what goes between them. The clients are where this program
-//! runs, on a link of their own to the router.
+//! (a namespace, too) that can drop packets between them. The clients run in this program's
+//! namespace, on a link of their own to the router.
 //!
-//! All addresses are of one /24 below 198.18.0.0/15, which is for tests of networks (RFC 2544):
-//! `.1` and `.2` the clients' link, `.64/26` region 1, `.128/26` region 2. The router drops with
-//! `ip rule`, so nothing is needed but `ip`.
+//! All addresses are in a /24 of 198.18.0.0/15, which is reserved for benchmarks (RFC 2544): `.1`
+//! and `.2` the clients' link, `.64/26` region 1, `.128/26` region 2. The router drops by `ip
+//! rule`, so no tool but `ip` is needed.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -15,20 +15,20 @@ use parking_lot::Mutex;
 
 use crate::workspace::run_quiet;
 
-/// What all names of a run begin with, before its process id.
+/// Prefix of all names of a run, before its process id.
 const TAG: &str = "ch";
 pub(super) const REGIONS: [u8; 2] = [1, 2];
 
-/// How packets between the regions are dealt with.
+/// Treatment of packets between the regions during a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
-    /// The router answers that there is no way: who connects hears of it at once.
+    /// The router responds with an error, so connecting fails at once.
     Refused,
-    /// Nothing answers.
+    /// Packets are dropped.
     Silent,
 }
 
-/// The namespaces of a run; gone, with their processes, when dropped.
+/// The namespaces of a run; removed with their processes when dropped.
 pub(super) struct Network {
     tag: String,
     /// Third byte of all addresses.
@@ -46,13 +46,13 @@ pub(super) struct Host {
 }
 
 impl Host {
-    /// The arguments that `nsenter` needs to run a program there. The mounts are everybody's.
+    /// Arguments for `nsenter` to run a program there. The mount namespace is shared.
     pub(super) fn enter(&self) -> String {
         format!("--net=/run/netns/{}", self.namespace)
     }
 }
 
-/// What a signal must clear away: the run's tag and its folder.
+/// Resources for a signal handler to remove: the run's tag and its folder.
 static LEFT: Mutex<Option<(String, PathBuf)>> = Mutex::new(None);
 
 fn ip(arguments: &str) -> Result<()> {
@@ -71,7 +71,7 @@ fn names(of: &str) -> Vec<String> {
         .collect()
 }
 
-/// Why there can be no hosts here, in one line.
+/// Reason why hosts are not possible here, in one line.
 pub(super) fn missing() -> Option<String> {
     if !rustix::process::geteuid().is_root() {
         return Some("needs root, for network namespaces".to_owned());
@@ -97,7 +97,8 @@ pub(super) fn missing() -> Option<String> {
 }
 
 impl Network {
-    /// The router and its bridges. `dir`: what is mounted below it is unmounted in the end.
+    /// Creates the router and its bridges. File systems mounted below `dir` are unmounted at the
+    /// end.
     pub(super) fn create(dir: &Path) -> Result<Network> {
         let pid = std::process::id();
         let tag = format!("{TAG}{pid}");
@@ -131,7 +132,7 @@ impl Network {
                 "route add 198.18.{subnet}.{first}/26 via 198.18.{subnet}.2"
             ))?;
         }
-        // Every packet that is refused is to be answered, not one a second.
+        // Every refused packet must be answered, without the limit of one per second.
         let script = "echo 1 > /proc/sys/net/ipv4/ip_forward && \
                       echo 0 > /proc/sys/net/ipv4/icmp_ratelimit";
         let enter = format!("--net=/run/netns/{router}");
@@ -143,7 +144,7 @@ impl Network {
         format!("{}-r", self.tag)
     }
 
-    /// A new host in a region.
+    /// Adds a host to a region.
     pub(super) fn add(&mut self, name: &str, region: u8) -> Result<Host> {
         self.hosts += 1;
         let (subnet, router) = (self.subnet, self.router());
@@ -168,7 +169,7 @@ impl Network {
         })
     }
 
-    /// The host's cable, pulled or plugged in.
+    /// Disconnects or connects the host's cable.
     pub(super) fn link(&self, host: &Host, up: bool) -> Result<()> {
         let state = if up { "up" } else { "down" };
         ip(&format!(
@@ -178,12 +179,12 @@ impl Network {
         ))
     }
 
-    /// Nothing goes between the regions any more.
+    /// Cuts the regions off from each other.
     pub(super) fn cut(&self, cut: Cut) -> Result<()> {
         self.rules("add", cut)
     }
 
-    /// It does again.
+    /// Ends a cut.
     pub(super) fn mend(&self, cut: Cut) -> Result<()> {
         self.rules("del", cut)
     }
@@ -215,7 +216,7 @@ fn base(region: u8) -> u8 {
     region * 64
 }
 
-/// One that no route leads to.
+/// A subnet for which there is no route.
 fn free_subnet(seed: u32) -> Result<u8> {
     let output = run_quiet(Command::new("ip").args(["route", "show"]))?;
     (0..=255u32)
@@ -224,7 +225,7 @@ fn free_subnet(seed: u32) -> Result<u8> {
         .context("all of 198.18.0.0/16 is in use")
 }
 
-/// From now on a signal clears away, then ends the program.
+/// Makes a signal remove everything and then end the program.
 fn remember(tag: &str, dir: &Path) {
     *LEFT.lock() = Some((tag.to_owned(), dir.to_owned()));
     static ONCE: std::sync::Once = std::sync::Once::new();
@@ -242,7 +243,7 @@ fn remember(tag: &str, dir: &Path) {
     clear_dead();
 }
 
-/// Kills what runs in the run's namespaces, removes them, and unmounts what was mounted.
+/// Kills the processes in the run's namespaces, removes those, and unmounts file systems.
 fn clear() -> Option<PathBuf> {
     let (tag, dir) = LEFT.lock().take()?;
     remove(&tag);
@@ -261,11 +262,11 @@ fn remove(tag: &str) {
         }
         let _ = ip(&format!("netns del {name}"));
     }
-    // Its other end went with the router.
+    // Its other end was removed with the router.
     let _ = ip(&format!("link del {tag}u"));
 }
 
-/// What runs left that were killed themselves.
+/// Removes leftovers of killed runs.
 fn clear_dead() {
     let mut dead: Vec<String> = names(TAG)
         .iter()
@@ -279,10 +280,10 @@ fn clear_dead() {
     dead.iter().for_each(|tag| remove(tag));
 }
 
-/// Are all reached from here?
+/// Checks that all hosts are reachable from here.
 pub(super) fn ensure_reached(hosts: &[Host]) -> Result<()> {
     for host in hosts {
-        // A port nobody listens on: refused by the host itself, if it is there.
+        // A port without a listener: refused by the host itself, if it is there.
         let address = (host.address, 9).into();
         let tried =
             std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(3));

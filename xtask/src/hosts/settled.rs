@@ -1,6 +1,6 @@
-//! Is every replica where its ring wants it, and nowhere else? Read from the disks themselves: each
-//! object, tombstone and database is to be on all primaries of its partition, the same files on
-//! each, and on no other device.
+//! Check whether every replica is where its ring wants it, and nowhere else, by reading the disks:
+//! each object, tombstone and database must be on all primaries of its partition, with equal files
+//! on each, and on no other device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -12,20 +12,20 @@ use anyhow::{Result, bail};
 use super::cluster::Cluster;
 use super::layout::{FRAGMENTS, SECOND};
 
-/// What is younger may be on its way: an upload's last replica is not waited for.
+/// Age below which files are ignored: an upload's last replica may still be in progress.
 const YOUNG: Duration = Duration::from_secs(3);
 
-/// The devices that each partition of each ring belongs on.
+/// The devices of each partition in each ring.
 pub(super) struct Settled {
     assigned: BTreeMap<(&'static str, String), BTreeSet<u32>>,
 }
 
-/// What is not as it should be.
+/// Deviations from the intended state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(super) struct Amiss {
-    /// Primaries that lack an object, tombstone or database, or the latest of it.
+    /// Primaries that lack an object, tombstone or database, or its latest version.
     pub(super) lacking: usize,
-    /// Replicas on devices that are no primaries.
+    /// Replicas on devices that are not primaries.
     pub(super) handoffs: usize,
 }
 
@@ -35,10 +35,10 @@ impl Amiss {
     }
 }
 
-/// Everything of one ring: hash to device to file names.
+/// Everything on disk for one ring: file names by hash and device.
 pub(super) type Found = BTreeMap<(u32, String), BTreeMap<String, BTreeSet<String>>>;
 
-/// What there is of a ring's.
+/// Reads everything on disk for a ring.
 fn found(cluster: &Cluster, ring: &str) -> Found {
     let folder = match ring {
         "object" => "objects",
@@ -60,7 +60,7 @@ impl Settled {
         Ok(Settled { assigned })
     }
 
-    /// What is amiss now.
+    /// The current deviations.
     pub(super) fn look(&self, cluster: &Cluster) -> Result<Amiss> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
         let old = (now - YOUNG).as_secs_f64();
@@ -96,7 +96,7 @@ impl Settled {
         for device in primaries {
             belongs.insert(device);
             let right = holders.get(device).is_some_and(|own| {
-                // Fragments have names of their own on each device.
+                // Names of fragments differ between devices.
                 let has = |wanted: &&String| match fragments {
                     true => own.iter().any(|f| stamp(f) == stamp(wanted)),
                     false => own.contains(*wanted),
@@ -109,7 +109,7 @@ impl Settled {
         amiss.handoffs += strangers;
     }
 
-    /// Waits until nothing is amiss, seen twice; how long it took.
+    /// Waits until there are no deviations in two consecutive checks; returns the duration.
     pub(super) fn wait(&self, cluster: &Cluster, most: Duration) -> Result<Duration> {
         let start = std::time::Instant::now();
         let mut first_right = None;
@@ -128,8 +128,8 @@ impl Settled {
     }
 }
 
-/// Of all files of an object, those that are its state now: the latest content or tombstone, and
-/// the latest metadata since; all of a database's.
+/// The current files of an object: the latest content or tombstone, and the latest metadata since;
+/// for a database all files.
 fn current<'a>(files: &BTreeSet<&'a String>) -> Vec<&'a String> {
     let latest = |of: &dyn Fn(&str) -> bool| {
         let of = files.iter().filter(|file| of(file));
@@ -150,7 +150,7 @@ fn stamp(file: &str) -> f64 {
         return 0.0;
     }
     let end = file.find(['.', '_', '#', '-']).map_or(file.len(), |dot| {
-        // 1234567890.12345_…: the first dot is within it.
+        // In 1234567890.12345_… the first dot is part of the timestamp.
         let rest = &file[dot + 1..];
         let decimals = rest.bytes().take_while(u8::is_ascii_digit).count();
         dot + 1 + decimals
@@ -187,7 +187,7 @@ fn is_replica(file: &str) -> bool {
         .any(|end| file.ends_with(end))
 }
 
-/// Names in a folder; none where there is none, or it goes while it is read.
+/// Names in a folder; empty if it does not exist or disappears meanwhile.
 fn entries(folder: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! What the two sides write, and a model of what must then be there.
+//! Data that the two sides write, and a model of the expected content.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use crate::wire::Account;
 
 pub(crate) struct Object {
     pub(crate) body: Vec<u8>,
-    /// Header names in lower case.
+    /// Headers, with names in lower case.
     pub(crate) headers: BTreeMap<String, String>,
 }
 
-/// Objects by container and name.
+/// Expected objects by container and name.
 #[derive(Default)]
 pub(crate) struct Model {
     pub(crate) containers: BTreeMap<String, BTreeMap<String, Object>>,
@@ -38,7 +38,7 @@ struct Writer<'a> {
     random: Random,
 }
 
-/// By OpenStack Swift.
+/// Writes by OpenStack Swift.
 pub(crate) fn write_first(account: &mut Account, model: &mut Model) -> Result<()> {
     let mut writer = Writer {
         account,
@@ -64,7 +64,7 @@ pub(crate) fn write_first(account: &mut Account, model: &mut Model) -> Result<()
     writer.remove_container("going")
 }
 
-/// By Cairn, on top: new objects, overwritten, changed and deleted ones of Swift's.
+/// Writes by Cairn on top: new objects, and Swift's overwritten, changed and deleted.
 pub(crate) fn write_second(account: &mut Account, model: &mut Model) -> Result<()> {
     let mut writer = Writer {
         account,
@@ -89,7 +89,7 @@ pub(crate) fn write_second(account: &mut Account, model: &mut Model) -> Result<(
     writer.remove_container("empty")
 }
 
-/// By OpenStack Swift, on top of both.
+/// Writes by OpenStack Swift on top of both.
 pub(crate) fn write_third(account: &mut Account, model: &mut Model) -> Result<()> {
     let mut writer = Writer {
         account,
@@ -144,7 +144,7 @@ impl Writer<'_> {
         let object = self.objects(container).get_mut(name);
         ensure!(object.is_some(), "{container}/{name} is not in the model");
         if let Some(object) = object {
-            // A POST replaces all user metadata and leaves the type when it names none.
+            // A POST replaces all user metadata and keeps the content type if it gives none.
             object.headers.retain(|header, _| header == "content-type");
             for (header, value) in headers {
                 object
@@ -169,7 +169,7 @@ impl Writer<'_> {
             .or_default()
     }
 
-    /// Every size, every name; with and without metadata; some posted to, some deleted.
+    /// Writes every size and every name, with and without metadata; posts to some, deletes some.
     fn fill(&mut self, container: &str, prefix: &str) -> Result<()> {
         for size in SIZES {
             self.put(
@@ -217,7 +217,7 @@ impl Writer<'_> {
         self.put(container, &format!("{prefix}/n/03"), 33, &[])
     }
 
-    /// On the other side's objects: overwrite, post, delete.
+    /// Changes the other side's objects: overwrite, post, delete.
     fn change(&mut self, container: &str, prefix: &str) -> Result<()> {
         self.put(
             container,

@@ -1,5 +1,5 @@
-//! Everything an account shows over HTTP: its headers and listing, those of its containers, and
-//! every object's headers and body.
+//! Snapshot of everything an account shows over HTTP: its headers and listing, those of its
+//! containers, and every object's headers and body.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -18,7 +18,7 @@ pub(crate) struct Snapshot {
     objects: BTreeMap<(String, String), (Headers, Vec<u8>)>,
 }
 
-/// What differs from one request or server to the next.
+/// Headers that differ between requests or servers.
 const PASSING: [&str; 6] = [
     "date",
     "x-trans-id",
@@ -52,7 +52,7 @@ impl Snapshot {
                 let response = account.call("GET", &format!("{path}/{object}"), "", &[], b"")?;
                 let mut headers = headers(&response);
                 headers.insert("status".into(), response.status.to_string());
-                // HEAD says the same as GET.
+                // HEAD returns the same as GET.
                 let head = account.call("HEAD", &format!("{path}/{object}"), "", &[], b"")?;
                 ensure!(
                     head.status == response.status
@@ -69,8 +69,8 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// Equal in all it shows. Totals of the account are brought up to date in the background:
-    /// they are compared `with_totals` only.
+    /// Compares everything shown. Totals of the account are updated in the background, and compared
+    /// `with_totals` only.
     pub(crate) fn same_as(&self, other: &Snapshot, with_totals: bool) -> Result<()> {
         let (mine, theirs) = (self.facts(with_totals), other.facts(with_totals));
         let names: BTreeSet<&String> = mine.keys().chain(theirs.keys()).collect();
@@ -81,7 +81,7 @@ impl Snapshot {
         verdict(wrong)
     }
 
-    /// Each thing shown, by what it is.
+    /// All facts by their names.
     fn facts(&self, with_totals: bool) -> BTreeMap<String, String> {
         let mut facts = BTreeMap::new();
         let mut add_all = |of: &str, headers: &Headers| {
@@ -104,7 +104,7 @@ impl Snapshot {
         };
         let mut rows = self.account.1.clone();
         for row in &mut rows {
-            // The account keeps the containers' own times, which differ between replicas.
+            // The account has the containers' own times, which differ between replicas.
             row["last_modified"] = Value::Null;
         }
         add_rows("the account", &rows);
@@ -128,7 +128,7 @@ impl Snapshot {
         facts
     }
 
-    /// Shows what was written: names, bytes, headers, and listings that say the same.
+    /// Compares with the model: names, bytes, headers, and listings.
     pub(crate) fn matches(&self, model: &Model) -> Result<()> {
         let mut wrong = Vec::new();
         for (name, objects) in &model.containers {
@@ -193,7 +193,7 @@ fn names(rows: &[Value]) -> Vec<String> {
         .collect()
 }
 
-/// Without what every replica of a database has its own value of: when it was made.
+/// Removes headers that differ between replicas of a database: its creation time.
 fn shared_by_replicas(headers: &Headers) -> Headers {
     let own = ["x-timestamp", "x-put-timestamp", "last-modified"];
     let mut headers = headers.clone();

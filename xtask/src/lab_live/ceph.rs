@@ -1,5 +1,5 @@
-//! The lab on a real Ceph: as fast as Ceph's own `rados bench`, each missing thing named, objects
-//! of any size, and an end when OSDs are dead; the gateway as one more Swift.
+//! The lab on a real Ceph: as fast as Ceph's own `rados bench`, missing resources are named,
+//! objects of any size work, and runs end if OSDs are dead; the gateway is tested as another Swift.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::harness::{LOGIN, Lab, one_line};
 use crate::ceph::{self, Ceph};
 use crate::report::Report;
 
-/// The lab's rate must be this part of `rados bench`'s, measured in turn.
+/// Required fraction of `rados bench`'s rate, measured alternately.
 const PART_OF_BENCH: f64 = 0.8;
 const TURNS: usize = 3;
 const SECONDS: u32 = 3;
@@ -167,7 +167,7 @@ fn large(lab: &Lab, ceph: &Ceph) -> Result<()> {
     Ok(())
 }
 
-/// Rates of the lab and of `rados bench`, in turn; medians are compared.
+/// Rates of the lab and of `rados bench`, alternately; medians are compared.
 fn beside_bench(lab: &Lab, ceph: &Ceph, bytes: u64) -> Result<String> {
     let mut words = Vec::new();
     let size = bytes.to_string();
@@ -262,7 +262,7 @@ fn dead_osds(lab: &Lab, ceph: &mut Ceph) -> Result<()> {
         "{took:?}, {errors:?}:\n{}",
         run.shown
     );
-    // One SIGINT, while every worker waits for an answer that will be long in coming.
+    // A SIGINT while every worker waits for a response that will take long.
     let mut command: Command = lab.command();
     let folder = lab.dir.join("interrupted");
     let mut child = command

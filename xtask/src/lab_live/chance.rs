@@ -1,11 +1,11 @@
-//! How far a count may lie from what is expected of it before chance explains it no longer: as far
-//! as four standard deviations of a normal distribution, whose two tails hold 1 in 15,787.
+//! Statistical bounds of counts: four standard deviations of a normal distribution, whose two tails
+//! have a probability of 1 in 15,787.
 
-/// One tail beyond four standard deviations.
+/// Probability of one tail beyond four standard deviations.
 const TAIL: f64 = 3.167e-5;
 
-/// May `count` of `of` draws be of a thing whose share is `share`? The exact binomial tail, which
-/// holds for small counts too.
+/// Is `count` of `of` draws plausible with probability `share`? Uses the exact binomial tail, which
+/// is valid for small counts too.
 pub(super) fn is_likely(count: u64, of: u64, share: f64) -> bool {
     if share <= 0.0 || of == 0 {
         return count == 0;
@@ -15,7 +15,7 @@ pub(super) fn is_likely(count: u64, of: u64, share: f64) -> bool {
     }
     let at = count as f64;
     let upper = at > of as f64 * share;
-    // The terms fall off from here on, outwards.
+    // The terms decrease from here on, outwards.
     let mut term = log_binomial(count, of, share).exp();
     let (mut tail, mut k) = (0.0, count);
     let odds = share / (1.0 - share);
@@ -38,7 +38,7 @@ pub(super) fn is_likely(count: u64, of: u64, share: f64) -> bool {
     tail > TAIL
 }
 
-/// The logarithm of the chance of exactly `count` of `of`.
+/// Logarithm of the probability of exactly `count` of `of`.
 fn log_binomial(count: u64, of: u64, share: f64) -> f64 {
     let fewer = count.min(of - count);
     let ways: f64 = (1..=fewer)
@@ -47,7 +47,7 @@ fn log_binomial(count: u64, of: u64, share: f64) -> f64 {
     ways + count as f64 * share.ln() + (of - count) as f64 * (1.0 - share).ln()
 }
 
-/// May the mean of `n` draws be `mean`, where one draw has mean and standard deviation?
+/// Is `mean` plausible for `n` draws with the given expected value and standard deviation?
 pub(super) fn is_mean(mean: f64, n: usize, expected: f64, deviation: f64) -> bool {
     (mean - expected).abs() <= 4.0 * deviation / (n as f64).sqrt() + 1e-9
 }
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn four_deviations() {
-        // 10,000 draws of one half: the deviation is 50.
+        // 10,000 draws with probability one half: the deviation is 50.
         for (count, likely) in [
             (5000, true),
             (5199, true),
@@ -72,10 +72,10 @@ mod tests {
 
     #[test]
     fn few_draws() {
-        // All twenty of a thing whose share is a half: one in a million.
+        // All of twenty with probability one half: one in a million.
         assert!(!is_likely(20, 20, 0.5));
         assert!(is_likely(18, 20, 0.5));
-        // None of four hundred of a hundredth: e^-4; of a twentieth: e^-20.
+        // None of four hundred with one hundredth: e^-4; with one twentieth: e^-20.
         assert!(is_likely(0, 400, 0.01));
         assert!(!is_likely(0, 400, 0.05));
         assert!(is_likely(0, 10, 0.0) && !is_likely(1, 10, 0.0));

@@ -1,4 +1,5 @@
-//! What passed the relay, held against the file and against what the lab says it did.
+//! Comparison of the requests that passed the relay with the workload file, and with the lab's own
+//! results.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -8,21 +9,21 @@ use serde_json::Value;
 use super::chance;
 use super::expected::{Amount, Expected, Kind, Names, Operation, Order, Sizes, Stage, Work};
 use super::harness::Run;
-use super::relay::{Seen, Subject, statuses};
+use super::relay::{RecordedRequest, Subject, statuses};
 
-/// A request, and which operation of its work it is of.
+/// A request, and the operation of its work that it belongs to.
 struct Counted<'a> {
-    seen: &'a Seen,
+    seen: &'a RecordedRequest,
     subject: Subject,
     operation: usize,
 }
 
-/// What the run has put where until now: the sizes an object was written with.
+/// Sizes with which the run has written each object so far.
 type Written = HashMap<(String, String), BTreeSet<u64>>;
 
-/// Every request is one that the file asks for, in its shares, sizes and numbers, and the lab has
-/// counted each; what was counted, in a few words.
-pub(super) fn compare(expected: &Expected, run: &Run, seen: &[Seen]) -> Result<String> {
+/// Checks that every request is in the file, with its shares, sizes and numbers, and that the lab
+/// has counted each; returns a summary.
+pub(super) fn compare(expected: &Expected, run: &Run, seen: &[RecordedRequest]) -> Result<String> {
     let results = &run.stages;
     ensure!(
         results.len() == expected.stages.len(),
@@ -61,7 +62,7 @@ pub(super) fn compare(expected: &Expected, run: &Run, seen: &[Seen]) -> Result<S
 fn one_stage(
     stage: &Stage,
     result: &Value,
-    seen: Vec<&Seen>,
+    seen: Vec<&RecordedRequest>,
     written: &mut Written,
 ) -> Result<(usize, Option<String>)> {
     let [work] = stage.works.as_slice() else {
@@ -109,8 +110,13 @@ fn one_stage(
     Ok((counted.len(), (!words.is_empty()).then(|| words.join(", "))))
 }
 
-/// The operation whose verb and names a request has.
-fn operation_of(work: &Work, seen: &Seen, subject: &Subject, written: &Written) -> Option<usize> {
+/// The operation that matches a request's verb and names.
+fn operation_of(
+    work: &Work,
+    seen: &RecordedRequest,
+    subject: &Subject,
+    written: &Written,
+) -> Option<usize> {
     let known = || written.contains_key(&(subject.container.clone(), subject.object.clone()));
     let fits = |operation: &Operation| {
         let right = match (operation.kind, seen.method.as_str()) {
@@ -136,8 +142,8 @@ fn in_container(operation: &Operation, subject: &Subject) -> bool {
     operation.containers.number(&subject.container).is_some()
 }
 
-/// Writes are remembered; a read must give what a write has put there.
-fn remember(written: &mut Written, seen: &Seen, subject: &Subject) -> Result<()> {
+/// Records writes; a read must return the size of one of them.
+fn remember(written: &mut Written, seen: &RecordedRequest, subject: &Subject) -> Result<()> {
     if subject.object.is_empty() || !seen.succeeded() {
         return Ok(());
     }
@@ -155,7 +161,7 @@ fn remember(written: &mut Written, seen: &Seen, subject: &Subject) -> Result<()>
     Ok(())
 }
 
-/// Verb and subject, as both sides count them: lists apart from reads.
+/// The verb of a request, as both sides count it: listings apart from reads.
 fn verb(kind: Kind) -> &'static str {
     match kind {
         Kind::Make => "PUT container",
@@ -172,12 +178,12 @@ fn verb(kind: Kind) -> &'static str {
 struct Tally {
     count: u64,
     bytes: u64,
-    /// Answers that are errors, by status.
+    /// Numbers of error responses by status.
     errors: BTreeMap<String, u64>,
 }
 
-/// The lab's own results are what passed: by verb the number, the bytes of what succeeded, and
-/// the errors by status. A work that its time ended may have begun one more a worker.
+/// Compares the lab's own results with the relay: by verb the number, the bytes of successes, and
+/// the errors by status. A work that ended by time may have begun one more request per worker.
 fn told(work: &Work, result: &Value, counted: &[Counted<'_>]) -> Result<()> {
     let special = work
         .operations
@@ -189,7 +195,7 @@ fn told(work: &Work, result: &Value, counted: &[Counted<'_>]) -> Result<()> {
         let tally = passed.entry(verb(kind)).or_default();
         tally.count += 1;
         let seen = counted.seen;
-        // Special works may find made what they make, and gone what they delete.
+        // Special works may find things already created or already deleted.
         let forgiven = match kind {
             Kind::Make => seen.status == 409,
             Kind::Delete | Kind::Drop => special && seen.status == 404,
@@ -200,7 +206,7 @@ fn told(work: &Work, result: &Value, counted: &[Counted<'_>]) -> Result<()> {
             *tally.errors.entry(status).or_default() += 1;
             continue;
         }
-        // What the store says besides, of a deletion, is no load.
+        // The store's response body to a deletion does not count as load.
         tally.bytes += match seen.method.as_str() {
             "PUT" => seen.sent,
             "GET" => seen.received,
@@ -224,7 +230,7 @@ fn told(work: &Work, result: &Value, counted: &[Counted<'_>]) -> Result<()> {
     Ok(())
 }
 
-/// What the lab says of a stage, by verb; and how many workers it had.
+/// The lab's results of a stage by verb, and its number of workers.
 fn said(result: &Value) -> Result<(BTreeMap<&'static str, Tally>, u64)> {
     let mut said: BTreeMap<&str, Tally> = BTreeMap::new();
     let mut workers = 0;
@@ -254,7 +260,7 @@ fn said(result: &Value) -> Result<(BTreeMap<&'static str, Tally>, u64)> {
     Ok((said, workers))
 }
 
-/// As many operations as the file says, or for as long.
+/// Checks the number of operations, or the duration.
 fn totals(work: &Work, counted: &[Counted<'_>]) -> Result<()> {
     let count = counted.len() as u64;
     match (work.runtime, work.total) {
@@ -287,7 +293,7 @@ fn amount(operation: &Operation, of: &[&Counted<'_>], all: usize, written: &Writ
                 "{count} requests, {} names, not {each} of each",
                 distinct.len()
             );
-            let seen: Vec<&Seen> = of.iter().map(|counted| counted.seen).collect();
+            let seen: Vec<&RecordedRequest> = of.iter().map(|counted| counted.seen).collect();
             let allowed: &[u16] = match operation.kind {
                 Kind::Delete | Kind::Drop => &[404],
                 _ => &[],
@@ -316,7 +322,7 @@ fn place<'a>(counted: &'a Counted<'_>) -> (&'a str, &'a str) {
     (&counted.subject.container, &counted.subject.object)
 }
 
-/// Numbers are drawn as the selectors say.
+/// Checks that numbers are distributed as their selectors demand.
 fn names(operation: &Operation, of: &[&Counted<'_>]) -> Result<()> {
     if !matches!(operation.amount, Amount::Share(_)) {
         return Ok(());
@@ -325,7 +331,7 @@ fn names(operation: &Operation, of: &[&Counted<'_>]) -> Result<()> {
         .objects
         .as_ref()
         .is_some_and(|o| o.order == Order::Pool);
-    // What is in a pool lies where it was put.
+    // An object of a pool is in the container to which it was written.
     if !pool || operation.kind == Kind::Create {
         let containers = of
             .iter()
@@ -357,7 +363,7 @@ fn drawn(names: &Names, numbers: Vec<u64>) -> Result<()> {
         chance::is_mean(mean, count, middle, deviation),
         "their mean is {mean}, not {middle}"
     );
-    // Twenty draws for each number: that one is left out happens once in e^20 / span.
+    // With twenty draws per number, one is missing with probability e^-20 times the span.
     ensure!(
         (count as u64) < span.saturating_mul(20) || distinct == span,
         "{distinct} of {span} numbers"
@@ -365,8 +371,8 @@ fn drawn(names: &Names, numbers: Vec<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Sizes as the file has them: exact for one, in bounds and in the mean for a range, and each bar
-/// of several as often as it weighs.
+/// Checks sizes: exact for a constant, bounds and mean for a range, and the frequency of each bar
+/// of a histogram.
 fn sizes_are(sizes: &Sizes, sent: &[u64]) -> Result<()> {
     let weight: u64 = sizes.bars.iter().map(|bar| bar.2).sum();
     let mut in_bars = vec![Vec::new(); sizes.bars.len()];

@@ -1,6 +1,6 @@
-//! What a published workload file asks of a store, read here once more and by other means than the
-//! lab's: ratios, sizes, names and totals that what passed the [relay](super::relay) is held
-//! against. Reads what such files have, not all that the formats know.
+//! Expected requests of a published workload file, parsed independently of the lab: ratios, sizes,
+//! names and totals with which the requests at the [relay](super::relay) are compared. Supports
+//! only what such files contain.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ mod swift_bench;
 
 #[derive(Debug, Default)]
 pub(super) struct Expected {
-    /// The kind of store it names: `swift`, `s3`, `mock`, …
+    /// Kind of the store: `swift`, `s3`, `mock`, …
     pub(super) storage: String,
     pub(super) stages: Vec<Stage>,
 }
@@ -25,14 +25,14 @@ pub(super) struct Stage {
 
 #[derive(Debug, Default)]
 pub(super) struct Work {
-    /// Seconds.
+    /// Runtime in seconds.
     pub(super) runtime: Option<f64>,
-    /// Operations; exactly so many where there is no runtime.
+    /// Number of operations; exact if there is no runtime.
     pub(super) total: Option<u64>,
     pub(super) operations: Vec<Operation>,
 }
 
-/// What one request does.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
     Make,
@@ -40,11 +40,11 @@ pub(super) enum Kind {
     List,
     Read,
     Head,
-    /// Of any object, where no operation of the work tells writes apart.
+    /// A write of any object, if the work does not distinguish writes.
     Write,
-    /// Of an object that was not there.
+    /// A write of a new object.
     Create,
-    /// Of one that was.
+    /// A write of an existing object.
     Update,
     Delete,
 }
@@ -54,13 +54,13 @@ pub(super) struct Operation {
     pub(super) kind: Kind,
     pub(super) amount: Amount,
     pub(super) containers: Names,
-    /// `None`: of containers.
+    /// Names of objects; `None` for operations on containers.
     pub(super) objects: Option<Names>,
     pub(super) sizes: Option<Sizes>,
 }
 
 impl Operation {
-    /// `read`; of several pools `tiny read`.
+    /// Label: `read`; with several pools `tiny read`.
     pub(super) fn label(&self) -> String {
         let kind = format!("{:?}", self.kind).to_lowercase();
         let pool = self.objects.as_ref().filter(|o| o.order == Order::Pool);
@@ -73,25 +73,25 @@ impl Operation {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Amount {
-    /// Of the work's operations, 0 to 1.
+    /// Fraction of the work's operations, 0 to 1.
     Share(f64),
-    /// Each name once, so many in all.
+    /// Each name once, with the total number.
     Each(u64),
-    /// All that the run has written and not deleted.
+    /// Everything that the run has written and not deleted.
     Rest,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Each as likely.
+    /// Uniformly distributed.
     Any,
-    /// One after the other.
+    /// Consecutive.
     Turn,
-    /// Numbers do not matter: an object the run itself made, or the next new one.
+    /// An object of a pool that the run itself wrote, or the next new one; numbers do not matter.
     Pool,
 }
 
-/// `prefix` + number + `suffix`.
+/// Names `prefix` + number + `suffix`.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     pub(super) prefix: String,
@@ -102,7 +102,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The number of a name, when it is one of these.
+    /// The number in a name, if it has this form.
     pub(super) fn number(&self, name: &str) -> Option<u64> {
         let rest = name.strip_prefix(&self.prefix)?;
         let number: u64 = rest.strip_suffix(&self.suffix)?.parse().ok()?;
@@ -114,7 +114,7 @@ impl Names {
     }
 }
 
-/// Multiples of `unit`, each bar as likely as its weight says, each number in a bar as likely.
+/// Multiples of `unit`; bars are drawn by weight, and numbers uniformly within a bar.
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
     pub(super) unit: u64,
@@ -153,8 +153,8 @@ impl Sizes {
 }
 
 impl Work {
-    /// Requests and bytes of bodies, as far as the file says; and the requests that
-    /// `--ops-scale` changes.
+    /// Number of requests and bytes of bodies as far as the file determines them, and the number of
+    /// requests that `--ops-scale` affects.
     fn load(&self) -> [f64; 3] {
         let prefix = |o: &Operation| o.objects.as_ref().map(|names| names.prefix.clone());
         let read = |read: &Operation| {
@@ -184,20 +184,21 @@ impl Work {
     }
 }
 
-/// What an unoptimised store on a shared disk does at least, a second.
-const REQUESTS: f64 = 150.0;
+/// Minimum requests per second of an unoptimised store on a shared disk.
+const REQUESTS_PER_SECOND_MIN: f64 = 150.0;
 const BYTES: f64 = 25e6;
-/// A file that takes longer is cut down.
-const LONGEST: f64 = 170.0;
+/// Maximum seconds of an unscaled file.
+const SECONDS_MAX: f64 = 170.0;
 
 impl Expected {
-    /// The whole file where it takes less than three minutes, else so much of it that it takes one.
+    /// No scaling if the file takes less than three minutes; otherwise factors for about one
+    /// minute.
     pub(super) fn scale(&self) -> Scale {
         let works = || self.stages.iter().flat_map(|stage| &stage.works);
         let seconds: f64 = works().filter_map(|work| work.runtime).sum();
         let load = |of: usize| works().map(|work| work.load()[of]).sum::<f64>();
         let (requests, bytes, drawn) = (load(0), load(1), load(2));
-        if seconds + requests / REQUESTS + bytes / BYTES <= LONGEST {
+        if seconds + requests / REQUESTS_PER_SECOND_MIN + bytes / BYTES <= SECONDS_MAX {
             return Scale {
                 time: 1.0,
                 ops: 1.0,
@@ -208,7 +209,7 @@ impl Expected {
             true => 1.0,
             false => rounded(most / whole),
         };
-        let ops = to(drawn, 20.0 * REQUESTS);
+        let ops = to(drawn, 20.0 * REQUESTS_PER_SECOND_MIN);
         Scale {
             time: to(seconds, 30.0),
             ops,
@@ -216,7 +217,7 @@ impl Expected {
         }
     }
 
-    /// As the file would say it at another scale.
+    /// The expectation at another scale.
     pub(super) fn scaled(mut self, by: Scale) -> Expected {
         for work in self.stages.iter_mut().flat_map(|stage| &mut stage.works) {
             work.runtime = work.runtime.map(|seconds| seconds * by.time);
@@ -235,13 +236,13 @@ impl Expected {
     }
 }
 
-/// One significant digit, rounded down.
+/// Rounds down to one significant digit.
 fn rounded(factor: f64) -> f64 {
     let power = 10f64.powf(factor.log10().floor());
     ((factor / power).floor() * power * 1e9).round() / 1e9
 }
 
-/// Nothing stays nothing, and something something.
+/// Scales a number; zero stays zero, and others stay at least one.
 fn times(number: u64, factor: f64) -> u64 {
     match number {
         0 => 0,

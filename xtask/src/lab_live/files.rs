@@ -1,6 +1,6 @@
-//! Workload files that somebody has. Each runs unchanged and as a whole where that takes less than
-//! three minutes, else cut down, through a relay that counts: what the store was asked is what the
-//! file says, and what the lab says it did. And each says in one line that its store is not there.
+//! Given workload files. Each runs unchanged and completely if that takes less than three minutes,
+//! otherwise scaled down, through a counting relay: the store's requests must match the file, and
+//! the lab's own results. And each reports in one line that its store is unreachable.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use super::relay::Relay;
 use crate::process::free_ports;
 use crate::report::Report;
 
-/// Every file below a folder that `cairn lab run` takes for a workload.
+/// Every file below a folder that `cairn lab run` recognises as a workload.
 pub(super) fn run(report: &mut Report, lab: &Lab, folder: &Path) -> Result<()> {
     let mut all = Vec::new();
     collect(folder, &mut all)?;
@@ -49,8 +49,8 @@ fn collect(folder: &Path, all: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Runs a file against a store of the kind it names, of a kind that is not here Swift, and counts
-/// on the way; the scale, and what was counted.
+/// Runs a file against a store of its kind, or Swift if that kind is not available, with counting;
+/// returns the scale and the counts.
 fn unchanged(lab: &Lab, file: &Path) -> Result<String> {
     let expected = expected::read(file, &std::fs::read_to_string(file)?)?;
     let scale = expected.scale();
@@ -77,7 +77,7 @@ fn unchanged(lab: &Lab, file: &Path) -> Result<String> {
     arguments.extend(LOGIN);
     arguments.extend(scales);
     let run = lab.run(file, &arguments)?;
-    // Reads of what nothing has written fail, and the lab says so.
+    // Reads of objects that were never written fail, and the lab reports that.
     let whole = expected.prepares();
     ensure!(
         run.meta["state"] == if whole { "completed" } else { "failed" },
@@ -104,7 +104,7 @@ fn told(scale: Scale) -> String {
 }
 
 impl Expected {
-    /// Whether what is read in the run has been written before.
+    /// Has everything that the run reads been written before?
     fn prepares(&self) -> bool {
         let operations = || {
             let works = self.stages.iter().flat_map(|stage| &stage.works);

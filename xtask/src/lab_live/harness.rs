@@ -1,4 +1,4 @@
-//! Runs of the lab, and what they left.
+//! Execution of runs of the lab, and their results.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,13 +9,13 @@ use serde_json::Value;
 pub(super) struct Lab {
     pub(super) binary: PathBuf,
     pub(super) dir: PathBuf,
-    /// Of Cairn.
+    /// Port of Cairn.
     pub(super) port: u16,
-    /// Of OpenStack Swift, whose proxy speaks S3.
+    /// Port of OpenStack Swift's proxy with S3.
     pub(super) s3: Option<u16>,
 }
 
-/// What a run left.
+/// Results of a run.
 pub(super) struct Run {
     pub(super) meta: Value,
     pub(super) stages: Vec<Value>,
@@ -41,7 +41,7 @@ impl Lab {
         command
     }
 
-    /// `cairn lab run FILE ARGUMENTS`, whatever comes of it.
+    /// Runs `cairn lab run FILE ARGUMENTS`, whatever its outcome.
     pub(super) fn run(&self, file: &Path, arguments: &[&str]) -> Result<Run> {
         let mut command = self.command();
         command.arg("run");
@@ -76,7 +76,7 @@ impl Lab {
         })
     }
 
-    /// As [`Self::run`]; it must complete without a failed operation.
+    /// Runs like [`Self::run`]; it must complete without a failed operation.
     pub(super) fn must(&self, file: &Path, arguments: &[&str]) -> Result<Run> {
         let run = self.run(file, arguments)?;
         run.is_clean()?;
@@ -125,7 +125,8 @@ impl Run {
     }
 }
 
-/// The run failed, nothing was asked, and one line that has all these words says why.
+/// Checks that the run failed without requests, and that one line with all these words states the
+/// reason.
 pub(super) fn one_line(run: &Run, words: &[&str]) -> Result<()> {
     ensure!(run.meta["state"] == "failed", "it {}", run.meta["state"]);
     ensure!(

@@ -1,5 +1,5 @@
-//! A relay between the lab and a store that writes down every request: what a store was asked is
-//! then known from the wire, not from what the lab says of itself. A thread per connection.
+//! A relay between the lab and a store that records every request, so that these are known from the
+//! wire, not from the lab's own results. One thread per connection.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -10,40 +10,40 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
 
-/// A request as it passed.
+/// A recorded request.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
-    /// When its head had come, in seconds since 1970.
+pub(super) struct RecordedRequest {
+    /// Time at which its head had arrived, in seconds since 1970.
     pub(super) at: f64,
     pub(super) method: String,
-    /// As sent: path and query.
+    /// Path and query as sent.
     pub(super) target: String,
     /// Bytes of the request's body.
     pub(super) sent: u64,
-    /// 0: it was not answered.
+    /// Status; 0 without a response.
     pub(super) status: u16,
-    /// Bytes of the answer's body.
+    /// Bytes of the response's body.
     pub(super) received: u64,
 }
 
 pub(super) struct Relay {
     pub(super) port: u16,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<RecordedRequest>>>,
 }
 
 impl Relay {
-    /// Passes on what comes to a port of its own to port `store` of this host. It listens until
-    /// the process ends.
+    /// Relays connections on a new port to port `store` of this host. It listens until the process
+    /// ends.
     pub(super) fn start(store: u16) -> Result<Relay> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let port = listener.local_addr()?.port();
-        let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
+        let seen: Arc<Mutex<Vec<RecordedRequest>>> = Arc::default();
         let of_threads = seen.clone();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let seen = of_threads.clone();
                 std::thread::spawn(move || {
-                    // A connection that breaks is seen by the lab as well.
+                    // A broken connection is seen by the lab as well.
                     let _ = relay(client, (Ipv4Addr::LOCALHOST, store).into(), &seen);
                 });
             }
@@ -51,8 +51,8 @@ impl Relay {
         Ok(Relay { port, seen })
     }
 
-    /// What has passed, in the order it came.
-    pub(super) fn take(&self) -> Vec<Seen> {
+    /// Takes the recorded requests, in order.
+    pub(super) fn take(&self) -> Vec<RecordedRequest> {
         let mut seen = self.seen.lock();
         let mut seen = std::mem::take(&mut *seen);
         seen.sort_by(|a, b| a.at.total_cmp(&b.at));
@@ -60,7 +60,7 @@ impl Relay {
     }
 }
 
-/// A head as it came, and how long the body behind it is.
+/// A head as received, and the length of the body after it.
 struct Head {
     bytes: Vec<u8>,
     first: String,
@@ -69,7 +69,7 @@ struct Head {
     closes: bool,
 }
 
-fn relay(client: TcpStream, store: SocketAddr, seen: &Mutex<Vec<Seen>>) -> Result<()> {
+fn relay(client: TcpStream, store: SocketAddr, seen: &Mutex<Vec<RecordedRequest>>) -> Result<()> {
     let server = TcpStream::connect(store)?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
@@ -80,7 +80,7 @@ fn relay(client: TcpStream, store: SocketAddr, seen: &Mutex<Vec<Seen>>) -> Resul
         let at = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
         let mut words = head.first.split(' ');
         let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-        let mut request = Seen {
+        let mut request = RecordedRequest {
             at,
             method: method.to_owned(),
             target: target.to_owned(),
@@ -104,8 +104,13 @@ fn relay(client: TcpStream, store: SocketAddr, seen: &Mutex<Vec<Seen>>) -> Resul
 
 type Way<'a> = (&'a mut BufReader<TcpStream>, &'a mut TcpStream);
 
-/// One request and its answer; whether the connection ends with it.
-fn exchange(head: &Head, up: Way<'_>, down: Way<'_>, request: &mut Seen) -> Result<bool> {
+/// Relays one request and its response; returns whether the connection ends with it.
+fn exchange(
+    head: &Head,
+    up: Way<'_>,
+    down: Way<'_>,
+    request: &mut RecordedRequest,
+) -> Result<bool> {
     up.1.write_all(&head.bytes)?;
     request.sent = if head.chunked {
         pass_chunks(up.0, up.1)?
@@ -175,14 +180,14 @@ fn read_head(from: &mut BufReader<TcpStream>) -> Result<Option<Head>> {
     }
 }
 
-/// `length` bytes, or all until the end when that is [`u64::MAX`].
+/// Relays `length` bytes, or all until the end if that is [`u64::MAX`].
 fn pass(from: &mut impl BufRead, to: &mut TcpStream, length: u64) -> Result<u64> {
     let passed = std::io::copy(&mut from.take(length), to)?;
     ensure!(length == u64::MAX || passed == length, "a body ended early");
     Ok(passed)
 }
 
-/// A chunked body as it is; how many bytes it carries.
+/// Relays a chunked body unchanged; returns the number of bytes in it.
 fn pass_chunks(from: &mut impl BufRead, to: &mut TcpStream) -> Result<u64> {
     let mut sum = 0;
     loop {
@@ -191,7 +196,7 @@ fn pass_chunks(from: &mut impl BufRead, to: &mut TcpStream) -> Result<u64> {
         let text = String::from_utf8_lossy(&line);
         let size = u64::from_str_radix(text.trim().split(';').next().unwrap_or(""), 16)?;
         to.write_all(&line)?;
-        // The chunk and the line end behind it; of the last only that, as there are no trailers.
+        // The chunk and its line end; for the last chunk only that, as there are no trailers.
         pass(from, to, size + 2)?;
         sum += size;
         if size == 0 {
@@ -200,15 +205,15 @@ fn pass_chunks(from: &mut impl BufRead, to: &mut TcpStream) -> Result<u64> {
     }
 }
 
-/// What a request is about.
+/// The entity of a request.
 pub(super) struct Subject {
     pub(super) container: String,
-    /// Empty: the container itself.
+    /// Name of the object; empty: the container itself.
     pub(super) object: String,
 }
 
-impl Seen {
-    /// `None`: signing in, or the account.
+impl RecordedRequest {
+    /// `None` for a login, or the account.
     pub(super) fn subject(&self) -> Option<Subject> {
         let path = self.target.split('?').next().unwrap_or("");
         let path = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
@@ -217,7 +222,7 @@ impl Seen {
         }
         let below = match path.strip_prefix("/v1/AUTH_") {
             Some(rest) => rest.split_once('/').map_or("", |(_, below)| below),
-            // S3.
+            // A path of S3.
             None => path.strip_prefix('/').unwrap_or(&path),
         };
         let (container, object) = below.split_once('/').unwrap_or((below, ""));
@@ -233,7 +238,7 @@ impl Seen {
 }
 
 /// The statuses of failed requests, for a message.
-pub(super) fn statuses(seen: &[&Seen]) -> BTreeSet<u16> {
+pub(super) fn statuses(seen: &[&RecordedRequest]) -> BTreeSet<u16> {
     let failed = seen.iter().filter(|seen| !seen.succeeded());
     failed.map(|seen| seen.status).collect()
 }

@@ -12,23 +12,23 @@ use crate::model::load::{self, Counts};
 use crate::random::Random;
 use crate::wire::{Account, Response};
 
-/// Between a client's requests: the servers are to be busy, not the machine overrun.
+/// Pause between a client's requests: the servers should be busy, not the machine overrun.
 const PAUSE: Duration = Duration::from_millis(150);
-/// Wrong answers after which a client has said enough.
-const MOST_WORDS: usize = 20;
+/// Maximum number of wrong answers that a client reports before it stops.
+const MESSAGES_MAX: usize = 20;
 
-/// What all clients saw so far.
+/// Observations of all clients so far.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct Observations {
     pub(super) requests: AtomicU64,
     pub(super) wrong: Mutex<Vec<String>>,
     slowest_ms: AtomicU64,
-    /// Some proxy is OpenStack Swift's: of an object in fragments, its GET tells the metadata of
-    /// any server, X-Newest or not.
+    /// Whether some proxy is OpenStack Swift's: for an object in fragments, its GET returns the
+    /// metadata of any server, with X-Newest or without.
     pub(super) has_swift_proxy: AtomicBool,
 }
 
-impl Seen {
+impl Observations {
     fn note(&self, words: String) {
         println!("        WRONG {words}");
         self.wrong.lock().push(words);
@@ -38,7 +38,7 @@ impl Seen {
         self.wrong.lock().len()
     }
 
-    /// The longest that a request took since this was last asked.
+    /// The longest duration of a request since the last call.
     pub(super) fn slowest(&self) -> Duration {
         Duration::from_millis(self.slowest_ms.swap(0, Ordering::Relaxed))
     }
@@ -48,7 +48,7 @@ pub(super) struct Client<'a> {
     pub(super) account: Account,
     pub(super) keys: &'a mut [Key],
     pub(super) random: Random,
-    pub(super) seen: &'a Seen,
+    pub(super) seen: &'a Observations,
     pub(super) number: usize,
 }
 
@@ -56,7 +56,7 @@ impl Client<'_> {
     pub(super) fn run(mut self, stop: &AtomicBool) {
         let mut said = 0;
         for turn in 0u64.. {
-            if stop.load(Ordering::Relaxed) || said >= MOST_WORDS {
+            if stop.load(Ordering::Relaxed) || said >= MESSAGES_MAX {
                 return;
             }
             let start = Instant::now();
@@ -105,8 +105,8 @@ impl Client<'_> {
         }
     }
 
-    /// The newest is a state it may be in. Any replica's answer is a whole version, and no "not
-    /// found" while the object is there.
+    /// Reads the object; with X-Newest the answer must be a possible state. Without, any replica's
+    /// answer is accepted if it is a whole version, and no "not found" while the object exists.
     fn read(&mut self, index: usize, method: &str, newest: bool) -> Result<(), String> {
         let path = self.keys[index].path();
         let headers: &[(&str, &str)] = if newest { &[("X-Newest", "true")] } else { &[] };
@@ -141,7 +141,8 @@ impl Client<'_> {
         ))
     }
 
-    /// The content is right, and the metadata may be what an earlier POST said.
+    /// Whether the content is right and the metadata is from an earlier POST, which Swift's proxy
+    /// may return.
     fn is_swifts_choice(&self, index: usize, found: &State) -> bool {
         let version = |state: &State| match state {
             State::Present { version, .. } => Some(*version),
@@ -154,7 +155,7 @@ impl Client<'_> {
             && key.possible.iter().any(|s| version(s) == version(found))
     }
 
-    /// A listing may lag behind: that it comes, and is one, is what counts here.
+    /// Lists the container. A listing may lag behind, so only its arrival and its form are checked.
     fn list(&mut self, index: usize) -> Result<(), String> {
         let container = self.keys[index].container.clone();
         let path = *self.random.pick(&["", container.as_str()]);
@@ -166,17 +167,17 @@ impl Client<'_> {
         }
     }
 
-    /// A container that is made, filled, emptied and removed.
+    /// Creates a container of the client's own, fills it, empties it and deletes it.
     fn own_container(&mut self, turn: u64) -> Result<(), String> {
         let container = format!("/own-{}-{turn}", self.number);
         let object = format!("{container}/o");
-        // A replicator may have brought it to a server before the request came there.
+        // A replicator may have created it on a server before the request arrived there.
         self.expect("PUT", &container, b"", &[201, 202])?;
         self.expect("PUT", &object, b"content", &[201])?;
         self.expect("HEAD", &container, b"", &[204])?;
         self.expect("GET", &object, b"", &[200])?;
         self.expect("DELETE", &object, b"", &[204])?;
-        // The row of the object may still be there.
+        // The object's row may still be there.
         self.expect("DELETE", &container, b"", &[204, 409])
     }
 

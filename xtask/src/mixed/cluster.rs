@@ -26,7 +26,7 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) const BOTH: [Kind; 2] = [Kind::Swift, Kind::Cairn];
 
-    /// Of its programs.
+    /// Folder of this implementation's programs.
     pub(super) fn folder(self) -> &'static str {
         match self {
             Kind::Swift => "bin-swift",
@@ -44,7 +44,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Nodes and proxies are counted from 1.
+/// A server or proxy of the cluster; nodes and proxies are numbered from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Part {
     Account(usize),
@@ -70,13 +70,13 @@ pub(super) struct Cluster {
     proxies: [(PathBuf, u16); 2],
     pub(super) balancer: Arc<Balancer>,
     running: BTreeMap<Part, Process>,
-    /// Whose background daemons each node has.
+    /// The implementation whose background daemons run, for each node.
     pub(super) daemons: [Kind; NODES],
     rsync: Option<Process>,
 }
 
 impl Cluster {
-    /// Writes everything below `dir`; starts nothing.
+    /// Writes everything below `dir`; starts no process.
     pub(super) fn create(venv: &Venv, dir: &Path, encryption: bool) -> Result<Cluster> {
         ensure!(workspace::install("rsync", "rsync"), "rsync is missing");
         let swift = Swift::create(venv, &dir.join("swift"), confs::layout(encryption))?;
@@ -115,7 +115,7 @@ impl Cluster {
         self.dir.join(kind.folder()).join(name)
     }
 
-    /// All servers, of one kind.
+    /// Starts all servers, of one implementation.
     pub(super) fn start(&mut self, kind: Kind) -> Result<()> {
         self.swift.start_memcached()?;
         for part in all_parts() {
@@ -125,7 +125,7 @@ impl Cluster {
         all_parts().try_for_each(|part| self.wait(part))
     }
 
-    /// One server stops, the other kind's starts in its place, on the same conf.
+    /// Stops one server and starts the other implementation's in its place, on the same conf.
     pub(super) fn swap(&mut self, part: Part, kind: Kind) -> Result<()> {
         if let Part::Proxy(number) = part {
             self.balancer.drain(number - 1)?;
@@ -160,7 +160,7 @@ impl Cluster {
         Process::start(&name, &program, &[conf, "verbose"], &self.dir.join("log"))
     }
 
-    /// Until it answers.
+    /// Waits until the part answers.
     fn wait(&mut self, part: Part) -> Result<()> {
         let port = match part {
             Part::Proxy(n) => self.proxies[n - 1].1,
@@ -181,7 +181,7 @@ impl Cluster {
     }
 
     pub(super) fn stop(&mut self) {
-        // The proxies first, so that no request is cut off at a server.
+        // Proxies stop first, so that no request is cut off at a backend server.
         while let Some((_, mut process)) = self.running.pop_last() {
             process.stop();
         }

@@ -1,4 +1,5 @@
-//! The cluster's confs, whoever reads them, and a folder of programs for each implementation.
+//! The cluster's confs, which both implementations read, and a folder of programs for each
+//! implementation.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -13,9 +14,11 @@ use crate::venv::Venv;
 use crate::workspace;
 
 pub(super) const NODES: usize = 4;
-/// As many fragments as nodes: one may be down, and three are a quorum.
+/// Data and parity fragments: as many as there are nodes, so one node may be down, and three are a
+/// quorum.
 const FRAGMENTS: (usize, usize) = (2, 2);
-/// Swift's proxies pass a node over for so long after many failures; so do Cairn's.
+/// Seconds for which proxies of both implementations avoid a node after many errors
+/// (`error_suppression_interval`).
 pub(super) const SUPPRESSION_SECONDS: u64 = 2;
 
 /// Programs of a node, and the operators' tools used here.
@@ -54,8 +57,8 @@ pub(super) fn layout(encryption: bool) -> Layout {
     }
 }
 
-/// Adds what the daemons and the proxies need to the confs that `Swift::create` wrote; the confs of
-/// both proxies.
+/// Adds the settings of the daemons and the proxies to the confs that `Swift::create` wrote;
+/// returns the confs of both proxies.
 pub(super) fn complete(swift: &Swift, dir: &Path, ports: [u16; 2]) -> Result<[PathBuf; 2]> {
     let [second_proxy, rsync] = ports;
     let client = swift.etc().join("internal-client.conf");
@@ -85,7 +88,7 @@ fn with_options(text: &str, options: &[(&str, &str, &str)]) -> String {
     options.iter().fold(text.to_owned(), set)
 }
 
-/// Two nodes replicate by rsync and two by SSYNC.
+/// The conf of a server. Two nodes replicate by rsync and two by SSYNC.
 fn server(text: &str, kind: &str, node: usize, rsync: u16, internal_client: &Path) -> String {
     let replicator = format!("{kind}-replicator");
     let module = format!("rsync://{{replication_ip}}:{rsync}/{kind}{{replication_port}}");
@@ -117,11 +120,11 @@ fn server(text: &str, kind: &str, node: usize, rsync: u16, internal_client: &Pat
     text
 }
 
-/// Containers of a hundred names are large here.
+/// Sharder settings under which a container of a hundred names is already large.
 const SHARDER: &str = "[container-sharder]\nauto_shard = true\nshard_container_threshold = 40\n\
      shard_scanner_batch_size = 10\ncleave_batch_size = 4\nminimum_shard_size = 10\n";
 
-/// Patient, as the machine is busy with Python.
+/// The proxy's conf with long timeouts, as the machine is busy with Python.
 fn proxy(text: &str) -> String {
     let suppression = SUPPRESSION_SECONDS.to_string();
     with_options(
@@ -168,7 +171,7 @@ fn dispersion(swift: &Swift) -> String {
     )
 }
 
-/// `DIR/swift` and `DIR/cairn`: the same names in both.
+/// Fills `DIR/swift` and `DIR/cairn` with programs of the same names.
 pub(super) fn programs(venv: &Venv, swift: &Swift, dir: &Path) -> Result<()> {
     let cairn = fs::canonicalize(workspace::build_cairn()?)?;
     let runner = workspace::root().join("tests/swift_program.py");

@@ -1,4 +1,4 @@
-//! Passes of the background daemons, each node's by the implementation that has its daemons.
+//! Passes of the background daemons, each run on a node by the implementation whose daemons it has.
 
 use std::fs::File;
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,8 @@ use anyhow::{Context, Result, ensure};
 use super::cluster::{Cluster, Part};
 use super::confs::{NODES, SUPPRESSION_SECONDS};
 
-/// What brings a cluster into step: first what moves objects and rows, then what depends on them.
+/// Daemons that bring a cluster into step: first those that move objects and rows, then those that
+/// depend on them.
 const MENDING: [&[&str]; 2] = [
     &[
         "object-updater",
@@ -23,16 +24,17 @@ const MENDING: [&[&str]; 2] = [
         "account-replicator",
     ],
 ];
-/// What must find nothing wrong.
+/// Daemons that must find nothing wrong afterwards.
 const LOOKING: &[&str] = &[
     "object-auditor",
     "container-auditor",
     "account-auditor",
     "account-reaper",
 ];
-const PATIENCE: Duration = Duration::from_secs(300);
+const PASS_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// What these servers missed while they were away is brought to them, so that the next may go.
+/// Brings to these servers the writes that they missed while they were away, so that the next ones
+/// may be stopped.
 pub(super) fn settle(cluster: &Cluster, parts: &[Part]) -> Result<()> {
     std::thread::sleep(Duration::from_secs(SUPPRESSION_SECONDS));
     let of_part = |part: &Part| -> &[&str] {
@@ -61,14 +63,14 @@ pub(super) fn audit(cluster: &Cluster) -> Result<()> {
     pass(cluster, LOOKING)
 }
 
-/// One pass of each on every node, all at once, as they run in any cluster.
+/// Runs one pass of each daemon on every node, all concurrently, as they run in any cluster.
 fn pass(cluster: &Cluster, daemons: &[&str]) -> Result<()> {
     let everywhere = daemons
         .iter()
         .flat_map(|d| (1..=NODES).map(move |node| (d, node)));
     let begun = everywhere.map(|(daemon, node)| Once::start(cluster, daemon, node));
     let mut under_way = begun.collect::<Result<Vec<Once>>>()?;
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PASS_TIMEOUT;
     while !under_way.is_empty() {
         let mut left = Vec::new();
         for mut once in under_way {
@@ -83,7 +85,7 @@ fn pass(cluster: &Cluster, daemons: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// One daemon's one pass; killed when dropped.
+/// A single pass of one daemon; killed when dropped.
 struct Once {
     name: String,
     child: Child,

@@ -1,5 +1,6 @@
-//! What must hold when a cluster is in step, told by OpenStack Swift's own code: each object, and
-//! each row, on all devices of its partition and nowhere else; and 100 % by `swift-dispersion-report`.
+//! Checks of a cluster that is in step, made by OpenStack Swift's own code: each object and each
+//! row is on all devices of its partition and nowhere else, and `swift-dispersion-report` says 100
+//! %.
 
 use std::process::Command;
 
@@ -12,10 +13,10 @@ use super::passes;
 use crate::venv::Venv;
 use crate::workspace::{root, run_quiet};
 
-/// Passes after which everything must be in its place.
+/// Maximum number of passes after which everything must be in its place.
 const PASSES: usize = 3;
 
-/// The device of a node is found empty, as a new disk is; its folder stays.
+/// Empties the device of a node, like a new disk; its folder stays.
 pub(super) fn lose_device(cluster: &Cluster, node: usize) -> Result<()> {
     let device = cluster.swift.node(node).join(format!("d{node}"));
     let entries = std::fs::read_dir(&device)?;
@@ -29,7 +30,7 @@ pub(super) fn lose_device(cluster: &Cluster, node: usize) -> Result<()> {
     Ok(())
 }
 
-/// Everything in its place, after passes of the daemons of `kind`; in words.
+/// Runs passes of the daemons of `kind` until everything is in its place; returns a summary.
 pub(super) fn in_place(cluster: &mut Cluster, venv: &Venv, kind: Kind) -> Result<String> {
     cluster.daemons = [kind; NODES];
     let mut found = Value::Null;
@@ -65,14 +66,14 @@ fn look(cluster: &Cluster, venv: &Venv) -> Result<Value> {
     serde_json::from_str(&run_quiet(&mut command)?).context("reading what swift_places.py says")
 }
 
-/// Both policies' samples, written by one kind's program.
+/// Writes the dispersion samples of both policies with one implementation's program.
 pub(super) fn populate(cluster: &Cluster, kind: Kind) -> Result<()> {
     dispersion(cluster, kind, "swift-dispersion-populate", &[]).map(|_| ())?;
     let coded = ["--object-only", "-P", "coded"];
     dispersion(cluster, kind, "swift-dispersion-populate", &coded).map(|_| ())
 }
 
-/// 100 % of what was populated, in both policies, as one kind's program sees it.
+/// Checks that one implementation's program finds 100 % of the samples, in both policies.
 pub(super) fn dispersed(cluster: &Cluster, kind: Kind) -> Result<()> {
     for policy in [&["-P", "Policy-0"][..], &["--object-only", "-P", "coded"]] {
         let arguments = [&["--dump-json"], policy].concat();

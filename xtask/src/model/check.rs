@@ -1,6 +1,6 @@
-//! After what happened: every object in a state it may be in, every listing in step with the
-//! objects. Both may take a while (replicas may differ, container updates are made up
-//! for in the background), so both are asked until they are right or time is up.
+//! The final check: every object is in a possible state, and every listing agrees with the objects.
+//! Both may take a while (replicas may differ, failed container updates are repeated in the
+//! background), so both are retried until they are right or a deadline passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -12,15 +12,15 @@ use super::load;
 use crate::wire::Account;
 
 const OBJECT_DEADLINE: Duration = Duration::from_secs(10);
-/// For an object after a few that were not right in that time.
+/// Deadline for each further object once a few were not right within the normal one.
 const LATER_DEADLINE: Duration = Duration::from_millis(500);
-/// For all listings together.
+/// Deadline for all listings together.
 const LISTING_DEADLINE: Duration = Duration::from_secs(60);
 
-/// What a listing must say of an object: its size and ETag.
+/// A listing's row for an object: size in bytes and ETag.
 type Row = (u64, String);
 
-/// All that is not as it must be, in words.
+/// Checks everything; returns a description of each violation.
 pub(crate) fn all(account: &mut Account, keys: &[Vec<Key>]) -> Result<Vec<String>> {
     let mut lost = Vec::new();
     let mut rows: BTreeMap<&str, BTreeMap<&str, Option<Row>>> = BTreeMap::new();
@@ -33,7 +33,7 @@ pub(crate) fn all(account: &mut Account, keys: &[Vec<Key>]) -> Result<Vec<String
         };
         match object(account, key, patience)? {
             Ok(row) => {
-                // In doubt, the listing may say either.
+                // While the object's state is uncertain, the listing may show either.
                 let certain =
                     key.possible.iter().all(|s| *s == State::Absent) || key.settled().is_some();
                 if certain {
@@ -51,7 +51,8 @@ pub(crate) fn all(account: &mut Account, keys: &[Vec<Key>]) -> Result<Vec<String
     Ok(lost)
 }
 
-/// Its row when it is in a possible state, else what is wrong.
+/// Returns the object's expected row when it is in a possible state, else a description of the
+/// violation.
 fn object(
     account: &mut Account,
     key: &Key,
@@ -63,7 +64,8 @@ fn object(
         let answer = account.call("GET", &path, "", &[("X-Newest", "true")], b"");
         let response = match answer {
             Ok(response) => response,
-            // A damaged replica breaks its body off, and is not asked again.
+            // A GET that reaches a damaged replica breaks off; that replica is quarantined, so the
+            // next attempt reads another.
             Err(_) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(100));
                 continue;
@@ -109,8 +111,8 @@ fn object(
     }
 }
 
-/// Nothing when the listing has each row as given, on several requests in a row (each may be
-/// answered by another replica); else the last differences.
+/// Checks the listing against the expected rows; several requests in a row must match (each may be
+/// answered by another replica). Returns nothing on success, else the last differences.
 fn listing(
     account: &mut Account,
     container: &str,
@@ -162,7 +164,7 @@ fn differences(
     Ok(different)
 }
 
-/// Deletes everything; the containers must become empty and go too.
+/// Deletes all objects; the containers must become empty and be deletable too.
 pub(crate) fn empty(account: &mut Account, keys: &[Vec<Key>]) -> Result<()> {
     let mut counts = load::Counts::default();
     for key in keys.iter().flatten() {

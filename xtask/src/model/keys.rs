@@ -1,16 +1,16 @@
-//! One object name under test: which states it may be in, and payloads that say what they are.
+//! One object name under test: its possible states, and payloads that identify themselves.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::random::Random;
 
-/// What an object may look like.
+/// A state of an object, as a client can see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Absent,
     Present {
         version: u64,
-        /// The number that the last POST since the PUT gave it.
+        /// The version set by the last POST since the PUT.
         posted: Option<u64>,
     },
 }
@@ -23,7 +23,8 @@ pub(crate) enum Write {
 }
 
 impl Write {
-    /// The state after this write; None where it cannot have been done (POST to nothing).
+    /// The state after this write; `None` if it cannot have been applied (POST to a missing
+    /// object).
     fn after(self, state: State) -> Option<State> {
         match (self, state) {
             (Write::Put { version }, _) => Some(State::Present {
@@ -41,10 +42,11 @@ impl Write {
 }
 
 pub(crate) struct Key {
-    /// Its path below the account: `/c`.
+    /// The container's path below the account: `/c`.
     pub(crate) container: String,
     pub(crate) name: String,
-    /// One state when the last write was acknowledged; more after writes that were cut off.
+    /// Possible states: one when the last write was acknowledged, more after writes without an
+    /// answer.
     pub(crate) possible: Vec<State>,
 }
 
@@ -61,7 +63,8 @@ impl Key {
         format!("{}/{}", self.container, self.name)
     }
 
-    /// A write is about to be sent: from now on it may have happened.
+    /// Records that a write is about to be sent: from now on it may have been applied. Returns the
+    /// states before it.
     pub(crate) fn sent(&mut self, write: Write) -> Vec<State> {
         let before = self.possible.clone();
         for after in before.iter().filter_map(|state| write.after(*state)) {
@@ -72,7 +75,7 @@ impl Key {
         before
     }
 
-    /// It was acknowledged: it has happened.
+    /// Records that the write was acknowledged: it has been applied.
     pub(crate) fn acknowledged(&mut self, write: Write, before: &[State]) {
         self.possible.clear();
         for after in before.iter().filter_map(|state| write.after(*state)) {
@@ -82,7 +85,7 @@ impl Key {
         }
     }
 
-    /// Its one state, when there is no doubt.
+    /// The only possible state, if there is no uncertainty.
     pub(crate) fn settled(&self) -> Option<State> {
         match self.possible[..] {
             [state] => Some(state),
@@ -91,13 +94,13 @@ impl Key {
     }
 }
 
-/// A number no other PUT or POST of this process has.
+/// A version number that no other PUT or POST of this process has.
 pub(crate) fn next_version() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// About `size` bytes: a line that says whose and which version this is, then bytes that follow
+/// A payload of about `size` bytes: a line that names the object and version, then bytes generated
 /// from the version.
 pub(crate) fn payload(path: &str, version: u64, size: usize) -> Vec<u8> {
     let mut bytes = format!("cairn {version} {size} {path}\n").into_bytes();
@@ -106,7 +109,7 @@ pub(crate) fn payload(path: &str, version: u64, size: usize) -> Vec<u8> {
     bytes
 }
 
-/// The version of a payload that is whole and belongs to this object.
+/// The version of a payload, if it is whole and belongs to this object.
 pub(crate) fn version_of(path: &str, body: &[u8]) -> Option<u64> {
     let line = std::str::from_utf8(body.split(|b| *b == b'\n').next()?).ok()?;
     let mut words = line.splitn(4, ' ').skip(1);

@@ -1,6 +1,6 @@
-//! The mixed load of one connection: PUT, overwrite, POST, DELETE and GET on its own keys until
-//! the connection breaks. Each key has one request under way at most, so that its possible
-//! states stay few and exact.
+//! The mixed load of one connection: PUT, overwrite, POST, DELETE and GET on its own keys until the
+//! connection breaks. Each key has at most one request in flight, so that its possible states stay
+//! few and exact.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,15 +12,15 @@ use crate::wire::Account;
 pub(crate) struct Counts {
     pub(crate) acknowledged: u64,
     pub(crate) cut_off: u64,
-    /// While disks fail a store may refuse (5xx): the write may have happened or not. None where it
-    /// may not.
+    /// Number of refused requests (5xx), which a store may answer while disks fail: the write may
+    /// or may not have been applied. `None` where no refusal is allowed.
     pub(crate) refused: Option<u64>,
-    /// What no store may answer.
+    /// Answers that are wrong under all circumstances.
     pub(crate) wrong: Vec<String>,
 }
 
 impl Counts {
-    /// For a store whose disks fail.
+    /// Counters for a store whose disks fail, which may refuse.
     pub(crate) fn tolerant() -> Counts {
         Counts {
             refused: Some(0),
@@ -52,7 +52,8 @@ pub(crate) fn worker(
         let connected = match random.below(10) {
             0..=1 => read(&mut account, key, &mut counts),
             2..=3 => write(&mut account, key, Write::Delete, 0, &mut counts),
-            // Only where it is certain what a POST must answer.
+            // POST is sent only if the object's state is certain, so that the right answer is
+            // known.
             4..=5 if matches!(key.settled(), Some(State::Present { .. })) => {
                 let post = Write::Post {
                     number: next_version(),
@@ -74,13 +75,14 @@ pub(crate) fn worker(
     counts
 }
 
-/// Small ones mostly, around the sizes of blocks and buffers, and some large.
+/// A random object size: mostly small ones, around the sizes of blocks and buffers, and some large
+/// ones.
 pub(crate) fn size(random: &mut Random) -> usize {
     let base = *random.pick(&[0, 100, 4096, 4096, 16_384, 65_536, 65_537, 300_000, 1 << 20]);
     base + random.below(100) as usize
 }
 
-/// False when the connection broke.
+/// Sends a write and updates the model. Returns false when the connection broke.
 pub(crate) fn write(
     account: &mut Account,
     key: &mut Key,
@@ -116,7 +118,8 @@ pub(crate) fn write(
             counts.acknowledged += 1;
             key.acknowledged(write, &before);
         }
-        // Where most of those asked had not heard of it, which have its tombstone now.
+        // A 404 to a DELETE while disks fail: most of the answering servers did not have the
+        // object; they have its tombstone now.
         (Write::Delete, 404) if counts.refused.is_some() => {
             counts.acknowledged += 1;
             key.acknowledged(write, &before);
@@ -132,7 +135,8 @@ pub(crate) fn write(
     true
 }
 
-/// False when the connection broke. Anything but a whole version, or none, is wrong.
+/// Reads the object. Returns false when the connection broke. Any answer but a whole version, or
+/// 404, is wrong.
 pub(crate) fn read(account: &mut Account, key: &Key, counts: &mut Counts) -> bool {
     let path = key.path();
     let Ok(response) = account.call("GET", &path, "", &[], b"") else {

@@ -1,8 +1,9 @@
-//! `cargo xtask bench mount`: a mounted container beside the store's own PUT and GET, and beside other
-//! mounts of the same store, in the same run and in turns. It prints each bar with what was found.
+//! `cargo xtask bench mount`: a mounted container beside the store's own PUT and GET, and beside
+//! other mounts of the same store, in the same run and in turns. Prints each performance bar with
+//! the measured value.
 //!
-//! Cold means a mount that has just begun: nothing is in its memory or in the kernel's. What the
-//! store's devices hold is in the page cache for all of them alike.
+//! Cold means a mount that has just begun: nothing is in its memory or in the kernel's. The store's
+//! devices are in the page cache for all of them alike.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -17,14 +18,14 @@ use serde::Serialize;
 
 use super::checkpoint::{self, Shape};
 use super::rivals::{self, Rival};
-use super::{CONTAINER, Ground, Mount};
+use super::{CONTAINER, Mount, Setup};
 use crate::cairn::{Cairn, Spread};
 use crate::process::wait_for;
 use crate::random::Random;
 use crate::wire::{Account, quote};
 use crate::workspace;
 
-/// Measurements of one thing, a round each.
+/// Measurements of one operation, one per round.
 #[derive(Serialize)]
 struct Cell {
     what: &'static str,
@@ -65,7 +66,7 @@ impl Table {
         Some(cell.median())
     }
 
-    /// The bars that the mount has to reach, and whether it does; the medians.
+    /// The bars that the mount has to reach, and whether its median does.
     fn bars(&self) -> Vec<(String, bool)> {
         let mut bars = Vec::new();
         let mut bar = |what: &str, value: Option<f64>, least: f64| {
@@ -105,7 +106,7 @@ const NAMES: usize = 10_000;
 const CREATE_TIME: Duration = Duration::from_secs(4);
 const PIECE_BYTES: usize = 1 << 20;
 
-/// `s3ql`: the folder of its programs, where they are not on the path.
+/// Runs the benchmark. `s3ql`: the folder of its programs, if they are not on the path.
 pub(crate) fn run(rounds: usize, s3ql: Option<&Path>) -> Result<()> {
     ensure!(
         rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists(),
@@ -116,23 +117,23 @@ pub(crate) fn run(rounds: usize, s3ql: Option<&Path>) -> Result<()> {
     let dir = fs::canonicalize(scratch.path())?;
     let mut store = Cairn::create(&binary, &dir.join("store"), None)?;
     store.start(Spread::OneProcess)?;
-    let ground = Ground {
+    let setup = Setup {
         binary,
         dir,
         url: store.url(),
     };
     let mut account = store.account()?;
-    let rivals = rivals::all(&ground, &mut account, s3ql)?;
+    let rivals = rivals::all(&setup, &mut account, s3ql)?;
     account.must("PUT", &format!("/{CONTAINER}"), "", &[], b"")?;
     let mut table = Table::default();
     for _ in 0..rounds {
-        streams(&mut table, &ground, &mut account, &rivals)?;
+        streams(&mut table, &setup, &mut account, &rivals)?;
     }
     for _ in 0..rounds {
-        creates(&mut table, &ground, &account)?;
+        creates(&mut table, &setup, &account)?;
     }
-    listings(&mut table, &ground, &account, &rivals, rounds)?;
-    let words = checkpoint(&mut table, &ground, &mut account)?;
+    listings(&mut table, &setup, &account, &rivals, rounds)?;
+    let words = checkpoint(&mut table, &setup, &mut account)?;
     store.stop()?;
     println!();
     for cell in &table.0 {
@@ -157,10 +158,10 @@ fn rate(bytes: u64, since: Instant) -> f64 {
     bytes as f64 / 1e6 / since.elapsed().as_secs_f64()
 }
 
-/// One stream there, one back: a file through each mount, an object of the store.
+/// Writes and reads one stream: a file through each mount, an object of the store.
 fn streams(
     table: &mut Table,
-    ground: &Ground,
+    setup: &Setup,
     account: &mut Account,
     rivals: &[Rival],
 ) -> Result<()> {
@@ -169,7 +170,7 @@ fn streams(
     put_stream(account, &path)?;
     table.add(WRITE, STORE, "MB/s", rate(FILE_BYTES, start));
     account.must("DELETE", &path, "", &[], b"")?;
-    let mount = Mount::start(ground, "mnt", &[])?;
+    let mount = Mount::start(setup, "mnt", &[])?;
     let start = Instant::now();
     write_file(&mount.dir.join("written"))?;
     table.add(WRITE, MOUNT, "MB/s", rate(FILE_BYTES, start));
@@ -181,20 +182,20 @@ fn streams(
     let start = Instant::now();
     get_ranges(account, &path, 4)?;
     table.add(READ, FOUR_RANGES, "MB/s", rate(FILE_BYTES, start));
-    let mount = Mount::start(ground, "mnt", &[])?;
+    let mount = Mount::start(setup, "mnt", &[])?;
     let start = Instant::now();
     read_file(&mount.dir.join("written"))?;
     table.add(READ, MOUNT, "MB/s", rate(FILE_BYTES, start));
     fs::remove_file(mount.dir.join("written"))?;
     mount.stop()?;
     for rival in rivals {
-        let mount = rival.mount(ground)?;
+        let mount = rival.mount(setup)?;
         let start = Instant::now();
         write_file(&mount.dir.join("written"))?;
         rival.on_store(&mount, account, "written", FILE_BYTES)?;
         table.add(WRITE, rival.name(), "MB/s", rate(FILE_BYTES, start));
         rival.unmount(mount)?;
-        let mount = rival.mount_cold(ground)?;
+        let mount = rival.mount_cold(setup)?;
         let start = Instant::now();
         read_file(&mount.dir.join("written"))?;
         table.add(READ, rival.name(), "MB/s", rate(FILE_BYTES, start));
@@ -229,7 +230,7 @@ fn read_file(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Sends one request's head, and gives the stream for the rest.
+/// Sends one request's head, and returns the stream for the rest.
 fn begin(account: &Account, method: &str, path: &str, lines: &str) -> Result<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", account.port))?;
     stream.set_nodelay(true)?;
@@ -274,7 +275,7 @@ fn get_range(account: &Account, path: &str, first: u64, length: u64) -> Result<(
             count => bytes += count as u64,
         }
     }
-    // The head comes on top.
+    // The response's head is counted too.
     ensure!(bytes > length, "{bytes} bytes came of {length}");
     Ok(())
 }
@@ -289,7 +290,8 @@ fn get_ranges(account: &Account, path: &str, count: u64) -> Result<()> {
     })
 }
 
-/// Calls `make` from as many threads with numbers that none has had, for a while; calls a second.
+/// Calls `make` from several threads for a fixed time, each call with a fresh number; returns calls
+/// per second.
 fn by_many(
     threads: usize,
     next: &AtomicU64,
@@ -314,10 +316,10 @@ fn by_many(
     Ok(made as f64 / start.elapsed().as_secs_f64())
 }
 
-fn creates(table: &mut Table, ground: &Ground, account: &Account) -> Result<()> {
+fn creates(table: &mut Table, setup: &Setup, account: &Account) -> Result<()> {
     let next = AtomicU64::new(0);
     let bytes = Random::new(2).bytes(4000);
-    let mount = Mount::start(ground, "mnt", &[])?;
+    let mount = Mount::start(setup, "mnt", &[])?;
     let dir = mount.dir.join("created");
     fs::create_dir_all(&dir)?;
     for (what, at_once) in CREATE.into_iter().zip(CREATORS) {
@@ -342,12 +344,12 @@ fn creates(table: &mut Table, ground: &Ground, account: &Account) -> Result<()> 
 
 fn listings(
     table: &mut Table,
-    ground: &Ground,
+    setup: &Setup,
     account: &Account,
     rivals: &[Rival],
     rounds: usize,
 ) -> Result<()> {
-    let mount = Mount::start(ground, "mnt", &[])?;
+    let mount = Mount::start(setup, "mnt", &[])?;
     fs::create_dir_all(mount.dir.join("names"))?;
     let next = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -363,7 +365,7 @@ fn listings(
         ended.try_for_each(|ended| ended.unwrap_or_else(|_| bail!("a worker panicked")))
     })?;
     mount.stop()?;
-    // The store's row of each name is there when the listing has all of them.
+    // A listing with all names shows that the store has each name's row.
     wait_for("all names in the listing", 60, || {
         let path = format!("/{CONTAINER}");
         let query = "?prefix=names/&limit=10000";
@@ -371,13 +373,13 @@ fn listings(
         Ok(names.text().lines().count() == NAMES)
     })?;
     for _ in 0..rounds {
-        let mount = Mount::start(ground, "mnt", &[])?;
+        let mount = Mount::start(setup, "mnt", &[])?;
         let took = list(&mount.dir.join("names"))?;
         table.add(LIST, MOUNT, "ms", took);
         mount.stop()?;
-        // S3QL has names in a database of its own, and does not see these.
+        // S3QL keeps names in a database of its own, and does not see these objects.
         for rival in rivals.iter().filter(|rival| rival.sees_objects()) {
-            let mount = rival.mount_of(ground, CONTAINER)?;
+            let mount = rival.mount_of(setup, CONTAINER)?;
             table.add(LIST, rival.name(), "ms", list(&mount.dir.join("names"))?);
             rival.unmount(mount)?;
         }
@@ -385,15 +387,15 @@ fn listings(
     Ok(())
 }
 
-/// A thousand ranks' checkpoint, once.
-fn checkpoint(table: &mut Table, ground: &Ground, account: &mut Account) -> Result<String> {
+/// Measures the checkpoint of a thousand ranks, once.
+fn checkpoint(table: &mut Table, setup: &Setup, account: &mut Account) -> Result<String> {
     let shape = Shape {
         ranks: 1000,
         records: 100,
         record_bytes: 47_008,
         hosts: 4,
     };
-    let times = checkpoint::run(ground, account, shape)?;
+    let times = checkpoint::run(setup, account, shape)?;
     for (what, time) in [
         ("checkpoint, written", times.written),
         ("checkpoint, flattened", times.flattened),
@@ -412,7 +414,7 @@ fn checkpoint(table: &mut Table, ground: &Ground, account: &mut Account) -> Resu
     ))
 }
 
-/// Milliseconds of `ls -l`.
+/// Duration of `ls -l` in milliseconds.
 fn list(dir: &Path) -> Result<f64> {
     let start = Instant::now();
     let output = Command::new("ls").arg("-l").arg(dir).output()?;
@@ -448,7 +450,7 @@ impl Account {
     }
 }
 
-/// Waits until an object of that size is on the store, as other clients see it.
+/// Waits until other clients see an object of that size in the store.
 pub(super) fn await_object(account: &mut Account, path: &str, bytes: u64) -> Result<()> {
     wait_for("the upload", 300, || {
         let answer = account.call("HEAD", path, "", &[], b"")?;

@@ -1,4 +1,4 @@
-//! Calls of a file system, held against what POSIX and `docs/mount.md` say.
+//! File-system calls, checked against POSIX and `docs/mount.md`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -29,7 +29,7 @@ pub(super) fn basics(dir: &Path) -> Result<()> {
         .open(&file)?
         .set_modified(time)?;
     symlink("file", dir.join("link"))?;
-    // The kernel forgets what it knows after a second.
+    // The kernel's attribute and entry caches expire after a second.
     std::thread::sleep(Duration::from_millis(1200));
     let meta = fs::metadata(&file)?;
     ensure!(
@@ -139,7 +139,7 @@ pub(super) fn large(dir: &Path, account: &mut Account) -> Result<()> {
     Ok(())
 }
 
-/// Names of bytes that mean something in URLs, in listings or on terminals, and deep ones.
+/// Names with bytes that are special in URLs, in listings or on terminals, and deeply nested names.
 pub(super) fn odd_names(dir: &Path) -> Result<()> {
     fs::create_dir(dir)?;
     let odd = [
@@ -177,7 +177,7 @@ pub(super) fn odd_names(dir: &Path) -> Result<()> {
         fs::write(dir.join(name), name).with_context(|| format!("{name:?}"))?;
     }
     names.sort();
-    // The kernel forgets what it knows after a second.
+    // The kernel's attribute and entry caches expire after a second.
     std::thread::sleep(Duration::from_millis(1200));
     ensure!(listed(dir)? == names, "{:?}", listed(dir)?);
     for name in &names {
@@ -212,7 +212,7 @@ fn listed(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Many writers of files of their own, at once.
+/// Many writers at once, each of its own file.
 pub(super) fn many_writers(dir: &Path) -> Result<()> {
     const WRITERS: u64 = 64;
     fs::create_dir(dir)?;
@@ -239,7 +239,7 @@ pub(super) fn many_writers(dir: &Path) -> Result<()> {
 }
 
 /// A large file is changed in place while it is read: the reader sees no error, and another client
-/// the same bytes.
+/// reads the same bytes.
 pub(super) fn changed_in_place(dir: &Path, account: &mut Account) -> Result<()> {
     const BYTES: usize = 24 << 20;
     let file = dir.join("in-place");
@@ -281,8 +281,8 @@ pub(super) fn changed_in_place(dir: &Path, account: &mut Account) -> Result<()> 
     Ok(())
 }
 
-/// A file that is open is replaced, and one is removed: whoever has it open keeps it, and no segment
-/// outlives them.
+/// An open file is replaced, and another is removed: their open handles keep the old content, and
+/// no segment is leaked.
 pub(super) fn replaced_while_open(dir: &Path, account: &mut Account) -> Result<()> {
     fs::create_dir(dir)?;
     for size in [100, 20 << 20] {
@@ -313,7 +313,8 @@ pub(super) fn replaced_while_open(dir: &Path, account: &mut Account) -> Result<(
     let left = account
         .must("GET", &path, "?prefix=.segments/", &[], b"")?
         .text();
-    // Zeros of holes are shared; a pin says for half a minute that a file was open.
+    // Zero segments of holes are shared; the pin of a closed file stays until the mount's next
+    // upkeep, up to half a minute.
     let is_needed = |line: &&str| !["/zeros/", "/pins/"].iter().any(|kept| line.contains(kept));
     let left: Vec<&str> = left.lines().filter(is_needed).collect();
     ensure!(left.is_empty(), "segments that nothing refers to: {left:?}");

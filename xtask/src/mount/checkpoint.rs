@@ -1,5 +1,5 @@
-//! A checkpoint: many simulated ranks on several mounts write their records of one file in turn, each
-//! through a handle of its own, and close it. Afterwards the file is one ordinary object.
+//! A checkpoint: many simulated ranks on several mounts write their records of one file in turn,
+//! each through a handle of its own, and close it. Afterwards the file is one ordinary object.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{CONTAINER, Ground, Mount};
+use super::{CONTAINER, Mount, Setup};
 use crate::process::wait_for;
 use crate::wire::Account;
 
-/// As many ranks write that many records each, of that many bytes, on that many mounts.
+/// Shape of a checkpoint: the number of mounts and ranks, records per rank, and bytes per record.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
     pub(super) ranks: usize,
@@ -27,13 +27,13 @@ impl Shape {
     }
 }
 
-/// How long each part of a checkpoint took.
+/// Durations of a checkpoint's phases.
 pub(super) struct Times {
-    /// From the first open until the last close has returned: all of it is durable then.
+    /// From the first open until the last close has returned: everything is durable then.
     pub(super) written: Duration,
-    /// From there until the object has no small parts.
+    /// From there until the object has no small parts (flattened).
     pub(super) flattened: Duration,
-    /// A plain GET of all of it by another client.
+    /// A plain GET of the whole object by another client.
     pub(super) read: Duration,
     pub(super) bytes: u64,
 }
@@ -41,7 +41,7 @@ pub(super) struct Times {
 const NAME: &str = "checkpoint";
 const FLATTEN_SECONDS: u64 = 600;
 
-/// Bytes that tell the record and the place in it.
+/// Fills a record with bytes that depend on the record's index in the file.
 fn fill(place: usize, bytes: &mut [u8]) {
     let mut word = (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for eight in bytes.chunks_mut(8) {
@@ -50,10 +50,10 @@ fn fill(place: usize, bytes: &mut [u8]) {
     }
 }
 
-pub(super) fn run(ground: &Ground, account: &mut Account, shape: Shape) -> Result<Times> {
+pub(super) fn run(setup: &Setup, account: &mut Account, shape: Shape) -> Result<Times> {
     let mut mounts = Vec::new();
     for host in 0..shape.hosts {
-        mounts.push(Mount::start(ground, &format!("host-{host}"), &[])?);
+        mounts.push(Mount::start(setup, &format!("host-{host}"), &[])?);
     }
     let dirs: Vec<&Path> = mounts.iter().map(|mount| &*mount.dir).collect();
     let start = Instant::now();
@@ -111,15 +111,15 @@ pub(super) fn run(ground: &Ground, account: &mut Account, shape: Shape) -> Resul
     })
 }
 
-/// A checkpoint of some seconds.
-pub(super) fn in_short(ground: &Ground, account: &mut Account) -> Result<String> {
+/// A checkpoint of a few seconds.
+pub(super) fn in_short(setup: &Setup, account: &mut Account) -> Result<String> {
     let shape = Shape {
         ranks: 60,
         records: 30,
         record_bytes: 47_008,
         hosts: 3,
     };
-    let times = run(ground, account, shape)?;
+    let times = run(setup, account, shape)?;
     Ok(format!(
         "{} bytes, durable in {:.1} s, flattened {:.1} s later, read in {:.1} s",
         times.bytes,
@@ -139,6 +139,6 @@ fn write(dir: &Path, rank: usize, shape: Shape) -> Result<()> {
         fill(place, &mut record);
         file.write_all_at(&record, (place * shape.record_bytes) as u64)?;
     }
-    // An error of the close is only told by this call.
+    // An error of close is reported by this call only.
     file.sync_all().context("the last fsync")
 }

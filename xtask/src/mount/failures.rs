@@ -1,5 +1,5 @@
-//! The store goes away and comes back, and mounts are ended and killed: nothing that was
-//! acknowledged is lost, failures are told, and nothing hangs.
+//! The store goes away and comes back, and mounts are ended and killed: nothing acknowledged is
+//! lost, failures are reported to the caller, and nothing hangs.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{CONTAINER, Ground, Mount};
+use super::{CONTAINER, Mount, Setup};
 use crate::cairn::{Cairn, Spread};
 use crate::random::Random;
 
-pub(super) fn second(ground: &Ground, first: &Path) -> Result<()> {
-    let other = Mount::start(ground, "second", &["--read-only"])?;
+pub(super) fn second(setup: &Setup, first: &Path) -> Result<()> {
+    let other = Mount::start(setup, "second", &["--read-only"])?;
     for text in ["one", "another"] {
         fs::write(first.join("shared"), text)?;
         let read = fs::read_to_string(other.dir.join("shared"))?;
@@ -54,20 +54,20 @@ pub(super) fn away(store: &mut Cairn, at: &Path) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn terminated(ground: &Ground, mount: Mount) -> Result<()> {
+pub(super) fn terminated(setup: &Setup, mount: Mount) -> Result<()> {
     let dir = mount.dir.clone();
     let mut open = File::create(dir.join("open"))?;
     open.write_all(b"not closed")?;
     mount.stop()?;
     drop(open);
-    let again = Mount::start(ground, "again", &[])?;
+    let again = Mount::start(setup, "again", &[])?;
     let text = fs::read_to_string(again.dir.join("open"))?;
     ensure!(text == "not closed", "{text:?}");
     again.stop()
 }
 
-/// The store is killed while files are written: `fsync` tells it, the bytes stay, and are on the
-/// store with the next one.
+/// Kills the store while files are written: `fsync` returns an error, the bytes are kept, and the
+/// next successful `fsync` stores them.
 pub(super) fn killed_during_writes(store: &mut Cairn, at: &Path) -> Result<()> {
     let mut files = Vec::new();
     for (i, size) in [100usize, 5 << 20, 80 << 20].into_iter().enumerate() {
@@ -105,7 +105,7 @@ pub(super) fn killed_during_writes(store: &mut Cairn, at: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes, waits for a line, and ends well if `close` tells of a failure.
+/// A program that writes, waits for a line, and exits successfully if `close` returns an error.
 const CLOSE: &str = "
 import os, sys
 file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
@@ -119,8 +119,8 @@ except OSError as error:
 sys.exit('closed without an error')
 ";
 
-/// The store is away when a file is closed: `close` tells it, and the file is stored when it is
-/// synced once more.
+/// Closes a file while the store is away: `close` returns an error, and the file is stored by the
+/// next `fsync`.
 pub(super) fn closed_without_a_store(store: &mut Cairn, at: &Path) -> Result<()> {
     let path = at.join("closed");
     let mut writer = Command::new("python3")
@@ -144,9 +144,9 @@ pub(super) fn closed_without_a_store(store: &mut Cairn, at: &Path) -> Result<()>
     Ok(())
 }
 
-/// A mount is killed: what was synced is there.
-pub(super) fn killed_mount(ground: &Ground) -> Result<()> {
-    let mut mount = Mount::start(ground, "killed", &[])?;
+/// Kills a mount: everything synced is in the store.
+pub(super) fn killed_mount(setup: &Setup) -> Result<()> {
+    let mut mount = Mount::start(setup, "killed", &[])?;
     let mut synced = Vec::new();
     for (i, size) in [10usize, 1 << 20, 12 << 20].into_iter().enumerate() {
         let bytes = Random::new(i as u64).bytes(size);
@@ -158,7 +158,7 @@ pub(super) fn killed_mount(ground: &Ground) -> Result<()> {
     }
     mount.process.kill();
     drop(mount);
-    let again = Mount::start(ground, "killed", &[])?;
+    let again = Mount::start(setup, "killed", &[])?;
     for (i, bytes, file) in synced {
         drop(file);
         let path = again.dir.join(format!("synced-{i}"));
@@ -168,23 +168,23 @@ pub(super) fn killed_mount(ground: &Ground) -> Result<()> {
     again.stop()
 }
 
-/// A rename that broke off in the middle has left both names: neither takes the bytes of the other
-/// along.
-pub(super) fn broken_rename(ground: &Ground, store: &Cairn) -> Result<()> {
+/// A rename interrupted in the middle leaves both names: deleting either does not delete the
+/// other's bytes.
+pub(super) fn broken_rename(setup: &Setup, store: &Cairn) -> Result<()> {
     let mut account = store.account()?;
     let (path, bytes) = (
         format!("/{CONTAINER}/half-a"),
         Random::new(4).bytes(20 << 20),
     );
     for (goes, stays) in [("half-a", "half-b"), ("half-b", "half-a")] {
-        let mount = Mount::start(ground, "half", &[])?;
+        let mount = Mount::start(setup, "half", &[])?;
         fs::write(mount.dir.join("half-a"), &bytes)?;
         let query = "?multipart-manifest=get&format=raw";
         let manifest = account.must("GET", &path, query, &[], b"")?.text();
         let id = manifest.split("/.segments/").nth(1);
         let id = id.and_then(|rest| rest.split('/').next());
         let id = id.context("a manifest without segments")?;
-        // The requests of a rename, but for its last two.
+        // Repeats the requests of a rename, except its last two.
         let mark = format!("/{CONTAINER}/.segments/{id}/shared");
         account.must("PUT", &mark, "", &[], b"")?;
         let target = format!("{CONTAINER}/half-b");
@@ -200,9 +200,9 @@ pub(super) fn broken_rename(ground: &Ground, store: &Cairn) -> Result<()> {
     Ok(())
 }
 
-/// SIGTERM while the store is away: the mount ends, and says that something was not written.
-pub(super) fn terminated_without_a_store(ground: &Ground, store: &mut Cairn) -> Result<()> {
-    let mount = Mount::start(ground, "alone", &[])?;
+/// Sends SIGTERM while the store is away: the mount ends, and reports that data was not written.
+pub(super) fn terminated_without_a_store(setup: &Setup, store: &mut Cairn) -> Result<()> {
+    let mount = Mount::start(setup, "alone", &[])?;
     let mut open = File::create(mount.dir.join("lost"))?;
     open.write_all(b"lost")?;
     store.kill();

@@ -1,6 +1,6 @@
-//! Hosts of one machine: each has a mount name space of its own, in which the same folder is another
-//! mount of the same container. MPI starts its ranks in them. IOR and mdtest then see what they would
-//! on a cluster, and the store is asked for the bytes afterwards.
+//! Hosts simulated on one machine: each is a mount namespace in which the same folder is a
+//! different mount of the same container. MPI starts its ranks in them. IOR and mdtest run as they
+//! would on a cluster, and the bytes in the store are compared afterwards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{CONTAINER, Ground};
+use super::{CONTAINER, Setup};
 use crate::process::{Process, wait_for};
 use crate::report::Report;
 use crate::wire::Account;
 use crate::workspace::run_quiet;
 
-/// A name space, and the mount in it. The mount ends first.
+/// A namespace and the mount in it. The mount ends first.
 struct Host {
     mount: Process,
     space: Process,
@@ -22,10 +22,10 @@ struct Host {
 }
 
 impl Host {
-    fn start(ground: &Ground, number: usize) -> Result<Host> {
-        let dir = ground.dir.join("hpc");
+    fn start(setup: &Setup, number: usize) -> Result<Host> {
+        let dir = setup.dir.join("hpc");
         fs::create_dir_all(&dir)?;
-        let log = ground.dir.join("log");
+        let log = setup.dir.join("log");
         let (space_name, mount_name) = (format!("space-{number}"), format!("hpc-{number}"));
         let sleep = ["-m", "--propagation", "private", "sleep", "infinity"];
         let space = Process::start(&space_name, Path::new("unshare"), &sleep, &log)?;
@@ -35,9 +35,9 @@ impl Host {
             let there = fs::read_link(format!("/proc/{pid}/ns/mnt"))?;
             Ok(there != own)
         })?;
-        let auth = format!("ST_AUTH={}/auth/v1.0", ground.url);
-        let container = format!("{}/v1/AUTH_test/{CONTAINER}", ground.url);
-        let binary = ground.binary.to_str().context("a path is not UTF-8")?;
+        let auth = format!("ST_AUTH={}/auth/v1.0", setup.url);
+        let container = format!("{}/v1/AUTH_test/{CONTAINER}", setup.url);
+        let binary = setup.binary.to_str().context("a path is not UTF-8")?;
         let at = dir.to_str().context("a path is not UTF-8")?;
         let args = [
             "-t",
@@ -78,7 +78,7 @@ impl Host {
     }
 }
 
-/// `program` on as many ranks of each host, by MPI.
+/// Runs `program` by MPI, with the given number of ranks on each host.
 fn mpi(
     hosts: &[Host],
     ranks: usize,
@@ -112,13 +112,14 @@ fn mpi(
     run_quiet(&mut command)
 }
 
-/// How ranks share the bytes of a test.
+/// Access pattern of an IOR test: how ranks share the file's bytes.
 #[derive(Clone, Copy)]
 struct Pattern {
     name: &'static str,
-    /// Each rank has a file of its own.
+    /// Whether each rank has a file of its own (N-N).
     is_own: bool,
-    /// Bytes of a rank that lie together, of one call, and how often.
+    /// Contiguous bytes per rank, bytes per call, and number of repetitions (IOR's block, transfer
+    /// and segments).
     block: u64,
     transfer: u64,
     segments: u64,
@@ -154,7 +155,7 @@ impl Pattern {
     }
 }
 
-pub(super) fn run(report: &mut Report, suite: &Path, ground: &Ground, account: &mut Account) {
+pub(super) fn run(report: &mut Report, suite: &Path, setup: &Setup, account: &mut Account) {
     for hosts in 1..=3 {
         for ranks in [1, 2, 4] {
             for interface in ["POSIX", "MPIIO"] {
@@ -164,33 +165,34 @@ pub(super) fn run(report: &mut Report, suite: &Path, ground: &Ground, account: &
                         pattern.name
                     );
                     report.tell(&name, || {
-                        ior(suite, ground, account, (hosts, ranks), interface, pattern)
+                        ior(suite, setup, account, (hosts, ranks), interface, pattern)
                     });
                 }
             }
         }
         report.check(&format!("mdtest, {hosts} hosts × 4 ranks"), || {
-            mdtest(suite, ground, hosts)
+            mdtest(suite, setup, hosts)
         });
     }
 }
 
-fn start(ground: &Ground, hosts: usize) -> Result<Vec<Host>> {
+fn start(setup: &Setup, hosts: usize) -> Result<Vec<Host>> {
     (0..hosts)
-        .map(|number| Host::start(ground, number))
+        .map(|number| Host::start(setup, number))
         .collect()
 }
 
-/// Writes, reads by other ranks with each byte compared, and compares with what the store has.
+/// Runs IOR: writes, reads by other ranks with each byte compared, and a comparison with the
+/// store's content.
 fn ior(
     suite: &Path,
-    ground: &Ground,
+    setup: &Setup,
     account: &mut Account,
     (hosts, ranks): (usize, usize),
     interface: &str,
     pattern: Pattern,
 ) -> Result<String> {
-    let hosts = start(ground, hosts)?;
+    let hosts = start(setup, hosts)?;
     let (program, all) = (suite.join("src/ior"), hosts.len() * ranks);
     let file = hosts[0].dir.join("ior");
     let mut args: Vec<String> = ["-a", interface, "-e", "-k", "-C", "-G", "27"]
@@ -207,7 +209,7 @@ fn ior(
     if pattern.is_own {
         args.push("-F".to_owned());
     }
-    let hints = ground.dir.join("romio-hints");
+    let hints = setup.dir.join("romio-hints");
     fs::write(&hints, "romio_ds_write disable\nromio_cb_write disable\n")?;
     let hints = format!("ROMIO_HINTS={}", hints.display());
     let more = ["--mca", "io", "^ompio", "-x", &hints];
@@ -255,8 +257,8 @@ fn ior(
     Ok(rates.join(", "))
 }
 
-fn mdtest(suite: &Path, ground: &Ground, hosts: usize) -> Result<()> {
-    let hosts = start(ground, hosts)?;
+fn mdtest(suite: &Path, setup: &Setup, hosts: usize) -> Result<()> {
+    let hosts = start(setup, hosts)?;
     let dir = hosts[0].dir.join("mdtest");
     let args: Vec<String> = ["-n", "40", "-u", "-N", "1", "-w", "100", "-d"]
         .map(str::to_owned)

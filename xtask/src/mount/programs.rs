@@ -1,4 +1,4 @@
-//! Programs on a mounted container, and another client of the store that reads what they wrote.
+//! Programs on a mounted container, and another client of the store that reads their results.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{CONTAINER, Ground};
+use super::{CONTAINER, Setup};
 use crate::clients::{same_trees, write_tree};
 use crate::venv::Venv;
 use crate::workspace::run_quiet;
@@ -40,7 +40,7 @@ pub(super) fn archive(dir: &Path, work: &Path) -> Result<()> {
         .arg(dir)
         .output()?;
     let words = String::from_utf8_lossy(&compared.stdout);
-    // Times of directories are those of the last change in them.
+    // Differences of times are ignored: a directory's is that of the last change in it.
     let odd: Vec<&str> = words
         .lines()
         .filter(|line| !line.contains("Mod time"))
@@ -81,7 +81,7 @@ pub(super) fn sqlite(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Inserts rows one by one, and tells each once it is committed.
+/// Inserts rows one by one, and prints each after its commit.
 const SQLITE_WRITER: &str = "
 import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], isolation_level=None)
@@ -103,7 +103,7 @@ assert count == last >= int(sys.argv[2]), (count, last, sys.argv[2])
 assert all(text == str(number) * 300 for number, text in db.execute('select * from t'))
 ";
 
-/// A writer is killed, several times: what was committed is there, and the file is sound.
+/// Kills an SQLite writer several times: committed rows are there, and the database is intact.
 pub(super) fn sqlite_killed(dir: &Path) -> Result<()> {
     fs::create_dir(dir)?;
     for mode in ["delete", "wal"] {
@@ -133,7 +133,7 @@ pub(super) fn sqlite_killed(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A program of some files is cloned and built where it was cloned to.
+/// Clones a small program and builds it in the clone.
 pub(super) fn build(dir: &Path, work: &Path) -> Result<()> {
     const FILES: usize = 20;
     let source = work.join("source");
@@ -212,7 +212,7 @@ with h5py.File(path, 'r') as file:
     assert file.attrs['title'] == 'a checkpoint'
 ";
 
-/// `python`: one that has h5py.
+/// Tests of HDF5; `python` is an interpreter that has h5py.
 pub(super) fn hdf5(dir: &Path, python: &Path) -> Result<()> {
     fs::create_dir(dir)?;
     run_quiet(
@@ -288,13 +288,13 @@ pub(super) fn rsync(dir: &Path, work: &Path) -> Result<()> {
     same_trees(&tree, &back)
 }
 
-pub(super) fn download(ground: &Ground, at: &Path, work: &Path) -> Result<()> {
+pub(super) fn download(setup: &Setup, at: &Path, work: &Path) -> Result<()> {
     let venv = Venv::prepare()?;
     let back = work.join("swift-back");
     let mut swift = venv.program("swift");
     swift.args([
         "-A",
-        &format!("{}/auth/v1.0", ground.url),
+        &format!("{}/auth/v1.0", setup.url),
         "-U",
         "test:tester",
         "-K",

@@ -1,5 +1,5 @@
-//! Other mounts of the same store, for comparison: rclone (a Debian package) and S3QL (from where it
-//! was installed). What is not there is left out, by name.
+//! Other mounts of the same store, for comparison: rclone (a Debian package) and S3QL (from
+//! wherever it was installed). A missing one is skipped, by name.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::{Ground, Mount, bench};
+use super::{Mount, Setup, bench};
 use crate::wire::Account;
 use crate::workspace::{have, install, run_quiet};
 
@@ -29,12 +29,8 @@ pub(super) struct S3ql {
     url: String,
 }
 
-/// Those that are to be had.
-pub(super) fn all(
-    ground: &Ground,
-    account: &mut Account,
-    s3ql: Option<&Path>,
-) -> Result<Vec<Rival>> {
+/// The available rivals.
+pub(super) fn all(setup: &Setup, account: &mut Account, s3ql: Option<&Path>) -> Result<Vec<Rival>> {
     let mut rivals = Vec::new();
     match install("rclone", "rclone") {
         true => {
@@ -46,7 +42,7 @@ pub(super) fn all(
     match s3ql.is_some_and(|dir| dir.join("mount.s3ql").exists()) || have("mount.s3ql") {
         true => {
             account.must("PUT", &format!("/{S3QL_CONTAINER}"), "", &[], b"")?;
-            rivals.push(Rival::S3ql(S3ql::make(ground, s3ql)?));
+            rivals.push(Rival::S3ql(S3ql::make(setup, s3ql)?));
         }
         false => println!("left out: {S3QL}, not installed (--s3ql DIR names its programs)"),
     }
@@ -54,10 +50,10 @@ pub(super) fn all(
 }
 
 impl S3ql {
-    fn make(ground: &Ground, programs: Option<&Path>) -> Result<S3ql> {
-        let host = ground.url.trim_start_matches("http://");
+    fn make(setup: &Setup, programs: Option<&Path>) -> Result<S3ql> {
+        let host = setup.url.trim_start_matches("http://");
         let url = format!("swift://{host}/{S3QL_CONTAINER}");
-        let login = ground.dir.join("s3ql-login");
+        let login = setup.dir.join("s3ql-login");
         fs::write(
             &login,
             format!(
@@ -68,7 +64,7 @@ impl S3ql {
         let s3ql = S3ql {
             programs: programs.map(Path::to_owned),
             login,
-            cache: ground.dir.join("s3ql-cache"),
+            cache: setup.dir.join("s3ql-cache"),
             url,
         };
         fs::create_dir_all(&s3ql.cache)?;
@@ -116,12 +112,12 @@ impl Rival {
         matches!(self, Rival::Rclone)
     }
 
-    pub(super) fn mount(&self, ground: &Ground) -> Result<Mount> {
-        self.mount_of(ground, CONTAINER)
+    pub(super) fn mount(&self, setup: &Setup) -> Result<Mount> {
+        self.mount_of(setup, CONTAINER)
     }
 
-    /// With nothing in a cache.
-    pub(super) fn mount_cold(&self, ground: &Ground) -> Result<Mount> {
+    /// Mounts with empty caches.
+    pub(super) fn mount_cold(&self, setup: &Setup) -> Result<Mount> {
         if let Rival::S3ql(s3ql) = self {
             for entry in fs::read_dir(&s3ql.cache)? {
                 let path = entry?.path();
@@ -130,11 +126,11 @@ impl Rival {
                 }
             }
         }
-        self.mount(ground)
+        self.mount(setup)
     }
 
-    pub(super) fn mount_of(&self, ground: &Ground, container: &str) -> Result<Mount> {
-        let dir = ground.dir.join("rival");
+    pub(super) fn mount_of(&self, setup: &Setup, container: &str) -> Result<Mount> {
+        let dir = setup.dir.join("rival");
         fs::create_dir_all(&dir)?;
         let at = dir.to_str().context("a path is not UTF-8")?.to_owned();
         let mut args: Vec<String> = Vec::new();
@@ -143,14 +139,14 @@ impl Rival {
                 args.push("RCLONE_CONFIG_STORE_TYPE=swift".to_owned());
                 args.push("RCLONE_CONFIG_STORE_USER=test:tester".to_owned());
                 args.push("RCLONE_CONFIG_STORE_KEY=testing".to_owned());
-                args.push(format!("RCLONE_CONFIG_STORE_AUTH={}/auth/v1.0", ground.url));
+                args.push(format!("RCLONE_CONFIG_STORE_AUTH={}/auth/v1.0", setup.url));
                 args.extend(["rclone", "mount"].map(str::to_owned));
                 args.push(format!("store:{container}"));
                 args.push(at);
                 args.extend(
                     ["--vfs-cache-mode", "writes", "--vfs-write-back", "0s"].map(str::to_owned),
                 );
-                let cache = ground.dir.join("rclone-cache");
+                let cache = setup.dir.join("rclone-cache");
                 args.push("--cache-dir".to_owned());
                 args.push(cache.to_str().context("a path is not UTF-8")?.to_owned());
             }
@@ -164,10 +160,10 @@ impl Rival {
             }
         }
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        Mount::start_program(ground, "rival", dir, &args)
+        Mount::start_program(setup, "rival", dir, &args)
     }
 
-    /// Waits until what was closed is on the store: neither's `close` and `fsync` do.
+    /// Waits until closed files are in the store: neither rival's `close` or `fsync` waits for it.
     pub(super) fn on_store(
         &self,
         mount: &Mount,

@@ -1,5 +1,5 @@
-//! Two mounts, as of two hosts, that write the same files at once; compared with what a plain GET of
-//! the store brings.
+//! Two mounts, like those of two hosts, that write the same files concurrently; the result is
+//! compared with a plain GET of the store.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::{CONTAINER, Ground, Mount};
+use super::{CONTAINER, Mount, Setup};
 use crate::cairn::Cairn;
 use crate::random::Random;
 
@@ -19,7 +19,7 @@ use crate::random::Random;
 const RANKS: usize = 4;
 const WRITERS: usize = 2 * RANKS;
 
-/// Runs `write` for each writer at once, with the directory of the mount that it is on.
+/// Runs `write` for each writer concurrently, with the directory of the mount that it uses.
 fn on_both(dirs: [&Path; 2], write: impl Fn(usize, &Path) -> Result<()> + Sync) -> Result<()> {
     let write = &write;
     std::thread::scope(|scope| {
@@ -30,18 +30,19 @@ fn on_both(dirs: [&Path; 2], write: impl Fn(usize, &Path) -> Result<()> + Sync) 
     })
 }
 
-/// As another client reads it. A majority of servers has the last commit: all are asked.
+/// The content as another client reads it. Only a majority of servers has the last commit, so all
+/// are asked (X-Newest).
 fn stored(store: &Cairn, name: &str) -> Result<Vec<u8>> {
     let path = format!("/{CONTAINER}/{name}");
     let newest = [("X-Newest", "true")];
     Ok(store.account()?.must("GET", &path, "", &newest, b"")?.body)
 }
 
-pub(super) fn run(ground: &Ground, store: &Cairn, first: &Path) -> Result<()> {
-    let other = Mount::start(ground, "other-host", &[])?;
+pub(super) fn run(setup: &Setup, store: &Cairn, first: &Path) -> Result<()> {
+    let other = Mount::start(setup, "other-host", &[])?;
     let dirs = [first, &*other.dir];
     strides(store, dirs, "strides-small", 100, 20).context("small strides")?;
-    // The records of a checkpoint that broke other mounts.
+    // Record size of a checkpoint benchmark that other mounts got wrong.
     strides(store, dirs, "strides-large", 47_008, 40).context("large strides")?;
     emptied(store, dirs).context("O_TRUNC on both")?;
     appends(store, dirs).context("appends")?;
@@ -52,7 +53,7 @@ pub(super) fn run(ground: &Ground, store: &Cairn, first: &Path) -> Result<()> {
     other.stop()
 }
 
-/// An N-1 checkpoint: each writer has every eighth record of one file, and syncs in the middle.
+/// An N-1 checkpoint: each writer writes every eighth record of one file, and syncs in the middle.
 fn strides(store: &Cairn, dirs: [&Path; 2], name: &str, record: usize, count: usize) -> Result<()> {
     let bytes_of = |place: usize| Random::new(place as u64).bytes(record);
     on_both(dirs, |writer, dir| {
@@ -87,7 +88,8 @@ fn strides(store: &Cairn, dirs: [&Path; 2], name: &str, record: usize, count: us
     Ok(())
 }
 
-/// All open a file with O_TRUNC before any of them writes: none cuts off what another has closed.
+/// All open a file with O_TRUNC before any of them writes: no open may truncate what another writer
+/// has closed.
 fn emptied(store: &Cairn, dirs: [&Path; 2]) -> Result<()> {
     fs::write(dirs[0].join("emptied"), vec![b'.'; 3 * WRITERS])?;
     let all_open = Barrier::new(WRITERS);
@@ -113,7 +115,7 @@ fn appends(store: &Cairn, dirs: [&Path; 2]) -> Result<()> {
         let mut options = OpenOptions::new();
         let mut log = options.append(true).create(true).open(dir.join("log"))?;
         for line in 0..LINES {
-            // One write: another one may come between two.
+            // One write per line: another writer's may come between two writes.
             log.write_all(format!("{writer} {line}\n").as_bytes())?;
             log.sync_data()?;
         }

@@ -1,5 +1,5 @@
-//! Suites of others on a mounted container: pjdfstest, LTP, IOR and mdtest. They are built elsewhere;
-//! the options name where, and a suite that is not there is skipped by name.
+//! Third-party suites on a mounted container: pjdfstest, LTP, IOR and mdtest. They are built
+//! elsewhere; options give their paths, and a missing suite is skipped by name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use super::{Ground, namespaces, programs};
+use super::{Setup, namespaces, programs};
 use crate::report::Report;
 use crate::wire::Account;
 use crate::workspace::{self, have};
@@ -30,15 +30,15 @@ pub(crate) struct Suites {
     h5py: Option<PathBuf>,
 }
 
-/// The files of pjdfstest that may have failures, and why.
+/// Files of pjdfstest that may have failures, with reasons.
 const PJDFSTEST_EXCEPTIONS: &str = "xtask/mount/pjdfstest.exceptions";
-/// Programs of LTP with their arguments; those that are left out, and why.
+/// Programs of LTP with their arguments, and excluded ones with reasons.
 const LTP_PROGRAMS: &str = "xtask/mount/ltp.programs";
 
 pub(super) fn run(
     report: &mut Report,
     options: &Suites,
-    ground: &Ground,
+    setup: &Setup,
     account: &mut Account,
     at: &Path,
 ) -> Result<()> {
@@ -60,13 +60,13 @@ pub(super) fn run(
         Some(_) if !have("mpirun") => {
             report.skip("IOR", "no mpirun (apt-get install openmpi-bin)");
         }
-        Some(suite) => namespaces::run(report, suite, ground, account),
+        Some(suite) => namespaces::run(report, suite, setup, account),
         None => report.skip("IOR", "--ior names none"),
     }
     Ok(())
 }
 
-/// `NAME: WHY` lines; `#` begins a comment.
+/// Parses `NAME: REASON` lines; `#` begins a comment.
 fn reasons(text: &str) -> BTreeMap<&str, &str> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     lines.filter_map(|line| line.split_once(": ")).collect()
@@ -114,9 +114,9 @@ fn is_result(line: &str) -> bool {
     line.starts_with("ok ") || line.starts_with("not ok ")
 }
 
-/// Seconds for one program of LTP.
+/// Time limit of one program of LTP, in seconds.
 const LTP_SECONDS: &str = "300";
-/// The exit code of a program of LTP that does not apply here.
+/// Exit code of an LTP program that does not apply here (TCONF).
 const LTP_NOT_HERE: i32 = 32;
 
 fn ltp(report: &mut Report, suite: &Path, dir: &Path) -> Result<()> {
@@ -141,7 +141,7 @@ fn ltp(report: &mut Report, suite: &Path, dir: &Path) -> Result<()> {
             let mut command = Command::new("timeout");
             command.args(["-k", "10", LTP_SECONDS]);
             let program = suite.join("testcases/kernel").join(program);
-            // Some start others that lie beside them.
+            // Some programs start others from the same folder.
             let beside = program
                 .parent()
                 .unwrap_or(Path::new("/"))

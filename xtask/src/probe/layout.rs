@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crate::venv::Venv;
 use crate::workspace::{build_cairn, run_quiet};
 
-/// Swift's programs that Cairn is called by.
+/// Names of Swift's programs under which Cairn is installed.
 const PROGRAMS: &[&str] = &[
     "swift-proxy-server",
     "swift-account-server",
@@ -37,7 +37,7 @@ const PROGRAMS: &[&str] = &[
     "swift-manage-shard-ranges",
     "swift-ring-builder",
 ];
-/// Those that only OpenStack Swift has.
+/// Programs that only OpenStack Swift has.
 const UPSTREAM_ONLY: &[&str] = &[];
 
 const PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache etag-quoter \
@@ -65,7 +65,7 @@ const FILTERS: &[(&str, &str)] = &[
     ("dlo", "dlo"),
     ("symlink", "symlink"),
 ];
-/// This cluster is the only one of its realm: containers are synced within it.
+/// The realm of container sync: this cluster is its only one, so containers are synced within it.
 const REALMS: &str = "\
 [saio]
 key = changeme
@@ -112,7 +112,7 @@ ec_num_data_fragments = 4
 ec_num_parity_fragments = 2
 ";
 
-/// Writes everything below `dir`: confs, rings, programs, scripts, and folders to be mounted.
+/// Writes everything below `dir`: confs, rings, programs, scripts, and mount points.
 pub(super) fn write(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
     let etc = dir.join("swift");
     for folder in ["bin", "swift", "srv"] {
@@ -150,7 +150,7 @@ pub(super) fn write(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
     Ok(())
 }
 
-/// Changes the proxy's conf.
+/// Changes the proxy's conf to let clients open expired objects.
 pub(super) fn allow_open_expired(dir: &Path) -> Result<()> {
     let path = dir.join("swift/proxy-server.conf");
     let section = "[app:proxy-server]\n";
@@ -189,8 +189,8 @@ fn programs(dir: &Path, venv: &Venv, upstream: bool) -> Result<()> {
     script(&bin.join("swift-orphans"), reset)
 }
 
-/// Tests empty Swift's caches of shards that take updates, in memcached; Cairn's proxy has its own,
-/// which is off.
+/// The proxy's conf. Tests clear Swift's cache of updating shard ranges in memcached; Cairn's proxy
+/// has a cache of its own, which is off here.
 fn proxy(log: &str) -> String {
     let mut text = format!(
         "[DEFAULT]\nbind_ip = 127.0.0.1\nbind_port = 8080\nworkers = 1\n{log}\n\
@@ -204,7 +204,7 @@ fn proxy(log: &str) -> String {
     text
 }
 
-/// A pipeline for requests of the cluster's own.
+/// Pipeline for the cluster's internal requests.
 fn internal_client(log: &str) -> String {
     format!(
         "[DEFAULT]\n{log}\n\
@@ -218,7 +218,7 @@ fn internal_client(log: &str) -> String {
     )
 }
 
-/// Moves objects as they are, symlinks too.
+/// Conf of the reconciler's pipeline, which moves objects unchanged, symlinks included.
 fn reconciler(log: &str) -> String {
     format!(
         "[DEFAULT]\n{log}\n[container-reconciler]\n\n\
@@ -231,7 +231,8 @@ fn reconciler(log: &str) -> String {
 }
 
 fn backend(kind: &str, node: u32, port: u32, log: &str) -> String {
-    // Small ones too, as OpenStack Swift: tests look at the folders that this leaves.
+    // Databases are sent whole even if small, like OpenStack Swift does: tests look at the folders
+    // that this leaves.
     let whole_databases = match kind {
         "container" => "whole_databases = rsync\n",
         _ => "",
@@ -281,8 +282,8 @@ fn rsyncd(dir: &Path) -> String {
     text
 }
 
-/// Made by Swift's own program: tests read builders by Swift's classes, and what Swift made stays
-/// in its format whoever works on it.
+/// Builds a ring with Swift's own program: tests read builders by Swift's classes, and a builder
+/// file that Swift made stays in its format whichever implementation changes it.
 fn ring(dir: &Path, venv: &Venv, kind: &str, port: u32, replicas: u32) -> Result<()> {
     let etc = dir.join("swift");
     let builder = format!("{kind}.builder");
@@ -302,7 +303,7 @@ fn ring(dir: &Path, venv: &Venv, kind: &str, port: u32, replicas: u32) -> Result
         let port = 6200 + node * 10 + port;
         let device = format!("r1z{node}-127.0.0.{node}:{port}/sdb{node}");
         run(&own, &["add", &device, "1"])?;
-        // More replicas than nodes: each has a second device.
+        // More replicas than nodes: each node has a second device.
         if replicas > 4 {
             let device = format!("r1z{node}-127.0.0.{node}:{port}/sdb{}", node + 4);
             run(&own, &["add", &device, "1"])?;

@@ -1,5 +1,5 @@
-//! A memcached that is broken or in somebody else's hands: it may say what it likes, in any form; the
-//! store believes no more than whose token it is, and goes on.
+//! A broken or hostile memcached: it may answer anything in any form; the store accepts nothing
+//! from it that would let a client in as somebody else, and keeps serving.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,15 +14,16 @@ use serde_json::{Value, json};
 use super::{Options, Store, all_held, tenants};
 use crate::wire::Connection;
 
-/// A store leaves a server alone for a while that has failed: there are enough for all cases.
+/// Number of memcached servers. A store avoids a failed server for a while, so there are enough for
+/// all cases.
 const SERVERS: usize = 12;
 
-/// Makes an answer to a question for a key.
+/// Function that returns the answer to a request for a key; `None`: no answer.
 type Answer = Arc<dyn Fn(&str) -> Option<Vec<u8>> + Send + Sync>;
 
 #[derive(Default)]
 struct State {
-    /// The key that is answered; others are not known.
+    /// The key that is answered; other keys are misses.
     key: String,
     answer: Option<Answer>,
     asked: usize,
@@ -65,7 +66,7 @@ impl Memcached {
     }
 }
 
-/// Answers until the other end leaves.
+/// Serves a connection until the client closes it.
 fn serve(stream: TcpStream, state: &Mutex<State>) -> Option<()> {
     let mut writer = stream.try_clone().ok()?;
     let mut reader = BufReader::new(stream);
@@ -92,7 +93,7 @@ fn serve(stream: TcpStream, state: &Mutex<State>) -> Option<()> {
             }
             _ => Some(b"NOT_FOUND\r\n".to_vec()),
         };
-        // None is silence.
+        // `None`: no answer at all.
         if let Some(answer) = answer {
             writer.write_all(&answer).ok()?;
         }
@@ -104,7 +105,7 @@ fn value_of(key: &str, flags: u32, value: &[u8]) -> Vec<u8> {
     [head.as_bytes(), value, b"\r\nEND\r\n"].concat()
 }
 
-/// The key's own value, JSON.
+/// Answers with a JSON value for the requested key.
 fn says(value: Value) -> Answer {
     let text = value.to_string();
     Arc::new(move |key| Some(value_of(key, 2, text.as_bytes())))
@@ -114,7 +115,7 @@ fn raw(make: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static) -> Answer {
     Arc::new(move |key| Some(make(key)))
 }
 
-/// Answers that let nobody in: lies first, then what is no answer.
+/// Answers that must let nobody in: false values first, then malformed ones.
 fn lies(good: &Value, now: u64) -> Vec<(&'static str, Answer)> {
     let later = now + 3600;
     let text = good.to_string();
@@ -192,7 +193,8 @@ fn lies(good: &Value, now: u64) -> Vec<(&'static str, Answer)> {
     ]
 }
 
-/// One token after another until the memcached is asked for one; the status of that request.
+/// Uses one token after another until the memcached is asked for one; returns the status of that
+/// request.
 fn asked(store: &Store, answer: &Answer, number: &mut u32) -> Result<u16> {
     let doors = &store.doors;
     for _ in 0..100 {
@@ -211,7 +213,7 @@ fn asked(store: &Store, answer: &Answer, number: &mut u32) -> Result<u16> {
 }
 
 pub(super) fn answers(store: &Store, _: &Options) -> Result<String> {
-    // Its account is there.
+    // Logs in as the owner, so that the account exists.
     tenants::owner(store)?;
     let now = tenants::now()?;
     let good = json!([now + 3600, "test,test:tester,.admin,AUTH_test"]);
@@ -226,7 +228,7 @@ pub(super) fn answers(store: &Store, _: &Options) -> Result<String> {
     let lies = lies(&good, now);
     for (words, answer) in &lies {
         let start = Instant::now();
-        // An answer that is no answer may end the connection; it lets nobody in.
+        // A malformed answer may end the connection, but lets nobody in.
         let status = asked(store, answer, &mut number)?;
         if status / 100 == 2 {
             broken.push(format!("{words}: believed ({status})"));

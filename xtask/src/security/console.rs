@@ -1,4 +1,5 @@
-//! The console beside a store: its runs have the rights of its process, so they get no files of it.
+//! The console beside a store: its runs have the rights of its process, so they must not give
+//! access to its files.
 
 use std::path::Path;
 use std::process::Command;
@@ -99,8 +100,8 @@ fn workloads(port: u16, cookie: &str) -> Result<String> {
     all_held(broken, format!("{} workloads refused", tries.len()))
 }
 
-/// Workloads that cost more to read than to send, or claim what nobody has: told so, soon and without
-/// the memory they ask for.
+/// Workloads that are expensive to parse, or claim absurd sizes: refused quickly, and without
+/// allocating the memory that they claim.
 fn uploads(port: u16, cookie: &str, pid: u32) -> Result<String> {
     let mut entities = String::from("<!DOCTYPE w [<!ENTITY a0 \"aaaaaaaaaa\">");
     for level in 1..30 {
@@ -178,7 +179,7 @@ fn uploads(port: u16, cookie: &str, pid: u32) -> Result<String> {
     )
 }
 
-/// After some wrong passwords the next is not looked at.
+/// After several wrong passwords, the next one is refused unchecked.
 fn guesses(port: u16) -> Result<String> {
     for tried in 1..=100 {
         let (status, _) = call(port, "/api/session", "", &json!({"password": "wrong"}))?;

@@ -1,6 +1,6 @@
 //! Further proxies of the store under attack, each with filters that the first one does not have,
-//! and what stands behind these: a name server, a memcached and a Keystone of our own that answer
-//! as an attacker would.
+//! and the servers behind them: a name server, a memcached and a Keystone of our own that answer
+//! like an attacker would.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -13,22 +13,22 @@ use super::keystone::Keystone;
 use crate::cairn::with_option;
 use crate::process::{free_ports, wait_for_port};
 
-/// Ports of further proxies, and the servers that these ask.
+/// Ports of further proxies, and the hostile servers that they ask.
 pub(super) struct Doors {
-    /// `container_sync`, `cname_lookup`, `domain_remap`.
+    /// Port of the proxy with `container_sync`, `cname_lookup` and `domain_remap`.
     pub(super) hosts: u16,
-    /// `require_proxy_protocol`.
+    /// Port of the proxy with `require_proxy_protocol`.
     pub(super) line: u16,
-    /// `cache` and `tempauth`.
+    /// Port of the proxy with `cache` and `tempauth`.
     pub(super) cache: u16,
-    /// `authtoken` and `keystoneauth`.
+    /// Port of the proxy with `authtoken` and `keystoneauth`.
     pub(super) keystone: u16,
     pub(super) names: Names,
     pub(super) memcached: Memcached,
     pub(super) tokens: Keystone,
 }
 
-/// The realm's key of container sync.
+/// The realm's key (container sync).
 pub(super) const REALM_KEY: &str = "of-the-realm";
 
 const HOSTS: &str = "catch_errors gatekeeper healthcheck cache container_sync cname_lookup \
@@ -37,11 +37,11 @@ const LINE: &str = "catch_errors gatekeeper healthcheck cache tempauth proxy-ser
 const KEYSTONE: &str =
     "catch_errors gatekeeper healthcheck cache authtoken keystoneauth proxy-server";
 
-/// An option: its section, name and value.
+/// A conf option: section, name and value.
 type Setting = (&'static str, &'static str, String);
 
 impl Doors {
-    /// Writes the confs beside the proxy's; what is returned with the doors are these.
+    /// Writes the confs beside the proxy's; returns the doors and the paths of these confs.
     pub(super) fn create(conf: &Path) -> Result<(Doors, Vec<PathBuf>)> {
         let ports = free_ports(4)?;
         let names = Names::start()?;
@@ -77,7 +77,7 @@ impl Doors {
         let line = [("DEFAULT", "require_proxy_protocol", "true".to_owned())];
         let cache = [
             ("filter:cache", "memcache_servers", memcached.addresses()),
-            // A server that failed is left alone for a while: each question goes to one.
+            // A server that failed is avoided for a while, so each lookup tries only one.
             ("filter:cache", "tries", "1".to_owned()),
             ("filter:cache", "io_timeout", "0.5".to_owned()),
         ];
@@ -109,7 +109,7 @@ impl Doors {
 }
 
 impl Doors {
-    /// Until all of them listen.
+    /// Waits until all of them listen.
     pub(super) fn wait(&self) -> Result<()> {
         for port in [self.hosts, self.line, self.cache, self.keystone] {
             wait_for_port(port, &mut [])?;
@@ -118,7 +118,7 @@ impl Doors {
     }
 }
 
-/// The proxy's conf with another port and pipeline, and these settings.
+/// The proxy's conf with a different port and pipeline, and with these settings.
 fn proxy(text: &str, port: u16, pipeline: &str, settings: &[Setting]) -> String {
     let mut text = with_option(text, "DEFAULT", "bind_port", &port.to_string());
     text = with_option(&text, "DEFAULT", "workers", "1");

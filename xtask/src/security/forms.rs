@@ -1,5 +1,6 @@
-//! Forms (FormPost): the signature is of a place and of limits, so nothing else of a form, of its
-//! files' heads or of the request around it may name another object or reach another place.
+//! Form uploads (FormPost): the signature covers a path prefix and limits, so nothing else in a
+//! form, in its file parts' headers or in the request may name another object or reach another
+//! path.
 
 use anyhow::{Result, ensure};
 
@@ -10,22 +11,22 @@ use crate::wire::{Account, Connection};
 const BOUNDARY: &str = "between-the-parts";
 const CONTENT: &str = "what the browser sends";
 const KEY: &str = "of-the-account";
-/// The key of the container that forms go to, and of no other.
+/// Temporary-URL key of the container that receives the forms, and of no other.
 const CONTAINER_KEY: &str = "of-the-container";
 
-/// A form, with what a signature covers.
+/// A form and its fields, as covered by the signature.
 #[derive(Clone)]
 struct Form<'a> {
     path: &'a str,
     redirect: &'a str,
     size: &'a str,
     count: &'a str,
-    /// Seconds from now.
+    /// Expiry in seconds from now; negative: already expired.
     expires: i64,
     key: &'a str,
-    /// Fields besides, before the file.
+    /// Additional fields before the file.
     fields: &'a [(&'a str, &'a str)],
-    /// Lines of the file's head.
+    /// Header lines of the file part.
     lines: &'a str,
     filename: &'a str,
     content: &'a str,
@@ -49,7 +50,7 @@ impl Form<'_> {
         }
     }
 
-    /// The same but for this.
+    /// A copy with one change.
     fn but(&self, change: impl FnOnce(&mut Self)) -> Self {
         let mut form = self.clone();
         change(&mut form);
@@ -62,7 +63,7 @@ impl Form<'_> {
         Ok((tenants::hmac_sha256(self.key, &signed)?, expires))
     }
 
-    /// The body, by `self`; the signature is of `signed`.
+    /// The request body made of `self`, with the signature of `signed`.
     fn body(&self, signed: &Form<'_>) -> Result<String> {
         let (signature, expires) = signed.signature()?;
         let mut fields = vec![
@@ -89,7 +90,7 @@ impl Form<'_> {
         Ok(body + &format!("--{BOUNDARY}--\r\n"))
     }
 
-    /// Posts it to `to`, as if it had been signed as `signed` says; the status.
+    /// Posts the form to `to` with the signature of `signed`; returns the status.
     fn post(&self, store: &Store, to: &str, signed: &Form<'_>, more: &[Header]) -> Result<u16> {
         let kind = format!("multipart/form-data; boundary={BOUNDARY}");
         let mut headers = vec![("Content-Type", kind.as_str())];
@@ -102,7 +103,7 @@ impl Form<'_> {
 
 type Header<'a> = (&'a str, &'a str);
 
-/// Headers by which an object is made of another, or leads to one.
+/// Headers that make an object a copy of another, or a pointer to one.
 const POINTERS: [Header<'static>; 8] = [
     ("X-Copy-From", "private/secret"),
     ("X-Copy-From-Account", "AUTH_test"),
@@ -126,7 +127,7 @@ pub(super) fn forms(store: &Store, _: &Options) -> Result<String> {
     all_held(broken, format!("{tried} ways tried"))
 }
 
-/// A form, where it is sent, and the form that is signed instead.
+/// A forged form: its target, and the form that is signed instead.
 struct Forged<'a> {
     words: &'static str,
     form: Form<'a>,
@@ -134,7 +135,7 @@ struct Forged<'a> {
     signed: Form<'a>,
 }
 
-/// Forms whose signature is of something else. `prefix`: a longer one than `path`.
+/// Forms whose signature covers something else. `prefix` is a longer path than `path`.
 fn forged<'a>(path: &'a str, prefix: &'a str, private: &'a str) -> Vec<Forged<'a>> {
     let good = Form::of(path);
     let as_good = |words, signed| Forged {
@@ -180,7 +181,7 @@ fn forged<'a>(path: &'a str, prefix: &'a str, private: &'a str) -> Vec<Forged<'a
     ]
 }
 
-/// None of these gets in.
+/// Checks that every forged form is refused.
 fn refused(store: &Store, owner: &mut Account, broken: &mut Vec<String>) -> Result<usize> {
     let path = format!("{}/formed/", owner.path);
     let (prefix, private) = (format!("{path}a"), format!("{}/private/", owner.path));
@@ -213,8 +214,8 @@ fn refused(store: &Store, owner: &mut Account, broken: &mut Vec<String>) -> Resu
     Ok(tries.len())
 }
 
-/// Pointers as fields, in the file's head, smuggled behind a line break and around the form: the
-/// object is the file that was sent, and nothing else.
+/// Sends pointer headers as fields, in the file part's header, behind a line break and on the
+/// request: the stored object is the file that was sent, and nothing else.
 fn pointing(store: &Store, owner: &mut Account, broken: &mut Vec<String>) -> Result<usize> {
     let path = &*format!("{}/formed/", owner.path);
     let good = Form::of(path);
@@ -268,7 +269,7 @@ fn pointing(store: &Store, owner: &mut Account, broken: &mut Vec<String>) -> Res
     Ok(tries.len())
 }
 
-/// Names of files that climb: they stay names below the place that was signed.
+/// File names with `..` and the like: the objects stay below the signed prefix.
 fn elsewhere(store: &Store, owner: &mut Account, broken: &mut Vec<String>) -> Result<usize> {
     let path = &*format!("{}/formed/", owner.path);
     let good = Form::of(path);

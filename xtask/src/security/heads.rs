@@ -1,4 +1,5 @@
-//! Heads of requests that two readers could take for different requests, and heads without an end.
+//! Request heads that two parsers could read differently (request smuggling), and heads without an
+//! end.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -8,12 +9,12 @@ use anyhow::Result;
 
 use super::{Options, Store, all_held};
 
-/// The status of the first answer to these bytes; none when the connection ends without one. `more`
-/// tells whether a second answer follows: somebody took the rest for a request.
+/// Sends these bytes and returns the status of the first answer; `None` if the connection ends
+/// without one. The flag is true if a second answer follows: then the rest was parsed as a request.
 pub(super) fn sent(port: u16, bytes: &[u8]) -> Result<(Option<u16>, bool)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(3)))?;
-    // A server may have hung up before it has read all.
+    // A server may have closed the connection before it has read everything.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
@@ -25,7 +26,7 @@ pub(super) fn sent(port: u16, bytes: &[u8]) -> Result<(Option<u16>, bool)> {
         .strip_prefix("HTTP/1.1 ")
         .or_else(|| text.strip_prefix("HTTP/1.0 "))
         .and_then(|rest| rest.get(..3)?.parse().ok());
-    // A refusal may quote the first line of what it refuses, which has no status.
+    // A refusal may quote the first line of the refused request, which has no status.
     let answers = text.match_indices("HTTP/1.").filter(|(at, word)| {
         let rest = text.get(at + word.len() + 1..).unwrap_or_default();
         rest.starts_with(' ') && rest[1..].starts_with(|c: char| c.is_ascii_digit())

@@ -1,5 +1,5 @@
-//! Names of hosts that say which account and container is meant: nobody gets by them what he has no
-//! right to, and what is looked up for names that clients make up is bounded.
+//! Host names that determine the account and container: they give nobody more rights, and lookups
+//! of names that clients make up are bounded.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -15,15 +15,15 @@ use super::tenants::{self, shows_the_secret};
 use super::{Options, Store, all_held};
 use crate::wire::Connection;
 
-/// CNAMEs that are followed.
+/// Maximum number of CNAMEs that are followed.
 pub(super) const DEPTH: usize = 3;
-/// Questions that may be under way at a time.
+/// Maximum number of concurrent lookups.
 const UNDER_WAY: usize = 64;
 
-/// A name server: `NAME` has the CNAME that the first label of it says.
+/// A name server: the CNAME of a name depends on its first label.
 pub(super) struct Names {
     pub(super) port: u16,
-    /// How often it was asked, by name.
+    /// Number of queries by name.
     asked: Arc<Mutex<HashMap<String, usize>>>,
 }
 
@@ -46,7 +46,7 @@ impl Names {
         Ok(Names { port, asked })
     }
 
-    /// Names that were asked about, and end so.
+    /// Number of queried names that end in `end`.
     fn asked(&self, end: &str) -> usize {
         let asked = self.asked.lock();
         let counts = asked.iter().filter(|(name, _)| name.ends_with(end));
@@ -56,7 +56,7 @@ impl Names {
 
 struct Question {
     name: String,
-    /// From the head to the question's end.
+    /// The query from the header to the end of the question.
     bytes: Vec<u8>,
 }
 
@@ -77,20 +77,20 @@ impl Question {
         Some(Question { name, bytes })
     }
 
-    /// A packet of this question with one CNAME.
+    /// An answer to this query with one CNAME record.
     fn packet(&self, to: &str) -> Vec<u8> {
         let mut packet = self.bytes.clone();
-        // An answer, recursion was wanted and is had; one question, one answer.
+        // Header: response, recursion desired and available; one question, one answer.
         packet[2..12].copy_from_slice(&[0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0]);
         let name = encoded(to);
-        // The question's name, CNAME, of the internet, good for no second.
+        // Record: a pointer to the question's name, type CNAME, class IN, TTL 0.
         packet.extend([0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 0]);
         packet.extend((name.len() as u16).to_be_bytes());
         packet.extend(name);
         packet
     }
 
-    /// There is no such name.
+    /// An NXDOMAIN answer.
     fn nothing(&self) -> Vec<u8> {
         let mut packet = self.bytes.clone();
         packet[2..12].copy_from_slice(&[0x81, 0x83, 0, 1, 0, 0, 0, 0, 0, 0]);
@@ -102,7 +102,7 @@ impl Question {
         let mut packet = self.packet("private.auth-test.example.com");
         match first.split_once('-').unwrap_or((first, "")) {
             ("victim", _) => (),
-            // To another question, by its number and by its name; and no answer but a question.
+            // Forged answers: with another ID, with another name, or a query instead of an answer.
             ("id", _) => packet[1] ^= 1,
             ("other", _) => packet[13] = b'x',
             ("query", _) => packet[2] &= 0x7f,
@@ -115,7 +115,7 @@ impl Question {
             ("made", _) => return,
             _ => packet = self.nothing(),
         }
-        // A client that has gone is told nothing.
+        // The client may have gone.
         let _ = socket.send_to(&packet, to);
     }
 }
@@ -130,7 +130,7 @@ fn encoded(name: &str) -> Vec<u8> {
     bytes
 }
 
-/// The status, and whether the secret is shown, for a host and somebody's token.
+/// Status, and whether the secret is in the body, for a host and a token.
 fn get(port: u16, host: &str, path: &str, token: Option<&str>) -> Result<(u16, bool)> {
     let mut headers = vec![("Host", host)];
     headers.extend(token.map(|token| ("X-Auth-Token", token)));
@@ -138,7 +138,7 @@ fn get(port: u16, host: &str, path: &str, token: Option<&str>) -> Result<(u16, b
     Ok((answer.status, shows_the_secret(&answer.body)))
 }
 
-/// `domain_remap`: a host is a way to write a path, no right to it.
+/// `domain_remap`: a host name is another way to write a path, and gives no right to it.
 pub(super) fn remapped(store: &Store, _: &Options) -> Result<String> {
     let port = store.doors.hosts;
     let owner = tenants::owner(store)?;
@@ -182,7 +182,7 @@ pub(super) fn remapped(store: &Store, _: &Options) -> Result<String> {
     ];
     for (host, path) in hosts {
         for token in [Some(&*stranger.token), None] {
-            // To be cut off is to be refused.
+            // A closed connection counts as a refusal.
             let Ok((status, shown)) = get(port, host, path, token) else {
                 continue;
             };
@@ -194,8 +194,9 @@ pub(super) fn remapped(store: &Store, _: &Options) -> Result<String> {
     all_held(broken, format!("{} hosts tried", hosts.len()))
 }
 
-/// `cname_lookup`: a CNAME that anybody may set gives no right; circles and chains end, forged
-/// answers are none, and few questions are under way however many hosts are made up.
+/// `cname_lookup`: a CNAME, which anybody may set, gives no right; loops and long chains end,
+/// forged answers are ignored, and the number of concurrent lookups is bounded however many hosts
+/// are made up.
 pub(super) fn looked_up(store: &Store, _: &Options) -> Result<String> {
     let doors = &store.doors;
     let port = doors.hosts;
@@ -231,7 +232,7 @@ pub(super) fn looked_up(store: &Store, _: &Options) -> Result<String> {
         })
         .into();
     for (host, answer) in forged {
-        // To be cut off or left waiting is to get nothing.
+        // A closed connection or a timeout counts as a refusal.
         if let Ok(Ok((status, true))) = answer.join() {
             broken.push(format!(
                 "the forged answer to {host} is believed ({status})"
@@ -244,7 +245,8 @@ pub(super) fn looked_up(store: &Store, _: &Options) -> Result<String> {
 
 const FLOOD: usize = 200;
 
-/// Hosts made up, about which no name server answers; how many questions were under way.
+/// Requests for made-up hosts, about which no name server answers; returns the number of concurrent
+/// lookups.
 fn flood(doors: &Doors, token: &str, broken: &mut Vec<String>) -> Result<usize> {
     let end = ".flood.test";
     let mut sockets = Vec::new();

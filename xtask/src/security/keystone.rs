@@ -1,5 +1,5 @@
-//! A store whose identity is a Keystone elsewhere: what a client writes of himself into headers is
-//! nothing, and only what Keystone says well of a token opens anything.
+//! A store whose identity is an external Keystone: identity headers of a client are ignored, and
+//! only a valid answer of Keystone about a token grants access.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,7 +18,7 @@ const BEFORE: &str = "2001-01-01T00:00:00.000000Z";
 /// A Keystone that knows a few tokens by their names.
 pub(super) struct Keystone {
     port: u16,
-    /// Tokens that it was asked about.
+    /// Tokens that it was asked to validate.
     asked: Arc<Mutex<Vec<String>>>,
 }
 
@@ -31,14 +31,14 @@ impl Keystone {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let seen = seen.clone();
-                // A client that hangs up is told nothing.
+                // The client may have hung up.
                 std::thread::spawn(move || serve(stream, port, &seen).ok());
             }
         });
         Ok(Keystone { port, asked })
     }
 
-    /// Options of the filters that ask it.
+    /// Options of the filters that use it.
     pub(super) fn settings(&self) -> Vec<(&'static str, &'static str, String)> {
         let url = format!("http://127.0.0.1:{}", self.port);
         let authtoken = [
@@ -108,7 +108,7 @@ fn serve(stream: TcpStream, port: u16, asked: &Mutex<Vec<String>>) -> Result<()>
     Ok(writer.write_all(body.as_bytes())?)
 }
 
-/// The version document, for clients that ask for it first.
+/// The version document, for clients that request it first.
 fn versions(request: &str, port: u16) -> Value {
     let version = json!({"id": "v3.14", "status": "stable", "links": [
         {"rel": "self", "href": format!("http://127.0.0.1:{port}/v3/")}]});
@@ -142,7 +142,7 @@ fn token(user: &str, project: &str, roles: &[&str], expires: &str, port: u16) ->
     }})
 }
 
-/// The answer about a token: its name says what is wrong with it.
+/// The answer about a token, whose name determines how the answer is wrong.
 fn described(name: &str, port: u16) -> (&'static str, String) {
     let of = |roles: &[&str], project: &str, expires: &str| {
         token("tester", project, roles, expires, port)
@@ -180,7 +180,7 @@ fn described(name: &str, port: u16) -> (&'static str, String) {
     (status, body.to_string())
 }
 
-/// Headers in which somebody claims to be confirmed, by keystonemiddleware's names.
+/// Headers that claim a confirmed identity, by keystonemiddleware's names.
 const CLAIMS: [(&str, &str); 14] = [
     ("X-Identity-Status", "Confirmed"),
     ("X-Service-Identity-Status", "Confirmed"),
@@ -200,7 +200,7 @@ const CLAIMS: [(&str, &str); 14] = [
 
 pub(super) fn claims(store: &Store, _: &Options) -> Result<String> {
     let doors = &store.doors;
-    // Its account is there.
+    // Logs in as the owner, so that the account exists.
     tenants::owner(store)?;
     let status = |token: Option<&str>, more: &[(&str, &str)]| -> Result<u16> {
         let mut headers: Vec<(&str, &str)> = more.to_vec();
@@ -250,7 +250,7 @@ pub(super) fn claims(store: &Store, _: &Options) -> Result<String> {
             }
         }
     }
-    // A service carries on what a user began; who is no service does not.
+    // A service token extends an expired user token; none of these has the service role.
     for service in ["good", "member", "unknown"] {
         tried += 1;
         let status = status(Some("expired"), &[("X-Service-Token", service)])?;

@@ -1,4 +1,4 @@
-//! Tokens that were ended, and guesses at keys.
+//! Revoked tokens, and guesses at keys.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,8 @@ use serde_json::json;
 use super::{Options, Store, all_held};
 use crate::wire::{Account, Connection};
 
-/// A token that its user ended opens nothing: as it is, without its padding, with more of it, and
-/// what was made with it.
+/// A token that its user revoked grants nothing: unchanged, without its padding, with bytes
+/// appended, and neither does a token made from it.
 pub(super) fn ended(store: &Store, _: &Options) -> Result<String> {
     ensure!(store.is_cairn, "TempAuth's tokens cannot be ended");
     let mut connection = Connection::new(store.port);
@@ -51,7 +51,7 @@ pub(super) fn ended(store: &Store, _: &Options) -> Result<String> {
             .call("HEAD", "/v1/AUTH_test", &headers, b"")?
             .status)
     };
-    // Whoever remembers tokens has seen all of them now.
+    // By now every cache of tokens has seen all spellings.
     for spelling in &spellings {
         status(spelling)?;
     }
@@ -72,8 +72,8 @@ pub(super) fn ended(store: &Store, _: &Options) -> Result<String> {
     all_held(broken, format!("{} spellings tried", spellings.len()))
 }
 
-/// Wrong guesses from many connections: their number is bounded, and a user with the right key is
-/// let in beside them. Answers do not tell in how long they came which users there are.
+/// Wrong guesses over many connections: their number is bounded, and a user with the right key
+/// still gets in. The response times do not reveal which users exist.
 pub(super) fn guesses(store: &Store, _: &Options) -> Result<String> {
     let port = store.port;
     let guess = move |user: String| -> Result<(u16, f64)> {
@@ -100,7 +100,7 @@ pub(super) fn guesses(store: &Store, _: &Options) -> Result<String> {
             unknown * 1000.0
         ));
     }
-    // Somebody who has logged in from here before.
+    // A user that has logged in from this address before.
     Account::login(port)?;
     let until = Instant::now() + Duration::from_secs(5);
     let threads: Vec<_> = (0..32)
@@ -110,7 +110,7 @@ pub(super) fn guesses(store: &Store, _: &Options) -> Result<String> {
                 while Instant::now() < until {
                     let headers = [("X-Auth-User", "test:tester3"), ("X-Auth-Key", "wrong")];
                     let answer = Connection::new(port).call("GET", "/auth/v1.0", &headers, b"");
-                    // 429 and 503 are refusals to try.
+                    // 429 and 503 mean that the guess was not tried.
                     tried += u32::from(answer.is_ok_and(|a| a.status == 401));
                     if index % 8 == 0 {
                         std::thread::sleep(Duration::from_millis(1));

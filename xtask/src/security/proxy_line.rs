@@ -1,5 +1,5 @@
-//! The line of the PROXY protocol: where it is not asked for it is no line, and where it is, nothing
-//! but one good one lets a connection in.
+//! The header line of the PROXY protocol: where it is not enabled it is no valid request, and where
+//! it is, only exactly one valid line lets a connection in.
 
 use anyhow::{Result, ensure};
 
@@ -20,7 +20,7 @@ pub(super) fn lines(store: &Store, _: &Options) -> Result<String> {
     let (status, _) = with(GOOD)?;
     ensure!(status == Some(200), "a good line opens nothing: {status:?}");
     let mut broken = Vec::new();
-    // The line is no request where it is off, and what follows it none either.
+    // With the protocol off, neither the line nor the bytes after it are parsed as a request.
     for line in [GOOD, HERE, "PROXY UNKNOWN\r\n"] {
         let (status, more) = sent(store.port, format!("{line}{health}").as_bytes())?;
         if status == Some(200) || more {
@@ -47,7 +47,7 @@ pub(super) fn lines(store: &Store, _: &Options) -> Result<String> {
         "PROXY UDP4 192.0.2.7 192.0.2.1 1 2\r\n",
         "PROXY UNIX /a /b\r\n",
         "\r\nPROXY TCP4 192.0.2.7 192.0.2.1 1 2\r\n",
-        // Version 2, which is binary.
+        // Version 2 of the protocol, which is binary.
         "\r\n\r\n\0\r\nQUIT\n\u{21}\u{11}\0\u{c}",
         &endless,
         &padded,
@@ -59,7 +59,7 @@ pub(super) fn lines(store: &Store, _: &Options) -> Result<String> {
             broken.push(format!("{shown:?}: {status:?}, then more: {more}"));
         }
     }
-    // A second line is a request that nobody reads.
+    // A second line is an invalid request.
     for second in [GOOD, HERE] {
         let (status, more) = with(&format!("{GOOD}{second}"))?;
         if status == Some(200) || more {

@@ -1,5 +1,5 @@
-//! Roles and what they do not give: a service's, a group of TempAuth that is named as a powerful
-//! role is, and the place that a request passed on by a proxy seems to come from.
+//! Roles and their limits: a service's role, a TempAuth group named like a powerful role, and the
+//! apparent source address of a request passed on by a proxy.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use super::{Options, Store, all_held};
 use crate::wire::{Account, Connection, Response};
 
-/// A user of TempAuth beside those of `conformance/users.txt`: its groups have the names of roles
-/// that reach past an account.
+/// A user of TempAuth besides those of `conformance/users.txt`: its groups have the names of roles
+/// that reach beyond an account.
 pub(super) const BOSS: (&str, &str) = (
     "user_boss_boss",
     "bossing admin Admin ResellerAdmin swiftoperator system_reader service",
 );
 
-/// Logs in by v3; the token, and what is said of it.
+/// Logs in by v3; returns the token and its description.
 fn log_in(store: &Store, name: &str, key: &str, project: &str) -> Result<(String, Value)> {
     let body = json!({"auth": {
         "identity": {"methods": ["password"], "password": {"user": {
@@ -34,7 +34,7 @@ fn ask(store: &Store, method: &str, path: &str, headers: &[(&str, &str)]) -> Res
     Connection::new(store.port).call(method, path, headers, b"")
 }
 
-/// A service sees others' tokens, which their users bring it, and may not end them.
+/// A service sees the tokens that users bring it, and may not revoke them.
 pub(super) fn service(store: &Store, _: &Options) -> Result<String> {
     let (owners, _) = log_in(store, "tester", "testing", "test")?;
     let (services, _) = log_in(store, "tester5", "testing5", "test5")?;
@@ -57,7 +57,7 @@ pub(super) fn service(store: &Store, _: &Options) -> Result<String> {
             ));
         }
     }
-    // An account that needs a service's role besides is not a service's alone.
+    // An account that also needs a service's role is not open to a service alone.
     let alone = [("X-Auth-Token", &*services)];
     for path in ["/v1/AUTH_test", "/v1/SERVICE_test"] {
         let status = ask(store, "GET", path, &alone)?.status;
@@ -68,7 +68,7 @@ pub(super) fn service(store: &Store, _: &Options) -> Result<String> {
     all_held(broken, "it sees tokens and ends none".to_owned())
 }
 
-/// Groups named as roles: by TempAuth's token and, where the store logs in by v3, by that one.
+/// Groups named like roles: with TempAuth's token and, if the store logs in by v3, with that one.
 pub(super) fn groups(store: &Store, _: &Options) -> Result<String> {
     let owner = super::tenants::owner(store)?;
     let by_group = Account::login_as(store.port, "boss:boss", "bossing")?;
@@ -116,8 +116,8 @@ pub(super) fn groups(store: &Store, _: &Options) -> Result<String> {
     all_held(broken, format!("{} kinds of tokens", tokens.len()))
 }
 
-/// `/metrics` is for this host: what a proxy on it passes on is not from here, whichever header
-/// says so and whatever address stands in it.
+/// `/metrics` is for local requests: a request passed on by a local proxy is not local, whichever
+/// header it has and whatever address is in it.
 pub(super) fn metrics(store: &Store, _: &Options) -> Result<String> {
     let plain = ask(store, "GET", "/metrics", &[])?;
     ensure!(

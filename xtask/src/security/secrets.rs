@@ -1,4 +1,4 @@
-//! What other users of the host see of a store: files, the list of processes, what a start prints.
+//! A store as seen by other users of the host: files, the process list, the output of a start.
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ pub(super) type Apart = fn(&Path, &Path) -> Result<String>;
 
 const KEY: &str = "a-key-that-nobody-else-sees";
 
-/// A store of `cairn up` whose only user is in a file.
+/// Starts a store by `cairn up` whose only user is in a file.
 fn start(binary: &Path, dir: &Path, name: &str) -> Result<(Process, PathBuf, u16)> {
     let data = dir.join(name);
     let users = dir.join(format!("{name}.users"));
@@ -64,7 +64,7 @@ pub(super) fn modes(binary: &Path, dir: &Path) -> Result<String> {
     all_held(open, format!("{files} files"))
 }
 
-/// Files that others may read: by their own mode and that of every folder above them.
+/// Collects files that others may read, by their own mode and by those of all folders above them.
 fn walk(folder: &Path, is_shut: bool, files: &mut u32, open: &mut Vec<String>) -> Result<()> {
     let is_shut = is_shut || folder.metadata()?.mode() & 0o011 == 0;
     for entry in std::fs::read_dir(folder)? {
@@ -76,7 +76,7 @@ fn walk(folder: &Path, is_shut: bool, files: &mut u32, open: &mut Vec<String>) -
         *files += 1;
         let mode = path.symlink_metadata()?.mode() & 0o777;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // Rings name devices and are meant to be handed around.
+        // Rings name devices and are meant to be distributed.
         let is_public = name.ends_with(".ring.gz") || name.ends_with(".builder");
         if !is_shut && mode & 0o044 != 0 && !is_public {
             open.push(format!("{} is {mode:o}", path.display()));

@@ -1,6 +1,6 @@
-//! Clients that hold what they do not use: thousands of sockets that read nothing, send nothing or
-//! send a byte now and then. Others are answered all the while, memory stays bounded, and who moves
-//! nothing is cut off.
+//! Slow clients: thousands of sockets that read nothing, send nothing or send a byte now and then.
+//! Other clients are answered all the while, memory stays bounded, and clients that make no
+//! progress are cut off.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,12 +12,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::{CLIENT_TIMEOUT, Options, Store, all_held};
 use crate::wire::{Account, Connection};
 
-/// The longest that anybody else may wait for a health check, in seconds.
-const WAIT: f64 = 5.0;
-/// More memory than before the attack, in MB.
-const MEMORY: u64 = 256;
+/// Maximum duration of anybody else's health check, in seconds.
+const HEALTH_WAIT_MAX_SECONDS: f64 = 5.0;
+/// Maximum growth of memory during the attack, in MB.
+const MEMORY_GROWTH_MAX_MB: u64 = 256;
 
-/// Our own sockets need descriptors; the store's limit is what it inherits from us.
+/// Raises the open-file limit: our own sockets need descriptors, and the store inherits the limit
+/// from us.
 pub(super) fn raise_open_files(sockets: usize) -> Result<()> {
     let now = getrlimit(Resource::Nofile);
     let wanted = sockets as u64 * 2 + 4096;
@@ -51,7 +52,7 @@ pub(super) fn idle(store: &Store, options: &Options) -> Result<String> {
     attack(store, options, b"", b"")
 }
 
-/// One byte of a head each second, which is progress and is none.
+/// Sends one byte of a head each second (Slowloris).
 pub(super) fn heads(store: &Store, options: &Options) -> Result<String> {
     attack(
         store,
@@ -61,8 +62,8 @@ pub(super) fn heads(store: &Store, options: &Options) -> Result<String> {
     )
 }
 
-/// Opens all sockets, sends `first` on each and then `drip` each second, and asks for the health of
-/// the store beside.
+/// Opens all sockets, sends `first` on each and then `drip` each second, and measures health checks
+/// meanwhile.
 fn attack(store: &Store, options: &Options, first: &[u8], drip: &[u8]) -> Result<String> {
     let before = store.resident();
     let mut sockets = Vec::new();
@@ -79,7 +80,8 @@ fn attack(store: &Store, options: &Options, first: &[u8], drip: &[u8]) -> Result
     while sockets.len() < options.sockets {
         for _ in 0..100.min(options.sockets - sockets.len()) {
             let address = SocketAddr::from(([127, 0, 0, 1], store.port));
-            // A store that is full may leave it in the queue of the kernel: that is what is tried.
+            // A full store may leave the connection in the kernel's accept queue: the attack relies
+            // on it.
             let Ok(mut socket) = TcpStream::connect_timeout(&address, Duration::from_secs(1))
             else {
                 continue;
@@ -105,12 +107,12 @@ fn attack(store: &Store, options: &Options, first: &[u8], drip: &[u8]) -> Result
     let open = sockets.iter_mut().filter_map(is_open).count();
     drop(sockets);
     let mut broken = Vec::new();
-    if worst > WAIT || silent > 0 {
+    if worst > HEALTH_WAIT_MAX_SECONDS || silent > 0 {
         broken.push(format!(
             "health checks: {silent} without an answer, the slowest {worst:.1} s"
         ));
     }
-    if most > MEMORY {
+    if most > MEMORY_GROWTH_MAX_MB {
         broken.push(format!("{most} MB more memory"));
     }
     if open > opened / 20 && !first.is_empty() {
@@ -131,7 +133,7 @@ fn is_healthy(port: u16) -> bool {
     answer.is_ok_and(|answer| answer.status == 200)
 }
 
-/// Reads what has come: an end or a reset means that it was cut off.
+/// Drains the socket; `None` if it was closed or reset by the store.
 fn is_open(socket: &mut TcpStream) -> Option<()> {
     let mut piece = [0; 65_536];
     loop {

@@ -1,5 +1,5 @@
-//! Container sync: who has a container's key and the realm's puts objects into that container, and
-//! gets at nothing else by what such a request or object names.
+//! Container sync: a client with a container's key and the realm's puts objects into that
+//! container, and reaches nothing else by the names in such a request or object.
 
 use anyhow::{Result, ensure};
 use hmac::{Hmac, KeyInit, Mac};
@@ -12,7 +12,7 @@ use crate::wire::{Connection, Response};
 
 const KEY: &str = "of-the-container";
 
-/// The words that a signature is of, and its keys.
+/// Inputs of a signature: the signed words and the keys.
 #[derive(Clone, Copy)]
 struct Signed<'a> {
     method: &'a str,
@@ -56,7 +56,7 @@ impl Door {
         }
     }
 
-    /// A request, and the signature that comes with it.
+    /// Sends a request with the given signature (`auth`).
     fn send(
         &self,
         method: &str,
@@ -73,7 +73,7 @@ impl Door {
         Connection::new(self.port).call(method, path, &headers, body)
     }
 
-    /// As it should be signed: the method and the path without its query.
+    /// The correct inputs: the method and the path without its query.
     fn good(
         &self,
         method: &str,
@@ -115,7 +115,7 @@ pub(super) fn synced(store: &Store, _: &Options) -> Result<String> {
     all_held(broken, format!("{tried} ways tried"))
 }
 
-/// Requests with a signature that is not theirs.
+/// Sends requests with signatures of other requests.
 fn unsigned(door: &Door, account: &str, broken: &mut Vec<String>) -> Result<usize> {
     let object = &*format!("{account}/synced/o");
     let other = &*format!("{account}/synced/other");
@@ -182,7 +182,7 @@ fn unsigned(door: &Door, account: &str, broken: &mut Vec<String>) -> Result<usiz
 
 type Headers<'a> = &'a [(&'a str, &'a str)];
 
-/// Signed requests that name another object: nobody reads that one by them.
+/// Sends signed requests that name another object, whose content must not become readable by them.
 fn pointing(door: &Door, object: &str, broken: &mut Vec<String>) -> Result<usize> {
     let as_manifest = &*format!("{object}?multipart-manifest=put");
     let copied = ("Destination", "synced/o");
@@ -227,7 +227,7 @@ fn pointing(door: &Door, object: &str, broken: &mut Vec<String>) -> Result<usize
         ("COPY", &secret, &[copied], b""),
     ];
     for (index, (method, path, headers, body)) in tries.iter().enumerate() {
-        // Each is newer than the one before.
+        // A newer timestamp for each request.
         let door = Door {
             port: door.port,
             timestamp: format!("{}.{:05}", tenants::now()?, index + 1),

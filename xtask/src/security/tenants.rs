@@ -1,5 +1,5 @@
-//! A tenant who wants what is another's: by headers that name objects, by signatures, by links and
-//! by versions.
+//! A tenant that wants another's data: by headers that name objects, by signatures, by links and by
+//! versions.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,11 +10,11 @@ use sha2::Sha256;
 use super::{Options, Store, all_held};
 use crate::wire::{Account, Connection};
 
-/// The content that nobody but its owner may see.
+/// Content that only its owner may see.
 pub(super) const SECRET: &str =
     "what only its owner may read, and a signature for something else does not open";
 
-/// The owner, whose container `private` holds `secret`.
+/// Logs in as the owner, whose container `private` holds `secret`.
 pub(super) fn owner(store: &Store) -> Result<Account> {
     let mut owner = Account::login(store.port)?;
     owner.must("PUT", "/private", "", &[], b"")?;
@@ -31,8 +31,9 @@ pub(super) fn shows_the_secret(body: &[u8]) -> bool {
         .any(|part| SECRET.as_bytes().starts_with(part))
 }
 
-/// Requests that name another object, each header and parameter alone and with the others: what a
-/// stranger makes of them shows him nothing, nor do his reads past his own account.
+/// Requests that name another object, with each header and parameter alone and combined: neither
+/// the object that a stranger makes of them nor reads beyond the stranger's own account show the
+/// secret.
 pub(super) fn strangers(store: &Store, _: &Options) -> Result<String> {
     let mut owner = owner(store)?;
     let read = owner.must("GET", "/private/secret", "", &[], b"")?;
@@ -87,7 +88,7 @@ pub(super) fn strangers(store: &Store, _: &Options) -> Result<String> {
 
 type Headers = &'static [(&'static str, &'static str)];
 
-/// Headers with which a request for one object names another or asks for more than it says.
+/// Headers by which a request for one object names another or asks for more than its path.
 const EXTRAS: [Headers; 6] = [
     &[("X-Fresh-Metadata", "true")],
     &[
@@ -112,7 +113,7 @@ const EXTRAS: [Headers; 6] = [
     ],
 ];
 
-/// Reads of the secret itself by a stranger's token.
+/// Direct reads of the secret with a stranger's token.
 const DIRECT: [(&str, Headers); 10] = [
     ("/v1/AUTH_test/private/secret", &[]),
     ("/v1/AUTH_test/private/secret?symlink=get", &[]),
@@ -135,7 +136,7 @@ const DIRECT: [(&str, Headers); 10] = [
     ),
 ];
 
-/// Makes `/made/o` in one of the ways there are, and says which.
+/// Creates `/made/o` by one of the methods, and returns the method's name.
 fn make(
     stranger: &mut Account,
     from: &str,
@@ -157,7 +158,7 @@ fn make(
     Ok((status, words))
 }
 
-/// Does what was made show the secret?
+/// Checks whether the created object shows the secret.
 fn seen(store: &Store, stranger: &mut Account) -> Result<Option<&'static str>> {
     for (how, query) in [
         ("by its name", ""),
@@ -175,8 +176,8 @@ fn seen(store: &Store, stranger: &mut Account) -> Result<Option<&'static str>> {
     Ok(shows_the_secret(&body).then_some("without a login"))
 }
 
-/// Links that lead to each other: an answer after a bounded number of steps, and no work that goes on
-/// when it was given.
+/// Links that form a loop: an answer after a bounded number of steps, and no work that goes on
+/// afterwards.
 pub(super) fn circles(store: &Store, _: &Options) -> Result<String> {
     let mut owner = Account::login(store.port)?;
     owner.must("PUT", "/circle", "", &[], b"")?;
@@ -200,7 +201,7 @@ pub(super) fn circles(store: &Store, _: &Options) -> Result<String> {
     Ok("409, and nothing goes on".to_owned())
 }
 
-/// A temporary URL, by which nothing but its own object is written or read.
+/// A temporary URL allows reads or writes of its own object only.
 pub(super) fn signatures(store: &Store, _: &Options) -> Result<String> {
     let mut owner = owner(store)?;
     let key = "of-the-attack";
@@ -261,7 +262,7 @@ pub(super) fn signatures(store: &Store, _: &Options) -> Result<String> {
     all_held(broken, "11 ways tried".to_owned())
 }
 
-/// The URL's path and query, good for an hour.
+/// The URL's path and query, valid for an hour.
 fn signed(method: &str, path: &str, key: &str) -> Result<String> {
     let expires = now()? + 3600;
     let signature = hmac_sha256(key, &format!("{method}\n{expires}\n{path}"))?;
@@ -270,12 +271,12 @@ fn signed(method: &str, path: &str, key: &str) -> Result<String> {
     ))
 }
 
-/// Seconds since 1970.
+/// Current time in seconds since 1970.
 pub(super) fn now() -> Result<u64> {
     Ok(SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs())
 }
 
-/// A signature in hex.
+/// The HMAC-SHA-256 of a message in hex.
 pub(super) fn hmac_sha256(key: &str, message: &str) -> Result<String> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key.as_bytes())?;
     mac.update(message.as_bytes());
@@ -283,7 +284,7 @@ pub(super) fn hmac_sha256(key: &str, message: &str) -> Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Whether a version is there is not to be told from the answers to a stranger.
+/// A stranger cannot tell from the answers whether a version exists.
 pub(super) fn versions(store: &Store, _: &Options) -> Result<String> {
     let mut owner = Account::login(store.port)?;
     owner.must(

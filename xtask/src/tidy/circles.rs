@@ -1,15 +1,15 @@
-//! Modules at the top of a crate do not use each other in circles: each has one concern, and can be
-//! read without the others of its circle.
+//! Top-level modules of a crate do not depend on each other in cycles: each has one concern, and
+//! can be read without the others.
 //!
-//! Uses are paths that begin with `crate` or `super`. What the root re-exports counts as a use of
-//! the root, which is nobody's circle.
+//! Dependencies are paths that begin with `crate` or `super`. A use of the root's re-exports counts
+//! as a use of the root, which is part of no cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ratchet::Measure;
 use super::source::{Source, Token};
 
-/// For each crate, which top modules each of them uses.
+/// For each crate, the top-level modules that each top-level module uses.
 #[derive(Default)]
 pub(crate) struct Uses(BTreeMap<String, BTreeMap<String, BTreeSet<String>>>);
 
@@ -32,7 +32,7 @@ impl Uses {
                         .chunks(2)
                         .take_while(|c| c[0].text == "super")
                         .count();
-                    // Up to the crate itself: what follows is a top module.
+                    // The path goes up to the crate root: the next name is a top-level module.
                     let to_the_top = ups == modules.len();
                     if !to_the_top {
                         continue;
@@ -67,7 +67,7 @@ impl Uses {
     }
 }
 
-/// The crate of a source and the modules that it is in, its own last; none for a crate's root.
+/// The crate of a source and its module path, its own module last; `None` for a crate's root.
 fn place(path: &str) -> Option<(&str, Vec<&str>)> {
     let (room, rest) = path.strip_prefix("crates/")?.split_once("/src/")?;
     let mut modules: Vec<&str> = rest.strip_suffix(".rs")?.split('/').collect();
@@ -101,7 +101,7 @@ fn after(tokens: &[&Token]) -> Vec<String> {
     names
 }
 
-/// The shortest way from a module over others back to itself.
+/// The shortest path from a module over others back to itself.
 fn way_back(uses: &BTreeMap<String, BTreeSet<String>>, from: &str) -> Option<Vec<String>> {
     let mut seen = BTreeSet::new();
     let mut ways = vec![vec![from.to_owned()]];

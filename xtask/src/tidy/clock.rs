@@ -1,10 +1,11 @@
-//! Pure code takes values and gives values: no clock, no waiting, no files, no sockets.
+//! Pure code computes values from values: no clock, no waiting, no files, no sockets.
 //!
-//! What depends on the time gets it as an argument, so that the simulator and tests give it.
+//! Code that depends on the time gets it as an argument, so that the simulator and tests control
+//! it.
 
 use super::{Finding, Source};
 
-/// Crates, or files of other crates, that are pure.
+/// Pure crates, and pure files of other crates.
 const PURE: [&str; 6] = [
     "crates/types/src/",
     "crates/formats/src/",
@@ -13,7 +14,7 @@ const PURE: [&str; 6] = [
     "crates/advise/src/",
     "crates/peer/src/quorum.rs",
 ];
-/// Parts of them that touch files on purpose, and why.
+/// Exceptions: parts of them that use files on purpose, with reasons.
 const EXCEPT: [(&str, &str); 3] = [
     (
         "crates/ring/src/files.rs",

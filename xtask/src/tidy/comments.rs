@@ -20,7 +20,7 @@ pub(crate) fn measure(source: &Source) -> Vec<Measure> {
     openings(&source.text).into_iter().map(opening).collect()
 }
 
-/// First lines of comments that begin with such a word, counted from 1.
+/// Comments whose first line begins with such a word: the line, counted from 1, and the word.
 fn openings(text: &str) -> Vec<(usize, &'static str)> {
     let mut found = Vec::new();
     let mut in_comment = false;

@@ -1,16 +1,17 @@
-//! Copies of what `cairn_types` has once: hex digits (`hex.rs`), dates (`calendar.rs`), and numbers that
-//! follow from a seed (`split_mix.rs`). Copies differ in the end: one accepts February 30th.
+//! Copies of helpers that `cairn_types` has: hex digits (`hex.rs`), dates (`calendar.rs`), and
+//! pseudo-random numbers from a seed (`split_mix.rs`). Copies diverge in the end: one accepts
+//! February 30th.
 //!
-//! Found by what no such copy does without: a format of two digits, days of an era, a factor. Tests count
-//! too; `xtask` does not, which may use none of the crates.
+//! A copy is recognised by a characteristic token: a format of two hex digits, the days of an era,
+//! a factor. Tests count too; `xtask` does not, as it may not use the crates.
 
 use super::ratchet::Measure;
 use super::source::{Source, Token};
 
-/// The crate that has the originals.
+/// Path of the crate that has the originals.
 const ORIGINALS: &str = "crates/types/src/";
 
-/// Numbers that give a copy away, as they are written without underscores, and what to use instead.
+/// Characteristic numbers, written without underscores, and what to use instead.
 const NUMBERS: [(&str, &str); 3] = [
     ("719468", "cairn_types::calendar"),
     ("146097", "cairn_types::calendar"),
@@ -36,7 +37,7 @@ pub(crate) fn measure(source: &Source) -> Vec<Measure> {
     source.tokens.iter().filter_map(copy).collect()
 }
 
-/// The helper that a literal betrays a copy of.
+/// The helper that this literal indicates a copy of.
 fn original(token: &Token) -> Option<&'static str> {
     if !token.literal {
         return None;
@@ -47,14 +48,14 @@ fn original(token: &Token) -> Option<&'static str> {
     let number = token.text.replace('_', "").to_ascii_lowercase();
     let found = NUMBERS.iter().find(|(known, _)| {
         let kind = number.strip_prefix(known);
-        // The type may stand behind: `146_097i64`.
+        // A type suffix may follow: `146_097i64`.
         kind.is_some_and(|kind| kind.is_empty() || kind.starts_with(['i', 'u']))
     });
     found.map(|(_, original)| *original)
 }
 
-/// A format of one byte and nothing else: `"{:02x}"`, `"{byte:02x}"`. (With something around it, as in a
-/// colour, it is a format of its own.)
+/// A format string of one byte and nothing else: `"{:02x}"`, `"{byte:02x}"`. (With text around it,
+/// as in a colour, it is a format of its own.)
 fn is_hex_of_a_byte(literal: &str) -> bool {
     let name = literal
         .strip_prefix("\"{")

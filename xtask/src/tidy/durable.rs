@@ -1,9 +1,10 @@
-//! Files that may sync, link and rename. An order of these calls is what survives a power cut, so each
-//! kind of file has one place that knows it; for objects that is `disk/staged_file.rs`.
+//! Files that may sync, link and rename. The order of these calls determines what survives a power
+//! cut, so for each kind of file only one source file makes them; for objects that is
+//! `disk/staged_file.rs`.
 
 use super::{Finding, Source};
 
-/// Files with such calls, and what they are for.
+/// Files with such calls, and their purposes.
 const ALLOWED: [(&str, &str); 23] = [
     (
         "crates/disk/src/staged_file.rs",
@@ -71,7 +72,7 @@ const ALLOWED: [(&str, &str); 23] = [
         "cells of a study: whole, not durable",
     ),
 ];
-/// The lab's own load: syncing is what it measures.
+/// The lab's own load generator for folders: sync is the operation that it measures.
 const LOAD: &str = "crates/lab/src/target/dir.rs";
 
 const METHODS: [&str; 2] = ["sync_all", "sync_data"];
@@ -113,7 +114,7 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     lines.into_iter().map(finding).collect()
 }
 
-/// Functions taken in by `use …fs::{…}`.
+/// Lines of functions imported by `use …fs::{…}`.
 fn imported(source: &Source) -> Vec<usize> {
     let mut lines = Vec::new();
     let mut of_files = false;

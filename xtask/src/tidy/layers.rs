@@ -1,8 +1,8 @@
-//! Which crate may use which. The table is ARCHITECTURE.md's own: layers in its first column, and
-//! below it, after "Inside a layer", the arrows between crates of one layer.
+//! Permitted dependencies between crates. The table is ARCHITECTURE.md's own: layers in its first
+//! column, and below it, after "Inside a layer", the arrows between crates of one layer.
 //!
-//! Arrows of tests count too; only those that the page names for tests go up or sideways. Cargo
-//! itself refuses a circle of dependencies, but lets tests close one.
+//! Dependencies of tests count too; only those that the page names for tests may go up or sideways.
+//! Cargo itself refuses a cycle of dependencies, but lets tests close one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,12 +16,12 @@ use crate::workspace::{cargo, run_quiet};
 const PAGE: &str = "ARCHITECTURE.md";
 const PREFIX: &str = "cairn-";
 
-/// Crates that reach, over whatever way, only these others.
+/// Crates that may depend, directly or indirectly, on these crates only.
 const ONLY: [(&str, &[&str]); 7] = [
-    // A client of any store: no way from it leads to a server.
+    // The client of any store: it must not depend on a server.
     ("client", &["http", "formats", "types"]),
     ("mount", &["client", "http", "formats", "types"]),
-    // A run shares nothing with the store that it measures.
+    // Measurements share none of the servers' code with the store that is measured.
     ("lab", &["formats", "rados", "types"]),
     ("console", &["formats", "http", "lab", "rados", "types"]),
     // Clusters are child processes.
@@ -30,18 +30,18 @@ const ONLY: [(&str, &[&str]); 7] = [
         "study",
         &["emulate", "formats", "lab", "rados", "ring", "types"],
     ),
-    // It meets Cairn as its users do.
+    // It uses Cairn like its users do.
     ("xtask", &[]),
 ];
 
-/// Crates of others with the only rooms of ours that may use them (tests may).
+/// External crates, and the only crates of ours that may use them (tests may use any).
 const FOREIGN: [(&str, &[&str]); 4] = [
     ("fuser", &["emulate", "mount", "xtask"]),
     ("rusqlite", &["index"]),
     ("libloading", &["rados"]),
     ("libmimalloc-sys", &["cairn"]),
 ];
-/// Not for the first so many layers: pure code, and a disk's own threads.
+/// Async crates, forbidden in the first layers: pure code, and the disk's own threads.
 const ASYNC: [&str; 4] = ["tokio", "hyper", "hyper-util", "tokio-rustls"];
 const LAYERS_WITHOUT_ASYNC: usize = 2;
 
@@ -61,11 +61,11 @@ struct Dependency {
     name: String,
     /// `dev` for tests, `build` for build scripts.
     kind: Option<String>,
-    /// Only a crate of the workspace has one.
+    /// Path; only crates of the workspace have one.
     path: Option<String>,
 }
 
-/// The page's table: the layer of each crate, and the arrows inside of layers.
+/// The page's table: the layer of each crate, and the arrows within layers.
 #[derive(Debug, Default)]
 struct Layers {
     of: BTreeMap<String, usize>,
@@ -113,7 +113,7 @@ impl Layers {
     }
 }
 
-/// "`a` and `b` → `c`, `d`; …": from each name on the left to each on the right.
+/// "`a` and `b` → `c`, `d`; …": an arrow from each name on the left to each on the right.
 fn parse_arrows(text: &str) -> Result<BTreeSet<(String, String)>> {
     let mut arrows = BTreeSet::new();
     let names = |text: &str| -> Vec<String> {
@@ -208,7 +208,7 @@ fn foreign(from: &str, layer: usize, to: &str) -> Option<String> {
     forbidden.then(|| format!("`{from}` uses `{to}`: its layer neither waits nor talks"))
 }
 
-/// All that are used by a crate, and by what it uses.
+/// All crates that a crate uses, directly or indirectly.
 fn reached<'a>(arrows: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut next: Vec<&str> = vec![from];
@@ -240,7 +240,8 @@ Inside a layer these arrows and no others: `formats` → `types`;
 in tests also `daemons` → `servers`.
 ";
 
-    /// Lines of "crate: others"; `?` before a name is a use by tests only.
+    /// Findings for lines of "crate: dependencies"; `?` before a name is a dependency of tests
+    /// only.
     fn findings(graph: &[(&str, &str)]) -> Vec<String> {
         let all = ["types", "formats", "disk", "servers", "daemons", "lab"];
         let packages: Vec<Package> = all.iter().map(|name| package(name, graph)).collect();
@@ -272,7 +273,7 @@ in tests also `daemons` → `servers`.
             ("daemons", "?cairn-servers"),
             ("lab", "cairn-formats"),
             ("servers", "tokio"),
-            // The crate `http` of crates.io, not ours.
+            // The external crate `http`, not ours.
             ("disk", "http"),
             ("disk", "?tokio"),
         ];
@@ -287,7 +288,7 @@ in tests also `daemons` → `servers`.
         ] {
             assert_eq!(findings(&bad).len(), 1, "{bad:?}");
         }
-        // Each of the two also goes up.
+        // Each of the two also violates the order of layers.
         let circle = findings(&[("disk", "cairn-servers"), ("servers", "cairn-disk")]);
         assert!(
             circle.contains(&"`disk` uses itself, over others".to_owned()),

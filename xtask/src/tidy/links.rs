@@ -1,4 +1,4 @@
-//! Links of the pages lead somewhere: to a file of the repository, and to a heading in it.
+//! Links of the pages lead to an existing file of the repository, and to an existing heading in it.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -36,7 +36,7 @@ pub(crate) fn check(root: &Path, pages: &[Page]) -> Vec<Finding> {
     findings
 }
 
-/// A path as a page names it, from the root.
+/// Resolves a link's path relative to its page; the result is relative to the root.
 fn resolve(page: &str, target: &str) -> String {
     let mut parts: Vec<&str> = page.split('/').collect();
     parts.pop();
@@ -50,7 +50,7 @@ fn resolve(page: &str, target: &str) -> String {
     parts.join("/")
 }
 
-/// Lines outside of code blocks, counted from 1.
+/// Lines outside of code blocks, numbered from 1.
 pub(crate) fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut fence: Option<&str> = None;
     let mut lines = Vec::new();
@@ -67,7 +67,7 @@ pub(crate) fn prose(text: &str) -> Vec<(usize, &str)> {
     lines
 }
 
-/// Targets of `[…](target)` and `[…]: target`.
+/// Targets of `[…](target)` and `[…]: target`, with line numbers.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     for (number, line) in prose(text) {
@@ -84,7 +84,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Headings as links name them: lower case, hyphens for spaces, no punctuation.
+/// Anchors of headings: lower case, hyphens for spaces, no punctuation.
 fn headings(text: &str) -> Vec<String> {
     let titles = prose(text)
         .into_iter()

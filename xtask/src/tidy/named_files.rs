@@ -1,7 +1,8 @@
-//! Sources that the pages name are there: `disk/staged_file.rs`, `two_phase/`, `update.rs`.
+//! Sources that the pages name exist: `disk/staged_file.rs`, `two_phase/`, `update.rs`.
 //!
 //! A name is the end of some path below `crates/`, `xtask/` or the root, with or without a crate's
-//! `src/`; a word of the page that only looks like one is not worth its own syntax.
+//! `src/`. A word that only looks like a path is reported too: such words are too rare for an
+//! exception.
 
 use std::path::Path;
 
@@ -45,7 +46,7 @@ impl Known {
     fn new(sources: &[String]) -> Known {
         let mut paths = Vec::new();
         for source in sources {
-            // A crate's `src/` goes unsaid.
+            // A crate's `src/` may be omitted.
             let path = format!("/{source}").replacen("/src/", "/", 1);
             for (end, _) in path.match_indices('/').skip(1) {
                 paths.push(path[..=end].to_owned());

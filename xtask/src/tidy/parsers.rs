@@ -8,9 +8,9 @@ use super::Finding;
 
 #[derive(Clone, Copy)]
 enum How {
-    /// By this target of `fuzz/`.
+    /// Covered by this target of `fuzz/`.
     Fuzzed(&'static str),
-    /// A property test beside it.
+    /// Covered by a property test beside it.
     Property,
     /// Nothing is parsed in it, or only by another file of the table.
     No,

@@ -1,5 +1,5 @@
-//! Locks that are taken whether or not somebody panicked while holding them: `parking_lot` says that by its
-//! type. Where a half-changed state would matter, `std`'s lock is right, and its error is to be heeded.
+//! Locks that are taken even if a holder panicked should be `parking_lot`'s, whose type shows it.
+//! Where a half-changed state matters, `std`'s lock is right, and its error must be handled.
 
 use super::ratchet::Measure;
 use super::source::{Source, Token};

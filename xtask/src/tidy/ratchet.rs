@@ -1,8 +1,8 @@
 //! A committed list of numbers that may only fall, for rules that do not hold everywhere yet.
 //!
-//! `xtask/tidy.ratchet` has a line for each: rule, place, number. More than the list allows breaks
-//! the rule; fewer are written back by `cargo xtask tidy --lower`. Raising a number is an edit of
-//! the list by hand, for a reviewer to see.
+//! `xtask/tidy.ratchet` has a line for each: rule, key, number. A number above the list's breaks
+//! the rule; lower numbers are written back by `cargo xtask tidy --lower`. Raising a number is an
+//! edit of the list by hand, for a reviewer to see.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,18 +13,18 @@ use super::Finding;
 
 const FILE: &str = "xtask/tidy.ratchet";
 
-/// A number that a rule bounds. Several of one rule and key are added up.
+/// A number that a rule bounds. Those with the same rule and key are added up.
 #[derive(Debug)]
 pub(crate) struct Measure {
     pub(crate) rule: &'static str,
-    /// A path, or a room where what is counted may move between its files.
+    /// A path, or a crate if the counted items may move between its files.
     pub(crate) key: String,
     pub(crate) value: u64,
-    /// Allowed without an entry.
+    /// Number allowed without an entry.
     pub(crate) limit: u64,
     pub(crate) line: usize,
     pub(crate) file: String,
-    /// The rule and its remedy in words.
+    /// Description of the rule and its remedy.
     pub(crate) message: String,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Ratchet {
     allowed: BTreeMap<(String, String), u64>,
 }
 
-/// The values of one rule and key, added up, and the places in order.
+/// The sum of one rule and key, and its places in order.
 struct Total<'a> {
     value: u64,
     limit: u64,
@@ -80,7 +80,7 @@ impl Ratchet {
         text
     }
 
-    /// Places that are beyond the list, and the count of entries that can be lowered.
+    /// Findings beyond the list, and the number of entries that can be lowered.
     pub(crate) fn compare(&self, measures: &[Measure]) -> (Vec<Finding>, usize) {
         let totals = totals(measures);
         let mut findings = Vec::new();
@@ -89,7 +89,7 @@ impl Ratchet {
             if total.value <= allowed {
                 continue;
             }
-            // The offender is among these; which one is new, only the change itself can tell.
+            // The new offender is among these; only the change itself can show which one it is.
             for measure in &total.places {
                 let counted = match total.places.len() {
                     1 => String::new(),
@@ -182,7 +182,7 @@ mod tests {
         list.lower(&measures);
         assert_eq!(list, ratchet("functions a 110\nfunctions b 120\n"));
         assert_eq!(Ratchet::parse(&list.text()).expect("a list"), list);
-        // A new offender does not get an entry by itself.
+        // Lowering does not add an entry for a new offender.
         list.lower(&[measure("d", 130)]);
         assert_eq!(list, Ratchet::default());
     }

@@ -1,7 +1,7 @@
-//! A Rust file as a flat list of tokens with their lines, each known to be test code or not.
+//! A Rust file as a flat list of tokens with their lines, each marked as test code or not.
 //!
-//! Tokens, not a syntax tree: rules look for short sequences (`fs :: rename`), and find them inside
-//! of macros too.
+//! Tokens, not a syntax tree: rules search for short sequences (`fs :: rename`), and find them
+//! inside macros too.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
 pub(crate) struct Source {
-    /// From the root, with `/`.
+    /// Path from the root, with `/`.
     pub(crate) path: String,
     pub(crate) text: String,
     pub(crate) tokens: Vec<Token>,
@@ -21,7 +21,7 @@ pub(crate) struct Source {
 pub(crate) struct Token {
     pub(crate) text: String,
     pub(crate) line: usize,
-    /// Compiled for tests only.
+    /// Whether it is compiled for tests only.
     pub(crate) test: bool,
     pub(crate) literal: bool,
 }
@@ -29,11 +29,11 @@ pub(crate) struct Token {
 pub(crate) struct Function {
     pub(crate) name: String,
     pub(crate) line: usize,
-    /// From `fn` to the closing brace.
+    /// Number of lines from `fn` to the closing brace.
     pub(crate) lines: usize,
 }
 
-/// Pairs of punctuation that are one token here.
+/// Pairs of punctuation that form one token here.
 const PAIRS: [&str; 6] = ["::", "==", "!=", "=>", "->", "||"];
 /// Folders without sources of ours.
 const SKIPPED: [&str; 4] = ["node_modules", ".git", "corpus", "artifacts"];
@@ -63,7 +63,8 @@ impl Source {
         Ok(source)
     }
 
-    /// `crates/disk/src/room.rs` is of `disk`, `xtask/src/main.rs` of `xtask`.
+    /// The crate of the file: `disk` for `crates/disk/src/room.rs`, `xtask` for
+    /// `xtask/src/main.rs`.
     pub(crate) fn room(&self) -> &str {
         let path = self.path.strip_prefix("crates/").unwrap_or(&self.path);
         path.split('/').next().unwrap_or(path)
@@ -71,7 +72,7 @@ impl Source {
 
     fn add(&mut self, stream: TokenStream, test: bool) {
         let trees: Vec<TokenTree> = stream.into_iter().collect();
-        // An attribute makes test code of all up to the next block or semicolon.
+        // A test attribute applies to everything up to the next block or semicolon.
         let mut marked = test || trees.windows(3).any(is_inner_test_attribute);
         let whole = marked;
         let mut at = 0;
@@ -147,7 +148,7 @@ impl Source {
     }
 }
 
-/// `fn NAME … { … }`; not a type (`fn(…)`), not a declaration without a body.
+/// Parses `fn NAME … { … }`, but not a type (`fn(…)`) or a declaration without a body.
 fn function(trees: &[TokenTree]) -> Option<Function> {
     let Some(TokenTree::Ident(name)) = trees.get(1) else {
         return None;
@@ -169,7 +170,8 @@ fn function(trees: &[TokenTree]) -> Option<Function> {
     None
 }
 
-/// `[test]`, `[tokio::test]`, `[cfg(test)]`, `[cfg(any(test, …))]`; not `cfg(not(test))`.
+/// Matches `[test]`, `[tokio::test]`, `[cfg(test)]`, `[cfg(any(test, …))]`, but not
+/// `cfg(not(test))`.
 fn is_test_attribute(tree: &TokenTree) -> bool {
     let TokenTree::Group(group) = tree else {
         return false;
@@ -214,7 +216,7 @@ pub(crate) fn walk(root: &Path, extension: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Whether cargo builds there; a module may have that name, too.
+/// Whether the folder is a target folder of cargo; a module may be called `target`, too.
 fn is_build(folder: &Path) -> bool {
     folder.ends_with("target") && folder.join("CACHEDIR.TAG").exists()
 }

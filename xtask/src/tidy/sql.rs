@@ -1,9 +1,9 @@
-//! SQL is written in `index` alone: everybody else asks for rows by its functions.
+//! SQL is written in `index` alone: other crates call its functions.
 
 use super::{Finding, Source};
 
 const ROOM: &str = "index";
-/// A literal with both words is a statement.
+/// Pairs of words; a string literal with both words of a pair is an SQL statement.
 const STATEMENTS: [(&str, &str); 6] = [
     ("SELECT ", " FROM "),
     ("INSERT ", "INTO "),

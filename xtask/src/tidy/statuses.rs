@@ -1,6 +1,6 @@
-//! A service chooses its status codes in `status.rs`, so that one failure has one answer.
+//! A service chooses its status codes in `status.rs`, so that each failure has one answer.
 //!
-//! Counted for a whole crate: constants of `StatusCode` that are not compared with one.
+//! The rule counts constants of `StatusCode` that are not compared with one, over a whole crate.
 
 use super::ratchet::Measure;
 use super::source::{Source, Token};

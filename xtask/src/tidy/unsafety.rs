@@ -1,5 +1,5 @@
-//! `unsafe` is for foreign functions, in the two files that call some; each manifest takes the
-//! workspace's lints, which deny it.
+//! `unsafe` is allowed for foreign functions only, in the two files that call some; each manifest
+//! takes the workspace's lints, which deny it elsewhere.
 
 use std::path::Path;
 

@@ -27,7 +27,7 @@ fn least_cost() {
     assert!(best.meets_limits && best.capacity >= 50e12);
     let cheaper = it.simulated.iter().filter(|s| s.cost < best.cost);
     assert!(cheaper.clone().all(|s| !s.meets_limits));
-    // Whatever is cheaper was pruned for a reason: the bound or a limit.
+    // Every cheaper candidate was pruned by the bound or a limit.
     assert!(it.pruned > 0 && it.candidates > it.simulated.len());
     assert!(it.margins.windows(2).all(|m| m[0].room <= m[1].room));
     let more = ask(Question::LeastCost, &LIMITS.replace("3000", "9000")).unwrap();

@@ -1,10 +1,11 @@
-//! The engine against closed formulas. Each fails when the engine is broken at the place it names.
+//! The engine compared with closed formulas. Each test fails if the corresponding part of the
+//! engine is broken.
 
 use super::*;
 use crate::random::Spread;
 
-/// Poisson arrivals of tasks that `steps` makes; mean response, and jobs there on average at the first
-/// station.
+/// Simulates Poisson arrivals of tasks made by `steps`; returns the mean response time, and the
+/// mean number of jobs at the first station.
 fn open(
     engine: &mut Engine,
     rate: f64,
@@ -80,7 +81,7 @@ fn many_servers() {
     }
 }
 
-/// Processors in turns of a short quantum are shared: M/G/1-PS has M/M/1's mean for any distribution.
+/// Processors with a short quantum are shared: M/G/1-PS has M/M/1's mean for any distribution.
 #[test]
 fn turns() {
     let mut engine = Engine::new(1);
@@ -93,7 +94,8 @@ fn turns() {
     near(response, 1.0 / 0.3, 0.08);
 }
 
-/// A fork over n branches of exponential times goes on at the k-th: sum of 1 / (n - i), i below k.
+/// A fork over n branches of exponential times continues at the k-th: sum of 1 / (n - i), i below
+/// k.
 #[test]
 fn order_statistics() {
     for (n, k) in [(3usize, 2usize), (6, 5), (3, 3), (5, 1)] {
@@ -113,7 +115,7 @@ fn order_statistics() {
     }
 }
 
-/// Stragglers of a fork still take their server's time, and count for no later fork.
+/// Stragglers of a fork still occupy their server, and do not count for a later fork.
 #[test]
 fn stragglers() {
     let mut engine = Engine::new(1);
@@ -150,8 +152,8 @@ fn medium(base: f64, member: f64) -> Medium {
     }
 }
 
-/// Group commit: N workers that do nothing but sync share each one; throughput is N / S(N), and each
-/// waits for the group before its own only while work is between.
+/// Group commit: N workers that only sync share each one; throughput is N / S(N), and a worker
+/// waits for the previous group only if there is work in between.
 #[test]
 fn groups_gather() {
     for workers in [1u64, 4, 16] {
@@ -165,7 +167,7 @@ fn groups_gather() {
                 engine.start(steps(), token);
             }
         }
-        // A worker that is back first begins a group of its own; the others gather meanwhile.
+        // The first worker to return begins a group of its own; the others gather meanwhile.
         let rate = 10_000.0 / engine.now();
         let others = (workers - 1) as f64;
         let expected = match workers {
@@ -177,7 +179,7 @@ fn groups_gather() {
     }
 }
 
-/// A closed loop's throughput is bounded by N / R0 and 1 / Dmax, and comes near both.
+/// A closed loop's throughput is bounded by N / R0 and 1 / Dmax, and approaches both.
 #[test]
 fn saturation_law() {
     for (workers, expected) in [(1u64, 1.0 / 1.5), (64, 1.0)] {

@@ -1,4 +1,4 @@
-//! Paths of operations, counted.
+//! Counts of steps in operations' paths.
 
 #![allow(clippy::unwrap_used)]
 
@@ -67,7 +67,7 @@ fn fragments_are_written_in_two_phases_and_read_by_as_many_as_decode() {
 #[test]
 fn a_handoff_stands_in_for_a_lost_device() {
     assert_eq!(count(HOST, Operation::Write, &[0]).0 as usize, 9);
-    // With two of four lost there is no third device left to write to.
+    // With two of four lost there is no third device for a write.
     let (syncs, _, _) = count(HOST, Operation::Write, &[0, 1]);
     assert!(syncs < 9.0, "{syncs}");
 }
@@ -86,7 +86,7 @@ fn the_cache_curve() {
     let mut cluster = Cluster::parse(HOST).unwrap();
     let mut workload = Workload::parse(SMALL).unwrap();
     assert_eq!(hit_part(&cluster, &workload), 1.0);
-    // 24 GB of which 70 % hold content, three copies of 4 KB objects: 1.4 million of them.
+    // 24 GB of which 70 % cache content, three copies of 4 KB objects: 1.4 million of them.
     workload.objects = 2.8e6;
     let uniform = hit_part(&cluster, &workload);
     assert!((uniform - 0.5).abs() < 1e-9, "{uniform}");

@@ -1,4 +1,4 @@
-//! A server that answers from a script.
+//! A server with scripted responses.
 
 #![allow(clippy::unwrap_used)]
 
@@ -9,7 +9,7 @@ use cairn_client::{Login, Options, StoreUrl, Swift};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-/// A server that gives each request the next answer, and keeps the requests.
+/// A server that sends the next scripted response to each request, and records the requests.
 pub(crate) struct Script {
     url: String,
     seen: Arc<Mutex<Vec<String>>>,

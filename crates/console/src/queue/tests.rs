@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::*;
 
-/// A stand-in for `cairn lab run`: writes run.json as told by the workload's text.
+/// A fake `cairn lab run`: writes a run.json that depends on the workload's text.
 fn program(dir: &Path) -> Program {
     let path = dir.join("lab");
     let script = r#"#!/bin/sh
@@ -131,9 +131,12 @@ async fn the_end_of_the_console_ends_its_run() {
 #[test]
 fn the_log_is_bounded() {
     let log = Log::default();
-    (0..LOG_LINES + 10).for_each(|n| log.add(&n.to_string()));
+    (0..LOG_LINES_MAX + 10).for_each(|n| log.add(&n.to_string()));
     let (count, all) = log.after(0);
-    assert_eq!((count as usize, all.len()), (LOG_LINES + 10, LOG_LINES));
+    assert_eq!(
+        (count as usize, all.len()),
+        (LOG_LINES_MAX + 10, LOG_LINES_MAX)
+    );
     assert_eq!(log.after(count - 2).1.len(), 2);
     assert_eq!(log.after(count).1.len(), 0);
 }

@@ -12,7 +12,7 @@ use crate::session::Sessions;
 use crate::store::{StoreState, StoreView};
 use crate::{guard, history, queue};
 
-/// A console over a store that signs everybody in and tells what it was asked.
+/// A console over a store that accepts every sign-in and records requests.
 struct Bench {
     dir: tempfile::TempDir,
     router: Router,
@@ -109,7 +109,7 @@ impl Bench {
     }
 }
 
-/// The stand-in for the proxy: a sign-in, or an echo with headers that must not pass.
+/// The fake proxy: a sign-in, or an echo with headers that must not be passed on.
 fn told(request: &Request) -> Response {
     let mut response = respond::empty(StatusCode::OK);
     let headers = response.headers_mut();
@@ -282,7 +282,7 @@ async fn a_workload_is_judged_before_it_waits() {
     );
 }
 
-/// Runs act with the console's rights for whoever submitted them.
+/// Runs have the console's rights, whoever submitted them.
 #[tokio::test]
 async fn workloads_that_use_local_files_are_refused_unless_allowed() {
     let bench = Bench::signed_in().await;
@@ -413,7 +413,7 @@ async fn who_changes_something_is_told_without_secrets() {
     assert!(!text.contains("hidden"), "{text}");
 }
 
-/// Its request is dropped while the store is slow.
+/// The request is dropped while the store is slow.
 #[tokio::test]
 async fn who_leaves_the_console_is_told_of() {
     let folder = tempfile::tempdir().unwrap();
@@ -436,7 +436,7 @@ async fn who_leaves_the_console_is_told_of() {
     assert_eq!(line["path"], "/v1/AUTH_test/c");
 }
 
-/// Heads are sent first on many connections, and all bodies at once afterwards.
+/// Heads are sent first on many connections, and then all bodies at once.
 #[tokio::test]
 async fn a_guess_is_counted_before_its_body_has_come() {
     let (right, guess) = (
@@ -460,7 +460,7 @@ async fn a_guess_is_counted_before_its_body_has_come() {
         }
         let late = bench.status("POST", "/api/session", guess).await;
         assert_eq!(late, 429, "{path}: ten are under way");
-        // Connections that are given up have used up their tries.
+        // Connections that were closed have used up their attempts.
         drop(unsent);
         while let Some(ended) = guesses.join_next().await {
             assert_eq!(ended.unwrap(), StatusCode::BAD_REQUEST, "{path}");

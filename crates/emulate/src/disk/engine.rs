@@ -1,5 +1,5 @@
-//! A disk at work: requests of the kernel go to the model, and their answers leave when the model
-//! says. The content is written and read at once; only the answer waits.
+//! Disk engine: passes the kernel's requests to the service-time model and delays their replies
+//! until the model says. Content is written and read at once; only the reply is delayed.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::lateness::{Lateness, wait_until};
 use crate::model::{Distances, Medium, Model, Op, Request};
 
-/// An answer that waits until it is due.
+/// A reply that waits until it is due.
 pub(super) enum Reply {
     Data(ReplyData, Vec<u8>),
     Written(ReplyWrite, u32),
@@ -35,7 +35,7 @@ impl Reply {
     }
 }
 
-/// Counters of one disk since it was made.
+/// Counters of a disk since its creation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DiskCounts {
@@ -44,14 +44,14 @@ pub struct DiskCounts {
     pub flushes: u64,
     pub read_bytes: u64,
     pub written_bytes: u64,
-    /// Time that heads have served, in this host's time.
+    /// Time that heads were serving, in this host's time.
     pub busy_ns: u64,
     pub lateness: Lateness,
     pub distances: Distances,
 }
 
 impl DiskCounts {
-    /// The part since an earlier reading of the same disk.
+    /// The difference from an earlier reading of the same disk.
     pub fn since(&self, earlier: &DiskCounts) -> DiskCounts {
         let mut distances = self.distances.clone();
         distances.take_away(&earlier.distances);
@@ -87,28 +87,28 @@ struct Pending {
 struct State {
     model: Model,
     pending: HashMap<u64, Pending>,
-    /// When, and which.
+    /// Due times and numbers of replies.
     due: BinaryHeap<Reverse<(u64, u64)>>,
     next: u64,
     counts: DiskCounts,
-    /// The way of a request through this host to here and back, which is part of its time.
+    /// Overhead of a request on this host, which is part of its service time.
     overhead_ns: u64,
     ended: bool,
 }
 
-/// One disk's content, model and clock.
+/// Content, model and clock of one disk.
 pub(super) struct Engine {
     content: File,
     size: u64,
     origin: Instant,
     state: Mutex<State>,
     changed: Condvar,
-    /// Answers at once, without the model: while the disk is made, calibrated and taken away.
+    /// Replies at once, without the model: while the disk is created, calibrated and removed.
     is_free: AtomicBool,
 }
 
 impl Engine {
-    /// The engine and its thread, which ends after [`Engine::end`].
+    /// Starts the engine and its thread, which ends after [`Engine::end`].
     pub(super) fn start(
         content: File,
         medium: &Medium,
@@ -177,7 +177,7 @@ impl Engine {
         self.origin.elapsed().as_nanos() as u64
     }
 
-    /// Takes a request whose content has been moved already; its answer leaves when it is due.
+    /// Accepts a request whose content has been transferred already; its reply is sent when due.
     pub(super) fn take(&self, request: Request, reply: Reply) {
         let asked = self.now();
         let mut state = self.state.lock();
@@ -243,7 +243,7 @@ impl State {
         counts.distances.record(request);
     }
 
-    /// Answers to be given at `now`; all of them where the disk takes no time any more.
+    /// Replies due at `now`; all of them if the disk no longer delays.
     fn due_until(&mut self, now: u64, is_free: bool) -> Vec<Reply> {
         for answer in self.model.advance(now) {
             let asked = self.pending.get(&answer.id).map_or(0, |p| p.asked);

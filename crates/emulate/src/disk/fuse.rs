@@ -1,6 +1,6 @@
-//! An engine as the one file of a file system in user space, so that the kernel can make a block
-//! device of it. Nothing is cached on the way: each request reaches the engine, and a flush of the
-//! block device is an `fsync` of the file.
+//! FUSE file system with an engine as its only file, on which the kernel can create a loop device.
+//! Nothing is cached in between: each request reaches the engine, and a flush of the block device
+//! is an `fsync` of the file.
 
 use std::ffi::OsStr;
 use std::io;
@@ -18,21 +18,21 @@ use fuser::{
 use super::engine::{Engine, Reply};
 use crate::model::{self, Op};
 
-/// The file's name.
+/// Name of the file.
 pub(super) const NAME: &str = "disk";
 const FILE: INodeNo = INodeNo(2);
-/// Nothing about the file ever changes.
+/// Validity of the file's attributes, which never change.
 const TTL: Duration = Duration::from_secs(3600);
-/// Requests that the kernel has under way at once: what waits for the disk waits in its queue.
-const REQUESTS: u16 = 256;
-/// A request as long as the kernel makes them.
-const REQUEST_BYTES: u32 = 1 << 20;
+/// Maximum concurrent requests of the kernel: requests waiting for the disk wait in its queue.
+const REQUESTS_MAX: u16 = 256;
+/// Maximum size of a kernel request.
+const REQUEST_MAX_BYTES: u32 = 1 << 20;
 
-/// Mounts it; unmounted when the session is dropped.
+/// Mounts the file system; unmounted when the session is dropped.
 pub(super) fn mount(engine: Arc<Engine>, at: &Path, name: &str) -> io::Result<BackgroundSession> {
     let mut config = Config::default();
     config.mount_options = vec![MountOption::FSName(name.to_owned())];
-    // Requests do not wait in here, so a second thread would have nothing to do.
+    // Requests do not block here, so a second thread would be idle.
     config.n_threads = Some(1);
     Session::new(OneFile { engine }, at, &config)?.spawn()
 }
@@ -75,10 +75,10 @@ fn request(op: Op, offset: u64, bytes: u64) -> model::Request {
 
 impl Filesystem for OneFile {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // A kernel that wants fewer keeps its own numbers.
-        let _ = config.set_max_background(REQUESTS);
-        let _ = config.set_congestion_threshold(REQUESTS);
-        let _ = config.set_max_write(REQUEST_BYTES);
+        // A kernel that supports fewer keeps its own limits.
+        let _ = config.set_max_background(REQUESTS_MAX);
+        let _ = config.set_congestion_threshold(REQUESTS_MAX);
+        let _ = config.set_max_write(REQUEST_MAX_BYTES);
         // Without it the loop device's requests reach the disk one at a time.
         let _ = config.add_capabilities(InitFlags::FUSE_ASYNC_DIO);
         Ok(())
@@ -169,7 +169,7 @@ impl Filesystem for OneFile {
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
-        // A file was closed, which is no flush of a disk.
+        // Closing the file is not a flush of the disk.
         reply.ok();
     }
 }

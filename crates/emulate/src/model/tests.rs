@@ -25,7 +25,7 @@ fn fixed(ms: f64) -> Medium {
     }
 }
 
-/// Runs a closed loop of `depth` and gives how many answers came within `for_ns`.
+/// Runs a closed loop of `depth` requests; returns the number of replies within `for_ns`.
 fn closed_loop(model: &mut Model, depth: u64, for_ns: u64) -> u64 {
     let mut offset = SplitMix::new(7);
     let (mut now, mut answers, mut next) = (0, 0, depth);
@@ -112,7 +112,7 @@ fn the_nearest_of_those_in_sight_is_next() {
         model.submit(0, id, read(offset));
     }
     let order: Vec<u64> = model.advance(10 * MS).iter().map(|a| a.id).collect();
-    // 4 is in sight once 1 is served.
+    // 4 is among the oldest once 1 is served.
     assert_eq!(order, [1, 4, 3, 2]);
 }
 
@@ -139,7 +139,7 @@ fn a_cache_takes_writes_and_a_flush_waits_for_them() {
     let due = |id| answers.iter().find(|a| a.id == id).map(|a| a.due);
     assert_eq!(due(1), Some(10_000));
     assert_eq!(due(3), Some(6 * MS));
-    // Idle, it writes back by itself; a flush then has nothing to do.
+    // An idle disk writes back by itself; a flush then has nothing to do.
     model.submit(20 * MS, 4, write(0, 4096));
     model.advance(20 * MS);
     model.submit(
@@ -201,7 +201,7 @@ fn what_makes_no_sense_is_told_by_name() {
 }
 
 proptest::proptest! {
-    /// Every request is answered once, never before it was asked, and channels serve one at a time.
+    /// Every request gets one reply, never before its arrival, and a channel serves one at a time.
     #[test]
     fn every_request_is_answered_once(
         requests in proptest::collection::vec((0u64..1 << 30, 1u64..1 << 20, 0u8..3, 0u64..MS), 1..60),

@@ -1,5 +1,5 @@
-//! Pages of a container's listing, put together as they came: no row is taken apart more than is
-//! needed to know where the next page begins.
+//! Pages of a container's listing, concatenated as raw JSON: only the name and size of each row are
+//! parsed, to find where the next page begins.
 
 use std::fmt;
 
@@ -9,29 +9,29 @@ use serde::{Deserialize, de};
 
 use super::{ListingError, Text, present};
 
-/// Rows of a listing, in JSON, and what they come to.
+/// Consecutive rows of a listing as JSON, with their count and total size.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Page {
-    /// In JSON, without the brackets around all of them.
+    /// The rows as JSON, without the enclosing brackets.
     rows: String,
     pub count: usize,
-    /// Of all objects.
+    /// Total bytes of all objects in the page.
     pub bytes: i64,
     pub last: Option<LastRow>,
 }
 
-/// The name that the next page begins behind.
+/// Name of the last row: the marker after which the next page begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastRow {
     pub name: String,
-    /// All names that begin with it are behind us too.
+    /// A pseudo-folder: all names with this prefix are covered too.
     pub is_subdir: bool,
 }
 
 impl Page {
-    /// Of the JSON that a container's server answers with.
+    /// Parses the JSON body of a container server's response.
     pub fn parse(json: &[u8]) -> Result<Page, ListingError> {
-        let Seen { count, bytes, last } = serde_json::from_slice(json)?;
+        let RowFields { count, bytes, last } = serde_json::from_slice(json)?;
         let text = std::str::from_utf8(json).map_err(serde_json::Error::custom)?;
         let rows = text.trim();
         let rows = rows.strip_prefix('[').unwrap_or(rows);
@@ -44,7 +44,7 @@ impl Page {
         })
     }
 
-    /// `next`: what comes after it.
+    /// Appends the page `next`, which follows this one.
     pub fn append(&mut self, next: Page) {
         if next.count == 0 {
             return;
@@ -60,7 +60,7 @@ impl Page {
         self.last = next.last;
     }
 
-    /// A listing of its own.
+    /// The rows as a complete JSON listing.
     pub fn into_json(self) -> String {
         let mut json = self.rows;
         json.insert(0, '[');
@@ -79,14 +79,14 @@ struct Row<'a> {
     bytes: i64,
 }
 
-/// What is to be known of the rows of a page.
-struct Seen {
+/// The fields parsed of each row of a page.
+struct RowFields {
     count: usize,
     bytes: i64,
     last: Option<LastRow>,
 }
 
-impl<'de> Deserialize<'de> for Seen {
+impl<'de> Deserialize<'de> for RowFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_seq(SeenVisitor)
     }
@@ -95,13 +95,13 @@ impl<'de> Deserialize<'de> for Seen {
 struct SeenVisitor;
 
 impl<'de> Visitor<'de> for SeenVisitor {
-    type Value = Seen;
+    type Value = RowFields;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the rows of a container")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<Seen, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<RowFields, A::Error> {
         let (mut count, mut bytes, mut last) = (0, 0i64, None);
         while let Some(row) = rows.next_element::<Row<'de>>()? {
             count += 1;
@@ -109,7 +109,7 @@ impl<'de> Visitor<'de> for SeenVisitor {
             last = Some(row);
         }
         let last = last.map(Row::into_last).transpose()?;
-        Ok(Seen { count, bytes, last })
+        Ok(RowFields { count, bytes, last })
     }
 }
 

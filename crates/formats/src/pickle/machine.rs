@@ -1,17 +1,17 @@
-//! The stack machine that a pickle is a program for, reduced to what makes values.
+//! The stack machine that executes a pickle's opcodes, reduced to those that build values.
 
 use std::borrow::Cow;
 
 use super::scalars::{little_endian_int, parse_int, raw_unicode_escape, unquote};
-use super::{MAX_EXPANSION, PickleError, Value};
+use super::{MAX_EXPANSION_BYTES, PickleError, Value};
 
-/// Values nested deeper than this are refused.
+/// Maximum nesting depth of values.
 const MAX_DEPTH: usize = 64;
-/// The largest memo index; Python numbers them from zero without holes.
+/// Maximum memo index; Python numbers memo entries consecutively from zero.
 const MAX_MEMO: usize = 4 << 20;
 
-/// A reference to a node: the pickle machine's objects are shared and filled after they were
-/// stored, so they live in an arena until the end.
+/// Index of a node in the arena. The pickle machine's objects are shared, and are filled after they
+/// were stored, so they stay in an arena until the end.
 pub(super) type NodeId = u32;
 
 enum Node<'a> {
@@ -28,15 +28,14 @@ enum Node<'a> {
     Callable(Callable),
 }
 
-/// The globals that stand for values.
+/// The globals that stand for plain values.
 #[derive(Clone, Copy)]
 enum Callable {
     CodecsEncode,
     Bytes,
     Set,
     Dict,
-    /// `copy_reg._reconstructor(class, base, state)`: how protocols 0 and 1 write a header
-    /// dictionary.
+    /// `copy_reg._reconstructor(class, base, state)`: a header dictionary in protocols 0 and 1.
     Reconstructor,
 }
 
@@ -45,10 +44,10 @@ pub(super) struct Machine<'a> {
     at: usize,
     nodes: Vec<Node<'a>>,
     stack: Vec<NodeId>,
-    /// Heights of the stack where `MARK` was met.
+    /// Stack heights at each `MARK`.
     marks: Vec<usize>,
     memo: Vec<Option<NodeId>>,
-    /// What copies of shared values may still cost.
+    /// Bytes that copies of shared values may still use.
     expansion: usize,
 }
 
@@ -61,7 +60,7 @@ impl<'a> Machine<'a> {
             stack: Vec::with_capacity(32),
             marks: Vec::new(),
             memo: Vec::new(),
-            expansion: input.len() + MAX_EXPANSION,
+            expansion: input.len() + MAX_EXPANSION_BYTES,
         }
     }
 
@@ -255,7 +254,7 @@ impl<'a> Machine<'a> {
             self.stack.push(node);
             return Ok(());
         }
-        // A hole that is far larger than the input can only be hostile.
+        // An index far beyond the input's length can only be hostile.
         if index > MAX_MEMO || index > self.memo.len() + self.input.len() {
             return Err(PickleError::TooLarge);
         }
@@ -289,7 +288,7 @@ impl<'a> Machine<'a> {
         self.push(Node::Callable(callable))
     }
 
-    /// `REDUCE` and `NEWOBJ`: one of the known callables with a tuple of arguments.
+    /// `REDUCE` and `NEWOBJ`: calls one of the known callables with a tuple of arguments.
     fn call(&mut self) -> Result<(), PickleError> {
         let arguments = self.pop()?;
         let callable = self.pop()?;
@@ -335,12 +334,12 @@ impl<'a> Machine<'a> {
         self.push(node)
     }
 
-    /// Bytes read so far.
+    /// Number of bytes read so far.
     pub(super) fn position(&self) -> usize {
         self.at
     }
 
-    /// Bytes that a call on this argument may copy.
+    /// Number of bytes that a call on this argument may copy.
     fn copy_cost(&self, id: NodeId) -> usize {
         match &self.nodes[id as usize] {
             Node::Str(text) => text.len(),
@@ -372,7 +371,7 @@ impl<'a> Machine<'a> {
         }))
     }
 
-    /// Copies the tree out of the arena; cycles end at the depth limit.
+    /// Copies the value tree out of the arena; cycles end at the depth limit.
     pub(super) fn build(
         &self,
         id: NodeId,
@@ -426,7 +425,7 @@ impl<'a> Machine<'a> {
         for (key, value) in pairs {
             let key = self.build(*key, depth + 1, budget)?;
             let value = self.build(*value, depth + 1, budget)?;
-            // Only text keys can be there twice in what Swift writes.
+            // Swift writes text keys only, so only those can be duplicates.
             let text = match &key {
                 Value::Str(text) => Some((false, text.as_bytes().to_vec())),
                 Value::Bytes(bytes) => Some((true, bytes.clone())),

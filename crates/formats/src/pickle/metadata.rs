@@ -1,23 +1,23 @@
 //! The pickle of an object's metadata, a dictionary of byte strings. Every PUT writes one and every
-//! GET reads one, so both have ways of their own here, and the whole machine is not needed.
+//! GET reads one, so both have a fast path here that avoids the general stack machine.
 //!
-//! What is written is a third shorter than what Python's `pickle` makes of it: each string is one of
-//! Python 2's, which OpenStack Swift reads as bytes (`encoding='bytes'`). The codec that it looks
-//! for near the start, to tell who wrote the values (`_decode_metadata` in `swift/obj/diskfile.py`),
-//! is named and dropped. With short names an XFS inode of 512 bytes then holds all of a file's
-//! attributes; else they take a block of their own.
+//! The output is a third shorter than that of Python's `pickle`: each string is a Python 2 string,
+//! which OpenStack Swift reads as bytes (`encoding='bytes'`). The codec name that Swift looks for
+//! near the start, to decide which Python wrote the values (`_decode_metadata` in
+//! `swift/obj/diskfile.py`), is pushed and popped. With short names an XFS inode of 512 bytes then
+//! holds all of a file's attributes; otherwise they need a block of their own.
 
-/// Of the dictionary, up to its first key.
+/// Opcodes before the first key, in the short form.
 const SHORT_HEAD: &[u8] = b"\x80\x02c_codecs\nencode\n0}(";
-/// The beginning of a dictionary of byte strings as [`super::dumps`] writes it, up to its first key.
+/// Opcodes before the first key, as [`super::dumps`] writes a dictionary of byte strings.
 const HEAD: &[u8] = b"\x80\x02}(c_codecs\nencode\nq\x00X";
-/// After the first key: the codec's name, and the call.
+/// Opcodes after the first key, as [`super::dumps`] writes them: the codec's name, and the call.
 const FIRST_TAIL: &[u8] = b"X\x06\x00\x00\x00latin1q\x01\x86R";
 const NEXT_HEAD: &[u8] = b"h\x00X";
 const NEXT_TAIL: &[u8] = b"h\x01\x86R";
 const END: &[u8] = b"u.";
 
-/// The pickle of a dictionary of byte strings, protocol 2.
+/// Encodes a dictionary of byte strings, protocol 2.
 pub fn dump_byte_strings<K, V>(pairs: impl Iterator<Item = (K, V)>) -> Vec<u8>
 where
     K: AsRef<[u8]>,
@@ -37,7 +37,7 @@ fn put_string(out: &mut Vec<u8>, text: &[u8]) {
     match u8::try_from(text.len()) {
         Ok(length) => out.extend([b'U', length]),
         Err(_) => {
-            // Of more than 4 GiB there is none: headers are bounded.
+            // Headers are bounded, so no text exceeds 4 GiB.
             let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
             out.push(b'T');
             out.extend(length.to_le_bytes());
@@ -46,8 +46,8 @@ fn put_string(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-/// Keys and values of a dictionary of byte strings, all ASCII, no key twice, in exactly the form
-/// that [`dump_byte_strings`] or [`super::dumps`] gives it; `None` of every other input, which
+/// Parses a dictionary of ASCII byte strings without duplicate keys, in exactly the form that
+/// [`dump_byte_strings`] or [`super::dumps`] writes. `None` for every other input, which
 /// [`super::loads`] may be able to read.
 pub fn byte_strings(input: &[u8]) -> Option<Vec<(&str, &str)>> {
     match input.strip_prefix(SHORT_HEAD) {
@@ -101,7 +101,7 @@ fn short_text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     }
 }
 
-/// A text with its length before it, of ASCII: then its latin-1 bytes are the same.
+/// Parses a length-prefixed ASCII text, whose latin-1 bytes are the same.
 fn text<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
     let (length, after) = rest.split_first_chunk::<4>()?;
     *rest = after;

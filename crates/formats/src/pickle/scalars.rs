@@ -1,4 +1,4 @@
-//! Numbers and texts as pickles spell them.
+//! Numbers and texts in their pickle encodings.
 
 use super::PickleError;
 
@@ -7,7 +7,7 @@ pub(super) fn parse_int(text: &str) -> Result<i64, PickleError> {
     number.map_err(|_| PickleError::Malformed("not an integer of 64 bits"))
 }
 
-/// Two's complement of any length; zeros (or ones) beyond eight bytes are only the sign.
+/// Two's complement of any length; bytes beyond the eighth may only extend the sign.
 pub(super) fn little_endian_int(bytes: &[u8]) -> Result<i64, PickleError> {
     let fill = match bytes.last() {
         Some(top) if top & 0x80 != 0 => 0xff,
@@ -28,7 +28,7 @@ pub(super) fn little_endian_int(bytes: &[u8]) -> Result<i64, PickleError> {
     Ok(number)
 }
 
-/// Protocol 0's `'text'` with Python's escapes.
+/// Protocol 0 text in quotes (`'text'`) with Python's escapes.
 pub(super) fn unquote(line: &[u8]) -> Result<Vec<u8>, PickleError> {
     let malformed = PickleError::Malformed("a string without its quotes");
     let line = line.trim_ascii();
@@ -64,7 +64,8 @@ pub(super) fn unquote(line: &[u8]) -> Result<Vec<u8>, PickleError> {
     Ok(out)
 }
 
-/// Protocol 0's unicode: latin-1 with escapes of four (`\u`) and eight (`\U`) hexadecimal digits.
+/// Protocol 0 Unicode text: latin-1 with escapes of four (`\u`) and eight (`\U`) hexadecimal
+/// digits.
 pub(super) fn raw_unicode_escape(line: &[u8]) -> Result<String, PickleError> {
     let mut out = String::with_capacity(line.len());
     let mut rest = line;

@@ -1,4 +1,4 @@
-//! Pickles that Python wrote, our own, and noise.
+//! Tests with pickles that Python wrote, with our own, and with random bytes.
 
 use proptest::prelude::*;
 
@@ -136,7 +136,7 @@ fn hostile_shapes_are_refused() {
     let deep = [vec![b']'; 1000], vec![b'a'; 999], vec![b'.']].concat();
     assert_eq!(loads(&deep), Err(PickleError::TooDeep));
     assert_eq!(loads(b"Nr\xff\xff\xff\xff."), Err(PickleError::TooLarge));
-    // Each list holds the one before sixteen times.
+    // Each list contains the one before it sixteen times.
     let mut bomb = b"]q\x00".to_vec();
     for level in 0..40u8 {
         bomb.extend(b"](");
@@ -147,7 +147,7 @@ fn hostile_shapes_are_refused() {
     }
     bomb.push(b'.');
     assert_eq!(loads(&bomb), Err(PickleError::TooLarge));
-    // One long text, encoded again and again.
+    // One long text, encoded repeatedly.
     let mut bomb = b"c_codecs\nencode\nq\x00X\x00\x00\x10\x00".to_vec();
     bomb.extend(std::iter::repeat_n(b'x', 1 << 20));
     bomb.extend(b"q\x01Vlatin1\nq\x02");

@@ -1,14 +1,14 @@
-//! Writes pickles of protocol 2. Bytes become `_codecs.encode(text, 'latin1')`, as Python 3
-//! writes them at that protocol; the call's name and codec are memoised, as they are in nearly
-//! every value of an object's metadata.
+//! Writer of pickles of protocol 2. Bytes become `_codecs.encode(text, 'latin1')`, as Python 3
+//! writes them at that protocol; the call's name and codec are memoised, since nearly every value
+//! of an object's metadata needs them.
 
 use super::Value;
 
-/// Memo numbers of the two things worth remembering.
+/// Memo indices of the memoised call and codec.
 const MEMO_ENCODE: u8 = 0;
 const MEMO_LATIN1: u8 = 1;
 
-/// The pickle of `value`, protocol 2.
+/// Encodes `value` as a pickle of protocol 2.
 pub fn dumps(value: &Value) -> Vec<u8> {
     let mut writer = Writer {
         out: Vec::with_capacity(512),
@@ -140,7 +140,7 @@ impl Writer {
         }
     }
 
-    /// Four bytes of length; a text over 4 GiB never gets here, as nothing keeps one in memory.
+    /// Appends a length in four bytes. A text over 4 GiB cannot occur: nothing keeps one in memory.
     fn length(&mut self, len: usize) {
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         self.out.extend(len.to_le_bytes());

@@ -1,19 +1,19 @@
-//! Small neighbours that can be merged into one.
+//! Compaction of shard ranges: finding small neighbours that can be merged into one.
 
 use cairn_types::Timestamp;
 
 use super::{Bound, Bounded, ShardRange, State};
 
-/// What may be compacted into what.
+/// Limits of compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// A range of fewer rows may be merged into another.
+    /// Ranges with fewer rows than this may be merged into another.
     pub shrink_threshold: i64,
-    /// Rows that a range may have after others have been merged into it.
+    /// Maximum rows of a range after others have been merged into it.
     pub expansion_limit: i64,
-    /// Ranges merged into one; negative: any number.
+    /// Maximum ranges merged into one; negative: unlimited.
     pub max_shrinking: i64,
-    /// Ranges that others are merged into; negative: any number.
+    /// Maximum ranges that others are merged into; negative: unlimited.
     pub max_expanding: i64,
 }
 
@@ -34,9 +34,9 @@ impl Limits {
     }
 }
 
-/// Sequences of neighbours, of which all can be merged into the last. `own` is the root's own
-/// range: it takes all of them where that is what is left. Sequences that are being merged
-/// already count, and are told only where `include_shrinking`.
+/// Sequences of neighbours that can all be merged into their last one. `own` is the root's own
+/// range, which takes all of them if nothing else is left. Sequences that are already being merged
+/// count against the limits, and are returned only with `include_shrinking`.
 pub fn compactible_sequences(
     ranges: &[ShardRange],
     own: &ShardRange,
@@ -70,8 +70,8 @@ pub fn compactible_sequences(
     found
 }
 
-/// The ranges of sequences as they are when each is to be merged into its last: donors shrink,
-/// the last one covers them all.
+/// The changed ranges of sequences that are to be merged each into its last one: donors shrink, the
+/// last one (the acceptor) covers them all.
 pub fn shrink_sequences(sequences: &mut [Vec<ShardRange>], now: Timestamp) -> Vec<ShardRange> {
     let mut changed = Vec::new();
     for sequence in sequences {
@@ -93,7 +93,8 @@ pub fn shrink_sequences(sequences: &mut [Vec<ShardRange>], now: Timestamp) -> Ve
     changed
 }
 
-/// A range that is to be merged into another; its new state is its epoch.
+/// Marks a range as a donor: it is to be merged into another, and its epoch is the time of its new
+/// state.
 pub fn shrink(donor: &mut ShardRange, now: Timestamp) {
     if donor.set_state(State::Shrinking) {
         donor.state_timestamp = now.normal();
@@ -158,7 +159,7 @@ mod tests {
         assert_eq!(found.len(), 1);
         assert_eq!(found[0], ranges[..2]);
 
-        // What is left fits into the root.
+        // The remaining range fits into the root.
         let few = [range("", "", 2)];
         let found = compactible_sequences(&few, &own, limits, false);
         assert_eq!(found[0].last(), Some(&own));

@@ -1,14 +1,15 @@
-//! Are ranges one path through the namespace? Which paths there are, where gaps and overlaps are.
+//! Consistency of a set of shard ranges: the paths through the namespace that they form, its gaps
+//! and its overlaps.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Bound, Bounded, Namespace, ShardRange, State, sort_ranges};
 
-/// Paths followed at most: with many overlaps their number doubles with each.
+/// Maximum number of paths followed: with many overlaps their number doubles with each.
 const PATHS_MAX: usize = 10_000;
 
-/// Ranges, each beginning where the one before it ends.
+/// A sequence of ranges, each beginning at the end of the one before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Path<'r> {
     pub ranges: Vec<&'r ShardRange>,
@@ -38,12 +39,12 @@ impl<'r> Path<'r> {
         self.ranges.iter().map(|range| range.object_count).sum()
     }
 
-    /// When its ranges were made, each time once.
+    /// The distinct creation times of its ranges.
     fn timestamps(&self) -> BTreeSet<&'r str> {
         self.ranges.iter().map(|r| r.timestamp.as_str()).collect()
     }
 
-    /// Where the first range begins that does not have its rows yet, or the path's end.
+    /// Lower bound of the first range whose rows have not been cleaved yet, or the path's end.
     fn cleaved_to(&self) -> Bound<'r> {
         let waiting = |range: &&&ShardRange| !range.is_any(&[State::Cleaved, State::Active]);
         match self.ranges.iter().find(waiting) {
@@ -57,7 +58,7 @@ impl<'r> Path<'r> {
     }
 }
 
-/// All paths through the ranges; shrinking ones are part of none.
+/// All paths through the ranges; shrinking ones are not part of any.
 pub fn find_paths(ranges: &[ShardRange]) -> Vec<Path<'_>> {
     let mut leaving: BTreeMap<Bound<'_>, Vec<&ShardRange>> = BTreeMap::new();
     for range in ranges.iter().filter(|range| !range.is(State::Shrinking)) {
@@ -91,8 +92,8 @@ pub fn find_paths(ranges: &[ShardRange]) -> Vec<Path<'_>> {
     paths
 }
 
-/// The best path of all for a namespace: that covers it, of most progress, most objects, made at
-/// fewest moments, and last.
+/// The best path for a namespace. Criteria in this order: covers it, most cleaving done, most
+/// objects, fewest creation times, most recently created.
 pub fn best_path<'r>(
     mut paths: Vec<Path<'r>>,
     span: &Namespace,
@@ -112,7 +113,7 @@ fn rank(a: &Path<'_>, b: &Path<'_>, span: &Namespace) -> Ordering {
         .then_with(|| a.timestamps().last().cmp(&b.timestamps().last()))
 }
 
-/// The path that reaches furthest from `start`, and the first one that goes on beyond it.
+/// The path that reaches furthest from `start`, and the first path that continues beyond its end.
 fn discontinuity<'r>(paths: &[Path<'r>], start: Bound<'r>) -> Option<(Path<'r>, Path<'r>)> {
     let first = paths
         .iter()
@@ -125,7 +126,7 @@ fn discontinuity<'r>(paths: &[Path<'r>], start: Bound<'r>) -> Option<(Path<'r>, 
     Some((first.clone(), next.clone()))
 }
 
-/// Gaps within `within`, each with the paths to and from it.
+/// Gaps inside `within`, each with the paths that lead to and from it.
 pub fn find_gaps<'r>(ranges: &'r [ShardRange], within: &Namespace) -> Vec<Gap<'r>> {
     let mut paths = find_paths(ranges);
     paths.push(Path::nothing(Bound::Min));
@@ -150,8 +151,8 @@ pub fn find_gaps<'r>(ranges: &'r [ShardRange], within: &Namespace) -> Vec<Gap<'r
     gaps
 }
 
-/// Sets of ranges that overlap: each range with those behind it in the list. `excused` says which
-/// pairs may.
+/// Sets of overlapping ranges: each range with those after it in the list that overlap it.
+/// `excused` says which pairs are allowed to.
 pub fn find_overlaps(
     ranges: &[ShardRange],
     excused: impl Fn(&ShardRange, &ShardRange) -> bool,

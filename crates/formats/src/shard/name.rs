@@ -4,11 +4,11 @@ use cairn_types::Timestamp;
 
 use super::{Bounded, ShardRange};
 
-/// The parts of a shard's name.
+/// The parts of a shard container's name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardName<'a> {
     pub account: &'a str,
-    /// The container that clients know.
+    /// The root container, which clients know.
     pub root: &'a str,
     /// Hex MD5 of the name of the container that was sharded into this one.
     pub parent_hash: &'a str,
@@ -17,7 +17,7 @@ pub struct ShardName<'a> {
 }
 
 impl<'a> ShardName<'a> {
-    /// None: this is no shard's name.
+    /// Parses a name; `None` if it is not that of a shard.
     pub fn parse(name: &'a str) -> Option<Self> {
         let (account, container) = name.split_once('/')?;
         let mut parts = container.rsplitn(4, '-');
@@ -34,7 +34,7 @@ impl<'a> ShardName<'a> {
         })
     }
 
-    /// `parent_hash`: hex MD5 of the parent's name.
+    /// `parent_hash` is the hex MD5 of the parent's name.
     pub fn make(
         account: &str,
         root: &str,
@@ -49,11 +49,12 @@ impl<'a> ShardName<'a> {
     }
 }
 
-/// Computes the hex MD5 of a container's name; handed in, as this crate has no digests.
+/// Function that computes the hex MD5 of a container's name; passed in because this crate has no
+/// digests.
 pub type HashName = fn(&str) -> String;
 
 impl ShardRange {
-    /// Was it made when `parent` was sharded? Told by the names.
+    /// Was this shard created by sharding `parent`? Decided by the names alone.
     pub fn is_child_of(&self, parent: &ShardRange, hash: HashName) -> bool {
         let Some(own) = ShardName::parse(&self.name) else {
             return false;
@@ -68,8 +69,8 @@ impl ShardRange {
         ranges.iter().find(|range| range.place().1 == own.root)
     }
 
-    /// Names of its parent, the parent's parent and so on, as far as they are there, and of the
-    /// root.
+    /// Names of its parent, the parent's parent and so on, as far as `ranges` contains them, and of
+    /// the root.
     pub fn ancestors(&self, ranges: &[ShardRange], hash: HashName) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         let mut child = self;
@@ -79,7 +80,7 @@ impl ShardRange {
             }
             let parent = ranges.iter().find(|range| child.is_child_of(range, hash));
             match parent {
-                // A name whose hash is its own would go round for ever.
+                // A name that contains its own hash would never end the loop.
                 Some(parent) if !names.contains(&parent.name) => {
                     names.push(parent.name.clone());
                     child = parent;

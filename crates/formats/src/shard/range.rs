@@ -1,4 +1,5 @@
-//! One shard range as databases and requests have it, and which of two versions is newer.
+//! One shard range with the fields that databases and requests have, and the rule by which of two
+//! versions the newer one wins.
 
 use cairn_types::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -6,20 +7,20 @@ use thiserror::Error;
 
 use super::{Bound, Bounded, Namespace, by_upper};
 
-/// Where in its life a shard is; the numbers are those of the databases.
+/// State of a shard's life cycle; the numbers are those of the databases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(i64)]
 pub enum State {
-    /// Its bounds are known, and that is all.
+    /// Its bounds are known; it has no container yet.
     Found = 10,
-    /// Its container takes updates; the rows of before are still with the parent.
+    /// Its container takes updates; older rows are still in the parent.
     Created = 20,
-    /// One of the parent's replicas has copied its rows.
+    /// At least one of the parent's replicas has copied its rows.
     Cleaved = 30,
     Active = 40,
-    /// To be merged into another one.
+    /// It is being merged into another one.
     Shrinking = 50,
-    /// To be split.
+    /// It is being split.
     Sharding = 60,
     Sharded = 70,
     Shrunk = 80,
@@ -36,23 +37,23 @@ impl State {
         State::Sharded,
         State::Shrunk,
     ];
-    /// Their counts are part of the root's.
+    /// States whose counts are part of the root's.
     pub const COUNTED: [State; 3] = [State::Active, State::Sharding, State::Shrinking];
-    /// Listings are read from them.
+    /// States from which listings are read.
     pub const LISTING: [State; 4] = [
         State::Active,
         State::Sharding,
         State::Shrinking,
         State::Cleaved,
     ];
-    /// Rows are put into them.
+    /// States that take new rows.
     pub const UPDATING: [State; 4] = [
         State::Created,
         State::Cleaved,
         State::Active,
         State::Sharding,
     ];
-    /// What a shard's audit asks its root for.
+    /// States that a shard's audit requests from its root.
     pub const AUDITING: [State; 7] = [
         State::Created,
         State::Cleaved,
@@ -80,7 +81,7 @@ impl State {
         }
     }
 
-    /// By name or number.
+    /// Parses a name or number.
     pub fn parse(text: &str) -> Option<State> {
         if let Ok(number) = text.trim().parse() {
             return State::from_number(number);
@@ -97,19 +98,19 @@ impl State {
         matches!(self, State::Sharding | State::Sharded)
     }
 
-    /// Its rows go, or went, to other shards.
+    /// Are its rows moved, or already moved, to other shards?
     pub fn is_cleaving(self) -> bool {
         self.is_shrinking() || self.is_sharding()
     }
 
-    /// Has all its rows, so that its counts mean something.
+    /// Does it have all its rows, so that its counts are meaningful?
     pub fn has_counts(self) -> bool {
         self >= State::Cleaved
     }
 }
 
-/// A row of the table `shard_range`; the JSON has the columns' names. Times are text in Swift's
-/// internal form, and compared as such.
+/// A row of the table `shard_range`; the JSON keys are the names of the columns. Times are text in
+/// Swift's internal form, and compared as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardRange {
     pub name: String,
@@ -118,7 +119,7 @@ pub struct ShardRange {
     pub upper: String,
     pub object_count: i64,
     pub bytes_used: i64,
-    /// Of the counts.
+    /// Time of the counts.
     pub meta_timestamp: String,
     pub deleted: i64,
     pub state: i64,
@@ -134,7 +135,7 @@ fn unknown() -> i64 {
     -1
 }
 
-/// Why something is no shard range.
+/// Reasons why a value is not a shard range.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("{field} is {value:?}: expected {expected}")]
 pub struct BadShardRange {
@@ -158,7 +159,7 @@ impl Bounded for ShardRange {
 }
 
 impl ShardRange {
-    /// Of the whole namespace between two bounds, found just now.
+    /// A new range between two bounds, in state [`State::Found`], with `now` as all its times.
     pub fn new(name: impl Into<String>, now: Timestamp, lower: &str, upper: &str) -> Self {
         let now = now.normal();
         ShardRange {
@@ -174,7 +175,7 @@ impl ShardRange {
         }
     }
 
-    /// Of JSON: missing fields are errors, times are brought into their usual form.
+    /// Parses JSON; a missing field is an error, and times are converted to the internal form.
     pub fn from_json(value: &serde_json::Value) -> Result<Self, BadShardRange> {
         let bad = |field, expected| {
             let value = value
@@ -248,7 +249,7 @@ impl ShardRange {
         Ok(range)
     }
 
-    /// None: a number that no state has.
+    /// The state; `None` for an unknown number.
     pub fn state(&self) -> Option<State> {
         State::from_number(self.state)
     }
@@ -273,7 +274,7 @@ impl ShardRange {
         self.deleted != 0
     }
 
-    /// Objects and tombstones.
+    /// Number of objects and tombstones.
     pub fn row_count(&self) -> i64 {
         self.object_count + self.tombstones.max(0)
     }
@@ -286,7 +287,7 @@ impl ShardRange {
         }
     }
 
-    /// Its time is left as it is. True if that is news.
+    /// Sets the state without changing its time. Returns true if it changed.
     pub fn set_state(&mut self, state: State) -> bool {
         if self.is(state) {
             return false;
@@ -319,7 +320,7 @@ impl ShardRange {
         self.meta_timestamp = now.normal();
     }
 
-    /// False: it was already.
+    /// Marks the range as deleted. Returns false if it was already.
     pub fn set_deleted(&mut self, now: Timestamp) -> bool {
         if self.is_deleted() {
             return false;
@@ -329,7 +330,7 @@ impl ShardRange {
         true
     }
 
-    /// As a new version of itself, all of it from this moment.
+    /// A new version of itself with all its times set to `now`.
     pub fn renewed(&self, now: Timestamp) -> ShardRange {
         let now = now.normal();
         ShardRange {
@@ -340,7 +341,7 @@ impl ShardRange {
         }
     }
 
-    /// To the bounds of all of them. True if that is more than before.
+    /// Extends the bounds to cover all the others. Returns true if they changed.
     pub fn expand<'r>(&mut self, others: impl IntoIterator<Item = &'r ShardRange>) -> bool {
         let before = (self.lower.clone(), self.upper.clone());
         for other in others {
@@ -354,8 +355,9 @@ impl ShardRange {
         before != (self.lower.clone(), self.upper.clone())
     }
 
-    /// Puts into this one what `old` has newer: of two with the same creation, counts and state
-    /// each by their own time. False if that leaves nothing new.
+    /// Takes from `old` what is newer there: of two versions with the same creation time, counts
+    /// and state are each decided by their own time. Returns false if this version then adds
+    /// nothing to `old`.
     pub fn take_newer(&mut self, old: &ShardRange) -> bool {
         if old.timestamp < self.timestamp {
             self.reported = 0;
@@ -397,7 +399,7 @@ impl ShardRange {
     }
 }
 
-/// Into the order of databases and answers: by upper bound, state, lower bound, name.
+/// Sorts into the order of databases and responses: by upper bound, state, lower bound, name.
 pub fn sort_ranges(ranges: &mut [ShardRange]) {
     ranges.sort_by(|a, b| {
         by_upper(a, b)
@@ -407,7 +409,7 @@ pub fn sort_ranges(ranges: &mut [ShardRange]) {
     });
 }
 
-/// What there would be after merging `new` into `existing`, without what is deleted then.
+/// The result of merging `new` into `existing`, without deleted ranges.
 pub fn combine(new: &[ShardRange], existing: &[ShardRange]) -> Vec<ShardRange> {
     let mut combined: Vec<ShardRange> = existing.to_vec();
     for range in new {
@@ -455,7 +457,7 @@ mod tests {
         let mut newer_counts = range("2", "66", (60, "4"));
         assert!(newer_counts.take_newer(&old));
         assert_eq!((newer_counts.object_count, newer_counts.state), (2, 40));
-        // Of two states of one moment the later in life wins.
+        // If two states have the same time, the later one in the life cycle wins.
         assert!(range("2", "5", (50, "5")).take_newer(&old));
     }
 

@@ -1,4 +1,4 @@
-//! The audit log's file: appended to by a thread of its own, in the order of the lines.
+//! The audit log's file: a thread of its own appends the lines in order.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,8 +8,8 @@ use std::thread;
 
 use tokio::sync::mpsc::{self, error::TrySendError};
 
-/// Lines that may wait for the disk. More go to the process's log.
-const WAITING_MAX: usize = 1024;
+/// Maximum number of lines queued for the disk; further ones go to the process's log.
+const QUEUED_LINES_MAX: usize = 1024;
 
 pub(super) struct AuditFile {
     lines: mpsc::Sender<String>,
@@ -18,7 +18,7 @@ pub(super) struct AuditFile {
 impl AuditFile {
     pub(super) fn open(path: &str) -> io::Result<AuditFile> {
         let mut log = Log::open(Path::new(path))?;
-        let (lines, mut waiting) = mpsc::channel::<String>(WAITING_MAX);
+        let (lines, mut waiting) = mpsc::channel::<String>(QUEUED_LINES_MAX);
         thread::Builder::new().name("audit".into()).spawn(move || {
             while let Some(mut text) = waiting.blocking_recv() {
                 while let Ok(more) = waiting.try_recv() {
@@ -59,7 +59,8 @@ impl Log {
         })
     }
 
-    /// Lines that cannot be written go to the process's log: they are not lost silently.
+    /// Appends a line; one that cannot be written goes to the process's log, so that it is not lost
+    /// silently.
     fn append(&mut self, text: &str) {
         let written = self
             .open_anew_if_moved()
@@ -69,7 +70,7 @@ impl Log {
         }
     }
 
-    /// Somebody may have moved the file away to keep it (logrotate).
+    /// Reopens the file if it has been moved away, as logrotate does.
     fn open_anew_if_moved(&mut self) -> io::Result<()> {
         let ours = self.file.metadata()?;
         let is_ours =

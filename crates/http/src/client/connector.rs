@@ -1,4 +1,4 @@
-//! Connections to servers, plain or TLS: one type for both, so that all else is written once.
+//! Connections to servers, plain or TLS, behind one type.
 
 use std::io;
 use std::pin::Pin;
@@ -22,8 +22,7 @@ pub enum Stream {
 }
 
 impl Stream {
-    /// Of a connection that has been idle: whether the server has closed it, or sent what nobody
-    /// has asked for.
+    /// Has the server closed this idle connection, or sent data that was not requested?
     pub fn is_stale(&self) -> bool {
         let socket = match self {
             Stream::Plain(socket) => socket,
@@ -37,7 +36,7 @@ impl Stream {
     }
 }
 
-/// Connects to `address`, within `timeout`; with TLS the server's certificate must be for `host`.
+/// Connects to `address` within `timeout`; with TLS the server's certificate must be for `host`.
 pub async fn dial(
     address: impl ToSocketAddrs,
     host: &str,
@@ -58,7 +57,7 @@ pub async fn dial(
     }
 }
 
-/// A connection to `host` as a stream, with TLS where that is spoken.
+/// Wraps a connected socket to `host`, with TLS if configured.
 pub async fn over(socket: TcpStream, host: &str, tls: Option<&ClientTls>) -> io::Result<Stream> {
     Ok(match tls {
         None => Stream::Plain(socket),
@@ -66,7 +65,7 @@ pub async fn over(socket: TcpStream, host: &str, tls: Option<&ClientTls>) -> io:
     })
 }
 
-/// Connects for the pool.
+/// Opens connections for the pool.
 #[derive(Clone)]
 pub(super) struct Connector {
     tcp: HttpConnector,
@@ -119,7 +118,7 @@ impl Connection for Stream {
     }
 }
 
-/// The stream in either form, pinned.
+/// Applies an expression to the pinned stream of either variant.
 macro_rules! either {
     ($stream:expr, $inner:ident => $call:expr) => {
         match $stream.get_mut() {

@@ -1,6 +1,6 @@
-//! Requests over connections of their own: those with names of headers that are no tokens, and
-//! those whose answers have such. Where one exchange is all that a connection carries it is plain
-//! where heads begin, which a pool does not tell.
+//! Requests over connections outside of the pool: those with header names that are not tokens, and
+//! repeats of those whose response had such names. The escaping needs to know where a head begins,
+//! which is certain only if the connection carries a single exchange.
 
 use std::error::Error;
 use std::time::Duration;
@@ -11,12 +11,13 @@ use hyper::client::conn::http1;
 use hyper_util::client::legacy;
 use hyper_util::rt::TokioIo;
 
-use super::{CallError, MAX_HEADERS, Own, dial};
+use super::{CallError, HEADERS_MAX, Own, dial};
 use crate::body::Body;
 use crate::heads::Heads;
 use crate::service::{Request, Response};
 
-/// The request once more, in case that its answer is not understood; reads only.
+/// A copy of a read request, to repeat it if the response cannot be parsed; `None` for other
+/// methods.
 pub(super) fn copy(request: &Request) -> Option<Request> {
     let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
     if !is_read || !request.body().is_empty() {
@@ -29,7 +30,7 @@ pub(super) fn copy(request: &Request) -> Option<Request> {
     Some(copy)
 }
 
-/// Whether an answer's head was not understood.
+/// Did the call fail because the response's head could not be parsed?
 pub(super) fn is_parse(error: &legacy::Error) -> bool {
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -75,11 +76,11 @@ async fn exchange(own: Own<'_>, mut request: Request) -> Result<Response, CallEr
     };
     let (mut sender, connection) = http1::Builder::new()
         .title_case_headers(true)
-        .max_headers(MAX_HEADERS)
+        .max_headers(HEADERS_MAX)
         .handshake(TokioIo::new(socket))
         .await
         .map_err(broken)?;
-    // To the end of the answer's body.
+    // The connection is driven to the end of the response's body.
     tokio::spawn(async move {
         let _ = connection.await;
     });
@@ -113,7 +114,7 @@ mod tests {
 
     const NAME: &str = "x-object-meta-fr\u{e8}^d";
 
-    /// A service that answers with the header it was asked with, and with a body.
+    /// A service that echoes the requested header and sends a body.
     #[tokio::test]
     async fn names_of_any_bytes_go_both_ways() {
         let name = cairn_types::header_name::escape_text(NAME).into_owned();
@@ -148,7 +149,7 @@ mod tests {
         }
     }
 
-    /// What goes over the wire are the bytes themselves.
+    /// The wire carries the raw bytes.
     #[tokio::test]
     async fn the_wire_has_raw_bytes() {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -164,7 +165,7 @@ mod tests {
         tokio::spawn(serve(listener, service, options, Metrics::new(), stopped));
         let mut socket = TcpStream::connect(address).await.unwrap();
         let mut answer = vec![0; 4096];
-        // Twice over one connection, the first with a body.
+        // Two requests over one connection, the first with a body.
         for (n, body) in [(4, "body"), (0, "")] {
             let request = format!(
                 "PUT /x HTTP/1.1\r\nX-A: 1\r\nContent-Length: {n}\r\n{NAME}: v\r\n\r\n{body}"

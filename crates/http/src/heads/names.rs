@@ -1,6 +1,7 @@
-//! Names with other bytes than a token's, on their way out. hyper would not write them: a name of
-//! digits that nobody can guess stands in for each, and is found in what hyper writes. (Bytes of a
-//! message before may still be on their way, so the head's place among them is not known.)
+//! Restoring of escaped header names in outgoing heads. hyper cannot write a name that is not a
+//! token, so each is replaced by a placeholder of random digits, which is searched for in hyper's
+//! output and replaced by the real bytes. (Bytes of the message before may still be in that output,
+//! so the head's position is not known.)
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,27 +13,27 @@ use parking_lot::Mutex;
 
 use crate::own_thread;
 
-/// Whether some name is to be put back before it is sent.
+/// Does any of these headers need its name restored?
 pub(crate) fn has_escapes(headers: &HeaderMap) -> bool {
     headers
         .keys()
         .any(|name| header_name::has_escapes(name.as_str()))
 }
 
-struct StandIn {
+struct Placeholder {
     digits: Vec<u8>,
     name: Vec<u8>,
 }
 
-/// What a connection shares with the messages sent over it.
+/// Placeholders shared by a connection and the messages sent over it.
 #[derive(Clone, Default)]
 pub(crate) struct Names {
     wait: Arc<AtomicBool>,
-    names: Arc<Mutex<Vec<StandIn>>>,
+    names: Arc<Mutex<Vec<Placeholder>>>,
 }
 
 impl Names {
-    /// Makes headers such that hyper writes them. They are the next to be written.
+    /// Replaces escaped names by placeholders. These headers must be the next that are written.
     pub(crate) fn stand_in(&self, headers: &mut HeaderMap) {
         if !has_escapes(headers) {
             return;
@@ -42,7 +43,7 @@ impl Names {
         let mut last = None;
         let mut changed = HeaderMap::with_capacity(headers.len());
         for (name, value) in std::mem::take(headers) {
-            // A further value has no name of its own.
+            // A repeated header is iterated without its name.
             if let Some(name) = name {
                 last = Some(stand_in(name, &mut names));
             }
@@ -58,14 +59,14 @@ impl Names {
         self.wait.load(Ordering::Acquire)
     }
 
-    /// The bytes with names put back; `None` where there are none in them.
+    /// Replaces placeholders by the real names; `None` if there are none in these bytes.
     pub(super) fn put_back(&self, bytes: &[u8]) -> Option<Vec<u8>> {
         if !self.wait() {
             return None;
         }
         let mut names = self.names.lock();
         let mut changed: Option<Vec<u8>> = None;
-        for StandIn { digits, name } in names.iter() {
+        for Placeholder { digits, name } in names.iter() {
             let bytes = changed.as_deref().unwrap_or(bytes);
             changed = replaced(bytes, digits, name).or(changed);
         }
@@ -77,8 +78,8 @@ impl Names {
     }
 }
 
-/// A name that hyper writes.
-fn stand_in(name: HeaderName, names: &mut Vec<StandIn>) -> HeaderName {
+/// The placeholder for an escaped name, or the name itself.
+fn stand_in(name: HeaderName, names: &mut Vec<Placeholder>) -> HeaderName {
     if !header_name::has_escapes(name.as_str()) {
         return name;
     }
@@ -87,14 +88,14 @@ fn stand_in(name: HeaderName, names: &mut Vec<StandIn>) -> HeaderName {
     let Ok(digits_name) = HeaderName::from_bytes(digits.as_bytes()) else {
         return name;
     };
-    names.push(StandIn {
+    names.push(Placeholder {
         digits: digits.into_bytes(),
         name: header_name::unescape(&title_case(name.as_str())).into_owned(),
     });
     digits_name
 }
 
-/// Every occurrence; `None` where there is none.
+/// Replaces every occurrence; `None` if there is none.
 fn replaced(bytes: &[u8], what: &[u8], by: &[u8]) -> Option<Vec<u8>> {
     let find = |from: usize| {
         let mut windows = bytes[from..].windows(what.len());

@@ -1,26 +1,26 @@
-//! Follows a head as it comes in, in pieces that end anywhere, and changes what the parser would
-//! not take.
+//! Scanner of a message head, fed in pieces of any size, that rewrites bytes which the HTTP parser
+//! would reject.
 //!
-//! The other way round, what two programs on a request's way could read differently (RFC 9112,
-//! sections 2.2, 3.2 and 6.3) is made unparseable, for the parser is lenient: lines that end in a bare
-//! LF, a second `Host`, a second `Transfer-Encoding`, and `Content-Length` beside
-//! `Transfer-Encoding`. The parser then answers 400 and ends the connection.
+//! It also rejects heads that two programs on a request's way could parse differently (RFC 9112,
+//! sections 2.2, 3.2 and 6.3), for which the parser is too lenient: lines that end in a bare LF, a
+//! second `Host`, a second `Transfer-Encoding`, and `Content-Length` beside `Transfer-Encoding`.
+//! Such a head is made unparseable; the parser then responds 400 and ends the connection.
 
 use cairn_types::header_name;
 
-/// Headers whose values are percent-encoded paths: there a NUL, which begins a reserved name, can
-/// be written so as well.
+/// Headers whose values are percent-encoded paths: a NUL in them, which begins a reserved name, can
+/// be percent-encoded too.
 const PATHS: [&str; 3] = ["x-symlink-target", "x-copy-from", "destination"];
-/// Longer than any of these.
-const NAME_KEPT: usize = 20;
-/// No head has it, so the parser refuses a head that does.
-const REFUSED: u8 = 0;
-/// Where the status begins in `HTTP/1.1 200 OK`.
-const STATUS_AT: usize = "HTTP/1.1 ".len();
+/// Bytes of a header name that are kept for comparison; longer than all names of interest.
+const NAME_KEPT_BYTES: usize = 20;
+/// A byte that is illegal in a head, written to make the parser reject it.
+const ILLEGAL_BYTE: u8 = 0;
+/// Offset of the status in `HTTP/1.1 200 OK`.
+const STATUS_OFFSET: usize = "HTTP/1.1 ".len();
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
-    /// Empty lines may come before a request.
+enum State {
+    /// Before the first line; empty lines may precede a request.
     Before,
     First,
     LineStart,
@@ -31,35 +31,35 @@ enum Place {
 
 pub(crate) struct Scanner {
     of_requests: bool,
-    place: Place,
-    /// Of the first line: bytes so far.
+    state: State,
+    /// Bytes of the first line so far.
     first: usize,
-    /// The head is that of an interim answer, and another one follows it.
+    /// The head is that of an interim response, so another head follows.
     is_interim: bool,
-    /// The beginning of the name that was read last.
+    /// The beginning of the last header name.
     name: Vec<u8>,
-    /// The byte before the next one.
+    /// The previous byte.
     last: u8,
-    seen: Seen,
+    seen: FramingHeaders,
 }
 
-/// Headers that decide where a request goes and where it ends.
+/// Framing and routing headers of the current head.
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct FramingHeaders {
     host: bool,
     content_length: bool,
     transfer_encoding: bool,
 }
 
-impl Seen {
-    /// Takes note of a header; false where it must not follow those before.
+impl FramingHeaders {
+    /// Records a header; false if it is ambiguous beside earlier ones.
     fn note(&mut self, name: &[u8]) -> bool {
         let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
         if is("host") {
             return !std::mem::replace(&mut self.host, true);
         }
         if is("content-length") {
-            // That two are the same the parser checks.
+            // The parser itself checks that repeated lengths are equal.
             self.content_length = true;
             return !self.transfer_encoding;
         }
@@ -75,12 +75,12 @@ impl Scanner {
     pub(crate) fn of_requests() -> Self {
         Scanner {
             of_requests: true,
-            place: Place::Before,
+            state: State::Before,
             first: 0,
             is_interim: false,
             name: Vec::new(),
             last: 0,
-            seen: Seen::default(),
+            seen: FramingHeaders::default(),
         }
     }
 
@@ -91,17 +91,17 @@ impl Scanner {
         }
     }
 
-    /// The next bytes begin a head.
+    /// Starts a head at the next bytes.
     pub(super) fn begin(&mut self) {
-        self.place = Place::Before;
+        self.state = State::Before;
         self.last = 0;
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.place == Place::Ended
+        self.state == State::Ended
     }
 
-    /// The bytes as the parser takes them; `None` where they are such.
+    /// The rewritten bytes; `None` if they need no change.
     pub(crate) fn scan(&mut self, bytes: &[u8]) -> Option<Vec<u8>> {
         let mut changed = Changed { bytes, out: None };
         let mut at = 0;
@@ -112,16 +112,16 @@ impl Scanner {
         changed.out
     }
 
-    /// Takes a run of bytes from `at`; returns where the next one begins.
+    /// Scans a run of bytes from `at`; returns where the next run begins.
     fn step(&mut self, changed: &mut Changed<'_>, at: usize) -> usize {
         let rest = &changed.bytes[at..];
-        match self.place {
-            Place::Ended => {
+        match self.state {
+            State::Ended => {
                 changed.keep(at, rest.len());
                 at + rest.len()
             }
-            Place::Before | Place::LineStart => self.begin_line(changed, at, rest[0]),
-            Place::First => {
+            State::Before | State::LineStart => self.begin_line(changed, at, rest[0]),
+            State::First => {
                 let length = until(rest, |b| b == b'\n');
                 self.note_status(&rest[..length]);
                 match self.of_requests {
@@ -130,9 +130,9 @@ impl Scanner {
                 }
                 self.end_line(changed, at + length)
             }
-            Place::Name => {
+            State::Name => {
                 let length = until(rest, |b| b == b':' || b == b'\n');
-                let room = NAME_KEPT.saturating_sub(self.name.len()).min(length);
+                let room = NAME_KEPT_BYTES.saturating_sub(self.name.len()).min(length);
                 self.name.extend_from_slice(&rest[..room]);
                 let push = header_name::push_escaped;
                 changed.each(at, length, header_name::is_escaped, push);
@@ -140,13 +140,13 @@ impl Scanner {
                     if self.of_requests && !self.seen.note(&self.name) {
                         return self.refuse(changed, at + length);
                     }
-                    self.place = Place::Value;
+                    self.state = State::Value;
                     changed.keep(at + length, 1);
                     return at + length + 1;
                 }
                 self.end_line(changed, at + length)
             }
-            Place::Value => {
+            State::Value => {
                 let length = until(rest, |b| b == b'\n');
                 match self.is_path() {
                     true => changed.each(at, length, |b| b == 0, percent),
@@ -157,20 +157,20 @@ impl Scanner {
         }
     }
 
-    /// Makes the head unparseable in place of the byte at `at`; what follows is nobody's.
+    /// Replaces the byte at `at` so that the parser rejects the head, and ends the scan.
     fn refuse(&mut self, changed: &mut Changed<'_>, at: usize) -> usize {
-        changed.each(at, 1, |_| true, |out, _| out.push(REFUSED));
-        self.place = Place::Ended;
+        changed.each(at, 1, |_| true, |out, _| out.push(ILLEGAL_BYTE));
+        self.state = State::Ended;
         at + 1
     }
 
-    /// Whether the LF at `at` has no CR before it, in a request.
+    /// Is the LF at `at` in a request without a CR before it?
     fn is_bare(&self, changed: &Changed<'_>, at: usize) -> bool {
         let before = at.checked_sub(1).map_or(self.last, |at| changed.bytes[at]);
         self.of_requests && before != b'\r'
     }
 
-    /// Keeps the line's end, if it has come.
+    /// Keeps the line end, if it is there.
     fn end_line(&mut self, changed: &mut Changed<'_>, at: usize) -> usize {
         if at == changed.bytes.len() {
             return at;
@@ -178,25 +178,25 @@ impl Scanner {
         if self.is_bare(changed, at) {
             return self.refuse(changed, at);
         }
-        self.place = Place::LineStart;
+        self.state = State::LineStart;
         changed.keep(at, 1);
         at + 1
     }
 
     fn begin_line(&mut self, changed: &mut Changed<'_>, at: usize, byte: u8) -> usize {
-        match (self.place, byte) {
+        match (self.state, byte) {
             (_, b'\n') if self.is_bare(changed, at) => return self.refuse(changed, at),
-            (Place::Before, b'\r' | b'\n') | (_, b'\r') => {}
-            (Place::Before, _) => {
-                self.place = Place::First;
+            (State::Before, b'\r' | b'\n') | (_, b'\r') => {}
+            (State::Before, _) => {
+                self.state = State::First;
                 (self.first, self.is_interim) = (0, false);
-                self.seen = Seen::default();
+                self.seen = FramingHeaders::default();
                 return at;
             }
-            (_, b'\n') if self.is_interim => self.place = Place::Before,
-            (_, b'\n') => self.place = Place::Ended,
+            (_, b'\n') if self.is_interim => self.state = State::Before,
+            (_, b'\n') => self.state = State::Ended,
             _ => {
-                self.place = Place::Name;
+                self.state = State::Name;
                 self.name.clear();
                 return at;
             }
@@ -206,7 +206,9 @@ impl Scanner {
     }
 
     fn note_status(&mut self, run: &[u8]) {
-        let class = STATUS_AT.checked_sub(self.first).and_then(|i| run.get(i));
+        let class = STATUS_OFFSET
+            .checked_sub(self.first)
+            .and_then(|i| run.get(i));
         self.is_interim |= !self.of_requests && class == Some(&b'1');
         self.first += run.len();
     }
@@ -217,13 +219,13 @@ impl Scanner {
     }
 }
 
-/// The length of the run that ends before such a byte.
+/// Length of the run before the first such byte.
 fn until(bytes: &[u8], is_end: impl Fn(u8) -> bool) -> usize {
     let end = bytes.iter().position(|b| is_end(*b));
     end.unwrap_or(bytes.len())
 }
 
-/// Not to stand in a request's target.
+/// Is this byte illegal in a request's target?
 fn is_illegal(byte: u8) -> bool {
     byte >= 0x7f
         || matches!(
@@ -236,7 +238,7 @@ fn percent(out: &mut Vec<u8>, byte: u8) {
     out.extend_from_slice(format!("%{byte:02X}").as_bytes());
 }
 
-/// Bytes and what becomes of them, copied from the first that changes.
+/// Input bytes and their rewritten form, copied from the first change on.
 struct Changed<'a> {
     bytes: &'a [u8],
     out: Option<Vec<u8>>,
@@ -249,8 +251,8 @@ impl Changed<'_> {
         }
     }
 
-    /// Writes the bytes of the run that change by `push`, and keeps the others: what becomes of a
-    /// byte does not depend on where its run was cut.
+    /// Rewrites those bytes of the run that `changes` selects by `push`, and keeps the others. The
+    /// result for a byte must not depend on where its run was cut.
     fn each(
         &mut self,
         at: usize,

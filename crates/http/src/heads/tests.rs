@@ -111,8 +111,8 @@ async fn a_late_end_says_nothing() {
     .await;
 }
 
-/// Found by fuzzing: a NUL became `%00` where a byte of the same piece was escaped, and was refused by
-/// the parser where it was not.
+/// Found by fuzzing: a NUL became `%00` if another byte of the same piece was escaped, and was
+/// otherwise refused by the parser.
 #[tokio::test]
 async fn a_byte_changes_the_same_wherever_a_head_is_cut() {
     let wire = b"PUT /\0/\xff HTTP/1.1\r\nX-Copy-From: \0c/\xff\r\n\r\n".as_slice();
@@ -123,7 +123,7 @@ async fn a_byte_changes_the_same_wherever_a_head_is_cut() {
     }
 }
 
-/// Heads that others on a request's way may read differently reach the parser as none.
+/// A head that other programs could parse differently is rejected by the parser.
 #[tokio::test]
 async fn ambiguous_heads_are_made_unparseable() {
     for wire in [

@@ -1,4 +1,4 @@
-//! What background work does, looked up whenever somebody reads the metrics.
+//! Metrics of background work, collected at each scrape.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,33 +10,34 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 
-/// What background work takes of the devices, and how far its passes are.
+/// Device usage of background work, and progress of its passes.
 #[derive(Clone, Debug, Default)]
 pub struct Background {
     pub devices: Vec<DeviceWork>,
     pub passes: Vec<PassWork>,
 }
 
-/// Of one device.
+/// Background work on one device.
 #[derive(Clone, Debug)]
 pub struct DeviceWork {
-    /// Its folder.
+    /// The device's folder.
     pub device: String,
-    /// Background operations that may run at once; below one: this part of the time.
+    /// Background operations that may run at once; a value below one is the share of time during
+    /// which one may run.
     pub share: f64,
-    /// Background operations done, and their seconds from queued to done.
+    /// Background operations done, and their total seconds from being queued to being done.
     pub done: u64,
     pub seconds: f64,
 }
 
-/// Of one kind of daemon.
+/// The current pass of one kind of daemon.
 #[derive(Clone, Debug)]
 pub struct PassWork {
     pub daemon: &'static str,
-    /// Partitions.
+    /// Partitions done.
     pub done: u64,
     pub of: u64,
-    /// `None` where that cannot be known yet.
+    /// Estimated seconds left; `None` if unknown yet.
     pub seconds_left: Option<f64>,
 }
 

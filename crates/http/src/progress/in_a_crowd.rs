@@ -1,4 +1,4 @@
-//! Answers over real sockets while others have much unsent.
+//! Responses over real sockets while other connections have much unsent content.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,9 +17,10 @@ use crate::unsent::{self, tests::Crowd};
 use crate::{Body, BodyError, Request, handler_fn, respond};
 
 const PIECE_BYTES: usize = 50_000;
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Answers `/N` with N pieces, `/304` with that status, and `/broken` with a body that breaks off.
+/// Responds to `/N` with N pieces, to `/304` with that status, and to `/broken` with a body that
+/// breaks off.
 async fn server() -> (SocketAddr, watch::Sender<bool>) {
     let listener = bind("127.0.0.1:0".parse().unwrap(), 16).unwrap();
     let address = listener.local_addr().unwrap();
@@ -48,7 +49,7 @@ async fn server() -> (SocketAddr, watch::Sender<bool>) {
     (address, stop)
 }
 
-/// Sends these requests at once; how many bytes come until the connection ends.
+/// Sends these requests at once; returns the number of bytes received until the connection ends.
 async fn ask(address: SocketAddr, requests: &[&str]) -> usize {
     let text = requests.iter().enumerate().map(|(index, request)| {
         let is_last = index + 1 == requests.len();
@@ -63,7 +64,7 @@ async fn ask(address: SocketAddr, requests: &[&str]) -> usize {
         let _ = stream.read_to_end(&mut answers).await;
         answers.iter().filter(|byte| **byte == 7).count()
     };
-    tokio::time::timeout(PATIENCE, asked).await.unwrap()
+    tokio::time::timeout(TIMEOUT, asked).await.unwrap()
 }
 
 #[tokio::test]
@@ -77,7 +78,7 @@ async fn answers_come_whole_and_leave_nothing_in_the_count() {
     ];
     assert_eq!(ask(address, &all).await, 81 * PIECE_BYTES);
     assert!(ask(address, &["GET /1", "GET /broken"]).await <= 4 * PIECE_BYTES);
-    // A client that leaves in the middle.
+    // A client that disconnects in the middle.
     let mut leaves = TcpStream::connect(address).await.unwrap();
     let request = b"GET /400 HTTP/1.1\r\nHost: x\r\n\r\n";
     leaves.write_all(request).await.unwrap();
@@ -86,7 +87,7 @@ async fn answers_come_whole_and_leave_nothing_in_the_count() {
     drop(crowd);
     let begun = std::time::Instant::now();
     while unsent::tests::unsent_bytes() != before {
-        assert!(begun.elapsed() < PATIENCE, "bytes stay in the count");
+        assert!(begun.elapsed() < TIMEOUT, "bytes stay in the count");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -1,4 +1,4 @@
-//! TLS of calls to other servers.
+//! TLS for calls to other servers.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,21 +12,21 @@ use tokio_rustls::client::TlsStream;
 
 use super::{ReadAhead, TlsError, authorities, certified_key, provider};
 
-/// Whose certificates are trusted.
+/// Certificate authorities that are trusted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// The authorities that the system trusts.
+    /// The operating system's authorities.
     #[default]
     System,
-    /// Those of this file, and no others.
+    /// The authorities in this file, and no others.
     File(PathBuf),
 }
 
-/// How TLS is spoken to servers. Cheap to clone.
+/// TLS configuration for calls. Cheap to clone.
 #[derive(Clone)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
-    /// The name that servers' certificates must have, in place of the one they are called by.
+    /// The name that servers' certificates must have, instead of the name they are called by.
     name: Option<ServerName<'static>>,
 }
 
@@ -39,13 +39,13 @@ impl fmt::Debug for ClientTls {
 }
 
 impl ClientTls {
-    /// `own`: the certificate, and its key, that is shown to servers that ask for one.
+    /// `own` is the certificate, and its key, for servers that request a client certificate.
     pub fn new(trust: &Trust, own: Option<(&Path, &Path)>) -> Result<ClientTls, TlsError> {
         let roots = match trust {
             Trust::File(path) => authorities(path)?,
             Trust::System => {
                 let mut roots = RootCertStore::empty();
-                // The system's store may hold some that rustls does not take.
+                // The system's store may contain some that rustls does not accept.
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
                 Arc::new(roots)
             }
@@ -57,7 +57,7 @@ impl ClientTls {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
                 let key = Arc::new(certified_key(cert, key)?);
-                builder.with_client_cert_resolver(Arc::new(Own(key)))
+                builder.with_client_cert_resolver(Arc::new(OwnCertificate(key)))
             }
         };
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -67,14 +67,14 @@ impl ClientTls {
         })
     }
 
-    /// Servers must have certificates for this name, whatever they are called by.
+    /// Requires servers' certificates to have this name, whatever name they are called by.
     pub fn with_name(mut self, name: &str) -> Result<ClientTls, TlsError> {
         let wrong = || TlsError::Name(name.to_owned());
         self.name = Some(ServerName::try_from(name.to_owned()).map_err(|_| wrong())?);
         Ok(self)
     }
 
-    /// Speaks TLS over a connection to `host`, a name or an address.
+    /// Performs the TLS handshake on a connection to `host`, a name or an address.
     pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         host: &str,
@@ -90,11 +90,11 @@ impl ClientTls {
     }
 }
 
-/// Shows one certificate to whoever asks for one.
+/// Presents one certificate to every server that requests one.
 #[derive(Debug)]
-struct Own(Arc<rustls::sign::CertifiedKey>);
+struct OwnCertificate(Arc<rustls::sign::CertifiedKey>);
 
-impl rustls::client::ResolvesClientCert for Own {
+impl rustls::client::ResolvesClientCert for OwnCertificate {
     fn resolve(
         &self,
         _authorities: &[&[u8]],

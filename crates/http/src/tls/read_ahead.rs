@@ -1,8 +1,8 @@
-//! A socket under TLS that is read in large pieces while much comes.
+//! A read buffer for the socket under TLS, used while much data arrives.
 //!
-//! rustls asks for 4 KiB at a time: a system call for each, 256 of them a mebibyte. After a read
-//! that was filled, [`ReadAhead`] reads up to [`AHEAD_BYTES`] at once and hands out of that. The memory
-//! is there only while data keeps coming: idle connections and small requests have none.
+//! rustls reads 4 KiB at a time: one system call each, 256 of them per mebibyte. After a read that
+//! was filled, [`ReadAhead`] reads up to [`AHEAD_BYTES`] at once and serves rustls from that. The
+//! buffer exists only while data keeps arriving: idle connections and small requests have none.
 
 use std::io;
 use std::pin::{Pin, pin};
@@ -10,16 +10,16 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// Four records of TLS.
+/// Size of four TLS records.
 const AHEAD_BYTES: usize = 64 << 10;
 
 /// The socket below a TLS stream.
 pub struct ReadAhead<S> {
     socket: S,
-    /// Read, and from `next` on not yet handed out.
+    /// Bytes read; those from `next` on have not been handed out.
     ahead: Vec<u8>,
     next: usize,
-    /// The last read of the socket brought as much as was asked for, so there may be more.
+    /// The last read of the socket was filled, so more data may be there.
     was_filled: bool,
 }
 
@@ -37,7 +37,7 @@ impl<S> ReadAhead<S> {
         &self.socket
     }
 
-    /// Whether bytes were read that are not yet handed out.
+    /// Are there bytes that were read and not yet handed out?
     pub(crate) fn has_bytes(&self) -> bool {
         self.next < self.ahead.len()
     }
@@ -60,7 +60,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadAhead<S> {
             this.ahead.clear();
             this.next = 0;
             this.ahead.reserve_exact(AHEAD_BYTES);
-            // Cancel-safe: nothing is read by a future that is not ready.
+            // Cancel-safe: a future that is not ready has read nothing.
             let Poll::Ready(read) = pin!(this.socket.read_buf(&mut this.ahead)).poll(cx) else {
                 this.ahead = Vec::new();
                 this.was_filled = false;
@@ -111,10 +111,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadAhead<S> {
 mod tests {
     use super::*;
 
-    /// As rustls asks.
+    /// Size of rustls' reads.
     const ASKED: usize = 4096;
 
-    /// Always has more, or has nothing; counts what it is asked.
+    /// A socket that always has more data, or none; records the sizes requested.
     #[derive(Default)]
     struct Socket {
         waiting: usize,

@@ -1,5 +1,5 @@
-//! A listener's certificates, one for each name asked for, which are read again when their files
-//! change.
+//! A listener's certificates, chosen by the requested server name (SNI) and reloaded when their
+//! files change.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -17,16 +17,16 @@ use tracing::{error, info};
 
 use super::{TlsError, authorities, certified_key, provider};
 
-/// How often files are looked at.
+/// Interval of checks for changed files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Where certificates and keys are.
+/// Paths of certificates and keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificates, each with those of its authorities, and its key. A client gets the first that
-    /// is valid for the name it asks for, or else the first.
+    /// Certificate chains and their keys. A client gets the first that is valid for the name it
+    /// requests, or else the first of all.
     pub pairs: Vec<(PathBuf, PathBuf)>,
-    /// Clients must show a certificate of one of these authorities.
+    /// If set, clients must present a certificate of one of these authorities.
     pub client_authorities: Option<PathBuf>,
 }
 
@@ -36,18 +36,18 @@ impl TlsFiles {
         pairs.chain(&self.client_authorities).map(PathBuf::as_path)
     }
 
-    /// When each was changed; none that is not there.
+    /// Modification time of each file; `None` for a missing one.
     fn times(&self) -> Vec<Option<SystemTime>> {
         let time = |path: &Path| std::fs::metadata(path).and_then(|m| m.modified()).ok();
         self.all().map(time).collect()
     }
 }
 
-/// A listener's TLS.
+/// A listener's TLS configuration.
 pub struct ServerTls {
     files: TlsFiles,
     config: RwLock<Arc<ServerConfig>>,
-    /// Of the files as they were read last, whether that went well or not.
+    /// Modification times at the last load, whether that succeeded or not.
     seen: Mutex<Vec<Option<SystemTime>>>,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Debug for ServerTls {
 }
 
 impl ServerTls {
-    /// Reads the files.
+    /// Loads the files.
     pub fn load(files: TlsFiles) -> Result<Arc<ServerTls>, TlsError> {
         let seen = Mutex::new(files.times());
         let config = RwLock::new(config(&files)?);
@@ -69,13 +69,13 @@ impl ServerTls {
         }))
     }
 
-    /// For the next connection.
+    /// The acceptor for the next connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         let config = self.config.read();
         TlsAcceptor::from(config.clone())
     }
 
-    /// Reads the files again where they have changed. What cannot be used changes nothing.
+    /// Reloads the files if they have changed. If they cannot be used, the old ones stay.
     pub fn reload(&self) {
         let times = self.files.times();
         let mut seen = self.seen.lock();
@@ -94,7 +94,7 @@ impl ServerTls {
         *seen = times;
     }
 
-    /// Looks for changed files until it is dropped.
+    /// Checks for changed files until it is dropped.
     pub(crate) async fn follow(self: Arc<Self>) {
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
@@ -127,7 +127,7 @@ fn config(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
     Ok(Arc::new(config))
 }
 
-/// Chooses a certificate by the name that a client asks for.
+/// Chooses a certificate by the name that a client requests.
 #[derive(Debug)]
 struct ByName(Vec<Arc<CertifiedKey>>);
 

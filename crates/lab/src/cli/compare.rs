@@ -1,4 +1,4 @@
-//! `cairn lab compare`: of runs that are there, or of two targets that are measured now, in turn.
+//! `cairn lab compare`: compares existing runs, or two targets that are measured now, alternately.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub struct CompareArguments {
     #[arg(long, value_name = "FILE")]
     workload: Option<PathBuf>,
 
-    /// How many runs of each
+    /// Number of runs of each
     #[arg(
         long,
         value_name = "N",
@@ -39,7 +39,7 @@ pub struct CompareArguments {
     )]
     repetitions: u32,
 
-    /// Where runs, page and plots go [default: lab-compare]
+    /// Folder for runs, page and plots [default: lab-compare]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
@@ -72,7 +72,7 @@ pub struct CompareArguments {
     for_both: Vec<String>,
 }
 
-/// `5` or `5%`, as a part.
+/// Parses `5` or `5%` as a fraction.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
     match number.parse::<f64>() {
@@ -131,8 +131,8 @@ pub(super) fn run(arguments: &CompareArguments) -> Result<ExitCode> {
     })
 }
 
-/// Runs in turn, each in a process of its own, as a person would start it: nothing of one is left
-/// in memory for the next.
+/// Measures alternately, each run in a process of its own, as if started manually: no state in
+/// memory is carried over to the next.
 fn measure(
     arguments: &CompareArguments,
     workload: &Path,
@@ -152,7 +152,7 @@ fn measure(
         let status = command
             .status()
             .with_context(|| format!("cannot start {}", program.display()))?;
-        // 1 is a run that failed, 3 one with a condition that holds: shown and counted, not dropped.
+        // 1 is a failed run, 3 one in which a condition holds: shown and counted, not dropped.
         if !matches!(status.code(), Some(0 | 1 | 3)) || !folder.join("run.json").is_file() {
             bail!(
                 "{} of {target} could not be run: {status}",

@@ -1,4 +1,4 @@
-//! `cairn lab driver`.
+//! `cairn lab driver`: generates load for a controller on another host.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,12 +10,12 @@ use clap::Args;
 use crate::controller::serve;
 use crate::drive::cores;
 
-/// Guessing a shorter secret is a matter of patience.
-const SECRET_BYTES: usize = 8;
+/// Minimum length of a secret; a shorter one could be guessed.
+const SECRET_MIN_BYTES: usize = 8;
 
 #[derive(Debug, Args)]
 pub struct DriverArguments {
-    /// Where controllers connect; port 0 takes a free one
+    /// Address for controllers' connections; port 0 takes a free one
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:18088")]
     bind: SocketAddr,
 
@@ -33,8 +33,8 @@ pub(super) fn run(arguments: &DriverArguments) -> Result<ExitCode> {
     let Some(secret) = arguments.secret.clone() else {
         bail!("a driver needs a secret: give --secret, or CAIRN_LAB_SECRET in the environment");
     };
-    if secret.len() < SECRET_BYTES {
-        bail!("the secret is too short: {SECRET_BYTES} characters at least");
+    if secret.len() < SECRET_MIN_BYTES {
+        bail!("the secret is too short: {SECRET_MIN_BYTES} characters at least");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -47,7 +47,7 @@ pub(super) fn run(arguments: &DriverArguments) -> Result<ExitCode> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
         let ready = |address: SocketAddr| {
-            // Whoever started it may read this line to learn the port.
+            // The caller may read this line to learn the port.
             let _ = writeln!(std::io::stdout(), "driver on {address}");
         };
         tokio::select! {

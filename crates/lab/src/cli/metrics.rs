@@ -1,6 +1,6 @@
-//! A run as Prometheus sees it: `--metrics HOST:PORT` answers `GET /metrics` while the run lasts,
-//! in the text format 0.0.4. Counters are of everything that ended, ramps included; gauges are of
-//! the last second or so.
+//! Metrics of a run for Prometheus: `--metrics HOST:PORT` serves `GET /metrics` during the run, in
+//! text format 0.0.4. Counters include everything that ended, ramps included; gauges cover the last
+//! second or so.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -16,12 +16,12 @@ use tokio::sync::Semaphore;
 use crate::controller::Progress;
 use crate::record::Sample;
 
-/// Scrapers at once; others wait to be accepted.
+/// Maximum concurrent scrapers; others wait to be accepted.
 const SCRAPERS_MAX: usize = 16;
 const HEAD_BYTES_MAX: usize = 8 << 10;
 const SCRAPE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// By stage, work, operation and size class.
+/// Key of a series: stage, work, operation and size class.
 type Key = [String; 4];
 
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ struct Series {
     ops: u64,
     failures: u64,
     bytes: u64,
-    /// The last interval: rate, then p50, p95, p99 and the slowest in seconds. `None` where
+    /// Rate of the last interval, and its p50, p95, p99 and maximum latency in seconds. `None` if
     /// nothing succeeded.
     rate: f64,
     latency: Option<[f64; 4]>,
@@ -60,7 +60,7 @@ impl Metrics {
                 state.stage.clone_from(name);
                 state.workers = *workers;
                 state.progress.clear();
-                // A stage that has ended has no rate any more; its counts stay.
+                // A finished stage has no rate any more; its counts stay.
                 state.series.values_mut().for_each(Series::rest);
             }
             Progress::Sample(sample) => state.add(sample),
@@ -77,7 +77,7 @@ impl Metrics {
         state.text()
     }
 
-    /// Binds and answers until the runtime ends; must be called within one.
+    /// Binds and serves until the runtime ends; must be called within a runtime.
     pub(super) async fn serve(&self, bind: SocketAddr) -> std::io::Result<SocketAddr> {
         let listener = TcpListener::bind(bind).await?;
         let address = listener.local_addr()?;
@@ -86,7 +86,7 @@ impl Metrics {
         tokio::spawn(async move {
             while let Ok(place) = places.clone().acquire_owned().await {
                 let Ok((stream, _)) = listener.accept().await else {
-                    // Out of descriptors, say: others have to end first.
+                    // Probably out of file descriptors: other connections must end first.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 };
@@ -129,7 +129,7 @@ async fn answer(mut stream: TcpStream, metrics: &Metrics) -> std::io::Result<()>
     stream.shutdown().await
 }
 
-/// A metric with a value for every operation.
+/// A metric with one value per operation.
 struct Family {
     name: &'static str,
     kind: &'static str,
@@ -287,7 +287,7 @@ fn labels(run: &str, [stage, work, operation, class]: &Key) -> String {
     )
 }
 
-/// A label's value as the format has it.
+/// Escapes a label's value.
 fn label(text: &str) -> String {
     let text = text.replace('\\', "\\\\");
     text.replace('"', "\\\"").replace('\n', "\\n")
@@ -346,7 +346,7 @@ mod tests {
                 "{line}\n{answer}"
             );
         }
-        // An interval in which nothing succeeded has no latency, and the count stays.
+        // After an interval without successes there is no latency, and the count stays.
         metrics.show(&sample(0, 1));
         let answer = scrape("/metrics").await;
         assert!(!answer.contains("quantile="), "{answer}");

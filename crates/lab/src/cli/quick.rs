@@ -1,13 +1,13 @@
-//! A run without a file: `cairn lab run --put 64KB --workers 16 --for 30s URL`. The options become
-//! a workload of the lab's own format, which the run's folder keeps, so that it can be repeated,
-//! changed and compared like any other.
+//! A run without a file: `cairn lab run --put 64KB --workers 16 --for 30s URL`. The options are
+//! converted to a workload in the lab's own format, which is stored in the run's folder, so that it
+//! can be repeated, changed and compared like any other.
 
 use std::fmt::Write;
 
 use anyhow::{Result, bail};
 use clap::Args;
 
-/// Containers that objects are spread over.
+/// Number of containers that objects are spread over.
 const CONTAINERS: u32 = 4;
 
 #[derive(Debug, Clone, Args)]
@@ -47,12 +47,12 @@ pub(super) struct Quick {
 }
 
 impl Quick {
-    /// Whether a run without a file is asked for.
+    /// Was a run without a file requested?
     pub(super) fn is_asked(&self) -> bool {
         self.put.is_some() || self.get.is_some()
     }
 
-    /// Refuses options that nothing would heed.
+    /// Refuses options that would have no effect.
     pub(super) fn check(&self) -> Result<()> {
         let needs = [
             ("--workers", self.workers.is_some()),

@@ -1,4 +1,4 @@
-//! `cairn lab report`.
+//! `cairn lab report`: writes the report of runs.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub struct ReportArguments {
     #[arg(required = true, value_name = "[NAME=]DIR")]
     inputs: Vec<String>,
 
-    /// Where to write [default: the run's own folder, or lab-report for several]
+    /// Folder for the report [default: the run's own folder, or lab-report for several]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 

@@ -1,4 +1,4 @@
-//! `cairn lab run`.
+//! `cairn lab run`: executes a workload.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -24,8 +24,8 @@ use crate::results::{Recorded, RunWriter, read_folder, write_tables};
 use crate::target::TargetOptions;
 use crate::workload::{self, Format, Workload};
 
-/// A workload file larger than this is refused unread.
-const FILE_BYTES: u64 = 16 << 20;
+/// Maximum size of a workload file.
+const FILE_MAX_BYTES: u64 = 16 << 20;
 
 pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     let (bytes, name, target) = source(arguments)?;
@@ -73,8 +73,8 @@ pub(super) fn run(arguments: &RunArguments) -> Result<ExitCode> {
     })
 }
 
-/// The workload, its file's name, and the store's URL: of a file, or of the options that stand for
-/// one.
+/// The workload, its file's name, and the store's URL: from a file, or from the options that
+/// replace one.
 fn source(arguments: &RunArguments) -> Result<(Vec<u8>, String, Option<String>)> {
     arguments.quick.check()?;
     if !arguments.quick.is_asked() {
@@ -101,16 +101,16 @@ fn read_file(path: &Path) -> Result<(Vec<u8>, String)> {
     if name == "-" {
         std::io::stdin()
             .lock()
-            .take(FILE_BYTES + 1)
+            .take(FILE_MAX_BYTES + 1)
             .read_to_end(&mut bytes)?;
     } else {
         let file = std::fs::File::open(path).with_context(|| format!("cannot read {name}"))?;
-        file.take(FILE_BYTES + 1)
+        file.take(FILE_MAX_BYTES + 1)
             .read_to_end(&mut bytes)
             .context(name.clone())?;
     }
-    if bytes.len() as u64 > FILE_BYTES {
-        bail!("{name} is larger than {FILE_BYTES} bytes: not a workload");
+    if bytes.len() as u64 > FILE_MAX_BYTES {
+        bail!("{name} is larger than {FILE_MAX_BYTES} bytes: not a workload");
     }
     Ok((bytes, name))
 }
@@ -122,7 +122,7 @@ fn local_access(arguments: &RunArguments) -> LocalAccess {
     }
 }
 
-/// What the command line says over the file.
+/// Overrides the plan by command line options.
 fn adjust(arguments: &RunArguments, url: Option<String>, plan: &mut Plan) -> Result<()> {
     let target = workload::Target {
         url,
@@ -139,7 +139,7 @@ fn adjust(arguments: &RunArguments, url: Option<String>, plan: &mut Plan) -> Res
     Ok(())
 }
 
-/// `20261122T010203-name`
+/// A run's id: `20261122T010203-name`.
 fn run_id(name: &str, started: f64) -> String {
     let time: String = crate::results::rfc3339(started)
         .chars()
@@ -194,7 +194,7 @@ fn told_command() -> Vec<String> {
 
 const RANKS_NEED_OUT: &str = "under mpirun all ranks must name the same folder: give --out";
 
-/// A rank that is not the first drives for it.
+/// Drives load for rank 0, on all other ranks.
 fn follow(arguments: &RunArguments, ranks: &Ranks) -> Result<ExitCode> {
     let out = arguments.out.as_ref().context(RANKS_NEED_OUT)?;
     // Ranks share their host's cores.
@@ -202,7 +202,7 @@ fn follow(arguments: &RunArguments, ranks: &Ranks) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The part of a run's record that its plan and the command line give.
+/// The fields of a run's record that its plan and the command line determine.
 fn meta(arguments: &RunArguments, workload: &Workload) -> RunMeta {
     let plan = &workload.plan;
     let mut notes = workload.notes.clone();
@@ -223,7 +223,7 @@ fn meta(arguments: &RunArguments, workload: &Workload) -> RunMeta {
     }
 }
 
-/// Runs the plan here, as a rank or with drivers, and writes what it gave.
+/// Executes the plan here, as a rank or with drivers, and writes the results.
 fn conduct(
     arguments: &RunArguments,
     workload: &Workload,
@@ -299,7 +299,7 @@ fn conduct(
         );
         links.extend(runtime.block_on(remote)?);
     }
-    // Only now: a driver that cannot be reached leaves no folder.
+    // Created only now, so that an unreachable driver leaves no folder.
     let writer = RunWriter::create(folder.clone(), &meta, plan, Some((extension, bytes)))?;
     let cancel = Arc::new(AtomicBool::new(false));
     watch_signals(&runtime, cancel.clone())?;
@@ -324,7 +324,7 @@ fn conduct(
     Ok(meta)
 }
 
-/// Notes in a run's folder which conditions of `--fail-if` hold, and writes its tables.
+/// Records in a run's folder which conditions of `--fail-if` hold, and writes its tables.
 fn judge(arguments: &RunArguments, folder: &RunFolder, meta: &mut RunMeta) -> Result<Recorded> {
     let mut recorded = read_folder(folder.root())?;
     meta.broken = broken(&arguments.fail_if, &recorded.view());
@@ -336,7 +336,7 @@ fn judge(arguments: &RunArguments, folder: &RunFolder, meta: &mut RunMeta) -> Re
     Ok(recorded)
 }
 
-/// Conditions that hold of a run that has ended; those given, and one on failures in any case.
+/// Conditions that hold for a finished run: the given ones, and one on failures in any case.
 fn broken(given: &[Condition], run: &Run) -> Vec<String> {
     let mut operations = run.stages.iter().flat_map(|stage| &stage.operations);
     let measures = operations.any(|o| !o.is_special() && o.success().is_some());
@@ -370,7 +370,7 @@ fn local_link(
     Box::new(LocalLink::new(driver, 0, report.clone(), sampling, watched))
 }
 
-/// Reaches all drivers; the first is number `first` of the run's.
+/// Connects to all drivers; the first has number `first` in the run.
 async fn remote_links(
     arguments: &RunArguments,
     plan: &Plan,
@@ -406,8 +406,7 @@ async fn remote_links(
     Ok(links)
 }
 
-/// SIGINT and SIGTERM end the run as cancelled, with its results kept; a second one ends the
-/// process.
+/// SIGINT and SIGTERM cancel the run and keep its results; a second one ends the process.
 fn watch_signals(runtime: &tokio::runtime::Runtime, cancel: Arc<AtomicBool>) -> Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
     let _guard = runtime.enter();

@@ -1,5 +1,5 @@
-//! A published workload on a smaller machine, or in less time: all times, operation counts or
-//! sizes by a factor. The mix, the objects and the workers stay what they are.
+//! Scaling of a published workload for a smaller machine or less time: multiplies all times,
+//! operation counts or sizes by a factor. The mix, the objects and the workers stay unchanged.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn factor(text: &str) -> Result<f64, String> {
 }
 
 impl Scale {
-    /// Scales `plan`; what was done, in words for the run's notes.
+    /// Scales `plan`; returns descriptions of the changes for the run's notes.
     pub(super) fn apply(&self, plan: &mut Plan) -> Vec<String> {
         for stage in &mut plan.stages {
             stage.close_delay = stage.close_delay.mul_f64(self.time_scale);
@@ -90,7 +90,7 @@ impl Scale {
     }
 }
 
-/// Nothing stays nothing, and something something.
+/// Scales a number; zero stays zero, and others stay at least one.
 fn scaled(number: u64, factor: f64) -> u64 {
     match number {
         0 => 0,

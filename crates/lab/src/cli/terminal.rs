@@ -1,4 +1,5 @@
-//! What a run shows: one line that changes on a terminal, a line an interval elsewhere, or JSON.
+//! Progress display of a run: one updating line on a terminal, one line per interval elsewhere, or
+//! JSON.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -14,21 +15,21 @@ use crate::results::duration;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Output {
-    /// A line that is written over and over.
+    /// A line that is overwritten.
     Live,
     Lines,
     Json,
 }
 
-/// Lines that are not live come this often, in seconds.
-const EVERY: f64 = 5.0;
+/// Interval in seconds of lines that are not overwritten.
+const LINE_INTERVAL_SECONDS: f64 = 5.0;
 
 #[derive(Debug)]
 pub(super) struct Terminal {
     output: Output,
     last_line: f64,
     open_line: bool,
-    /// Any operation of any stage has been performed.
+    /// Has any operation of any stage been performed?
     asked: bool,
 }
 
@@ -42,7 +43,7 @@ impl Terminal {
         }
     }
 
-    /// A whole line. Nobody may be reading: the run's folder has it all.
+    /// Prints a line. Errors are ignored: the run's folder contains everything.
     fn line(&mut self, text: &str) {
         let mut out = io::stdout().lock();
         let start = if std::mem::take(&mut self.open_line) {
@@ -99,7 +100,7 @@ impl Terminal {
     pub(super) fn show(&mut self, progress: &Progress) {
         if self.output == Output::Json {
             return match progress {
-                // Everything of it is in stages.json; a line holds no histograms.
+                // stages.json has the whole result; a line contains no histograms.
                 Progress::StageEnded(result) => self.json(&without_histograms(result)),
                 progress => self.json(progress),
             };
@@ -135,7 +136,7 @@ impl Terminal {
         let text = describe_sample(sample);
         if self.output == Output::Live {
             self.live(&text);
-        } else if sample.at - self.last_line >= EVERY {
+        } else if sample.at - self.last_line >= LINE_INTERVAL_SECONDS {
             self.last_line = sample.at;
             self.line(&text);
         }
@@ -152,7 +153,7 @@ impl Terminal {
             }
         }
         self.asked |= result.works.iter().any(|work| !work.operations.is_empty());
-        // A run that has not begun says why once, at its end.
+        // A run that failed before any operation states the reason once, at its end.
         let is_stillborn = result.state == State::Failed && !self.asked;
         if result.state != State::Completed && !is_stillborn {
             self.line(&format!(
@@ -259,7 +260,7 @@ fn describe_sample(sample: &Sample) -> String {
                 0 => String::new(),
                 errors => format!(" {errors} failed"),
             };
-            // Nothing that succeeded has a latency.
+            // Without successes there are no latencies.
             let times = match operation.ops {
                 0 => String::new(),
                 _ => format!(
@@ -286,7 +287,7 @@ fn describe_sample(sample: &Sample) -> String {
     )
 }
 
-/// One line per operation, over its size classes.
+/// One line per operation, summed over its size classes.
 fn work_table(work: &WorkResult) -> Vec<String> {
     let mut lines = Vec::new();
     let mut index = 0;
@@ -341,7 +342,7 @@ fn operation_line(operation: &OperationResult, seconds: f64) -> String {
     )
 }
 
-/// With the size class, where the workload names one.
+/// The operation's name, with the size class if the workload defines one.
 fn title(operation: &OperationResult) -> String {
     match operation.named_class() {
         Some(class) => format!("{} {class}", operation.name),

@@ -1,7 +1,7 @@
-//! The order in which two targets are measured: A B, then B A, and so on, so that a drift of the
-//! machine (its cache filling, its temperature, its neighbours) falls on both alike.
+//! Order of measuring two targets: A B, then B A, and so on, so that a drift of the machine (cache
+//! state, temperature, neighbours) affects both alike.
 
-/// Which target a run is of.
+/// The target of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     A,
@@ -17,8 +17,8 @@ impl Side {
     }
 }
 
-/// Every run of `repetitions` each: which side, and its number from 1. Pairs turn round, so that
-/// neither side always has the cold start.
+/// All runs of `repetitions` on each side: the side, and the run's number from 1. The order
+/// alternates between pairs, so that neither side always has the cold start.
 pub fn alternate(repetitions: u32) -> impl Iterator<Item = (Side, u32)> {
     (1..=repetitions).flat_map(|number| {
         let pair = if number % 2 == 1 {

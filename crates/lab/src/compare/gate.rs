@@ -1,6 +1,6 @@
-//! Conditions under which `cairn lab compare --fail-if` exits with a failure, for scripts:
-//! `worse`, `not-equivalent`, `plans-differ`, or a change that the interval leaves no doubt of:
-//! `p99>10%`, `throughput<-5%`, `read p99>10%`, `main/read failed>1%`.
+//! Conditions under which `cairn lab compare --fail-if` exits with a failure, for scripts: `worse`,
+//! `not-equivalent`, `plans-differ`, or a significant change: `p99>10%`, `throughput<-5%`, `read
+//! p99>10%`, `main/read failed>1%`.
 
 use std::str::FromStr;
 
@@ -14,10 +14,10 @@ use crate::fail_if::{Bound, Scope, ScopeError};
 pub enum Gate {
     /// B is worse by throughput.
     Worse,
-    /// A throughput is not shown to lie within the margin.
+    /// A throughput is not shown to be within the margin.
     NotEquivalent,
     PlansDiffer,
-    /// B has changed against A by more than this, in parts of A (of a share: in points).
+    /// B differs from A by more than this, as a fraction of A (for a share: in points).
     Change {
         scope: Scope,
         bound: Bound,
@@ -66,8 +66,8 @@ impl FromStr for Gate {
 }
 
 impl Gate {
-    /// Why the condition holds, in a sentence each; empty where it does not. What cannot be told
-    /// for lack of repetitions counts as holding: a gate must not open because it saw nothing.
+    /// Why the condition holds, one sentence each; empty if it does not. A condition that cannot be
+    /// evaluated for lack of repetitions counts as holding: a gate must not open without evidence.
     pub fn broken(&self, comparison: &Comparison) -> Vec<String> {
         match self {
             Self::Worse => throughput(comparison)
@@ -123,7 +123,7 @@ fn change(comparison: &Comparison, scope: &Scope, bound: Bound, limit: f64) -> V
     if scoped.peek().is_none() {
         return vec![format!("{scope}: there is no such stage and operation")];
     }
-    // Failures are no row where nothing failed on either side.
+    // There is no row for failures if neither side had any.
     let rows = scoped.filter(|row| row.measure.name == scope.measure);
     rows.filter_map(|row| {
         let (interval, base) = match (row.interval, row.base()) {

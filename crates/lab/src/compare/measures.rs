@@ -1,4 +1,4 @@
-//! What is compared of every stage and operation: rates, means, percentiles, failures.
+//! Measures that are compared for every stage and operation: rates, means, percentiles, failures.
 
 use crate::results::model::{Operation, Run};
 
@@ -8,13 +8,13 @@ pub enum Better {
     Less,
 }
 
-/// A quantity of an operation, and how its difference is tested.
+/// A measure of an operation, and the test for its difference.
 #[derive(Clone, Copy, Debug)]
 pub struct Measure {
     pub name: &'static str,
     pub better: Better,
-    /// Means of many are close to normal: Welch's test. Percentiles and failure ratios are not:
-    /// bootstrap over repetitions.
+    /// Means of many values are close to normal: Welch's test. Percentiles and failure ratios are
+    /// not: bootstrap over repetitions.
     pub normal: bool,
     pub unit: crate::plot::Unit,
     of: fn(&Operation) -> Option<f64>,
@@ -70,8 +70,8 @@ pub fn measures() -> [Measure; 7] {
     ]
 }
 
-/// One value per repetition that has it. An operation's name may repeat in a stage's works: then
-/// its rates are those of the first work that has it, in every repetition alike.
+/// One value for each repetition that has one. If several works of a stage have an operation of
+/// this name, its rates are those of the first such work, in every repetition alike.
 pub(super) fn values(runs: &[Run], stage: &str, operation: &str, measure: &Measure) -> Vec<f64> {
     runs.iter()
         .filter_map(|run| measure.of(operation_of(run, stage, operation)?))

@@ -1,5 +1,5 @@
-//! Which runs measured the same thing. Runs of one plan are repetitions of each other; a name is
-//! free text that many plans share, and is not looked at.
+//! Equality of measured plans. Runs of one plan are repetitions of each other; names are free text
+//! that many plans share, and are ignored.
 
 use cairn_types::hex;
 use serde_json::Value;
@@ -8,13 +8,13 @@ use sha2::{Digest, Sha256};
 use super::{CompareError, Repetitions};
 use crate::plan::Plan;
 
-/// Differences shown; the rest is counted.
+/// Maximum number of differences shown; the rest is counted.
 const DIFFERENCES_MAX: usize = 4;
-/// A value in a message is cut to this many characters.
+/// Maximum characters of a value in a message.
 const VALUE_CHARS_MAX: usize = 40;
 
-/// The measured part of a plan: all of it but its name, description, format, seed and store.
-/// Stores are what a comparison is about, and another seed draws from the same distributions.
+/// The measured part of a plan: all except its name, description, format, seed and store. Stores
+/// are the object of a comparison, and another seed draws from the same distributions.
 fn measured(plan: &Plan) -> Value {
     let mut value = serde_json::to_value(plan).unwrap_or_default();
     if let Some(plan) = value.as_object_mut() {
@@ -32,13 +32,14 @@ fn measured(plan: &Plan) -> Value {
     value
 }
 
-/// A digest that two plans share if they measure the same thing.
+/// A digest that is equal for plans that measure the same.
 pub fn plan_digest(plan: &Plan) -> String {
     let digest = Sha256::digest(measured(plan).to_string());
     hex::encode(&digest[..8])
 }
 
-/// Fields in which the measured parts differ, in words: `stage main, workers: 8 against 16`.
+/// Descriptions of the fields in which the measured parts differ: `stage main, workers: 8 against
+/// 16`.
 pub fn plan_differences(a: &Plan, b: &Plan) -> Vec<String> {
     let mut found = Vec::new();
     walk(&measured(a), &measured(b), &mut Vec::new(), &mut found);
@@ -81,7 +82,8 @@ fn walk(a: &Value, b: &Value, path: &mut Vec<String>, found: &mut Vec<String>) {
     }
 }
 
-/// An element by its name, or by its place where it has none; the only one by its kind alone.
+/// Designation of an element: its name, or its position if it has none; for a single element only
+/// its kind.
 fn element(list: &str, index: usize, of: usize, value: &Value) -> String {
     let kind = list.strip_suffix('s').unwrap_or(list);
     let name = value.get("name").and_then(Value::as_str).unwrap_or("");
@@ -113,7 +115,7 @@ fn few(differences: &[String]) -> String {
     }
 }
 
-/// Refuses a side whose runs are of different plans: they are no sample of one quantity.
+/// Refuses a side whose runs have different plans: they are not samples of one quantity.
 pub(super) fn check_side(side: &Repetitions) -> Result<(), CompareError> {
     let mut known = side.runs.iter().enumerate().filter_map(|(index, run)| {
         let plan = run.plan.as_deref()?;
@@ -135,7 +137,7 @@ pub(super) fn check_side(side: &Repetitions) -> Result<(), CompareError> {
     Ok(())
 }
 
-/// That the sides measured different things, or that it is not known whether they did.
+/// Warnings that the sides measured different things, or that this is unknown.
 pub(super) fn warnings(a: &Repetitions, b: &Repetitions) -> Vec<String> {
     let plan = |side: &Repetitions| side.runs.iter().find_map(|run| run.plan.clone());
     if let (Some(of_a), Some(of_b)) = (plan(a), plan(b)) {

@@ -1,9 +1,9 @@
-//! Confidence intervals of a difference between two samples: Welch's for means, the percentile
-//! bootstrap for anything else; and how many repetitions would settle it.
+//! Confidence intervals of the difference between two samples: Welch's for means, the percentile
+//! bootstrap for others; and the number of repetitions needed for a conclusion.
 
 use crate::rng::Rng;
 
-/// Of `b - a`, at 95 %.
+/// 95 % confidence interval of `b - a`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     pub low: f64,
@@ -18,16 +18,16 @@ impl Interval {
 
 const CONFIDENCE: f64 = 0.95;
 const RESAMPLES: usize = 10_000;
-/// With fewer the bootstrap knows too little of the spread: its interval is far too short.
-pub(super) const BOOTSTRAP_LEAST: usize = 4;
-/// Beyond this the answer is that there is no difference worth the wait.
+/// Minimum sample size of the bootstrap; with fewer values its interval is far too short.
+pub(super) const BOOTSTRAP_MIN: usize = 4;
+/// Number of repetitions beyond which a difference is not worth measuring.
 pub(super) const REPETITIONS_MAX: u32 = 1000;
 
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Of the population, from a sample.
+/// Estimate of the population's variance from a sample.
 pub(super) fn variance(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
@@ -37,7 +37,7 @@ pub(super) fn variance(values: &[f64]) -> f64 {
     squares / (values.len() - 1) as f64
 }
 
-/// `None` with fewer than two on a side: one value has no spread.
+/// Welch's interval; `None` with fewer than two values on a side.
 pub fn welch(a: &[f64], b: &[f64]) -> Option<Interval> {
     if a.len() < 2 || b.len() < 2 {
         return None;
@@ -58,10 +58,10 @@ pub fn welch(a: &[f64], b: &[f64]) -> Option<Interval> {
     })
 }
 
-/// The difference of medians over repetitions resampled with replacement. The same input gives
-/// the same interval.
+/// Bootstrap interval of the difference of medians, resampling repetitions with replacement.
+/// Deterministic for equal input.
 pub fn bootstrap(a: &[f64], b: &[f64]) -> Option<Interval> {
-    if a.len() < BOOTSTRAP_LEAST || b.len() < BOOTSTRAP_LEAST {
+    if a.len() < BOOTSTRAP_MIN || b.len() < BOOTSTRAP_MIN {
         return None;
     }
     let mut rng = Rng::new(0x5eed);
@@ -93,8 +93,8 @@ pub(super) fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Repetitions on each side with which the seen difference, were it the true one, would be found
-/// with a chance of 80 %. `None`: more than is reasonable.
+/// Repetitions on each side with which the observed difference, if it is the true one, would be
+/// detected with a probability of 80 %. `None` beyond [`REPETITIONS_MAX`].
 pub(super) fn repetitions_needed(a: &[f64], b: &[f64]) -> Option<u32> {
     let difference = (mean(b) - mean(a)).abs();
     let spread = variance(a) + variance(b);
@@ -112,12 +112,12 @@ pub(super) fn repetitions_needed(a: &[f64], b: &[f64]) -> Option<u32> {
     None
 }
 
-/// Student's t: the value below which `share` (above one half) of the distribution lies.
+/// Quantile of Student's t distribution for `share` above one half.
 pub fn student_quantile(share: f64, freedom: f64) -> f64 {
     if freedom.is_nan() || freedom <= 0.0 || share <= 0.5 {
         return 0.0;
     }
-    // The distribution function rises: halve an interval that holds the answer.
+    // The distribution function is monotonic: bisect an interval that contains the quantile.
     let (mut low, mut high) = (0.0, 1.0);
     while student(high, freedom) < share && high < 1e12 {
         high *= 2.0;
@@ -148,7 +148,7 @@ fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
     }
     let front =
         (ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (1.0 - x).ln()).exp();
-    // The continued fraction converges fast on this side only.
+    // The continued fraction converges fast only in this range.
     if x < (a + 1.0) / (a + b + 2.0) {
         front * beta_fraction(x, a, b) / a
     } else {
@@ -156,7 +156,7 @@ fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
     }
 }
 
-/// Lentz's method on the continued fraction of the incomplete beta function.
+/// Lentz's method for the continued fraction of the incomplete beta function.
 fn beta_fraction(x: f64, a: f64, b: f64) -> f64 {
     const TINY: f64 = 1e-300;
     let guard = |v: f64| if v.abs() < TINY { TINY } else { v };
@@ -181,7 +181,7 @@ fn beta_fraction(x: f64, a: f64, b: f64) -> f64 {
     fraction
 }
 
-/// Stirling's series, after the argument is raised to where it is exact.
+/// Stirling's series, after the argument is increased to where it is accurate.
 fn ln_gamma(x: f64) -> f64 {
     let mut x = x;
     let mut shift = 0.0;

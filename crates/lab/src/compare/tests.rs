@@ -1,4 +1,4 @@
-//! Known answers of the statistics, and verdicts on made-up repetitions.
+//! Known results of the statistics, and verdicts on artificial repetitions.
 
 use super::statistics::repetitions_needed;
 use super::*;
@@ -26,7 +26,7 @@ fn students_quantiles_as_printed_in_tables() {
     close(student_quantile(0.8, 4.0), 0.940_965, 2e-6);
 }
 
-/// Two samples of unequal spread, worked out by hand.
+/// Two samples of unequal variance, computed by hand.
 #[test]
 fn welchs_interval() {
     let a = [
@@ -55,7 +55,8 @@ fn a_bootstrap_repeats_itself_and_needs_some_values() {
 
 #[test]
 fn repetitions_to_come() {
-    // A difference of one deviation: 17 of each, as tables of power have it.
+    // A difference of one standard deviation needs 17 repetitions of each, as in tables of
+    // statistical power.
     let a = [-1.0, 0.0, 1.0];
     let b = [0.0, 1.0, 2.0];
     let needed = repetitions_needed(&a, &b).unwrap();
@@ -155,7 +156,7 @@ fn pairs_turn_round() {
     assert_eq!(order, "abbaabba");
 }
 
-/// `side`, in an open loop of 5,000/s.
+/// A side like `side`, in an open loop of 5,000/s.
 fn open_side(name: &str, rates: &[f64], overloaded: bool) -> Repetitions {
     let mut side = side(name, rates);
     for run in &mut side.runs {
@@ -204,7 +205,7 @@ fn an_offered_rate_ranks_nobody() {
     );
 }
 
-/// `side`, of runs with a plan of so many workers, one each.
+/// A side like `side`, with one run for each number of workers in its plan.
 fn planned(name: &str, workers: &[u32]) -> Repetitions {
     let mut side = side(name, &vec![100.0; workers.len()]);
     for (index, (run, workers)) in side.runs.iter_mut().zip(workers).enumerate() {
@@ -266,14 +267,14 @@ fn equivalence_is_shown_not_assumed() {
     assert!(same.is_equivalent());
     let words = text(&same);
     assert!(words.contains("equivalent, within ±5 %"), "{words}");
-    // A margin that the spread does not allow to be shown.
+    // A margin too narrow for the variance.
     let narrow = compare(&a, &b, 0.005).unwrap();
     assert!(!narrow.is_equivalent());
     assert!(matches!(
         verdict_of(&narrow, "throughput"),
         Verdict::Open { .. }
     ));
-    // A difference beyond doubt that does not matter.
+    // A significant difference that is too small to matter.
     let less = side("less", &[98.0, 98.2, 97.9, 98.1, 98.0]);
     let worse = compare(&a, &less, MARGIN).unwrap();
     assert_eq!(verdict_of(&worse, "throughput"), Verdict::Worse);

@@ -1,13 +1,13 @@
-//! Two sides, every stage and operation they have in common, every measure: what differs, by how
-//! much, and whether that is more than chance.
+//! Comparison of two sides over all common stages, operations and measures: each difference, and
+//! whether it is significant.
 //!
-//! Many measures are looked at together, and at 95 % each one in twenty would differ by chance
-//! alone. So the verdict over all, [`Comparison::better`], asks only for throughput, which was
-//! chosen before anybody saw a number.
+//! With many measures at 95 % each, one in twenty would differ by chance alone. Therefore the
+//! overall verdict, [`Comparison::better`], considers only throughput, which was chosen before any
+//! results were seen.
 
 use super::measures::{Better, Measure, key, label, measures, operation_of, values};
 use super::statistics::{
-    BOOTSTRAP_LEAST, Interval, bootstrap, mean, median, repetitions_needed, welch,
+    BOOTSTRAP_MIN, Interval, bootstrap, mean, median, repetitions_needed, welch,
 };
 use super::{CompareError, Repetitions, plans};
 use crate::results::model::Operation;
@@ -16,12 +16,12 @@ use crate::results::model::Operation;
 pub struct Comparison {
     pub a: String,
     pub b: String,
-    /// Repetitions of each.
+    /// Number of repetitions of each side.
     pub repetitions: (usize, usize),
     pub rows: Vec<Row>,
-    /// Sides differ by less than this, in parts of A, where [`Row::is_within`] says so.
+    /// Margin of [`Row::is_within`], as a fraction of A.
     pub margin: f64,
-    /// That the two sides did not measure the same thing. Shown first.
+    /// Warnings that the two sides did not measure the same, displayed first.
     pub warnings: Vec<String>,
     pub notes: Vec<String>,
 }
@@ -29,7 +29,7 @@ pub struct Comparison {
 /// The default margin of an equivalence verdict.
 pub const MARGIN: f64 = 0.05;
 
-/// One measure of one operation.
+/// Comparison of one measure of one operation.
 #[derive(Clone, Debug)]
 pub struct Row {
     pub stage: String,
@@ -37,9 +37,9 @@ pub struct Row {
     pub measure: Measure,
     pub a: Vec<f64>,
     pub b: Vec<f64>,
-    /// Of `b - a`.
+    /// Interval of `b - a`.
     pub interval: Option<Interval>,
-    /// The whole interval lies within the margin, also where it excludes zero.
+    /// The whole interval is within the margin, even if it excludes zero.
     pub is_within: bool,
     pub verdict: Verdict,
 }
@@ -48,34 +48,34 @@ pub struct Row {
 pub enum Verdict {
     Better,
     Worse,
-    /// The interval holds zero and lies within the margin: a difference that matters is ruled out.
+    /// The interval contains zero and is within the margin: a relevant difference is ruled out.
     Equivalent,
-    /// The interval holds zero. With so many repetitions in all a difference such as was seen
-    /// would show; `None`: more than anybody would run.
+    /// The interval contains zero: inconclusive. The field is the total number of repetitions that
+    /// would show a difference as large as the observed one; `None` if that is unreasonably many.
     Open {
         repetitions: Option<u32>,
     },
-    /// Too few repetitions to say anything; so many are the least.
+    /// Too few repetitions for a conclusion; the field is the minimum.
     TooFew {
         least: u32,
     },
-    /// An open loop's figure that says nothing of the store: not ranked.
+    /// A figure of an open loop that does not characterise the store, and is not ranked.
     NotRanked(NotRanked),
 }
 
-/// Why a figure of an open loop is not ranked.
+/// Reasons why a figure of an open loop is not ranked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotRanked {
-    /// Both kept up: the rate is the one that was asked for.
+    /// Both sides kept up: the rate is the offered one.
     Offered,
     /// A side could not keep up: its latencies grow with the length of the run.
     Overloaded,
-    /// A run that did not record what was achieved shows what was offered.
+    /// A run that did not record the achieved rate shows the offered one.
     NotRecorded,
 }
 
 impl Row {
-    /// The middle of each side: means where means are compared, else medians.
+    /// Central values of both sides: means if means are compared, otherwise medians.
     pub fn middles(&self) -> (f64, f64) {
         let middle = |values: &[f64]| {
             if self.measure.normal {
@@ -87,14 +87,14 @@ impl Row {
         (middle(&self.a), middle(&self.b))
     }
 
-    /// By how much B differs, in parts of A.
+    /// Relative difference of B, as a fraction of A.
     pub fn relative(&self) -> Option<f64> {
         let (a, b) = self.middles();
         (a != 0.0).then(|| (b - a) / a)
     }
 
-    /// The whole that a difference is a part of: A's value, or 1 for a share, whose differences are points.
-    /// `None` where A is zero.
+    /// The base of the relative difference: A's value, or 1 for a share, whose differences are in
+    /// points. `None` if A is zero.
     pub fn base(&self) -> Option<f64> {
         let base = match self.measure.unit {
             crate::plot::Unit::Share => 1.0,
@@ -105,8 +105,8 @@ impl Row {
 }
 
 impl Comparison {
-    /// By throughput, over all operations: `Some(true)` when B is better in one and worse in
-    /// none, `Some(false)` the other way round, `None` when it is undecided or mixed.
+    /// By throughput over all operations: `Some(true)` if B is better in at least one and worse in
+    /// none, `Some(false)` for the reverse, `None` if undecided or mixed.
     pub fn better(&self) -> Option<bool> {
         let of = |verdict: Verdict| {
             self.rows
@@ -120,7 +120,7 @@ impl Comparison {
         }
     }
 
-    /// By throughput, over all operations that are ranked: each differs by less than the margin.
+    /// By throughput over all ranked operations: does each differ by less than the margin?
     pub fn is_equivalent(&self) -> bool {
         let mut ranked = self
             .rows
@@ -132,7 +132,7 @@ impl Comparison {
     }
 }
 
-/// Differences of less than `margin`, in parts of A, count as equivalent.
+/// Compares two sides. Differences below `margin`, as a fraction of A, count as equivalent.
 pub fn compare(a: &Repetitions, b: &Repetitions, margin: f64) -> Result<Comparison, CompareError> {
     plans::check_side(a)?;
     plans::check_side(b)?;
@@ -144,7 +144,7 @@ pub fn compare(a: &Repetitions, b: &Repetitions, margin: f64) -> Result<Comparis
             if of_a.is_empty() || of_b.is_empty() {
                 continue;
             }
-            // Nothing failed on either side: nothing to compare.
+            // Without failures on either side there is nothing to compare.
             let zero = |values: &[f64]| values.iter().all(|v| *v == 0.0);
             if measure.name == "failed" && zero(&of_a) && zero(&of_b) {
                 continue;
@@ -187,8 +187,8 @@ pub fn compare(a: &Repetitions, b: &Repetitions, margin: f64) -> Result<Comparis
     })
 }
 
-/// A rate that was asked for ranks nobody, nor do latencies of a queue that only grew. What an
-/// overloaded store achieved does.
+/// Offered rates are not ranked, nor latencies of a queue that only grew. The rate that an
+/// overloaded store achieved is.
 fn not_ranked(a: &Repetitions, b: &Repetitions, row: &Row) -> Option<NotRanked> {
     let is_rate = matches!(row.measure.name, "throughput" | "bandwidth");
     if row.measure.name == "failed" {
@@ -215,7 +215,7 @@ fn not_ranked(a: &Repetitions, b: &Repetitions, row: &Row) -> Option<NotRanked> 
     }
 }
 
-/// Stages and operations in the order of the first run, special works left out.
+/// Stages and operations in the order of the first run, without special works.
 fn operations(side: &Repetitions) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = Vec::new();
     for stage in side.runs.iter().flat_map(|run| &run.stages) {
@@ -262,7 +262,7 @@ fn row(
             least: if measure.normal {
                 2
             } else {
-                BOOTSTRAP_LEAST as u32
+                BOOTSTRAP_MIN as u32
             },
         },
         Some(interval) if interval.excludes_zero() => {
@@ -275,8 +275,8 @@ fn row(
         }
         Some(_) if row.is_within => Verdict::Equivalent,
         Some(_) => Verdict::Open {
-            // The rule knows normal values; of others it is an estimate that cannot be below
-            // what was already not enough.
+            // The formula assumes normal values; for others it is an estimate, which must exceed
+            // the present number, as that was insufficient.
             repetitions: repetitions_needed(&row.a, &row.b)
                 .map(|needed| needed.max(row.a.len().min(row.b.len()) as u32 + 1)),
         },
@@ -284,7 +284,7 @@ fn row(
     row
 }
 
-/// What makes a comparison lame.
+/// Notes on weaknesses of the comparison.
 fn notes(a: &Repetitions, b: &Repetitions) -> Vec<String> {
     let mut notes = Vec::new();
     for side in [a, b] {

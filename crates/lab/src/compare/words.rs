@@ -1,4 +1,5 @@
-//! A comparison in words: a table for a terminal, the same in Markdown, and bars with intervals.
+//! Text output of a comparison: a table for terminals, the same in Markdown, and bars with
+//! intervals.
 
 use std::fmt::Write;
 
@@ -32,7 +33,7 @@ fn cells(row: &Row, margin: f64) -> [String; 7] {
     ]
 }
 
-/// `+12.3% (+8.1% … +16.5%)`; of a share in points, since nothing may have failed before.
+/// Formats `+12.3% (+8.1% … +16.5%)`; a share is in points, since A may be zero.
 pub(super) fn difference(row: &Row) -> String {
     let (a, b) = row.middles();
     let base = row.base();
@@ -51,7 +52,7 @@ pub(super) fn difference(row: &Row) -> String {
     }
 }
 
-/// The verdict of a row in words.
+/// The verdict of a row as text.
 pub fn verdict(row: &Row, margin: f64) -> String {
     let have = row.a.len().min(row.b.len()) as u32;
     let margin = percent(margin);
@@ -85,7 +86,7 @@ pub fn verdict(row: &Row, margin: f64) -> String {
     }
 }
 
-/// `0.05` as `5 %`.
+/// Formats `0.05` as `5 %`.
 fn percent(part: f64) -> String {
     let digits = format!("{:.2}", part * 100.0);
     format!("{} %", digits.trim_end_matches('0').trim_end_matches('.'))
@@ -128,7 +129,7 @@ fn repetitions(count: usize) -> &'static str {
 const EXPLANATION: &str = "Intervals are at 95 %: Welch's for rates and means, bootstrap over \
                            repetitions for percentiles.";
 
-/// For a terminal.
+/// The comparison as text for a terminal.
 pub fn text(comparison: &Comparison) -> String {
     let mut rows = vec![HEAD.map(str::to_owned)];
     let margin = comparison.margin;
@@ -164,7 +165,7 @@ pub fn text(comparison: &Comparison) -> String {
     text
 }
 
-/// For a document.
+/// The comparison as Markdown.
 pub fn markdown(comparison: &Comparison) -> String {
     let mut text = format!("{}\n\n", headline(comparison));
     for warning in &comparison.warnings {
@@ -183,7 +184,7 @@ pub fn markdown(comparison: &Comparison) -> String {
     text
 }
 
-/// For a page: the first thing on it.
+/// The comparison as the first section of a page.
 pub fn section(comparison: &Comparison) -> Section {
     let mut words = vec![headline(comparison)];
     words.extend(comparison.warnings.iter().cloned());
@@ -215,7 +216,7 @@ pub fn section(comparison: &Comparison) -> Section {
     }
 }
 
-/// A chart per measure: both sides of every operation, with the standard error of each.
+/// One chart per measure: both sides of every operation, with standard errors.
 pub fn figures(comparison: &Comparison) -> Vec<(String, Scene)> {
     let mut figures: Vec<(String, Scene)> = Vec::new();
     for measure in super::measures() {

@@ -1,4 +1,4 @@
-//! Merges what drivers report of a work into its result, and into samples of its timeline.
+//! Merges the drivers' reports of a work into its result, and into samples of its timeline.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -7,28 +7,29 @@ use crate::latencies::Latencies;
 use crate::plan::{Pacing, Steady, Work};
 use crate::record::{OperationResult, OperationSample, Phase, Sample, WorkResult};
 
-/// A rate over less time than this is chance.
+/// Minimum seconds over which a rate is meaningful.
 const RATE_SECONDS_MIN: f64 = 1.5;
 
-/// All that is known of one work of a running stage.
+/// Collected state of one work in a running stage.
 #[derive(Debug)]
 pub(super) struct Collector {
     stage: String,
     work: Work,
     began: f64,
     totals: Vec<OperationResult>,
-    /// Since the last live sample, and since the last of the timeline.
+    /// Windows since the last live sample, and since the last sample of the timeline.
     live: Window,
     window: Window,
     phase: Phase,
-    /// By driver.
+    /// Progress by driver.
     progress: HashMap<usize, (f64, Option<f64>)>,
     seconds: f64,
     rates: VecDeque<(f64, f64)>,
     steady_after: Option<f64>,
-    /// When a driver reported last.
+    /// Time of the last report of any driver.
     reported_at: f64,
-    /// The last report before the first driver was lost: when, and how many had succeeded by then.
+    /// The last report before the first driver was lost: its time, and the number of successes
+    /// until then.
     loss: Option<(f64, u64)>,
 }
 
@@ -68,7 +69,7 @@ impl Collector {
         }
     }
 
-    /// A driver that had part in the work is gone.
+    /// Records the loss of a driver of this work.
     pub(super) fn lost_driver(&mut self) {
         let loss = (self.reported_at, self.achieved());
         self.loss.get_or_insert(loss);
@@ -78,8 +79,8 @@ impl Collector {
         self.totals.iter().map(|result| result.achieved().0).sum()
     }
 
-    /// The rate before and after a driver was lost, where each was counted for long enough: drivers
-    /// report every second.
+    /// Rates before and after the loss of a driver, if both periods are long enough: drivers report
+    /// every second.
     pub(super) fn rates_beside_loss(&self) -> Option<String> {
         let (at, before) = self.loss?;
         let from = self.began + self.work.rampup.as_secs_f64();
@@ -109,12 +110,12 @@ impl Collector {
         merge(&mut self.live.results, snapshot.uncounted);
     }
 
-    /// A driver's part has ended.
+    /// Records the end of a driver's part.
     pub(super) fn done(&mut self, seconds: f64) {
         self.seconds = self.seconds.max(seconds);
     }
 
-    /// How many drivers have reported since the last live sample.
+    /// Number of drivers that have reported since the last live sample.
     pub(super) fn reported(&self) -> usize {
         self.live.drivers.len()
     }
@@ -123,7 +124,7 @@ impl Collector {
         now - self.live.since
     }
 
-    /// What was seen since the last call.
+    /// The sample since the last call.
     pub(super) fn live_sample(&mut self, now: f64) -> Sample {
         let live = std::mem::replace(&mut self.live, Window::new(now));
         let sample = self.sample(&live, now);
@@ -132,9 +133,9 @@ impl Collector {
         sample
     }
 
-    /// The sample of an interval of the timeline, when one is over. After [`Self::live_sample`].
+    /// The timeline sample of an interval, when it is complete. Call after [`Self::live_sample`].
     pub(super) fn interval_sample(&mut self, now: f64, last: bool) -> Option<Sample> {
-        // A tick may come a little early.
+        // A tick may come slightly early.
         let due = self.work.interval.as_secs_f64() * 0.95;
         let rest = last && !self.window.results.is_empty();
         if now - self.window.since < due && !rest {
@@ -180,7 +181,7 @@ impl Collector {
         }
     }
 
-    /// Whether the rate has now been steady for as long as the work asks.
+    /// Has the rate been steady for as long as the work requires?
     pub(super) fn has_become_steady(&mut self, now: f64) -> bool {
         let Some(steady) = self.work.steady.filter(|_| self.steady_after.is_none()) else {
             return false;
@@ -208,7 +209,7 @@ impl Collector {
         }
     }
 
-    /// More failures than the work accepts; told in words.
+    /// A message if there are more failures than the work accepts.
     pub(super) fn too_many_failures(&self) -> Option<String> {
         let failed: u64 = self.totals.iter().map(OperationResult::failed).sum();
         let all = failed + self.totals.iter().map(|result| result.ops).sum::<u64>();
@@ -233,8 +234,8 @@ impl Collector {
     }
 }
 
-/// Requests of an open loop that were due in the ramp-up and ended within the counted time: part
-/// of what the store achieved in it, and of nothing else.
+/// Open loop requests that were due in the ramp-up and ended within the counted time: they count
+/// for the achieved rate only.
 fn ended_of(uncounted: &[OperationResult]) -> Vec<OperationResult> {
     uncounted
         .iter()
@@ -251,7 +252,7 @@ fn ended_of(uncounted: &[OperationResult]) -> Vec<OperationResult> {
         .collect()
 }
 
-/// By operation, over its size classes.
+/// Samples by operation, summed over size classes.
 fn operation_samples(results: &[OperationResult]) -> Vec<OperationSample> {
     let mut samples: Vec<(u32, OperationSample, Latencies)> = Vec::new();
     for result in results {
@@ -289,7 +290,7 @@ fn operation_samples(results: &[OperationResult]) -> Vec<OperationSample> {
     samples.into_iter().map(finish).collect()
 }
 
-/// Rates of the last `window` within the tolerance of their mean; two at least.
+/// Are the rates of the last `window` within the tolerance of their mean? Needs at least two.
 fn is_steady(rates: &VecDeque<(f64, f64)>, steady: &Steady) -> bool {
     let window = steady.window.as_secs_f64();
     let mut seconds = 0.0;

@@ -1,4 +1,4 @@
-//! Finds where more workers do not help: a stage is run again and again with more of them.
+//! Search for the knee: repeats a stage with more and more workers until more do not help.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,18 @@ use crate::latencies::Latencies;
 use crate::plan::{Knee, Stage};
 use crate::record::{StageResult, State};
 
-/// What one step gave.
+/// Result of one step.
 #[derive(Debug, Clone, PartialEq)]
 struct Step {
     workers: u32,
     rate: f64,
-    /// The p99 of the operation whose p99 is the longest: over all together a slow few would not count.
+    /// The longest p99 of any operation: over all operations together a few slow ones would not
+    /// count.
     p99_ns: u64,
     slowest: String,
 }
 
-/// Why the search ends after a step.
+/// The reason to end the search after a step; `None` to continue.
 fn verdict(knee: &Knee, best: Option<&Step>, step: &Step) -> Option<String> {
     if let Some(limit) = knee
         .p99_limit
@@ -75,7 +76,7 @@ fn measured(result: &StageResult, work: usize, workers: u32) -> Step {
 }
 
 impl Conductor<'_> {
-    /// The result of the last step; the knee itself is a note.
+    /// Returns the result of the last step; the knee itself is recorded as a note.
     pub(super) fn find_knee(
         &mut self,
         number: u32,
@@ -166,7 +167,8 @@ mod tests {
         assert_eq!(more(&knee, 16), Some(20));
         assert_eq!(more(&knee, 20), None);
     }
-    /// A few slow writes among many reads are within the p99 of all, and not within their own.
+    /// A few slow writes among many reads are within the p99 of all requests, but not within their
+    /// own.
     #[test]
     fn the_limit_is_of_every_operation() {
         use crate::record::{OperationResult, WorkResult};

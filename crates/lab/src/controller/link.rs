@@ -1,4 +1,5 @@
-//! A driver as the controller sees it: in this process, or at the other end of a connection.
+//! A driver from the controller's perspective: in this process, or at the other end of a
+//! connection.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -8,22 +9,22 @@ use crate::plan::Stage;
 use crate::record::DriverMeta;
 use crate::resources::Sampler;
 
-/// What came from a driver.
+/// A message from a driver.
 #[derive(Debug)]
-pub enum Told {
+pub enum DriverMessage {
     Event(Event),
-    /// It will not be heard of again.
+    /// The driver is lost; no further messages will come.
     Lost(String),
 }
 
-/// By the driver's number.
-pub type Report = (usize, Told);
+/// A message with the driver's number.
+pub type Report = (usize, DriverMessage);
 
-/// Commands to a driver. What it answers comes through the channel it was made with.
+/// Commands to a driver. Its messages come through the channel given at creation.
 pub trait Link {
     fn meta(&self) -> DriverMeta;
 
-    /// Starts a stage at a moment of the controller's clock.
+    /// Starts a stage at a time of the controller's clock.
     fn start(&mut self, number: u32, stage: &Stage, begin_at: f64) -> Result<(), String>;
 
     fn end_work(&mut self, work: u32);
@@ -81,8 +82,8 @@ impl Link for LocalLink {
         let told = report.clone();
         let sampler = self.sampling.map(|interval| {
             Sampler::start(interval, self.watched.clone(), move |sample| {
-                // Who asked may have gone; the run has ended then.
-                let _ = told.send((index, Told::Event(Event::Resources(sample))));
+                // The receiver is gone when the run has ended.
+                let _ = told.send((index, DriverMessage::Event(Event::Resources(sample))));
             })
         });
         std::thread::Builder::new()
@@ -91,10 +92,10 @@ impl Link for LocalLink {
                 let mut sampler = sampler;
                 driver.run_stage(number, &stage, begin_at, &control, &mut |event| {
                     if matches!(event, Event::StageDone { .. }) {
-                        // Its last sample is of this stage.
+                        // The last sample belongs to this stage.
                         drop(sampler.take());
                     }
-                    let _ = report.send((index, Told::Event(event)));
+                    let _ = report.send((index, DriverMessage::Event(event)));
                 });
             })
             .map(|_| ())

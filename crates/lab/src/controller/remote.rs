@@ -14,27 +14,27 @@ use tokio::sync::mpsc as async_mpsc;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::link::{Link, Report, Told};
+use super::link::{DriverMessage, Link, Report};
 use super::wire::{self, Answer, Command, WireError};
 use crate::drive::{Share, now};
 use crate::plan::{Access, Stage};
 use crate::record::DriverMeta;
 use crate::target::TargetOptions;
 
-/// A driver that says nothing for so long is lost: it says something every second.
-const SILENCE: Duration = Duration::from_secs(10);
+/// Time without messages after which a driver counts as lost; it sends one every second.
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
 const REACH: Duration = Duration::from_secs(10);
-/// Round trips by which clocks are compared; the quickest counts.
+/// Number of round trips for comparing clocks; the quickest counts.
 const PINGS: u32 = 16;
 
-/// Why a driver cannot be used.
+/// Reasons why a driver cannot be used.
 #[derive(Debug, Error)]
 pub enum ReachError {
     #[error("driver {address}: {why}")]
     Driver { address: String, why: String },
 }
 
-/// What every driver of a run is told.
+/// Parameters sent to every driver of a run.
 #[derive(Debug, Clone)]
 pub struct Briefing {
     pub secret: String,
@@ -50,7 +50,8 @@ pub struct RemoteLink {
     commands: async_mpsc::UnboundedSender<Command>,
 }
 
-/// Signs in to the driver at `address`, measures its clock, and listens to it from then on.
+/// Authenticates to the driver at `address`, measures its clock offset, and receives its messages
+/// from then on.
 pub async fn reach(
     address: &str,
     index: usize,
@@ -98,7 +99,7 @@ async fn connect(address: &str, secret: &str) -> Result<TlsStream<TcpStream>, Wi
     let config = ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
-        // The secret proves who it is; see `wire`.
+        // The secret authenticates the peer; see `wire`.
         .with_custom_certificate_verifier(Arc::new(verifier))
         .with_no_client_auth();
     let stream = TcpStream::connect(address).await?;
@@ -110,7 +111,7 @@ async fn connect(address: &str, secret: &str) -> Result<TlsStream<TcpStream>, Wi
     let mine = wire::proof(stream.get_ref().1, secret, wire::CONTROLLER)?;
     let theirs = wire::proof(stream.get_ref().1, secret, wire::DRIVER)?;
     wire::send_proof(&mut stream, mine).await?;
-    // A driver that knows another secret hangs up here.
+    // A driver with another secret disconnects here.
     match wire::check_proof(&mut stream, theirs).await {
         Err(WireError::Io(_)) => Err(WireError::Secret),
         result => result.map(|()| stream),
@@ -120,7 +121,7 @@ async fn connect(address: &str, secret: &str) -> Result<TlsStream<TcpStream>, Wi
 type Input = ReadHalf<TlsStream<TcpStream>>;
 type Output = WriteHalf<TlsStream<TcpStream>>;
 
-/// The driver's facts and clock; or why it will not.
+/// Exchanges greetings: the driver's facts and clock offset, or the reason of its refusal.
 async fn meet(
     input: &mut Input,
     output: &mut Output,
@@ -164,7 +165,7 @@ async fn write(
 ) {
     while let Some(command) = queue.recv().await {
         if let Err(error) = wire::send(&mut output, &command).await {
-            let _ = report.send((index, Told::Lost(error.to_string())));
+            let _ = report.send((index, DriverMessage::Lost(error.to_string())));
             return;
         }
     }
@@ -172,9 +173,9 @@ async fn write(
 
 async fn read(mut input: Input, report: mpsc::Sender<Report>, index: usize) {
     let lost = loop {
-        match tokio::time::timeout(SILENCE, wire::receive::<Answer>(&mut input)).await {
+        match tokio::time::timeout(SILENCE_TIMEOUT, wire::receive::<Answer>(&mut input)).await {
             Ok(Ok(Answer::Event(event))) => {
-                if report.send((index, Told::Event(*event))).is_err() {
+                if report.send((index, DriverMessage::Event(*event))).is_err() {
                     return;
                 }
             }
@@ -185,10 +186,10 @@ async fn read(mut input: Input, report: mpsc::Sender<Report>, index: usize) {
             }
             Ok(Err(WireError::Io(error))) => break format!("its connection ended ({error})"),
             Ok(Err(error)) => break error.to_string(),
-            Err(_) => break format!("it said nothing for {} s", SILENCE.as_secs()),
+            Err(_) => break format!("it said nothing for {} s", SILENCE_TIMEOUT.as_secs()),
         }
     };
-    let _ = report.send((index, Told::Lost(lost)));
+    let _ = report.send((index, DriverMessage::Lost(lost)));
 }
 
 impl Link for RemoteLink {
@@ -209,7 +210,7 @@ impl Link for RemoteLink {
     }
 
     fn end_work(&mut self, work: u32) {
-        // One that is lost has nothing to end.
+        // A lost driver has nothing to end.
         let _ = self.commands.send(Command::EndWork(work));
     }
 

@@ -1,5 +1,5 @@
-//! `cairn lab driver`: waits for a controller, drives what it says, tells what comes of it. One
-//! controller at a time; when its connection ends, so does its load.
+//! Server of `cairn lab driver`: waits for a controller, generates the load it requests, and
+//! reports results. One controller at a time; the load ends with its connection.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, mpsc};
@@ -15,18 +15,18 @@ use tokio::sync::{Mutex, mpsc as async_mpsc};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::link::{Link, LocalLink, Report, Told};
+use super::link::{DriverMessage, Link, LocalLink, Report};
 use super::wire::{self, Answer, Command, WireError};
 use crate::drive::{Driver, Pools, now};
 use crate::resources::host;
 
-/// Until a controller has proved itself, it has so long.
-const PROOF: Duration = Duration::from_secs(10);
-/// Connections that have not proved themselves, at once.
-const STRANGERS: usize = 16;
+/// Time for a controller to authenticate.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum concurrent connections that have not authenticated.
+const UNPROVEN_MAX: usize = 16;
 const ALIVE: Duration = Duration::from_secs(2);
 
-/// Answers controllers on `bind` until the process ends; `ready` is told the address.
+/// Serves controllers on `bind` until the process ends; `ready` gets the address.
 pub async fn serve(
     bind: SocketAddr,
     secret: String,
@@ -36,7 +36,7 @@ pub async fn serve(
     accept(bind, secret, threads, ready, false).await
 }
 
-/// The same, until the first controller has gone.
+/// Serves until the first controller has disconnected.
 pub async fn serve_once(
     bind: SocketAddr,
     secret: String,
@@ -60,7 +60,7 @@ async fn accept(
     ready(listener.local_addr()?);
     let secret: Arc<str> = secret.into();
     let busy = Arc::new(Mutex::new(()));
-    let strangers = Arc::new(tokio::sync::Semaphore::new(STRANGERS));
+    let strangers = Arc::new(tokio::sync::Semaphore::new(UNPROVEN_MAX));
     let (gone, mut was_gone) = async_mpsc::unbounded_channel();
     loop {
         let accepted = tokio::select! {
@@ -73,7 +73,7 @@ async fn accept(
             }
         };
         let Ok((stream, _)) = accepted else {
-            // Out of descriptors, most likely: others must end first.
+            // Probably out of file descriptors: other connections must end first.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -83,7 +83,8 @@ async fn accept(
         let (acceptor, secret, busy) = (acceptor.clone(), secret.clone(), busy.clone());
         let gone = gone.clone();
         tokio::spawn(async move {
-            let proved = tokio::time::timeout(PROOF, prove(stream, &acceptor, &secret)).await;
+            let proved =
+                tokio::time::timeout(PROOF_TIMEOUT, prove(stream, &acceptor, &secret)).await;
             drop(permit);
             let Ok(Ok(stream)) = proved else { return };
             let (mut input, mut output) = split(stream);
@@ -125,13 +126,13 @@ async fn prove(
     Ok(stream)
 }
 
-/// One controller, from its hello to its end.
+/// Serves one controller, from its hello to its end.
 async fn attend(
     input: &mut (impl AsyncRead + Unpin),
     output: &mut (impl AsyncWrite + Unpin),
     threads: u32,
 ) -> Result<(), WireError> {
-    let hello = tokio::time::timeout(PROOF, wire::receive::<Command>(input)).await;
+    let hello = tokio::time::timeout(PROOF_TIMEOUT, wire::receive::<Command>(input)).await;
     let hello = hello.map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))??;
     let (answers, mut queue) = async_mpsc::unbounded_channel();
     let Some(mut link) = local_link(hello, threads, &answers) else {
@@ -156,13 +157,13 @@ async fn attend(
     };
     link.cancel();
     match result {
-        // The controller is done, or gone: either way there is nobody to tell.
+        // The controller has finished or disconnected: there is nobody to report to.
         Err(WireError::Io(_)) => Ok(()),
         result => result,
     }
 }
 
-/// Does what the controller says, until it goes.
+/// Executes the controller's commands until it disconnects.
 async fn obey(
     input: &mut (impl AsyncRead + Unpin),
     link: &mut LocalLink,
@@ -170,7 +171,7 @@ async fn obey(
 ) -> Result<(), WireError> {
     loop {
         match wire::receive::<Command>(input).await? {
-            // Said once, at the start.
+            // Handled at the start.
             Command::Hello { .. } => {}
             Command::Ping => drop(answers.send(Answer::Pong { at: now() })),
             Command::EndWork(work) => link.end_work(work),
@@ -192,7 +193,8 @@ async fn obey(
     }
 }
 
-/// A driver in this process whose reports become answers; `None` for another version's hello.
+/// A driver in this process whose reports are sent as messages; `None` for the hello of another
+/// version.
 fn local_link(
     hello: Command,
     threads: u32,
@@ -218,7 +220,7 @@ fn local_link(
     let (report, reports) = mpsc::channel::<Report>();
     let answers = answers.clone();
     let forward = move || {
-        while let Ok((_, Told::Event(event))) = reports.recv() {
+        while let Ok((_, DriverMessage::Event(event))) = reports.recv() {
             if answers.send(Answer::Event(Box::new(event))).is_err() {
                 return;
             }

@@ -1,19 +1,19 @@
-//! One stage over all drivers: started together, merged as they report, and judged.
+//! One stage on all drivers: started simultaneously, merged as they report, and evaluated.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::collect::Collector;
-use super::link::Told;
+use super::link::DriverMessage;
 use super::{Conductor, Progress, RunError};
 use crate::drive::{Event, now};
 use crate::plan::Stage;
 use crate::record::{Loss, StageResult, State};
 
-/// A driver reports every second; samples do not wait for one that is late for longer than this.
-const LATE: f64 = 2.5;
-/// How soon after the word to start drivers do: time for the word to reach them all.
+/// Seconds after which a sample no longer waits for a late driver; drivers report every second.
+const LATE_SECONDS: f64 = 2.5;
+/// Seconds between the start command and the start: time for the command to reach all drivers.
 const HEADSTART_LOCAL: f64 = 0.02;
 const HEADSTART_REMOTE: f64 = 1.0;
 
@@ -23,15 +23,15 @@ struct Under<'a> {
     collectors: Vec<Collector>,
     pending: BTreeSet<usize>,
     errors: BTreeSet<String>,
-    /// Drivers lost while it ran, in words.
+    /// Messages about drivers lost during the stage.
     losses: Vec<String>,
-    /// A driver could use the store, or failed for another reason.
+    /// At least one driver could use the store, or failed for another reason.
     has_begun: bool,
     cancelled: bool,
 }
 
 impl Conductor<'_> {
-    /// Runs `stage` under its name and keeps its result.
+    /// Runs `stage` and records its result.
     pub(super) fn run_stage(
         &mut self,
         number: u32,
@@ -111,15 +111,15 @@ impl Conductor<'_> {
         Ok(result)
     }
 
-    /// Takes one report, or notices that none came.
+    /// Handles one report, or a timeout without one.
     fn step(&mut self, under: &mut Under<'_>) -> Result<(), RunError> {
         if self.cancel.load(Ordering::Relaxed) && !under.cancelled {
             under.cancelled = true;
             self.links.iter_mut().for_each(|link| link.cancel());
         }
         match self.reports.recv_timeout(Duration::from_millis(200)) {
-            Ok((driver, Told::Lost(reason))) => self.lose(under, driver, reason)?,
-            Ok((driver, Told::Event(event))) => self.take(under, driver, event)?,
+            Ok((driver, DriverMessage::Lost(reason))) => self.lose(under, driver, reason)?,
+            Ok((driver, DriverMessage::Event(event))) => self.take(under, driver, event)?,
             Err(_) => {}
         }
         let alive = under.pending.len();
@@ -127,7 +127,7 @@ impl Conductor<'_> {
             let collector = &mut under.collectors[index];
             let age = collector.live_age(now());
             let reported = collector.reported();
-            if reported > 0 && (reported >= alive || age > LATE) && age > 0.05 {
+            if reported > 0 && (reported >= alive || age > LATE_SECONDS) && age > 0.05 {
                 self.emit(under, index, false)?;
             }
         }
@@ -230,7 +230,7 @@ impl Conductor<'_> {
         Ok(())
     }
 
-    /// Names of drivers that are lost, as a stage's message has them; empty when none is.
+    /// Names of lost drivers for a stage's message; empty if there are none.
     pub(super) fn lost_drivers(&self) -> String {
         let lost = self.meta.drivers.iter().filter(|d| d.lost.is_some());
         let names: Vec<&str> = lost.map(|driver| driver.name.as_str()).collect();

@@ -1,10 +1,10 @@
-//! Between a controller and its drivers: JSON messages over TLS 1.3, each after its length in four
-//! bytes, big end first.
+//! Protocol between a controller and its drivers: JSON messages over TLS 1.3, each preceded by its
+//! length in four bytes, big-endian.
 //!
-//! A driver makes a certificate for itself at every start, so certificates prove nothing; the
-//! shared secret does. Both ends prove that they know it by an HMAC-SHA256 over their role and 32
-//! bytes exported from this very TLS session (RFC 8446, 7.5), the controller first: whoever sits
-//! between two sessions has two different exports, and can pass on neither proof.
+//! A driver generates a certificate at every start, so certificates prove nothing; authentication
+//! uses the shared secret. Both ends prove knowledge of it by an HMAC-SHA256 over their role and 32
+//! bytes exported from the TLS session (RFC 8446, 7.5), the controller first. A man in the middle
+//! has two sessions with different exports, and can forward neither proof.
 
 use cairn_formats::hmac;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -17,17 +17,17 @@ use crate::plan::{Access, Stage};
 use crate::record::HostMeta;
 use crate::target::TargetOptions;
 
-/// Of these messages; both ends must have the same.
+/// Version of the messages; both ends must have the same.
 pub(super) const VERSION: u32 = 1;
 const EXPORT_LABEL: &[u8] = b"EXPORTER-cairn-lab-driver";
-/// A message larger than this is refused unread.
-const MESSAGE_BYTES: u32 = 64 << 20;
-/// Before the proof, nobody may make us hold more than this.
+/// Maximum size of a message.
+const MESSAGE_MAX_BYTES: u32 = 64 << 20;
+/// Bytes accepted before authentication.
 const PROOF_BYTES: usize = 32;
 
 pub(super) type Proof = [u8; PROOF_BYTES];
 
-/// From the controller.
+/// Messages from the controller.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Command {
@@ -46,14 +46,14 @@ pub(super) enum Command {
     Stage {
         number: u32,
         stage: Box<Stage>,
-        /// Of the driver's clock.
+        /// Time of the driver's clock.
         begin_at: f64,
     },
     EndWork(u32),
     Cancel,
 }
 
-/// From a driver.
+/// Messages from a driver.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
@@ -64,7 +64,7 @@ pub(super) enum Answer {
     Pong {
         at: f64,
     },
-    /// Nothing to say, but there.
+    /// A keep-alive.
     Alive,
     Event(Box<Event>),
 }
@@ -73,7 +73,7 @@ pub(super) enum Answer {
 pub(super) enum WireError {
     #[error("{0}")]
     Io(#[from] std::io::Error),
-    #[error("a message of {0} bytes: at most {MESSAGE_BYTES} are read")]
+    #[error("a message of {0} bytes: at most {MESSAGE_MAX_BYTES} are read")]
     Large(u32),
     #[error("a message that makes no sense: {0}; are both of the same version?")]
     Message(#[from] serde_json::Error),
@@ -89,7 +89,7 @@ pub(super) async fn send(
 ) -> Result<(), WireError> {
     let text = serde_json::to_vec(message)?;
     let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
-    if length > MESSAGE_BYTES {
+    if length > MESSAGE_MAX_BYTES {
         return Err(WireError::Large(length));
     }
     out.write_all(&length.to_be_bytes()).await?;
@@ -104,11 +104,11 @@ pub(super) async fn receive<T: DeserializeOwned>(
     let mut length = [0; 4];
     input.read_exact(&mut length).await?;
     let length = u32::from_be_bytes(length);
-    if length > MESSAGE_BYTES {
+    if length > MESSAGE_MAX_BYTES {
         return Err(WireError::Large(length));
     }
     let mut text = Vec::new();
-    // Grows as it comes: a length alone makes nobody hold that much.
+    // The buffer grows as data arrives: a length alone allocates nothing.
     input.take(u64::from(length)).read_to_end(&mut text).await?;
     if text.len() < length as usize {
         return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
@@ -116,7 +116,7 @@ pub(super) async fn receive<T: DeserializeOwned>(
     Ok(serde_json::from_slice(&text)?)
 }
 
-/// What `role` shows to prove that it knows the secret within this session.
+/// The proof that `role` knows the secret in this session.
 pub(super) fn proof<Data>(
     connection: &rustls::ConnectionCommon<Data>,
     secret: &str,

@@ -1,8 +1,8 @@
-//! What a worker does next: an operation of the mix, its container, object and size.
+//! The choice of a worker's next request: operation of the mix, container, object and size.
 //!
-//! Everything follows from the random stream and from indices that are counted here, so the same
-//! seed gives the same requests. Special works (init, prepare, cleanup, dispose) are not drawn but
-//! counted through: each worker has its part of the whole.
+//! Everything is derived from the random stream and from indices counted here, so the same seed
+//! gives the same requests. Special works (init, prepare, cleanup, dispose) are enumerated instead
+//! of drawn: each worker has its part of the whole.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,13 +25,13 @@ impl Share {
         drivers: 1,
     };
 
-    /// The part of `total` that is this driver's: where it begins, and how much it is.
+    /// This driver's part of `total`: its start and length.
     pub fn of(self, total: u64) -> (u64, u64) {
         part(total, u64::from(self.driver), u64::from(self.drivers))
     }
 }
 
-/// Part `index` of `count` of so many: start and length.
+/// Part `index` of `count` of `total`: start and length.
 pub(crate) fn part(total: u64, index: u64, count: u64) -> (u64, u64) {
     let count = count.max(1);
     let (base, extra) = (total / count, total % count);
@@ -41,7 +41,7 @@ pub(crate) fn part(total: u64, index: u64, count: u64) -> (u64, u64) {
     )
 }
 
-/// What was drawn; its strings are used again.
+/// A drawn request; its strings are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Drawn {
     pub(crate) operation: usize,
@@ -50,11 +50,11 @@ pub(crate) struct Drawn {
     pub(crate) number: u64,
     pub(crate) size: u64,
     pub(crate) range: Option<(u64, u64)>,
-    /// Which member of the operation's pool this is about.
+    /// The member of the operation's pool that it concerns.
     pub(crate) member: Option<Member>,
 }
 
-/// Sequences that all workers of this process share: one count per operation.
+/// Sequences shared by all workers of this process: one counter per operation.
 #[derive(Debug)]
 pub(crate) struct Sequences {
     containers: Vec<AtomicU64>,
@@ -85,11 +85,11 @@ struct Drawable {
     container_count: u64,
     object_count: u64,
     pool: Option<Arc<Pool>>,
-    /// Up to where in the mix: sum of ratios so far.
+    /// Upper end in the mix: cumulative sum of ratios.
     until: f64,
 }
 
-/// One worker's choices.
+/// One worker's drawing state.
 #[derive(Debug)]
 pub(crate) struct Drawer {
     work: Arc<Work>,
@@ -100,7 +100,7 @@ pub(crate) struct Drawer {
 }
 
 impl Drawer {
-    /// For worker `worker` of all `workers` of the work.
+    /// State of worker `worker` of all `workers` of the work.
     pub(crate) fn new(
         work: &Arc<Work>,
         worker: u32,
@@ -116,7 +116,7 @@ impl Drawer {
             } else {
                 None
             };
-            // More workers than numbers: what is left over works on the whole.
+            // With more workers than numbers, the surplus workers use the whole range.
             divided.unwrap_or_else(|| selector.clone())
         };
         let mut whole = 0.0;
@@ -149,11 +149,11 @@ impl Drawer {
         }
     }
 
-    /// Draws the next; false when nothing can be done now (all pools in question are empty).
+    /// Draws the next request; false if none is possible now (all pools concerned are empty).
     pub(crate) fn draw(&mut self, rng: &mut Rng, out: &mut Drawn) -> bool {
         let first = self.choose(rng);
         let count = self.drawables.len();
-        // When the pool of the one is empty, the others of the mix have their turn.
+        // If one operation's pool is empty, the other operations of the mix are tried.
         (0..count).any(|step| {
             let index = (first + step) % count;
             (step == 0 || self.work.operations[index].ratio > 0.0) && self.fill(index, rng, out)
@@ -228,7 +228,7 @@ impl Drawer {
         true
     }
 
-    /// How many things a special work does, over all drivers; by operation.
+    /// Number of items of a special work over all drivers, by operation.
     pub(crate) fn special_total(work: &Work) -> Vec<u64> {
         let count = |operation: &Operation| {
             let containers = operation.containers.numbers.span();
@@ -236,14 +236,14 @@ impl Drawer {
                 (WorkKind::Init | WorkKind::Dispose, _) => containers,
                 (WorkKind::Prepare, Objects::Pool { names, .. }) => names.numbers.span(),
                 (_, Objects::Numbered(names)) => containers.saturating_mul(names.numbers.span()),
-                // Until the pool is empty.
+                // Draw until the pool is empty.
                 (_, Objects::Pool { .. }) => u64::MAX,
             }
         };
         work.operations.iter().map(count).collect()
     }
 
-    /// Number `at` of what operation `index` of a special work does; false when it has no more.
+    /// Item number `at` of operation `index` of a special work; false if there are no more.
     pub(crate) fn special(
         &mut self,
         index: usize,
@@ -273,7 +273,7 @@ impl Drawer {
                 let (low, high) = names.numbers.bounds();
                 pool.reserve(high);
                 let object = low + at;
-                // In order means one after the other here too, whoever's turn it is.
+                // Sequential numbers stay sequential here too, whichever worker takes them.
                 let container = containers.pick(rng, at);
                 out.member = Some(Member { container, object });
                 out.number = object;
@@ -292,7 +292,7 @@ impl Drawer {
         true
     }
 
-    /// What is known of pools when the request has ended.
+    /// Updates the pools when the request has ended.
     pub(crate) fn settle(&self, drawn: &Drawn, succeeded: bool) {
         let (Some(pool), Some(member)) = (&self.drawables[drawn.operation].pool, drawn.member)
         else {

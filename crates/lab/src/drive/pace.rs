@@ -1,4 +1,5 @@
-//! When operations are due, and waiting for a moment more exactly than timers of a millisecond.
+//! Pacing: times at which operations are due, and waiting with a precision better than millisecond
+//! timers.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -14,8 +15,8 @@ use tokio::time::Instant;
 use crate::plan::{Arrivals, Think};
 use crate::rng::Rng;
 
-/// The last part of a wait is spent turning: a thread that sleeps wakes up late.
-const SPIN: Duration = Duration::from_micros(60);
+/// The last part of a wait, spent spinning: a sleeping thread wakes up late.
+const SPIN_TIME: Duration = Duration::from_micros(60);
 
 /// Waits on a timer of its own.
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    /// Must be made within a runtime. Without a timer of the kernel, waits by the runtime's.
+    /// Must be created within a runtime. Without a kernel timer it uses the runtime's.
     pub(crate) fn new() -> Self {
         #[cfg(test)]
         if tests::BY_RUNTIME.get() {
@@ -32,7 +33,8 @@ impl Waiter {
         }
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags);
-        // Deprecated for what may lend its descriptor; this one owns it, and `unsafe` is not used.
+        // Deprecated for types that may lend their descriptor; this one owns it, and `unsafe` is
+        // not used.
         #[allow(deprecated)]
         let timer = timer.ok().and_then(|timer| AsyncFd::new(timer).ok());
         Self { timer }
@@ -47,8 +49,8 @@ impl Waiter {
             if left.is_zero() {
                 return;
             }
-            if left > SPIN {
-                self.sleep(left - SPIN).await;
+            if left > SPIN_TIME {
+                self.sleep(left - SPIN_TIME).await;
             } else {
                 tokio::task::yield_now().await;
             }
@@ -87,7 +89,7 @@ impl Default for Waiter {
     }
 }
 
-/// The arrivals of an open loop: number and moment of the next, whoever takes it.
+/// Arrivals of an open loop: number and time of the next one, for any worker.
 #[derive(Debug)]
 pub(crate) struct Schedule {
     inner: Mutex<Arrival>,
@@ -98,14 +100,14 @@ pub(crate) struct Schedule {
 #[derive(Debug)]
 struct Arrival {
     number: u64,
-    /// Seconds since the start.
+    /// Time in seconds since the start.
     at: f64,
     rng: Rng,
 }
 
 impl Schedule {
-    /// `rate` operations a second of this driver's share, which begins a part `phase` (0 to 1) of
-    /// a gap after the start.
+    /// Arrivals at this driver's share of `rate` operations per second, beginning a fraction
+    /// `phase` (0 to 1) of a gap after the start.
     pub(crate) fn new(rate: f64, arrivals: Arrivals, phase: f64, seed: u64) -> Self {
         let gap = 1.0 / rate;
         let arrival = Arrival {
@@ -120,7 +122,7 @@ impl Schedule {
         }
     }
 
-    /// Takes the next: its number, and when it is due after the start.
+    /// Takes the next arrival: its number, and its due time after the start.
     pub(crate) fn next(&self) -> (u64, Duration) {
         let mut arrival = self.inner.lock();
         let taken = (arrival.number, Duration::from_secs_f64(arrival.at));
@@ -133,7 +135,7 @@ impl Schedule {
     }
 }
 
-/// A pause as the work asks for.
+/// A random think time of the work.
 pub(crate) fn think_time(think: &Think, rng: &mut Rng) -> Duration {
     match think {
         Think::Constant(time) => *time,
@@ -147,7 +149,7 @@ pub(super) mod tests {
     use super::*;
 
     thread_local! {
-        /// Waiters of this thread go by the runtime's clock, which a test may have stopped.
+        /// Waiters of this thread use the runtime's clock, which a test may have paused.
         pub(in crate::drive) static BY_RUNTIME: std::cell::Cell<bool> =
             const { std::cell::Cell::new(false) };
     }

@@ -1,7 +1,7 @@
-//! Pools of objects that exist: what a run has written and not deleted.
+//! Pools of existing objects: those that a run has written and not deleted.
 //!
-//! An object that is being read or updated is leased, and cannot be drawn for deletion meanwhile:
-//! a 404 is then the store's fault, not the workload's.
+//! An object being read or updated is leased, and cannot be drawn for deletion meanwhile, so that a
+//! 404 is always the store's fault.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::plan::Draw;
 use crate::rng::Rng;
 
-/// An object by the numbers in its names.
+/// An object, identified by the numbers in its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Member {
     pub(crate) container: u64,
@@ -22,7 +22,7 @@ pub(crate) struct Member {
 struct Inner {
     live: VecDeque<Member>,
     leases: HashMap<Member, u32>,
-    /// The next new number is at least this.
+    /// Lower bound of the next new number.
     next: u64,
 }
 
@@ -31,15 +31,15 @@ pub(crate) struct Pool {
     inner: Mutex<Inner>,
 }
 
-/// How many random draws a deletion makes before it looks at all.
-const TRIES: u32 = 8;
+/// Number of random draws of a deletion before it searches sequentially.
+const RANDOM_DRAWS_MAX: u32 = 8;
 
 impl Pool {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock()
     }
 
-    /// A number no object of this pool has had, at least `low`, of this driver's share.
+    /// A number that no object of this pool has had, at least `low`, from this driver's share.
     pub(crate) fn new_number(&self, low: u64, driver: u32, drivers: u32) -> u64 {
         let mut inner = self.lock();
         inner.next = inner.next.max(low);
@@ -49,7 +49,7 @@ impl Pool {
         number
     }
 
-    /// Numbers up to this one are taken by a prepare work.
+    /// Marks numbers up to `high` as used by a prepare work.
     pub(crate) fn reserve(&self, high: u64) {
         let mut inner = self.lock();
         inner.next = inner.next.max(high.saturating_add(1));
@@ -59,7 +59,7 @@ impl Pool {
         self.lock().live.push_back(member);
     }
 
-    /// One that exists, leased until [`Self::release`].
+    /// Draws an existing object, leased until [`Self::release`].
     pub(crate) fn lease(&self, draw: Draw, rng: &mut Rng) -> Option<Member> {
         let mut inner = self.lock();
         let length = inner.live.len() as u64;
@@ -85,13 +85,13 @@ impl Pool {
         }
     }
 
-    /// One that exists and is not in use, taken out.
+    /// Draws an existing object that is not leased, and removes it.
     pub(crate) fn take(&self, draw: Draw, rng: &mut Rng) -> Option<Member> {
         let mut inner = self.lock();
         let Inner { live, leases, .. } = &mut *inner;
         let free = |at: usize, live: &VecDeque<Member>| !leases.contains_key(&live[at]);
         if draw == Draw::Random {
-            for _ in 0..TRIES.min(live.len() as u32) {
+            for _ in 0..RANDOM_DRAWS_MAX.min(live.len() as u32) {
                 let at = rng.below(live.len() as u64) as usize;
                 if free(at, live) {
                     return live.swap_remove_back(at);

@@ -1,17 +1,17 @@
-//! What a thread's workers have seen since somebody last asked: counts and histograms per
-//! operation and size class, what counts apart from what does not.
+//! Statistics of a thread's workers since the last collection: counts and histograms per operation
+//! and size class, counted and uncounted requests apart.
 //!
-//! Each thread has one, so its lock is never waited for but in the moment when it is emptied.
+//! Each thread has one, so its lock is contended only at the moment of collection.
 
 use crate::plan::Operation;
 use crate::record::{ErrorKind, OperationResult, WORST_KEPT, WorstRequest, keep_worst};
 
-/// Names of the size classes of operations that name none: decades of bytes moved.
+/// Size classes of operations that define none: decades of bytes moved.
 pub(crate) const DECADES: [&str; 11] = [
     "0", "<10B", "<100B", "<1KB", "<10KB", "<100KB", "<1MB", "<10MB", "<100MB", "<1GB", ">=1GB",
 ];
 
-/// The class of so many bytes.
+/// The size class of a number of bytes.
 #[inline]
 pub(crate) fn decade(bytes: u64) -> usize {
     if bytes == 0 {
@@ -21,39 +21,39 @@ pub(crate) fn decade(bytes: u64) -> usize {
     }
 }
 
-/// One request that ended.
+/// A finished request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Observed {
-    /// Index in the work's operations.
+    /// Index among the work's operations.
     pub(crate) operation: usize,
     pub(crate) counted: bool,
     pub(crate) bytes: u64,
     pub(crate) checked: bool,
     pub(crate) first_byte_ns: u64,
     pub(crate) last_byte_ns: u64,
-    /// Open loop: without the wait.
+    /// Open loop: latency without the wait for a worker.
     pub(crate) service_ns: Option<u64>,
-    /// It ended within the counted time, whether or not it was due within it.
+    /// It ended within the counted time, whether or not it was due in it.
     pub(crate) ended_counted: bool,
 }
 
 #[derive(Debug)]
 struct Cell {
     result: OperationResult,
-    /// Faster requests than this are not among the worst.
+    /// Faster requests than this are not among the slowest.
     floor: u64,
 }
 
-/// Cells by operation and class; made when first needed.
+/// Cells by operation and class; allocated on first use.
 type Bank = Vec<[Option<Box<Cell>>; DECADES.len()]>;
 
 #[derive(Debug)]
 pub(crate) struct Recorder {
     counted: Bank,
     uncounted: Bank,
-    /// Whether the classes are decades, by operation.
+    /// Are the classes decades? By operation.
     decades: Vec<bool>,
-    /// Operations and bytes since the start; for progress.
+    /// Operations and bytes since the start, for progress.
     pub(crate) ops: u64,
     pub(crate) bytes: u64,
 }
@@ -95,7 +95,7 @@ impl Recorder {
         })
     }
 
-    /// A success; `describe` is asked only for what may be among the worst.
+    /// Records a success; `describe` is called only for one of the slowest requests.
     #[inline]
     pub(crate) fn success(&mut self, observed: &Observed, describe: impl FnOnce() -> WorstRequest) {
         self.ops += 1;
@@ -120,7 +120,8 @@ impl Recorder {
         }
     }
 
-    /// An open loop's delay before the start, and whether it ended within the counted time.
+    /// Records an open loop request's delay before the start, and whether it ended within the
+    /// counted time.
     fn open_loop(result: &mut OperationResult, observed: &Observed, succeeded: bool) {
         let Some(service_ns) = observed.service_ns else {
             return;
@@ -150,7 +151,7 @@ impl Recorder {
         }
     }
 
-    /// Empties it: what counts, and what does not.
+    /// Takes all results: counted ones, and uncounted ones.
     pub(crate) fn take(
         &mut self,
         operations: &[Operation],
@@ -187,8 +188,8 @@ fn name_all(bank: Bank, operations: &[Operation]) -> Vec<OperationResult> {
     results
 }
 
-/// Adds results to those of the same operation and class; new ones come in the plan's order,
-/// smallest class first.
+/// Merges results with those of the same operation and class; new ones are inserted in the plan's
+/// order, smallest class first.
 pub fn merge(into: &mut Vec<OperationResult>, from: Vec<OperationResult>) {
     let class = |result: &OperationResult| {
         DECADES

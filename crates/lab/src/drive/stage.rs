@@ -1,6 +1,7 @@
-//! One stage in this process: its works side by side on threads, and what they report.
+//! Execution of one stage in this process: its works run concurrently on threads and report their
+//! statistics.
 //!
-//! A target that keeps its thread while it waits has a thread per worker; others share as many
+//! A target that blocks its thread while it waits gets one thread per worker; others share as many
 //! threads as there are cores.
 
 use std::sync::Arc;
@@ -23,22 +24,22 @@ use crate::record::{OperationResult, Phase};
 use crate::rng::Rng;
 use crate::target::{Target, TargetOptions};
 
-/// A thread for each worker only goes so far.
+/// Maximum number of threads, for targets with one per worker.
 const THREADS_MAX: u32 = 4096;
-/// How often threads are asked what they have seen, at least.
-const TICK: Duration = Duration::from_secs(1);
+/// Maximum interval of collecting the threads' statistics.
+const COLLECT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a driver tells while a stage runs.
+/// Events that a driver reports during a stage.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The store, as this driver reached it: description, `Server` header.
+    /// The store as this driver reached it: description, `Server` header.
     Target {
         description: String,
         server: String,
     },
     Snapshot(Snapshot),
-    /// A work has ended here; its counted time in seconds.
+    /// A work has ended here; with its counted time in seconds.
     WorkDone {
         work: u32,
         seconds: f64,
@@ -46,7 +47,7 @@ pub enum Event {
     /// All works have ended, or none could be started.
     StageDone {
         error: Option<String>,
-        /// The error is that the store cannot be used at all; no work has started.
+        /// The store cannot be used at all; no work has started.
         #[serde(default)]
         unusable: bool,
     },
@@ -54,20 +55,20 @@ pub enum Event {
     Resources(crate::record::ResourceSample),
 }
 
-/// What a work did since the last.
+/// Statistics of a work since the last snapshot.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// Index in the stage.
+    /// Index of the work in the stage.
     pub work: u32,
     pub phase: Phase,
-    /// 0 to 1.
+    /// Progress, 0 to 1.
     pub progress: f64,
     pub left: Option<f64>,
     pub counted: Vec<OperationResult>,
     pub uncounted: Vec<OperationResult>,
 }
 
-/// Ends a stage, or a work of it, from outside.
+/// Handle to end a stage, or a work of it, from outside.
 #[derive(Debug)]
 pub struct Control {
     cancelled: watch::Sender<bool>,
@@ -84,7 +85,7 @@ impl Default for Control {
 }
 
 impl Control {
-    /// Drops what is under way.
+    /// Drops all requests in progress.
     pub fn cancel(&self) {
         self.cancelled.send_replace(true);
     }
@@ -93,7 +94,7 @@ impl Control {
         *self.cancelled.borrow()
     }
 
-    /// Lets a work finish what is under way and end.
+    /// Ends a work after its requests in progress.
     pub fn end_work(&self, work: u32) {
         self.ended.lock().push(work);
     }
@@ -103,7 +104,7 @@ impl Control {
     }
 }
 
-/// What does not change from stage to stage.
+/// State that is kept from stage to stage.
 #[derive(Debug, Clone)]
 pub struct Driver {
     pub name: String,
@@ -115,7 +116,7 @@ pub struct Driver {
     pub pools: Arc<Pools>,
 }
 
-/// As many threads as this process may use cores.
+/// Number of threads: the cores that this process may use.
 pub fn cores() -> u32 {
     std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32)
 }
@@ -127,7 +128,7 @@ pub fn now() -> f64 {
         .map_or(0.0, |age| age.as_secs_f64())
 }
 
-/// Why a stage did not run.
+/// Reasons why a stage did not run.
 enum NotRun {
     Store(crate::target::TargetError),
     Work(String),
@@ -143,8 +144,8 @@ struct Running {
 }
 
 impl Driver {
-    /// Runs stage number `number` from `begin_at` (seconds since 1970; earlier: at once). Returns
-    /// when it has ended; `tell` has had everything by then.
+    /// Runs stage number `number`, starting at `begin_at` (seconds since 1970; at once if that is
+    /// past). Returns when it has ended; all events have been passed to `tell` by then.
     pub fn run_stage(
         &self,
         number: u32,
@@ -210,10 +211,10 @@ impl Driver {
             .iter()
             .map(|work| work.interval)
             .min()
-            .unwrap_or(TICK);
+            .unwrap_or(COLLECT_INTERVAL);
         watch_over(
             &mut running,
-            tick.clamp(Duration::from_millis(100), TICK),
+            tick.clamp(Duration::from_millis(100), COLLECT_INTERVAL),
             control,
             tell,
         );
@@ -367,11 +368,11 @@ fn pause(time: Duration, control: &Control) {
     }
 }
 
-/// Threads that wait for a store have so long to see that the run was cancelled. They are left
-/// behind then: no signal ends a call of a file system or of librados, only its own timeout does.
+/// Time for threads that wait for a store to notice a cancellation. Then they are abandoned: a call
+/// of a file system or of librados cannot be interrupted, only its own timeout ends it.
 const CANCEL_GRACE: Duration = Duration::from_secs(2);
 
-/// Asks the threads on every tick until all works have ended.
+/// Collects statistics from the threads on every tick until all works have ended.
 fn watch_over(
     running: &mut [Running],
     tick: Duration,
@@ -469,7 +470,7 @@ impl Running {
         (progress, left)
     }
 
-    /// The runtime; or, when the work ended before it, the time up to its last counted request.
+    /// The runtime; or, if the work ended earlier, the time up to its last counted request.
     fn counted_seconds(&self) -> f64 {
         let work = &self.shared.work;
         let last = Duration::from_nanos(self.shared.last_end_ns.load(Ordering::Relaxed));

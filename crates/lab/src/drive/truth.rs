@@ -1,7 +1,8 @@
-//! Truth to the last microsecond: workers, HTTP client, recorders and histograms against a store
-//! in memory whose answers leave exactly when they are meant to, by a clock that only moves when
-//! everybody waits. What is reported is compared with arithmetic, not with another measurement; a
-//! busy machine changes nothing. `tests/truth.rs` does the same over sockets, with looser bounds.
+//! Accuracy tests in virtual time: workers, HTTP client, recorders and histograms against an
+//! in-memory store that responds at exactly defined times, with a clock that advances only when all
+//! tasks wait. Reported values are compared with computed ones, not with another measurement, so
+//! the load of the machine has no influence. `tests/truth.rs` does the same over sockets, with
+//! looser bounds.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,15 +30,15 @@ const PERCENTILES: [f64; 11] = [
 ];
 const STALL: Duration = Duration::from_secs(2);
 
-/// When the head of an answer and the rest of it leave, after the request has come; by the
-/// request's number and when it came, counted from the start.
+/// Delays after a request at which the head of the response and its rest are sent; from the
+/// request's number and its arrival time since the start.
 type Script = dyn Fn(u64, Duration) -> (Duration, Duration) + Send + Sync;
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Answers one connection's requests with ten bytes each.
+/// Responds to one connection's requests with ten bytes each.
 async fn answer(
     mut stream: DuplexStream,
     script: Arc<Script>,
@@ -68,7 +69,7 @@ async fn answer(
     }
 }
 
-/// What the lab reports of so many reads.
+/// The lab's report of `total_ops` reads.
 fn measured(workers: u32, total_ops: u64, pacing: Pacing, script: Arc<Script>) -> OperationResult {
     BY_RUNTIME.set(true);
     let operation = Operation {
@@ -108,7 +109,7 @@ fn measured(workers: u32, total_ops: u64, pacing: Pacing, script: Arc<Script>) -
             Pacing::Open { rate, arrivals } => Some(Schedule::new(rate, arrivals, 0.0, 1)),
             Pacing::Closed { .. } => None,
         };
-        // As if there were two threads: what they have seen is merged.
+        // Simulates two threads, whose statistics are merged.
         let recorders = (0..2).map(|_| Mutex::new(Recorder::new(&work.operations)));
         let shared = Arc::new(Shared {
             target,
@@ -143,7 +144,7 @@ fn measured(workers: u32, total_ops: u64, pacing: Pacing, script: Arc<Script>) -
     })
 }
 
-/// Every percentile within 1 % or 50 µs of what it must be.
+/// Checks that every percentile is within 1 % or 50 µs of the expected one.
 fn check(what: &str, reported: &Latencies, mut expected: Vec<Duration>) {
     expected.sort();
     assert_eq!(reported.count(), expected.len() as u64, "{what}");
@@ -183,8 +184,8 @@ fn the_injected_distribution_is_reported() {
     assert!(result.service.is_empty());
 }
 
-/// Nothing is answered for [`STALL`] from `from` on; what came meanwhile, or was under way, takes
-/// its time after that.
+/// No response for [`STALL`] from `from` on; requests that arrive meanwhile, or are in progress,
+/// take their time after that.
 fn stalling(from: Duration, service: Duration) -> Arc<Script> {
     Arc::new(move |_, came| {
         let to = from + STALL;
@@ -196,20 +197,20 @@ fn stalling(from: Duration, service: Duration) -> Arc<Script> {
     })
 }
 
-/// A closed loop asks nobody while it waits: each worker meets the stall once.
+/// A worker of a closed loop sends nothing while it waits: each meets the stall once.
 #[test]
 fn a_closed_loop_shows_a_stall_once_per_worker() {
     let (workers, service) = (8, ms(12));
     let script = stalling(ms(600), service);
     let result = measured(workers, 8000, Pacing::Closed { think: None }, script);
-    // 600 ms are 50 rounds of 12 ms; the request that begins then waits for the whole stall.
+    // 600 ms are 50 rounds of 12 ms; the next request waits for the whole stall.
     let mut expected = vec![service; 8000 - 8];
     expected.extend([STALL + service; 8]);
     check("closed", &result.last_byte, expected);
 }
 
-/// When request `number` of an open loop ends, from when it was due, and from when it started;
-/// equal gaps, `workers` at a time.
+/// For each request of an open loop with equal gaps and `workers` at a time: the time from its due
+/// time to its end, and from its start to its end.
 fn expected_open(
     count: u32,
     gap: Duration,
@@ -228,7 +229,7 @@ fn expected_open(
     (0..count).map(one).unzip()
 }
 
-/// Whoever was due while the store stood still has waited, and so has who queued behind them.
+/// Every request due during the stall has waited, and so has every request queued behind them.
 #[test]
 fn an_open_loop_shows_the_whole_queue_behind_a_stall() {
     let (count, workers, gap) = (10_000, 16, ms(4));
@@ -245,7 +246,7 @@ fn an_open_loop_shows_the_whole_queue_behind_a_stall() {
     check("service", &result.service, services);
 }
 
-/// A store slower than what it is offered: the queue grows to the end, and is reported.
+/// A store slower than the offered rate: the queue grows to the end, and is reported.
 #[test]
 fn an_open_loop_over_what_the_store_can_do() {
     let (count, workers, gap) = (2_000, 4, ms(2));
@@ -258,12 +259,12 @@ fn an_open_loop_over_what_the_store_can_do() {
     let (responses, services) = expected_open(count, gap, workers as usize, &*script);
     check("response", &result.last_byte, responses);
     check("service", &result.service, services);
-    // 400/s of the 500/s asked for are done: the last of 2000 is a second late.
+    // 400/s of the offered 500/s are performed: the last of 2000 is a second late.
     let worst = Duration::from_nanos(result.last_byte.max());
     assert!(worst > ms(990), "{worst:?}");
 }
 
-/// What a report shows as COSBench's histogram has every request once, in its own bucket.
+/// The histogram in COSBench's format has every request once, in the right bucket.
 #[test]
 fn every_request_is_counted_once_where_it_belongs() {
     let count = 3_000;

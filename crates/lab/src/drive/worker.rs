@@ -1,4 +1,4 @@
-//! One worker: draws, waits until its operation is due, has it performed, records it.
+//! One worker: draws a request, waits until it is due, performs it, records it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,15 +18,15 @@ use crate::record::{ErrorKind, WorstRequest};
 use crate::rng::Rng;
 use crate::target::{Failure, Request, Session, Target, Verb};
 
-/// An open loop whose store is too slow is given so long after its end to work off what was due;
-/// the rest is counted as failed.
-const BACKLOG: Duration = Duration::from_secs(30);
+/// Time after the end of an open loop to work off requests that were due; the remaining ones count
+/// as failed.
+const BACKLOG_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// When a work runs, and which part counts.
+/// Times of a work: start, counted period and end.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clock {
     pub(super) begin: Instant,
-    /// The same moment in seconds since 1970.
+    /// The same time in seconds since 1970.
     pub(super) begin_at: f64,
     pub(super) counted_from: Instant,
     pub(super) counted_to: Option<Instant>,
@@ -64,7 +64,7 @@ pub(super) struct LocalFile {
     size: u64,
 }
 
-/// What all workers of a work share in this process.
+/// State shared by all workers of a work in this process.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) work: Arc<Work>,
@@ -78,13 +78,13 @@ pub(super) struct Shared {
     pub(super) schedule: Option<Schedule>,
     pub(super) sequences: Arc<Sequences>,
     pub(super) pools: Arc<Pools>,
-    /// By operation: the files of a `filewrite`.
+    /// Files of each `filewrite` operation.
     pub(super) files: Vec<Vec<LocalFile>>,
     /// Nanoseconds after the start at which the last counted request ended.
     pub(super) last_end_ns: AtomicU64,
 }
 
-/// The files of a folder, in the order of their names.
+/// The files of a folder, sorted by name.
 pub(super) fn local_files(operation: &Operation) -> std::io::Result<Vec<LocalFile>> {
     let Some(folder) = &operation.files else {
         return Ok(Vec::new());
@@ -106,7 +106,7 @@ pub(super) fn local_files(operation: &Operation) -> std::io::Result<Vec<LocalFil
     Ok(files)
 }
 
-/// Worker `id` of all drivers' workers.
+/// Worker `id` of the workers of all drivers.
 pub(super) struct Worker {
     shared: Arc<Shared>,
     id: u32,
@@ -131,7 +131,7 @@ impl Worker {
 
     pub(super) async fn run(mut self) {
         let shared = self.shared.clone();
-        // All start together.
+        // All workers start simultaneously.
         tokio::time::sleep_until(shared.clock.begin).await;
         match (shared.work.kind, &shared.schedule) {
             (WorkKind::Delay, _) => self.delay().await,
@@ -151,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// Whether an empty pool can fill again.
+    /// Can an empty pool be filled again?
     fn can_wait(&self) -> bool {
         self.shared.work.operations.iter().any(|operation| {
             operation.ratio > 0.0
@@ -220,7 +220,7 @@ impl Worker {
             {
                 break;
             }
-            // The request follows from its number, whichever worker has it.
+            // The request is determined by its number, whichever worker performs it.
             let of_all = number * u64::from(shared.share.drivers) + u64::from(shared.share.driver);
             let mut rng = Rng::fork(shared.seed, of_all);
             let mut drawn = std::mem::take(&mut self.drawn);
@@ -235,7 +235,7 @@ impl Worker {
             if shared
                 .clock
                 .end
-                .is_some_and(|end| Instant::now() > end + BACKLOG)
+                .is_some_and(|end| Instant::now() > end + BACKLOG_TIMEOUT)
             {
                 self.give_up(due);
                 continue;
@@ -248,7 +248,7 @@ impl Worker {
         }
     }
 
-    /// A request that was due and never started.
+    /// Records a request that was due and never started.
     fn give_up(&mut self, due: Instant) {
         let failure = Failure {
             kind: ErrorKind::Other("due but not started".into()),
@@ -279,7 +279,7 @@ impl Worker {
         }
     }
 
-    /// Performs what was drawn and records it; how many bytes it moved.
+    /// Performs the drawn request and records it; returns the number of bytes moved.
     async fn perform(&mut self, due: Option<Instant>) -> u64 {
         let shared = self.shared.clone();
         let operation = &shared.work.operations[self.drawn.operation];
@@ -404,7 +404,7 @@ fn request<'a>(
     }
 }
 
-/// To delete what is absent, or to make what exists, is what special works may do.
+/// Special works may delete what is absent and create what exists.
 fn forgive(
     kind: OperationKind,
     result: Result<crate::target::Done, Failure>,

@@ -1,9 +1,9 @@
-//! The times other tools write: `2014-05-07 09:45:29` and `09:45:29`. Only differences are ever
-//! taken, so no time zone is needed.
+//! Times as other tools write them: `2014-05-07 09:45:29` and `09:45:29`. Only differences are
+//! used, so no time zone is needed.
 
 use cairn_types::calendar;
 
-/// Seconds since 1970 of a date and time, as if in UTC.
+/// Parses a date and time as seconds since 1970, as if in UTC.
 pub(super) fn date_time(text: &str) -> Option<i64> {
     let (date, time) = text.trim().split_once(' ')?;
     let mut parts = date.splitn(3, '-').map(str::parse::<i64>);
@@ -18,7 +18,7 @@ pub(super) fn date_time(text: &str) -> Option<i64> {
     Some(calendar::days_of(year, month, day) * 86_400 + time_of_day(time)?)
 }
 
-/// Seconds since midnight.
+/// Parses a time of day as seconds since midnight.
 pub(super) fn time_of_day(text: &str) -> Option<i64> {
     let mut parts = text.trim().splitn(3, ':').map(str::parse::<i64>);
     let (hour, minute, second) = (

@@ -1,9 +1,9 @@
 //! COSBench's result files: the workload table (`w1-name.csv`), the 5-second timeline of a stage
 //! (`s1-name.csv`) and the response-time histogram (`w1-name-rt-histogram.csv`).
 //!
-//! Nothing in them is quoted. The table ends in one column per state a stage passed; a stage that
-//! never ran has its bare name and `N/A`; an empty timeline is a stage that never ran. Counts are
-//! of operations that succeeded, so failures come from the success ratio.
+//! Fields are not quoted. The table ends with one column for each state of a stage; a stage that
+//! never ran has only its name and `N/A`; an empty timeline belongs to a stage that never ran.
+//! Counts include successful operations only, so failures are computed from the success ratio.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ const COLUMNS_BEFORE_HISTORY: usize = 17;
 /// Op-Count, Byte-Count, Avg-ResTime, Avg-ProcTime, Throughput, Bandwidth, Succ-Ratio.
 const TIMELINE_METRICS: usize = 7;
 
-/// One run for every workload table; timelines and histograms go to the run they belong to.
+/// One run for every workload table; timelines and histograms are assigned to their runs.
 pub(super) fn runs(sources: &[Source]) -> Result<Vec<Run>, ImportError> {
     let of = |kind| sources.iter().filter(move |s| s.kind == kind);
     let mut runs = Vec::new();
@@ -47,7 +47,7 @@ pub(super) fn runs(sources: &[Source]) -> Result<Vec<Run>, ImportError> {
     Ok(runs)
 }
 
-/// Timelines whose table is not there still have a story to tell.
+/// Runs for timelines without a table.
 fn lone_timelines<'a>(
     sources: impl Iterator<Item = &'a Source>,
 ) -> Result<Option<Run>, ImportError> {
@@ -140,7 +140,7 @@ fn new_stage(row: &[String], state: State) -> Stage {
     stage
 }
 
-/// Published studies write the worker count at the end of a stage's name: `…_r80w15d5_16`.
+/// Published studies put the number of workers at the end of a stage's name: `…_r80w15d5_16`.
 fn trailing_workers(id: &str) -> Option<u32> {
     let (_, digits) = id.rsplit_once(['_', '-'])?;
     let digits = digits.strip_prefix('w').unwrap_or(digits);
@@ -190,8 +190,8 @@ fn percentage(source: &Source, line: usize, text: &str) -> Result<Option<f64>, I
     }
 }
 
-/// A ratio of exactly 100 % leaves nothing to estimate; rounded up to it, it hides at most one
-/// failure in 20,000.
+/// A ratio of exactly 100 % needs no estimate; if it was rounded up, it hides at most one failure
+/// in 20,000.
 fn failures(done: Option<u64>, ratio: Option<f64>) -> Failures {
     match (done, ratio) {
         (Some(_), Some(1.0)) => Failures::Counted(0),
@@ -202,7 +202,7 @@ fn failures(done: Option<u64>, ratio: Option<f64>) -> Failures {
     }
 }
 
-/// The worst of its stages, except that what was aborted is the consequence of another.
+/// The worst state of all stages; an aborted stage is only the consequence of another one.
 fn overall(stages: &[Stage]) -> State {
     [
         State::Terminated,
@@ -217,8 +217,8 @@ fn overall(stages: &[Stage]) -> State {
     .unwrap_or(State::Completed)
 }
 
-/// Two header lines: the metrics, each over as many columns as there are operations, and the
-/// operations' names under each.
+/// Parses a timeline. It has two header lines: the metrics, each spanning one column per operation,
+/// and the operations' names below each.
 fn stage_timeline(source: &Source) -> Result<Vec<Timeline>, ImportError> {
     let rows = csv::rows(&source.text);
     let Some(names) = rows.get(1) else {
@@ -241,7 +241,7 @@ fn stage_timeline(source: &Source) -> Result<Vec<Timeline>, ImportError> {
     let mut after_silence = false;
     for (index, row) in rows.iter().enumerate().skip(2) {
         let line = index + 1;
-        // When no driver had reported in time COSBench writes a row of one nameless operation.
+        // If no driver has reported in time, COSBench writes a row with one nameless operation.
         let silent = row.len() == 1 + 3 + TIMELINE_METRICS && count > 1;
         if row.len() != names.len() && !silent {
             return Err(source.malformed(line, "as many columns as the header", &row.join(",")));
@@ -250,7 +250,7 @@ fn stage_timeline(source: &Source) -> Result<Vec<Timeline>, ImportError> {
             return Err(source.malformed(line, "a time HH:MM:SS", &row[0]));
         };
         let (second, interval) = clock.advance(time, usual);
-        // What happened in it was lost, and COSBench divides the next row by too short a time.
+        // That interval's data is lost, and COSBench divides the next row by too short a time.
         if silent {
             after_silence = true;
             continue;
@@ -288,7 +288,7 @@ fn stage_timeline(source: &Source) -> Result<Vec<Timeline>, ImportError> {
     Ok(timelines)
 }
 
-/// Wall-clock times of day to seconds of the stage, over midnight too.
+/// Converts wall-clock times of day to seconds of the stage, also across midnight.
 #[derive(Default)]
 struct StageClock {
     last: Option<i64>,
@@ -307,7 +307,7 @@ impl StageClock {
     }
 }
 
-/// COSBench's own default, or what most rows are apart.
+/// The most frequent distance between rows, or COSBench's default.
 fn usual_interval(times: &[Option<i64>]) -> i64 {
     let mut steps: Vec<i64> = times
         .windows(2)
@@ -317,7 +317,7 @@ fn usual_interval(times: &[Option<i64>]) -> i64 {
     steps.get(steps.len() / 2).copied().unwrap_or(5)
 }
 
-/// Columns come in pairs, counts and the running share; the heading is
+/// Parses the histogram. Columns come in pairs, counts and cumulative share; the heading is
 /// `stage-wN-work-operation`, so stage and operation are its two ends.
 fn response_times(source: &Source, run: &mut Run) -> Result<(), ImportError> {
     let mut lines = source.text.lines();
@@ -330,7 +330,7 @@ fn response_times(source: &Source, run: &mut Run) -> Result<(), ImportError> {
         let Some((_, upper)) = range.split_once('~') else {
             return Err(source.malformed(index + 2, "a range FROM~TO", range));
         };
-        // The last bucket has no end: it is shown where it begins.
+        // The last bucket is unbounded: it is represented by its start.
         let upper = upper.parse::<f64>().unwrap_or(500_000.0);
         for (column, field) in fields.enumerate() {
             if column % 2 == 0 && field != "0" && column + 1 < columns {

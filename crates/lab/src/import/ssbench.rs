@@ -33,7 +33,7 @@ pub(super) fn runs(sources: &[Source]) -> Result<Vec<Run>, ImportError> {
             runs.push(run);
         }
     }
-    // Rates carry no name: they belong to the one run they lie beside.
+    // Rates have no name: they belong to the only run beside them.
     if let ([run], Some(rates)) = (runs.as_mut_slice(), of(Kind::SsBenchRates).next()) {
         run.stages[0].timeline.push(request_rates(rates)?);
     }
@@ -60,7 +60,7 @@ fn new_run(name: &str, version: &str) -> Run {
     }
 }
 
-/// One run per row below the heading.
+/// Parses the CSV: one run for each row.
 fn table(source: &Source) -> Result<Vec<Run>, ImportError> {
     let skipped = source.text.lines().take_while(|l| !is_header(l)).count();
     let start: usize = source
@@ -74,7 +74,7 @@ fn table(source: &Source) -> Result<Vec<Run>, ImportError> {
     let mut runs = Vec::new();
     for (index, row) in rows.enumerate() {
         if row.len() != header.len() {
-            continue; // A log line behind the table.
+            continue; // A log line after the table.
         }
         let columns = Columns {
             source,
@@ -146,7 +146,7 @@ impl Columns<'_> {
         Ok(run)
     }
 
-    /// The names between `total_last_` and `_avg`.
+    /// Size classes, which are the names between `total_last_` and `_avg`.
     fn size_classes(&self) -> Vec<String> {
         self.header
             .iter()
@@ -220,7 +220,8 @@ impl Columns<'_> {
     }
 }
 
-/// Minimum, maximum, mean, deviation and 95th percentile, as both forms of the report have them.
+/// Latency from minimum, maximum, mean, deviation and 95th percentile, which both forms of the
+/// report have.
 fn latency([min, max, mean, deviation, p95]: [Option<f64>; 5], resolution_us: f64) -> Latency {
     let mut quantiles = Vec::new();
     for (quantile, us) in [(0.0, min), (0.95, p95), (1.0, max)] {
@@ -239,8 +240,8 @@ fn latency([min, max, mean, deviation, p95]: [Option<f64>; 5], resolution_us: f6
     }
 }
 
-/// The text report: a heading, then a block per operation, whose `Count:` line and latency lines
-/// are read.
+/// Parses the text report: a heading, then one block per operation with a `Count:` line and latency
+/// lines.
 fn report(source: &Source) -> Result<Run, ImportError> {
     let mut run = new_run("ssbench", "unknown");
     let mut reading: Option<&str> = None;
@@ -268,7 +269,7 @@ fn report(source: &Source) -> Result<Run, ImportError> {
     Ok(run)
 }
 
-/// `Worker count:   1   Concurrency:   4  Ran A to B (5s)`
+/// Parses `Worker count:   1   Concurrency:   4  Ran A to B (5s)`.
 fn head_line(line: &str, run: &mut Run) {
     let mut words = line.split_whitespace().peekable();
     while let Some(word) = words.next() {
@@ -312,7 +313,7 @@ fn block_line(
     let Some((_, rest)) = rest.split_once("latency:") else {
         return Ok(());
     };
-    // `0.008 -   0.055    0.027  (  0.009)    0.046  (all obj sizes)  txid`
+    // The format is `0.008 -   0.055    0.027  (  0.009)    0.046  (all obj sizes)  txid`.
     let clean = rest.replace(['(', ')'], " ");
     let mut words: Vec<&str> = clean.split_whitespace().collect();
     words.retain(|word| *word != "-");
@@ -364,7 +365,7 @@ fn block_line(
     Ok(())
 }
 
-/// `201 (    0 error;     0 retries:  0.00%)  Average requests per second:  42.9`
+/// Parses `201 (    0 error;     0 retries:  0.00%)  Average requests per second:  42.9`.
 fn counted(
     source: &Source,
     line: usize,

@@ -1,6 +1,6 @@
-//! What swift-bench prints: lines such as `… INFO 1000 PUTS **FINAL** [0 failures], 34.9/s`, and
-//! the same without `**FINAL**` every 15 seconds. Its count and its rate include what failed;
-//! a timestamp may stand before or be missing.
+//! Import of swift-bench's output: lines such as `… INFO 1000 PUTS **FINAL** [0 failures], 34.9/s`,
+//! and the same without `**FINAL**` every 15 seconds. Count and rate include failures; a leading
+//! timestamp is optional.
 
 use super::{ImportError, Kind, Source};
 use crate::results::model::{Failures, Operation, Run, Stage, State, Tick, Timeline, Tool};
@@ -76,7 +76,7 @@ fn status(line: &str) -> Option<Status<'_>> {
     })
 }
 
-/// `2026-11-22 01:02:03,456` or whatever stands before the level.
+/// The timestamp `2026-11-22 01:02:03,456`, or whatever precedes the level.
 fn timestamp(line: &str) -> Option<String> {
     let (before, _) = line.split_once(" INFO ")?;
     let text: Vec<&str> = before
@@ -95,7 +95,7 @@ impl Status<'_> {
         }
     }
 
-    /// Counts and rates are since the start; a tick is since the last line.
+    /// The interval since the last line: counts and rates in the output are cumulative.
     fn tick(&self, last: Option<&Tick>) -> Tick {
         let second = if self.rate > 0.0 {
             self.complete as f64 / self.rate
@@ -105,7 +105,7 @@ impl Status<'_> {
         let since = last.map_or(0.0, |t| t.second);
         let interval = (second - since).max(0.0);
         let before = last.map_or(0, |t| t.done + t.failed.unwrap_or(0));
-        // `done` and `failed` of the ticks are running sums until `stage` takes differences.
+        // `done` and `failed` of the ticks are cumulative until `stage` takes differences.
         let done = self.complete.saturating_sub(self.failures);
         let rate = (self.complete.saturating_sub(before)) as f64 / interval;
         Tick {
@@ -139,7 +139,7 @@ impl Status<'_> {
         let mut stage = Stage::new(self.title.to_lowercase(), State::Completed);
         stage.seconds = (self.rate > 0.0).then(|| self.complete as f64 / self.rate);
         stage.operations.push(operation);
-        // One line is no course over time.
+        // A single line is not a timeline.
         if ticks.len() > 1 {
             stage.timeline.push(Timeline {
                 operation: name.to_owned(),

@@ -1,4 +1,4 @@
-//! Small results of every tool, made for these tests in the tools' own forms.
+//! Small results of every tool, made for these tests in the tools' formats.
 
 use std::path::Path;
 
@@ -62,7 +62,7 @@ fn cosbench_whole() {
     );
     let stage = &run.stages[1];
     assert_eq!(stage.workers, Some(16));
-    // Over midnight.
+    // Across midnight.
     assert_eq!(stage.seconds, Some(10.0));
     let read = &stage.operations[0];
     assert_eq!(read.done, Some(300));
@@ -94,8 +94,8 @@ fn cosbench_whole() {
     );
 }
 
-/// The row COSBench writes when no driver answered has other columns, and the rates of the next
-/// one are over too short a time.
+/// The row that COSBench writes without a driver's report has other columns, and the next row's
+/// rates are over too short a time.
 #[test]
 fn a_silent_interval_is_no_peak() {
     let folder = tempfile::tempdir().unwrap();
@@ -180,7 +180,7 @@ fn ssbench_csv_and_rates() {
     );
     assert_eq!(create.latency.at(0.95), Some(82_200.0));
     assert_eq!(create.first_byte, None);
-    // What did not happen is no operation; a size class is a part.
+    // Operations with a count of zero are omitted; a size class is a part.
     let names: Vec<_> = stage
         .operations
         .iter()

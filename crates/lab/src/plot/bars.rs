@@ -1,4 +1,4 @@
-//! Horizontal bars in groups, labels above: long stage names stay readable on a phone.
+//! Horizontal bars in groups with labels above, so that long stage names stay readable on a phone.
 
 use super::lines::{SMALL, Swatch, WIDTH, heading, legend, shortened};
 use super::scale::{Kind, Scale, Unit};
@@ -13,12 +13,12 @@ const LEFT: f64 = 10.0;
 
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// Which of the chart's series it is of.
+    /// Index of the chart's series that the bar belongs to.
     pub series: usize,
     pub value: f64,
     /// Half the width of its confidence interval.
     pub error: Option<f64>,
-    /// Instead of a bar: why there is none.
+    /// The reason why there is no bar.
     pub missing: Option<String>,
 }
 
@@ -33,7 +33,7 @@ pub struct Bars {
     pub title: String,
     pub subtitle: String,
     pub unit: Unit,
-    /// Names of the series; one that is alone needs no legend.
+    /// Names of the series; a single series needs no legend.
     pub series: Vec<String>,
     pub groups: Vec<BarGroup>,
 }
@@ -59,7 +59,7 @@ impl Bars {
         let widest = all()
             .map(|bar| text::width(&self.words(bar), SMALL))
             .fold(0.0, f64::max);
-        // Numbers stand behind their bars.
+        // Numbers are printed after their bars.
         let length = WIDTH - LEFT - widest - 18.0;
         for group in &self.groups {
             y += LABEL;

@@ -1,4 +1,4 @@
-//! Lines over two axes: throughput over workers, rates over time, distributions.
+//! Line charts: throughput over workers, rates over time, distributions.
 
 use super::scale::{Kind, Scale, Tick, Unit};
 use super::scene::{Anchor, Dash, Paint, Scene, Shape};
@@ -10,7 +10,7 @@ pub(super) const SMALL: f64 = 12.0;
 const PLOT_HEIGHT: f64 = 210.0;
 const RIGHT: f64 = 16.0;
 const LEGEND_ROW: f64 = 17.0;
-/// More points than pixels are not seen: a line is thinned to about this many.
+/// Approximate maximum number of points of a line; more than there are pixels cannot be seen.
 const POINTS_MAX: usize = 1200;
 
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl Axis {
     }
 }
 
-/// How a line is told from another: by colour, and by dashes where colours repeat.
+/// Style of a line: its colour, and dashes if colours repeat.
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
     pub colour: usize,
@@ -47,12 +47,12 @@ pub enum Mark {
 #[derive(Clone, Debug)]
 pub struct Line {
     pub name: String,
-    /// A y that is not a number breaks the line: nothing is known there.
+    /// Points; a y of NaN interrupts the line.
     pub points: Vec<(f64, f64)>,
     pub style: Style,
 }
 
-/// Words at a point: the best worker count.
+/// A text at a point, such as the best worker count.
 #[derive(Clone, Debug)]
 pub struct Note {
     pub at: (f64, f64),
@@ -67,7 +67,7 @@ pub struct Lines {
     pub y: Axis,
     pub lines: Vec<Line>,
     pub notes: Vec<Note>,
-    /// Values of the x axis that deserve a name: the end of the ramp-up.
+    /// Marked values of the x axis, such as the end of the ramp-up.
     pub subtitle: String,
 }
 
@@ -87,18 +87,18 @@ impl Lines {
         self.lines.iter().all(|line| line.points.is_empty())
     }
 
-    /// Lays the chart out.
+    /// Lays out the chart.
     pub fn scene(&self) -> Scene {
         let mut scene = Scene::new(WIDTH, &self.title);
         let mut top = heading(&mut scene, &self.title, &self.subtitle);
         let entries: Vec<(String, Swatch)> = self
             .lines
             .iter()
-            // A line without a name beside others is the bar of an interval.
+            // Among others, a line without a name is the bar of an interval.
             .filter(|line| self.lines.len() == 1 || !line.name.is_empty())
             .map(|line| (line.name.clone(), Swatch::Line(line.style)))
             .collect();
-        // One line needs no legend when the title says what it is.
+        // A single line needs no legend if the title describes it.
         if entries.len() > 1 || entries.iter().any(|(name, _)| !name.is_empty()) {
             top = legend(&mut scene, top, &entries);
         }
@@ -162,7 +162,7 @@ impl Lines {
             let x = frame.left + x_scale.place(tick.value) * width;
             scene.line((x, frame.top), (x, frame.bottom), Paint::Grid, 1.0);
             let half = text::width(&tick.label, SMALL) / 2.0;
-            // A label that would run into the last is left out; its line stays.
+            // A label that would overlap the last is omitted; its line stays.
             if x - half > free + 4.0 {
                 let x = x.min(WIDTH - half - 2.0);
                 let at = (x, frame.bottom + 15.0);
@@ -191,7 +191,7 @@ impl Lines {
         });
     }
 
-    /// Worker counts that were measured, when they are few; else what the scale has.
+    /// Ticks at the measured worker counts if they are few; otherwise those of the scale.
     fn x_ticks(&self, scale: &Scale) -> Vec<Tick> {
         if self.x.kind == Kind::Log2 {
             let points = self.lines.iter().flat_map(|line| &line.points);
@@ -212,7 +212,7 @@ impl Lines {
         };
         let points: Vec<(f64, f64)> = line.points.iter().copied().filter(drawable).collect();
         let paint = Paint::Series(line.style.colour);
-        // A point without a value breaks the line.
+        // A point without a value interrupts the line.
         for part in line.points.split(|point| point.1.is_nan()) {
             let part: Vec<(f64, f64)> = part.iter().copied().filter(drawable).collect();
             if let ([alone], true) = (&part[..], points.len() > 1) {
@@ -259,8 +259,8 @@ impl Lines {
         format!("{name}{} at {x}", self.y.unit.words(y))
     }
 
-    /// Above its point, or as near as it covers no earlier note. One for which there is no room
-    /// is told by its point alone.
+    /// Places notes above their points, or as near as possible without overlap. A note that does
+    /// not fit is omitted; its point is marked.
     fn draw_notes(
         &self,
         scene: &mut Scene,
@@ -288,7 +288,7 @@ impl Lines {
                     .iter()
                     .any(|(tx, ty, th)| (tx - at.0).abs() < th + half && (ty - at.1).abs() < 14.0)
             };
-            // 0, one line down, one up, two down, …
+            // Offsets 0, one line down, one up, two down, …
             let lines = (0..16).map(|n: i32| if n % 2 == 1 { n / 2 + 1 } else { -(n / 2) });
             let free = lines
                 .map(|line| (x, first + 15.0 * f64::from(line)))
@@ -314,7 +314,7 @@ fn is_log(kind: Kind) -> bool {
     matches!(kind, Kind::Log10 | Kind::Log2)
 }
 
-/// An axis's title with its unit, where the ticks do not carry it.
+/// An axis's title with its unit, if the ticks have none.
 fn titled(axis: &Axis, values: impl Iterator<Item = f64>) -> String {
     let largest = values.filter(|v| v.is_finite()).fold(0.0, f64::max);
     let unit = match (axis.unit, axis.kind) {
@@ -334,7 +334,7 @@ pub(super) fn dash(number: usize) -> Dash {
     [Dash::Solid, Dash::Dashed, Dash::Dotted, Dash::Mixed][number % 4]
 }
 
-/// Of every bunch of points the lowest and the highest stay, so that no spike is lost.
+/// Keeps the minimum and maximum of every group of points, so that no spike is lost.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     if points.len() <= POINTS_MAX {
         return points.to_vec();
@@ -358,10 +358,10 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     kept
 }
 
-/// Title and what stands below it; returns where the rest begins.
+/// Draws the title and the subtitle; returns the y below them.
 pub(super) fn heading(scene: &mut Scene, title: &str, subtitle: &str) -> f64 {
     let mut y = 18.0;
-    // Bold, and in the reader's own font.
+    // Bold, and in the viewer's font.
     for row in wrapped(title, TITLE * 1.22, WIDTH - 20.0) {
         scene.heading((10.0, y), &row, TITLE);
         y += 18.0;
@@ -378,7 +378,7 @@ pub(super) enum Swatch {
     Area(usize),
 }
 
-/// Entries in as few rows as fit; returns where the rest begins.
+/// Draws the legend in as few rows as possible; returns the y below it.
 pub(super) fn legend(scene: &mut Scene, top: f64, entries: &[(String, Swatch)]) -> f64 {
     let (mut x, mut y) = (10.0, top + LEGEND_ROW - 2.0);
     for (name, swatch) in entries {
@@ -417,7 +417,7 @@ pub(super) fn legend(scene: &mut Scene, top: f64, entries: &[(String, Swatch)]) 
     y + 4.0
 }
 
-/// Rows no wider than `width`, broken at spaces.
+/// Breaks a text at spaces into rows no wider than `width`.
 pub(super) fn wrapped(text: &str, size: f64, width: f64) -> Vec<String> {
     let mut rows: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -433,7 +433,7 @@ pub(super) fn wrapped(text: &str, size: f64, width: f64) -> Vec<String> {
     rows
 }
 
-/// The end tells stages apart, the begin workloads: the middle goes.
+/// Shortens a text in the middle: ends distinguish stages, beginnings workloads.
 pub(super) fn shortened(text: &str, size: f64, width: f64) -> String {
     if text::width(text, size) <= width {
         return text.to_owned();

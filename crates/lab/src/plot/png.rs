@@ -1,4 +1,4 @@
-//! Scenes as PNG, two and a half pixels to one of the scene, light.
+//! Painter of scenes as PNG, with 2.5 pixels per unit, in light colours.
 
 use thiserror::Error;
 use tiny_skia::{
@@ -11,7 +11,7 @@ use super::svg::light;
 use super::text::{self, PathSink};
 
 const ZOOM: f32 = 2.5;
-/// A light font is thin at this size: a fine stroke around makes it as dark as a page's.
+/// Width of an additional stroke around text: a light font looks thin at this size.
 const WORDS_STROKE: f32 = 0.25;
 const BOLD_STROKE: f32 = 0.6;
 

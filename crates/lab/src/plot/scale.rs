@@ -1,29 +1,28 @@
-//! Axes: which numbers stand on them and how they are written. Ticks fall on numbers people count
-//! in; a logarithmic axis has its decades (or its powers of two); units are chosen so that the
-//! largest number is short.
+//! Axes: their range, ticks and labels. Ticks are at round numbers; a logarithmic axis has ticks at
+//! decades (or powers of two); units are chosen so that the largest number is short.
 
-/// How numbers are spread over an axis.
+/// Distribution of numbers along an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Linear,
     Log10,
-    /// Worker counts.
+    /// For worker counts.
     Log2,
-    /// 0 to 1, stretched towards 1 so that 99 %, 99.9 %, 99.99 % are a decade apart.
+    /// 0 to 1, stretched towards 1 so that 99 %, 99.9 %, 99.99 % are equally spaced.
     Tail,
 }
 
-/// What numbers on an axis are, in their base unit.
+/// Quantity on an axis, in its base unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     Plain,
-    /// Microseconds.
+    /// Time in microseconds.
     Time,
     Seconds,
     Bytes,
     BytesPerSecond,
     PerSecond,
-    /// 0 to 1.
+    /// A fraction, 0 to 1.
     Share,
 }
 
@@ -49,17 +48,17 @@ impl Tick {
     }
 }
 
-/// 1 in a million is as far into the tail as a picture goes.
+/// Smallest distance from 1 shown by a tail axis: 1 in a million.
 const TAIL_MIN: f64 = 1e-6;
 
 impl Scale {
-    /// Holds all values; a linear axis begins at zero, since bars and rates that do not mislead
-    /// do. Values a logarithm cannot take are left out.
+    /// A scale that contains all values; a linear axis begins at zero, so that bars and rates are
+    /// not misleading. Values without a logarithm are ignored on a logarithmic axis.
     pub(super) fn over(kind: Kind, values: impl Iterator<Item = f64>) -> Scale {
         let usable =
             |v: &f64| v.is_finite() && (matches!(kind, Kind::Linear | Kind::Tail) || *v > 0.0);
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
-        // The end of a tail is no percentile: the axis goes as far as the one before.
+        // The end of a tail is not a percentile: the axis extends to the one before.
         let percentile = |v: &f64| kind != Kind::Tail || *v < 1.0;
         for value in values.filter(usable).filter(percentile) {
             low = low.min(value);
@@ -84,7 +83,7 @@ impl Scale {
         Scale { kind, from, to }
     }
 
-    /// For words above the highest point.
+    /// Adds room for text above the highest point.
     pub(super) fn make_room(&mut self) {
         match self.kind {
             Kind::Linear => self.to *= 1.1,
@@ -93,7 +92,7 @@ impl Scale {
         }
     }
 
-    /// Where a value lies, 0 at the axis's begin and 1 at its end; within both.
+    /// Position of a value, from 0 at the axis's start to 1 at its end, clamped.
     pub(super) fn place(&self, value: f64) -> f64 {
         let part = match self.kind {
             Kind::Linear => (value - self.from) / (self.to - self.from),
@@ -141,7 +140,7 @@ impl Scale {
                 ),
             })
             .collect();
-        // Two places of one name would say that the axis stands still.
+        // Two ticks with equal labels would be misleading.
         ticks.dedup_by(|next, kept| next.label == kept.label);
         ticks
     }
@@ -172,7 +171,7 @@ impl Scale {
         if decades.len() >= 3 {
             return decades;
         }
-        // A short range: 1, 2, 5 of each decade.
+        // In a short range 1, 2 and 5 of each decade.
         let mut values: Vec<f64> = (first..=last)
             .flat_map(|d| [1.0, 2.0, 5.0].map(|n| n * 10f64.powi(d)))
             .filter(inside)
@@ -190,7 +189,7 @@ fn linear_range(low: f64, high: f64) -> (f64, f64) {
     (from, to)
 }
 
-/// A quarter of a decade at each end at least, and never less than one decade in all.
+/// Adds at least a quarter of a decade at each end, and makes the range at least one decade.
 fn log_range(low: f64, high: f64) -> (f64, f64) {
     let (mut from, mut to) = (low / 1.3, high * 1.3);
     let missing = 10.0 / (to / from);
@@ -212,7 +211,7 @@ fn tail_ticks(to: f64) -> Vec<f64> {
         .collect()
 }
 
-/// 1, 2 or 5 times a power of ten; of seconds also quarters of a minute and an hour.
+/// Step of 1, 2 or 5 times a power of ten; for seconds also quarters of a minute and an hour.
 fn step_for(range: f64, count: usize, unit: Unit) -> f64 {
     let least = range / count.max(1) as f64;
     if unit == Unit::Seconds && least > 5.0 {
@@ -243,8 +242,8 @@ fn powers_of_two(from: f64, to: f64, count: usize) -> Vec<f64> {
 }
 
 impl Unit {
-    /// `largest` decides the unit, `step` the decimals. An axis names its unit once, in its
-    /// title, except where every tick has its own.
+    /// `largest` determines the unit, `step` the decimals. An axis names its unit once in its
+    /// title, except if every tick has its own.
     fn label(self, value: f64, largest: f64, step: f64, own: bool) -> String {
         match self {
             Unit::Share => {
@@ -261,7 +260,7 @@ impl Unit {
         }
     }
 
-    /// Divides by the factor, and names the unit then.
+    /// The divisor for values up to `largest`, and the unit's name.
     fn factor(self, largest: f64) -> (f64, &'static str) {
         let choose = |names: [(f64, &'static str); 4]| {
             let found = names.into_iter().rev().find(|(f, _)| largest >= *f);
@@ -288,12 +287,12 @@ impl Unit {
         }
     }
 
-    /// What an axis up to `largest` is in.
+    /// The unit of an axis up to `largest`.
     pub(super) fn name(self, largest: f64) -> &'static str {
         self.factor(largest).1
     }
 
-    /// A number with its unit, three digits.
+    /// A number with its unit, in three digits.
     pub fn words(self, value: f64) -> String {
         let (factor, name) = self.factor(value.abs());
         match self {
@@ -315,7 +314,7 @@ fn digits(value: f64) -> String {
     }
 }
 
-/// `10k`, `1M`: a decade on an axis.
+/// Label of a decade: `10k`, `1M`.
 fn short(value: f64) -> String {
     match value {
         v if v >= 1e9 => format!("{}G", digits(v / 1e9)),
@@ -325,7 +324,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// Thousands apart, and decimals only of small numbers.
+/// Thousands separated, and decimals only for small numbers.
 fn grouped(value: f64) -> String {
     if value.abs() < 100.0 {
         return digits(value);

@@ -1,14 +1,13 @@
-//! A picture before it is painted: shapes in the order they are drawn, in pixels of a page about
-//! as wide as a phone.
+//! A scene: shapes in drawing order, in pixels of a page about as wide as a phone.
 
-/// What a colour is for; each painter knows its value.
+/// Role of a colour; each painter defines its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Paint {
     Ink,
     Muted,
     Grid,
     Surface,
-    /// Of the eight colours of series, the one with this number (modulo eight).
+    /// Colour of the series with this number (modulo eight).
     Series(usize),
 }
 
@@ -40,7 +39,7 @@ impl Dash {
     }
 }
 
-/// Shown when a pointer rests on the shape.
+/// Tooltip of the shape.
 pub(super) type Hint = Option<String>;
 
 #[derive(Clone, Debug)]
@@ -61,7 +60,7 @@ pub enum Shape {
         at: (f64, f64),
         radius: f64,
         paint: Paint,
-        /// A ring with the page's colour inside.
+        /// A ring with the background's colour inside.
         hollow: bool,
         hint: Hint,
     },
@@ -72,7 +71,7 @@ pub enum Shape {
         paint: Paint,
         anchor: Anchor,
         bold: bool,
-        /// Read from below to above.
+        /// Text direction from bottom to top.
         upright: bool,
     },
 }
@@ -81,7 +80,7 @@ pub enum Shape {
 pub struct Scene {
     pub width: f64,
     pub height: f64,
-    /// Read to those who do not see it.
+    /// Description for screen readers.
     pub title: String,
     pub shapes: Vec<Shape>,
 }

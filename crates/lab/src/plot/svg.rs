@@ -1,11 +1,11 @@
-//! Scenes as SVG: standing alone, with the colours of light and dark inside, or as part of a page
-//! that has them in its style sheet.
+//! Painter of scenes as SVG: as a standalone file with light and dark colours, or as part of a page
+//! with those in its style sheet.
 
 use std::fmt::Write;
 
 use super::scene::{Anchor, Paint, SERIES, Scene, Shape};
 
-/// Colours that stay apart for the colour-blind, on white and on black.
+/// Colours distinguishable for the colour-blind, on white and on black.
 const LIGHT: [&str; SERIES] = [
     "#2a6fbb", "#d9730d", "#2f8f4e", "#c8353a", "#8250c4", "#12878f", "#8f6b2f", "#c2448f",
 ];
@@ -25,7 +25,7 @@ const DARK_ROLES: [(&str, &str); 4] = [
     ("surface", "#14181d"),
 ];
 
-/// The light value of a colour, red, green and blue.
+/// The light value of a colour: red, green and blue.
 pub(super) fn light(paint: Paint) -> [u8; 3] {
     let text = match paint {
         Paint::Ink => LIGHT_ROLES[0].1,
@@ -38,7 +38,7 @@ pub(super) fn light(paint: Paint) -> [u8; 3] {
     [part(1), part(3), part(5)]
 }
 
-/// The variables that charts use, for both colour schemes.
+/// CSS variables of charts, for both colour schemes.
 pub fn palette_css() -> String {
     let declare = |roles: &[(&str, &str)], series: &[&str]| {
         let mut css = String::new();
@@ -58,7 +58,7 @@ pub fn palette_css() -> String {
     )
 }
 
-/// A file of its own.
+/// A standalone file.
 pub fn standalone(scene: &Scene) -> String {
     let mut svg = open(scene, true);
     let _ = write!(
@@ -71,7 +71,7 @@ pub fn standalone(scene: &Scene) -> String {
     svg
 }
 
-/// An element of a page that carries [`palette_css`].
+/// An element of a page that includes [`palette_css`].
 pub fn inline(scene: &Scene) -> String {
     let mut svg = open(scene, false);
     body(&mut svg, scene, false);
@@ -114,8 +114,8 @@ fn colour(paint: Paint) -> String {
     }
 }
 
-/// The attributes that give `fill` and `stroke` their colours. In a file of its own the light ones
-/// stand there as well: viewers that are no browsers know no variables, and draw all in black.
+/// The attributes of `fill` and `stroke`. A standalone file contains the light values as well:
+/// viewers other than browsers do not support variables, and would draw everything in black.
 fn paints(paints: &[(&str, Paint)], alone: bool) -> String {
     let mut text = String::new();
     for (name, paint) in paints.iter().filter(|_| alone) {
@@ -230,7 +230,8 @@ fn close_with(hint: Option<&str>, element: &str) -> String {
     }
 }
 
-/// Text as XML and HTML take it; characters that XML does not know become a replacement.
+/// Escapes text for XML and HTML; characters that are invalid in XML become a replacement
+/// character.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,4 +1,4 @@
-//! Charts of made-up data through both painters.
+//! Charts of artificial data through both painters.
 
 use super::*;
 

@@ -1,11 +1,10 @@
-//! The one font of the program, Ubuntu Light: how wide words are, for layout, and their outlines,
-//! for PNGs.
+//! The program's font, Ubuntu Light: widths of texts for layout, and outlines for PNGs.
 
 use std::sync::OnceLock;
 
 use ttf_parser::{Face, OutlineBuilder};
 
-/// An SVG is read in fonts somewhat wider than ours.
+/// Factor for the wider fonts of SVG viewers.
 const ROOM: f64 = 1.09;
 
 fn face() -> Option<&'static Face<'static>> {
@@ -14,7 +13,7 @@ fn face() -> Option<&'static Face<'static>> {
         .as_ref()
 }
 
-/// How much room words of `size` pixels need.
+/// Width of a text of `size` pixels.
 pub(super) fn width(text: &str, size: f64) -> f64 {
     exact_width(text, size) * ROOM
 }
@@ -33,8 +32,8 @@ fn advance(face: &Face<'_>, character: char) -> f64 {
     f64::from(units.unwrap_or(face.units_per_em() / 2))
 }
 
-/// Draws each character's outline; positions are in pixels from the start of the base line, y
-/// downward.
+/// Draws each character's outline; positions are in pixels from the start of the baseline, y
+/// downwards.
 pub(super) fn outline(text: &str, size: f64, builder: &mut dyn PathSink) {
     let Some(face) = face() else {
         return;
@@ -48,13 +47,13 @@ pub(super) fn outline(text: &str, size: f64, builder: &mut dyn PathSink) {
             scale: scale as f32,
             x: x as f32,
         };
-        // A space has none.
+        // A space has no outline.
         let _ = face.outline_glyph(glyph, &mut placed);
         x += advance(face, character) * scale;
     }
 }
 
-/// Takes outlines in pixels.
+/// Receiver of outlines in pixels.
 pub(super) trait PathSink {
     fn move_to(&mut self, x: f32, y: f32);
     fn line_to(&mut self, x: f32, y: f32);

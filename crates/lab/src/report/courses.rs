@@ -1,5 +1,5 @@
-//! A stage over time: rates, response times, the resources of hosts and processes; and how far
-//! apart successive disk I/Os were.
+//! Charts of a stage over time: rates, response times, resources of hosts and processes; and
+//! distances between successive disk I/Os.
 
 use crate::plot::{Axis, Kind, Line, Lines, Mark, Style, Unit};
 use crate::results::model::{Distances, Stage, Tick};
@@ -7,9 +7,9 @@ use crate::results::model::{Distances, Stage, Tick};
 use super::sections::{Cell, Figure, Section, Table, Together};
 use super::words::slug;
 
-/// A course of fewer points is a few numbers, which the tables have.
+/// Minimum number of points of a chart; fewer are in the tables.
 const POINTS_MIN: usize = 4;
-/// Lines that can be told apart.
+/// Maximum number of distinguishable lines.
 const LINES_MAX: usize = 12;
 
 pub(super) fn add(section: &mut Section, stage: &Together<'_>, labels: &[String]) {
@@ -49,7 +49,7 @@ pub(super) fn add(section: &mut Section, stage: &Together<'_>, labels: &[String]
         |tick| tick.failed.map(|n| n as f64 / tick.interval.max(1e-3)),
     );
     let mut charts = vec![rates, means, tails];
-    // Operations that move no bytes have no bandwidth to draw.
+    // Operations that move no bytes have no bandwidth.
     if bandwidths
         .lines
         .iter()
@@ -57,7 +57,7 @@ pub(super) fn add(section: &mut Section, stage: &Together<'_>, labels: &[String]
     {
         charts.insert(1, bandwidths);
     }
-    // Nothing failed: nothing to draw.
+    // Without failures there is nothing to draw.
     if failures
         .lines
         .iter()
@@ -120,7 +120,8 @@ fn over_time(
     chart
 }
 
-/// One chart per quantity, lines by host, process or device; the busiest when there are too many.
+/// One chart per quantity, with lines by host, process or device; the busiest ones if there are too
+/// many.
 fn resources(stage: &Together<'_>, labels: &[String]) -> Vec<Lines> {
     let mut charts: Vec<Lines> = Vec::new();
     let several = stage.stages.len() > 1;
@@ -168,7 +169,7 @@ fn resources(stage: &Together<'_>, labels: &[String]) -> Vec<Lines> {
     charts
 }
 
-/// `CPU (cores)` to `CPU`.
+/// `CPU (cores)` without its unit: `CPU`.
 fn plain(quantity: &str) -> &str {
     quantity.split(" (").next().unwrap_or(quantity)
 }
@@ -185,7 +186,7 @@ fn unit(quantity: &str) -> Unit {
     }
 }
 
-/// Units that the axis knows are its own to name.
+/// The unit is removed if the axis adds it.
 fn axis_title(quantity: &str) -> &str {
     match unit(quantity) {
         Unit::Plain => quantity,
@@ -219,7 +220,7 @@ fn distances(stage: &Together<'_>, labels: &[String]) -> Option<Lines> {
     (!chart.is_empty()).then_some(chart)
 }
 
-/// A bucket is known to its upper end, where the next begins.
+/// A bucket is represented by its upper end, where the next begins.
 fn cumulative(distance: &Distances) -> Vec<(f64, f64)> {
     let total = distance.total().max(1) as f64;
     let mut seen = 0;

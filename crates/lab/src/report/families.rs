@@ -1,5 +1,6 @@
-//! Stages that differ only in their number of workers are one workload: throughput, bandwidth and
-//! distributions over worker counts, with the best count noted. And all stages as bars.
+//! Charts over worker counts: stages that differ only in their number of workers form a family,
+//! with throughput, bandwidth and distributions over the counts and the best count marked. And all
+//! stages as bars.
 
 use crate::plot::{Axis, Bar, BarGroup, Bars, Kind, Line, Lines, Mark, Note, Style, Unit};
 use crate::results::model::{Operation, Run, Stage};
@@ -7,12 +8,12 @@ use crate::results::model::{Operation, Run, Stage};
 use super::sections::{Cell, Figure, Section, Table, together};
 use super::words::{bandwidth, rate, slug, stage_key, time};
 
-/// Lines in one chart before they are spread over several.
+/// Maximum number of lines in one chart.
 const LINES_MAX: usize = 8;
-/// Stages in one chart of bars.
+/// Maximum number of stages in one bar chart.
 const BARS_MAX: usize = 12;
 
-/// A workload of one run, and its stages by rising worker count.
+/// A workload of one run, with its stages by ascending worker count.
 struct Family<'a> {
     stem: &'a str,
     run: usize,
@@ -54,7 +55,7 @@ fn families(runs: &[Run]) -> Vec<Family<'_>> {
     all
 }
 
-/// What is drawn over workers.
+/// A quantity drawn over worker counts.
 struct Quantity {
     title: &'static str,
     unit: Unit,
@@ -91,7 +92,7 @@ pub(super) fn over_workers(runs: &[Run], labels: &[String]) -> Section {
                 Axis::new(&quantity.title.to_lowercase(), Kind::Linear, quantity.unit),
             );
             for (index, family) in group.families.iter().enumerate() {
-                // Runs side by side have the run's colour, workloads of one run their own.
+                // For several runs colours distinguish runs, for a single run its workloads.
                 let (colour, line) = match (group.is_by_run, &group.name) {
                     (true, _) => (family.run, labels[family.run].clone()),
                     (false, Some(_)) => (index, split(family.stem).1.to_owned()),
@@ -121,20 +122,20 @@ pub(super) fn over_workers(runs: &[Run], labels: &[String]) -> Section {
 
 /// The lines of one chart.
 struct Group<'a, 'b> {
-    /// What they have in common.
+    /// Common part of their names.
     name: Option<String>,
-    /// One workload, a line per run; else a line per workload.
+    /// One workload with one line per run; otherwise one line per workload.
     is_by_run: bool,
     families: Vec<&'b Family<'a>>,
 }
 
-/// `c1-4KB` and `r80w15d5` of `c1-4KB-r80w15d5`.
+/// Splits `c1-4KB-r80w15d5` into `c1-4KB` and `r80w15d5`.
 fn split(stem: &str) -> (&str, &str) {
     stem.rsplit_once(['-', '_', ' ']).unwrap_or(("", stem))
 }
 
-/// One run: its workloads share charts, those with the same beginning where they are many.
-/// Several: a chart per workload, a line per run.
+/// For one run: its workloads share charts, grouped by the beginning of their names if they are
+/// many. For several runs: one chart per workload, one line per run.
 fn charts_of<'a, 'b>(families: &'b [Family<'a>], runs: usize) -> Vec<Group<'a, 'b>> {
     if runs > 1 {
         return grouped(families, true, |family| family.stem);
@@ -286,7 +287,7 @@ fn distribution(stem: &str, operation: &str, families: &[&Family<'_>], labels: &
     chart
 }
 
-/// A tool that counts in wide buckets draws steps that are not the store's.
+/// A note on tools with wide buckets, whose steps are not the store's.
 pub(super) fn resolution_words(us: f64) -> String {
     if us >= 1000.0 {
         format!("counted in steps of {}", Unit::Time.words(us))
@@ -338,8 +339,7 @@ fn best_table(families: &[Family<'_>], labels: &[String]) -> Table {
     }
 }
 
-/// Throughput and bandwidth of every workstage: a bar per operation, or per run when there are
-/// several.
+/// Throughput and bandwidth of every stage: one bar per operation, or per run if there are several.
 pub(super) fn per_stage(runs: &[Run], labels: &[String]) -> Section {
     let mut section = Section::new("Per workstage");
     let stages: Vec<_> = together(runs)
@@ -416,7 +416,7 @@ fn operation_bars(stage: &Stage, names: &[String], quantity: &Quantity) -> Vec<B
             _ => operation.rate,
         };
         let series = names.iter().position(|n| *n == operation.name).unwrap_or(0);
-        // Works with the same operation are one bar.
+        // Works with the same operation share a bar.
         match bars.iter_mut().find(|bar| bar.series == series) {
             Some(bar) => bar.value += value.unwrap_or(0.0),
             None => bars.push(Bar {
@@ -452,7 +452,7 @@ fn missing(series: usize, stage: &Stage) -> Bar {
     let why = match (stage.timeline.is_empty(), stage.seconds) {
         (true, _) => stage.state.name(),
         (false, None) => "timeline only",
-        // It ran, and no operation ended within the counted time.
+        // It ran, but no operation ended within the counted time.
         (false, Some(_)) => "nothing counted",
     };
     let why = why.to_owned();

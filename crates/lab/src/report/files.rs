@@ -1,5 +1,5 @@
-//! `cairn lab report`: reads what it is given and leaves the page, the pictures, the tables and
-//! the JSON.
+//! `cairn lab report`: reads runs and writes the page, the pictures, the tables and the JSON.
+//!
 //!
 //! ```text
 //! OUT/report.html          the page
@@ -24,7 +24,7 @@ use super::html::page_of;
 use super::sections::{Section, sections};
 use super::words::{labels, slug};
 
-/// A run folder, a folder of such, or another tool's results; and what to call them.
+/// A run folder, a folder of such, or another tool's results; with an optional label.
 #[derive(Clone, Debug)]
 pub struct Input {
     pub label: Option<String>,
@@ -32,7 +32,8 @@ pub struct Input {
 }
 
 impl Input {
-    /// `DIR` or `NAME=DIR`; a folder whose own name has an equals sign is a folder.
+    /// Parses `DIR` or `NAME=DIR`; an existing folder whose name contains an equals sign is a
+    /// folder.
     pub fn parse(text: &str) -> Input {
         let path = PathBuf::from(text);
         match text.split_once('=') {
@@ -44,7 +45,7 @@ impl Input {
         }
     }
 
-    /// The runs, under the label when there is one: `NAME`, or `NAME 1`, `NAME 2`, ….
+    /// The runs, named by the label if there is one: `NAME`, or `NAME 1`, `NAME 2`, ….
     pub fn runs(&self) -> Result<Vec<Run>, ReadError> {
         let mut runs = open(&self.path)?;
         if let Some(label) = &self.label {
@@ -63,13 +64,13 @@ impl Input {
 #[derive(Clone, Debug)]
 pub struct ReportOptions {
     pub inputs: Vec<Input>,
-    /// Where to write; by default a single run's own folder, else `lab-report`.
+    /// Output folder; by default a single run's own folder, otherwise `lab-report`.
     pub out: Option<PathBuf>,
-    /// Pictures as PNG too.
+    /// Write pictures as PNG too.
     pub png: bool,
 }
 
-/// What was written.
+/// Files that were written.
 #[derive(Debug)]
 pub struct Report {
     pub page: PathBuf,
@@ -125,8 +126,8 @@ pub fn report(options: &ReportOptions) -> Result<Report, ReportError> {
     })
 }
 
-/// Page, JSON and pictures of some runs; returns how many pictures. `first` comes before all else
-/// on the page; its pictures are its maker's to write.
+/// Writes page, JSON and pictures of runs; returns the number of pictures. `first` is the first
+/// section of the page; the caller writes its pictures.
 pub fn write_report(
     runs: &[Run],
     first: Option<&Section>,
@@ -165,8 +166,8 @@ pub fn write_report(
     Ok(count)
 }
 
-/// Pictures of an earlier report, which may have had others; by their names, since a person may
-/// keep files of their own there.
+/// Removes pictures of an earlier report, by their naming scheme, since users may keep other files
+/// there.
 fn remove_earlier(plots: &Path) {
     for entry in std::fs::read_dir(plots).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -174,7 +175,8 @@ fn remove_earlier(plots: &Path) {
         let number = name.bytes().take_while(u8::is_ascii_digit).count();
         let is_picture = name.ends_with(".svg") || name.ends_with(".png");
         if number >= 3 && name[number..].starts_with('-') && is_picture {
-            // What cannot be removed is shown beside the new ones; no report fails for it.
+            // A picture that cannot be removed stays beside the new ones; this does not fail the
+            // report.
             let _ = std::fs::remove_file(entry.path());
         }
     }

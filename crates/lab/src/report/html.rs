@@ -1,6 +1,6 @@
-//! The page: one file with its styles and pictures inside, no script, nothing fetched. Light and
-//! dark follow the reader's setting; on a phone pictures take the whole width and tables scroll
-//! within themselves.
+//! HTML page of a report: one file with embedded styles and pictures, without scripts or external
+//! resources. Light and dark follow the reader's setting; on a phone pictures take the whole width
+//! and tables scroll horizontally.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use crate::results::model::{Run, State};
 use super::sections::{Cell, Section, Table, sections};
 use super::words::{OVER_LIMITS, labels, slug};
 
-/// The whole page of some runs.
+/// The page for some runs.
 pub fn page(runs: &[Run]) -> String {
     page_of(runs, None, &sections(runs))
 }
@@ -197,7 +197,7 @@ fn table_html(html: &mut String, table: &Table) {
             cells.any(|cell| matches!(cell, Cell::Number(_)))
         })
         .collect();
-    // A box that scrolls must be reachable by keyboard.
+    // A scrolling box must be reachable by keyboard.
     html.push_str("<div class=\"wide\" tabindex=\"0\" role=\"region\"");
     let name = if table.title.is_empty() {
         "Runs"
@@ -239,7 +239,7 @@ fn cell_html(html: &mut String, cell: &Cell) {
     };
 }
 
-/// What is needed to repeat each run, or to judge it.
+/// Details needed to repeat or to assess each run.
 fn about(html: &mut String, runs: &[Run]) {
     if runs.iter().all(|run| run.facts.is_empty()) {
         return;

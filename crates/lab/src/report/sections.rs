@@ -1,6 +1,6 @@
-//! What a report shows, in its order: the runs and what to know of them, throughput and bandwidth
-//! over workers, per workstage, then each stage with its operations, distributions, course over
-//! time, slowest requests, errors, resources and distances.
+//! Content of a report in order: the runs with their notes, throughput and bandwidth over workers,
+//! per stage, then each stage with its operations, distributions, timelines, slowest requests,
+//! errors, resources and distances.
 
 use crate::plot::Scene;
 use crate::results::model::{Run, Stage, State};
@@ -14,7 +14,7 @@ pub struct Section {
     pub words: Vec<String>,
     pub figures: Vec<Figure>,
     pub tables: Vec<Table>,
-    /// Shown folded when there are many: a stage among hundreds.
+    /// Collapsed, such as one stage among hundreds.
     pub folded: bool,
 }
 
@@ -36,7 +36,7 @@ impl Section {
 
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// Its file's name, without number and extension.
+    /// Name of its file, without number and extension.
     pub slug: String,
     pub scene: Scene,
 }
@@ -51,27 +51,27 @@ pub struct Table {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Cell {
     Words(String),
-    /// Right-aligned.
+    /// A right-aligned number.
     Number(String),
-    /// A state, shown by colour too.
+    /// A state, also shown by colour.
     State(State),
-    /// A run that was completed, with conditions that hold.
+    /// A completed run in which conditions hold.
     OverLimits,
-    /// A transaction id: not broken, easy to copy.
+    /// A transaction id: not wrapped, easy to copy.
     Code(String),
 }
 
-/// Stages before they are folded.
+/// Number of stages above which they are collapsed.
 const OPEN_STAGES: usize = 6;
 
-/// Stages of the same name, of every run that has one.
+/// Stages of the same name in all runs that have one.
 pub(super) struct Together<'a> {
     pub(super) key: &'a str,
-    /// Number of the run, and its stage.
+    /// Index of the run, and its stage.
     pub(super) stages: Vec<(usize, &'a Stage)>,
 }
 
-/// In the order of the first run that has them.
+/// Stages in the order of the first run that has them.
 pub(super) fn together(runs: &[Run]) -> Vec<Together<'_>> {
     let mut all: Vec<Together<'_>> = Vec::new();
     for (index, run) in runs.iter().enumerate() {
@@ -102,7 +102,7 @@ pub fn sections(runs: &[Run]) -> Vec<Section> {
     for stage in shown {
         let mut section = stages::section(stage, runs, &labels);
         courses::add(&mut section, stage, &labels);
-        // Preparing and clearing away is rarely what one came for.
+        // Preparation and cleanup are rarely of interest.
         section.folded = folded || stage.stages.iter().all(|(_, s)| s.is_special());
         sections.push(section);
     }

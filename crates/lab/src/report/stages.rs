@@ -1,5 +1,5 @@
-//! A stage in numbers: its operations with percentiles, the distributions of their response times,
-//! errors by kind, and the slowest requests.
+//! A stage's tables: operations with percentiles, distributions of response times, errors by kind,
+//! and the slowest requests.
 
 use crate::plot::{Axis, Kind, Line, Lines, Mark, Style, Unit};
 use crate::results::model::{Latency, Operation, Run, Stage, State};
@@ -65,7 +65,7 @@ fn sentence(stage: &Stage) -> String {
     words + &span
 }
 
-/// The cumulative distribution; or, for the tail, response time over percentiles.
+/// The cumulative distribution; or, with `tail`, response time over percentiles.
 fn distribution(stage: &Together<'_>, labels: &[String], tail: bool) -> Lines {
     let time_axis = Axis::new("response time", Kind::Log10, Unit::Time);
     let (title, x, y) = if tail {
@@ -87,7 +87,7 @@ fn distribution(stage: &Together<'_>, labels: &[String], tail: bool) -> Lines {
     for (run, stage) in &stage.stages {
         for (index, operation) in stage.whole_operations().enumerate() {
             let points = operation.latency.points();
-            // A tail of three numbers is a table, not a curve.
+            // A tail of three values is a table, not a curve.
             if points.is_empty() || (tail && operation.latency.curve.is_empty()) {
                 continue;
             }
@@ -122,7 +122,7 @@ fn operations(stage: &Together<'_>, labels: &[String]) -> Option<Table> {
     let several = labels.len() > 1;
     let all = || stage.stages.iter().flat_map(|(_, s)| &s.operations);
     all().next()?;
-    // Columns nobody filled are left out.
+    // Empty columns are omitted.
     let quantiles: Vec<(f64, &str)> = [
         (0.5, "p50"),
         (0.6, "p60"),
@@ -198,7 +198,7 @@ fn operation_cells(stage: &Stage, operation: &Operation) -> Vec<Cell> {
         None => name,
     };
     let failed = match operation.done {
-        // A part whose tool does not count it says nothing, not that it failed.
+        // A part that its tool does not count is unknown, not failed.
         None if part => "–".to_owned(),
         _ => failures(operation.failed),
     };

@@ -1,4 +1,4 @@
-//! Runs as plain lines for a terminal or a log: one line per stage and operation.
+//! Text summary of runs for a terminal or a log: one line per stage and operation.
 
 use std::fmt::Write;
 
@@ -60,7 +60,7 @@ pub fn summary(runs: &[Run]) -> String {
     text
 }
 
-/// Words to the left, numbers to the right.
+/// Text is left-aligned, numbers right-aligned.
 fn aligned(rows: &[[String; 9]]) -> String {
     let width = |column: usize| {
         let widths = rows.iter().map(|row| row[column].chars().count());

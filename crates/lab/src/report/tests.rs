@@ -1,4 +1,4 @@
-//! Pages of made-up runs.
+//! Pages of artificial runs.
 
 use super::*;
 use crate::results::model::{
@@ -79,12 +79,12 @@ fn run(name: &str, rates: &[(u32, f64)]) -> Run {
     }
 }
 
-/// All that a browser would fetch.
+/// Asserts that a browser would fetch nothing.
 fn assert_alone(page: &str) {
     for word in ["<script", "src=", "@import", "url(", "<link", "<iframe"] {
         assert!(!page.contains(word), "the page has {word}");
     }
-    // Names of XML vocabularies are not fetched.
+    // Names of XML namespaces are not fetched.
     let without = page.replace("http://www.w3.org/2000/svg", "");
     for (index, _) in without.match_indices("href=\"") {
         assert!(
@@ -129,7 +129,7 @@ fn a_page_of_one_run() {
     );
 }
 
-/// Three points are three numbers, not a course.
+/// Three points are not a timeline.
 #[test]
 fn short_courses_are_not_drawn() {
     let mut short = run("short", &[(1, 100.0)]);
@@ -138,7 +138,7 @@ fn short_courses_are_not_drawn() {
     assert!(!page(&[short]).contains("Throughput over time"));
 }
 
-/// Of many workloads those that begin alike share a chart, and no note covers another.
+/// Many workloads with common name beginnings share charts, and notes do not overlap.
 #[test]
 fn many_workloads_are_grouped() {
     let mut many = run("matrix", &[]);
@@ -167,7 +167,7 @@ fn many_workloads_are_grouped() {
         picture.contains(">r80w20<") && !picture.contains("1MB"),
         "{picture}"
     );
-    // All three are at the same point: the words stand one above the other.
+    // All three are at the same point: the texts are stacked.
     let at: std::collections::BTreeSet<&str> = picture
         .split("<text ")
         .filter_map(|text| text.split('<').next())
@@ -186,7 +186,7 @@ fn runs_stand_side_by_side() {
     let all = sections(&runs);
     let workers = &all[0];
     assert_eq!(workers.title, "Over the number of workers");
-    // One chart for the workload they share, a line each; both notes are there.
+    // One chart for the common workload, with a line for each run; both notes are there.
     let picture = crate::plot::svg(&workers.figures[0].scene);
     assert!(picture.contains("alpha") && picture.contains("beta"));
     assert!(picture.contains("best: 16 workers, 1,200/s"));

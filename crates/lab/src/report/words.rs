@@ -1,12 +1,12 @@
-//! What runs, stages and numbers are called, the same in every chart and table.
+//! Names and texts of runs, stages and numbers, common to all charts and tables.
 
 use crate::plot::Unit;
 use crate::results::model::{Failures, Operation, Run, Stage};
 
-/// The state of a run that was completed and in which conditions hold.
+/// State of a completed run in which conditions hold.
 pub(super) const OVER_LIMITS: &str = "completed, over limits";
 
-/// A name for each run that no other has: its own, then with its tool, then with its number.
+/// A unique name for each run: its own, then with its tool, then with its number.
 pub(super) fn labels(runs: &[Run]) -> Vec<String> {
     let names: Vec<String> = runs.iter().map(|run| run.name.clone()).collect();
     let with_target: Vec<String> = runs
@@ -31,12 +31,12 @@ pub(super) fn labels(runs: &[Run]) -> Vec<String> {
         .collect()
 }
 
-/// A stage's name without its number: what it is matched by between runs.
+/// A stage's name without its number, by which stages of different runs are matched.
 pub(super) fn stage_key(stage: &Stage) -> &str {
     crate::results::unnumbered(&stage.id)
 }
 
-/// An operation's name in a legend: with its work when its stage has several.
+/// An operation's name in a legend: with its work's name if its stage has several.
 pub(super) fn operation_label(stage: &Stage, operation: &Operation) -> String {
     let same = stage
         .whole_operations()
@@ -74,7 +74,7 @@ pub(super) fn failures(failed: Failures) -> String {
 
 pub(super) fn success(operation: &Operation) -> String {
     match operation.success() {
-        // 100 % is said only of runs without a failure.
+        // 100 % is shown only without any failure.
         Some(share) if share < 1.0 => {
             let percent = (share * 100.0 * 100.0).floor() / 100.0;
             format!("{percent:.2}%")
@@ -84,8 +84,7 @@ pub(super) fn success(operation: &Operation) -> String {
     }
 }
 
-/// A sentence about what a run reached: its fastest stage, and each operation of that. `None` where
-/// nothing was measured.
+/// A sentence about a run's fastest stage and its operations. `None` if nothing was measured.
 pub(super) fn fastest(run: &Run) -> Option<String> {
     let measured = run
         .stages

@@ -1,9 +1,9 @@
 //! Distances between successive disk I/Os, from the kernel's tracepoint `block/block_rq_issue`.
 //!
-//! A trace instance of its own is made below tracefs, so that nobody else's tracing is touched;
-//! it is removed when the tracer is dropped. Needs root, or a tracefs that is mounted for us. A
-//! line ends in `8,0 R 4096 () 2048 + 8 none,0,0 [fio]`: device, kind, bytes, command, first sector,
-//! sectors; older kernels leave out what follows the sectors but the name.
+//! A separate trace instance is created below tracefs, so that other tracing is not affected; it is
+//! removed when the tracer is dropped. Needs root, or a tracefs mounted for us. A line ends with
+//! `8,0 R 4096 () 2048 + 8 none,0,0 [fio]`: device, kind, bytes, command, first sector, sectors;
+//! older kernels omit what follows the sectors, except for the name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
@@ -15,12 +15,12 @@ use crate::record::DistanceSample;
 
 const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
-/// Powers of two that a distance in sectors can have.
+/// Number of powers of two that a distance in sectors can have.
 const POWERS: usize = 64;
-/// The published studies' "distant": in blocks as they count them.
-const FAR: u64 = 125_000;
+/// Threshold of "distant" in published studies, in blocks.
+const FAR_BLOCKS: u64 = 125_000;
 const FARTHER: u64 = 2_500_000;
-/// More than this between two samples is passed over: tracing must not become the load.
+/// Maximum bytes read between two samples; more is skipped, so that tracing does not become a load.
 const BYTES_MAX: usize = 32 << 20;
 
 fn root() -> Option<&'static Path> {
@@ -30,12 +30,12 @@ fn root() -> Option<&'static Path> {
         .find(|root| root.join("events/block/block_rq_issue").exists())
 }
 
-/// Whether it would work; why not, otherwise.
+/// Is tracing possible? The error is the reason.
 pub(super) fn permitted() -> Result<(), String> {
     Tracer::start().map(|_| ())
 }
 
-/// Reads I/Os as they are issued.
+/// Reader of issued I/Os.
 #[derive(Debug)]
 pub(super) struct Tracer {
     instance: PathBuf,
@@ -84,7 +84,7 @@ impl Tracer {
         }
     }
 
-    /// What was issued since the last call, by device.
+    /// The I/Os issued since the last call, by device.
     pub(super) fn take(&mut self) -> BTreeMap<String, DistanceSample> {
         let mut samples = BTreeMap::new();
         let mut buffer = vec![0; 64 * 1024];
@@ -122,7 +122,8 @@ impl Tracer {
 
 impl Drop for Tracer {
     fn drop(&mut self) {
-        // An instance whose pipe is open cannot be removed; events off, at least, always.
+        // An instance whose pipe is open cannot be removed; events are at least disabled in any
+        // case.
         let _ = fs::write(self.instance.join("events/enable"), "0");
         if let Ok(null) = File::open("/dev/null") {
             self.pipe = null;
@@ -142,7 +143,7 @@ fn count(sample: &mut DistanceSample, distance: u64) {
     }
     debug_assert!(power <= POWERS);
     sample.counts[power] += 1;
-    sample.beyond_125k += u64::from(distance > FAR);
+    sample.beyond_125k += u64::from(distance > FAR_BLOCKS);
     sample.beyond_2500k += u64::from(distance > FARTHER);
 }
 
@@ -153,7 +154,7 @@ struct Issue {
     sectors: u64,
 }
 
-/// `None` for other lines, and for flushes, which have no place.
+/// Parses a line; `None` for other lines, and for flushes, which have no position.
 fn parse(line: &str) -> Option<Issue> {
     let rest = line.split_once("block_rq_issue: ")?.1;
     let (device, rest) = rest.split_once(' ')?;
@@ -169,7 +170,7 @@ fn parse(line: &str) -> Option<Issue> {
     })
 }
 
-/// `sda` of 8:0.
+/// Name of a device, such as `sda` for 8:0.
 fn device_name((major, minor): (u32, u32)) -> String {
     fs::read_link(format!("/sys/dev/block/{major}:{minor}"))
         .ok()

@@ -1,4 +1,4 @@
-//! Readings of /proc, and what two of them say of the time between.
+//! Readings of /proc, and the rates between two of them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,11 +36,11 @@ struct Process {
     threads: u32,
 }
 
-/// Clock ticks a second in /proc; Linux has had no other value for user space for decades.
-const TICKS: f64 = 100.0;
+/// Clock ticks per second in /proc, constant for user space on Linux.
+const TICKS_PER_SECOND: f64 = 100.0;
 const SECTOR: f64 = 512.0;
-/// At most so many processes are looked at.
-const PROCESSES: usize = 64;
+/// Maximum number of processes sampled.
+const PROCESSES_MAX: usize = 64;
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
@@ -69,7 +69,7 @@ pub(super) fn memory() -> (u64, u64, u64) {
 }
 
 impl Reading {
-    /// Looks at this process and at those whose command name is watched.
+    /// Reads the counters of the host, of this process and of those whose command name is watched.
     pub(super) fn take(watched: &[String]) -> Self {
         let mut reading = Self {
             memory: memory(),
@@ -98,7 +98,7 @@ impl Reading {
 
     pub(super) fn since(&self, before: &Self, seconds: f64) -> ResourceSample {
         let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / seconds;
-        let cores = |index: usize| rate(self.cpu[index], before.cpu[index]) / TICKS;
+        let cores = |index: usize| rate(self.cpu[index], before.cpu[index]) / TICKS_PER_SECOND;
         let mut sample = ResourceSample {
             seconds,
             cpu: CpuSample {
@@ -151,7 +151,7 @@ impl Reading {
             sample.processes.push(ProcessSample {
                 name: now.name.clone(),
                 pid: *pid,
-                cpu_cores: rate(now.ticks, then.ticks) / TICKS,
+                cpu_cores: rate(now.ticks, then.ticks) / TICKS_PER_SECOND,
                 resident_bytes: now.resident_bytes,
                 read_bytes: rate(now.read_bytes, then.read_bytes),
                 written_bytes: rate(now.written_bytes, then.written_bytes),
@@ -162,7 +162,7 @@ impl Reading {
     }
 }
 
-/// Whole devices: those /sys/block lists, without loops and RAM disks.
+/// Whole devices: those in /sys/block, without loop devices and RAM disks.
 fn disks() -> BTreeMap<String, Disk> {
     let whole: Vec<String> = fs::read_dir("/sys/block")
         .into_iter()
@@ -208,7 +208,7 @@ fn processes(watched: &[String]) -> BTreeMap<u32, Process> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     for pid in pids {
-        if found.len() >= PROCESSES {
+        if found.len() >= PROCESSES_MAX {
             break;
         }
         let name = read(&format!("/proc/{pid}/comm"));
@@ -221,10 +221,10 @@ fn processes(watched: &[String]) -> BTreeMap<u32, Process> {
     found
 }
 
-/// `None` when it has ended.
+/// Reads a process; `None` if it has ended.
 fn process(pid: u32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name may hold anything, parentheses too: what follows the last one is numbers.
+    // The name may contain anything, including parentheses: the numbers follow the last one.
     let (start, rest) = stat.rsplit_once(')')?;
     let name = start.split_once('(')?.1.to_owned();
     let fields: Vec<u64> = numbers(rest).collect();

@@ -1,11 +1,11 @@
-//! COSBench's own files, so that the scripts people have go on working: the workload table
-//! `w1-NAME.csv`, a timeline per stage `sN-NAME.csv`, and `w1-NAME-rt-histogram.csv`.
+//! COSBench's own result files, for existing scripts: the workload table `w1-NAME.csv`, a timeline
+//! per stage `sN-NAME.csv`, and `w1-NAME-rt-histogram.csv`.
 //!
-//! Columns, their order, the number formats and the missing line ends of empty files are
-//! COSBench's 0.4.2. Differences, all towards the truth: percentiles are rounded to
-//! whole milliseconds, 1 at least, instead of up to the end of a bucket of 10 ms; the running share of a histogram's
-//! column is of that column also when special stages stand before it. Names with a comma would
-//! shift columns there as here, so a comma becomes a semicolon.
+//! Columns, their order, number formats and the missing line ends of empty files are those of
+//! COSBench 0.4.2. Differences improve accuracy: percentiles are rounded to whole milliseconds, at
+//! least 1, instead of up to the end of a bucket of 10 ms; the cumulative share in a histogram's
+//! column is that of the column also if special stages precede it. A comma in a name would shift
+//! columns here as in COSBench, so it is replaced by a semicolon.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::record::{OperationResult, OperationSample, Sample, StageResult, WorkR
 
 const PERCENTS: [f64; 6] = [60.0, 80.0, 90.0, 95.0, 99.0, 100.0];
 const BUCKET_MS: u64 = 10;
-/// The last bucket takes everything from 500 seconds on.
+/// Number of buckets of 10 ms; the last one includes everything from 500 seconds on.
 const BUCKETS: usize = 50_000;
 
 pub(super) fn write(folder: &Path, recorded: &Recorded) -> Result<(), WriteError> {
@@ -38,10 +38,10 @@ pub(super) fn write(folder: &Path, recorded: &Recorded) -> Result<(), WriteError
     Ok(())
 }
 
-/// File systems take 255 bytes, of which prefix and ending need some.
+/// Maximum bytes of a name: file systems allow 255, which include prefix and suffix.
 const NAME_BYTES_MAX: usize = 150;
 
-/// A stage's or a workload's name as part of a file's.
+/// A stage's or workload's name as part of a file's name.
 pub(super) fn file_name(name: &str) -> String {
     let mut clean = String::new();
     let chars = name
@@ -64,7 +64,7 @@ fn cell(text: &str) -> String {
     text.replace(',', ";").replace(['\n', '\r'], " ")
 }
 
-/// COSBench's `0.##`: two decimals at most, none that are zero.
+/// COSBench's number format `0.##`: at most two decimals, without trailing zeros.
 fn number(value: f64) -> String {
     let text = format!("{value:.2}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
@@ -74,7 +74,7 @@ fn number(value: f64) -> String {
     }
 }
 
-/// Zero and nothing are `N/A` where COSBench has it so.
+/// A positive number; `N/A` for zero and missing values where COSBench does so.
 fn positive(value: f64) -> String {
     if value > 0.0 {
         number(value)
@@ -99,7 +99,7 @@ fn workload_table(recorded: &Recorded) -> String {
     for stage in &recorded.stages {
         table_rows(&mut text, stage);
     }
-    // What never ran has its bare name, as COSBench writes it.
+    // A stage that never ran has only its name, as in COSBench.
     let view = recorded.view();
     for stage in view.stages.iter().filter(|s| s.operations.is_empty()) {
         let known = |s: &&StageResult| stage_id(s.number, &s.name) == stage.id;
@@ -214,7 +214,7 @@ fn stage_timeline(stage: &StageResult, samples: &[Sample]) -> String {
         }
     }
     text.push_str("Min-Version,Version,Max-Version\n");
-    // Works of one stage are sampled at the same instants, but may end apart.
+    // Works of one stage are sampled at the same times, but may end at different ones.
     let mut rows: Vec<Vec<&Sample>> = Vec::new();
     for sample in samples.iter().filter(|s| s.stage == stage.name) {
         match rows.last_mut() {
@@ -233,7 +233,7 @@ fn stage_timeline(stage: &StageResult, samples: &[Sample]) -> String {
     text
 }
 
-/// Operations of one name over their size classes; COSBench knows none.
+/// Operations of one name, summed over size classes, which COSBench does not have.
 fn summed<'a>(samples: impl Iterator<Item = &'a OperationSample>) -> OperationSample {
     let mut sum = OperationSample::default();
     for sample in samples {
@@ -276,7 +276,7 @@ fn timeline_row(text: &mut String, version: usize, row: &[&Sample], columns: &[C
     let _ = writeln!(text, ",{version},{version},{version}");
 }
 
-/// Special works are no part of it.
+/// Writes the histogram, without special works.
 fn histogram(recorded: &Recorded) -> String {
     let mut header = String::from("ResTime");
     let mut columns: Vec<Vec<u64>> = Vec::new();

@@ -1,7 +1,7 @@
-//! Comma-separated values, as RFC 4180 has them: quoted fields may hold commas, quotes (doubled)
-//! and line ends. What other tools print before and after a table is the importers' business.
+//! Comma-separated values by RFC 4180: quoted fields may contain commas, quotes (doubled) and line
+//! ends. Importers handle what other tools print before and after a table.
 
-/// The rows of a text. A quote that is never closed ends with the text.
+/// Parses the rows of a text. An unclosed quote ends with the text.
 pub fn rows(text: &str) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     let mut row = Vec::new();
@@ -32,7 +32,7 @@ pub fn rows(text: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// A field as it is written: quoted when it must be.
+/// A field in its written form, quoted if necessary.
 pub fn field(text: &str) -> std::borrow::Cow<'_, str> {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\"")).into()
@@ -41,7 +41,7 @@ pub fn field(text: &str) -> std::borrow::Cow<'_, str> {
     }
 }
 
-/// One line, fields quoted when they must be.
+/// One line, with fields quoted if necessary.
 pub fn line<'a>(fields: impl IntoIterator<Item = &'a str>) -> String {
     let mut line = String::new();
     for (index, text) in fields.into_iter().enumerate() {

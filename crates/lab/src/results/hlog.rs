@@ -1,7 +1,7 @@
-//! `latency.hlog`: every stage's response times in the interval log format of HdrHistogram
-//! (version 1.3), for its plotters and analyzers. One line per stage, work and operation, told
-//! apart by tag; size classes are merged. Values are nanoseconds; the `Interval_Max` column is in
-//! milliseconds, as everywhere. Tags end in `:first` (to the first byte), `:last` and `:service`
+//! Writer of `latency.hlog`: all stages' response times in HdrHistogram's interval log format
+//! (version 1.3), for its plotters and analyzers. One line per stage, work and operation,
+//! distinguished by tag; size classes are merged. Values are nanoseconds; the `Interval_Max` column
+//! is in milliseconds, as usual. Tags end in `:first` (to the first byte), `:last` and `:service`
 //! (without the wait of an open loop).
 
 use std::path::Path;
@@ -88,7 +88,7 @@ fn histograms(stage: &StageResult) -> Vec<(String, f64, Latencies)> {
     all
 }
 
-/// A tag ends at a comma, a space or a line end.
+/// Replaces characters that would end a tag: comma, space and line end.
 fn clean(text: &str, instead: char) -> String {
     let forbidden = |c: char| c == ',' || c == '\n' || c == '\r' || (instead == '_' && c == ' ');
     text.replace(forbidden, &instead.to_string())

@@ -1,6 +1,5 @@
-//! What every report and comparison reads: one run, whoever made it. A run of the lab's own and
-//! one imported from COSBench, ssbench or swift-bench differ only in what they do not know, and
-//! what is not known is absent, never zero.
+//! Common model of a run for reports and comparisons. Our own runs and those imported from
+//! COSBench, ssbench or swift-bench differ only in unknown values, which are absent, never zero.
 //!
 //! Times are microseconds, rates are per second, sizes are bytes.
 
@@ -8,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::latencies::Latencies;
 
-/// One workload on one target.
+/// One run of a workload on a target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     pub name: String,
@@ -17,20 +16,20 @@ pub struct Run {
     pub tool_version: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// As the tool wrote it: UTC for ours and ssbench's, the machine's own time for COSBench's.
+    /// Start time as written by the tool: UTC for ours and ssbench's, local time for COSBench's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub started: Option<String>,
     pub state: State,
-    /// Conditions that hold (`--fail-if`, and many failures), in a sentence each.
+    /// Conditions that hold (`--fail-if`, and many failures), one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broken: Vec<String>,
-    /// Settings that were measured; `None` of other tools, and where it was not recorded.
+    /// The measured plan; `None` for other tools, and if not recorded.
     #[serde(skip)]
     pub plan: Option<Box<crate::plan::Plan>>,
-    /// What is needed to repeat or to judge the run, in words: host, seed, ceiling, versions.
+    /// Details needed to repeat or to assess the run, as text: host, seed, ceiling, versions.
     #[serde(default)]
     pub facts: Vec<Fact>,
-    /// What a reader must know before trusting a number.
+    /// Warnings that a reader must know before relying on a number.
     #[serde(default)]
     pub notes: Vec<String>,
     #[serde(default)]
@@ -72,22 +71,22 @@ impl Tool {
     }
 }
 
-/// How far a run or a stage came, in COSBench's words.
+/// State of a run or a stage, in COSBench's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum State {
     Waiting,
     Running,
     Completed,
-    /// It ran to its end, and more of it failed than it may.
+    /// It ran to its end with more failures than allowed.
     Failed,
     /// It never began, because an earlier stage failed.
     Aborted,
-    /// An error ended it.
+    /// Ended by an error.
     Terminated,
-    /// A person ended it.
+    /// Ended by a user.
     Cancelled,
-    /// Its process died: what was written until then is shown.
+    /// Its process died: results until then are shown.
     Interrupted,
 }
 
@@ -105,7 +104,7 @@ impl State {
         }
     }
 
-    /// COSBench's name of a state; one that is only passed through counts as running.
+    /// Parses COSBench's name of a state; a transient state counts as running.
     pub fn of_name(name: &str) -> State {
         match name {
             "completed" | "finished" => State::Completed,
@@ -122,19 +121,19 @@ impl State {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
-    /// COSBench's: `s2-main`; unique within the run.
+    /// COSBench's id, `s2-main`; unique within the run.
     pub id: String,
     pub state: State,
-    /// Every state it passed, and when.
+    /// Its states with their times.
     #[serde(default)]
     pub history: Vec<Moment>,
-    /// All of its works' workers together.
+    /// Total number of workers of its works.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u32>,
-    /// Operations a second that an open loop offered.
+    /// Offered rate of an open loop, operations per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offered_rate: Option<f64>,
-    /// How long was measured, ramps left out.
+    /// Measured time without ramps.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds: Option<f64>,
     #[serde(default)]
@@ -149,7 +148,7 @@ pub struct Stage {
     pub distances: Vec<Distances>,
 }
 
-/// A stage's id without its number: what stages are matched by between runs.
+/// A stage's id without its number, by which stages of different runs are matched.
 pub fn unnumbered(id: &str) -> &str {
     let named = id.strip_prefix('s').and_then(|rest| {
         let (number, name) = rest.split_once('-')?;
@@ -176,12 +175,12 @@ impl Stage {
         }
     }
 
-    /// The operations themselves: a size class repeats what its operation already counts.
+    /// The operations themselves, without size classes, which are included in their operations.
     pub fn whole_operations(&self) -> impl Iterator<Item = &Operation> {
         self.operations.iter().filter(|o| o.size_class.is_none())
     }
 
-    /// Preparing and clearing away is no measurement: COSBench's special works.
+    /// Preparation and cleanup, which are COSBench's special works, not measurements.
     pub fn is_special(&self) -> bool {
         !self.operations.is_empty() && self.operations.iter().all(Operation::is_special)
     }
@@ -204,41 +203,41 @@ pub struct Moment {
 /// One kind of operation of one work.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Operation {
-    /// `read`; of special works COSBench's double name, `prepare-write`.
+    /// Name: `read`; for special works COSBench's double name, `prepare-write`.
     pub name: String,
-    /// The kind of work: `read`, `prepare`.
+    /// Kind of the work's operation: `read`, `prepare`.
     pub kind: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub work: Option<String>,
-    /// When present this row is a part of the row without one.
+    /// If present, this row is a part of the row without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size_class: Option<String>,
-    /// Operations that succeeded.
+    /// Number of successful operations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub done: Option<u64>,
     pub failed: Failures,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Succeeded operations a second; in an open loop those that ended within the time.
+    /// Successful operations per second; in an open loop those that ended within the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// Their bytes a second.
+    /// Bytes of successful operations per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<f64>,
-    /// To the last byte; in an open loop from the intended start.
+    /// Latency to the last byte; in an open loop from the intended start.
     pub latency: Latency,
-    /// To the first byte of the answer.
+    /// Latency to the first byte of the response.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_byte: Option<Latency>,
-    /// What COSBench calls processing time: the mean without the transfer of the body.
+    /// COSBench's processing time: the mean without the transfer of the body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub processing_us: Option<f64>,
     #[serde(default)]
     pub errors: Vec<ErrorCount>,
-    /// It was offered at a rate, whatever the store did.
+    /// Its rate was offered independently of the store.
     #[serde(default)]
     pub is_open_loop: bool,
-    /// Offered and achieved, where it was recorded.
+    /// Offered and achieved rate, if recorded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub open_loop: Option<crate::record::OpenLoop>,
 }
@@ -271,7 +270,7 @@ impl Operation {
         )
     }
 
-    /// The share of operations that succeeded, when both counts are known.
+    /// The share of successful operations, if both counts are known.
     pub fn success(&self) -> Option<f64> {
         let (done, failed) = (self.done?, self.failed.count()?);
         let all = done + failed;
@@ -279,12 +278,12 @@ impl Operation {
     }
 }
 
-/// How many operations failed, and how well that is known.
+/// Number of failed operations, with the certainty of the number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Failures {
     Counted(u64),
-    /// From a success ratio that was rounded to a hundredth of a percent.
+    /// Computed from a success ratio rounded to a hundredth of a percent.
     Estimated(u64),
     Unknown,
 }
@@ -315,23 +314,23 @@ pub struct Latency {
     pub min_us: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_us: Option<f64>,
-    /// In rising order of the quantile.
+    /// Quantiles in ascending order.
     #[serde(default)]
     pub quantiles: Vec<Quantile>,
-    /// The whole curve, in rising order; empty where the tool kept none.
+    /// The whole curve in ascending order; empty if the tool recorded none.
     #[serde(default)]
     pub curve: Vec<Quantile>,
-    /// How wide the tool's buckets are: a value says no more than this.
+    /// Width of the tool's buckets, which limits the precision of a value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolution_us: Option<f64>,
-    /// Of our own runs all of it, to be merged.
+    /// The complete histogram of our own runs, for merging.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub histogram: Option<Latencies>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quantile {
-    /// 0 to 1.
+    /// Quantile, 0 to 1.
     pub quantile: f64,
     pub us: f64,
 }
@@ -341,7 +340,7 @@ impl Latency {
         self.mean_us.is_none() && self.quantiles.is_empty() && self.curve.is_empty()
     }
 
-    /// The value of a quantile that the tool itself gave, or of its curve.
+    /// The value of a quantile reported by the tool, or from its curve.
     pub fn at(&self, quantile: f64) -> Option<f64> {
         let given = self
             .quantiles
@@ -356,7 +355,7 @@ impl Latency {
             .map(|q| q.us)
     }
 
-    /// What a distribution plot draws: the curve, else the few quantiles there are.
+    /// The points of a distribution plot: the curve, or else the few known quantiles.
     pub fn points(&self) -> &[Quantile] {
         if self.curve.is_empty() {
             &self.quantiles
@@ -373,7 +372,7 @@ pub struct Timeline {
     pub ticks: Vec<Tick>,
 }
 
-/// What happened in the interval that ended at `second` of the stage.
+/// Figures of the interval that ended at `second` of the stage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tick {
     pub second: f64,
@@ -403,7 +402,7 @@ pub struct WorstRequest {
     pub us: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second: Option<f64>,
-    /// The store's own name of the request, for its logs.
+    /// The store's own id of the request, for its logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transaction_id: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -413,22 +412,23 @@ pub struct WorstRequest {
 /// One quantity of one host or process over a stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Resource {
-    /// Host, process or device: the legend.
+    /// Host, process or device, for the legend.
     pub of: String,
-    /// What is measured, with its unit: `CPU (cores)`; one chart each.
+    /// Quantity with its unit, `CPU (cores)`; each has a chart.
     pub quantity: String,
-    /// Second of the stage, value.
+    /// Points: second of the stage, and value.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How far apart successive disk I/Os of one device were, in blocks of 512 bytes.
+/// Distances between successive disk I/Os of one device, in blocks of 512 bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Distances {
     pub device: String,
-    /// From so many blocks up to the next bucket: how many I/Os. The first holds those that
-    /// began where the last ended.
+    /// Lower bound of each bucket in blocks, and number of I/Os. The first bucket has those that
+    /// began at the end of the last.
     pub buckets: Vec<(u64, u64)>,
-    /// More than 125,000 and 2,500,000 blocks apart: what published studies count as distant.
+    /// Numbers of distances above 125,000 and above 2,500,000 blocks, which published studies count
+    /// as distant.
     pub beyond_125k: u64,
     pub beyond_2500k: u64,
 }

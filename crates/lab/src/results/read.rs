@@ -1,5 +1,5 @@
-//! Reads run folders: ours, as [`record`](crate::record) describes them, and, through the
-//! importers, those of other tools. Folders of folders are read whole.
+//! Reader of run folders: ours, as [`record`](crate::record) describes them, and those of other
+//! tools through the importers. Nested folders are read completely.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use crate::import::{self, ImportError};
 use crate::plan::Plan;
 use crate::record::{ResourceSample, RunFolder, RunMeta, Sample, StageResult, State};
 
-/// A day of samples every second, of many works, is far below.
+/// Maximum size of a file: far above a day of samples every second of many works.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 const LINES_MAX: usize = 4_000_000;
 const RUNS_MAX: usize = 4096;
 const DEPTH_MAX: usize = 3;
-/// A run that has written nothing for so long, though it samples every few seconds, is dead.
+/// Time without writes after which a run counts as dead, since it samples every few seconds.
 const SILENCE_MAX_SECONDS: f64 = 90.0;
 
 #[derive(Debug, Error)]
@@ -53,7 +53,7 @@ pub enum ReadError {
     Import(#[from] ImportError),
 }
 
-/// A run folder's files as they stand.
+/// The content of a run folder's files.
 #[derive(Debug, Clone, Default)]
 pub struct Recorded {
     pub meta: RunMeta,
@@ -61,7 +61,7 @@ pub struct Recorded {
     pub stages: Vec<StageResult>,
     pub timeline: Vec<Sample>,
     pub resources: Vec<ResourceSample>,
-    /// It says it is running, but its process is gone.
+    /// Its state is running, but its process is gone.
     pub cut_short: bool,
 }
 
@@ -71,7 +71,7 @@ impl Recorded {
     }
 }
 
-/// Every run at `path`: a run folder, a folder of run folders, or another tool's results.
+/// All runs at `path`: a run folder, a folder of run folders, or another tool's results.
 pub fn open(path: &Path) -> Result<Vec<Run>, ReadError> {
     let mut folders = Vec::new();
     find(path, DEPTH_MAX, &mut folders)?;
@@ -82,7 +82,7 @@ pub fn open(path: &Path) -> Result<Vec<Run>, ReadError> {
     for folder in folders {
         runs.push(read_folder(&folder)?.view());
     }
-    // Other tools' results may lie beside ours, but not in a run's own folder.
+    // Other tools' results may be beside ours, but not in a run's own folder.
     if !RunFolder::new(path).run().is_file()
         && let Ok(foreign) = import::import(path)
     {
@@ -118,7 +118,7 @@ fn find(path: &Path, depth: usize, found: &mut Vec<PathBuf>) -> Result<(), ReadE
     Ok(())
 }
 
-/// Reads one of our own folders, also of a run that goes on or was killed.
+/// Reads one of our own folders, also of a run that is active or was killed.
 pub fn read_folder(root: &Path) -> Result<Recorded, ReadError> {
     let folder = RunFolder::new(root);
     let meta: RunMeta = read_json(&folder.run())?;
@@ -182,7 +182,7 @@ fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ReadError> {
     })
 }
 
-/// A line that is not whole, at the end, is what a killed run had begun.
+/// Reads lines; an incomplete last line is what a killed run had begun, and is ignored.
 fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>, ReadError> {
     let mut reader = open_file(path)?;
     let mut values = Vec::new();

@@ -1,11 +1,12 @@
-//! Samples of hosts as named series: CPU, memory, network, disks, processes, and distances on disk.
+//! Conversion of host samples to named series: CPU, memory, network, disks, processes, and
+//! distances on disk.
 
 use std::collections::BTreeMap;
 
 use super::model::{Distances, Resource};
 use crate::record::ResourceSample;
 
-/// Named series of CPU, memory, network, disks and processes, in seconds since the run's start.
+/// Series of CPU, memory, network, disks and processes, over seconds since the run's start.
 pub(super) fn resource_series(samples: &[&ResourceSample], started: f64) -> Vec<Resource> {
     let mut series: BTreeMap<(&'static str, String), Vec<(f64, f64)>> = BTreeMap::new();
     for sample in samples {
@@ -59,7 +60,7 @@ pub(super) fn resource_series(samples: &[&ResourceSample], started: f64) -> Vec<
             );
         }
     }
-    // A disk or an interface that did nothing has nothing to say.
+    // Series of idle disks and interfaces are omitted.
     series.retain(|_, points| points.iter().any(|(_, value)| *value != 0.0));
     series
         .into_iter()
@@ -71,7 +72,7 @@ pub(super) fn resource_series(samples: &[&ResourceSample], started: f64) -> Vec<
         .collect()
 }
 
-/// Histograms of the distances between successive operations, summed by device.
+/// Histograms of distances between successive operations, summed by device.
 pub(super) fn distances(samples: &[&ResourceSample]) -> Vec<Distances> {
     let mut sums: BTreeMap<String, Distances> = BTreeMap::new();
     for sample in samples {

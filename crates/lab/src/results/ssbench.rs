@@ -1,8 +1,8 @@
-//! ssbench's own table, as `ssbench-master report-scenario -C` writes it: of runs of its
-//! scenarios, so that the scripts people have go on working. One heading, one row; seconds.
+//! Writer of ssbench's table, in the form of `ssbench-master report-scenario -C`, for runs of its
+//! scenarios, so that existing scripts keep working. One heading, one row; seconds.
 //!
-//! A count has the requests that failed in it, as ssbench's has; latencies are of what succeeded.
-//! ssbench's retries are none of the lab's: a request is made once.
+//! Counts include failed requests, as in ssbench; latencies are of successes. ssbench's retries do
+//! not exist here: a request is sent once.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::latencies::Latencies;
 use crate::plan::{OperationKind, WorkKind};
 use crate::record::{OperationResult, WorkResult, WorstRequest};
 
-/// ssbench's names of what the lab calls write, read, update, delete.
+/// ssbench's names of write, read, update, delete.
 const LABELS: [(&str, &[OperationKind]); 4] = [
     ("create", &[OperationKind::Write, OperationKind::FileWrite]),
     ("read", &[OperationKind::Read]),
@@ -74,7 +74,7 @@ impl Table {
         self.row.push_str(value);
     }
 
-    /// Texts are in quotes and numbers are not.
+    /// Writes a text; texts are quoted and numbers are not.
     fn text(&mut self, name: &str, value: &str) {
         let value = value.replace('"', "\"\"").replace(['\n', '\r'], " ");
         self.put(name, &format!("\"{value}\""));

@@ -1,7 +1,7 @@
-//! The lab's own tables, one fact a row, for spreadsheets and data frames: every operation and
+//! The lab's own tables, one fact per row, for spreadsheets and data frames: every operation and
 //! size class with exact percentiles, the timeline, errors, the slowest requests, resources, and
-//! distances between disk I/Os. Milliseconds have three decimals, so nothing is lost of a
-//! histogram's three digits below a second. `docs/lab-results.md` names every column.
+//! distances between disk I/Os. Milliseconds have three decimals, which preserve a histogram's
+//! three digits below a second. `docs/lab-results.md` describes every column.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub(super) fn write(folder: &Path, recorded: &Recorded) -> Result<(), WriteError
     write_run(folder, &recorded.view())
 }
 
-/// The tables of any run, an imported one too.
+/// Writes the tables of any run, imported ones included.
 pub fn write_run(folder: &Path, run: &Run) -> Result<(), WriteError> {
     let tables = [
         ("operations.csv", operations(run)),
@@ -27,8 +27,8 @@ pub fn write_run(folder: &Path, run: &Run) -> Result<(), WriteError> {
         ("distances.csv", distances(run)),
     ];
     for (name, text) in tables {
-        // A table with a heading only tells that nothing was there; only resources and distances
-        // are left out, since most runs are not permitted to see them.
+        // A table with only a heading states that there was no data. Only resources and distances
+        // are omitted, since most runs are not permitted to read them.
         if text.lines().count() > 1 || !matches!(name, "resources.csv" | "distances.csv") {
             write_whole(&folder.join(name), text.as_bytes())?;
         }
@@ -79,7 +79,7 @@ fn operations(run: &Run) -> String {
             head.push(format!("{point}_p{percent}_ms"));
         }
     }
-    // Last, so that readers by place keep theirs.
+    // Appended last, so that readers by position are not affected.
     head.extend(
         [
             "offered_due_per_s",

@@ -1,4 +1,4 @@
-//! A small run recorded by hand, through every file it leaves.
+//! A small run recorded manually, through every file it leaves.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -136,7 +136,7 @@ fn plan() -> Plan {
     plan
 }
 
-/// A run whose second stage failed, so that the third was never begun.
+/// A run whose second stage failed, so that the third never began.
 fn record(root: &Path) -> RunWriter {
     let meta = RunMeta {
         version: 1,
@@ -218,7 +218,7 @@ fn a_folder_takes_one_run() {
     assert!(matches!(again, Err(WriteError::Occupied { .. })));
 }
 
-/// Killed within the second stage: one stage whole, samples of the next, half a line.
+/// Killed within the second stage: one complete stage, samples of the next, half a line.
 #[test]
 fn a_killed_run_is_shown_as_far_as_it_came() {
     let folder = tempfile::tempdir().unwrap();
@@ -249,7 +249,7 @@ fn a_killed_run_is_shown_as_far_as_it_came() {
     assert_eq!(run.stages[1].operations[0].failed, Failures::Counted(1));
 }
 
-/// What COSBench writes is what its importer reads.
+/// The importer reads what is written in COSBench's format.
 #[test]
 fn cosbench_tables_have_cosbenchs_columns() {
     let folder = tempfile::tempdir().unwrap();
@@ -353,7 +353,7 @@ fn own_tables_have_a_row_per_class() {
     assert!(errors.contains("s2-main,w,read,,http 503,1\n"), "{errors}");
 }
 
-/// A second in which nothing completed is a row of zero in the table, not a slope in the plot.
+/// A second without completions is a row of zeros in the table, not a slope in the plot.
 #[test]
 fn an_empty_interval_has_a_row() {
     let empty = |at| Sample {
@@ -427,7 +427,7 @@ fn names_longer_than_a_file_system_takes_are_cut() {
     assert!((150..200).contains(&longest.unwrap()), "{longest:?}");
 }
 
-/// ssbench's table of a run is read again as ssbench's.
+/// The importer reads ssbench's table of a run.
 #[test]
 fn ssbench_reads_its_own_table() {
     let mut recorded = Recorded {

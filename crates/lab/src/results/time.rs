@@ -1,25 +1,25 @@
-//! Seconds since 1970 as people and COSBench write them, in UTC.
+//! Formatting of seconds since 1970 in UTC, for people and in COSBench's form.
 
 use cairn_types::calendar;
 
-/// `2026-11-22 01:02:03`.
+/// Formats `2026-11-22 01:02:03`.
 pub fn date_time(seconds: f64) -> String {
     let (date, time) = parts(seconds);
     format!("{date} {time}")
 }
 
-/// `2026-11-22T01:02:03Z`.
+/// Formats `2026-11-22T01:02:03Z`.
 pub fn rfc3339(seconds: f64) -> String {
     let (date, time) = parts(seconds);
     format!("{date}T{time}Z")
 }
 
-/// `01:02:03`.
+/// Formats `01:02:03`.
 pub(super) fn clock(seconds: f64) -> String {
     parts(seconds).1
 }
 
-/// `45 s`, `2 min 05 s`, `3 h 10 min`.
+/// Formats a duration: `45 s`, `2 min 05 s`, `3 h 10 min`.
 pub fn duration(seconds: f64) -> String {
     let whole = seconds.round().max(0.0) as u64;
     match whole {
@@ -30,7 +30,7 @@ pub fn duration(seconds: f64) -> String {
 }
 
 fn parts(seconds: f64) -> (String, String) {
-    // Far future and nonsense end at the year 9999.
+    // Values beyond the year 9999 are capped.
     let seconds = seconds.clamp(0.0, 253_402_300_799.0) as i64;
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = calendar::date_of(days);

@@ -1,6 +1,6 @@
-//! From what the engine recorded to the model that reports read: size classes are summed to
-//! operations, samples become timelines, resources become named series, and stages that never
-//! ran, or were cut short, are there too.
+//! Conversion of recorded results into the model for reports: size classes are summed to
+//! operations, samples become timelines, resources become named series, and stages that never ran
+//! or were cut short are added.
 
 use std::collections::BTreeMap;
 
@@ -17,11 +17,11 @@ use crate::record::{
     self, OperationResult, OperationSample, Phase, ResourceSample, Sample, StageResult, WorkResult,
 };
 
-/// Percent; those that tables show.
+/// Percentiles in tables, in percent.
 pub(super) const PERCENTILES: [f64; 9] = [0.0, 50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.99, 100.0];
-/// A curve on a page needs no more points than this.
+/// Maximum points of a curve on a page.
 const CURVE_POINTS: usize = 240;
-/// A chart of a page needs no more either.
+/// Maximum slowest requests shown.
 const WORST_SHOWN: usize = 20;
 
 pub(super) fn run(recorded: &Recorded) -> Run {
@@ -83,7 +83,7 @@ pub(super) fn run(recorded: &Recorded) -> Run {
     }
 }
 
-/// That an open loop could not keep up, in a sentence; `None` where it could.
+/// A sentence that an open loop could not keep up; `None` if it could.
 fn overload_words(stage: &StageResult, work: &WorkResult) -> Option<String> {
     let open = work.open_loop().filter(|open| open.overloaded)?;
     Some(format!(
@@ -94,7 +94,7 @@ fn overload_words(stage: &StageResult, work: &WorkResult) -> Option<String> {
     ))
 }
 
-/// Offered and achieved rate and how late requests began.
+/// Offered and achieved rate, and lateness of requests, as text.
 pub fn open_loop_words(open: &record::OpenLoop) -> String {
     use crate::plot::Unit;
     let us = |ns: u64| Unit::Time.words(ns as f64 / 1e3);
@@ -161,7 +161,7 @@ fn facts(recorded: &Recorded) -> Vec<Fact> {
     facts
 }
 
-/// COSBench numbers stages in their ids; a name that has its number keeps it.
+/// A stage's id with COSBench's numbering; a name with its number is kept.
 pub(super) fn stage_id(number: u32, name: &str) -> String {
     let prefix = format!("s{number}-");
     if name.starts_with(&prefix) {
@@ -214,7 +214,7 @@ pub(super) fn history(result: &StageResult) -> Vec<Moment> {
     moments.collect()
 }
 
-/// In the order of the plan, each once.
+/// Operation names in the order of the plan, each once.
 pub(super) fn operation_names(work: &WorkResult) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for operation in &work.operations {
@@ -225,7 +225,7 @@ pub(super) fn operation_names(work: &WorkResult) -> Vec<&str> {
     names
 }
 
-/// An operation over all its size classes.
+/// An operation summed over all its size classes.
 pub(super) fn merged(parts: &[&OperationResult]) -> OperationResult {
     let mut sum = parts.first().map(|p| (*p).clone()).unwrap_or_default();
     for part in parts.iter().skip(1) {
@@ -281,7 +281,7 @@ pub(super) fn names(work: WorkKind, result: &OperationResult) -> (String, &'stat
     }
 }
 
-/// COSBench's processing time is the response time less the transfer of a read's body.
+/// COSBench's processing time: the response time less the transfer of a read's body.
 pub(super) fn processing_us(result: &OperationResult) -> Option<f64> {
     let of = if !result.service.is_empty() {
         &result.service
@@ -319,8 +319,8 @@ fn latency(latencies: &Latencies) -> Latency {
     }
 }
 
-/// Thinned in the middle, where thousands of buckets look like one line; never in the tail, where
-/// each point is a story.
+/// The curve, thinned in the middle, where thousands of buckets look like one line, but not in the
+/// tail, where each point matters.
 fn curve(latencies: &Latencies) -> Vec<Quantile> {
     let all = latencies.distribution();
     let step = 1.0 / CURVE_POINTS as f64;
@@ -330,7 +330,7 @@ fn curve(latencies: &Latencies) -> Vec<Quantile> {
     }];
     let mut drawn: f64 = 0.0;
     for (index, (ns, part)) in all.iter().enumerate() {
-        // The step shrinks with what is left above: 99.99 % is as well drawn as 50 %.
+        // The step shrinks with the remaining fraction: 99.99 % is drawn as precisely as 50 %.
         let left = (1.0 - drawn).max(1e-9);
         if part - drawn >= (step * left * 8.0).min(step) || index + 1 == all.len() {
             drawn = *part;
@@ -362,7 +362,7 @@ fn worst(stage: &mut Stage, result: &StageResult, parts: &[&OperationResult]) {
     }
 }
 
-/// Timelines, resources and distances of the stage called `name`.
+/// Adds timelines, resources and distances of the stage called `name`.
 fn add_courses(stage: &mut Stage, name: &str, started: f64, ended: f64, recorded: &Recorded) {
     let samples = recorded.timeline.iter().filter(|s| s.stage == name);
     stage.timeline = timelines(samples, started);
@@ -375,14 +375,14 @@ fn add_courses(stage: &mut Stage, name: &str, started: f64, ended: f64, recorded
     stage.distances = distances(&resources);
 }
 
-/// Name and size class: what tells operations of a work apart.
+/// Name and size class, which identify an operation of a work.
 type OperationKey<'a> = (&'a str, &'a str);
 
 fn operation_key(operation: &OperationSample) -> OperationKey<'_> {
     (&operation.name, &operation.size_class)
 }
 
-/// The operations that each work had in any of its intervals.
+/// The operations with samples in any interval of each work.
 fn operations_of_works<'a>(
     samples: &[&'a Sample],
 ) -> BTreeMap<&'a str, BTreeMap<OperationKey<'a>, OperationKind>> {
@@ -394,13 +394,13 @@ fn operations_of_works<'a>(
     known
 }
 
-/// One line per operation; works that share an operation's name are told apart.
+/// One line per operation; works with operations of the same name are distinguished.
 fn timelines<'a>(samples: impl Iterator<Item = &'a Sample>, started: f64) -> Vec<Timeline> {
     let samples: Vec<&Sample> = samples.collect();
     let known = operations_of_works(&samples);
     let mut lines: BTreeMap<(String, String), Vec<Tick>> = BTreeMap::new();
     for sample in samples {
-        // An operation that completed nothing in an interval did nothing in it: a row of zero.
+        // An operation without completions in an interval has a row of zeros.
         let idle = known
             .get(sample.work.as_str())
             .into_iter()
@@ -414,7 +414,7 @@ fn timelines<'a>(samples: impl Iterator<Item = &'a Sample>, started: f64) -> Vec
             });
         let idle: Vec<OperationSample> = idle.collect();
         for operation in sample.operations.iter().chain(&idle) {
-            // The class says nothing of a name that is the work's only one.
+            // The class is omitted if the name is unique in the work.
             let same = |of: &BTreeMap<OperationKey<'_>, OperationKind>| {
                 of.keys()
                     .filter(|(name, _)| *name == operation.name)
@@ -460,8 +460,7 @@ fn timelines<'a>(samples: impl Iterator<Item = &'a Sample>, started: f64) -> Vec
         .collect()
 }
 
-/// The stage that was under way when the run was killed, or is under way now: what its samples
-/// tell.
+/// The stage that was active when the run was killed, or is active now, from its samples.
 fn unfinished(recorded: &Recorded) -> Option<Stage> {
     let last = recorded.timeline.last()?;
     let ended = recorded.stages.iter().any(|s| s.name == last.stage);
@@ -494,7 +493,7 @@ fn unfinished(recorded: &Recorded) -> Option<Stage> {
     Some(stage)
 }
 
-/// Sums over the counted samples: no distribution, but counts, rates, mean and maximum.
+/// Sums over the counted samples: counts, rates, mean and maximum, but no distribution.
 fn counted_operations(samples: &[&Sample]) -> Vec<Operation> {
     #[derive(Default)]
     struct Sum {
@@ -505,7 +504,7 @@ fn counted_operations(samples: &[&Sample]) -> Vec<Operation> {
         max_ns: u64,
     }
     let mut sums: BTreeMap<(&str, &str, &str), Sum> = BTreeMap::new();
-    // An interval without completions is part of the time, too.
+    // An interval without completions counts for the time, too.
     let mut seconds: BTreeMap<&str, f64> = BTreeMap::new();
     for sample in samples.iter().filter(|s| s.phase == Phase::Counted) {
         *seconds.entry(sample.work.as_str()).or_default() += sample.seconds;
@@ -544,7 +543,7 @@ fn counted_operations(samples: &[&Sample]) -> Vec<Operation> {
         .collect()
 }
 
-/// Stages of the plan behind a failure: COSBench calls them aborted.
+/// Stages of the plan after a failed one: COSBench calls them aborted.
 fn never_ran(recorded: &Recorded, known: &[Stage]) -> Vec<Stage> {
     let Some(plan) = &recorded.plan else {
         return Vec::new();

@@ -1,8 +1,8 @@
-//! Writes a run's folder while the run goes on; [`record`](crate::record) says what is in it.
+//! Writer of a run's folder during the run; [`record`](crate::record) describes its content.
 //!
-//! Whole files are replaced by renaming a synced one over them; lines are appended with one write
-//! each. So a run that is killed at any instant leaves a folder that can be read: whole files,
-//! and whole lines but perhaps the last.
+//! Whole files are replaced by renaming a synced one over them; each line is appended with a single
+//! write. Therefore a run killed at any moment leaves a readable folder: complete files, and
+//! complete lines except possibly the last.
 
 use std::fs::File;
 use std::io::Write;
@@ -42,7 +42,7 @@ impl WriteError {
     }
 }
 
-/// Replaces `path` at once: whoever reads it sees the old content or the new.
+/// Replaces `path` atomically: readers see the old content or the new.
 pub fn write_whole(path: &Path, content: &[u8]) -> Result<(), WriteError> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".new");
@@ -63,7 +63,7 @@ fn write_json(path: &Path, value: &impl Serialize) -> Result<(), WriteError> {
     write_whole(path, &text)
 }
 
-/// The open folder of a run under way.
+/// The folder of an active run.
 #[derive(Debug)]
 pub struct RunWriter {
     folder: RunFolder,
@@ -73,8 +73,8 @@ pub struct RunWriter {
 }
 
 impl RunWriter {
-    /// Makes the folder with everything that is known before the first request. `workload` is the
-    /// extension and the bytes of the file the plan was read from.
+    /// Creates the folder with everything known before the first request. `workload` is the
+    /// extension and the bytes of the original workload file.
     pub fn create(
         folder: RunFolder,
         meta: &RunMeta,
@@ -97,7 +97,7 @@ impl RunWriter {
             stages: Vec::new(),
             folder,
         };
-        // Last: a folder with a run.json is a run.
+        // Written last: a folder with a run.json is a run.
         writer.meta(meta)?;
         Ok(writer)
     }
@@ -106,12 +106,12 @@ impl RunWriter {
         &self.folder
     }
 
-    /// Facts about a run that are known after its folder was closed.
+    /// Updates facts about a run after its folder was closed.
     pub fn amend(folder: &RunFolder, meta: &RunMeta) -> Result<(), WriteError> {
         write_json(&folder.run(), meta)
     }
 
-    /// At the start, at the end, and whenever a note or a lost driver came.
+    /// Writes the meta data: at the start, at the end, and for each note or lost driver.
     pub fn meta(&self, meta: &RunMeta) -> Result<(), WriteError> {
         write_json(&self.folder.run(), meta)
     }
@@ -154,7 +154,7 @@ impl Lines {
     }
 }
 
-/// The plan that may be shown: what signs a client in is taken out, wherever it stands.
+/// The plan without credentials.
 fn without_secrets(plan: &Plan) -> Plan {
     let mut plan = plan.clone();
     hide(&mut plan.access);
@@ -170,7 +170,7 @@ fn hide(access: &mut Access) {
         for (key, value) in &mut settings.config {
             let key = key.to_ascii_lowercase();
             let secret = ["password", "secret", "token", "passwd", "key"];
-            // `accesskey` names a user, but a set of both is worth more than the name.
+            // `accesskey` names a user; a complete set of both is removed rather than kept in part.
             if secret.iter().any(|word| key.contains(word)) && !value.is_empty() {
                 "(hidden)".clone_into(value);
             }

@@ -30,7 +30,7 @@ pub struct Dir {
     shared: bool,
     block: usize,
     sync: Sync,
-    /// How far apart the objects of a shared file begin.
+    /// Distance in bytes between the starts of objects in a shared file.
     object_bytes: Option<u64>,
 }
 

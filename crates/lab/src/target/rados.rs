@@ -42,7 +42,7 @@ pub struct Rados {
     layout: Layout,
 }
 
-/// How an object lies in RADOS objects.
+/// Layout of an object in RADOS objects.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     stripe: Option<u64>,
@@ -263,7 +263,7 @@ impl Session {
 }
 
 impl Layout {
-    /// How many bytes a RADOS object of this layout has at most.
+    /// Maximum size in bytes of a RADOS object in this layout.
     fn piece(self) -> u64 {
         self.stripe.unwrap_or(u64::MAX)
     }

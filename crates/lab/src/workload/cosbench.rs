@@ -1,10 +1,9 @@
-//! COSBench workload XML: what its elements say, what they inherit, and what its special works
-//! mean, resolved into a plan.
+//! COSBench workload XML: elements with their inheritance and special works, resolved into a plan.
 //!
-//! `config` is inherited from workload, workflow, stage and work by the operation, the nearer
-//! outweighing; `auth` and `storage` from workload by stage by work. Special works (`init`,
-//! `prepare`, `cleanup`, `dispose`) have the one operation of their name, whatever is written in
-//! them, and each object or container of their ranges once.
+//! `config` is inherited from workload, workflow, stage and work by the operation, and nearer
+//! values take precedence; `auth` and `storage` from workload by stage by work. Special works
+//! (`init`, `prepare`, `cleanup`, `dispose`) have the single operation of their name, whatever they
+//! contain, and access each object or container of their ranges once.
 
 mod element;
 mod operation;
@@ -21,12 +20,12 @@ use element::{expect_attributes, expect_children, expect_name, required};
 
 use crate::plan::{Access, Division, Operation, Plan, Settings, Stage, Trigger, Work, WorkKind};
 
-/// An inherited config: texts with their offsets, outermost first.
+/// Inherited configs: texts with their offsets, outermost first.
 type Configs<'x> = Vec<(&'x str, usize)>;
 
 struct Context<'x> {
     source: &'x Source<'x>,
-    /// Of the workload; what equals it is nobody's own.
+    /// The workload's store; an equal one elsewhere counts as inherited.
     access: Access,
     operations: usize,
 }
@@ -89,8 +88,8 @@ pub(super) fn read(source: &Source<'_>, notes: &mut Notes) -> Result<Plan, Workl
 }
 
 impl Context<'_> {
-    /// A stage, and the one before it that makes containers for its prepare works (or the one
-    /// behind that deletes those of its cleanup works), when a config asks for that.
+    /// A stage, preceded by one that creates containers for its prepare works (or followed by one
+    /// that deletes those of its cleanup works), if a config requests that.
     fn stage(
         &mut self,
         element: &Element,
@@ -155,7 +154,7 @@ impl Context<'_> {
         Ok(stages)
     }
 
-    /// `None`: a delay, which only waits for what its stage says.
+    /// A work; `None` for a delay, whose duration is part of the stage.
     fn work(
         &mut self,
         element: &Element,
@@ -205,7 +204,7 @@ impl Context<'_> {
         if kind != WorkKind::Main {
             let mut list = list_of(source, &configs, element.at, notes)?;
             if element.text("config").is_empty() {
-                // Written by COSBench itself: the config stands at the operation too.
+                // In files written by COSBench itself the operation has the config too.
                 for operation in element.named("operation") {
                     extend(source, &mut list, operation, notes)?;
                 }
@@ -294,7 +293,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// What a work has of its own or from its stage, when it is not the workload's anyway.
+    /// The store of a work or its stage, if it differs from the workload's.
     fn own_access(&self, own: Option<Access>, of_stage: Option<&Access>) -> Option<Access> {
         let part = |get: fn(&Access) -> &Settings| {
             let said = |access: Option<&Access>| {
@@ -332,7 +331,7 @@ const WORK_ATTRIBUTES: &[&str] = &[
     "config",
 ];
 
-/// A work, and whether its containers are to be made before or deleted after.
+/// A work, and whether its containers must be created before or deleted after it.
 pub(super) struct ReadWork {
     work: Work,
     makes_containers: bool,
@@ -349,7 +348,7 @@ impl ReadWork {
     }
 }
 
-/// The work that makes or deletes the containers of a prepare or cleanup work.
+/// The work that creates or deletes the containers of a prepare or cleanup work.
 fn containers_only(of: &Work, kind: WorkKind) -> Work {
     let mut work = of.clone();
     work.name = format!("{}-containers", of.name);
@@ -370,7 +369,7 @@ fn special_name(kind: WorkKind) -> &'static str {
     }
 }
 
-/// `None`: a delay.
+/// The work's kind; `None` for a delay.
 fn work_kind(source: &Source<'_>, element: &Element) -> Result<Option<WorkKind>, WorkloadError> {
     let Some(attribute) = element.attribute("type") else {
         return Ok(Some(WorkKind::Main));
@@ -390,7 +389,7 @@ fn work_kind(source: &Source<'_>, element: &Element) -> Result<Option<WorkKind>,
     }
 }
 
-/// What ends a normal work: at least one of runtime, totalOps and totalBytes.
+/// Sets the end of a normal work: at least one of runtime, totalOps and totalBytes.
 fn limit_work(
     source: &Source<'_>,
     element: &Element,
@@ -412,7 +411,7 @@ fn limit_work(
         seconds(source, element, "rampdown")?,
     );
     if runtime > Duration::ZERO {
-        // Without a runtime COSBench has no ramps either: it ends with its totals.
+        // Without a runtime COSBench has no ramps either: the work ends with its totals.
         work.runtime = Some(runtime);
         (work.rampup, work.rampdown) = (rampup, rampdown);
     }
@@ -444,7 +443,7 @@ fn interval(source: &Source<'_>, element: &Element) -> Result<Duration, Workload
         .map_err(|wrong| source.wrong(attribute.at, wrong))
 }
 
-/// Millionths; normal works may fail at a fifth of what they do, special ones at nothing.
+/// Accepted failures in millionths: a fifth for normal works, none for special ones.
 fn afr(source: &Source<'_>, element: &Element, kind: WorkKind) -> Result<u32, WorkloadError> {
     let default = if kind == WorkKind::Main { 200_000 } else { 0 };
     let Some(attribute) = element.attribute("afr") else {
@@ -471,7 +470,7 @@ fn division(source: &Source<'_>, element: &Element) -> Result<Option<Division>, 
     }
 }
 
-/// `name.sh(argument, argument)`.
+/// Parses `name.sh(argument, argument)`.
 fn trigger(source: &Source<'_>, element: &Element) -> Result<Option<Trigger>, WorkloadError> {
     let Some(attribute) = element.attribute("trigger") else {
         return Ok(None);
@@ -488,7 +487,7 @@ fn trigger(source: &Source<'_>, element: &Element) -> Result<Option<Trigger>, Wo
     })
 }
 
-/// Shared with the TOML reader.
+/// Parses a trigger; shared with the TOML reader.
 pub(super) fn parse_trigger(text: &str) -> Option<Trigger> {
     let (command, arguments) = text.trim().strip_suffix(')')?.split_once('(')?;
     let command = command.trim();

@@ -1,11 +1,10 @@
-//! What is wrong with a workload file, and where: every error names file, line, column, what was
-//! found and what was expected.
+//! Errors in workload files: each names file, line, column, what was found and what was expected.
 
 use thiserror::Error;
 
 use super::limits;
 
-/// A refused workload file. Lines and columns count from 1; columns are characters.
+/// An error in a workload file. Lines and columns count from 1; columns are characters.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 #[error("{file}:{line}:{column}: {found}; expected {expected}")]
 pub struct WorkloadError {
@@ -16,7 +15,7 @@ pub struct WorkloadError {
     pub expected: String,
 }
 
-/// A value that cannot be meant, before anybody knows where it stood.
+/// An invalid value whose position is not known yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Wrong {
     pub(super) found: String,
@@ -32,7 +31,7 @@ impl Wrong {
     }
 }
 
-/// A file's text and name; errors are made of it.
+/// A file's text and name, from which errors are made.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Source<'t> {
     pub(super) file: &'t str,
@@ -70,7 +69,7 @@ impl<'t> Source<'t> {
         self.error(at, wrong.found, wrong.expected)
     }
 
-    /// An error of a line (from 1) where it is known no closer than that, or with its column.
+    /// An error at a line (from 1), with its column if known.
     pub(super) fn error_at_line(
         &self,
         line: usize,
@@ -107,7 +106,7 @@ pub(super) fn text_of<'t>(file: &str, bytes: &'t [u8]) -> Result<&'t str, Worklo
     }
 }
 
-/// Text of a file as an error shows it: its beginning.
+/// The beginning of a text, for errors.
 pub(super) fn shown(text: &str) -> String {
     let mut out: String = text.chars().take(60).collect();
     if out.len() < text.len() {

@@ -1,20 +1,20 @@
-//! Makes names unique and texts into numbered names: what several readers need alike.
+//! Helpers for several readers: unique names, and conversion of texts to numbered names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::plan::Names;
 use crate::selector::Selector;
 
-/// Hands out stage names, each once.
+/// Generator of unique stage names.
 #[derive(Debug, Default)]
 pub(super) struct Unique {
     taken: BTreeSet<String>,
-    /// The last number behind a name, so that many of one name are no search each.
+    /// The last number appended to a name, so that many equal names need no search.
     numbers: BTreeMap<String, usize>,
 }
 
 impl Unique {
-    /// `name`, or `name-2` and so on where it is taken.
+    /// Returns `name`, or `name-2` and so on if it is taken.
     pub(super) fn take(&mut self, name: String) -> String {
         if self.taken.insert(name.clone()) {
             return name;
@@ -30,8 +30,8 @@ impl Unique {
     }
 }
 
-/// Names of exactly one container whose name is given as a whole. [`Names`] holds a number, so
-/// the last digits of the name become it; `None` when there are none.
+/// Names of a single container given by its whole name. [`Names`] contains a number, so the last
+/// digits of the name become it; `None` if there are none.
 pub(super) fn one_name(name: &str) -> Option<Names> {
     let end = name.rfind(|c: char| c.is_ascii_digit())? + 1;
     let start = name[..end]
@@ -39,7 +39,7 @@ pub(super) fn one_name(name: &str) -> Option<Names> {
         .map_or(0, |at| {
             at + name[at..].chars().next().map_or(1, char::len_utf8)
         });
-    // A number has 15 digits at most; what stands before stays text.
+    // A number has at most 15 digits; preceding digits stay text.
     let start = start.max(end.saturating_sub(12));
     Some(Names {
         prefix: name[..start].to_owned(),

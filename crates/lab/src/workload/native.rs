@@ -1,8 +1,8 @@
-//! The lab's own workload format: TOML that says all a plan can, with sweeps, parameters and
+//! The lab's own workload format: TOML that can express every plan, with sweeps, parameters and
 //! scales. `docs/lab-workloads.md` describes it in full.
 //!
-//! Read in one pass over the parsed document: a stage with `for` is made once per combination,
-//! with `${name}` in its texts replaced before they are understood; so a parameter may stand
+//! Read in one pass over the parsed document: a stage with `for` is created once per combination,
+//! with `${name}` in its texts replaced before they are parsed; so a parameter may be used
 //! anywhere, for a number too.
 
 mod fields;
@@ -10,7 +10,7 @@ mod operation;
 mod scope;
 mod work;
 
-/// The words of the format that the writer needs, too.
+/// Keywords of the format, shared with the writer.
 pub(super) mod words {
     pub(in super::super) use super::work::{division_text as division, kind_text as work_kind};
 }
@@ -54,7 +54,7 @@ const STAGE: &[&str] = &[
 
 type Checked<T> = Result<T, WorkloadError>;
 
-/// What is the same for the whole document.
+/// Reader state for the whole document.
 struct Reader<'a> {
     source: &'a Source<'a>,
     defaults: Option<Table<'a>>,
@@ -104,7 +104,7 @@ pub(super) fn read(source: &Source<'_>, options: &Options, notes: &mut Notes) ->
     Ok(plan)
 }
 
-/// `[parameters]`, over them the scale's, over those the caller's.
+/// `[parameters]`, overridden by the scale's, overridden by the caller's.
 fn parameters(
     source: &Source<'_>,
     top: &Table<'_>,
@@ -149,7 +149,7 @@ fn parameters(
         };
         return Err(source.error(at, format!("the scale '{}'", shown(chosen)), known));
     }
-    // In the order of the document, so that one may be made of those before it.
+    // In document order, so that one may refer to earlier ones.
     let mut entries: Vec<(&str, &Spanned<DeValue<'_>>)> = Vec::new();
     for table in [parameters, scale].into_iter().flatten() {
         for (name, entry) in sorted(table.keys) {
@@ -189,7 +189,7 @@ fn access(fields: &Fields<'_>) -> Checked<Option<Access>> {
         };
         let mut config = fields.texts_of(&table)?;
         let kind = config.remove("type").unwrap_or_default();
-        // A setting that is called so itself, as one of CDMI is.
+        // A setting that is itself called `type`, as CDMI has one.
         if let Some(setting) = config.remove("=type") {
             config.insert("type".to_owned(), setting);
         }
@@ -320,7 +320,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// What a sweep made is told apart by its values, unless the name says them itself.
+    /// Names of a sweep's stages are distinguished by its values, unless the name contains them.
     fn name(&mut self, fields: &Fields<'_>, scope: &Scope) -> Checked<String> {
         let number = self.stages.len() + 1;
         let name = fields.text("name")?;
@@ -338,5 +338,5 @@ impl Reader<'_> {
     }
 }
 
-/// Headers, swept values and settings: names to texts.
+/// Headers, swept values and settings: texts by name.
 type Texts = BTreeMap<String, String>;

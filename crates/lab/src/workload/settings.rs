@@ -1,6 +1,6 @@
-//! COSBench's `key=value;key=value` lists, and the names its auth and storage types have for the
-//! same settings. The last of two same keys holds, which is how what an element says outweighs
-//! what it inherits.
+//! COSBench's `key=value;key=value` lists, and the alternative names of its auth and storage types
+//! for the same settings. Of equal keys the last one counts, so an element's own values override
+//! inherited ones.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use super::error::{Source, WorkloadError, shown};
 use super::{Notes, limits, value};
 use crate::plan::Settings;
 
-/// Keys to values, each with where it stands.
+/// Values with their positions, by key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct List {
     values: BTreeMap<String, (String, usize)>,
-    /// Where it was said, for what is missing.
+    /// Position of the list, for errors about missing keys.
     at: usize,
 }
 
 impl List {
-    /// Adds what `text`, which begins at `at`, says over what is there.
+    /// Adds the values of `text`, which begins at offset `at`, overriding existing ones.
     pub(super) fn extend(
         &mut self,
         source: &Source<'_>,
@@ -52,8 +52,8 @@ impl List {
         Ok(())
     }
 
-    /// A key's value and where it stands. COSBench's guide and its samples differ in the case of
-    /// keys (`hashCheck`, `hashcheck`), so any will do.
+    /// A key's value and position. COSBench's guide and samples differ in the case of keys
+    /// (`hashCheck`, `hashcheck`), so case is ignored.
     pub(super) fn get(&self, key: &str) -> Option<(&str, usize)> {
         let found = self.values.get(key).or_else(|| {
             let mut values = self.values.iter();
@@ -92,8 +92,8 @@ impl List {
         self.values.keys().map(String::as_str)
     }
 
-    /// As settings of an auth or storage type: alternative keys get their usual names, and
-    /// placeholders of published samples (`<accesskey>`) are as good as not given.
+    /// Converts to settings of an auth or storage type: alternative keys get their usual names, and
+    /// placeholders of published samples (`<accesskey>`) count as absent.
     pub(super) fn into_settings(self, kind: &str, notes: &mut Notes) -> Settings {
         let mut config = BTreeMap::new();
         for (key, (value, _)) in self.values {
@@ -106,7 +106,7 @@ impl List {
                 ("keystone", "tenname") => "tenant_name",
                 _ => key.as_str(),
             };
-            // The usual name outweighs the alternative, as in COSBench.
+            // The usual name takes precedence over the alternative, as in COSBench.
             if usual == key || !config.contains_key(usual) {
                 config.insert(usual.to_owned(), value);
             }

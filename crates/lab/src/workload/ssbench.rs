@@ -1,9 +1,10 @@
-//! ssbench scenarios: JSON, with the `#` comments that published files carry.
+//! ssbench scenarios: JSON, with the `#` comments of published files.
 //!
-//! A scenario becomes: containers made; each size class filled with its initial files, put into
-//! the containers in turn; the run; and what the pools hold deleted. In the run the size class is
-//! drawn by the shares of the initial files, then create, read, update or delete by that class's
-//! `crud_profile`: both draws are one mix of `classes × 4` operations here, whose shares multiply.
+//! A scenario becomes these stages: containers are created; each size class is filled with its
+//! initial files, distributed over the containers in turn; the run; and the pools' objects are
+//! deleted. In the run the size class is drawn by the shares of the initial files, then create,
+//! read, update or delete by that class's `crud_profile`: both draws are one mix of `classes × 4`
+//! operations here, whose shares multiply.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -42,7 +43,7 @@ struct SizeClass {
     crud_profile: Option<[f64; 4]>,
 }
 
-/// Keys that mean something; others are told as passed over.
+/// Supported keys; others are noted as ignored.
 const KEYS: &[&str] = &[
     "name",
     "sizes",
@@ -58,14 +59,14 @@ const KEYS: &[&str] = &[
     "policy",
 ];
 
-/// Where in the text a key of the scenario stands: serde tells no positions of what it has read.
+/// Positions of the scenario's keys in the text, which serde does not provide.
 struct Reader<'t> {
     source: &'t Source<'t>,
     json: &'t str,
 }
 
 impl Reader<'_> {
-    /// The `nth` place of `"key"`, from 0.
+    /// Position of the `nth` occurrence of `"key"`, from 0.
     fn at(&self, key: &str, nth: usize) -> usize {
         let quoted = format!("\"{key}\"");
         let mut places = self.json.match_indices(&quoted).map(|(at, _)| at);
@@ -128,7 +129,7 @@ impl Reader<'_> {
             users: u32::try_from(users).unwrap_or(u32::MAX),
             containers,
             headers,
-            // Objects of a run are numbered on behind those of the largest class.
+            // Objects of a run are numbered after those of the largest class.
             first: scenario.initial_files.values().copied().max().unwrap_or(0) + 1,
         };
         let mut main = made.run(&classes);
@@ -174,7 +175,7 @@ impl Reader<'_> {
         self.text("policy", 0, &policy).map(Some)
     }
 
-    /// `ssbench_000000_default_policy` and on.
+    /// Container names from `ssbench_000000_default_policy` on.
     fn containers(&self, scenario: &Scenario, policy: Option<&str>) -> Checked<Names> {
         let base = scenario.container_base.as_deref().unwrap_or("ssbench");
         let count = scenario.container_count.unwrap_or(100);
@@ -190,7 +191,7 @@ impl Reader<'_> {
         })
     }
 
-    /// The classes that are used at all: those with initial files.
+    /// The classes in use: those with initial files.
     fn classes(&self, scenario: &Scenario) -> Checked<Vec<Class>> {
         let mut seen = BTreeSet::new();
         let mut classes = Vec::new();
@@ -199,7 +200,7 @@ impl Reader<'_> {
             before.filter(|size| size.crud_profile.is_some()).count()
         };
         for (size, n) in scenario.sizes.iter().zip(0usize..) {
-            // The scenario has a name, too: the first is not always its, but near enough.
+            // The scenario has a name, too, so the position may be slightly wrong.
             let name = self.text("name", n + 1, &size.name)?;
             if !seen.insert(name.clone()) {
                 return Err(self.source.error(
@@ -262,7 +263,7 @@ impl Reader<'_> {
         Ok(classes)
     }
 
-    /// Shares that sum to 1.
+    /// Ratios that sum to 1.
     fn crud(&self, profile: Option<[f64; 4]>, at: usize) -> Checked<[f64; 4]> {
         let sum = profile.iter().flatten().sum::<f64>();
         let usable = |p: &[f64; 4]| p.iter().all(|share| *share >= 0.0) && sum > 0.0;
@@ -276,7 +277,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Seconds outweigh a count.
+    /// Seconds take precedence over a count.
     fn limit(&self, scenario: &Scenario, main: &mut Work) -> Checked<()> {
         match (scenario.run_seconds, scenario.operation_count) {
             (Some(seconds), _) => {
@@ -300,7 +301,7 @@ impl Reader<'_> {
     }
 }
 
-/// A size class as it is run.
+/// A size class of the run.
 struct Class {
     name: String,
     sizes: Selector,
@@ -308,7 +309,7 @@ struct Class {
     crud: [f64; 4],
 }
 
-/// What all of a scenario's operations share.
+/// State shared by all of a scenario's operations.
 struct Made {
     users: u32,
     containers: Names,
@@ -347,7 +348,7 @@ impl Made {
         stage("init", vec![work])
     }
 
-    /// Initial files: exactly as many of each class as the scenario says.
+    /// Writes the initial files: exactly as many of each class as given.
     fn population(&self, classes: &[Class]) -> Stage {
         let operation = |class: &Class| Operation {
             containers: self.in_turn(),
@@ -389,8 +390,8 @@ impl Made {
         }
     }
 
-    /// What is in the pools is deleted. ssbench leaves the initial files for a next run; a store
-    /// that was measured is left here as it was found, but for the containers.
+    /// Deletes the pools' objects. ssbench keeps the initial files for the next run; here a
+    /// measured store is left as it was found, except for the containers.
     fn cleanup(&self, classes: &[Class]) -> Stage {
         let operation = |class| self.operation(class, OperationKind::Cleanup, 1.0);
         let work = Work {
@@ -416,7 +417,7 @@ impl Made {
             containers: self.containers.clone(),
             objects: objects(class, self.first, limits::NUMBER),
             sizes: writes.then(|| class.sizes.clone()),
-            // ssbench sends one letter over and over.
+            // ssbench sends one letter repeatedly.
             content: Content::Zero,
             headers: if writes {
                 self.headers.clone()
@@ -428,7 +429,7 @@ impl Made {
     }
 }
 
-/// `tiny_000001` and on; reads, updates and deletes take the one not used for longest.
+/// Names from `tiny_000001` on; reads, updates and deletes take the least recently used one.
 fn objects(class: &Class, low: u64, high: u64) -> Objects {
     Objects::Pool {
         pool: class.name.clone(),
@@ -450,7 +451,7 @@ fn stage(name: &str, works: Vec<Work>) -> Stage {
     }
 }
 
-/// Blanks instead of `#` comments, so that positions stay true.
+/// Replaces `#` comments by blanks, so that positions stay valid.
 fn without_comments(text: &str) -> String {
     let (mut in_string, mut escaped, mut in_comment) = (false, false, false);
     let blank = |c: char| {
@@ -465,7 +466,7 @@ fn without_comments(text: &str) -> String {
         }
         if in_comment { ' ' } else { c }
     };
-    // Of other length where a comment holds other characters: lines and columns of serde count
-    // bytes, and no comment stands before what it tells of on the same line.
+    // The length in bytes changes if a comment contains other characters. serde's lines and columns
+    // count bytes, but no comment precedes JSON on the same line.
     text.chars().map(blank).collect()
 }

@@ -1,5 +1,6 @@
-//! swift-bench's conf: PUTs into containers drawn at random, GETs of what was put, DELETEs of all
-//! of it, each with its own concurrency; the containers made before and deleted after.
+//! Reader of swift-bench's conf: PUTs into randomly drawn containers, GETs of the written objects,
+//! DELETEs of all of them, each with its own concurrency; containers are created before and deleted
+//! after.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::plan::{
 };
 use crate::selector::{Bar, Selector};
 
-/// The options that mean something here.
+/// Supported options.
 const OPTIONS: &[&str] = &[
     "auth",
     "user",
@@ -42,7 +43,7 @@ const OPTIONS: &[&str] = &[
 
 struct Bench<'t> {
     source: &'t Source<'t>,
-    /// Lower-cased names, as Python's ConfigParser has them.
+    /// Options with lower-case names, as in Python's ConfigParser.
     options: Vec<(String, String)>,
 }
 
@@ -125,7 +126,7 @@ impl Bench<'_> {
                         name: name.to_owned(),
                         workers,
                         total_ops: Some(total),
-                        // swift-bench counts failures and goes on.
+                        // swift-bench counts failures and continues.
                         afr: 1_000_000,
                         operations: vec![operation],
                         ..Work::default()
@@ -205,8 +206,8 @@ impl Bench<'_> {
         Ok(Access { auth, storage })
     }
 
-    /// `NAME_0` and on; one alone is called NAME. swift-bench makes a new NAME for each run where
-    /// none is given.
+    /// Container names from `NAME_0` on; a single one is called NAME. swift-bench generates a new
+    /// NAME for each run if none is given.
     fn containers(&self) -> Checked<Names> {
         let count = self.number("num_containers", 20, 1, 100_000_000)?;
         let name = self.get("container_name").filter(|name| !name.is_empty());
@@ -225,7 +226,7 @@ impl Bench<'_> {
         })
     }
 
-    /// Sizes of files that are sent, or a range, or one size.
+    /// Sizes of given files, or a range, or one size.
     fn sizes(&self) -> Checked<Selector> {
         let sources: Vec<&str> = self
             .get("object_sources")
@@ -237,7 +238,7 @@ impl Bench<'_> {
             return Err(self.at("object_sources", "more files", expected));
         }
         if !sources.is_empty() {
-            // Their sizes count here; what they hold does not.
+            // Only the files' sizes are used, not their content.
             let bars = sources.iter().map(|path| {
                 let bytes = std::fs::metadata(path)
                     .map(|meta| meta.len())
@@ -261,7 +262,7 @@ impl Bench<'_> {
         self.size("object_size", 1).map(Selector::Constant)
     }
 
-    /// Bytes; `k`, `M` and `G` are powers of 1024.
+    /// Parses bytes; `k`, `M` and `G` are powers of 1024.
     fn size(&self, name: &str, default: u64) -> Checked<u64> {
         let Some(text) = self
             .get(name)
@@ -282,7 +283,7 @@ impl Bench<'_> {
         })
     }
 
-    /// `concurrency`, when given, is that of all three.
+    /// `concurrency`, if given, applies to all three.
     fn workers(&self, name: &str) -> Checked<u32> {
         let common = self.number("concurrency", 0, 0, limits::WORKERS)?;
         let workers = match common {
@@ -300,7 +301,7 @@ impl Bench<'_> {
         }
     }
 
-    /// swift-bench takes every word but its few for no; so a typo would turn deleting off.
+    /// swift-bench takes every text but its few for false, so a typo would disable deleting.
     fn boolean(&self, name: &str, default: bool) -> Checked<bool> {
         match self.get(name).filter(|text| !text.trim().is_empty()) {
             None => Ok(default),
@@ -319,7 +320,7 @@ impl Bench<'_> {
         self.at(name, found, expected)
     }
 
-    /// An error at the last line of an option: the one that counts.
+    /// An error at the last occurrence of an option, which is the effective one.
     fn at(
         &self,
         name: &str,
@@ -358,7 +359,7 @@ fn operation(kind: OperationKind, containers: &Names) -> Operation {
             },
             draw: Draw::Random,
         },
-        // swift-bench sends one character over and over.
+        // swift-bench sends one character repeatedly.
         content: Content::Zero,
         ..Operation::default()
     }

@@ -1,5 +1,5 @@
-//! What the command line says of the store outweighs what a workload says: address, sign-in, and
-//! any setting by its name. Workloads are published with somebody else's.
+//! Target on the command line, which overrides the workload's: address, sign-in, and any setting by
+//! its name. Published workloads contain other people's addresses.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use thiserror::Error;
 
 use crate::plan::{Access, Plan, Settings};
 
-/// A store and how to sign in, as the command line has them. Not `Debug`: it holds secrets.
+/// A store and its sign-in from the command line. Not `Debug`: it contains secrets.
 #[derive(Clone, Default)]
 pub struct Target {
-    /// Where, and of which kind:
+    /// Address and kind of the store:
     ///
     /// | URL | store |
     /// | --- | --- |
@@ -23,17 +23,17 @@ pub struct Target {
     /// | `file:/a/folder`, `/a/folder` | a file system |
     /// | `noop:` | nothing at all |
     pub url: Option<String>,
-    /// `account:user`; of Keystone `project:user`; the access key of S3.
+    /// User: `account:user`; `project:user` of Keystone; the access key of S3.
     pub user: Option<String>,
     pub key: Option<String>,
-    /// Instead of signing in.
+    /// A token, instead of signing in.
     pub token: Option<String>,
-    /// Settings by the names that [`Access`] documents; `type` is one of them.
+    /// Settings by the names that [`Access`] documents, including `type`.
     pub auth: Vec<(String, String)>,
     pub storage: Vec<(String, String)>,
 }
 
-/// A target that cannot be meant.
+/// Reasons why a target is invalid.
 #[derive(Debug, Error, Clone, PartialEq, Eq)]
 pub enum TargetError {
     #[error(
@@ -45,7 +45,7 @@ pub enum TargetError {
     Incomplete { url: String, what: &'static str },
 }
 
-/// Settings of another address, which a new one takes with it.
+/// Settings that depend on the address, and are dropped with it.
 const OF_AN_ADDRESS: &[&str] = &[
     "auth_url",
     "storage_url",
@@ -61,7 +61,7 @@ const OF_AN_ADDRESS: &[&str] = &[
 ];
 
 impl Target {
-    /// Puts this in place of what `plan` says.
+    /// Replaces the store in `plan`.
     pub fn apply(&self, plan: &mut Plan) -> Result<(), TargetError> {
         if let Some(url) = &self.url {
             let access = self.at(url, &plan.access)?;
@@ -176,7 +176,7 @@ impl Target {
         (auth, storage)
     }
 
-    /// User, key and token, under the names of the kind at hand.
+    /// Sets user, key and token, under the names of the given kind.
     fn sign_in(&self, access: &mut Access) {
         let Access { auth, storage } = access;
         if let Some(token) = &self.token {
@@ -223,10 +223,10 @@ fn folder(url: &str) -> Option<&str> {
     prefixed.or_else(|| url.starts_with(['/', '.']).then_some(url))
 }
 
-/// What of the old settings still holds at a new address: names and passwords, the policy.
+/// Keeps the old settings that remain valid at a new address: names and passwords, the policy.
 fn with_rest(mut new: Settings, old: &Settings) -> Settings {
     let same = kind_of(&new.kind) == kind_of(&old.kind);
-    // Users of TempAuth and of Keystone are named alike enough; so is nothing else.
+    // Users of TempAuth and Keystone have similar settings; others have not.
     let both_sign_in = ["swauth", "keystone"].contains(&kind_of(&new.kind))
         && ["swauth", "keystone"].contains(&kind_of(&old.kind));
     if same || both_sign_in {
@@ -248,8 +248,8 @@ fn kind_of(kind: &str) -> &str {
     }
 }
 
-/// A work's own store, where the plan has a new one of the same kind: its policy, its layout and
-/// the like are still its own, the address and who signs in are not.
+/// A work's own store if the plan's store is replaced by one of the same kind: keeps its policy,
+/// layout and the like, but takes the new address and sign-in.
 fn elsewhere(own: Access, new: &Access) -> Option<Access> {
     if kind_of(&own.storage.kind) != kind_of(&new.storage.kind) {
         return None;

@@ -1,4 +1,4 @@
-//! Tests of the readers, a file each.
+//! Tests of the readers, one file for each.
 
 mod cosbench;
 mod native;
@@ -62,8 +62,8 @@ fn the_format_may_be_said() {
     assert!(error.expected.contains("ssbench"), "{error}");
 }
 
-/// Files people have, of all formats: those below the folder that CAIRN_LAB_WORKLOADS names are
-/// read unchanged, and what is written of them is read as the same.
+/// Existing workload files in all formats: those in the folder given by CAIRN_LAB_WORKLOADS are
+/// read unchanged, and writing and reading them again gives the same plan.
 #[test]
 #[ignore = "needs CAIRN_LAB_WORKLOADS, a folder of workload files"]
 fn files_people_have_are_read() {

@@ -1,5 +1,5 @@
-//! The values that workload files are made of: numbers, sizes, times, and selectors
-//! (`c(n)`, `u(a,b)`, `r(a,b)`, `s(a,b)`, `h(a|b|weight,…)`, `zipf(a,b,exponent)`).
+//! Values in workload files: numbers, sizes, times, and selectors (`c(n)`, `u(a,b)`, `r(a,b)`,
+//! `s(a,b)`, `h(a|b|weight,…)`, `zipf(a,b,exponent)`).
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use super::limits;
 use crate::plan::Think;
 use crate::selector::{Bar, Selector};
 
-/// What COSBench takes for the upper end of `u(a)` and of a bar `a||weight`.
+/// COSBench's upper end of `u(a)` and of a bar `a||weight`.
 const OPEN_END: u64 = i32::MAX as u64;
 
-/// A whole number from `low` to `high`.
+/// Parses an integer from `low` to `high`.
 pub(super) fn whole(text: &str, low: u64, high: u64) -> Result<u64, Wrong> {
     let digits = text.trim();
     match u64::from_str(digits) {
@@ -24,7 +24,7 @@ pub(super) fn whole(text: &str, low: u64, high: u64) -> Result<u64, Wrong> {
     }
 }
 
-/// A number from `low` to `high`.
+/// Parses a number from `low` to `high`.
 pub(super) fn real(text: &str, low: f64, high: f64) -> Result<f64, Wrong> {
     match f64::from_str(text.trim()) {
         Ok(number) if number >= low && number <= high => Ok(number),
@@ -35,7 +35,7 @@ pub(super) fn real(text: &str, low: f64, high: f64) -> Result<f64, Wrong> {
     }
 }
 
-/// COSBench's words and TOML's.
+/// Parses COSBench's and TOML's boolean words.
 pub(super) fn boolean(text: &str) -> Result<bool, Wrong> {
     match text.trim().to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "t" | "y" | "1" => Ok(true),
@@ -47,7 +47,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, Wrong> {
     }
 }
 
-/// A name or path: not too long, without control characters.
+/// A name or path: of limited length, without control characters.
 pub(super) fn plain(text: &str) -> Result<String, Wrong> {
     if text.len() > limits::TEXT_BYTES {
         return Err(Wrong::new(
@@ -64,7 +64,7 @@ pub(super) fn plain(text: &str) -> Result<String, Wrong> {
     Ok(text.to_owned())
 }
 
-/// `4096`, `64KB` (thousands, as COSBench means it), `64KiB`, `1.5MB`.
+/// Parses `4096`, `64KB` (thousands, as in COSBench), `64KiB`, `1.5MB`.
 pub(super) fn size(text: &str, high: u64) -> Result<u64, Wrong> {
     let wrong = || {
         Wrong::new(
@@ -93,7 +93,7 @@ const UNITS: &[(&str, u64)] = &[
     ("TiB", 1 << 40),
 ];
 
-/// Bytes of a unit; none is bytes.
+/// Bytes of a unit; an absent one is bytes.
 fn bytes_of(unit: &str) -> Option<u128> {
     let mut known = UNITS
         .iter()
@@ -104,7 +104,7 @@ fn bytes_of(unit: &str) -> Option<u128> {
     }
 }
 
-/// Cuts `1.5MB` in two.
+/// Splits `1.5MB` into number and unit.
 fn split_unit(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text
@@ -113,7 +113,7 @@ fn split_unit(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim())
 }
 
-/// A decimal number times a unit, exact: no floating point on the way.
+/// A decimal number times a unit, computed exactly without floating point.
 fn scaled(number: &str, unit: u128) -> Option<u128> {
     let number = number.replace('_', "");
     let (int, fraction) = number.split_once('.').unwrap_or((&number, ""));
@@ -131,7 +131,7 @@ fn scaled(number: &str, unit: u128) -> Option<u128> {
     Some(digits(int)?.checked_mul(unit)? + digits(fraction)?.checked_mul(unit)? / power)
 }
 
-/// Seconds (`90`, `0.5`), or with units, also several: `10m`, `1h30m`, `200ms`.
+/// Parses seconds (`90`, `0.5`), or a time with units, possibly several: `10m`, `1h30m`, `200ms`.
 pub(super) fn time(text: &str) -> Result<Duration, Wrong> {
     let wrong = || {
         Wrong::new(
@@ -172,12 +172,12 @@ pub(super) fn time(text: &str) -> Result<Duration, Wrong> {
     Ok(Duration::from_nanos(nanos))
 }
 
-/// What a selector's numbers are.
+/// Meaning of a selector's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Labels of containers and objects.
+    /// Numbers of containers and objects.
     Numbers,
-    /// Bytes; units within the brackets or behind them.
+    /// Bytes; with units within the parentheses or after them.
     Sizes,
 }
 
@@ -200,8 +200,8 @@ impl Kind {
     }
 }
 
-/// A selection expression. A number alone is always that number, `a-b` is COSBench's old way to
-/// write `r(a,b)`.
+/// Parses a selector expression. A single number is a constant, `a-b` is COSBench's old notation
+/// for `r(a,b)`.
 pub(super) fn selector(text: &str, kind: Kind) -> Result<Selector, Wrong> {
     let wrong = || Wrong::new(format!("'{}'", shown(text)), kind.examples());
     let trimmed = text.trim();
@@ -231,7 +231,7 @@ pub(super) fn selector(text: &str, kind: Kind) -> Result<Selector, Wrong> {
     }
 }
 
-/// Whole multiples of a unit, as COSBench draws them.
+/// Integer multiples of a unit, as COSBench draws them.
 fn times(unit: u64, of: Selector) -> Result<Selector, Wrong> {
     let (_, high) = of.bounds();
     let most = u128::from(high) * u128::from(unit);
@@ -335,12 +335,12 @@ fn histogram(bars: &[&str], kind: Kind) -> Result<Selector, Wrong> {
     Ok(Selector::Histogram(out))
 }
 
-/// A selector as [`selector`] reads it; sizes are bytes.
+/// A selector in the form that [`selector`] parses; sizes are bytes.
 pub(super) fn selector_text(selector: &Selector) -> String {
     match selector {
         Selector::Times { unit, of } => match UNITS.iter().find(|(_, bytes)| bytes == unit) {
             Some((name, _)) => format!("{}{name}", selector_text(of)),
-            // No reader makes such a unit; its range is the next best thing.
+            // No reader creates such a unit; its range is the closest approximation.
             None => {
                 let (low, high) = selector.bounds();
                 format!("u({low},{high})")
@@ -365,7 +365,8 @@ pub(super) fn selector_text(selector: &Selector) -> String {
     }
 }
 
-/// A pause: `100ms` always, `u(50ms,150ms)` uniform, `e(100ms)` exponential with that mean.
+/// Parses a pause: `100ms` constant, `u(50ms,150ms)` uniform, `e(100ms)` exponential with that
+/// mean.
 pub(super) fn think(text: &str) -> Result<Think, Wrong> {
     let wrong = || {
         Wrong::new(
@@ -402,7 +403,7 @@ pub(super) fn think_text(think: &Think) -> String {
     }
 }
 
-/// A time as [`time`] reads it, exact.
+/// A time in the form that [`time`] parses, exact.
 pub(super) fn time_text(time: Duration) -> String {
     match (time.as_secs(), time.subsec_nanos()) {
         (seconds, 0) => format!("{seconds}s"),

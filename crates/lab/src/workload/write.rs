@@ -1,7 +1,8 @@
-//! A plan as a workload of the lab's own format: what [`super::read`] makes the same plan of.
+//! Writer of a plan as a workload in the lab's own format, which [`super::read`] parses to the same
+//! plan.
 //!
-//! Sweeps are written as the stages they became. What a key would be without being said is left
-//! out, but for names, which are always whole.
+//! Sweeps are written as their stages. Keys with default values are omitted, except for names,
+//! which are always complete.
 
 use std::fmt::{self, Write};
 
@@ -12,7 +13,7 @@ use crate::plan::{
     Settings, Stage, Work, WorkKind,
 };
 
-/// The whole plan; with whatever secrets it holds.
+/// Writes the whole plan, including its secrets.
 pub fn to_toml(plan: &Plan) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
@@ -20,12 +21,12 @@ pub fn to_toml(plan: &Plan) -> String {
     out
 }
 
-/// A TOML string that names no parameter.
+/// A TOML string without parameters.
 fn quoted(text: &str) -> String {
     toml::Value::String(text.replace("${", "$${")).to_string()
 }
 
-/// A key, which nothing is replaced in.
+/// A key, in which nothing is replaced.
 fn key_text(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }
@@ -46,7 +47,7 @@ fn whole(out: &mut String, plan: &Plan) -> fmt::Result {
     if !plan.format.is_empty() {
         writeln!(out, "read_from = {}", quoted(&plan.format))?;
     }
-    // TOML's whole numbers end at 2^63; as a text any will do.
+    // TOML's integers end at 2^63; a text can represent any seed.
     writeln!(out, "seed = \"{}\"", plan.seed)?;
     access(out, &plan.access)?;
     for one in &plan.stages {

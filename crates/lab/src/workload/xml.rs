@@ -1,5 +1,5 @@
-//! A small XML tree with positions, over quick-xml. Bounded in depth and number; document types
-//! (and so entities of a file's own) are refused; text between elements means nothing here.
+//! A small XML tree with positions, based on quick-xml. Bounded in depth and number; document types
+//! (and thus entity definitions) are refused; text between elements is ignored.
 
 use quick_xml::XmlVersion;
 use quick_xml::events::{BytesStart, Event};
@@ -29,7 +29,7 @@ impl Element {
         self.attributes.iter().find(|a| a.name == name)
     }
 
-    /// An attribute's value, or nothing.
+    /// An attribute's value, or an empty text.
     pub(super) fn text(&self, name: &str) -> &str {
         self.attribute(name).map_or("", |a| a.value.as_str())
     }
@@ -43,7 +43,7 @@ impl Element {
     }
 }
 
-/// Reads the whole text into its root element.
+/// Parses the whole text into its root element.
 pub(super) fn parse(source: &Source<'_>) -> Result<Element, WorkloadError> {
     let mut reader = Reader::from_str(source.text);
     let mut open: Vec<Element> = Vec::new();
@@ -157,7 +157,7 @@ fn element(
                 "name=\"value\", each name once",
             )
         })?;
-        // The reader borrows from the text, so where a value lies tells where it stands.
+        // The reader borrows from the text, so a value's address gives its position.
         let inside = (attribute.value.as_ptr() as usize)
             .checked_sub(source.text.as_ptr() as usize)
             .filter(|offset| *offset <= source.text.len());

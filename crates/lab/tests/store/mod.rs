@@ -1,7 +1,7 @@
-//! A store for tests that counts what it is asked and takes as long as it is told: TempAuth and
-//! Swift's objects, as far as load goes. A thread per connection.
+//! A fake store that counts requests and takes a defined time: TempAuth and Swift's objects, as far
+//! as needed. One thread per connection.
 
-// Each test looks at its own part of what is seen; helpers of tests may panic as tests do.
+// Each test uses its own part of the recorded data; helpers of tests may panic.
 #![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -11,23 +11,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// What a request was, as the store saw it.
+/// A request as the store received it.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct ReceivedRequest {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) body_bytes: u64,
-    /// From the whole request to the answer.
+    /// Time from the complete request to the response.
     pub(crate) took: Duration,
 }
 
-/// How long an answer takes, by the number of the request and when it came.
+/// Delay of a response, by the number of the request and its arrival time.
 pub(crate) type Delay = dyn Fn(u64, Instant) -> Duration + Send + Sync;
 
 pub(crate) struct Store {
     pub(crate) address: SocketAddr,
-    pub(crate) seen: Arc<Mutex<Vec<Seen>>>,
-    /// After so many requests it answers none, and signs nobody in.
+    pub(crate) seen: Arc<Mutex<Vec<ReceivedRequest>>>,
+    /// Number of requests after which it responds to none, and accepts no sign-in.
     lives: Arc<AtomicU64>,
 }
 
@@ -35,7 +35,7 @@ impl Store {
     pub(crate) fn start(delay: Box<Delay>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let seen: Arc<Mutex<Vec<Seen>>> = Arc::default();
+        let seen: Arc<Mutex<Vec<ReceivedRequest>>> = Arc::default();
         let (delay, log): (Arc<Delay>, _) = (Arc::from(delay), seen.clone());
         let objects: Arc<Mutex<HashMap<String, u64>>> = Arc::default();
         let number = Arc::new(AtomicU64::new(0));
@@ -65,7 +65,7 @@ impl Store {
         format!("http://{}/auth/v1.0", self.address)
     }
 
-    pub(crate) fn take_seen(&self) -> Vec<Seen> {
+    pub(crate) fn take_seen(&self) -> Vec<ReceivedRequest> {
         std::mem::take(&mut self.seen.lock().unwrap())
     }
 }
@@ -74,7 +74,7 @@ fn serve(
     stream: TcpStream,
     address: SocketAddr,
     delay: &Arc<Delay>,
-    log: &Mutex<Vec<Seen>>,
+    log: &Mutex<Vec<ReceivedRequest>>,
     objects: &Mutex<HashMap<String, u64>>,
     number: &AtomicU64,
     lives: &AtomicU64,
@@ -139,7 +139,7 @@ fn serve(
         if method != "HEAD" {
             answer.resize(answer.len() + body as usize, b'x');
         }
-        log.lock().unwrap().push(Seen {
+        log.lock().unwrap().push(ReceivedRequest {
             method,
             path,
             body_bytes: length,
@@ -180,7 +180,7 @@ fn answer(
     }
 }
 
-/// A thread that only sleeps wakes up late.
+/// A sleeping thread wakes up late, so the last part is spent spinning.
 fn wait_until(due: Instant) {
     loop {
         let left = due.saturating_duration_since(Instant::now());
@@ -195,7 +195,7 @@ fn wait_until(due: Instant) {
     }
 }
 
-/// Runs a plan against it, as `cairn lab run` does without the command line.
+/// Runs a plan against it, like `cairn lab run` without the command line.
 pub(crate) fn run(
     plan: &cairn_lab::plan::Plan,
     folder: &std::path::Path,
@@ -221,7 +221,7 @@ pub(crate) fn local_link(
         share,
         seed: plan.seed,
         access: plan.access.clone(),
-        // No test waits for a store that is not there for a minute.
+        // Tests do not wait a minute for an unreachable store.
         options: cairn_lab::target::TargetOptions {
             timeout: Duration::from_secs(5),
             ..Default::default()
@@ -232,7 +232,7 @@ pub(crate) fn local_link(
     cairn_lab::controller::LocalLink::new(driver, 0, report, None, Vec::new())
 }
 
-/// The same, over the drivers that `links` makes.
+/// Runs a plan with the drivers that `links` makes.
 pub(crate) fn run_with(
     plan: &cairn_lab::plan::Plan,
     folder: &std::path::Path,

@@ -100,7 +100,7 @@ async fn a_file_that_was_moved_is_made_again() {
     assert_eq!(lines[0]["path"], "/v1/AUTH_b");
 }
 
-/// Its request is dropped while it waits.
+/// The request is dropped while it waits.
 #[tokio::test]
 async fn who_leaves_is_told_of() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
-//! Application credentials may be good for certain requests alone: their access rules name a
-//! service, a method and a pattern of paths.
+//! Access rules of application credentials, which restrict a token to certain requests: each names
+//! a service, a method and a path pattern.
 //!
-//! A pattern's `{name}` and `*` stand for one segment, `**` for any number.
+//! In a pattern, `{name}` and `*` match one segment, `**` any number.
 
 use cairn_http::Request;
 use cairn_http::params::unquote;
@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::server::Described;
 
-/// What is escaped in a path as keystonemiddleware compares it.
+/// Characters that are percent-encoded in a path as keystonemiddleware compares it.
 const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'/')
     .remove(b'-')
@@ -32,7 +32,7 @@ const PATH: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b':')
     .remove(b'@');
 
-/// Do the token's rules, where it has some, allow this request?
+/// Do the token's rules, if any, allow this request?
 pub(super) fn allow(
     described: &Described,
     service_type: Option<&str>,
@@ -58,8 +58,8 @@ pub(super) fn allow(
         );
         return false;
     }
-    // Encoded slashes are slashes to all filters behind this one: patterns are for what the path
-    // means, in the usual writing, not for how the client wrote it.
+    // All later filters treat encoded slashes as slashes: therefore patterns are matched against
+    // the decoded path in its normal encoding, not in the client's.
     let Ok(path) = unquote(request.uri().path()) else {
         return false;
     };
@@ -74,11 +74,12 @@ pub(super) fn allow(
         })
 }
 
-/// Bounded by the lengths' product: each end of the pattern is tried against each of the path.
+/// Matches in time bounded by the product of the lengths: each position of the pattern is tried at
+/// each position of the path.
 fn matches(pattern: &str, path: &str) -> bool {
     let tokens = tokens(pattern);
     let path = path.as_bytes();
-    // Which lengths of the path the tokens so far can have taken.
+    // Lengths of the path that the tokens so far can match.
     let mut reached = vec![false; path.len() + 1];
     reached[0] = true;
     for token in tokens {
@@ -111,7 +112,7 @@ fn matches(pattern: &str, path: &str) -> bool {
 
 enum Token {
     Literal(u8),
-    /// One byte or more, none a slash.
+    /// One or more bytes other than slashes.
     Segment,
     Anything,
 }

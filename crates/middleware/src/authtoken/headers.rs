@@ -1,5 +1,5 @@
-//! The headers by which keystonemiddleware tells an application who asks. A client that sends one
-//! pretends to be somebody: all are removed first.
+//! Headers by which keystonemiddleware passes the identity to applications. A client that sends one
+//! could impersonate a user, so all are removed first.
 
 use cairn_http::respond;
 use http::header::{HeaderMap, HeaderName};
@@ -10,8 +10,8 @@ use crate::keystone::{Holder, Named};
 pub(super) const STATUS: HeaderName = HeaderName::from_static("x-identity-status");
 pub(super) const SERVICE_STATUS: HeaderName = HeaderName::from_static("x-service-identity-status");
 
-/// Names after `X-` or `X-Service-`.
-const OF_HOLDER: [&str; 11] = [
+/// Header names after `X-` or `X-Service-`.
+const IDENTITY_HEADERS: [&str; 11] = [
     "domain-id",
     "domain-name",
     "project-id",
@@ -24,8 +24,8 @@ const OF_HOLDER: [&str; 11] = [
     "user-domain-name",
     "roles",
 ];
-/// Without `x-`.
-const OTHERS: [&str; 9] = [
+/// Further header names, after `x-`.
+const OTHER_HEADERS: [&str; 9] = [
     "service-catalog",
     "identity-status",
     "service-identity-status",
@@ -37,8 +37,8 @@ const OTHERS: [&str; 9] = [
     "tenant",
 ];
 const SYSTEM_SCOPE: &str = "openstack-system-scope";
-/// Catalogs of more bytes are not passed on: they would not fit a request's head.
-const CATALOG_LIMIT: usize = 64 * 1024;
+/// Maximum bytes of a catalog that is passed on; larger ones would not fit into a request's head.
+const CATALOG_MAX_BYTES: usize = 64 * 1024;
 
 fn is_ours(name: &str) -> bool {
     if name == SYSTEM_SCOPE {
@@ -48,7 +48,7 @@ fn is_ours(name: &str) -> bool {
         return false;
     };
     let of_holder = rest.strip_prefix("service-").unwrap_or(rest);
-    OTHERS.contains(&rest) || OF_HOLDER.contains(&of_holder)
+    OTHER_HEADERS.contains(&rest) || IDENTITY_HEADERS.contains(&of_holder)
 }
 
 pub(super) fn remove(headers: &mut HeaderMap) {
@@ -103,7 +103,7 @@ pub(super) fn set_user(headers: &mut HeaderMap, holder: &Holder) {
         "False"
     };
     respond::set(headers, "x-is-admin-project", admin);
-    // Names from before there were others.
+    // Older names of these headers.
     for (old, new) in [
         ("x-role", "x-roles"),
         ("x-user", "x-user-name"),
@@ -122,12 +122,13 @@ pub(super) fn set_catalog(headers: &mut HeaderMap, catalog: Option<&Value>) {
         return;
     };
     let text = Value::from_iter(services.iter().map(service)).to_string();
-    if text.len() <= CATALOG_LIMIT {
+    if text.len() <= CATALOG_MAX_BYTES {
         respond::set(headers, "x-service-catalog", text);
     }
 }
 
-/// A service of v3's catalog in the form of v2.0: one entry a region, with a URL an interface.
+/// A service of a v3 catalog in the format of v2.0: one entry per region, with one URL per
+/// interface.
 fn service(v3: &Value) -> Value {
     let mut regions: Vec<(Value, Map<String, Value>)> = Vec::new();
     for endpoint in v3["endpoints"].as_array().into_iter().flatten() {

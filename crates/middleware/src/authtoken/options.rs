@@ -1,5 +1,5 @@
-//! The options of keystonemiddleware's `auth_token`, with its names and defaults. Those about
-//! memcached are accepted and do nothing: validated tokens are remembered in the process.
+//! Options of keystonemiddleware's `auth_token`, with its names and defaults. Options for memcached
+//! are accepted and ignored: validated tokens are cached in the process.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(super) struct Options {
     pub(super) www_authenticate_uri: String,
     pub(super) delay_auth_decision: bool,
     pub(super) include_service_catalog: bool,
-    /// Seconds; `None`: every request asks Keystone.
+    /// Cache time in seconds; `None`: every request is validated by Keystone.
     pub(super) token_cache_time: Option<u64>,
     pub(super) service_token_roles_required: bool,
     pub(super) service_type: Option<String>,
@@ -23,12 +23,12 @@ pub(super) struct Options {
     service_token_roles: Vec<String>,
 }
 
-/// `enforce_token_bind`: what is asked of a token that is bound to a way of logging in.
+/// Requirement for tokens bound to an authentication mechanism (`enforce_token_bind`).
 pub(super) enum TokenBind {
     Disabled,
     Permissive,
     Strict,
-    /// Any way, or a named one: nothing that comes here is bound to one it came by.
+    /// Any mechanism, or a named one: always refused here, as no request was authenticated by one.
     Required,
 }
 
@@ -79,8 +79,8 @@ impl TokenBind {
         }
     }
 
-    /// `bind`: the ways a token is bound to. The one known way, Kerberos, is a web server's in
-    /// front, and no request here comes by it.
+    /// Is a token bound to these mechanisms accepted? The only known one, Kerberos, is verified by
+    /// a web server in front, and no request here comes through one.
     pub(super) fn accepts(&self, bind: &[String]) -> bool {
         match self {
             TokenBind::Disabled => true,
@@ -91,10 +91,10 @@ impl TokenBind {
     }
 }
 
-/// The user that this server asks Keystone as.
+/// Credentials of the service user.
 pub(super) struct ServiceUser {
     pub(super) auth_url: String,
-    /// The body of the login request.
+    /// Body of the login request.
     pub(super) login: serde_json::Value,
 }
 

@@ -1,5 +1,5 @@
-//! Keystone, asked over HTTP: a login as the service user, whose token is kept while it is good,
-//! and with it `GET /v3/auth/tokens` for each token that is not remembered.
+//! Client of Keystone: logs in as the service user, keeps the token while it is valid, and
+//! validates each uncached token by `GET /v3/auth/tokens`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,23 +21,24 @@ use crate::FilterError;
 use crate::client_tls::client_tls;
 use crate::keystone::{Holder, Named, Project};
 
-/// Questions to Keystone at one time; further ones wait, as long as one may take.
-const AT_ONCE: usize = 32;
-/// Bytes of an answer: a catalog may be long.
-const ANSWER_LIMIT: u64 = 4 * 1024 * 1024;
-/// A token of ours is renewed so many seconds before it ends.
-const RENEW_BEFORE: u64 = 60;
+/// Maximum concurrent requests to Keystone; further ones wait, at most for the timeout of one
+/// request.
+const CONCURRENT_REQUESTS_MAX: usize = 32;
+/// Maximum bytes of a response: a catalog may be long.
+const ANSWER_MAX_BYTES: u64 = 4 * 1024 * 1024;
+/// Seconds before its expiry at which the service user's token is renewed.
+const RENEW_BEFORE_SECONDS: u64 = 60;
 const X_SUBJECT_TOKEN: HeaderName = HeaderName::from_static("x-subject-token");
 
-/// What Keystone says about a token.
+/// Keystone's description of a token.
 #[derive(Debug)]
 pub(super) struct Described {
     pub(super) holder: Arc<Holder>,
-    /// As v3 has it.
+    /// Catalog in the format of v3.
     pub(super) catalog: Option<Value>,
-    /// The ways of logging in it is bound to.
+    /// Authentication mechanisms that the token is bound to.
     pub(super) bind: Vec<String>,
-    /// The rules of an application credential, where it has some.
+    /// Access rules of an application credential, if it has any.
     pub(super) access_rules: Option<Vec<Value>>,
 }
 
@@ -66,7 +67,7 @@ pub(super) struct Server {
     client: Client,
     host: String,
     port: u16,
-    /// Of the v3 API, without a slash at its end.
+    /// Path of the v3 API, without a trailing slash.
     path: String,
     login: Vec<u8>,
     own_token: Mutex<Option<OwnToken>>,
@@ -114,7 +115,7 @@ impl Server {
             path: format!("{base}/v3"),
             login: user.login.to_string().into_bytes(),
             own_token: Mutex::default(),
-            permits: Semaphore::new(AT_ONCE),
+            permits: Semaphore::new(CONCURRENT_REQUESTS_MAX),
             timeout: options.timeout,
             retries: options.retries,
             include_catalog: options.include_service_catalog || options.service_type.is_some(),
@@ -122,7 +123,7 @@ impl Server {
         })
     }
 
-    /// What Keystone says about a token.
+    /// Validates a token by Keystone and returns its description.
     pub(super) async fn describe(
         &self,
         token: &str,
@@ -137,7 +138,7 @@ impl Server {
         };
         let mut answer = self.ask(&token, allow_expired).await?;
         if answer.status() == StatusCode::UNAUTHORIZED {
-            // Our own token is no good any more; once, a new one may be.
+            // Our own token is no longer valid; retried once with a new one.
             *self.own_token.lock().await = None;
             answer = self.ask(&token, allow_expired).await?;
         }
@@ -176,13 +177,13 @@ impl Server {
         .await
     }
 
-    /// Our own token, made anew when it is missing or about to end. Those who wait for it wait
-    /// for one login.
+    /// Our own token, renewed if it is missing or about to expire. Concurrent callers wait for the
+    /// same login.
     async fn own_token(&self) -> Result<HeaderValue, AskError> {
         let mut own = self.own_token.lock().await;
         let now = self.clock.now().secs();
         if let Some(known) = &*own
-            && known.expires > now.saturating_add(RENEW_BEFORE)
+            && known.expires > now.saturating_add(RENEW_BEFORE_SECONDS)
         {
             return Ok(known.token.clone());
         }
@@ -214,7 +215,7 @@ impl Server {
         Ok(token)
     }
 
-    /// Asks, again where no connection came about.
+    /// Sends a request, repeated once if the connection failed.
     async fn call(
         &self,
         method: Method,
@@ -268,8 +269,8 @@ impl Server {
     }
 }
 
-/// How Keystone is asked by TLS, by keystonemiddleware's options: `cafile` (none: the authorities that
-/// the system trusts), `certfile` and `keyfile` (none).
+/// TLS to Keystone, by keystonemiddleware's options: `cafile` (default: the system's authorities),
+/// `certfile` and `keyfile` (default: none).
 fn tls(section: &Section) -> Result<ClientTls, FilterError> {
     if section.bool_or("insecure", false) {
         let remedy = "Keystone's certificate is always checked: name its authorities with cafile";
@@ -278,13 +279,13 @@ fn tls(section: &Section) -> Result<ClientTls, FilterError> {
     client_tls(section, ["cafile", "certfile", "keyfile"])
 }
 
-/// An answer's body, all of it within `limit`.
+/// Collects a response's body, up to `limit` bytes.
 async fn body_of(
     answer: Response,
     question: &'static str,
     limit: Duration,
 ) -> Result<Value, AskError> {
-    let body = answer.into_body().collect(ANSWER_LIMIT);
+    let body = answer.into_body().collect(ANSWER_MAX_BYTES);
     match tokio::time::timeout(limit, body).await {
         Ok(Ok(body)) => serde_json::from_slice(&body).map_err(|_| AskError::Answer(question)),
         _ => Err(AskError::Answer(question)),
@@ -298,7 +299,7 @@ fn named(value: &Value) -> Option<Named> {
     })
 }
 
-/// `{"token": {…}}`, as v3 has it.
+/// Parses v3's `{"token": {…}}`.
 pub(super) fn described(body: &Value) -> Option<Described> {
     let token = body.get("token")?;
     let user = &token["user"];

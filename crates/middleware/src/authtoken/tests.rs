@@ -1,4 +1,4 @@
-//! Against a Keystone of our own making, over a socket: what it is asked, and what is made of it.
+//! Tests against a fake Keystone over a socket: the requests it gets, and the use of its responses.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,13 +14,13 @@ use cairn_http::{SwiftInfo, handler_fn};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-/// Tokens it knows, and what it was asked.
+/// A fake Keystone: the tokens it knows, and the requests it got.
 #[derive(Default)]
 struct Keystone {
     tokens: HashMap<String, Value>,
     logins: u32,
     asked: Vec<String>,
-    /// Its own tokens it takes back, so many.
+    /// Number of its own tokens that it will revoke.
     forgets: u32,
     is_broken: bool,
 }
@@ -158,7 +158,7 @@ impl Setup {
             .await
     }
 
-    /// What the proxy got last.
+    /// The last request that reached the proxy.
     fn last(&self) -> (HeaderMap, Option<Confirmed>) {
         let seen = self.seen.lock().unwrap();
         let (parts, _) = seen.last().unwrap();
@@ -277,7 +277,7 @@ async fn remembered_for_a_while() {
     };
     assert_eq!((status("good").await, status("brief").await), (200, 200));
     assert!(!setup.last().0.contains_key("x-service-catalog"));
-    // Revoked: found out once the time is over.
+    // The token was revoked, which is noticed when the cache entry expires.
     setup.keystone.lock().unwrap().tokens.clear();
     setup.environment.clock.advance(Duration::from_secs(9));
     assert_eq!(status("good").await, 200);
@@ -343,7 +343,7 @@ async fn keystone_in_trouble() {
     setup.knows("good", token("alice", &["member"], LATER));
     setup.knows("other", token("bob", &["member"], LATER));
     assert_eq!(setup.ask(&[("x-auth-token", "good")]).await.status(), 200);
-    // Our own token is not known any more: another login.
+    // Our own token is no longer accepted: another login follows.
     setup.keystone.lock().unwrap().forgets = 1;
     assert_eq!(setup.ask(&[("x-auth-token", "other")]).await.status(), 200);
     assert_eq!(setup.keystone.lock().unwrap().logins, 2);
@@ -391,7 +391,8 @@ async fn bound_and_restricted_tokens() {
     assert_eq!(ask("GET", "/v1/AUTH_p_id/c/o").await.status(), 200);
     assert_eq!(ask("PUT", "/v1/AUTH_p_id/c/o").await.status(), 401);
     assert_eq!(ask("GET", "/v1/AUTH_other/c").await.status(), 401);
-    // A rule is for what a path means: an object is no container because its slash is encoded.
+    // A rule matches the decoded path: an object is not taken for a container because its slash is
+    // encoded.
     for (path, status) in [
         ("/v1/AUTH_p_id/c", 200),
         ("/v1/AUTH_p_id/c/o", 401),
@@ -435,7 +436,7 @@ fn tls_is_never_unchecked() {
     assert!(made(("keyfile", "/none")).unwrap_err().contains("certfile"));
 }
 
-/// The certificate must be for the name in `auth_url`.
+/// The certificate must be valid for the name in `auth_url`.
 #[tokio::test]
 async fn keystone_over_tls() {
     let certificate = Certificate::of("localhost");
@@ -483,7 +484,7 @@ fn mistakes_are_named_without_the_password() {
     }
 }
 
-/// What Keystone, or somebody in its place, may answer.
+/// Arbitrary JSON, as a faulty or hostile Keystone may send.
 fn any_json() -> impl proptest::strategy::Strategy<Value = Value> {
     use proptest::prelude::*;
     let leaf = prop_oneof![

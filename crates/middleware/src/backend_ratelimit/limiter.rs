@@ -1,5 +1,5 @@
-//! How often something may happen: a clock of its own that each event moves on, and that may lag
-//! behind the real one by what was saved up.
+//! Rate limiter with a virtual clock: each event advances it by the event's share of a second, and
+//! it may lag behind the real clock by the accumulated buffer.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,11 @@ use cairn_types::timestamp::TICKS_PER_SECOND;
 
 use super::limits::{LimitedMethod, Limits};
 
-/// Limiters kept; devices are few, and paths that name others are many only by mistake.
-const MOST: usize = 10_000;
+/// Maximum number of limiters kept: devices are few, and many paths that name others can only be
+/// errors.
+const LIMITERS_MAX: usize = 10_000;
 
-/// When the next event of each device and method is due, in milliseconds.
+/// Time at which the next event of each device and method is due, in milliseconds.
 #[derive(Default)]
 pub(super) struct Limiters(HashMap<(String, Option<LimitedMethod>), f64>);
 
@@ -27,7 +28,7 @@ impl Limiters {
         if rate <= 0.0 {
             return true;
         }
-        if self.0.len() >= MOST {
+        if self.0.len() >= LIMITERS_MAX {
             self.0.clear();
         }
         let now = now.ticks() as f64 * 1000.0 / TICKS_PER_SECOND as f64;

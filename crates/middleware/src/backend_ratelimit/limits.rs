@@ -1,4 +1,4 @@
-//! The rates of a conf, and reading them again from a file.
+//! The rates of a conf, and their reloading from a file.
 
 use cairn_formats::ini::{Conf, ConfError, Section};
 use http::Method;
@@ -7,7 +7,7 @@ use tracing::{debug, info, warn};
 
 use super::{Shared, State};
 
-/// Methods that are limited, in the order of their rates in [`Limits`].
+/// Limited methods, in the order of their rates in [`Limits`].
 const METHODS: [&str; 7] = [
     "GET",
     "HEAD",
@@ -30,7 +30,7 @@ impl LimitedMethod {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Limits {
-    /// Requests a second; 0: no limit.
+    /// Requests per second of all methods together; 0: no limit.
     in_all: f64,
     by_method: [f64; METHODS.len()],
     pub(super) buffer_seconds: f64,
@@ -55,7 +55,7 @@ impl Limits {
         self.in_all == 0.0 && self.by_method.iter().all(|rate| *rate == 0.0)
     }
 
-    /// `None`: of all methods together.
+    /// The rate of a method; `None`: of all methods together.
     pub(super) fn rate(&self, method: Option<LimitedMethod>) -> f64 {
         method.map_or(self.in_all, |method| self.by_method[method.0])
     }
@@ -74,8 +74,8 @@ impl Shared {
         self.state.lock()
     }
 
-    /// Takes over what the file says now; what it said before and says no more is forgotten.
-    /// Reads a file: never on the event loop once the server runs.
+    /// Takes over the file's current rates; rates no longer in the file are dropped. Reads a file,
+    /// so it must not be called on the event loop.
     pub(super) fn load_file(&self) {
         let path = self.conf_path.display().to_string();
         let text = match std::fs::read_to_string(&self.conf_path) {
@@ -105,7 +105,7 @@ impl Shared {
         }
     }
 
-    /// The filter's section with the file's options over it.
+    /// The filter's section, overridden by the file's options.
     fn with_file(&self, path: &str, text: &str) -> Result<Limits, ConfError> {
         let file = Conf::parse(path, text)?.section("backend_ratelimit")?;
         let pairs: Vec<(&str, &str)> = self.section.iter().chain(file.iter()).collect();

@@ -30,7 +30,7 @@ impl Server {
         answer.status().as_u16()
     }
 
-    /// How many of `count` requests at this moment are let through.
+    /// Number of `count` requests sent at this moment that pass.
     async fn passed(&self, method: &str, device: &str, count: usize) -> usize {
         let mut passed = 0;
         for _ in 0..count {
@@ -53,7 +53,7 @@ async fn devices_and_methods_have_their_own() {
         ("requests_per_device_rate_buffer", "0.5"),
     ];
     let server = server(&options, None);
-    // Half a second's worth saved up, and the one that is due now.
+    // The accumulated half second's worth, and the one that is due now.
     assert_eq!(server.passed("PUT", "sda1", 20).await, 6);
     assert_eq!(server.ask("PUT", "/sda1/1/a/c").await, 529);
     assert_eq!(server.passed("PUT", "sdb1", 20).await, 6);
@@ -110,10 +110,10 @@ async fn a_file_goes_before_and_is_read_again() {
     ] {
         std::fs::write(&path, text).unwrap();
         server.clock.advance(Duration::from_secs(61));
-        server.ask("PUT", "/healthcheck").await; // begins the reload
+        server.ask("PUT", "/healthcheck").await; // starts the reload
         tokio::task::spawn_blocking(|| ()).await.unwrap();
         for _ in 0..50 {
-            // The reload runs beside; it is done once it has let go of the file.
+            // The reload runs in the background; it has finished when it has released the file.
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert_eq!(server.passed("PUT", "sdx", 5).await, passed, "{text}");

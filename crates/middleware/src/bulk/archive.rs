@@ -1,5 +1,5 @@
-//! A tar archive read from a request's body, packed or not: its files, and their content in
-//! chunks, in memory that does not grow with what the archive claims.
+//! Reader of a tar archive from a request's body, compressed or not: its files, with their content
+//! in chunks, in memory that does not depend on the sizes claimed by the archive.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use thiserror::Error;
 
 use super::unpack::{Packing, Unpacker};
 
-/// The most that a name or the records about a member may take.
+/// Maximum bytes of a name, or of the records of a member.
 const EXTENDED_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Error)]
@@ -27,24 +27,24 @@ pub(super) enum ArchiveError {
     Malformed(&'static str),
 }
 
-/// A file, or what a client may take for one.
+/// A file, or another member that may stand for one.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: Vec<u8>,
     pub(super) size: u64,
     pub(super) is_file: bool,
-    /// A file with holes, which cannot be made an object of.
+    /// A file with holes, which cannot become an object.
     pub(super) is_sparse: bool,
-    /// Records about it, such as its extended attributes.
+    /// Extended records of the member, such as its extended attributes.
     pub(super) records: BTreeMap<String, Vec<u8>>,
 }
 
 pub(super) struct Archive {
     body: Body,
     unpacker: Option<Box<Unpacker>>,
-    patience: Duration,
+    timeout: Duration,
     ready: Bytes,
-    /// Bytes of the member under way, and zeros after them.
+    /// Unread bytes of the current member, and padding after them.
     left: u64,
     padding: u64,
     global: BTreeMap<String, Vec<u8>>,
@@ -52,12 +52,13 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    /// `max_ratio`: as of [`Unpacker::new`]. `patience`: with a client that sends nothing.
-    pub(super) fn new(body: Body, packing: Packing, max_ratio: u64, patience: Duration) -> Self {
+    /// `max_ratio` is as for [`Unpacker::new`]; `timeout` bounds the wait for a client that sends
+    /// nothing.
+    pub(super) fn new(body: Body, packing: Packing, max_ratio: u64, timeout: Duration) -> Self {
         Archive {
             body,
             unpacker: Unpacker::new(packing, max_ratio).map(Box::new),
-            patience,
+            timeout,
             ready: Bytes::new(),
             left: 0,
             padding: 0,
@@ -66,7 +67,7 @@ impl Archive {
         }
     }
 
-    /// The next member, whatever is left of this one skipped; `None` at the end.
+    /// Skips the rest of the current member and reads the next one; `None` at the end.
     pub(super) async fn next(&mut self) -> Result<Option<Entry>, ArchiveError> {
         let mut long_name = None;
         let mut records = self.global.clone();
@@ -123,7 +124,7 @@ impl Archive {
         })
     }
 
-    /// The next header; what it announces is left to be read.
+    /// Reads the next header; the content that it declares is still to be read.
     async fn header(&mut self) -> Result<Option<Header>, ArchiveError> {
         while self.left > 0 {
             self.content().await?;
@@ -144,7 +145,7 @@ impl Archive {
                 }
                 None if filled > 0 => return Err(ArchiveError::Malformed("truncated header")),
                 None if self.is_first => return Err(ArchiveError::Malformed("empty file")),
-                // Without its last blocks; all members were there.
+                // The final blocks are missing, but all members were there.
                 None => return Ok(None),
             }
         }
@@ -157,7 +158,7 @@ impl Archive {
         Ok(header)
     }
 
-    /// The whole content of a header's extension.
+    /// Reads the whole content of a header extension.
     async fn small_content(&mut self) -> Result<Vec<u8>, ArchiveError> {
         if self.left > EXTENDED_MAX {
             return Err(ArchiveError::Malformed("an extended header is too large"));
@@ -183,7 +184,7 @@ impl Archive {
         }
     }
 
-    /// Up to `most` bytes of the archive, at least one.
+    /// At least one and up to `most` bytes of the archive.
     async fn take(&mut self, most: u64) -> Result<Option<Bytes>, ArchiveError> {
         while self.ready.is_empty() {
             if !self.fill().await? {
@@ -194,10 +195,10 @@ impl Archive {
         Ok(Some(self.ready.split_to(taken)))
     }
 
-    /// Gets more ready, or nothing yet; false at the end.
+    /// Fetches more input, possibly none yet; false at the end.
     async fn fill(&mut self) -> Result<bool, ArchiveError> {
         let Some(mut unpacker) = self.unpacker.take() else {
-            return match self.body.next_chunk_within(self.patience).await {
+            return match self.body.next_chunk_within(self.timeout).await {
                 Some(chunk) => {
                     self.ready = chunk?;
                     Ok(true)
@@ -211,7 +212,7 @@ impl Archive {
             return Ok(false);
         }
         if unpacker.is_hungry() {
-            match self.body.next_chunk_within(self.patience).await {
+            match self.body.next_chunk_within(self.timeout).await {
                 Some(chunk) => unpacker.feed(chunk?),
                 None => is_end = true,
             }
@@ -233,7 +234,7 @@ impl Archive {
         Ok(true)
     }
 
-    /// The upload, for what nobody wants of it any more.
+    /// The unread rest of the upload.
     pub(super) fn into_body(self) -> Body {
         self.body
     }

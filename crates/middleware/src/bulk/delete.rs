@@ -1,4 +1,4 @@
-//! Deleting many things, a few at a time: objects first, then containers. Shared with the
+//! Deletion of many entities, a few at a time: objects first, then containers. Shared with the
 //! deletion of large objects.
 
 use std::pin::Pin;
@@ -14,21 +14,22 @@ use crate::heartbeat::{self, Beats};
 use crate::report::{FORMATS, Report};
 use crate::subrequest::Subrequests;
 
-/// Of an answer that is not looked at, so much is read to keep its connection.
+/// Maximum bytes of an unused response that are read to keep its connection.
 const DRAIN_MAX: u64 = 64 << 10;
-/// Seconds to wait before a container that was not empty is tried again; to the power of the try.
+/// Seconds before another attempt at a container that was not empty, to the power of the attempt's
+/// number.
 const RETRY_INTERVAL: f64 = 1.5;
 const RETRY_WAIT_MAX: f64 = 600.0;
 
-/// One thing to delete.
+/// One entity to delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Deletion {
-    /// `/container/object` or `/container`, decoded.
+    /// Decoded `/container/object` or `/container`.
     pub(crate) name: String,
-    /// For the report.
+    /// Its name in the report.
     pub(crate) shown: String,
     pub(crate) version_id: Option<String>,
-    /// Known beforehand to fail, and why.
+    /// The error, if the deletion is known beforehand to fail.
     pub(crate) error: Option<(StatusCode, String)>,
 }
 
@@ -50,9 +51,9 @@ impl Deletion {
 pub(crate) type NextDeletion<'a> =
     Pin<Box<dyn Future<Output = Result<Option<Deletion>, Refusal>> + Send + 'a>>;
 
-/// What is to be deleted, in order.
+/// Source of the entities to delete, in order.
 pub(crate) trait Targets: Send + 'static {
-    /// Version and account in which names are; asked before the first name.
+    /// Version and account of the names; called before the first name.
     fn place(&mut self) -> Result<Option<(String, String)>, Refusal> {
         Ok(None)
     }
@@ -64,15 +65,15 @@ pub(crate) struct Deleter {
     pub(crate) next: Handler,
     pub(crate) requests: Subrequests,
     pub(crate) concurrency: usize,
-    /// So many failures end it.
+    /// Number of failures that end the operation.
     pub(crate) max_failed: usize,
-    /// How often a container that is not empty is tried again.
+    /// Number of attempts at a container that is not empty.
     pub(crate) retry_count: u32,
     pub(crate) version: String,
     pub(crate) account: String,
 }
 
-/// The answer to a request to delete; `format`: of the report, none where the client takes none.
+/// The response to a deletion request. `format` is the report's; `None` if the client accepts none.
 pub(crate) async fn answer_deletion(
     mut deleter: Deleter,
     mut targets: impl Targets,
@@ -92,7 +93,7 @@ pub(crate) async fn answer_deletion(
     answer(body, shown)
 }
 
-/// What became of everything.
+/// Counts of outcomes.
 #[derive(Default)]
 struct Tally {
     deleted: u64,
@@ -102,7 +103,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Counts what needs no request; gives back what does.
+    /// Counts entities that need no request; returns those that do.
     fn sift(&mut self, deletion: Deletion) -> Option<Deletion> {
         match deletion.error {
             None => (!deletion.name.is_empty()).then_some(deletion),
@@ -160,7 +161,7 @@ impl Deleter {
         self.delete_all(&mut containers, tally, None).await
     }
 
-    /// Deletes all that `targets` has; containers are put aside where there is a place for them.
+    /// Deletes all `targets`; containers are postponed if possible.
     async fn delete_all(
         &self,
         targets: &mut impl Targets,
@@ -180,7 +181,7 @@ impl Deleter {
                     },
                 }
             }
-            // What has begun is brought to its end, also where no more is to begin.
+            // Requests in progress are completed even if no more are started.
             let Some(done) = under_way.next().await else {
                 return end.unwrap_or(Ok(()));
             };
@@ -191,7 +192,7 @@ impl Deleter {
         }
     }
 
-    /// Deletes one thing: its name for the report, and the answer's status.
+    /// Deletes one entity: returns its name for the report, and the response's status.
     async fn delete(&self, deletion: Deletion) -> (String, StatusCode) {
         let name = deletion.name.trim_start_matches('/');
         let path = format!("/{}/{}/{name}", self.version, self.account);

@@ -1,8 +1,8 @@
-//! An archive's files as objects: each becomes a PUT whose body is read from the archive as it
-//! arrives. Containers are made where they are missing.
+//! Extraction of an archive: each file becomes a PUT whose body is read from the archive as it
+//! arrives. Missing containers are created.
 //!
-//! Names are taken as they are, but for `.` at their beginning; one that climbs (`..`) could be
-//! meant for another container, and is refused.
+//! Names are used unchanged, except for a leading `.`; one that contains `..` could be meant for
+//! another container, and is refused.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -21,20 +21,20 @@ use tracing::info;
 
 use super::archive::{Archive, ArchiveError, Entry};
 use super::unpack::Packing;
-use super::{Inner, Place, Refusal, answer, check_length, failed, wanted_format};
+use super::{AccountPath, Inner, Refusal, answer, check_length, failed, wanted_format};
 use crate::heartbeat::{self, Beats};
 use crate::report::{FORMATS, Report};
 use crate::subrequest::Subrequests;
 
-/// With a client that sends nothing.
+/// Timeout of a client that sends nothing.
 pub(super) const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
 const SOURCE: &str = "EA";
-/// A file up to this size is read before its PUT begins.
-const SMALL: u64 = 64 << 10;
-/// Of what follows the archive's end, or an error, so much is read: a client that is still sending
-/// would not see the answer.
+/// Maximum size of a file that is read before its PUT begins.
+const BUFFERED_FILE_BYTES: u64 = 64 << 10;
+/// Maximum bytes read after the archive's end, or after an error: a client that is still sending
+/// would not see the response.
 const DRAIN_MAX: u64 = 16 << 20;
-const DRAIN_TIME: Duration = Duration::from_secs(5);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 const ANSWER_MAX: u64 = 64 << 10;
 
 #[derive(Default)]
@@ -70,13 +70,13 @@ impl Tally {
     }
 }
 
-/// An extraction under way.
+/// An extraction in progress.
 struct Extraction {
     bulk: Arc<Inner>,
     requests: Subrequests,
-    /// Metadata and expiry that the client gave for all objects.
+    /// Metadata and expiry that the client set for all objects.
     headers: HeaderMap,
-    place: Place,
+    place: AccountPath,
     containers: HashSet<String>,
     created_containers: usize,
     tally: Tally,
@@ -104,7 +104,7 @@ impl Inner {
     }
 
     async fn extract(self: Arc<Self>, parts: &Parts, body: Body, packing: Packing) -> Report {
-        let place = match check_length(parts).and_then(|()| Place::of(parts)) {
+        let place = match check_length(parts).and_then(|()| AccountPath::of(parts)) {
             Ok(place) => place,
             Err(refusal) => return Tally::default().report(Err(refusal)),
         };
@@ -120,7 +120,7 @@ impl Inner {
         };
         let end = extraction.run(&mut archive).await;
         let rest = archive.into_body().drain(DRAIN_MAX);
-        let _ = tokio::time::timeout(DRAIN_TIME, rest).await;
+        let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
         extraction.tally.report(end)
     }
 }
@@ -158,7 +158,7 @@ impl Extraction {
         Ok(())
     }
 
-    /// The account's part of an object's name, as bytes: from the archive they may be anything.
+    /// The object's path below the account, as bytes, since names in an archive may be arbitrary.
     fn name_of(&self, entry: &Entry) -> Vec<u8> {
         let name = entry.name.strip_prefix(b"./").unwrap_or(&entry.name);
         let start = name.iter().position(|b| *b != b'/').unwrap_or(name.len());
@@ -173,7 +173,7 @@ impl Extraction {
         let longest = self.bulk.max_path_length();
         let raw = self.name_of(&entry);
         let Some(slash) = raw.iter().position(|b| *b == b'/') else {
-            // Beside all containers.
+            // Not in any container.
             return Ok(());
         };
         let name = std::str::from_utf8(&raw).ok().filter(|n| !n.contains('\0'));
@@ -203,7 +203,7 @@ impl Extraction {
             self.tally.created += 1;
             return Ok(());
         }
-        // Told only now: who may not make containers may still write to this one.
+        // Reported only now: a client that may not create containers may still write to this one.
         self.tally.errors.extend(container_failure);
         self.tally.server_failed |= status.is_server_error();
         self.tally.fail(&raw, longest, status);
@@ -213,7 +213,7 @@ impl Extraction {
         Ok(())
     }
 
-    /// Makes the container where it is missing; what went wrong is for the report.
+    /// Creates the container if it is missing; a failure is returned for the report.
     async fn make_container(
         &mut self,
         container: &str,
@@ -274,7 +274,7 @@ impl Extraction {
         request
             .headers_mut()
             .insert(CONTENT_LENGTH, entry.size.into());
-        let response = if entry.size <= SMALL {
+        let response = if entry.size <= BUFFERED_FILE_BYTES {
             let content = whole(archive, entry.size).await;
             *request.body_mut() = Body::full(content.map_err(|e| invalid(&e))?);
             self.bulk.next.call(request).await
@@ -284,7 +284,7 @@ impl Extraction {
             let feed = async {
                 while let Some(chunk) = archive.content().await? {
                     if !sender.send(chunk).await {
-                        // Refused before its end; the rest is skipped.
+                        // The PUT was refused before the file's end; the rest is skipped.
                         return Ok(());
                     }
                 }
@@ -313,8 +313,8 @@ async fn whole(archive: &mut Archive, size: u64) -> Result<Bytes, ArchiveError> 
     Ok(all.freeze())
 }
 
-/// Extended attributes that mean something: `user.mime_type`, `user.meta.NAME`, as both common
-/// tars write them. False where one cannot be a header.
+/// Adds headers for extended attributes `user.mime_type` and `user.meta.NAME`, as both common tar
+/// programs store them. Returns false if one cannot be a header.
 fn add_attributes(headers: &mut HeaderMap, entry: &Entry) -> bool {
     for (record, value) in &entry.records {
         let attribute = record

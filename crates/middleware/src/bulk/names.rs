@@ -1,6 +1,6 @@
-//! The body of a bulk delete: percent-encoded names, `/container/object` or `/container`, a line
-//! each. It is read to its end before the first is deleted, so that a list that is too long
-//! deletes nothing.
+//! The body of a bulk delete: percent-encoded names, `/container/object` or `/container`, one per
+//! line. It is read completely before the first deletion, so that a list that is too long deletes
+//! nothing.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 
 use super::delete::{Deletion, NextDeletion, Targets};
-use super::{Inner, Place, Refusal, check_length};
+use super::{AccountPath, Inner, Refusal, check_length};
 
 pub(super) struct Names {
     bulk: Arc<Inner>,
@@ -76,7 +76,7 @@ fn gone(error: BodyError) -> Refusal {
     }
 }
 
-/// A line as a thing to delete. Empty ones count, and delete nothing.
+/// The deletion for a line. Empty lines are counted, and delete nothing.
 fn deletion(line: &[u8]) -> Deletion {
     let line = line.trim_ascii();
     let text = std::str::from_utf8(line).ok();
@@ -96,7 +96,7 @@ fn deletion(line: &[u8]) -> Deletion {
 
 impl Targets for Names {
     fn place(&mut self) -> Result<Option<(String, String)>, Refusal> {
-        let place = Place::of(&self.parts)?;
+        let place = AccountPath::of(&self.parts)?;
         let content_type = respond::header(&self.parts.headers, CONTENT_TYPE.as_str());
         if content_type.is_some_and(|t| !t.is_empty() && !t.starts_with("text/plain")) {
             return Err(Refusal::of(StatusCode::NOT_ACCEPTABLE));

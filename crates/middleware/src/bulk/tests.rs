@@ -1,5 +1,5 @@
-//! Archives and lists over a store in memory. Archives are made here block by block, so that they
-//! can lie.
+//! Archives and lists over an in-memory store. Archives are written block by block, so that they
+//! can contain false sizes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use crate::FilterEnv;
 use crate::fake_store::FakeStore;
 use crate::testing::{env, filter, filter_in, request, text};
 
-/// A tar archive being made.
+/// A tar archive under construction.
 #[derive(Default)]
 struct Tar(Vec<u8>);
 
@@ -24,7 +24,7 @@ impl Tar {
         self.claiming(name, kind, content.len() as u64, content)
     }
 
-    /// A member whose header says another size.
+    /// Adds a member whose header declares another size.
     fn claiming(mut self, name: &str, kind: u8, size: u64, content: &[u8]) -> Tar {
         let mut block = [0u8; 512];
         block[..name.len()].copy_from_slice(name.as_bytes());
@@ -50,7 +50,7 @@ impl Tar {
     }
 }
 
-/// A record of an extended header, its length counting itself.
+/// A record of an extended header, whose length includes itself.
 fn record(name: &str, value: &str) -> String {
     let rest = name.len() + value.len() + 3;
     let mut length = rest + 1;
@@ -83,7 +83,7 @@ async fn report(app: &Handler, request: Request) -> Value {
     serde_json::from_str(&text(response).await).unwrap()
 }
 
-/// The status, the reason, and how many files were made.
+/// Status, reason, and number of files created.
 fn outcome(report: &Value) -> (&str, &str, u64) {
     (
         report["Response Status"].as_str().unwrap(),
@@ -214,7 +214,8 @@ async fn archives_that_lie() {
         assert_eq!(body, format!("Invalid Tar File: {told}"));
         assert!(store.get("/v1/a/c/x").is_none(), "{told}");
     }
-    // What is larger than an object may be is told, and skipped; here it is not even there.
+    // A file larger than an object may be is reported and skipped; here its content is missing
+    // altogether.
     let store = FakeStore::default();
     let claims = Tar::default().claiming("c/x", b'0', huge, rest).0;
     let report = extract(&store, "tar", claims).await;
@@ -300,7 +301,7 @@ async fn limits_and_refusals() {
     assert_eq!(outcome(&told), ("401 Unauthorized", "", 0));
     assert_eq!(told["Errors"], Value::from(Vec::<Value>::new()));
 
-    // Who may not make the container may still write to it.
+    // A client that may not create the container may still write to it.
     let store = FakeStore::default();
     store.answer_instead("HEAD /v1/a/c1", 403);
     let told = report(&bulk(&store, &[]), upload(path, tar())).await;
@@ -332,7 +333,7 @@ async fn limits_and_refusals() {
 
 #[tokio::test]
 async fn a_refused_upload_is_skipped() {
-    // Larger than is read ahead: the PUT is refused before its body was read.
+    // Larger than what is read ahead: the PUT is refused before its body has been read.
     let big = vec![7; 300_000];
     let tar = Tar::default().file("c/no", &big).file("c/yes", &big).end();
     let store = FakeStore::default();

@@ -1,5 +1,5 @@
-//! Unpacking gzip and bzip2 as they arrive, in steps of bounded size: a few bytes that stand for
-//! gigabytes are unpacked no further than somebody takes what came out.
+//! Streaming decompression of gzip and bzip2 in steps of bounded size: a few bytes that expand to
+//! gigabytes are decompressed only as fast as the output is consumed.
 
 use std::io::Write;
 
@@ -7,14 +7,15 @@ use bytes::{Buf, Bytes};
 use bzip2::{Decompress, Status};
 use flate2::write::MultiGzDecoder;
 
-/// A step makes about so much.
-const STEP: usize = 64 << 10;
-/// gzip makes at most 1,032 bytes of one: fed with so many, it stays near a step.
-const GZIP_BITE: usize = 64;
-/// So much may come out of however little.
-const FREE: u64 = 64 << 20;
+/// Approximate output of one step, in bytes.
+const STEP_BYTES: usize = 64 << 10;
+/// Input bytes per step of gzip: one byte expands to at most 1,032, so the output stays near a
+/// step.
+const GZIP_STEP_BYTES: usize = 64;
+/// Output bytes that are allowed regardless of the ratio.
+const UNRATED_BYTES: u64 = 64 << 20;
 
-/// How an archive is packed.
+/// Compression of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packing {
     None,
@@ -23,7 +24,7 @@ pub(super) enum Packing {
 }
 
 impl Packing {
-    /// Of a value of `extract-archive`.
+    /// The compression for a value of `extract-archive`.
     pub(super) fn of(name: &str) -> Option<Packing> {
         match name.to_ascii_lowercase().trim_matches('.') {
             "tar" => Some(Packing::None),
@@ -39,7 +40,7 @@ enum Decoder {
     Bzip2(Option<Decompress>),
 }
 
-/// A packed stream under way.
+/// State of a compressed stream.
 pub(super) struct Unpacker {
     decoder: Decoder,
     input: Bytes,
@@ -47,14 +48,14 @@ pub(super) struct Unpacker {
     ended: bool,
     taken: u64,
     made: u64,
-    /// The most bytes that may come out of one; 0: any number.
+    /// Maximum output bytes per input byte; 0: unlimited.
     max_ratio: u64,
-    /// Found after bytes that are still to be handed out.
+    /// An error found after bytes that are still to be returned.
     failed: Option<String>,
 }
 
 impl Unpacker {
-    /// `None`: there is nothing to unpack.
+    /// `None` if the archive is not compressed.
     pub(super) fn new(packing: Packing, max_ratio: u64) -> Option<Self> {
         let decoder = match packing {
             Packing::None => return None,
@@ -73,7 +74,7 @@ impl Unpacker {
         })
     }
 
-    /// Has it used up all it was given?
+    /// Has all input been used?
     pub(super) fn is_hungry(&self) -> bool {
         self.input.is_empty() && self.failed.is_none() && !self.ended
     }
@@ -87,7 +88,7 @@ impl Unpacker {
         self.input = input;
     }
 
-    /// Unpacks some of what it has; the result may be empty. Takes milliseconds of a processor.
+    /// Decompresses some input; the result may be empty. Takes milliseconds of CPU.
     pub(super) fn step(&mut self) -> Result<Vec<u8>, String> {
         if let Some(failed) = self.failed.take() {
             self.ended = true;
@@ -103,7 +104,7 @@ impl Unpacker {
         self.account_for(out)
     }
 
-    /// The end of the input: what is left, where the stream is complete.
+    /// Signals the end of the input: returns the remaining output, if the stream is complete.
     pub(super) fn finish(&mut self) -> Result<Vec<u8>, String> {
         let truncated = || Err("unexpected end of data".to_owned());
         self.ended = true;
@@ -125,7 +126,7 @@ impl Unpacker {
 
     fn account_for(&mut self, out: Vec<u8>) -> Result<Vec<u8>, String> {
         self.made += out.len() as u64;
-        let most = FREE.saturating_add(self.taken.saturating_mul(self.max_ratio));
+        let most = UNRATED_BYTES.saturating_add(self.taken.saturating_mul(self.max_ratio));
         if self.max_ratio > 0 && self.made > most {
             self.ended = true;
             return Err(format!(
@@ -136,7 +137,7 @@ impl Unpacker {
         Ok(out)
     }
 
-    /// The error comes with what was unpacked before it.
+    /// Decompresses one step; an error comes with the output before it.
     fn unpack(&mut self) -> Result<Vec<u8>, (Vec<u8>, String)> {
         if !self.began && !self.input.is_empty() {
             self.began = true;
@@ -159,8 +160,8 @@ fn ungzip(
     decoder: &mut MultiGzDecoder<Vec<u8>>,
     input: &mut Bytes,
 ) -> Result<Vec<u8>, (Vec<u8>, String)> {
-    while !input.is_empty() && decoder.get_ref().len() < STEP {
-        let bite = input.len().min(GZIP_BITE);
+    while !input.is_empty() && decoder.get_ref().len() < STEP_BYTES {
+        let bite = input.len().min(GZIP_STEP_BYTES);
         match decoder.write(&input[..bite]) {
             Ok(0) => {
                 let out = std::mem::take(decoder.get_mut());
@@ -180,9 +181,9 @@ fn unbzip2(
     state: &mut Option<Decompress>,
     input: &mut Bytes,
 ) -> Result<Vec<u8>, (Vec<u8>, String)> {
-    let mut out = Vec::with_capacity(STEP);
+    let mut out = Vec::with_capacity(STEP_BYTES);
     loop {
-        // After one stream there may be another.
+        // Another stream may follow the first.
         if state.is_none() {
             if input.is_empty() {
                 return Ok(out);
@@ -229,7 +230,7 @@ mod tests {
         encoder.finish().unwrap()
     }
 
-    /// All that comes out, fed in pieces; and the largest step.
+    /// The whole output for input in pieces, and the largest step.
     fn unpack(
         packing: Packing,
         packed: &[u8],
@@ -305,7 +306,10 @@ mod tests {
                 error, "it unpacks to more than 100 times its size",
                 "{packing:?}"
             );
-            assert!(largest <= 4 * STEP, "{packing:?} made {largest} at once");
+            assert!(
+                largest <= 4 * STEP_BYTES,
+                "{packing:?} made {largest} at once"
+            );
         }
         let (out, _) = unpack(Packing::Bzip2, &bzip2(&zeros), 1 << 30, 0);
         assert_eq!(out.unwrap().len(), zeros.len());

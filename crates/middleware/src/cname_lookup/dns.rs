@@ -1,5 +1,5 @@
-//! CNAME questions to name servers: one datagram each way, a time limit, answers remembered as
-//! long as they say (bounded). The codec is `simple-dns`.
+//! DNS client for CNAME queries: one datagram each way, a timeout, and a bounded cache of answers
+//! for as long as their TTL. The codec is `simple-dns`.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,26 +17,26 @@ use tracing::{debug, warn};
 use crate::Random;
 
 const TIMEOUT: Duration = Duration::from_secs(2);
-const MOST_SERVERS: usize = 3;
-/// Names remembered.
-const MOST: usize = 10_000;
-/// Questions under way at once. Hosts are what clients say, and each question holds a socket; more
-/// wait, no longer than for an answer.
-const UNDER_WAY: usize = 64;
-/// How long it is remembered that there is no CNAME, in seconds.
-const NEGATIVE_TTL: u32 = 60;
-const LONGEST_TTL: u32 = 86_400;
+const SERVERS_MAX: usize = 3;
+/// Maximum number of cached names.
+const NAMES_MAX: usize = 10_000;
+/// Maximum concurrent queries. Host names come from clients, and each query holds a socket; further
+/// queries wait, no longer than for an answer.
+const CONCURRENT_QUERIES_MAX: usize = 64;
+/// Time in seconds for which the absence of a CNAME is cached.
+const NEGATIVE_TTL_SECONDS: u32 = 60;
+const TTL_MAX_SECONDS: u32 = 86_400;
 
 pub(super) struct Resolver {
     servers: Vec<SocketAddr>,
     clock: Clock,
     random: Random,
-    /// The answer of each name, and until when it holds.
+    /// The answer for each name, and its expiry.
     known: Mutex<HashMap<String, (Option<String>, Timestamp)>>,
     under_way: Semaphore,
 }
 
-/// What a server said, and for how many seconds it holds.
+/// A server's answer, with its TTL in seconds.
 struct Answer {
     cname: Option<String>,
     ttl: u32,
@@ -44,17 +44,17 @@ struct Answer {
 
 impl Resolver {
     pub(super) fn new(mut servers: Vec<SocketAddr>, clock: Clock, random: Random) -> Self {
-        servers.truncate(MOST_SERVERS);
+        servers.truncate(SERVERS_MAX);
         Resolver {
             servers,
             clock,
             random,
             known: Mutex::default(),
-            under_way: Semaphore::new(UNDER_WAY),
+            under_way: Semaphore::new(CONCURRENT_QUERIES_MAX),
         }
     }
 
-    /// The name's CNAME; `None` where there is none, or nobody answers.
+    /// The name's CNAME; `None` if it has none, or no server answers.
     pub(super) async fn cname(&self, name: &str) -> Option<String> {
         let now = self.clock.now();
         let known = self.known.lock().get(name).cloned();
@@ -75,12 +75,12 @@ impl Resolver {
     }
 
     fn remember(&self, name: &str, answer: &Answer, now: Timestamp) {
-        let ttl = answer.ttl.min(LONGEST_TTL);
+        let ttl = answer.ttl.min(TTL_MAX_SECONDS);
         let until = Timestamp::from_secs(now.secs() + u64::from(ttl));
         let mut known = self.known.lock();
-        if known.len() >= MOST {
+        if known.len() >= NAMES_MAX {
             known.retain(|_, (_, until)| *until > now);
-            if known.len() >= MOST {
+            if known.len() >= NAMES_MAX {
                 known.clear();
             }
         }
@@ -90,7 +90,7 @@ impl Resolver {
     async fn ask(&self, server: SocketAddr, name: &str) -> std::io::Result<Option<Answer>> {
         let id = u16::from_be_bytes(self.random.bytes());
         let Some(question) = question(id, name) else {
-            // No name that could be asked for.
+            // The name cannot be queried.
             return Ok(Some(none()));
         };
         let any: IpAddr = match server {
@@ -98,7 +98,7 @@ impl Resolver {
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let exchange = async {
-            // Never closed, so that it cannot fail.
+            // The semaphore is never closed, so this cannot fail.
             let _turn = self.under_way.acquire().await;
             let socket = UdpSocket::bind((any, 0)).await?;
             socket.connect(server).await?;
@@ -106,7 +106,7 @@ impl Resolver {
             let mut bytes = [0; 4096];
             loop {
                 let length = socket.recv(&mut bytes).await?;
-                // What is no answer to this question is waited past.
+                // Datagrams that do not answer this query are ignored.
                 if let Some(answer) = read(&bytes[..length], id, name) {
                     return Ok(answer);
                 }
@@ -122,7 +122,7 @@ impl Resolver {
 fn none() -> Answer {
     Answer {
         cname: None,
-        ttl: NEGATIVE_TTL,
+        ttl: NEGATIVE_TTL_SECONDS,
     }
 }
 
@@ -135,7 +135,7 @@ fn question(id: u16, name: &str) -> Option<Vec<u8>> {
     packet.build_bytes_vec().ok()
 }
 
-/// `None`: not an answer to the question. `Some(None)`: the server failed.
+/// `None`: not an answer to the query. `Some(None)`: the server failed.
 fn read(bytes: &[u8], id: u16, name: &str) -> Option<Option<Answer>> {
     let packet = Packet::parse(bytes).ok()?;
     let asked = packet.questions.first()?.qname.to_string();
@@ -164,7 +164,7 @@ fn read(bytes: &[u8], id: u16, name: &str) -> Option<Option<Answer>> {
     })
 }
 
-/// An address with an optional port.
+/// Parses an address with an optional port.
 pub(super) fn address(text: &str) -> Option<SocketAddr> {
     let bare = || {
         text.trim_start_matches('[')
@@ -176,7 +176,7 @@ pub(super) fn address(text: &str) -> Option<SocketAddr> {
         .or_else(|| Some((bare().ok()?, 53).into()))
 }
 
-/// Those of `/etc/resolv.conf`, or the one on this host.
+/// The servers in `/etc/resolv.conf`, or the one on this host.
 pub(super) fn system_servers() -> Vec<SocketAddr> {
     let text = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
     let mut servers: Vec<SocketAddr> = text

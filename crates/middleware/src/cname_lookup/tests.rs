@@ -1,4 +1,4 @@
-//! Against a name server of the test's own, on the loopback.
+//! Tests against a fake name server on loopback.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,7 @@ const RECORDS: [(&str, &str); 5] = [
     ("away.org", "other.net"),
 ];
 
-/// Answers for [`RECORDS`]; fails for `broken.org`; counts.
+/// A name server that answers for [`RECORDS`], fails for `broken.org`, and counts queries.
 async fn name_server() -> (String, Arc<AtomicUsize>) {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap().to_string();
@@ -45,7 +45,7 @@ async fn name_server() -> (String, Arc<AtomicUsize>) {
                 None if name == "broken.org" => *reply.rcode_mut() = RCODE::ServerFailure,
                 None => *reply.rcode_mut() = RCODE::NameError,
             }
-            // A stranger's answer first: it is waited past.
+            // A forged answer is sent first, and must be ignored.
             let mut forged = Packet::new_reply(query.id().wrapping_add(1));
             forged.questions = query.questions.clone();
             let forged = forged.build_bytes_vec().unwrap();
@@ -100,7 +100,7 @@ async fn hosts_are_followed() {
         let (parts, _) = seen.lock().unwrap().pop().unwrap();
         assert_eq!(respond::header(&parts.headers, "host"), Some(mapped));
     }
-    // mine.org is asked for once, far.org took two.
+    // mine.org is queried once, far.org took two queries.
     assert_eq!(count.load(Ordering::SeqCst), 3);
 }
 
@@ -131,7 +131,7 @@ async fn hosts_that_lead_nowhere() {
     assert_eq!(count.load(Ordering::SeqCst), before + 1, "failure is not");
 }
 
-/// Hosts are what clients make up: a name server that is silent does not cost a socket for each.
+/// Clients choose host names: a name server that does not respond must not cost a socket for each.
 #[tokio::test]
 async fn questions_under_way_are_bounded() {
     let silent = UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -146,7 +146,7 @@ async fn questions_under_way_are_bounded() {
     let mut bytes = [0; 512];
     let mut asked = std::collections::HashSet::new();
     while asking.iter().any(|one| !one.is_finished()) {
-        // All of the first turn have asked before the first of them gives up.
+        // All of the first batch have sent queries before the first times out.
         let wait = std::time::Duration::from_millis(500);
         match tokio::time::timeout(wait, silent.recv_from(&mut bytes)).await {
             Ok(from) => drop(asked.insert(from.unwrap().1)),

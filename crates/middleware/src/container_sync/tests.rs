@@ -74,7 +74,7 @@ async fn only_what_is_signed_gets_in() {
     let context = Context::of(&parts);
     assert!(context.authorized && context.slo_override && context.symlink_override);
     assert_eq!(parts.headers["x-timestamp"], "5");
-    // The signature opens its container and no other, by whatever detour.
+    // The signature gives access to its container and no other, by any indirection.
     for (path, allowed) in [
         ("/v1/a/c/o%20p", true),
         ("/v1/a/c/other", true),
@@ -90,7 +90,7 @@ async fn only_what_is_signed_gets_in() {
     }
 }
 
-/// No cluster sends copies, and the signature does not cover what they would be of.
+/// Clusters never send copies, and the signature does not cover their source.
 #[tokio::test]
 async fn copies_are_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A copy with `?heartbeat=on`: 202 at once, beats, then a report of how the copy ended.
+//! Copy with `?heartbeat=on`: responds 202 at once, sends beats, then a report of the outcome.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use http::{HeaderMap, StatusCode};
 use crate::heartbeat::{self, Beats};
 use crate::report::Report;
 
-/// The part of the inner answer's body that is reported.
-const BODY_LIMIT: u64 = 64 * 1024;
+/// Maximum bytes of the inner response's body in the report.
+const BODY_MAX_BYTES: u64 = 64 * 1024;
 
-/// The 202; the copy runs while its body is read, and stops where the client goes away.
+/// The response with 202; the copy runs while its body is read, and stops if the client
+/// disconnects.
 pub(super) async fn respond(
     next: Handler,
     sink: Request,
@@ -42,7 +43,7 @@ pub(super) async fn respond(
 async fn report(response: Response, shown: &HeaderMap) -> Report {
     let (head, body) = response.into_parts();
     let status = respond::status_line(head.status);
-    let body = body.collect(BODY_LIMIT).await.unwrap_or_default();
+    let body = body.collect(BODY_MAX_BYTES).await.unwrap_or_default();
     let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let mut report = Report::default();
     report.set("Response Status", status.clone());

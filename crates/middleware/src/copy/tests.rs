@@ -1,4 +1,4 @@
-//! Copies against an inner handler that has every source object.
+//! Copies over an inner handler that has every source object.
 
 #![allow(clippy::unwrap_used)]
 
@@ -6,7 +6,8 @@ use super::*;
 use crate::testing::{Seen, answers, filter, header, recorder, request, text};
 use cairn_http::handler_fn;
 
-/// A GET answers `hello` with the given headers and status, a PUT 201.
+/// A handler that responds to GET with `hello` and the given headers and status, and to PUT with
+/// 201.
 fn store(status: u16, headers: &'static [(&'static str, &'static str)]) -> (Handler, Seen) {
     let (inner, seen) = recorder(move |parts| {
         if parts.method != Method::GET {
@@ -393,7 +394,8 @@ async fn others_pass() {
     }
 }
 
-/// What makes a link trusted is not copied, with the source's other metadata or without.
+/// Metadata that makes a symlink trusted is not copied, with or without the source's other
+/// metadata.
 #[tokio::test]
 async fn trust_is_not_copied() {
     const MARKS: [&str; 3] = [

@@ -1,5 +1,5 @@
-//! AES-256 in counter mode, Swift's cipher for content, metadata and keys. It hides; it does not
-//! notice changes. The `aes` crate uses the processor's instructions where it has them.
+//! AES-256 in counter mode, Swift's cipher for content, metadata and keys. It gives confidentiality
+//! but no integrity. The `aes` crate uses the CPU's instructions if available.
 
 use aes::Aes256;
 use cairn_formats::crypto_meta::Iv;
@@ -16,26 +16,26 @@ impl CtrStream {
     pub(crate) fn new(key: &Key, iv: &Iv, offset: u64) -> Self {
         let mut stream = ctr::Ctr128BE::<Aes256>::new(key.bytes().into(), iv.into());
         if offset > 0 {
-            // A counter of 128 bits has every place that 64 can name.
+            // A 128-bit counter can represent every 64-bit offset.
             let _ = stream.try_seek(offset);
         }
         CtrStream(stream)
     }
 
-    /// Encrypts or decrypts, which is the same.
+    /// Encrypts or decrypts, which is the same operation.
     pub(crate) fn apply(&mut self, bytes: &mut [u8]) {
         self.0.apply_keystream(bytes);
     }
 }
 
-/// Encrypts or decrypts what is in one piece.
+/// Encrypts or decrypts data in one piece.
 pub(crate) fn ctr(key: &Key, iv: &Iv, bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     CtrStream::new(key, iv, 0).apply(&mut bytes);
     bytes
 }
 
-/// A key of 32 bytes that was encrypted with another.
+/// Decrypts a 32-byte key that was encrypted with another one.
 pub(crate) fn unwrap_key(wrapping: &Key, iv: &Iv, wrapped: &[u8]) -> Result<Key, CryptoError> {
     let mut bytes: [u8; KEY_BYTES] = wrapped
         .try_into()

@@ -1,4 +1,5 @@
-//! Conditions on ETags, made ones that object servers can check: they know HMACs of ETags alone.
+//! Conversion of ETag conditions into a form that object servers can evaluate: they know only the
+//! HMACs of ETags.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,10 +14,10 @@ use super::no_keys;
 use super::status;
 use crate::segments::etag_is_at;
 
-/// The most MACs that one condition is made into: they must fit into the head of a request.
+/// Maximum number of MACs in one condition: they must fit into a request's head.
 const MACS_MAX: usize = 256;
 
-/// As [`super::kept::KEPT_MAC`].
+/// The header name of [`super::kept::KEPT_MAC`].
 const KEPT_MAC: &str = "X-Object-Transient-Sysmeta-Crypto-Rekeyed-Etag-Mac";
 const ETAG_MAC: &str = "X-Object-Sysmeta-Crypto-Etag-Mac";
 
@@ -25,9 +26,9 @@ pub(super) fn mac_of(key: &Key, etag: &str) -> String {
     STANDARD.encode(key.mac(etag.as_bytes()))
 }
 
-/// Adds to each ETag of a condition its MACs under all root secrets. It stays itself too: the
-/// object may not be encrypted. `kept`: a key of the object that no root secret gives any more,
-/// where its content's own MAC is wanted and not the one that re-keying left.
+/// Adds to each ETag of a condition its MACs under all root secrets. The ETag itself stays, as the
+/// object may not be encrypted. `kept` is a key of the object that no current root secret gives, if
+/// the MAC of its content is needed instead of the one that re-keying stored.
 pub(super) fn mask(parts: &mut Parts, kept: Option<&Key>) -> Result<(), Response> {
     let mut is_any = false;
     for name in [IF_MATCH, IF_NONE_MATCH] {
@@ -73,7 +74,7 @@ pub(super) fn mask(parts: &mut Parts, kept: Option<&Key>) -> Result<(), Response
     Ok(())
 }
 
-/// Whether a request has conditions that are held against the MAC that re-keying left.
+/// Does the request have conditions that are compared with the MAC stored by re-keying?
 pub(super) fn is_by_kept(parts: &Parts) -> bool {
     let names = respond::header(&parts.headers, "x-backend-etag-is-at");
     names.is_some_and(|names| names.split(',').any(|name| name.trim() == KEPT_MAC))

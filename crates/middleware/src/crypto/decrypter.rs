@@ -1,4 +1,4 @@
-//! Answers about objects: headers and content as they were before they were encrypted.
+//! Decryption of responses for objects: headers and content.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -25,26 +25,26 @@ use super::{
 };
 use crate::segments::want_whole;
 
-/// Chunks larger than this are decrypted off the event loop: 256 KiB take 0.1 ms.
-const INLINE: usize = 256 << 10;
+/// Maximum bytes of a chunk that is decrypted on the event loop: 256 KiB take 0.1 ms.
+const INLINE_MAX_BYTES: usize = 256 << 10;
 
-/// What of the request the answer's decryption depends on.
-pub(super) struct Asked {
+/// Properties of the request that the decryption of its response depends on.
+pub(super) struct RequestContext {
     source: Option<KeySource>,
-    /// Where ranges are wanted: the request, to be made again for sealed segments.
+    /// For a range request, a copy to repeat it for sealed segments.
     again: Option<Parts>,
     is_get: bool,
-    /// Conditions are held against the MAC that re-keying left, where it did.
+    /// Conditions are compared with the MAC stored by re-keying, if there is one.
     is_by_kept: bool,
     has_origin: bool,
     path: String,
 }
 
-/// Why an answer is of no use.
+/// Reasons why a response cannot be decrypted.
 pub(super) enum Trouble {
     Crypto(CryptoError),
-    /// Conditions were held against a MAC that re-keying left and that is not the object's. They
-    /// may be against the one that its content came with, under this key.
+    /// Conditions were compared with a MAC, stored by re-keying, that is not the object's. They can
+    /// be compared with the one stored with its content, under this key.
     OtherMac(Key),
 }
 
@@ -54,15 +54,16 @@ impl From<CryptoError> for Trouble {
     }
 }
 
-impl Asked {
-    /// Sealed content is wanted whole: which segments a range is in, the servers do not know.
+impl RequestContext {
+    /// For a range request, makes the servers return sealed content as a whole, since they do not
+    /// know the segments of a range.
     pub(super) fn of(parts: &mut Parts) -> Self {
         let is_ranged = parts.method == Method::GET && parts.headers.contains_key(RANGE);
         let again = is_ranged.then(|| parts.clone());
         if is_ranged {
             want_whole(&mut parts.headers, "X-Object-Sysmeta-Crypto-Sealed");
         }
-        Asked {
+        RequestContext {
             again,
             source: parts.extensions.get::<KeySource>().cloned(),
             is_get: parts.method == Method::GET,
@@ -73,7 +74,7 @@ impl Asked {
     }
 }
 
-/// How the content of an object was encrypted.
+/// Encryption of an object's content.
 #[derive(Clone)]
 enum Content {
     Ctr { key: Key, iv: Iv },
@@ -89,17 +90,17 @@ impl Content {
     }
 }
 
-/// What was found in an answer's headers.
+/// Crypto metadata found in a response's headers.
 struct Found {
     content: Option<Content>,
-    /// The content's keys are such as re-keying left.
+    /// The content's keys are re-wrapped ones.
     is_kept: bool,
     put_keys: Keys,
     post_keys: Keys,
 }
 
 pub(super) async fn decrypted(
-    asked: Asked,
+    asked: RequestContext,
     next: &Handler,
     response: Response,
 ) -> Result<Response, Trouble> {
@@ -194,7 +195,7 @@ fn content(
     Ok(Content::Ctr { key, iv })
 }
 
-/// A value that is decrypted where crypto metadata stands behind it, and else as it is.
+/// Decrypts a value that is followed by crypto metadata; another one is returned unchanged.
 pub(super) fn value_of(
     value: &str,
     key: &Key,
@@ -208,7 +209,7 @@ pub(super) fn value_of(
     }
 }
 
-/// `place`: what a sealed value is bound to.
+/// `place` is the context that a sealed value is bound to.
 pub(super) fn decrypt_value(
     value: &str,
     key: &Key,
@@ -223,8 +224,8 @@ pub(super) fn decrypt_value(
     Ok(ctr(key, &meta.ctr_iv()?, &bytes))
 }
 
-/// Puts what was decrypted into its place, and takes away what only object servers need to know.
-/// The ETag, where that was encrypted.
+/// Replaces headers by their decrypted values, and removes those that only object servers need.
+/// Returns the ETag, if it was encrypted.
 fn decrypt_headers(
     headers: &mut HeaderMap,
     source: &KeySource,
@@ -244,7 +245,7 @@ fn decrypt_headers(
         shown.push((ETAG, etag));
     }
     if let Some(etag) = text(ROW_ETAG) {
-        // Of an object without content nothing else says which key it is.
+        // For an object without content, only this states the key.
         let id = meta::extract(etag)?.1.and_then(|meta| meta.key_id);
         let keys = object_keys.keys(id.as_ref())?;
         let etag = value_of(etag, keys.container()?, &place(ROW_ETAG), false)?;
@@ -293,7 +294,7 @@ fn is_ours(name: &HeaderName) -> bool {
         || name.starts_with("x-object-transient-sysmeta-crypto-")
 }
 
-/// The proxy has named the headers that browsers may see, and did not know these.
+/// Adds headers to those exposed to browsers: the proxy did not know these.
 fn expose(headers: &mut HeaderMap, names: &[String], has_origin: bool) {
     let before = respond::header(headers, ACCESS_CONTROL_EXPOSE_HEADERS.as_str());
     let list = match before {
@@ -342,7 +343,7 @@ fn plain(body: Body, stream: CtrStream) -> Body {
             Err(error) => return Some((Err(error), (body, None))),
         };
         let mut bytes = owned(chunk);
-        if bytes.len() <= INLINE {
+        if bytes.len() <= INLINE_MAX_BYTES {
             stream.apply(&mut bytes);
             return Some((Ok(bytes.freeze()), (body, Some(stream))));
         }
@@ -361,7 +362,7 @@ fn plain(body: Body, stream: CtrStream) -> Body {
     Body::from_stream(chunks, length)
 }
 
-/// Bytes that may be changed: a copy only where others have them too.
+/// The chunk as mutable bytes, copied only if it is shared.
 pub(super) fn owned(chunk: Bytes) -> BytesMut {
     chunk
         .try_into_mut()

@@ -1,7 +1,7 @@
-//! The filter `encryption`: what goes to the object servers is encrypted here, conditions are made
-//! ones that they can check, and answers go through `decrypter.rs` and `listing.rs`.
+//! Filter `encryption`: encrypts what goes to the object servers, converts conditions into a form
+//! that they can evaluate, and passes responses through `decrypter.rs` and `listing.rs`.
 //!
-//! With `disable_encryption` nothing more is encrypted, and what was can still be read.
+//! With `disable_encryption` nothing new is encrypted, and encrypted data stays readable.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub(super) struct Encryption {
     pub(super) info_source: Arc<dyn InfoSource>,
 }
 
-/// Of which policies objects are sealed, so that changes are noticed.
+/// Policies whose objects are sealed, so that changes are detected.
 #[derive(Debug, PartialEq, Eq)]
 enum Sealing {
     None,
@@ -143,7 +143,7 @@ impl Encryption {
         }
     }
 
-    /// Whether the object is, or will be, in a policy whose objects are sealed.
+    /// Is the object, or will it be, in a policy whose objects are sealed?
     async fn seals(&self, request: &Request) -> bool {
         let policies = match &self.sealing {
             Sealing::None => return false,
@@ -216,7 +216,7 @@ impl Encryption {
         self.next.call(Request::from_parts(parts, body)).await
     }
 
-    /// A write that is not encrypted: its conditions may be of an object that is.
+    /// A write that is not encrypted: its conditions may apply to an object that is.
     async fn on_condition(&self, request: Request) -> Response {
         let (mut parts, body) = request.into_parts();
         match conditions::mask(&mut parts, None) {
@@ -225,7 +225,7 @@ impl Encryption {
         }
     }
 
-    /// Checks the user's metadata, as nobody can afterwards, and encrypts it.
+    /// Validates the user metadata, which is impossible once encrypted, and encrypts it.
     fn prepared(&self, parts: &mut Parts, is_sealed: bool) -> Result<Keys, Response> {
         limits::check_metadata(&parts.headers, ServerKind::Object, &self.constraints)
             .map_err(status::bad_request)?;
@@ -258,7 +258,7 @@ impl Encryption {
             if let Err(refused) = conditions::mask(&mut wanted, kept.as_ref()) {
                 return refused;
             }
-            let asked = decrypter::Asked::of(&mut wanted);
+            let asked = decrypter::RequestContext::of(&mut wanted);
             let request = Request::from_parts(wanted, std::mem::take(&mut body));
             let response = self.next.call(request).await;
             let problem = match decrypter::decrypted(asked, &self.next, response).await {
@@ -267,7 +267,7 @@ impl Encryption {
                     kept = Some(key);
                     continue;
                 }
-                // A replica that has missed a POST may lack what another has since re-keying.
+                // A replica that has missed a POST may lack keys that another has since re-keying.
                 Err(Trouble::Crypto(CryptoError::UnknownSecret(_))) if !is_newest => {
                     is_newest = true;
                     continue;
@@ -288,15 +288,15 @@ impl Encryption {
     }
 }
 
-/// Encrypts values, as Swift does or sealed.
+/// Encrypts values, in Swift's format or sealed.
 pub(super) struct Values<'a> {
     pub(super) random: &'a Random,
-    /// The object's, where values are sealed: they are bound to it.
+    /// Path of the object, to which sealed values are bound; `None` if they are not sealed.
     pub(super) path: Option<&'a str>,
 }
 
 impl Values<'_> {
-    /// A value encrypted under a random IV, and how.
+    /// Encrypts a value under a random IV; returns it with its crypto metadata.
     pub(super) fn encrypt(
         &self,
         key: &Key,
@@ -318,7 +318,7 @@ impl Values<'_> {
     }
 }
 
-/// Tells the servers how long the content will be.
+/// Declares the length of the sealed content to the servers.
 fn announce_sealed(headers: &mut HeaderMap) {
     let length = respond::header(headers, CONTENT_LENGTH.as_str());
     if let Some(length) = length.and_then(|text| text.trim().parse().ok()) {
@@ -326,8 +326,8 @@ fn announce_sealed(headers: &mut HeaderMap) {
     }
 }
 
-/// Replaces `X-Object-Meta-…` by what object servers take for system metadata that a POST
-/// replaces.
+/// Replaces `X-Object-Meta-…` by headers that object servers treat as transient system metadata,
+/// which a POST replaces.
 fn encrypt_metadata(
     headers: &mut HeaderMap,
     keys: &Keys,
@@ -367,15 +367,15 @@ fn encrypt_metadata(
     Ok(())
 }
 
-/// What is left to do when the content has passed.
+/// Computation of the footers when the content has passed.
 struct Conclusion {
     upload: Upload,
     keys: Keys,
     is_sealed: bool,
     random: Random,
-    /// Of the content as the client has it.
+    /// ETag of the content that the client sent.
     client_etag: Option<String>,
-    /// What another filter wants the container's row to have.
+    /// ETag that another filter wants in the container's row.
     row_etag: Option<String>,
 }
 
@@ -393,7 +393,7 @@ impl Conclusion {
         let plain_etag = done.as_ref().map(|done| ObjectHash(done.plain_md5).hex());
         match (&done, &plain_etag) {
             (Some(done), Some(plain_etag)) => self.describe(&mut headers, done, plain_etag)?,
-            // Nothing came: there is nothing to encrypt, and the server checks what it has.
+            // There was no content: nothing to encrypt, and the server checks the ETag.
             _ => {
                 if let Some(etag) = &self.client_etag {
                     respond::set(&mut headers, ETAG.as_str(), etag);
@@ -454,7 +454,7 @@ impl Conclusion {
     }
 }
 
-/// An answer with the ETag of what the client sent, where the servers' is that of the ciphertext.
+/// The response with the ETag of the client's content, if the servers' is that of the ciphertext.
 fn with_plain_etag(mut response: Response, upload: &Upload) -> Response {
     if response.status().is_success()
         && let Some(done) = upload.done()

@@ -1,10 +1,10 @@
-//! Keys that a retired root secret gave, kept under the one that replaced it: what re-keying
-//! (`rekey.rs`) leaves beside an object or a container, and how it is read.
+//! Kept keys: keys derived from a retired root secret, wrapped under the one that replaced it.
+//! Re-keying (`rekey.rs`) stores them with an object or container, and this module reads them.
 //!
-//! An object has its own key and its container's in one header of metadata, a container its key in
-//! one header for each retired secret. Each is sealed with the key of the same path under the
-//! newer secret, and bound to the header and the path. Nothing that was encrypted changes: where the
-//! old secret is asked for, the kept key takes its place.
+//! An object has its own key and its container's in one metadata header; a container has its key in
+//! one header for each retired secret. Each is sealed with the key of the same path under the newer
+//! secret, and bound to the header and the path. Encrypted data stays unchanged: when a key under
+//! the old secret is needed, the kept key is used instead.
 
 use std::collections::BTreeMap;
 
@@ -20,36 +20,36 @@ use super::keys::{KEY_BYTES, Key, KeySource, Keys};
 use super::{CryptoError, sealed};
 use crate::Random;
 
-/// Has the object's and its container's key under the secret of the PUT.
+/// Header with the object's and its container's key under the secret of the PUT.
 pub(super) const KEPT: &str = "x-object-transient-sysmeta-crypto-rekeyed";
-/// Has the ETag's HMAC under the newer secret.
+/// Header with the ETag's HMAC under the newer secret.
 pub(super) const KEPT_MAC: &str = "x-object-transient-sysmeta-crypto-rekeyed-etag-mac";
-/// With the secret's id behind it: the container's key under that secret.
+/// Header prefix before a secret's id, for the container's key under that secret.
 const CONTAINER_PREFIX: &str = "x-container-sysmeta-crypto-rekeyed-";
-/// The same, as the cache of containers' facts has it.
+/// The same prefix in cached container information.
 pub(super) const CONTAINER_SYSMETA: &str = "crypto-rekeyed-";
-/// Key over the ids of sealed values.
+/// Version of the key ids of sealed values.
 const VERSION: &str = "3";
-/// Stands for the secret without an id; no text in hex digits is the same.
+/// Stands for the secret without an id; an id in hex digits never equals it.
 const NO_ID: &str = "none";
 
-/// Keys that an object's header keeps.
+/// Kept keys of an object's header.
 pub(super) struct Kept {
     pub(super) secret_id: SecretId,
     container: Key,
     object: Key,
-    /// Those it was sealed with.
+    /// Keys that they are sealed with.
     pub(super) under: Keys,
 }
 
-/// A kept key and which secret it is under.
+/// A kept key, with the secret that it belongs to.
 pub(super) struct KeptContainer {
     pub(super) key: Key,
     pub(super) under: SecretId,
 }
 
 impl Kept {
-    /// The header's value. `keys`: of the secret that is retired.
+    /// The header's value. `keys` are those of the retired secret.
     pub(super) fn seal(
         random: &Random,
         path: &str,
@@ -71,7 +71,7 @@ impl Kept {
         )
     }
 
-    /// Kept keys from an object's headers; none where it was never re-keyed.
+    /// Parses the kept keys of an object's headers; `None` if it was never re-keyed.
     pub(super) fn read(
         source: &KeySource,
         headers: &HeaderMap,
@@ -115,7 +115,7 @@ impl Kept {
     }
 }
 
-/// The keys that what is in an object's headers was encrypted with.
+/// The keys with which an object's headers were encrypted.
 pub(super) struct ObjectKeys<'a> {
     source: &'a KeySource,
     kept: Result<Option<Kept>, CryptoError>,
@@ -130,14 +130,14 @@ impl<'a> ObjectKeys<'a> {
         ObjectKeys { source, kept }
     }
 
-    /// Those that an id names: kept ones before those of a root secret, so that it shows soon where
-    /// they are no good.
+    /// The keys named by an id. Kept keys take precedence over a root secret's, so that invalid
+    /// ones are noticed early.
     pub(super) fn keys(&self, id: Option<&KeyId>) -> Result<Keys, CryptoError> {
         let kept = id.and_then(|id| Some((self.kept().filter(|kept| kept.is_of(id))?, id)));
         if let Some((kept, id)) = kept.filter(|(_, id)| id.version == VERSION) {
             return Ok(kept.keys(id));
         }
-        // Ids of older versions may name another path than the object's.
+        // Ids of older versions may contain another path than the object's.
         match (self.source.keys(id), kept, &self.kept) {
             (Err(CryptoError::UnknownSecret(_)), Some((kept, id)), _) => Ok(kept.keys(id)),
             (Err(CryptoError::UnknownSecret(_)), _, Err(problem)) => Err(problem.clone()),
@@ -153,7 +153,7 @@ impl<'a> ObjectKeys<'a> {
         self.kept.as_ref().ok()?.as_ref()
     }
 
-    /// Whether an id's keys are kept ones.
+    /// Are the keys of this id kept ones?
     pub(super) fn has_kept(&self, id: &KeyId) -> bool {
         self.kept().is_some_and(|kept| kept.is_of(id))
     }
@@ -173,7 +173,7 @@ pub(super) fn seal_container(
     Ok((name, value))
 }
 
-/// The keys that a container's headers keep. Those that cannot be read are left out.
+/// The kept keys in a container's headers. Invalid ones are omitted.
 pub(super) fn of_container(
     source: &KeySource,
     headers: &HeaderMap,
@@ -231,7 +231,7 @@ fn secret_id_of(text: &str) -> Option<SecretId> {
     String::from_utf8(bytes).ok().map(Some)
 }
 
-/// `<base64>; swift_meta=<how>`.
+/// Seals values: `<base64>; swift_meta=<crypto metadata>`.
 fn seal(
     random: &Random,
     key: &Key,
@@ -250,7 +250,7 @@ fn seal(
     Ok(meta::append(&value, &how))
 }
 
-/// Sealed values, and the keys they were sealed with.
+/// Opens sealed values; returns also the keys they were sealed with.
 fn open(
     value: &str,
     source: &KeySource,

@@ -1,9 +1,9 @@
-//! The filter `keymaster`: root secrets from the conf, and keys derived from them, which the
-//! filters behind it find with the request.
+//! Filter `keymaster`: root secrets from the conf, and keys derived from them, which the filters
+//! behind it get with the request.
 //!
 //! The key of a path is its HMAC-SHA256 under a root secret, so keys are stored nowhere. There may
-//! be several secrets: `encryption_root_secret` and `encryption_root_secret_ID`. What is written
-//! is encrypted with that of `active_root_secret_id`, and says so; the others are for reading.
+//! be several secrets: `encryption_root_secret` and `encryption_root_secret_ID`. New data is
+//! encrypted with that of `active_root_secret_id`, and records the id; the others are for reading.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -29,12 +29,12 @@ const ACTIVE: &str = "active_root_secret_id";
 const CONFIG_PATH: &str = "keymaster_config_path";
 const SECRET_BYTES_MIN: usize = 32;
 
-/// The root secrets by id. Has no `Debug`: it is not to be printed.
+/// The root secrets by id. No `Debug` implementation: they must not be printed.
 pub(crate) struct Secrets {
     by_id: BTreeMap<Option<String>, Zeroizing<Vec<u8>>>,
-    /// Encrypts what is written.
+    /// Id of the secret for new data.
     pub(super) active: Option<String>,
-    /// Of the key ids that are written.
+    /// Version of key ids for new data.
     pub(super) version_to_write: String,
 }
 
@@ -96,7 +96,7 @@ impl Secrets {
     }
 }
 
-/// A secret of the conf. No error says its value.
+/// Decodes a secret of the conf. Errors do not contain its value.
 fn decoded(
     section: &Section,
     option: &str,
@@ -135,7 +135,7 @@ pub(crate) fn make(
     }))
 }
 
-/// The section of a conf of the keymaster's own.
+/// The section of a separate keymaster conf.
 fn own_file(section: &Section, path: &str) -> Result<Section, FilterError> {
     let is_own = |option: &str| option.starts_with(SECRET_PREFIX) || option == ACTIVE;
     let beside: Vec<&str> = section.iter().map(|(option, _)| option).collect();
@@ -153,7 +153,7 @@ fn own_file(section: &Section, path: &str) -> Result<Section, FilterError> {
     Ok(Conf::parse(path, &text)?.section("keymaster")?)
 }
 
-/// Whoever reads a root secret and a disk reads every object.
+/// Warns if others can read the file: with a root secret and a disk, every object can be read.
 fn warn_if_readable(file: &str) {
     let Ok(metadata) = std::fs::metadata(Path::new(file)) else {
         return;

@@ -1,4 +1,4 @@
-//! Keys and what names them, and how a filter behind the keymaster gets at them.
+//! Keys and their ids, and how a filter behind the keymaster gets them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::keymaster::Secrets;
 
 pub(crate) const KEY_BYTES: usize = 32;
 
-/// Secret bytes: forgotten when dropped, never printed.
+/// Secret bytes: erased when dropped, never printed.
 #[derive(Clone)]
 pub(crate) struct Key(Zeroizing<[u8; KEY_BYTES]>);
 
@@ -40,7 +40,7 @@ impl fmt::Debug for Key {
 }
 
 pub(super) fn hmac_sha256(key: &[u8], text: &[u8]) -> [u8; KEY_BYTES] {
-    // Keys of any length are taken.
+    // HMAC accepts keys of any length.
     let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else {
         return [0; KEY_BYTES];
     };
@@ -54,8 +54,8 @@ pub(crate) struct Keys {
     pub(crate) container: Option<Key>,
     pub(crate) object: Option<Key>,
     pub(crate) id: KeyId,
-    /// One for each root secret: which of them something was encrypted with is not known before it
-    /// is read.
+    /// Key ids under each root secret: which one encrypted something is known only after reading
+    /// it.
     pub(crate) all_ids: Vec<KeyId>,
 }
 
@@ -71,14 +71,14 @@ impl Keys {
     }
 }
 
-/// A keymaster's word in a request's extensions: the keys of what the request names.
+/// Source of keys in a request's extensions, for the entities that the request names.
 #[derive(Clone)]
 pub(crate) struct KeySource {
     secrets: Arc<Secrets>,
     account: String,
     container: Option<String>,
     object: Option<String>,
-    /// Of a keymaster further out: knows root secrets that this one does not.
+    /// Source of a keymaster further out, which knows root secrets that this one does not.
     alternate: Option<Arc<KeySource>>,
 }
 
@@ -104,17 +104,17 @@ impl KeySource {
         source.ok_or(CryptoError::NoKeymaster)
     }
 
-    /// The keys to encrypt with.
+    /// The keys for encrypting.
     pub(crate) fn active(&self) -> Result<Keys, CryptoError> {
         self.keys(None)
     }
 
-    /// The same, with an id whose path is to be trusted.
+    /// The same, with an id whose path is authenticated.
     pub(crate) fn active_bound(&self) -> Result<Keys, CryptoError> {
         self.own(None, Some("3"))
     }
 
-    /// The path of the request's object, in ids of version 3.
+    /// The path of the request's object, for ids of version 3.
     pub(crate) fn path(&self) -> String {
         let part = |part: &Option<String>| part.as_deref().map(|p| format!("/{p}"));
         let container = part(&self.container).unwrap_or_default();
@@ -122,7 +122,7 @@ impl KeySource {
         format!("/{}{container}{object}", self.account)
     }
 
-    /// The keys that an id names; without one, those to encrypt with.
+    /// The keys that an id names; without one, those for encrypting.
     pub(crate) fn keys(&self, id: Option<&KeyId>) -> Result<Keys, CryptoError> {
         match self.own(id, None) {
             Err(CryptoError::UnknownSecret(unknown)) => match &self.alternate {
@@ -133,7 +133,7 @@ impl KeySource {
         }
     }
 
-    /// Those of all root secrets, the active one's first.
+    /// The keys under all root secrets, the active one's first.
     pub(crate) fn every(&self) -> Result<Vec<Keys>, CryptoError> {
         let active = self.active()?;
         let others = active.all_ids.iter().filter(|id| **id != active.id);
@@ -190,14 +190,14 @@ impl KeySource {
         })
     }
 
-    /// The names that an id's path stands for. Older versions of it were written with faults.
+    /// The names in an id's path. Older versions of ids contain known faults.
     fn names_of(&self, id: &KeyId) -> Result<Names, CryptoError> {
         let version = id.version.as_str();
         if !["1", "2", "3"].contains(&version) {
             return Err(CryptoError::BadKeyId(format!("version {version:?}")));
         }
         if version == "1" && !id.path.starts_with(&format!("/{}/", self.account)) {
-            // The path of an object whose name begins with a slash was that name alone.
+            // For an object name beginning with a slash, the path was that name alone.
             return Ok(self.as_read(Names {
                 account: self.account.clone(),
                 container: self.container.clone(),
@@ -212,7 +212,7 @@ impl KeySource {
         })
     }
 
-    /// Versions 1 and 2 may have UTF-8 bytes written as characters of Latin-1.
+    /// Versions 1 and 2 may contain UTF-8 bytes written as Latin-1 characters.
     fn as_read(&self, names: Names) -> Names {
         let expected = Names {
             account: self.account.clone(),
@@ -244,7 +244,7 @@ struct Names {
 }
 
 impl Names {
-    /// Of `/account[/container[/object]]`.
+    /// Splits `/account[/container[/object]]`.
     fn of(path: &str) -> Option<Names> {
         let mut parts = path.strip_prefix('/')?.splitn(3, '/');
         let mut next = || parts.next().filter(|part| !part.is_empty());
@@ -269,12 +269,12 @@ impl Names {
     }
 }
 
-/// Each byte of UTF-8 as a character.
+/// Each UTF-8 byte as a character.
 fn as_latin1(text: &str) -> String {
     text.bytes().map(char::from).collect()
 }
 
-/// The text whose bytes these characters are, where they are some.
+/// The text whose bytes these characters are, if they are bytes.
 fn from_latin1(text: &str) -> Option<String> {
     let bytes: Option<Vec<u8>> = text.chars().map(|c| u8::try_from(c).ok()).collect();
     String::from_utf8(bytes?).ok()

@@ -1,5 +1,5 @@
-//! Listings of containers: the ETags of the rows, each encrypted with the container's key under
-//! the root secret of its day, or that of a secret since retired, which the container's metadata has.
+//! Decryption of container listings: each row's ETag is encrypted with the container's key under
+//! the root secret of its time, which the container's metadata may keep for retired secrets.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::keys::{Key, KeySource};
 use super::{CryptoError, decrypter, sealed};
 use crate::whole::{self, Row};
 
-/// What a row has whose ETag cannot be decrypted.
+/// ETag shown for a row that cannot be decrypted.
 const UNKNOWN: &str = "<unknown>";
 
 pub(super) async fn decrypted(
@@ -52,11 +52,11 @@ pub(super) async fn decrypted(
 
 struct Rows {
     source: Option<KeySource>,
-    /// The container's keys under retired secrets.
+    /// The container's kept keys under retired secrets.
     kept: BTreeMap<SecretId, KeptContainer>,
-    /// Neighbours have the same container's key, most of the time.
+    /// The last key used: adjacent rows usually have the same container key.
     last: Option<(KeyId, Key)>,
-    /// One line a listing is enough.
+    /// An error was logged; one line per listing is enough.
     has_complained: bool,
     path: String,
 }
@@ -84,7 +84,7 @@ impl Rows {
         row.insert("hash".to_owned(), etag.into());
     }
 
-    /// `None`: it is not encrypted.
+    /// Decrypts a row's ETag; `None` if it is not encrypted.
     fn etag(&mut self, hash: &str, name: &str) -> Result<Option<String>, CryptoError> {
         let (value, Some(meta)) = meta::extract(hash)? else {
             return Ok(None);
@@ -117,14 +117,14 @@ impl Rows {
     }
 }
 
-/// Whether two ids name the same container's key: the object's name is the rest of the path.
+/// Do two ids name the same container's key? The object's name is the rest of the path.
 fn is_same_container(one: &KeyId, other: &KeyId) -> bool {
     let is_like = one.version == other.version && one.secret_id == other.secret_id;
     // In version 1 the path may be an object's name alone.
     is_like && one.version != "1" && container_of(&one.path) == container_of(&other.path)
 }
 
-/// `/account/container` of the path of an object.
+/// `/account/container` of an object's path.
 fn container_of(path: &str) -> &str {
     let end = path
         .match_indices('/')

@@ -1,18 +1,18 @@
-//! Two MD5s at once: of content and of its ciphertext, which may be somewhat longer.
+//! Two MD5s computed in parallel: of content and of its ciphertext, which may be somewhat longer.
 //!
-//! Each step of MD5 waits for the one before, and leaves most of a processor idle. Two digests
-//! side by side take little longer than one.
+//! Each step of MD5 depends on the one before and leaves most of a CPU idle, so two digests side by
+//! side take little longer than one.
 
-const BLOCK: usize = 64;
+const BLOCK_BYTES: usize = 64;
 
-/// One 32-bit word of either digest.
+/// One 32-bit word of each digest.
 type Pair = [u32; 2];
 
 #[derive(Clone)]
 pub(crate) struct Md5Pair {
     state: [Pair; 4],
-    /// The bytes of either that are no whole block yet.
-    rest: [[u8; BLOCK]; 2],
+    /// Bytes of each input that do not fill a block yet.
+    rest: [[u8; BLOCK_BYTES]; 2],
     lengths: [u64; 2],
 }
 
@@ -20,17 +20,17 @@ impl Md5Pair {
     pub(crate) fn new() -> Self {
         Md5Pair {
             state: [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476].map(|word| [word, word]),
-            rest: [[0; BLOCK]; 2],
+            rest: [[0; BLOCK_BYTES]; 2],
             lengths: [0; 2],
         }
     }
 
-    /// Bytes of either so far.
+    /// Number of bytes of each input so far.
     pub(crate) fn lengths(&self) -> [u64; 2] {
         self.lengths
     }
 
-    /// Adds to both. Fast as far as both have whole blocks.
+    /// Adds data to both. Parallel as far as both have whole blocks.
     pub(crate) fn update(&mut self, first: &[u8], second: &[u8]) {
         let (first, first_filled) = self.fill(0, first);
         let (second, second_filled) = self.fill(1, second);
@@ -41,8 +41,8 @@ impl Md5Pair {
             (false, true) => self.compress_lane(1, &other),
             (false, false) => {}
         }
-        let (blocks, rest) = first.as_chunks::<BLOCK>();
-        let (others, other_rest) = second.as_chunks::<BLOCK>();
+        let (blocks, rest) = first.as_chunks::<BLOCK_BYTES>();
+        let (others, other_rest) = second.as_chunks::<BLOCK_BYTES>();
         for (block, other) in blocks.iter().zip(others) {
             compress(&mut self.state, block, other);
         }
@@ -57,31 +57,31 @@ impl Md5Pair {
         self.keep(1, other_rest);
     }
 
-    /// Completes a lane's block that was begun; what is left of the bytes, and whether the block
-    /// is whole now.
+    /// Completes a lane's partial block; returns the remaining bytes, and whether the block is
+    /// complete.
     fn fill<'a>(&mut self, lane: usize, bytes: &'a [u8]) -> (&'a [u8], bool) {
         let held = self.held(lane);
         self.lengths[lane] += bytes.len() as u64;
         if held == 0 {
             return (bytes, false);
         }
-        let (taken, left) = bytes.split_at(bytes.len().min(BLOCK - held));
+        let (taken, left) = bytes.split_at(bytes.len().min(BLOCK_BYTES - held));
         self.rest[lane][held..held + taken.len()].copy_from_slice(taken);
-        (left, held + taken.len() == BLOCK)
+        (left, held + taken.len() == BLOCK_BYTES)
     }
 
-    /// Bytes of a lane's block that is not whole.
+    /// Number of bytes in a lane's partial block.
     fn held(&self, lane: usize) -> usize {
-        (self.lengths[lane] % BLOCK as u64) as usize
+        (self.lengths[lane] % BLOCK_BYTES as u64) as usize
     }
 
-    /// Begins a lane's next block; of no bytes, leaves the one that was begun.
+    /// Starts a lane's next block; if `rest` is empty, keeps the partial one.
     fn keep(&mut self, lane: usize, rest: &[u8]) {
         self.rest[lane][..rest.len()].copy_from_slice(rest);
     }
 
-    /// A block of one lane, where the other has none.
-    fn compress_lane(&mut self, lane: usize, block: &[u8; BLOCK]) {
+    /// Compresses a block of one lane while the other has none.
+    fn compress_lane(&mut self, lane: usize, block: &[u8; BLOCK_BYTES]) {
         let mut both = self.state;
         compress(&mut both, block, block);
         for (word, new) in self.state.iter_mut().zip(both) {
@@ -89,12 +89,12 @@ impl Md5Pair {
         }
     }
 
-    /// The end of a lane's text: a bit, zeros, and its length in bits.
-    fn padding(&self, lane: usize) -> ([u8; 2 * BLOCK], usize) {
-        let mut padding = [0; 2 * BLOCK];
+    /// MD5 padding of a lane: a bit, zeros, and its length in bits.
+    fn padding(&self, lane: usize) -> ([u8; 2 * BLOCK_BYTES], usize) {
+        let mut padding = [0; 2 * BLOCK_BYTES];
         padding[0] = 0x80;
-        let zeros = (2 * BLOCK - 8 - self.held(lane)) % BLOCK;
-        let zeros = if zeros == 0 { BLOCK } else { zeros };
+        let zeros = (2 * BLOCK_BYTES - 8 - self.held(lane)) % BLOCK_BYTES;
+        let zeros = if zeros == 0 { BLOCK_BYTES } else { zeros };
         let bits = self.lengths[lane].wrapping_mul(8).to_le_bytes();
         padding[zeros..zeros + 8].copy_from_slice(&bits);
         (padding, zeros + 8)
@@ -114,7 +114,7 @@ impl Md5Pair {
     }
 }
 
-/// RFC 1321: the integer part of 2^32 times the sine of each step's number.
+/// Constants of RFC 1321: the integer part of 2^32 times the sine of each step's number.
 const SINES: [u32; 64] = [
     0xd76aa478, 0xe8c7b756, 0x242070db, 0xc1bdceee, 0xf57c0faf, 0x4787c62a, 0xa8304613, 0xfd469501,
     0x698098d8, 0x8b44f7af, 0xffff5bb1, 0x895cd7be, 0x6b901122, 0xfd987193, 0xa679438e, 0x49b40821,
@@ -126,8 +126,8 @@ const SINES: [u32; 64] = [
     0x6fa87e4f, 0xfe2ce6e0, 0xa3014314, 0x4e0811a1, 0xf7537e82, 0xbd3af235, 0x2ad7d2bb, 0xeb86d391,
 ];
 
-fn words(first: &[u8; BLOCK], second: &[u8; BLOCK]) -> [Pair; 16] {
-    let word = |block: &[u8; BLOCK], at: usize| {
+fn words(first: &[u8; BLOCK_BYTES], second: &[u8; BLOCK_BYTES]) -> [Pair; 16] {
+    let word = |block: &[u8; BLOCK_BYTES], at: usize| {
         u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
     };
     std::array::from_fn(|i| [word(first, 4 * i), word(second, 4 * i)])
@@ -145,7 +145,7 @@ fn step(mixed: Pair, a: Pair, b: Pair, word: Pair, sine: u32, turn: u32) -> Pair
     })
 }
 
-/// Sixteen steps: `mix` of three words, and which word of the block each step takes.
+/// Sixteen steps: `mix` combines three words, and `word` chooses the block's word for each step.
 #[inline(always)]
 fn round(
     [mut a, mut b, mut c, mut d]: [Pair; 4],
@@ -168,7 +168,7 @@ fn round(
     [a, b, c, d]
 }
 
-fn compress(state: &mut [Pair; 4], first: &[u8; BLOCK], second: &[u8; BLOCK]) {
+fn compress(state: &mut [Pair; 4], first: &[u8; BLOCK_BYTES], second: &[u8; BLOCK_BYTES]) {
     let block = words(first, second);
     let choose = |x: u32, y: u32, z: u32| z ^ (x & (y ^ z));
     let swapped = |x: u32, y: u32, z: u32| y ^ (z & (x ^ y));

@@ -1,5 +1,5 @@
-//! Answers with several ranges: each part's head says which bytes of the object follow, and those
-//! alone are decrypted.
+//! Decryption of multipart responses: each part's head gives the range that follows, and only the
+//! ranges are decrypted.
 
 use bytes::{Bytes, BytesMut};
 use cairn_formats::crypto_meta::Iv;
@@ -13,10 +13,10 @@ use super::keys::Key;
 
 pub(super) const CONTENT_TYPE: &str = "multipart/byteranges";
 
-/// The longest head of a part, with the boundary before it.
+/// Maximum bytes of a part's head, with the boundary before it.
 const HEAD_MAX: usize = 16 << 10;
 
-/// `boundary` of a content type.
+/// The `boundary` of a content type.
 pub(super) fn boundary_of(content_type: &str) -> Option<&str> {
     let parameters = content_type.split(';').skip(1);
     let named = parameters.filter_map(|item| item.trim().split_once('='));
@@ -25,7 +25,7 @@ pub(super) fn boundary_of(content_type: &str) -> Option<&str> {
     Some(boundary.trim().trim_matches('"')).filter(|boundary| !boundary.is_empty())
 }
 
-/// Where the bytes of a `Content-Range` begin.
+/// Offset of the first byte of a `Content-Range`.
 pub(super) fn first_byte(range: &str) -> Option<u64> {
     first_and_last(range).map(|(first, _)| first)
 }
@@ -38,16 +38,15 @@ fn first_and_last(range: &str) -> Option<(u64, u64)> {
     (first <= last).then_some((first, last))
 }
 
-/// A piece of the body: what stands between the parts, or content and where in the object it
-/// begins.
+/// A piece of the body: framing, or content with its offset in the object.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Piece {
     Between(Bytes),
     Content { offset: u64, bytes: BytesMut },
 }
 
-enum Place {
-    /// In what comes before a part's content.
+enum State {
+    /// In the framing before a part's content.
     Head(BytesMut),
     Content {
         offset: u64,
@@ -56,29 +55,29 @@ enum Place {
     Ended,
 }
 
-/// Takes the body apart as it comes.
+/// Incremental parser of the body.
 pub(super) struct Ranges {
     /// Two hyphens, the boundary, two hyphens.
     end: Vec<u8>,
-    place: Place,
+    state: State,
 }
 
 impl Ranges {
     pub(super) fn new(boundary: &str) -> Self {
         Ranges {
             end: format!("--{boundary}--").into_bytes(),
-            place: Place::Head(BytesMut::new()),
+            state: State::Head(BytesMut::new()),
         }
     }
 
-    /// The next piece; `None` when more of the body is needed.
+    /// The next piece; `None` if more of the body is needed.
     pub(super) fn next(&mut self, input: &mut Bytes) -> Result<Option<Piece>, BodyError> {
         if input.is_empty() {
             return Ok(None);
         }
-        match &mut self.place {
-            Place::Ended => Ok(Some(Piece::Between(std::mem::take(input)))),
-            Place::Content { offset, left } => {
+        match &mut self.state {
+            State::Ended => Ok(Some(Piece::Between(std::mem::take(input)))),
+            State::Content { offset, left } => {
                 let length = usize::try_from(*left)
                     .unwrap_or(usize::MAX)
                     .min(input.len());
@@ -89,18 +88,18 @@ impl Ranges {
                 *offset += length as u64;
                 *left -= length as u64;
                 if *left == 0 {
-                    self.place = Place::Head(BytesMut::new());
+                    self.state = State::Head(BytesMut::new());
                 }
                 Ok(Some(piece))
             }
-            Place::Head(head) => {
+            State::Head(head) => {
                 head.extend_from_slice(input);
                 if let Some(at) = memmem::find(head, b"\r\n\r\n").map(|at| at + 4) {
                     *input = head.split_off(at).freeze();
                     let head = std::mem::take(head).freeze();
                     let (first, last) = range_of(&head)
                         .ok_or_else(|| BodyError::Malformed("a part without a range".into()))?;
-                    self.place = Place::Content {
+                    self.state = State::Content {
                         offset: first,
                         left: last - first + 1,
                     };
@@ -109,7 +108,7 @@ impl Ranges {
                 *input = Bytes::new();
                 if memmem::find(head, &self.end).is_some() {
                     let rest = std::mem::take(head).freeze();
-                    self.place = Place::Ended;
+                    self.state = State::Ended;
                     return Ok(Some(Piece::Between(rest)));
                 }
                 if head.len() > HEAD_MAX {
@@ -167,7 +166,7 @@ impl Reading {
     }
 }
 
-/// The body, its parts' content decrypted as it is read.
+/// The body, with its parts' content decrypted as it is read.
 pub(super) fn decrypted(body: Body, ranges: Ranges, key: Key, iv: Iv) -> Body {
     let length = body.length();
     let reading = Reading {
@@ -197,7 +196,7 @@ mod tests {
     use cairn_formats::range::Multipart;
     use proptest::prelude::*;
 
-    /// Where content stood, and bytes.
+    /// Offset of the content, and bytes.
     type Found = (Option<u64>, Vec<u8>);
 
     fn pieces(body: &[u8], cuts: &[usize]) -> Result<Vec<Found>, BodyError> {

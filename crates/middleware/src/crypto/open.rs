@@ -1,5 +1,5 @@
-//! Answers with sealed content: opened segment by segment, each checked before any of it is handed
-//! on. A range is read as the segments that it is in, with requests of their own.
+//! Responses with sealed content: opened segment by segment, each verified before any of it is
+//! passed on. A range is read as the segments that contain it, by separate requests.
 
 use std::ops::Range;
 
@@ -21,11 +21,11 @@ use super::sealed::{SEALED_SEGMENT_BYTES, SEGMENT_BYTES, Segments, opened_length
 use super::status;
 use crate::segments::{full_or_ranges, selection, unsatisfiable};
 
-/// Of content up to this size, sealed, ranges are cut out of the whole.
+/// Maximum sealed size of content whose ranges are cut from the whole.
 const IN_MEMORY_MAX: u64 = 1 << 20;
 const WANT_WHOLE: &str = "x-backend-ignore-range-if-metadata-present";
 
-/// Which content it is: two answers with the same are about the same.
+/// Identity of a version of the content: responses with equal ones describe the same content.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Version {
     etag: Option<HeaderValue>,
@@ -33,7 +33,7 @@ pub(super) struct Version {
 }
 
 impl Version {
-    /// Of the headers as they came from a server.
+    /// Taken from headers as they came from a server.
     pub(super) fn of(headers: &HeaderMap) -> Self {
         Version {
             etag: headers.get(ETAG).cloned(),
@@ -42,7 +42,7 @@ impl Version {
     }
 }
 
-/// The content of one object, as it is found to be.
+/// State of one object's sealed content.
 #[derive(Clone)]
 struct Sealed {
     key: Key,
@@ -57,7 +57,7 @@ fn sealed_bytes(headers: &HeaderMap) -> Option<u64> {
         .ok()
 }
 
-/// Shows how long the content is that is sealed.
+/// Sets the length of the opened content.
 pub(super) fn show_length(response: &mut Response) {
     let length = sealed_bytes(response.headers()).and_then(opened_length);
     if let Some((_, plain)) = length {
@@ -65,7 +65,7 @@ pub(super) fn show_length(response: &mut Response) {
     }
 }
 
-/// The answer to a GET. `again`: the request, where it is for ranges.
+/// The response to a GET. `again` is the request, if it is for ranges.
 pub(super) async fn opened(
     mut response: Response,
     key: Key,
@@ -124,7 +124,7 @@ pub(super) async fn opened(
     ranges(response, reader, selection).await
 }
 
-/// Another filter wants objects with metadata that this one has whole, whatever the range.
+/// Does another filter want objects with certain metadata as a whole, whatever the range?
 fn is_wanted_whole(request: &Parts, headers: &HeaderMap) -> bool {
     let names = respond::header(&request.headers, WANT_WHOLE).unwrap_or("");
     let mut names = names
@@ -138,7 +138,8 @@ fn refused(problem: &BodyError) -> Response {
     status::cannot_be_decrypted()
 }
 
-/// The answer, if its first piece can be opened: nothing of what was changed there is begun.
+/// The response, if its first piece can be opened: content whose beginning was changed is refused
+/// before the response begins.
 async fn with_first(mut response: Response, mut body: Body) -> Response {
     let length = body.length();
     match body.next_chunk().await {
@@ -170,7 +171,7 @@ struct Reader {
 }
 
 async fn ranges(mut response: Response, reader: Reader, selection: Selection) -> Response {
-    // Its body is not read: the connection is given up.
+    // Its body is not read: the connection is dropped.
     let size = reader.sealed.size;
     *response.body_mut() = Body::empty();
     match selection {
@@ -202,7 +203,7 @@ async fn ranges(mut response: Response, reader: Reader, selection: Selection) ->
 }
 
 impl Reader {
-    /// A range of the content.
+    /// Reads a range of the content.
     async fn read(&self, range: Range<u64>) -> Result<Body, BodyError> {
         let segment = SEGMENT_BYTES as u64;
         let (first, end) = (range.start / segment, range.end.div_ceil(segment));
@@ -231,7 +232,7 @@ impl Reader {
         Ok(self.sealed.body(answer.into_body(), first, end, range))
     }
 
-    /// Several ranges, one after the other, with their heads.
+    /// Several ranges one after the other, with their heads.
     fn several(&self, multipart: &Multipart, ranges: Vec<Range<u64>>, length: u64) -> Body {
         let reader = self.clone();
         let parts: Vec<(Vec<u8>, Range<u64>)> = ranges
@@ -259,22 +260,22 @@ impl Reader {
     }
 }
 
-/// Segments on their way.
+/// Segments being received.
 struct Opening {
     body: Body,
     held: BytesMut,
     segments: Segments,
     number: u64,
-    /// After the last that is to come.
+    /// Number of the segment after the last one to come.
     end: u64,
-    /// Of the object.
+    /// Number of segments of the object.
     count: u64,
-    /// What is wanted of the content.
+    /// The requested range of the content.
     range: Range<u64>,
 }
 
 impl Sealed {
-    /// A range of the content, from a body that has the segments from `first` to before `end`.
+    /// A range of the content, from a body with the segments from `first` to before `end`.
     fn body(&self, body: Body, first: u64, end: u64, range: Range<u64>) -> Body {
         let Ok(segments) = Segments::new(&self.key) else {
             let failed = Err(BodyError::Source("no key".into()));
@@ -302,10 +303,10 @@ impl Sealed {
 }
 
 impl Opening {
-    /// What is wanted of the next segment.
+    /// The requested part of the next segment.
     async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         if self.number == self.end {
-            // All is there; what is more than that is not ours.
+            // All segments have arrived; excess data is an error.
             return match self.body.next_chunk().await {
                 Some(Ok(_)) => Some(Err(changed("there is more than there was"))),
                 Some(Err(error)) => Some(Err(error)),

@@ -1,15 +1,16 @@
-//! Re-keying: the keys of a sealed object are put under the active root secret, its content stays.
+//! Re-keying: wraps the keys of a sealed object under the active root secret, while its content
+//! stays.
 //!
-//! A POST leaves the object's and its container's key under the secret of the PUT, sealed under the
-//! active one (`kept.rs`), in metadata that a POST replaces. So every POST of a client carries it
-//! along, and where the object is under another secret makes it. The tool's POST (`order`) has the
-//! object's own time and the next offset: whatever a client does at any later time wins, and then has
-//! the kept keys with it.
+//! A POST stores the object's and its container's key under the secret of the PUT, sealed under the
+//! active one (`kept.rs`), in metadata that a POST replaces. Therefore every POST of a client
+//! carries the kept keys along, and creates them if the object is under another secret. The tool's
+//! POST (`order`) has the object's own time and the next offset: any later request of a client
+//! wins, and then carries the kept keys.
 //!
-//! Rows of the container stay as they are: the container's metadata has its key under each secret
-//! that is not the active one.
+//! Rows of the container stay unchanged: the container's metadata keeps its key under each secret
+//! other than the active one.
 //!
-//! What is encrypted as OpenStack Swift does is left alone: it could not be read there any more.
+//! Objects in OpenStack Swift's format are left alone: Swift could no longer read them.
 
 use cairn_formats::crypto_meta::{self as meta, CryptoMeta, KeyId};
 use cairn_http::rekey::{Reason, Rekey, Rekeyed, SecretId};
@@ -31,12 +32,12 @@ use super::{
 use crate::Random;
 use crate::names::Names;
 
-/// Named in the log as who asks.
+/// Source of these requests in the log.
 const SOURCE: &str = "EA";
-/// How often an object is tried again that clients change meanwhile.
-const TRIES: usize = 10;
+/// Maximum attempts for an object that clients change meanwhile.
+const ATTEMPTS_MAX: usize = 10;
 
-/// Headers of an answer that are not an object's metadata, or that a POST leaves alone.
+/// Headers of a response that are not an object's metadata, or that a POST leaves alone.
 const NOT_SENT_AGAIN: [&str; 12] = [
     "accept-ranges",
     "connection",
@@ -52,7 +53,7 @@ const NOT_SENT_AGAIN: [&str; 12] = [
     "x-delete-after",
 ];
 
-/// Headers of the request that say what it may see.
+/// Headers of the request that state its access rights.
 const PASSED_ON: [&str; 5] = [
     "x-backend-use-replication-network",
     "x-backend-allow-reserved-names",
@@ -61,7 +62,7 @@ const PASSED_ON: [&str; 5] = [
     "x-open-expired",
 ];
 
-/// How the keys of an object stand to the active root secret.
+/// Relation of an object's keys to the active root secret.
 #[derive(Debug, PartialEq, Eq)]
 enum Standing {
     NotEncrypted,
@@ -71,7 +72,7 @@ enum Standing {
 }
 
 impl Encryption {
-    /// Adds to a client's POST the kept keys, which it would else take away.
+    /// Adds the kept keys to a client's POST, which would otherwise remove them.
     pub(super) async fn carry_kept(
         &self,
         parts: &mut Parts,
@@ -86,7 +87,7 @@ impl Encryption {
         let head = self.head(parts).await?;
         let is_there = match head.status() {
             status if status.is_success() => true,
-            // The POST will be told the same.
+            // The POST will get the same response.
             StatusCode::NOT_FOUND => false,
             status => {
                 error!(path = parts.uri.path(), %status, "no keys could be read for a POST");
@@ -98,7 +99,7 @@ impl Encryption {
             false => Ok(Vec::new()),
         };
         let made = made.map_err(|problem| {
-            // Without them nothing could read the object after this POST.
+            // Without the kept keys the object would be unreadable after this POST.
             error!(path = parts.uri.path(), error = %problem, "the keys of an object cannot be kept");
             no_keys()
         })?;
@@ -108,8 +109,8 @@ impl Encryption {
         Ok(())
     }
 
-    /// Whether the object may have been re-keyed, or is being: then there are several root secrets,
-    /// or were.
+    /// May the object have been re-keyed, or be in the process? That needs several root secrets,
+    /// now or earlier.
     async fn may_be_kept(&self, parts: &Parts, source: &KeySource) -> bool {
         if source.active().is_ok_and(|keys| keys.all_ids.len() > 1) {
             return true;
@@ -124,11 +125,11 @@ impl Encryption {
             .container(&context, &names.account, &container)
             .await;
         let is_kept = |name: &String| name.starts_with(kept::CONTAINER_SYSMETA);
-        // The object is asked when the container cannot be.
+        // If the container cannot be read, the object decides.
         !info.exists() && info.status != 404 || info.sysmeta.keys().any(is_kept)
     }
 
-    /// Name of the request's object or container, as servers know it.
+    /// HEAD of the request's object or container, by its name on the servers.
     async fn head(&self, parts: &Parts) -> Result<Response, Response> {
         let head = request_like(parts, Method::HEAD).ok_or_else(no_keys)?;
         Ok(self.next.call(head).await)
@@ -162,7 +163,7 @@ impl Encryption {
         order: Rekey,
     ) -> Result<Rekeyed, Response> {
         let mut was_tried = false;
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS_MAX {
             let head = self.head(parts).await?;
             match head.status() {
                 StatusCode::NOT_FOUND => return Ok(Rekeyed::Gone),
@@ -193,7 +194,7 @@ impl Encryption {
             was_tried = true;
             match answer.status() {
                 StatusCode::ACCEPTED => return Ok(Rekeyed::Done),
-                // Somebody was faster: what they left is looked at again.
+                // Another writer was faster: its result is read again.
                 StatusCode::CONFLICT | StatusCode::NOT_FOUND | StatusCode::SERVICE_UNAVAILABLE => {}
                 _ => return Err(answer),
             }
@@ -244,7 +245,7 @@ fn failed(parts: &Parts, problem: &CryptoError) -> Response {
     status::cannot_be_rekeyed(problem)
 }
 
-/// A request of our own for what another names.
+/// A request by the filter itself for the entity that another request names.
 fn request_like(parts: &Parts, method: Method) -> Option<Request> {
     let mut request = Request::new(Body::empty());
     *request.method_mut() = method;
@@ -272,12 +273,12 @@ fn request_like(parts: &Parts, method: Method) -> Option<Request> {
     Some(request)
 }
 
-/// How and under which key a PUT encrypted an object, where it did.
+/// Crypto metadata of a PUT, if it encrypted the object.
 fn of_put(headers: &HeaderMap) -> Result<Option<CryptoMeta>, CryptoError> {
     if let Some(text) = respond::header(headers, BODY_META) {
         return Ok(Some(CryptoMeta::load(text)?));
     }
-    // The row's ETag of an object without content may be encrypted alone.
+    // For an object without content only the row's ETag may be encrypted.
     match respond::header(headers, ROW_ETAG) {
         Some(value) => Ok(meta::extract(value)?.1),
         None => Ok(None),
@@ -320,7 +321,7 @@ fn standing(source: &KeySource, headers: &HeaderMap) -> Result<Standing, CryptoE
     Ok(Standing::Active)
 }
 
-/// Whether the keys of an object are kept under the active secret, with the MAC that goes with them.
+/// Are the object's keys kept under the active secret, together with the MAC?
 fn is_kept(
     source: &KeySource,
     headers: &HeaderMap,
@@ -336,7 +337,7 @@ fn is_kept(
     Ok(mac.as_deref() == respond::header(headers, KEPT_MAC))
 }
 
-/// The MAC of the content's ETag under the active secret.
+/// MAC of the content's ETag under the active secret.
 fn etag_mac(
     source: &KeySource,
     headers: &HeaderMap,
@@ -354,7 +355,7 @@ fn etag_mac(
     )))
 }
 
-/// Headers that keep the keys of an object whose PUT was under another secret than the active one.
+/// Headers with the kept keys of an object whose PUT was under another secret than the active one.
 fn kept_headers(
     source: &KeySource,
     headers: &HeaderMap,
@@ -375,8 +376,8 @@ fn kept_headers(
     Ok([(KEPT, kept)].into_iter().chain(mac).collect())
 }
 
-/// The headers of the POST that re-keys: all that a POST replaces, as it is, the kept keys, and
-/// users' metadata encrypted anew.
+/// Headers of the POST that re-keys: all that a POST replaces, unchanged, the kept keys, and user
+/// metadata encrypted anew.
 fn posted(
     source: &KeySource,
     headers: &HeaderMap,
@@ -405,7 +406,7 @@ fn posted(
     Ok(posted)
 }
 
-/// Users' metadata, where it is under another secret than the active one.
+/// Encrypts user metadata anew if it is under another secret than the active one.
 fn encrypt_anew(
     source: &KeySource,
     headers: &HeaderMap,
@@ -446,7 +447,7 @@ fn encrypt_anew(
     Ok(())
 }
 
-/// The active secret, those whose keys are kept under it, and the headers that keep others'.
+/// The active secret, the secrets whose keys are kept under it, and the headers to add for others.
 type ContainerPlan = (SecretId, Vec<SecretId>, Vec<(SecretId, String, String)>);
 
 fn container_plan(

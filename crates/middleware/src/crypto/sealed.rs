@@ -1,9 +1,9 @@
-//! Authenticated encryption: AES-256 in Galois/counter mode, which notices every change.
+//! Authenticated encryption by AES-256 in Galois/counter mode, which detects every change.
 //!
-//! Content is sealed in segments of 64 KiB, each followed by its tag of 16 bytes; only the last is
-//! shorter. The nonce is the segment's number and whether it is the last (as in STREAM, Hoang et al.
-//! 2015), so segments cannot be left out, added, repeated or put into another order. The key is
-//! random and seals one object's content alone; it is itself sealed with the object's key, bound to
+//! Content is sealed in segments of 64 KiB, each followed by its 16-byte tag; only the last may be
+//! shorter. The nonce consists of the segment's number and whether it is the last (as in STREAM,
+//! Hoang et al. 2015), so segments cannot be omitted, added, repeated or reordered. The key is
+//! random and seals one object's content only; it is itself sealed with the object's key, bound to
 //! the object's path. Values are sealed under random nonces, bound to their name and the path.
 
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -16,12 +16,13 @@ pub(super) const TAG_BYTES: usize = 16;
 pub(super) const SEALED_SEGMENT_BYTES: usize = SEGMENT_BYTES + TAG_BYTES;
 pub(super) const NONCE_BYTES: usize = 12;
 
-/// Bytes of sealed content for so many of content.
+/// Length of the sealed form of `plain` bytes of content.
 pub(super) fn sealed_length(plain: u64) -> u64 {
     plain + plain.div_ceil(SEGMENT_BYTES as u64) * TAG_BYTES as u64
 }
 
-/// Segments, and bytes of content, of so many bytes sealed; none where nothing is so long sealed.
+/// Number of segments, and length of content, for a sealed length; `None` if no content has this
+/// sealed length.
 pub(super) fn opened_length(sealed: u64) -> Option<(u64, u64)> {
     let segments = sealed.div_ceil(SEALED_SEGMENT_BYTES as u64);
     let plain = sealed.checked_sub(segments * TAG_BYTES as u64)?;
@@ -34,7 +35,7 @@ fn cipher(key: &Key) -> Result<LessSafeKey, CryptoError> {
     Ok(LessSafeKey::new(key))
 }
 
-/// Seals a value. `bound_to`: without which it cannot be opened again.
+/// Seals a value. `bound_to` is needed to open it again.
 pub(super) fn seal(
     key: &Key,
     nonce: [u8; NONCE_BYTES],
@@ -65,7 +66,7 @@ pub(super) fn open(
     Ok(value)
 }
 
-/// As [`open`], of a key.
+/// Opens a sealed key.
 pub(super) fn open_key(
     key: &Key,
     nonce: &[u8],
@@ -79,12 +80,12 @@ pub(super) fn open_key(
     Ok(Key::new(bytes))
 }
 
-/// To what a value is bound: its place.
+/// The context that a value is bound to.
 pub(super) fn place(name: &str, path: &str) -> String {
     format!("{name}\n{path}")
 }
 
-/// The segments of one object's content.
+/// The key for the segments of one object's content.
 pub(super) struct Segments(LessSafeKey);
 
 impl Segments {
@@ -118,7 +119,7 @@ impl Segments {
         Ok(())
     }
 
-    /// Opens a segment in its place; how long it is.
+    /// Opens a segment in place; returns its length.
     pub(super) fn open(
         &self,
         number: u64,

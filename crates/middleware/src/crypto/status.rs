@@ -1,24 +1,24 @@
-//! Status codes of what the filters `encryption` and `keymaster` refuse or cannot do.
+//! Status codes of the filters `encryption` and `keymaster`.
 
 use cairn_http::{Response, respond};
 use http::StatusCode;
 
-/// Stored bytes or keys that do not fit each other: the client gets nothing of them.
+/// Stored data and keys do not match: the client gets none of it.
 pub(super) fn cannot_be_decrypted() -> Response {
     respond::text(StatusCode::INTERNAL_SERVER_ERROR, "Error decrypting object")
 }
 
-/// A condition or a header that cannot be rewritten for the stored object.
+/// A condition or a header cannot be rewritten for the stored object.
 pub(super) fn bad_request(reason: String) -> Response {
     respond::text(StatusCode::BAD_REQUEST, reason)
 }
 
-/// Servers that did not answer as re-keying needs it; it may be tried again.
+/// Servers failed during re-keying; it may be tried again.
 pub(super) fn unavailable() -> Response {
     respond::standard(StatusCode::SERVICE_UNAVAILABLE)
 }
 
-/// The client's ETag is not that of the bytes it sent.
+/// The client's ETag does not match the bytes it sent.
 pub(super) fn other_content() -> Response {
     respond::standard(StatusCode::UNPROCESSABLE_ENTITY)
 }

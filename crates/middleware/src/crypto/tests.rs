@@ -5,7 +5,7 @@ use cairn_formats::ini::Section;
 use crate::build;
 use crate::testing::{answers, env};
 
-/// A pipeline with them must not start: without keys nothing would be encrypted.
+/// A pipeline with these keymasters must not start: without keys nothing would be encrypted.
 #[test]
 fn keymasters_that_are_not_built_refuse_and_name_the_remedy() {
     for (name, option) in [

@@ -1,4 +1,4 @@
-//! The body of an upload, encrypted as it passes, and what is to be stored with it, which is known
+//! Encryption of an upload's body as it passes, and the metadata to store with it, which is known
 //! at its end.
 
 use std::sync::Arc;
@@ -20,29 +20,29 @@ fn failed() -> BodyError {
     BodyError::Source("encryption failed".into())
 }
 
-/// Chunks larger than this are encrypted off the event loop: 64 KiB take 0.1 ms.
-const INLINE: usize = 64 << 10;
+/// Maximum bytes of a chunk that is encrypted on the event loop: 64 KiB take 0.1 ms.
+const INLINE_MAX_BYTES: usize = 64 << 10;
 
-/// An upload under way: shared by its body and by whoever concludes it.
+/// An upload in progress, shared by its body and by the conclusion.
 #[derive(Clone)]
 pub(super) struct Upload(Arc<Mutex<State>>);
 
 struct State {
     random: Random,
     protection: Protection,
-    /// From the first byte on; not while a chunk is being encrypted, nor after a failure.
+    /// Present from the first byte on; not while a chunk is being encrypted, nor after a failure.
     work: Option<Box<Work>>,
     has_begun: bool,
-    /// What became of it, once asked.
+    /// The result, once requested.
     done: Option<Done>,
 }
 
-/// How an object's content is to be encrypted, and the object's key, with which the content's is.
+/// Method of encrypting an object's content, with the object's key, which wraps the content's key.
 #[derive(Clone)]
 pub(super) enum Protection {
-    /// As Swift does.
+    /// Counter mode, in Swift's format.
     Ctr(Key),
-    /// So that changes are noticed; with the path that the key is bound to.
+    /// Authenticated; with the path that the key is bound to.
     Sealed(Key, String),
 }
 
@@ -63,22 +63,22 @@ struct Counting {
 
 struct Sealing {
     segments: Segments,
-    /// The segment that is to be sealed next: not before it is known whether it is the last.
+    /// The segment to be sealed next, once it is known whether it is the last.
     pending: Vec<u8>,
     number: u64,
     /// MD5s of the content and of the sealed segments.
     sums: Md5Pair,
 }
 
-/// What is known at the end of content that was not empty.
+/// Metadata of content that was not empty.
 #[derive(Clone)]
 pub(super) struct Done {
     pub(super) plain_md5: [u8; 16],
     pub(super) cipher_md5: [u8; 16],
     pub(super) plain_length: u64,
-    /// Of what was handed on.
+    /// Number of bytes passed on.
     pub(super) length: u64,
-    /// How the content was encrypted, and its key encrypted with the object's.
+    /// Crypto metadata of the content, with its key wrapped by the object's.
     pub(super) meta: CryptoMeta,
 }
 
@@ -163,7 +163,7 @@ impl Sealing {
         Ok(out.into())
     }
 
-    /// The last segment.
+    /// Seals the last segment.
     fn end(&mut self) -> Result<Bytes, CryptoError> {
         let mut out = Vec::with_capacity(self.pending.len() + TAG_BYTES);
         self.seal(true, &mut out)?;
@@ -216,7 +216,7 @@ impl Upload {
         Body::from_stream(chunks, length)
     }
 
-    /// What is handed on when the content has ended, where it has not all been.
+    /// The remaining bytes when the content has ended.
     fn end(&self) -> Option<Result<Bytes, BodyError>> {
         let mut state = self.lock();
         match &mut state.work.as_mut()?.cipher {
@@ -227,7 +227,7 @@ impl Upload {
 
     async fn encrypt(&self, chunk: Bytes) -> Result<Bytes, BodyError> {
         let mut work = self.take().ok_or_else(failed)?;
-        if chunk.len() <= INLINE {
+        if chunk.len() <= INLINE_MAX_BYTES {
             let encrypted = work.encrypt(&chunk).map_err(|_| failed())?;
             self.lock().work = Some(work);
             return Ok(encrypted);
@@ -243,7 +243,8 @@ impl Upload {
         encrypted.map_err(|_| failed())
     }
 
-    /// One key encrypts all of it: a second one is never begun.
+    /// Takes the encryption state. One key encrypts the whole content: it is never replaced by a
+    /// second one.
     fn take(&self) -> Option<Box<Work>> {
         let mut state = self.lock();
         if std::mem::replace(&mut state.has_begun, true) {
@@ -253,7 +254,7 @@ impl Upload {
         Some(Box::new(work))
     }
 
-    /// What was encrypted; none where there was no content.
+    /// The metadata; `None` if there was no content.
     pub(super) fn done(&self) -> Option<Done> {
         let mut state = self.lock();
         if let Some(work) = state.work.take() {

@@ -1,4 +1,4 @@
-//! The segments of a dynamic large object: pages of its container's listing.
+//! The segments of a dynamic large object, read page by page from its container's listing.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::segments::{Listing, NextPiece, Piece, Segment, SegmentError};
 use crate::subrequest::Subrequests;
 
-/// What is needed of a row.
+/// Fields needed of a row.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct SegmentRow {
     pub(super) name: String,
@@ -20,19 +20,19 @@ pub(super) struct SegmentRow {
     pub(super) hash: String,
 }
 
-/// Where pages come from.
+/// Source of listing pages.
 pub(super) struct Pages {
     pub(super) next: Handler,
     pub(super) requests: Subrequests,
     /// The decoded path of the segments' container.
     pub(super) container: String,
     pub(super) prefix: String,
-    /// Rows of a full page.
+    /// Maximum rows of a page.
     pub(super) page: usize,
 }
 
 impl Pages {
-    /// The rows after `marker`; the error is what the container answered.
+    /// The rows after `marker`; the error is the container's response.
     pub(super) async fn get(&self, marker: &str) -> Result<Vec<SegmentRow>, Response> {
         let mut query = format!("format=json&prefix={}", quote(&self.prefix));
         if !marker.is_empty() {
@@ -60,9 +60,9 @@ impl Pages {
 pub(super) struct SegmentListing {
     pages: Pages,
     rows: VecDeque<SegmentRow>,
-    /// The last row of the page, where there may be another page.
+    /// The last name of the page, if there may be another page.
     marker: Option<String>,
-    /// Bytes still to be skipped, and how many are wanted after them.
+    /// Bytes to skip, and number of bytes wanted after them.
     skip: u64,
     wanted: u64,
 }
@@ -87,7 +87,7 @@ impl SegmentListing {
         self.rows = rows.into();
     }
 
-    /// The part of this row that is wanted; `None` where it is none.
+    /// The wanted part of this row; `None` if there is none.
     fn piece(&mut self, row: &SegmentRow) -> Option<Piece> {
         if self.skip >= row.bytes {
             self.skip -= row.bytes;
@@ -97,8 +97,8 @@ impl SegmentListing {
         let there = row.bytes - first;
         let taken = there.min(self.wanted);
         self.wanted -= taken;
-        // Neither ETag nor size of the row are held against the object: any object of that name
-        // will do, and it may be newer than the listing.
+        // The row's ETag and size are not compared with the object: any object of that name is
+        // valid, and it may be newer than the listing.
         Some(Piece::Segment(Segment {
             path: format!("{}/{}", self.pages.container, row.name),
             first,

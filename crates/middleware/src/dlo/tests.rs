@@ -1,4 +1,4 @@
-//! Dynamic large objects over a store in memory, whose listings have pages of three.
+//! Dynamic large objects over an in-memory store whose listings have pages of three.
 
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ fn dlo(store: &FakeStore) -> Handler {
     filter_in(&env, "dlo", &options, store.handler())
 }
 
-/// `segments` of five bytes each, `aaaaa`, `bbbbb`, …; and others beside them.
+/// A store with `segments` segments of five bytes each, `aaaaa`, `bbbbb`, …, and other objects.
 fn store(segments: usize) -> FakeStore {
     let store = FakeStore::with(&[("/v1/a/segs/x1", "xxxxx"), ("/v1/a/segs/rest", "y")]);
     for i in 0..segments {
@@ -93,7 +93,7 @@ async fn of_many_pages() {
     store.log();
     let response = ask(&app, "GET", &[]).await;
     assert_eq!(header(&response, "content-length"), None);
-    // No ETag of all can be told: the manifest's own stays.
+    // The ETag of all segments is unknown: the manifest's own stays.
     assert_eq!(
         header(&response, "etag").unwrap(),
         md5_hex(b"manifest-contents")
@@ -105,7 +105,7 @@ async fn of_many_pages() {
         .filter(|l| l.contains("prefix="))
         .count();
     assert_eq!(listings, 3);
-    // On the first page; across its end; from the end.
+    // Ranges on the first page, across its end, and from the end.
     let response = ask(&app, "GET", &[("range", "bytes=4-11")]).await;
     assert_eq!(response.status(), 206);
     assert_eq!(text(response).await, "abbbbbcc");

@@ -1,6 +1,6 @@
-//! `form-data; name="file1"; filename="a.txt"`: a value and its attributes.
+//! Parser of a header value with attributes: `form-data; name="file1"; filename="a.txt"`.
 
-/// The value before the first `;`, and what follows as far as it reads.
+/// The value before the first `;`, and the attributes that can be parsed.
 pub(super) fn parse(header: &str) -> (&str, Vec<(&str, &str)>) {
     let Some((value, rest)) = header.split_once(';') else {
         return (header, Vec::new());
@@ -14,8 +14,8 @@ pub(super) fn parse(header: &str) -> (&str, Vec<(&str, &str)>) {
     (value.trim(), attributes)
 }
 
-/// One `name=value` or `name="value"`, and what comes after its `;`. Browsers do not escape
-/// quotes in names of files: the last quote before a `;` or the end closes the value.
+/// Parses one `name=value` or `name="value"`; returns also the text after its `;`. Browsers do not
+/// escape quotes in file names: the last quote before a `;` or the end closes the value.
 fn next(text: &str) -> Option<(&str, &str, &str)> {
     let cut = text.find(|c: char| !(c.is_alphanumeric() || c == '_'))?;
     let (name, rest) = text.split_at(cut);
@@ -49,7 +49,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever a client sends: values are parts of it, and no quote is left at their ends.
+        /// For any header, values are parts of it without quotes at their ends.
         #[test]
         fn any_header_reads(header in "[a-zé=;\" \n]{0,40}") {
             let (value, attributes) = parse(&header);

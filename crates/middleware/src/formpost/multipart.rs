@@ -1,8 +1,8 @@
-//! The parts of a multipart body as they arrive: each part's headers, then its data in chunks.
-//! Memory is bounded: a chunk, and at most [`MAX_HEADERS`] of a part's headers.
+//! Streaming parser of a multipart body: for each part its headers, then its data in chunks. Memory
+//! is bounded: one chunk, and at most [`HEADERS_MAX_BYTES`] bytes of a part's headers.
 //!
-//! On the wire: `--BOUNDARY CRLF headers CRLF CRLF data CRLF --BOUNDARY …`, and two dashes after
-//! the last boundary. A body that just ends ends its last part.
+//! Format: `--BOUNDARY CRLF headers CRLF CRLF data CRLF --BOUNDARY …`, and two dashes after the
+//! last boundary. The end of the body also ends its last part.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use bytes::{Buf, Bytes, BytesMut};
 use cairn_http::{Body, BodyError};
 use thiserror::Error;
 
-const MAX_HEADERS: usize = 16 << 10;
-/// A boundary has 70 bytes at most by the standard.
-const MAX_BOUNDARY: usize = 256;
-/// Empty lines before the first boundary.
-const MAX_EMPTY_LINES: usize = 64;
+const HEADERS_MAX_BYTES: usize = 16 << 10;
+/// Maximum length of a boundary; the standard allows 70 bytes.
+const BOUNDARY_MAX_BYTES: usize = 256;
+/// Maximum number of empty lines before the first boundary.
+const EMPTY_LINES_MAX: usize = 64;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Error)]
 pub(super) enum MultipartError {
     #[error("invalid starting boundary")]
     Start,
-    #[error("the headers of a part are longer than {MAX_HEADERS} bytes")]
+    #[error("the headers of a part are longer than {HEADERS_MAX_BYTES} bytes")]
     Headers,
     #[error(transparent)]
     Body(#[from] BodyError),
 }
 
-/// Headers of a part, names in lower case.
+/// Headers of a part, with names in lower case.
 #[derive(Debug, Default)]
 pub(super) struct PartHeaders(Vec<(String, String)>);
 
@@ -41,18 +41,18 @@ impl PartHeaders {
 pub(super) struct Multipart {
     body: Body,
     buffer: BytesMut,
-    /// With the line break before it.
+    /// The boundary with the line break before it.
     boundary: Vec<u8>,
     in_part: bool,
-    /// No part follows.
+    /// No further part follows.
     is_last: bool,
     has_ended: bool,
 }
 
 impl Multipart {
-    /// Reads up to the first boundary, and past it.
+    /// Reads to the first boundary, and past it.
     pub(super) async fn start(body: Body, boundary: &str) -> Result<Self, MultipartError> {
-        if boundary.is_empty() || boundary.len() > MAX_BOUNDARY {
+        if boundary.is_empty() || boundary.len() > BOUNDARY_MAX_BYTES {
             return Err(MultipartError::Start);
         }
         let mut parts = Multipart {
@@ -63,7 +63,7 @@ impl Multipart {
             is_last: false,
             has_ended: false,
         };
-        for _ in 0..MAX_EMPTY_LINES {
+        for _ in 0..EMPTY_LINES_MAX {
             parts.fill_to(2).await?;
             if !parts.buffer.starts_with(b"\r\n") {
                 break;
@@ -86,7 +86,7 @@ impl Multipart {
         Ok(parts)
     }
 
-    /// The next part, once what is left of this one was passed over.
+    /// Skips the rest of the current part and starts the next one.
     pub(super) async fn next_part(&mut self) -> Result<Option<PartHeaders>, MultipartError> {
         while self.chunk().await?.is_some() {}
         if self.is_last {
@@ -96,7 +96,7 @@ impl Multipart {
         Ok(Some(self.headers().await?))
     }
 
-    /// More of the current part's data; `None` at its end.
+    /// The next data of the current part; `None` at its end.
     pub(super) async fn chunk(&mut self) -> Result<Option<Bytes>, MultipartError> {
         while self.in_part {
             if let Some(at) = find(&self.buffer, &self.boundary) {
@@ -104,7 +104,7 @@ impl Multipart {
                 self.end_part().await?;
                 return Ok(Some(data).filter(|data| !data.is_empty()));
             }
-            // The end of what is there may be the beginning of a boundary.
+            // The last bytes may be the beginning of a boundary.
             let sure = (self.buffer.len() + 1).saturating_sub(self.boundary.len());
             if sure > 0 {
                 return Ok(Some(self.buffer.split_to(sure).freeze()));
@@ -118,7 +118,7 @@ impl Multipart {
         Ok(None)
     }
 
-    /// Passes the boundary at the buffer's beginning, and the two bytes after it.
+    /// Consumes the boundary at the start of the buffer, and the two bytes after it.
     async fn end_part(&mut self) -> Result<(), MultipartError> {
         self.buffer.advance(self.boundary.len());
         self.fill_to(2).await?;
@@ -132,7 +132,7 @@ impl Multipart {
         let mut text = String::new();
         loop {
             let Some(end) = find(&self.buffer, b"\r\n") else {
-                if self.buffer.len() + text.len() > MAX_HEADERS {
+                if self.buffer.len() + text.len() > HEADERS_MAX_BYTES {
                     return Err(MultipartError::Headers);
                 }
                 if self.fill().await? {
@@ -147,7 +147,7 @@ impl Multipart {
             let line = self.buffer.split_to(end);
             text.push_str(&decode(&line));
             text.push('\n');
-            if text.len() > MAX_HEADERS {
+            if text.len() > HEADERS_MAX_BYTES {
                 return Err(MultipartError::Headers);
             }
             if self.buffer.starts_with(&self.boundary) {
@@ -162,7 +162,7 @@ impl Multipart {
         Ok(parse_headers(&text))
     }
 
-    /// Reads until there are `length` bytes, or no more come.
+    /// Reads until the buffer has `length` bytes, or the body ends.
     async fn fill_to(&mut self, length: usize) -> Result<(), MultipartError> {
         while self.buffer.len() < length && self.fill().await? {}
         Ok(())
@@ -185,7 +185,7 @@ fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
         .position(|window| window == wanted)
 }
 
-/// Headers are UTF-8, or else Latin-1.
+/// Decodes headers as UTF-8, or else as Latin-1.
 fn decode(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.to_owned(),
@@ -221,7 +221,7 @@ mod tests {
         Body::from_stream(futures_util::stream::iter(chunks), None)
     }
 
-    /// Every part's `a` header and data.
+    /// Header `a` and data of every part.
     async fn read(text: &str, size: usize) -> Result<Vec<(Option<String>, String)>, String> {
         let told = |error: MultipartError| error.to_string();
         let mut parts = Multipart::start(body(text, size), "B")
@@ -251,7 +251,7 @@ mod tests {
                 "\r\n\r\n--B\r\n\r\n--x\r\n-\r\n--B--",
                 vec![part(None, "--x\r\n-")],
             ),
-            // Neither data nor an empty line; no end.
+            // Neither data nor an empty line, and no end.
             (
                 "--B\r\nA: 1\r\n--B\r\nA: 2\r\n\r\ncut of",
                 vec![part(Some("1"), ""), part(Some("2"), "cut of")],
@@ -278,8 +278,8 @@ mod tests {
             let error = read(text, 3).await.unwrap_err();
             assert_eq!(error, "invalid starting boundary", "{text:?}");
         }
-        let lines = "a: b\r\n".repeat(MAX_HEADERS);
-        for headers in ["x".repeat(MAX_HEADERS * 2), lines] {
+        let lines = "a: b\r\n".repeat(HEADERS_MAX_BYTES);
+        for headers in ["x".repeat(HEADERS_MAX_BYTES * 2), lines] {
             let error = read(&format!("--B\r\n{headers}\r\n"), 1000)
                 .await
                 .unwrap_err();
@@ -311,7 +311,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// How a body is cut into chunks changes nothing, and nothing that is no boundary is lost.
+        /// The result does not depend on how a body is cut into chunks, and data that is not a
+        /// boundary is preserved.
         #[test]
         fn chunks_change_nothing(text in "[-B\r\nA:x]{0,60}", size in 1usize..20) {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();

@@ -1,4 +1,4 @@
-//! Beside `golden.rs`, which compares with Swift's own: what that leaves open.
+//! Cases beyond `golden.rs`, which compares with Swift's own filter.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ fn recording() -> (Handler, Seen) {
     (app(inner), seen)
 }
 
-/// The beginning of a form that may upload `count` files of `size` bytes.
+/// The beginning of a form that allows `count` files of `size` bytes.
 fn fields(size: &str, count: &str) -> String {
     let expires = "1700000010";
     let message = format!("/v1/a/c/p/\n\n{size}\n{count}\n{expires}");
@@ -105,7 +105,7 @@ async fn other_posts_pass() {
     );
 }
 
-/// A file that grows without end: the PUT fails, so that nothing is stored, and the form ends.
+/// An endless file: the PUT fails, so that nothing is stored, and the form ends.
 #[tokio::test]
 async fn an_endless_file_is_stopped() {
     let stored = Arc::new(std::sync::atomic::AtomicU64::new(0));
@@ -138,7 +138,7 @@ async fn an_endless_file_is_stopped() {
     assert!(stored.load(std::sync::atomic::Ordering::SeqCst) <= 100_000);
 }
 
-/// An early refusal ends the form though its file still comes.
+/// An early error ends the form although its file is still being sent.
 #[tokio::test]
 async fn a_refusal_is_passed_on_at_once() {
     let inner = handler_fn(|_| async {
@@ -164,7 +164,7 @@ async fn a_client_that_leaves_stores_nothing() {
         .await;
     drop(sender);
     assert_eq!(app.call(form(body)).await.status(), 499);
-    // The recorder takes a body that failed for an empty one.
+    // The recorder stores a failed body as empty.
     assert!(seen.lock().unwrap().iter().all(|(_, body)| body.is_empty()));
 }
 

@@ -1,17 +1,17 @@
-//! Answers as Keystone gives them: JSON, and refusals as `{"error": {…}}`.
+//! Responses in Keystone's format: JSON, and errors as `{"error": {…}}`.
 
 use cairn_http::{Request, Response, respond};
 use http::StatusCode;
 use http::header::WWW_AUTHENTICATE;
 use serde_json::{Value, json};
 
-/// Bytes of a request's body.
-const BODY_LIMIT: u64 = 112 * 1024;
+/// Maximum bytes of a request's body.
+const BODY_MAX_BYTES: u64 = 112 * 1024;
 
-/// Why a request is not answered as it wishes.
+/// Reasons why a request is refused.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// The body is not what it must be; what it must be.
+    /// The body is invalid; the text describes what is expected.
     Bad(String),
     TooLarge,
     /// Wrong name or password, or no valid token.
@@ -20,7 +20,7 @@ pub(super) enum Refusal {
     NotFound(String),
     MethodNotAllowed,
     Busy(&'static str),
-    /// After failed logins; the seconds to wait.
+    /// Too many failed logins; the seconds to wait.
     HeldBack(u64),
 }
 
@@ -35,7 +35,7 @@ impl Refusal {
             Refusal::Bad(why) => (StatusCode::BAD_REQUEST, why),
             Refusal::TooLarge => (
                 StatusCode::PAYLOAD_TOO_LARGE,
-                format!("Request is too large: at most {BODY_LIMIT} bytes."),
+                format!("Request is too large: at most {BODY_MAX_BYTES} bytes."),
             ),
             Refusal::Unauthorized(why) => (StatusCode::UNAUTHORIZED, why.to_owned()),
             Refusal::Forbidden(why) => (StatusCode::FORBIDDEN, why.to_owned()),
@@ -90,16 +90,16 @@ pub(super) fn ok(body: &Value) -> Response {
     of(StatusCode::OK, body)
 }
 
-/// The request's body as JSON.
+/// Parses the request's body as JSON.
 pub(super) async fn json_of(request: Request) -> Result<Value, Refusal> {
     if request
         .body()
         .length()
-        .is_some_and(|length| length > BODY_LIMIT)
+        .is_some_and(|length| length > BODY_MAX_BYTES)
     {
         return Err(Refusal::TooLarge);
     }
-    let body = request.into_body().collect(BODY_LIMIT).await;
+    let body = request.into_body().collect(BODY_MAX_BYTES).await;
     let body = body.map_err(|error| match error {
         cairn_http::BodyError::TooLarge(_) => Refusal::TooLarge,
         error => Refusal::Bad(format!("The body could not be read: {error}.")),

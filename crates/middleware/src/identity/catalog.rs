@@ -1,5 +1,5 @@
-//! The catalog: where this store's object storage and identity are, and what versions of the
-//! identity API there are.
+//! The service catalog: endpoints of this store's object storage and identity, and the versions of
+//! the identity API.
 
 use cairn_formats::ini::Section;
 use cairn_http::params::quote_path;
@@ -15,7 +15,7 @@ const INTERFACES: [&str; 3] = ["public", "internal", "admin"];
 
 pub(super) struct Catalog {
     region: String,
-    /// Where clients reach this store, when that is not what they send as `Host`.
+    /// URL under which clients reach this store, if it differs from their `Host`.
     public_url: Option<String>,
     prefix: String,
 }
@@ -36,7 +36,7 @@ impl Catalog {
         &self.prefix
     }
 
-    /// This store's address, as the client that asks must use it.
+    /// Scheme and address of this store, as the requesting client must use them.
     pub(super) fn host(&self, request: &Request) -> String {
         self.public_url.clone().unwrap_or_else(|| host_url(request))
     }
@@ -50,7 +50,7 @@ impl Catalog {
         ]
     }
 
-    /// As v3 has it; tokens for no project have none.
+    /// Catalog in the format of v3; tokens without a project have none.
     pub(super) fn v3(&self, host: &str, project_id: Option<&str>) -> Value {
         let Some(project_id) = project_id else {
             return json!([]);
@@ -75,13 +75,13 @@ impl Catalog {
         Value::from_iter(self.services(host, project_id).map(service))
     }
 
-    /// As v2.0 has it.
+    /// Catalog in the format of v2.0.
     pub(super) fn v2(&self, host: &str, project_id: Option<&str>) -> Value {
         let Some(project_id) = project_id else {
             return json!([]);
         };
         let service = |(kind, name, url): (&str, &str, String)| {
-            // Who logged in by v2.0 goes on with it.
+            // A client that logged in by v2.0 continues with v2.0.
             let url = match kind {
                 "identity" => format!("{host}/v2.0"),
                 _ => url,
@@ -158,7 +158,7 @@ pub(super) fn version_2(host: &str) -> Value {
     version(host, "v2.0", "v2.0", "deprecated", "v2.0")
 }
 
-/// The list of versions, for clients that were given no more than the store's address.
+/// The list of versions, for clients that know only the store's address.
 pub(super) fn all_versions(host: &str) -> Response {
     let values = [version_3(host), version_2(host)];
     answer::of(

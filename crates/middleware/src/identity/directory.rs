@@ -1,4 +1,6 @@
-//! Who there is: people and projects of `identity.conf`, and the users of the pipeline's TempAuth.
+//! The directory of users and projects: those in `identity.conf`, and the users of the pipeline's
+//! TempAuth.
+//!
 //!
 //! ```text
 //! [project:photos]            ; only where it needs more than a name
@@ -24,12 +26,12 @@ use tracing::warn;
 use crate::logins::Login;
 use crate::secret::Secret;
 
-/// The group of TempAuth that owns its account, and the roles its members have here.
+/// The TempAuth group that owns its account, and the roles that its members have here.
 const OWNER: (&str, [&str; 2]) = (".admin", ["swiftoperator", "member"]);
 const RESELLER_ADMIN: (&str, [&str; 2]) = (".reseller_admin", ["ResellerAdmin", "admin"]);
 const RESELLER_READER: (&str, [&str; 2]) = (".reseller_reader", ["system_reader", "member"]);
 
-/// Roles that mean more than their name, whatever `keystoneauth` is told, in lower case.
+/// Roles with a special meaning regardless of `keystoneauth`'s options, in lower case.
 const PRIVILEGED: [&str; 4] = ["admin", "swiftoperator", "reselleradmin", "system_reader"];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,10 +44,10 @@ pub(super) struct Project {
 pub(super) struct Person {
     pub(super) id: String,
     pub(super) name: String,
-    /// `account:user` of TempAuth, where the person is from there.
+    /// `account:user` of TempAuth, if the user comes from there.
     login: Option<String>,
     pub(super) secret: Secret,
-    /// Roles by project id.
+    /// Role names by project id.
     pub(super) roles: BTreeMap<String, Vec<String>>,
     pub(super) default_project: Option<String>,
 }
@@ -53,11 +55,11 @@ pub(super) struct Person {
 #[derive(Default)]
 pub(super) struct Directory {
     people: Vec<Person>,
-    /// By id.
+    /// Projects by id.
     projects: BTreeMap<String, Project>,
 }
 
-/// How a client names somebody or something.
+/// A client's reference to a user or project.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
     Id(String),
@@ -65,7 +67,7 @@ pub(super) enum Naming {
 }
 
 impl Naming {
-    /// As typed.
+    /// The text in the request.
     pub(super) fn text(&self) -> &str {
         match self {
             Naming::Id(text) | Naming::Name(text) => text,
@@ -73,14 +75,14 @@ impl Naming {
     }
 }
 
-/// An id as Keystone's look, the same for the same name at every start.
+/// An id that looks like Keystone's, and is the same for the same name at every start.
 pub(super) fn id_of(kind: &str, name: &str) -> String {
     let digest = Sha256::digest(format!("{kind}:{name}").as_bytes());
     hex::encode(&digest[..16])
 }
 
 impl Directory {
-    /// The people of the file.
+    /// Reads the users of the file.
     pub(super) fn read(conf: &Conf) -> Result<Directory, ConfError> {
         let mut directory = Directory::default();
         for name in conf.section_names() {
@@ -174,7 +176,7 @@ impl Directory {
         self.projects.values().find(|project| project.name == name)
     }
 
-    /// The id of a project that a user's roles name; one without a section is made.
+    /// The id of a project that a user's roles name; a project without a section is created.
     fn project_of_file(&mut self, section: &Section, name: &str) -> Result<String, ConfError> {
         if let Some(project) = self.project_named(name) {
             return Ok(project.id.clone());
@@ -184,8 +186,8 @@ impl Directory {
         Ok(name.to_owned())
     }
 
-    /// Adds TempAuth's users; of those whose account has another prefix, none. `privileged`: roles
-    /// that a group is none of by its name.
+    /// Adds TempAuth's users, except those whose account has another prefix. `privileged` lists
+    /// roles that a group of the same name does not confer.
     pub(super) fn add_logins(
         &mut self,
         logins: &[Login],
@@ -242,7 +244,7 @@ impl Directory {
         }
     }
 
-    /// Everybody that a client may mean: TempAuth has a `tester` in many an account.
+    /// All users that a reference may mean: TempAuth may have a `tester` in several accounts.
     pub(super) fn find_people(&self, naming: &Naming) -> Vec<&Person> {
         let is_meant = |person: &&Person| match naming {
             Naming::Id(id) => person.id == *id,
@@ -253,7 +255,7 @@ impl Directory {
         self.people.iter().filter(is_meant).collect()
     }
 
-    /// The names of all roles that somebody has, in order.
+    /// All role names that are assigned to anyone, sorted.
     pub(super) fn roles(&self) -> BTreeSet<&str> {
         let of = |person| Person::all_roles(person).map(String::as_str);
         self.people.iter().flat_map(of).collect()
@@ -265,14 +267,14 @@ impl Person {
         self.roles.values().flatten()
     }
 
-    /// An administrator sees everybody, and ends anybody's tokens.
+    /// Is this an administrator, who sees all users and may revoke all tokens?
     pub(super) fn is_admin(&self) -> bool {
         self.all_roles().any(|role| role == "admin")
     }
 }
 
-/// The roles that groups of TempAuth amount to; groups of no meaning there are roles by name, but
-/// for the names that mean something here.
+/// The roles conferred by TempAuth's groups; other groups are roles of the same name, unless that
+/// name is privileged.
 fn roles_of(login: &Login, privileged: &BTreeSet<String>) -> Vec<String> {
     let is_privileged = |group: &String| {
         let group = group.to_lowercase();

@@ -1,5 +1,5 @@
-//! The lists of v3, read-only: projects, users, roles, and what else clients look up on their way
-//! to these. An administrator sees all; others see themselves and their projects.
+//! The read-only lists of v3: projects, users, roles, and what clients request on their way to
+//! these. An administrator sees everything; others see themselves and their projects.
 
 use cairn_http::params::Params;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::answer::{self, Answer, Refusal};
 use super::directory::{Person, Project, id_of};
 use super::{Core, Valid};
 
-/// One kind of thing that can be listed: its names in paths and bodies.
+/// A kind of entity that can be listed, with its names in paths and bodies.
 struct Kind {
     one: &'static str,
     many: &'static str,
@@ -47,7 +47,7 @@ const GROUP: Kind = Kind {
     many: "groups",
 };
 
-/// Query parameters that choose among what is listed.
+/// Query parameters that filter lists.
 const FILTERS: [&str; 8] = [
     "name",
     "id",
@@ -63,7 +63,7 @@ pub(super) fn role_ref(name: &str) -> Value {
     json!({ "id": id_of("role", name), "name": name })
 }
 
-/// What the asker may see.
+/// The entities that the requester may see.
 struct View<'a> {
     core: &'a Core,
     host: &'a str,
@@ -268,7 +268,7 @@ impl<'a> View<'a> {
         })
     }
 
-    /// Who has which role where.
+    /// The list of role assignments.
     fn role_assignments(&self, params: &Params) -> cairn_http::Response {
         let with_names = params
             .get("include_names")

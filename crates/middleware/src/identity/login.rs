@@ -1,5 +1,5 @@
-//! Logging in, as far as both versions of the API agree: who it is, by password or by an earlier
-//! token, and which project the new token is for.
+//! Login steps shared by both API versions: authentication by password or by an earlier token, and
+//! the choice of the project that the new token is for.
 
 use std::sync::Arc;
 
@@ -20,22 +20,22 @@ const TOO_LONG: Refusal = Refusal::Forbidden(
 );
 const BUSY: Refusal = Refusal::Busy("Too many logins wait: try again.");
 
-/// How a client shows who it is.
+/// A client's credentials.
 pub(super) enum Proof {
     Password { user: Naming, password: String },
     Token(String),
 }
 
-/// What the new token is to be for.
+/// The requested scope of a token.
 pub(super) enum Scope {
     Project(Naming),
-    /// Nothing is said: the user's default project, or the earlier token's.
+    /// Not given: the user's default project, or the earlier token's.
     Unsaid,
-    /// Nothing on purpose.
+    /// Explicitly no project.
     None,
 }
 
-/// A new token, as its text and its facts, and how it was come by.
+/// A new token, as text and as fields, with the methods by which it was obtained.
 pub(super) struct Granted {
     pub(super) text: String,
     pub(super) valid: Valid,
@@ -65,7 +65,7 @@ pub(super) async fn log_in(
     }
 }
 
-/// The one person of that name with that password, by id, and their project.
+/// The only user of that name or id with that password, and their project.
 async fn by_password(
     core: &Arc<Core>,
     address: Address,
@@ -73,8 +73,8 @@ async fn by_password(
     password: &str,
     scope: &Scope,
 ) -> Result<(String, Option<String>), Refusal> {
-    // Names are not unique: TempAuth may have one user name in many accounts. Those without a
-    // role on the project are not meant.
+    // Names are not unique: TempAuth may have the same user name in several accounts. Users without
+    // a role on the requested project are ignored.
     let meant: Vec<(&Person, Option<String>)> = core
         .directory()
         .find_people(user)
@@ -82,7 +82,8 @@ async fn by_password(
         .filter_map(|person| Some((person, project_of(core, person, scope).ok()?)))
         .collect();
     if !meant.iter().any(|(person, _)| person.secret.is_slow()) {
-        // As long as for somebody whose password is hashed, that nobody learns who is there.
+        // The hashing takes as long as for the user with the slowest hash, so that the response
+        // time does not reveal which users exist.
         let secrets = core.directory().people().map(|person| &person.secret);
         let slowest = secrets.filter(|s| s.is_slow()).max_by_key(|s| s.rounds());
         if let Some(secret) = slowest {
@@ -95,7 +96,7 @@ async fn by_password(
             continue;
         }
         if found.is_some() {
-            // Two of one name and one password: only a project tells them apart.
+            // Two users with the same name and password: only a project distinguishes them.
             return Err(WRONG);
         }
         found = Some((person.id.clone(), project));
@@ -121,7 +122,8 @@ fn not_now(why: NotNow) -> Refusal {
     }
 }
 
-/// Runs a login by password, of whatever readings, as one try of this address at this name.
+/// Runs a password login, with all its interpretations, as a single attempt of this address at this
+/// name.
 pub(super) async fn tried<T>(
     core: &Core,
     address: Address,
@@ -173,7 +175,7 @@ fn grant(
     })
 }
 
-/// Ends a token, and those made with it, before their time and for good.
+/// Revokes a token, and those derived from it, permanently.
 pub(super) async fn end(core: &Arc<Core>, token: &Arc<Token>) -> Result<(), Refusal> {
     let turn = core.revoking.clone().acquire_owned().await;
     let ended = {
@@ -193,7 +195,7 @@ pub(super) async fn end(core: &Arc<Core>, token: &Arc<Token>) -> Result<(), Refu
     }
 }
 
-/// Leaves a note for the audit log.
+/// Adds an event for the audit log.
 pub(super) fn audit<T>(notes: &Notes, action: &'static str, user: &str, done: &Result<T, Refusal>) {
     let outcome = match done {
         Ok(_) => Outcome::Accepted,
@@ -208,7 +210,7 @@ pub(super) fn audit<T>(notes: &Notes, action: &'static str, user: &str, done: &R
     });
 }
 
-/// The name of the person that a token is for; empty where it is no token.
+/// The name of the user that a token is for; empty for an invalid token.
 pub(super) fn name_of(core: &Core, token: &str) -> String {
     let valid = core.open(token);
     let person = valid.as_ref().and_then(|valid| core.person(valid));

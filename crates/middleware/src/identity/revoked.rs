@@ -1,10 +1,11 @@
 //! Revoked tokens, in memory and in a file that all processes of a host share.
 //!
-//! A token is listed by its audit id until it would have expired. The lists are bounded without
-//! refusing anybody: the user with the most entries gets one watermark in their place, and all
-//! tokens of logins up to it have ended.
+//! A token is listed by its audit id until it would have expired. The list is bounded without
+//! refusing revocations: the entries of the user with the most of them are replaced by one
+//! watermark, which revokes all tokens of logins up to that time.
 //!
 //! Lines of the file, appended and synced one revocation at a time:
+//!
 //!
 //! ```text
 //! AUDIT-ID EXPIRY USER LOGIN     a revoked token; USER is a digest, LOGIN the second of the login
@@ -12,8 +13,8 @@
 //! AUDIT-ID EXPIRY                as earlier versions wrote it
 //! ```
 //!
-//! Readers take complete lines alone, so that a line that a crash cut off is none. The file is
-//! written anew when most of its lines have expired, under the lock that also orders appends.
+//! Readers accept only complete lines, so a line truncated by a crash is ignored. The file is
+//! rewritten when most of its lines have expired, under the lock that also serialises appends.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -29,22 +30,22 @@ use tracing::error;
 use super::directory::id_of;
 use super::tokens::Token;
 
-/// Entries of all users.
+/// Maximum entries of all users.
 const ENTRIES_MAX: usize = 100_000;
-/// Entries of one user.
+/// Maximum entries of one user.
 const USER_ENTRIES_MAX: usize = 1_000;
-/// Lines that are not worth writing the file anew for.
+/// Number of expired lines for which the file is not rewritten.
 const STALE_LINES_MAX: usize = 1_000;
-/// Bytes read of a file: of what follows nothing is known to be ours.
+/// Maximum bytes read of the file.
 const FILE_MAX: u64 = 64 << 20;
-/// The user of lines that name none.
+/// User of lines without one.
 const NO_USER: &str = "-";
 
 pub(super) struct Revoked {
     known: RwLock<Known>,
-    /// The second in which the file was last looked at.
+    /// Time in seconds of the last check of the file.
     looked: AtomicU64,
-    /// One reader or writer of the file at a time.
+    /// Lock for one reader or writer of the file at a time.
     file: Mutex<Option<ListFile>>,
 }
 
@@ -67,7 +68,7 @@ enum Line {
 #[derive(Default)]
 struct Known {
     tokens: HashMap<String, Entry>,
-    /// How many of `tokens` a user has.
+    /// Number of entries in `tokens` of each user.
     counts: HashMap<String, usize>,
     watermarks: HashMap<String, Watermark>,
 }
@@ -89,7 +90,7 @@ fn user_digest(user_id: &str) -> String {
 }
 
 impl Revoked {
-    /// Reads the file; `None`: revocations end with the process.
+    /// Reads the file; with `None`, revocations are lost when the process ends.
     pub(super) fn read(path: Option<PathBuf>, now: u64) -> Revoked {
         let revoked = Revoked {
             known: RwLock::default(),
@@ -100,7 +101,7 @@ impl Revoked {
         revoked
     }
 
-    /// Has the token, one it was made with, or its user's login been revoked?
+    /// Has the token been revoked, or one that it was derived from, or its user's login?
     pub(super) fn has(&self, token: &Token) -> bool {
         let known = self.known.read();
         if known.tokens.is_empty() && known.watermarks.is_empty() {
@@ -115,19 +116,19 @@ impl Revoked {
                     .is_some_and(|mark| token.login <= mark.login))
     }
 
-    /// The second of a login at `now`: one that no watermark of the user reaches.
+    /// The login time in seconds for a login at `now`: later than every watermark of the user.
     pub(super) fn login_second(&self, user_id: &str, now: u64) -> u64 {
         let known = self.known.read();
         let mark = known.watermarks.get(&user_digest(user_id));
         mark.map_or(now, |mark| now.max(mark.login.saturating_add(1)))
     }
 
-    /// Must the file be looked at before this second's tokens are judged?
+    /// Must the file be checked before tokens are validated in this second?
     pub(super) fn is_stale(&self, now: u64) -> bool {
         self.looked.load(Ordering::Acquire) != now
     }
 
-    /// Takes over what other processes have written. Blocks.
+    /// Reads the entries that other processes have written. Blocks.
     pub(super) fn look(&self, now: u64) {
         let mut file = self.file.lock();
         if let Some(file) = &mut *file {
@@ -142,8 +143,8 @@ impl Revoked {
         self.looked.store(now, Ordering::Release);
     }
 
-    /// Ends a token, and those made with it, for good; false where that could not be written
-    /// down. Blocks.
+    /// Revokes a token, and those derived from it, permanently. Returns false if that could not be
+    /// made durable. Blocks.
     pub(super) fn add(&self, token: &Token, now: u64) -> bool {
         let line = Line::Token {
             id: token.audit_id.clone(),
@@ -182,7 +183,7 @@ impl Revoked {
             known.forget_expired(now);
             let all = known.lines();
             drop(known);
-            // The append is on disk: a file that stays long is no loss.
+            // The append is durable: failing to compact the file loses nothing.
             if let Err(error) = file.replace(&all) {
                 error!(%error, file = %file.path.display(), "the list of revoked tokens stays long");
             }
@@ -191,7 +192,7 @@ impl Revoked {
         Ok(())
     }
 
-    /// Adds lines to what is known; the watermarks that this made.
+    /// Adds lines to the entries; returns the watermarks that this created.
     fn take(&self, lines: Vec<Line>, now: u64) -> Vec<Line> {
         if lines.is_empty() {
             return Vec::new();
@@ -241,7 +242,7 @@ impl Known {
         }
     }
 
-    /// Keeps to the bounds: a user with too many entries gets a watermark instead.
+    /// Enforces the bounds: a user with too many entries gets a watermark instead.
     fn make_room(&mut self, now: u64) -> Vec<Line> {
         let mut made = Vec::new();
         loop {
@@ -266,7 +267,7 @@ impl Known {
         }
     }
 
-    /// One watermark for all entries of a user.
+    /// Replaces all entries of a user by one watermark.
     fn collapse(&mut self, user: String) -> Line {
         let (mut login, mut expires) = (0, 0);
         self.tokens.retain(|_, entry| {
@@ -359,12 +360,12 @@ impl Line {
     }
 }
 
-/// The file, and how much of it has been read.
+/// The file, and the part of it that has been read.
 struct ListFile {
     path: PathBuf,
-    /// Device, inode and length of what was read last.
+    /// Device, inode and length at the last read.
     seen: Option<(u64, u64, u64)>,
-    /// Bytes read, of complete lines.
+    /// Number of bytes read, in complete lines.
     read: u64,
     lines: usize,
 }
@@ -379,7 +380,8 @@ impl ListFile {
         }
     }
 
-    /// Orders those who append; kept beside the file, which is replaced at times.
+    /// The lock that serialises appends, on a separate file, since the list file is replaced at
+    /// times.
     fn lock(&self) -> io::Result<File> {
         let mut name = self.path.clone().into_os_string();
         name.push(".lock");
@@ -391,7 +393,7 @@ impl ListFile {
         Ok(lock)
     }
 
-    /// The lines that were written since the last look.
+    /// Reads the lines written since the last check.
     fn news(&mut self) -> io::Result<Vec<Line>> {
         let mut file = match File::open(&self.path) {
             Ok(file) => file,
@@ -431,14 +433,14 @@ impl ListFile {
         let is_new = !self.path.exists();
         let mut file = private().create(true).append(true).open(&self.path)?;
         let length = file.metadata()?.len();
-        // A line that was cut off must not take ours with it.
+        // A truncated line before must not merge with ours.
         let mut text = String::new();
         if length > self.read {
             text.push('\n');
         }
         text.extend(lines.iter().map(Line::text));
         if let Err(error) = file.write_all(text.as_bytes()) {
-            // What is there of it ends in no line's end, or is taken back here.
+            // On failure the partial line has no line end, or is truncated here.
             let _ = file.set_len(length);
             return Err(error);
         }
@@ -449,7 +451,7 @@ impl ListFile {
         Ok(())
     }
 
-    /// Writes a neighbour, syncs it and renames it into place.
+    /// Writes a temporary file, syncs it and renames it into place.
     fn replace(&mut self, lines: &[Line]) -> io::Result<()> {
         let text: String = lines.iter().map(Line::text).collect();
         let mut name = self.path.clone().into_os_string();
@@ -471,7 +473,7 @@ impl ListFile {
     }
 }
 
-/// For its owner alone.
+/// Options for files that only their owner can access.
 fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(0o600);

@@ -1,5 +1,5 @@
-//! The endpoint and its tokens, in the pipeline that `cairn up` writes: identity, keystoneauth,
-//! tempauth, around a proxy that asks for permission.
+//! The service and its tokens, in the pipeline that `cairn up` configures: identity, keystoneauth,
+//! tempauth, around a proxy that calls the authorizer.
 
 #![allow(clippy::unwrap_used)]
 
@@ -46,7 +46,7 @@ impl Store {
         Store::again(&Arc::new(tempfile::tempdir().unwrap()), FILE)
     }
 
-    /// As after a restart with that file.
+    /// A store after a restart with that file.
     fn again(folder: &Arc<tempfile::TempDir>, file: &str) -> Store {
         // hashlib.pbkdf2_hmac("sha256", b"builder", b"saltsalt", 1000)
         let file = file.replace("HASH", "aZ7ubcD5p9dKOFoGcwXN9F5CVc9aSUl79D3N3MeF15U=");
@@ -215,7 +215,7 @@ async fn v3_logins() {
         ("bob", "wrong", Some("films")),
         ("bob", "", None),
         ("nobody", "x", None),
-        // Two testers with one key: the project is missing.
+        // Two testers with the same key: the project is missing.
         ("tester", "testing", None),
         ("tester3", "testing", Some("test")),
     ] {
@@ -309,7 +309,7 @@ async fn tokens_open_accounts() {
             "{method} {path} {acl}"
         );
     }
-    // TempAuth's own tokens, and nobody, as ever.
+    // TempAuth's own tokens and anonymous requests work as before.
     let login = [("x-auth-user", "test:tester"), ("x-auth-key", "testing")];
     let (response, _) = store.send("GET", "/auth/v1.0", &login, None).await;
     let v1 = header(&response, "x-auth-token").unwrap();
@@ -370,7 +370,7 @@ async fn tokens_are_shown_and_end() {
     assert_eq!(store.may(&alice, "PUT", "/v1/AUTH_3f2a/c", "").await, 401);
     assert_eq!(about("GET", &root, &alice).await.0, 404);
 
-    // A restart ends none, and revives none; a new password ends its user's.
+    // A restart neither ends tokens nor revives revoked ones; a new password ends its user's.
     let restarted = Store::again(&store._folder, &FILE.replace("toor", "changed"));
     assert_eq!(
         restarted.may(&bob, "PUT", "/v1/AUTH_films/c", "").await,
@@ -393,7 +393,7 @@ async fn tokens_are_shown_and_end() {
     );
 }
 
-/// Asks something of one token with another.
+/// Requests an operation on one token, authenticated by another.
 async fn about(store: &Store, method: &str, asker: &str, subject: &str) -> u16 {
     let headers = [("x-auth-token", asker), ("x-subject-token", subject)];
     let (response, _) = store.send(method, "/v3/auth/tokens", &headers, None).await;
@@ -403,7 +403,7 @@ async fn about(store: &Store, method: &str, asker: &str, subject: &str) -> u16 {
 #[tokio::test]
 async fn a_revoked_token_ends_in_every_spelling_with_those_made_with_it() {
     let store = Store::new();
-    // Until one has padding: its length varies with what is in it.
+    // Repeated until a token has padding: its length depends on its content.
     let mut films = String::new();
     for _ in 0..3 {
         let token = store.token("alice", "wonderland", "films").await;
@@ -419,7 +419,7 @@ async fn a_revoked_token_ends_in_every_spelling_with_those_made_with_it() {
     }});
     let (status, child, _) = store.login(&again).await;
     assert_eq!(status, 201);
-    // All are remembered.
+    // All are in the cache.
     for token in [token, bare, &child] {
         assert_eq!(store.get(token, "/v3/auth/projects").await.0, 200);
     }

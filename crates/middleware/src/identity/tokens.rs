@@ -1,10 +1,10 @@
-//! Tokens of this identity: Fernet messages (`gAAAA…`, as Keystone's own look) that outlive a
-//! restart, and the list of those ended before their time.
+//! Tokens of this identity service: Fernet messages (`gAAAA…`, like Keystone's) that stay valid
+//! after a restart, and the list of revoked ones.
 //!
 //! The message is `{"u": user id, "p": project id, "e": second of expiry, "a": audit id, "c": audit
 //! ids of the tokens it was made with, "l": second of the login that began them, "x": proof}`. The
-//! proof is an HMAC over the user's id and password: a token ends when the password changes or the
-//! user goes. Roles are those of the moment it is used.
+//! proof is an HMAC over the user's id and password: a token becomes invalid when the password
+//! changes or the user is removed. Its roles are those at the time of use.
 
 use std::path::{Path, PathBuf};
 
@@ -23,9 +23,9 @@ use crate::random::Random;
 use crate::resellers::secret_option;
 use crate::{FilterEnv, FilterError};
 
-/// What every token begins with: Fernet's version and the first bytes of a time.
+/// Beginning of every token: Fernet's version and the first bytes of a time.
 pub(super) const PREFIX: &str = "gAAAA";
-/// Tokens made one with another: all their ids are in the last.
+/// Maximum depth of tokens derived from each other: all their ids are in the last one.
 const PARENTS_MAX: usize = 32;
 
 pub(super) struct Tokens {
@@ -36,7 +36,7 @@ pub(super) struct Tokens {
     pub(super) revoked: Revoked,
 }
 
-/// A valid token's facts.
+/// The fields of a valid token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Token {
     pub(super) user_id: String,
@@ -44,9 +44,9 @@ pub(super) struct Token {
     pub(super) issued: u64,
     pub(super) expires: u64,
     pub(super) audit_id: String,
-    /// Audit ids of the token that this one was made with, and of those before: it ends with each.
+    /// Audit ids of the tokens that this one was derived from: revoking any of them revokes it.
     pub(super) parents: Vec<String>,
-    /// When a password began them, at the latest.
+    /// Latest possible time of the password login that began the chain.
     pub(super) login: u64,
 }
 
@@ -86,8 +86,8 @@ impl Tokens {
         })
     }
 
-    /// A new token. `parent`: the token it was made with, which it does not outlive. `None`: too
-    /// many have been made one with another.
+    /// Makes a token. `parent` is the token that it is derived from, which it does not outlive.
+    /// `None` if the chain is too long.
     pub(super) fn make(
         &self,
         person: &Person,
@@ -131,7 +131,7 @@ impl Tokens {
         Some((text, token))
     }
 
-    /// The facts of a token that is valid now.
+    /// The fields of a token that is valid now.
     pub(super) fn open(&self, text: &str, directory: &Directory, now: u64) -> Option<Token> {
         if !text.starts_with(PREFIX) {
             return None;
@@ -145,7 +145,7 @@ impl Tokens {
             issued: opened.made,
             expires: message["e"].as_u64()?,
             audit_id: message["a"].as_str()?.to_owned(),
-            // Earlier versions wrote neither.
+            // Earlier versions wrote neither field.
             parents: parents
                 .filter_map(|id| Some(id.as_str()?.to_owned()))
                 .collect(),
@@ -199,7 +199,7 @@ mod tests {
             .make(alice, Some("photos"), None, NOW)
             .unwrap();
         assert!(text.starts_with(PREFIX), "{text}");
-        // A restart in between: nothing is kept but the key.
+        // After a restart: nothing is kept but the key.
         let later = tokens(folder.path());
         assert_eq!(later.open(&text, &people, NOW + 99), Some(token.clone()));
         assert_eq!(later.open(&text, &people, NOW + 100), None, "expired");
@@ -209,7 +209,7 @@ mod tests {
         ] {
             assert_eq!(later.open(&text, &changed, NOW), None);
         }
-        // The seeded randomness of both begins with one id.
+        // The seeded random generators of both begin with the same id.
         later.make(alice, None, None, NOW).unwrap();
         let make = |parent| later.make(alice, None, Some(parent), NOW + 50).unwrap();
         let (child_text, child) = make(&token);

@@ -1,11 +1,11 @@
 //! The v2.0 API, for clients from before v3: `/v2.0/tokens` and `/v2.0/tenants`. What v3 calls a
 //! project is a tenant here.
 //!
-//! Some of these clients have no field for the tenant. Their users type `user:tenant` (or, after
-//! TempAuth, `tenant:user`) as the user name; some clients take the two apart themselves, and one
-//! cannot tell in which order. All of these are tried: the password must be right in any case.
+//! Some of these clients have no field for the tenant. Their users enter `user:tenant` (or, like in
+//! TempAuth, `tenant:user`) as the user name; some clients split the two themselves, in an unknown
+//! order. All interpretations are tried: the password must be right in any case.
 //!
-//! `/v2.0/tokens/<token>` is not there: a token in a path ends up in logs.
+//! `/v2.0/tokens/<token>` is not supported, because a token in a path gets into logs.
 
 use std::sync::Arc;
 
@@ -103,7 +103,7 @@ async fn by_password(
     Err(login::WRONG)
 }
 
-/// What a client may mean by a name and a tenant, the likeliest first.
+/// Possible interpretations of a name and a tenant, the most likely first.
 fn readings(name: &str, tenant: Option<Naming>) -> Vec<(Naming, Scope)> {
     let named = |user: &str, tenant: &str| {
         let user = Naming::Name(user.to_owned());
@@ -138,7 +138,7 @@ fn tenant(project: &Project) -> Value {
     })
 }
 
-/// `{"access": {…}}`.
+/// The response body `{"access": {…}}`.
 fn describe(core: &Core, host: &str, text: &str, valid: &Valid) -> Value {
     let (token, holder) = (&valid.token, &valid.holder);
     let project_id = token.project_id.as_deref();
@@ -170,13 +170,13 @@ fn describe(core: &Core, host: &str, text: &str, valid: &Valid) -> Value {
     }})
 }
 
-/// A second as v2.0 writes it: without fractions.
+/// A time in seconds in the format of v2.0, without fractions.
 fn v2_time(seconds: u64) -> String {
     let time = v3::time(seconds);
     format!("{}Z", time.split('.').next().unwrap_or(&time))
 }
 
-/// The tenants a token's holder has roles on.
+/// The tenants on which a token's user has roles.
 fn tenants(core: &Core, request: &Request) -> Result<Response, Refusal> {
     let asker = v3::asker(core, request.headers())?;
     let person = core.person(&asker).ok_or(answer::NO_TOKEN)?;

@@ -45,7 +45,7 @@ pub(super) async fn answer(core: &Arc<Core>, host: &str, request: Request) -> An
     }
 }
 
-/// Who asks, by `X-Auth-Token`.
+/// The requester, by `X-Auth-Token`.
 pub(super) fn asker(core: &Core, headers: &HeaderMap) -> Result<Valid, Refusal> {
     respond::header(headers, X_AUTH_TOKEN.as_str())
         .and_then(|text| core.open(text.trim()))
@@ -115,7 +115,7 @@ fn proof(body: &Value) -> Result<Proof, Refusal> {
     })
 }
 
-/// A domain that is not named is the one there is.
+/// A domain that is not given is the only one there is.
 fn is_our_domain(domain: &Value) -> bool {
     let is = |name: &str, ours: &str| {
         domain[name]
@@ -149,12 +149,12 @@ fn scope(body: &Value) -> Result<Scope, Refusal> {
     }
 }
 
-/// A second as v3 writes it.
+/// A time in seconds in the format of v3.
 pub(super) fn time(seconds: u64) -> String {
     format!("{}Z", Timestamp::from_secs(seconds).isoformat())
 }
 
-/// `{"token": {…}}`.
+/// The response body `{"token": {…}}`.
 fn describe(core: &Core, host: &str, valid: &Valid, methods: &[&str], with_catalog: bool) -> Value {
     let (token, holder) = (&valid.token, &valid.holder);
     let domain = json!({ "id": "default", "name": "Default" });
@@ -185,7 +185,7 @@ fn describe(core: &Core, host: &str, valid: &Valid, methods: &[&str], with_catal
     json!({ "token": described })
 }
 
-/// The token that a request is about, where its asker may do this with it.
+/// The token that a request concerns, if its requester may perform the operation.
 fn subject(
     core: &Core,
     headers: &HeaderMap,
@@ -206,13 +206,13 @@ fn subject(
     }
 }
 
-/// One's own tokens are everybody's to end; others are an administrator's.
+/// Everyone may revoke their own tokens; others only an administrator.
 fn may_end(core: &Core, asker: &Valid, subject: &Valid) -> bool {
     let is_own = asker.token.user_id == subject.token.user_id;
     is_own || core.person(asker).is_some_and(Person::is_admin)
 }
 
-/// Services besides see others' tokens, which clients bring them.
+/// Services may also validate tokens of others, which clients send them.
 fn may_see(core: &Core, asker: &Valid, subject: &Valid) -> bool {
     let mut roles = asker.holder.roles.iter();
     may_end(core, asker, subject) || roles.any(|role| core.service_roles.contains(role))

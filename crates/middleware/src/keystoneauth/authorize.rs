@@ -1,11 +1,12 @@
-//! The decision, asked by the proxy once it knows the container's list.
+//! Authorization decision, called by the proxy once it knows the container's ACL.
 //!
-//! In order: `OPTIONS`, administrators of all accounts, readers of all accounts, the container's
-//! list by project and user, the container's sync key, its list by referrer; then, for the
-//! project's own accounts alone, operators, readers, and roles on the container's list.
+//! In this order: `OPTIONS`, administrators of all accounts, readers of all accounts, the
+//! container's ACL by project and user, the container's sync key, its ACL by referrer; then, for
+//! the project's own accounts only, operators, readers, and roles in the container's ACL.
 //!
-//! Operators come before the lists where the token is of this store's own `identity`, or where
-//! `owners_before_acls` says so: what a list grants is less, and hides the list from its owner.
+//! Operators come before ACLs if the token is of the built-in `identity`, or if
+//! `owners_before_acls` is set: a grant by an ACL gives fewer rights, and would hide the ACL from
+//! its owner.
 
 use std::sync::Arc;
 
@@ -27,13 +28,13 @@ const USER: Granted = Granted { owner: false };
 
 pub(super) struct Authorizer {
     core: Arc<Core>,
-    /// `None`: nobody in particular.
+    /// Identity of the requester; `None`: anonymous.
     confirmed: Option<Confirmed>,
     roles: Vec<String>,
     service_roles: Vec<String>,
 }
 
-/// What a request is about.
+/// The entity that a request concerns.
 struct Target<'p> {
     account: &'p str,
     container: Option<&'p str>,
@@ -100,7 +101,7 @@ impl Authorizer {
         if reads && self.core.system_reader_roles.iter().any(has) {
             return Some(USER);
         }
-        // Accounts are removed by the administrators of all alone.
+        // Only administrators of all accounts may remove accounts.
         if target.container.is_none() && parts.method == Method::DELETE {
             return None;
         }
@@ -129,15 +130,15 @@ impl Authorizer {
         if reads && rules.project_reader_roles.iter().any(has) {
             return Some(USER);
         }
-        // A list with referrers that the request is not from decides here: roles on it do not
-        // count any more.
+        // An ACL with referrers that the request does not match decides here: roles in it no longer
+        // count.
         if by_key_or_referrer.is_some() {
             return None;
         }
         lower(&acl.groups).iter().any(has).then_some(USER)
     }
 
-    /// An operator of the project whose account it is.
+    /// Is the requester an operator of the account's project?
     fn owns(&self, confirmed: &Confirmed, target: &Target<'_>) -> bool {
         let project = confirmed.user.project.as_ref();
         project.is_some_and(|project| self.core.is_account_of(target.account, &project.id))
@@ -153,8 +154,8 @@ impl Authorizer {
             && (rules.service_roles.is_empty() || any(&rules.service_roles, &self.service_roles))
     }
 
-    /// `project:user` on the container's list, each by id, by `*`, and by name where names mean
-    /// one person only.
+    /// `project:user` in the container's ACL, each by id, by `*`, and by name if names are
+    /// unambiguous.
     async fn by_project_and_user(
         &self,
         confirmed: &Confirmed,
@@ -184,8 +185,8 @@ impl Authorizer {
         })
     }
 
-    /// Names are unique within a domain alone: they count where user, project and account are
-    /// all of the default one, which is where everybody was before there were domains.
+    /// Names are unique within a domain only: they count if user, project and account are all in
+    /// the default domain, which contains everything from before there were domains.
     async fn may_use_names(
         &self,
         confirmed: &Confirmed,
@@ -211,9 +212,9 @@ impl Authorizer {
         exists && domain.is_none_or(|domain| domain == core.default_domain_id)
     }
 
-    /// What needs no token: another cluster's container sync, which knows the container's key,
-    /// and referrers. `Some(false)` where the referrer is right and the request is for a listing
-    /// that is not public.
+    /// Access without a token: another cluster's container sync, which has the container's key, and
+    /// referrers. `Some(false)` if the referrer matches but the request is for a listing that is
+    /// not public.
     async fn by_key_or_referrer(
         &self,
         parts: &Parts,

@@ -1,4 +1,4 @@
-//! Decisions, by table: who, what, which list.
+//! Tables of decisions by identity, request and ACL.
 
 #![allow(clippy::unwrap_used)]
 
@@ -45,12 +45,12 @@ fn confirmed(user: Holder, service: Option<Holder>) -> Option<Confirmed> {
     })
 }
 
-/// Of the project `p`, with these roles.
+/// A member of the project `p` with these roles.
 fn member(roles: &[&str]) -> Option<Confirmed> {
     confirmed(holder("u", "p", "default", roles), None)
 }
 
-/// An account that is there, with this domain kept.
+/// An existing account with this stored domain.
 fn account(kept: Option<&str>) -> AccountInfo {
     let mut info = AccountInfo {
         status: 204,
@@ -77,8 +77,8 @@ impl Store {
         }
     }
 
-    /// Goes through the filter to a proxy that asks with `acl`; answers with the status, whether
-    /// the asker owns the account, and the domain sent along.
+    /// Sends a request through the filter to a proxy with the given `acl`; returns the status,
+    /// whether the requester owns the account, and the domain sent along.
     async fn send(
         &self,
         who: Option<Confirmed>,
@@ -272,7 +272,7 @@ async fn lists_of_containers() {
         ("Member", "/v1/AUTH_p_id/c", USER),
         ("other,MEMBER", "/v1/AUTH_p_id/c/o", USER),
         ("other", "/v1/AUTH_p_id/c/o", NO),
-        // Referrers that fit, for a listing that is not public: roles do not count any more.
+        // The referrer matches, for a listing that is not public: roles no longer count.
         (".r:*,member", "/v1/AUTH_p_id/c", NO),
         (".r:*,.rlistings", "/v1/AUTH_p_id/c", USER),
     ] {
@@ -313,7 +313,7 @@ async fn owners_own_what_a_list_grants_to_all() {
         let other = "/v1/AUTH_other_id/c/o";
         assert_eq!(before.ask(owner(true), "GET", other, acl).await, USER);
     }
-    // Accounts are removed by the administrators of all alone, still.
+    // Removing accounts is still reserved to administrators of all accounts.
     let gone = before.ask(owner(true), "DELETE", "/v1/AUTH_p_id", "");
     assert_eq!(gone.await, NO);
 }

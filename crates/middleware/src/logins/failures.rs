@@ -1,6 +1,6 @@
-//! Back-off after failed logins: by address and user together, by address, and by user. A user
-//! whom strangers guess at is not locked out by them: their failures only take from addresses
-//! that are new to the user all but the first try, and nothing from an address of earlier logins.
+//! Back-off after failed logins: by address and user together, by address, and by user. A user is
+//! not locked out by others guessing the password: their failures leave a single attempt to
+//! addresses that are new to the user, and do not affect addresses of earlier logins.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// Failures of one user from one address before the next must wait.
-const OF_PAIR: u32 = 8;
-/// The same, for a user at whom many guess.
-const OF_PAIR_UNDER_ATTACK: u32 = 1;
+/// Failures of one user from one address before the next attempt must wait.
+const PAIR_FAILURES: u32 = 8;
+/// The same for a user under attack.
+const PAIR_FAILURES_UNDER_ATTACK: u32 = 1;
 /// Failures of one address with all users.
-const OF_ADDRESS: u32 = 40;
-/// Failures of one user from all addresses before that is an attack.
-const OF_USER: u32 = 100;
-const LONGEST: Duration = Duration::from_secs(60);
-/// Failures are forgotten when none was added for so long.
-const FORGOTTEN: Duration = Duration::from_secs(120);
-/// Entries of each table; the oldest makes room.
-const ENTRIES: usize = 4096;
+const ADDRESS_FAILURES: u32 = 40;
+/// Failures of one user from all addresses that count as an attack.
+const USER_FAILURES: u32 = 100;
+const WAIT_MAX: Duration = Duration::from_secs(60);
+/// Time without a failure after which failures are forgotten.
+const FORGET_AFTER: Duration = Duration::from_secs(120);
+/// Maximum entries of each table; the oldest is evicted.
+const ENTRIES_MAX: usize = 4096;
 
-/// An IPv6 client has a network of its own, of which it may take any address.
+/// A client's address; for IPv6 its network, of which it may use any address.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq)]
 pub(crate) struct Address(IpAddr);
 
@@ -47,17 +47,17 @@ struct Failed {
 }
 
 impl Failed {
-    /// How long the next try must wait after `allowed` failures: twice as long each time.
+    /// Time that the next attempt must wait after `allowed` failures: doubled with each.
     fn wait(self, allowed: u32, now: Instant) -> Option<Duration> {
         let beyond = self.count.checked_sub(allowed)?;
-        let wait = Duration::from_secs(1 << beyond.min(6)).min(LONGEST);
+        let wait = Duration::from_secs(1 << beyond.min(6)).min(WAIT_MAX);
         (self.last + wait)
             .checked_duration_since(now)
             .filter(|left| !left.is_zero())
     }
 }
 
-/// A bounded table that forgets.
+/// A bounded table with expiry.
 struct Table<K>(HashMap<K, Failed>);
 
 impl<K> Default for Table<K> {
@@ -69,12 +69,12 @@ impl<K> Default for Table<K> {
 impl<K: Hash + Eq + Copy> Table<K> {
     fn get(&self, key: &K, now: Instant) -> Option<Failed> {
         let failed = self.0.get(key).copied()?;
-        (now.saturating_duration_since(failed.last) < FORGOTTEN).then_some(failed)
+        (now.saturating_duration_since(failed.last) < FORGET_AFTER).then_some(failed)
     }
 
     fn add(&mut self, key: K, now: Instant) {
         let count = self.get(&key, now).map_or(0, |failed| failed.count);
-        if self.0.len() >= ENTRIES && !self.0.contains_key(&key) {
+        if self.0.len() >= ENTRIES_MAX && !self.0.contains_key(&key) {
             let oldest = self.0.iter().min_by_key(|(_, failed)| failed.last);
             if let Some(oldest) = oldest.map(|(key, _)| *key) {
                 self.0.remove(&oldest);
@@ -85,7 +85,7 @@ impl<K: Hash + Eq + Copy> Table<K> {
     }
 }
 
-/// A user's name as typed, hashed: names may be long.
+/// Hash of a user's name: names may be long.
 type Name = u64;
 
 #[derive(Default)]
@@ -93,7 +93,7 @@ struct Tables {
     pairs: Table<(Address, Name)>,
     addresses: Table<Address>,
     users: Table<Name>,
-    /// Where users have logged in from; the time alone counts.
+    /// Addresses from which users have logged in; only the time is used.
     known: Table<(Address, Name)>,
 }
 
@@ -104,8 +104,8 @@ pub(crate) struct Failures {
 }
 
 impl Failures {
-    /// May this address try this user's key now? Else after how long. Whether there is such a
-    /// user makes no difference.
+    /// May this address attempt this user's key now? Otherwise returns the time to wait. Whether
+    /// the user exists makes no difference.
     pub(crate) fn may_try(
         &self,
         address: Address,
@@ -117,16 +117,16 @@ impl Failures {
         let tables = self.tables();
         let is_known = tables.known.0.contains_key(&pair);
         let attacked = tables.users.get(&name, now);
-        let is_attacked = attacked.is_some_and(|failed| failed.count >= OF_USER);
+        let is_attacked = attacked.is_some_and(|failed| failed.count >= USER_FAILURES);
         let allowed = match is_attacked && !is_known {
-            true => OF_PAIR_UNDER_ATTACK,
-            false => OF_PAIR,
+            true => PAIR_FAILURES_UNDER_ATTACK,
+            false => PAIR_FAILURES,
         };
         let of_pair = tables.pairs.get(&pair, now);
         let of_address = tables.addresses.get(&address, now).filter(|_| !is_known);
         let waits = [
             of_pair.and_then(|failed| failed.wait(allowed, now)),
-            of_address.and_then(|failed| failed.wait(OF_ADDRESS, now)),
+            of_address.and_then(|failed| failed.wait(ADDRESS_FAILURES, now)),
         ];
         waits.into_iter().flatten().max().map_or(Ok(()), Err)
     }
@@ -164,7 +164,7 @@ mod tests {
     fn guesses_wait_longer_each_time_and_are_forgotten() {
         let (failures, one) = (Failures::default(), address(1));
         let mut now = Instant::now();
-        for _ in 0..OF_PAIR {
+        for _ in 0..PAIR_FAILURES {
             failures.may_try(one, "a", now).unwrap();
             failures.failed(one, "a", now);
         }
@@ -176,14 +176,14 @@ mod tests {
         // Neither another user from there nor the user from elsewhere.
         failures.may_try(one, "b", now).unwrap();
         failures.may_try(address(2), "a", now).unwrap();
-        failures.may_try(one, "a", now + FORGOTTEN).unwrap();
+        failures.may_try(one, "a", now + FORGET_AFTER).unwrap();
     }
 
     #[test]
     fn one_address_with_many_names_waits() {
         let (failures, one, now) = (Failures::default(), address(1), Instant::now());
         failures.accepted(one, "friend", now);
-        for name in 0..OF_ADDRESS {
+        for name in 0..ADDRESS_FAILURES {
             failures.failed(one, &name.to_string(), now);
         }
         assert!(failures.may_try(one, "another", now).is_err());
@@ -195,7 +195,7 @@ mod tests {
     fn strangers_lock_nobody_out_but_guess_once_each() {
         let (failures, home, now) = (Failures::default(), address(250), Instant::now());
         failures.accepted(home, "a", now);
-        for stranger in 0..OF_USER {
+        for stranger in 0..USER_FAILURES {
             failures.failed(address(stranger as u8), "a", now);
         }
         let new = address(200);
@@ -209,12 +209,12 @@ mod tests {
     #[test]
     fn tables_are_bounded() {
         let (failures, now) = (Failures::default(), Instant::now());
-        for name in 0..ENTRIES + 10 {
+        for name in 0..ENTRIES_MAX + 10 {
             failures.failed(address(1), &name.to_string(), now);
         }
         let tables = failures.tables();
-        assert_eq!(tables.pairs.0.len(), ENTRIES);
-        assert_eq!(tables.users.0.len(), ENTRIES);
+        assert_eq!(tables.pairs.0.len(), ENTRIES_MAX);
+        assert_eq!(tables.users.0.len(), ENTRIES_MAX);
     }
 
     #[test]

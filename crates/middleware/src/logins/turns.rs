@@ -1,5 +1,5 @@
-//! Turns at hashing passwords: a few at one time, and addresses by turns, so that one that asks
-//! for many holds nobody else up.
+//! Fair queue for hashing passwords: a few at a time, alternating between addresses, so that one
+//! with many attempts does not delay others.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use tokio::sync::oneshot;
 
 use super::failures::Address;
 
-/// Passwords that are hashed at one time.
-const AT_ONCE: usize = 2;
-/// Those that wait: of one address, and of all.
-const OF_ADDRESS: usize = 16;
-const OF_ALL: usize = 512;
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// Passwords hashed at a time.
+const CONCURRENT_MAX: usize = 2;
+/// Maximum number of waiting attempts: of one address, and of all.
+const ADDRESS_WAITING_MAX: usize = 16;
+const WAITING_MAX: usize = 512;
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Default)]
 pub(crate) struct Turns(Arc<Mutex<Queue>>);
@@ -23,15 +23,15 @@ pub(crate) struct Turns(Arc<Mutex<Queue>>);
 #[derive(Default)]
 struct Queue {
     taken: usize,
-    /// Addresses with somebody who waits, each once.
+    /// Addresses with waiting attempts, each once.
     order: VecDeque<Address>,
     waiting: HashMap<Address, VecDeque<oneshot::Sender<Turn>>>,
 }
 
-/// Somebody's; the next one's when it is dropped.
+/// Permission to hash; passed to the next waiting attempt when dropped.
 pub(crate) struct Turn(Turns);
 
-/// Too many wait.
+/// Too many attempts are waiting.
 #[derive(Debug)]
 pub(crate) struct Full;
 
@@ -39,13 +39,13 @@ impl Turns {
     pub(crate) async fn wait(&self, address: Address) -> Result<Turn, Full> {
         let receiver = {
             let mut queue = self.queue();
-            if queue.taken < AT_ONCE {
+            if queue.taken < CONCURRENT_MAX {
                 queue.taken += 1;
                 return Ok(Turn(self.clone()));
             }
             queue.enter(address)?
         };
-        match tokio::time::timeout(LONGEST_WAIT, receiver).await {
+        match tokio::time::timeout(WAIT_TIMEOUT, receiver).await {
             Ok(Ok(turn)) => Ok(turn),
             _ => Err(Full),
         }
@@ -58,7 +58,7 @@ impl Turns {
 
 impl Queue {
     fn enter(&mut self, address: Address) -> Result<oneshot::Receiver<Turn>, Full> {
-        // Clients that went away make room.
+        // Attempts of disconnected clients make room.
         self.waiting.retain(|_, of_address| {
             of_address.retain(|sender| !sender.is_closed());
             !of_address.is_empty()
@@ -67,7 +67,7 @@ impl Queue {
         self.order.retain(|address| waiting.contains_key(address));
         let all: usize = self.waiting.values().map(VecDeque::len).sum();
         let of_address = self.waiting.get(&address).map_or(0, VecDeque::len);
-        if all >= OF_ALL || of_address >= OF_ADDRESS {
+        if all >= WAITING_MAX || of_address >= ADDRESS_WAITING_MAX {
             return Err(Full);
         }
         if of_address == 0 {
@@ -102,7 +102,7 @@ impl Drop for Turn {
             next
         };
         if let Some(sender) = next {
-            // To one that went away it comes back, and is dropped again, for the next.
+            // If the receiver is gone, the turn comes back, is dropped, and goes to the next.
             let _ = sender.send(Turn(self.0.clone()));
         }
     }
@@ -121,11 +121,13 @@ mod tests {
     async fn addresses_take_turns_and_the_queue_is_bounded() {
         let turns = Turns::default();
         let mut taken = Vec::new();
-        for _ in 0..AT_ONCE {
+        for _ in 0..CONCURRENT_MAX {
             taken.push(turns.wait(address(1)).await.unwrap());
         }
         let enter = |of| turns.queue().enter(address(of));
-        let mut flood: Vec<_> = (0..OF_ADDRESS).map(|_| enter(1).unwrap()).collect();
+        let mut flood: Vec<_> = (0..ADDRESS_WAITING_MAX)
+            .map(|_| enter(1).unwrap())
+            .collect();
         assert!(enter(1).is_err());
         let mut other = enter(2).unwrap();
         let mut given = Vec::new();
@@ -135,7 +137,7 @@ mod tests {
         taken.pop();
         given.push(other.try_recv().unwrap());
         assert!(flood[1].try_recv().is_err());
-        // Whoever went away is passed over, and all turns are free in the end.
+        // Disconnected attempts are skipped, and all turns are free in the end.
         drop(flood);
         given.clear();
         assert_eq!(turns.queue().taken, 0);

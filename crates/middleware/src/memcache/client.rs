@@ -1,8 +1,9 @@
-//! A client of the memcached servers that all proxies of a cluster share: values of JSON under the
-//! MD5 of their keys, each on the server that OpenStack Swift's proxies look for it on.
+//! Client of the memcached servers shared by all proxies of a cluster: JSON values under the MD5 of
+//! their keys, each on the server that OpenStack Swift's proxies choose for it.
 //!
-//! Every server has fifty places on a circle of MD5 sums; a key belongs to the second place after
-//! its own sum, then to the next ones of other servers. What cannot be reached is not there.
+//! Consistent hashing: every server has fifty points on a circle of MD5 sums; a key belongs to the
+//! second point after its own sum, then to the following points of other servers. Values on
+//! unreachable servers count as missing.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,15 +19,15 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWrite
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-const PLACES: usize = 50;
-/// A value's flag: it is JSON.
+const POINTS: usize = 50;
+/// Flag of a value in JSON.
 const JSON: &str = "2";
-/// Longer life times are taken for points in time.
-const LONGEST_RELATIVE: u64 = 30 * 24 * 3600;
-/// Bytes of a value, and of a line, of a server.
-const VALUE_LIMIT: usize = 1 << 20;
-const LINE_LIMIT: u64 = 1024;
-/// A server that failed is not asked for so long.
+/// Longer expiry times would be interpreted as absolute times.
+const RELATIVE_LIFE_MAX_SECONDS: u64 = 30 * 24 * 3600;
+/// Maximum bytes of a value, and of a response line.
+const VALUE_MAX_BYTES: usize = 1 << 20;
+const LINE_MAX_BYTES: u64 = 1024;
+/// Time during which a failed server is not used.
 const SUSPENSION: Duration = Duration::from_secs(5);
 
 pub(super) struct Timeouts {
@@ -36,10 +37,10 @@ pub(super) struct Timeouts {
 
 pub(crate) struct Memcached {
     servers: Vec<Server>,
-    /// Index of the server at each place.
+    /// Index of the server at each point.
     circle: BTreeMap<String, usize>,
     timeouts: Timeouts,
-    /// Servers that are asked for one key, at most.
+    /// Maximum number of servers tried for one key.
     tries: usize,
     /// Idle connections kept to each server.
     connections: usize,
@@ -47,7 +48,7 @@ pub(crate) struct Memcached {
 }
 
 struct Server {
-    /// `host:port`.
+    /// Address, `host:port`.
     address: String,
     state: Mutex<State>,
 }
@@ -65,7 +66,7 @@ enum Command<'a> {
 }
 
 impl Memcached {
-    /// `names`: as the conf has them, the port may be missing.
+    /// `names` are as configured, possibly without a port.
     pub(super) fn new(
         names: &[String],
         tries: usize,
@@ -76,7 +77,7 @@ impl Memcached {
         names.sort();
         let mut circle = BTreeMap::new();
         for (index, name) in names.iter().enumerate() {
-            for place in 0..PLACES {
+            for place in 0..POINTS {
                 circle.insert(md5_text(&format!("{name}-{place}")), index);
             }
         }
@@ -94,7 +95,7 @@ impl Memcached {
         }
     }
 
-    /// Servers are asked by TLS.
+    /// Connects to servers by TLS.
     pub(super) fn over_tls(self, tls: Option<ClientTls>) -> Memcached {
         Memcached { tls, ..self }
     }
@@ -104,11 +105,11 @@ impl Memcached {
         serde_json::from_slice(&value).ok()
     }
 
-    /// Keeps a value for `life` seconds, from `now`.
+    /// Stores a value for `life` seconds from `now`.
     pub(crate) async fn set(&self, key: &str, value: &Value, life: u64, now: u64) {
         let value = value.to_string().into_bytes();
         let life = match life {
-            long if long > LONGEST_RELATIVE => now.saturating_add(long),
+            long if long > RELATIVE_LIFE_MAX_SECONDS => now.saturating_add(long),
             life => life,
         };
         let value = &value;
@@ -119,7 +120,8 @@ impl Memcached {
         self.ask(key, &Command::Delete).await;
     }
 
-    /// `None` where no server answers; else what it has, for a command that asks for it.
+    /// Sends a command: `None` if no server responds; otherwise the value, for a command that reads
+    /// one.
     async fn ask(&self, key: &str, command: &Command<'_>) -> Option<Option<Vec<u8>>> {
         let key = md5_text(key);
         for server in self.servers_of(&key) {
@@ -197,14 +199,14 @@ impl Server {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Connections from before are of no use either.
+    /// Existing connections are dropped too.
     fn suspend(&self) {
         let mut state = self.state();
         state.idle.clear();
         state.suspended_until = Some(Instant::now() + SUSPENSION);
     }
 
-    /// One that the server has not closed meanwhile.
+    /// An idle connection that the server has not closed.
     fn idle(&self) -> Option<BufStream<Stream>> {
         let mut state = self.state();
         while let Some(stream) = state.idle.pop() {
@@ -260,8 +262,8 @@ async fn expect(stream: &mut BufStream<Stream>, expected: &[&str]) -> io::Result
     }
 }
 
-/// `VALUE key flags length`, the value, `END`; or `END` alone. A value that is not JSON is passed
-/// over. An answer to another question is none: it would be somebody else's token.
+/// Reads `VALUE key flags length`, the value, `END`; or `END` alone. A value that is not JSON is
+/// skipped. A value of another key is rejected: it could be another user's token.
 async fn read_value(stream: &mut BufStream<Stream>, key: &str) -> io::Result<Option<Vec<u8>>> {
     let mut found = None;
     loop {
@@ -271,7 +273,7 @@ async fn read_value(stream: &mut BufStream<Stream>, key: &str) -> io::Result<Opt
             ["END"] => return Ok(found),
             ["VALUE", name, flags, length, ..] if name == key && found.is_none() => {
                 let length: usize = length.parse().map_err(|_| unexpected(&line))?;
-                if length > VALUE_LIMIT {
+                if length > VALUE_MAX_BYTES {
                     return Err(unexpected(&line));
                 }
                 let mut value = vec![0; length + 2];
@@ -288,7 +290,10 @@ async fn read_line(
     stream: &mut BufStream<impl AsyncRead + AsyncWrite + Unpin>,
 ) -> io::Result<String> {
     let mut line = Vec::new();
-    stream.take(LINE_LIMIT).read_until(b'\n', &mut line).await?;
+    stream
+        .take(LINE_MAX_BYTES)
+        .read_until(b'\n', &mut line)
+        .await?;
     match line.strip_suffix(b"\r\n") {
         Some(line) => Ok(String::from_utf8_lossy(line).into_owned()),
         None => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -336,10 +341,10 @@ pub(crate) mod tests {
         }
     }
 
-    /// Values by the MD5 of their keys, as a server has them.
+    /// A server's values by the MD5 of their keys.
     type Values = Arc<Mutex<HashMap<String, Vec<u8>>>>;
 
-    /// A memcached server that knows what is needed here; its name.
+    /// A fake memcached server with the commands needed here; returns its name.
     pub(crate) async fn fake() -> (String, Values) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let name = listener.local_addr().unwrap().to_string();
@@ -382,7 +387,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Told by swift.common.memcached.
+    /// The expected servers are output of swift.common.memcached.
     #[test]
     fn keys_are_where_swift_looks_for_them() {
         let names = ["10.0.0.1:11211", "cache-b", "10.0.0.3:11212", "[::1]:11211"];
@@ -393,7 +398,7 @@ pub(crate) mod tests {
             ("a", [3, 1, 2]),
             ("b", [0, 2, 1]),
             ("e", [0, 2, 3]),
-            // Just before the circle's end, and after its last place.
+            // Just before the circle's end, and after its last point.
             ("k11", [0, 3, 2]),
             ("k51", [3, 2, 0]),
         ] {
@@ -421,7 +426,7 @@ pub(crate) mod tests {
         assert_eq!(memcached.get("b").await, None);
     }
 
-    /// A server that answers something else, or more than it was asked, is not listened to.
+    /// A server that responds with another key, or with more than requested, is not trusted.
     #[tokio::test]
     async fn answers_to_other_questions_are_none() {
         let key = md5_text("a");
@@ -471,7 +476,7 @@ pub(crate) mod tests {
         memcached.set("a", &json!(7), 60, 0).await;
         assert_eq!(memcached.get("a").await, Some(json!(7)));
         assert_eq!(memcached.get("a").await, Some(json!(7)));
-        // Without TLS nothing is said that it understands.
+        // A plain connection does not understand the TLS server.
         let plain = Memcached::new(&[name], 3, 2, timeouts());
         assert_eq!(plain.get("a").await, None);
     }

@@ -1,5 +1,5 @@
-//! What one line tells: gathered from the request and the answer, cheap to hold (header values
-//! and the URI are shared, not copied), written once.
+//! Data of one line: collected from the request and the response, cheap to hold (header values and
+//! the URI are shared, not copied), written once.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -18,7 +18,8 @@ use super::Format;
 use super::template::{Encoder, Field, Values};
 use crate::watch::{Ending, Received};
 
-/// Tokens and signatures: long, random, and of use for a while. Their beginnings tell them apart.
+/// Headers with tokens and signatures: long, random, and valid for a limited time. Their prefixes
+/// identify them.
 const SENSITIVE_HEADERS: [&str; 5] = [
     "x-auth-token",
     "x-storage-token",
@@ -26,7 +27,8 @@ const SENSITIVE_HEADERS: [&str; 5] = [
     "x-subject-token",
     "authorization",
 ];
-/// Keys and passwords: of any length, and of use for ever. Not one letter of them is shown.
+/// Headers with keys and passwords: of any length, and valid without limit. Nothing of them is
+/// shown.
 const SECRET_HEADERS: [&str; 7] = [
     "x-auth-key",
     "x-storage-pass",
@@ -51,7 +53,7 @@ pub(super) struct Entry {
     uri: Uri,
     version: Version,
     headers: Headers,
-    /// All of them, where the conf asks for it.
+    /// All headers, if configured.
     all_headers: Option<HeaderMap>,
     received: Arc<Received>,
     started: Timestamp,
@@ -100,7 +102,7 @@ impl Entry {
         }
     }
 
-    /// The answer's head is known.
+    /// Records the response's head.
     pub(super) fn answered(&mut self, response: &Response) {
         self.wire_status = Some(response.status().as_u16());
         if self.method == Method::GET && self.format.template.uses(Field::Ttfb) {
@@ -111,7 +113,7 @@ impl Entry {
         }
     }
 
-    /// The answer's body has ended.
+    /// Records the end of the response's body, and writes the line.
     pub(super) fn finish(mut self, ending: Ending, sent: u64) {
         let status = match ending {
             _ if self.received.disconnected() => respond::CLIENT_DISCONNECT,
@@ -147,7 +149,7 @@ impl Entry {
         }
     }
 
-    /// Path and query as they came, with signatures cut.
+    /// Path and query as received, with signatures truncated.
     fn write_path(&self, to: &mut Encoder<'_>) {
         to.text(self.uri.path());
         if let Some(query) = self.uri.query() {
@@ -156,7 +158,7 @@ impl Entry {
         }
     }
 
-    /// Where the client says it comes from: perhaps from a page whose URL was signed too.
+    /// The `Referer`, which may be the URL of a page that was itself signed.
     fn write_referer(&self, to: &mut Encoder<'_>) {
         match text(&self.headers.referer).split_once('?') {
             None => to.text(text(&self.headers.referer)),
@@ -186,7 +188,7 @@ impl Entry {
         }
     }
 
-    /// Account (0), container (1) or object (2) of the path; empty where it has none.
+    /// Account (0), container (1) or object (2) of the path; empty if it has none.
     fn segment(&self, index: usize) -> String {
         let path = unquote(self.uri.path()).unwrap_or_default();
         let versions = &self.format.constraints.valid_api_versions;
@@ -261,13 +263,13 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         if !self.written {
-            // Cancelled before there was an answer: the client has gone.
+            // Cancelled before there was a response: the client disconnected.
             self.write(respond::CLIENT_DISCONNECT, 0);
         }
     }
 }
 
-/// A header's text, empty where there is none.
+/// A header's text; empty without one.
 fn text(value: &Option<HeaderValue>) -> &str {
     value
         .as_ref()
@@ -336,7 +338,7 @@ fn write_nonzero(number: u64, to: &mut Encoder<'_>) {
     }
 }
 
-/// Seconds, to four places.
+/// A duration in seconds, to four decimal places.
 fn write_elapsed(from: Timestamp, until: Timestamp, to: &mut Encoder<'_>) {
     let ticks = until.ticks().saturating_sub(from.ticks());
     let places = (ticks + 5) / 10;

@@ -1,4 +1,4 @@
-//! Moments in UTC, in the forms of `strftime` and Swift's own.
+//! Formatting of times in UTC, by `strftime` formats and Swift's own.
 
 use std::fmt::Write;
 
@@ -31,7 +31,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// Writes `time` in a form that [`super::template::Template`] knows; without one, as seconds.
+/// Writes `time` in a format that [`super::template::Template`] supports; without one, in seconds.
 pub(super) fn write(time: Timestamp, form: Option<&str>, to: &mut Encoder<'_>) {
     let seconds = time.secs();
     let nanos = time.ticks() % TICKS_PER_SECOND * 10_000;
@@ -96,7 +96,7 @@ fn write_of_calendar(seconds: u64, form: &str, to: &mut Encoder<'_>) -> std::fmt
     }
 }
 
-/// Year, month, day and day of the year (from 1) of a day since 1970-01-01.
+/// Year, month, day and day of the year (from 1) of a number of days since 1970-01-01.
 fn civil(days: u64) -> (u64, u64, u64, u64) {
     let days = days as i64;
     let (year, month, day) = calendar::date_of(days);

@@ -1,6 +1,6 @@
-//! `log_msg_template`: words in braces, each with an optional form (`{path.anonymized}`,
-//! `{end_time.iso8601}`). A value is percent-encoded, so that a line splits at blanks; what is
-//! empty or zero is `-`.
+//! Parser of `log_msg_template`: fields in braces, each with an optional format
+//! (`{path.anonymized}`, `{end_time.iso8601}`). Values are percent-encoded, so that a line can be
+//! split at blanks; an empty or zero value is `-`.
 
 use std::fmt::Write;
 
@@ -74,7 +74,7 @@ const FIELDS: [(&str, Field); 28] = [
     ("end_time", Field::EndTime),
 ];
 
-/// Fields that tell about a person, and may be logged as a hash.
+/// Fields with personal data, which can be logged as a hash.
 const PERSONAL: [Field; 12] = [
     Field::ClientIp,
     Field::RemoteAddr,
@@ -104,17 +104,17 @@ enum Piece {
 
 pub(super) struct Template(Vec<Piece>);
 
-/// Where a line's values come from.
+/// Source of a line's values.
 pub(super) trait Values {
-    /// Writes the field's value; nothing, where there is none.
+    /// Writes the field's value; nothing if there is none.
     fn write(&self, field: Field, to: &mut Encoder<'_>);
     fn time(&self, field: Field) -> Timestamp;
 }
 
-/// The end of a line, to which values are added percent-encoded.
+/// Appends percent-encoded values to a line.
 pub(super) struct Encoder<'l> {
     line: &'l mut String,
-    /// Values stay as they are: their hash is what the line gets.
+    /// Values are not encoded, since their hash will be logged.
     raw: bool,
 }
 
@@ -137,7 +137,7 @@ impl<'l> Encoder<'l> {
             if PLAIN[usize::from(byte)] {
                 continue;
             }
-            // Both ends are boundaries of characters: all between them are ASCII.
+            // Both ends are character boundaries: all bytes between them are ASCII.
             if from < at {
                 self.line.push_str(&text[from..at]);
             }
@@ -156,8 +156,8 @@ impl<'l> Encoder<'l> {
         self.padded(number, 1);
     }
 
-    /// A number of at least so many digits. Every line has a dozen of them: they do not go
-    /// through the formatting of any type whatever.
+    /// Writes a number with at least `digits` digits. Every line has a dozen of them, so this
+    /// avoids the generic formatting machinery.
     pub(super) fn padded(&mut self, number: impl Into<u64>, digits: usize) {
         let mut text = [b'0'; 20];
         let (mut rest, mut at) = (number.into(), text.len());
@@ -167,7 +167,7 @@ impl<'l> Encoder<'l> {
             rest /= 10;
         }
         let from = at.min(text.len() - digits.min(text.len()));
-        // Digits stay as they are.
+        // Digits need no encoding.
         self.line
             .extend(text[from..].iter().map(|&digit| char::from(digit)));
     }
@@ -182,7 +182,7 @@ impl Write for Encoder<'_> {
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
-/// The bytes that stay as they are.
+/// Bytes that need no encoding.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0;
@@ -280,7 +280,7 @@ fn piece(word: &str) -> Result<Piece, String> {
     }
 }
 
-/// How personal values become hashes: `{MD5}…`, with a salt `{SMD5}…`.
+/// Hashing of personal values: `{MD5}…`, with a salt `{SMD5}…`.
 pub(super) struct Anonymize {
     method: String,
     salt: String,
@@ -346,7 +346,7 @@ mod tests {
             .render(&Fixed, &anonymize)
     }
 
-    // As Python's strftime has them, for 2024-03-07 11:20:56 UTC, a Thursday.
+    // The expected values are Python's strftime for 2024-03-07 11:20:56 UTC, a Thursday.
     #[test]
     fn times() {
         assert_eq!(

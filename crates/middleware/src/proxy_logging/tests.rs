@@ -1,4 +1,4 @@
-//! Lines as they are written, told apart by their threads.
+//! Lines as they are written, attributed to tests by their threads.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,12 +15,12 @@ use http::StatusCode;
 use crate::testing::{env, filter, filter_in, recorder, request};
 
 thread_local! {
-    /// What this thread's test has logged so far.
+    /// Log output of this thread's test so far.
     static WRITTEN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// One subscriber for all tests: what is logged at all is decided for every thread together, so
-/// that a subscriber of one thread may be told nothing. Whose line it is, its thread says.
+/// One subscriber for all tests: whether a target is enabled is decided for all threads together,
+/// so a subscriber of one thread may miss lines. The thread identifies the test.
 static SUBSCRIBER: Once = Once::new();
 
 struct OwnThread;

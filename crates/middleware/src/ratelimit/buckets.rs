@@ -1,5 +1,5 @@
-//! When the next request of each bucket may go: a running time that each request moves on by its
-//! share of a second, and that may lag behind the clock by what a slow client saved up.
+//! Rate limit buckets with virtual clocks: each request advances its bucket's clock by its share of
+//! a second, and the clock may lag behind the real one by the buffer of a slow client.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use cairn_types::Timestamp;
 use cairn_types::timestamp::TICKS_PER_SECOND;
 use parking_lot::Mutex;
 
-/// Buckets kept; those that lag behind mean nothing and go first.
-const MOST: usize = 100_000;
+/// Maximum number of buckets; those that lag behind have no effect and are dropped first.
+const BUCKETS_MAX: usize = 100_000;
 
 pub(super) struct Buckets {
-    /// In units of the accuracy.
+    /// Virtual clocks in ticks of the accuracy.
     running: Mutex<HashMap<String, i64>>,
     accuracy: f64,
     buffer_seconds: i64,
@@ -22,7 +22,7 @@ pub(super) struct Buckets {
 #[derive(Debug, PartialEq)]
 pub(super) enum Wait {
     For(Duration),
-    /// Longer than anybody should have to: the request counts for nothing.
+    /// Too long a delay: the request is refused and not counted.
     TooLong(Duration),
 }
 
@@ -36,16 +36,16 @@ impl Buckets {
         }
     }
 
-    /// One request more in a bucket that lets `rate` through each second.
+    /// Counts a request in a bucket with `rate` per second.
     pub(super) fn take(&self, key: &str, rate: f64, now: Timestamp) -> Wait {
         let now = now.ticks() as f64 * self.accuracy / TICKS_PER_SECOND as f64;
         let now = now.round() as i64;
         let share = (self.accuracy / rate).round() as i64;
         let buffer = self.buffer_seconds.saturating_mul(self.accuracy as i64);
         let mut all = self.running.lock();
-        if all.len() >= MOST && !all.contains_key(key) {
+        if all.len() >= BUCKETS_MAX && !all.contains_key(key) {
             all.retain(|_, running| *running > now);
-            if all.len() >= MOST {
+            if all.len() >= BUCKETS_MAX {
                 all.clear();
             }
         }
@@ -87,7 +87,8 @@ mod tests {
             assert_eq!(buckets.take("a", 10.0, now), too_long);
         }
         assert_eq!(buckets.take("b", 10.0, now), wait(0));
-        // Three seconds of silence save up nearly thirty requests; six save up nothing.
+        // Three seconds without requests accumulate nearly thirty; six accumulate none, being
+        // beyond the buffer.
         let later = Timestamp::from_secs(1_000_003);
         let at_once = (0..40).filter(|_| buckets.take("a", 10.0, later) == wait(0));
         assert_eq!(at_once.count(), 27);

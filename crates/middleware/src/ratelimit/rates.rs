@@ -1,15 +1,15 @@
-//! Rates by the size of a container: points from the conf, straight lines between them.
+//! Rates by the size of a container, interpolated linearly between the points in the conf.
 
 use std::collections::BTreeMap;
 
 use cairn_formats::ini::{ConfError, Section};
 use serde_json::{Value, json};
 
-/// Size and rate, by size.
+/// Sizes and rates, sorted by size.
 pub(super) struct Rates(Vec<(u64, f64)>);
 
 impl Rates {
-    /// The options `PREFIXsize = rate`.
+    /// Reads the options `PREFIXsize = rate`.
     pub(super) fn read(section: &Section, prefix: &str) -> Result<Rates, ConfError> {
         let mut points = BTreeMap::new();
         for (option, _) in section.iter() {
@@ -37,7 +37,7 @@ impl Rates {
         json!(self.0)
     }
 
-    /// Requests a second for a container of a size; `None` where they are not limited.
+    /// Requests per second for a container of this size; `None` if unlimited.
     pub(super) fn at(&self, size: u64) -> Option<f64> {
         if size == 0 {
             return None;
@@ -64,7 +64,7 @@ mod tests {
         Rates::read(&Section::from_pairs("filter:ratelimit", points), "r_")
     }
 
-    /// The figures of upstream's own test of these lines.
+    /// The figures of upstream's own test of the interpolation.
     #[test]
     fn lines_between_points() {
         let rates = rates(&[

@@ -20,7 +20,7 @@ fn app(options: &[(&str, &str)], global: Option<&str>) -> (Handler, FilterEnv) {
     (filter_in(&env, "ratelimit", options, answers(200)), env)
 }
 
-/// The answers to two requests at one moment, where a second one may not wait at all.
+/// The responses to two simultaneous requests, if a second one must not be delayed.
 async fn two(options: &[(&str, &str)], global: Option<&str>, method: &str, path: &str) -> [u16; 2] {
     let mut all = vec![("max_sleep_time_seconds", "0.1")];
     all.extend_from_slice(options);

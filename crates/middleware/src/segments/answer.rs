@@ -1,5 +1,5 @@
-//! Conditions and ranges of the client's request, applied to an answer that a filter has made
-//! itself: what an object server does for ordinary objects.
+//! Conditions and ranges of the client's request, applied to a response that a filter has generated
+//! itself, as an object server does for ordinary objects.
 
 use bytes::Bytes;
 use cairn_formats::conditional::{Conditions, Verdict, parse_date};
@@ -20,13 +20,12 @@ const WANT_WHOLE: HeaderName =
     HeaderName::from_static("x-backend-ignore-range-if-metadata-present");
 const ETAG_IS_AT: HeaderName = HeaderName::from_static("x-backend-etag-is-at");
 
-/// Tells object servers that objects with this metadata are wanted whole, whatever the `Range`.
+/// Tells object servers to return objects with this metadata as a whole, whatever the `Range`.
 pub(crate) fn want_whole(headers: &mut HeaderMap, metadata: &str) {
     append(headers, &WANT_WHOLE, metadata);
 }
 
-/// Tells object servers that this metadata, where there is some, is the ETag that conditions are
-/// about.
+/// Tells object servers to use this metadata, if present, as the ETag for conditions.
 pub(crate) fn etag_is_at(headers: &mut HeaderMap, metadata: &str) {
     append(headers, &ETAG_IS_AT, metadata);
 }
@@ -42,8 +41,8 @@ fn append(headers: &mut HeaderMap, name: &HeaderName, item: &str) {
     }
 }
 
-/// The status the request's conditions ask for instead: 304 or 412. `answer`: the headers of what
-/// they are about.
+/// The status required by the request's conditions, 304 or 412. `answer` has the headers that they
+/// apply to.
 fn conditional(request: &Parts, answer: &HeaderMap) -> Option<StatusCode> {
     let asked = |name: &http::HeaderName| respond::header(&request.headers, name.as_str());
     let conditions = Conditions {
@@ -69,7 +68,7 @@ fn conditional(request: &Parts, answer: &HeaderMap) -> Option<StatusCode> {
     }
 }
 
-/// Do the request's conditions hold? Where not, the answer becomes the 304 or 412 it must be.
+/// Do the request's conditions hold? If not, the response is changed to 304 or 412.
 pub(crate) fn is_satisfied(request: &Parts, answer: &mut Response) -> bool {
     let Some(status) = conditional(request, answer.headers()) else {
         return true;
@@ -80,11 +79,11 @@ pub(crate) fn is_satisfied(request: &Parts, answer: &mut Response) -> bool {
     false
 }
 
-/// Where the selected bytes of an answer come from.
+/// Source of the selected bytes of a response.
 pub(crate) enum Content {
-    /// Already in memory: all of it.
+    /// In memory: all of the content.
     Memory(Bytes),
-    /// Being read: exactly the selected bytes.
+    /// To be read: exactly the selected bytes.
     Reading(Box<Reading>),
 }
 
@@ -100,8 +99,8 @@ impl From<Reading> for Content {
     }
 }
 
-/// Fills in an answer of content that has `size` bytes: whole, one range, several, or 416.
-/// `boundary`: a text that is not in the content.
+/// Completes a response of content with `size` bytes: whole, one range, several, or 416. `boundary`
+/// must not occur in the content.
 pub(crate) fn full_or_ranges(
     answer: &mut Response,
     selection: &Selection,
@@ -158,7 +157,7 @@ fn in_memory(multipart: &Multipart, ranges: &[std::ops::Range<u64>], bytes: &Byt
     Body::full(all)
 }
 
-/// Turns the answer into a 416; its other headers stay.
+/// Changes the response to a 416; its other headers stay.
 pub(crate) fn unsatisfiable(answer: &mut Response, size: Option<u64>) {
     let (parts, body) = respond::standard(StatusCode::RANGE_NOT_SATISFIABLE).into_parts();
     *answer.status_mut() = parts.status;
@@ -171,12 +170,12 @@ pub(crate) fn unsatisfiable(answer: &mut Response, size: Option<u64>) {
     *answer.body_mut() = body;
 }
 
-/// What of content of this size the request asks for.
+/// The part of content of this size that the request selects.
 pub(crate) fn selection(request: &Parts, size: u64) -> Selection {
     select(respond::header(&request.headers, RANGE.as_str()), size)
 }
 
-/// The ranges to be read, ends excluded, for a selection.
+/// The ranges to read for a selection, ends excluded.
 pub(crate) fn wanted(selection: &Selection, size: u64) -> Vec<std::ops::Range<u64>> {
     match selection {
         Selection::Whole => std::iter::once(0..size).collect(),

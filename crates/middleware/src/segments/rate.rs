@@ -1,25 +1,26 @@
-//! How fast segments are asked for: some at once, then so many a second, so that an object made of
-//! countless tiny segments cannot occupy the servers.
+//! Rate limit for requests of segments: some without limit, then a number per second, so that an
+//! object of many tiny segments cannot overload the servers.
 
 use std::time::Duration;
 
 use cairn_formats::ini::{ConfError, Section};
 use tokio::time::{Instant, sleep_until};
 
-/// What a pace may fall behind and catch up on.
+/// Maximum lag that may be caught up.
 const BUFFER: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 pub(crate) struct RateLimit {
-    /// So many more are free.
+    /// Number of further requests without limit.
     free: u64,
-    /// Between two; none: no limit.
+    /// Time between two requests; `None`: no limit.
     interval: Option<Duration>,
     next: Option<Instant>,
 }
 
 impl RateLimit {
-    /// `rate_limit_after_segment` and `rate_limit_segments_per_sec`; 0 a second is no limit.
+    /// Reads `rate_limit_after_segment` and `rate_limit_segments_per_sec`; 0 per second means no
+    /// limit.
     pub(crate) fn read(section: &Section) -> Result<Self, ConfError> {
         let per_second = section.u64_or("rate_limit_segments_per_sec", 1)?;
         Ok(RateLimit {
@@ -30,7 +31,7 @@ impl RateLimit {
         })
     }
 
-    /// Returns when one more may be asked for.
+    /// Returns when the next request is allowed.
     pub(crate) async fn wait(&mut self) {
         if self.free > 0 {
             self.free -= 1;
@@ -40,7 +41,7 @@ impl RateLimit {
             return;
         };
         let now = Instant::now();
-        // Long idle: what was not used is lost.
+        // After a long pause the unused rate is lost.
         let due = match self.next {
             Some(next) if next + BUFFER >= now => next,
             _ => now,

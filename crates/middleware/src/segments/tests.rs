@@ -1,4 +1,4 @@
-//! The reader by itself: time, and bytes that do not come.
+//! The reader alone: time, and missing bytes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -76,7 +76,7 @@ async fn a_range_must_be_answered_with_one() {
             .unwrap(),
         "bc"
     );
-    // Shorter than when it was listed.
+    // Shorter than in the listing.
     let reading = start(&store, vec![piece("/v1/a/c/o", 1, Some(5))], long).await;
     assert_eq!(reading.err().unwrap().status(), 409);
     let reading = start(&store, vec![piece("/v1/a/c/o", 3, Some(5))], long).await;

@@ -1,5 +1,5 @@
-//! DELETE of a manifest with all that it names: at once, a few objects at a time, down through
-//! manifests within manifests, each after its segments; or later (`async=on`), by the expirer.
+//! DELETE of a manifest with all that it references: at once, a few objects at a time, recursively
+//! through nested manifests, each after its segments; or later (`async=on`), by the expirer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Inner {
             .iter()
             .any(|name| parts.headers.contains_key(name))
         {
-            // Segments would be gone when the manifest is found to be another.
+            // Segments would be gone by the time the manifest is found not to match.
             let text = "Conditions are not available with multipart-manifest=delete: delete the \
                         manifest alone on the condition, then its segments";
             return status::not_on_a_condition(text);
@@ -74,8 +74,8 @@ impl Inner {
         }
     }
 
-    /// `async=on`: all segments, which must be plain objects of one container, go to the expirer;
-    /// the manifest is deleted now.
+    /// `async=on`: queues all segments, which must be plain objects of one container, for the
+    /// expirer, and deletes the manifest now.
     pub(super) async fn delete_later(
         &self,
         request: Request,
@@ -121,7 +121,7 @@ impl Inner {
             Some(given) => given,
             None => self.clock.unique(),
         };
-        // The segments' deletion is of the same moment as the manifest's.
+        // The segments' deletion has the same timestamp as the manifest's.
         respond::set(&mut parts.headers, "x-timestamp", now.internal());
         let unavailable = || respond::standard(StatusCode::SERVICE_UNAVAILABLE);
         let hash_path = &self.hash_path;
@@ -138,7 +138,7 @@ impl Inner {
     }
 }
 
-/// The one container of all segments, and their names; `None` where there are none.
+/// The single container of all segments, and their names; `None` if there are none.
 fn one_container(entries: &[Stored]) -> Result<Option<(String, Vec<String>)>, Response> {
     let refuse = |text: String| respond::text(StatusCode::BAD_REQUEST, text);
     let mut containers: Vec<&str> = Vec::new();
@@ -169,13 +169,13 @@ fn one_container(entries: &[Stored]) -> Result<Option<(String, Vec<String>)>, Re
     Ok(containers.pop().map(|c| (c.to_owned(), objects)))
 }
 
-/// Why a manifest could not be had.
+/// Reason why a manifest could not be read.
 struct NoManifest {
     status: StatusCode,
     message: &'static str,
 }
 
-/// Reads manifests that are to be deleted.
+/// Reader of manifests that are to be deleted.
 struct Manifests {
     next: Handler,
     requests: Subrequests,
@@ -196,7 +196,7 @@ impl Manifests {
         }
         let request = self.requests.request(Method::GET, path, Some(&query));
         let mut request = request.ok_or_else(|| no(500, unable))?;
-        // One byte of what is no manifest.
+        // Reads a single byte of an object that is not a manifest.
         let last_byte = HeaderValue::from_static("bytes=-1");
         request.headers_mut().insert(RANGE, last_byte);
         want_whole(request.headers_mut(), "X-Static-Large-Object");
@@ -219,9 +219,9 @@ impl Manifests {
     }
 }
 
-/// What is still to be deleted.
+/// A pending deletion.
 enum Pending {
-    /// Its segments come first.
+    /// A manifest whose segments come first.
     Manifest {
         name: String,
         version_id: Option<String>,
@@ -229,12 +229,12 @@ enum Pending {
     Object(Deletion),
 }
 
-/// A manifest with all that it names, as things to delete.
+/// A manifest with all that it references, as a source of deletions.
 struct Tree {
     manifests: Manifests,
     path: ObjectPath,
     pending: VecDeque<Pending>,
-    /// That may be pending at once.
+    /// Maximum number of pending deletions.
     most: usize,
 }
 
@@ -257,7 +257,7 @@ impl Tree {
         Ok(None)
     }
 
-    /// Queues a manifest's segments, then itself.
+    /// Queues a manifest's segments, then the manifest itself.
     async fn expand(&mut self, name: String, version_id: Option<String>) {
         let path = self.path.sibling(&name);
         let fetched = self.manifests.fetch(&path, version_id.as_deref()).await;

@@ -1,6 +1,6 @@
-//! Deleting segments later: rows for them are put into the expirer's queue, which takes them for
-//! objects whose time has come. A row's name is `timestamp-account/container/object`, its
-//! content type says that it is such a deletion.
+//! Deferred deletion of segments: adds rows to the expirer's queue, which makes the expirer delete
+//! them as if they had expired. A row's name is `timestamp-account/container/object`, its content
+//! type marks it as such a deletion.
 
 use cairn_formats::ini::{ConfError, Section};
 use cairn_http::{Body, Context, Request};
@@ -14,7 +14,7 @@ use crate::api_path::ObjectPath;
 const MD5_OF_NOTHING: &str = "d41d8cd98f00b204e9800998ecf8427e";
 const CONTENT_TYPE_OF_ROW: &str = "application/async-deleted";
 
-/// Where the expirer looks.
+/// Location of the expirer's queue.
 pub(super) struct Queue {
     account: String,
     divisor: u64,
@@ -33,8 +33,8 @@ impl Queue {
         })
     }
 
-    /// The request that queues the deletion, as of `at`, of `objects` in `container`, segments of
-    /// the large object at `path`. `None` where it cannot be addressed.
+    /// The request that queues the deletion of `objects` in `container` as of `at`; they are the
+    /// segments of the large object at `path`. `None` if it cannot be addressed.
     pub(super) fn request(
         &self,
         context: &Context,

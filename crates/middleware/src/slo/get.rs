@@ -1,9 +1,9 @@
-//! GET and HEAD of what may be a large object: the manifest is asked for, whole and under the
-//! large object's conditions, and what it names becomes the answer.
+//! GET and HEAD of a possible large object: the object is requested as a whole if it is a manifest,
+//! under the large object's conditions, and its segments become the response.
 //!
-//! Manifests of old lack the marks with ETag and size; then both are computed from the segments,
-//! and conditions are looked at here. Where an answer shows a manifest but not all of it (HEAD of
-//! such a one, a range of an object server that does not know of manifests), it is asked for again.
+//! Old manifests lack the marks with ETag and size; both are then computed from the segments, and
+//! conditions are evaluated here. If a response has a manifest but not all of it (HEAD of an old
+//! one, a range from an object server without support for manifests), it is requested again.
 
 use bytes::Bytes;
 use cairn_formats::range::{Selection, content_range};
@@ -28,10 +28,10 @@ use crate::segments::{
 use crate::subrequest::Subrequests;
 
 const AGENT: &str = "SLO MultipartGET";
-/// Of an answer that is not looked at, so much is read to keep its connection.
+/// Maximum bytes of an unused response that are read to keep its connection.
 const DRAIN_MAX: u64 = 64 << 10;
 
-/// What an answer says of a large object.
+/// Marks of a large object in a response.
 struct Marks {
     is_slo: bool,
     timestamp: Timestamp,
@@ -62,19 +62,19 @@ impl Marks {
     }
 }
 
-/// The client's request, kept while requests like it are made.
-struct Asked {
+/// The client's request, kept to make similar requests.
+struct ReadRequest {
     parts: Parts,
     path: ObjectPath,
     params: Params,
 }
 
-impl Asked {
+impl ReadRequest {
     fn is_head(&self) -> bool {
         self.parts.method == Method::HEAD
     }
 
-    /// The same request again.
+    /// A copy of the request.
     fn again(&self) -> Request {
         let mut request = Request::new(Body::empty());
         *request.method_mut() = self.parts.method.clone();
@@ -91,7 +91,7 @@ impl Asked {
         requests
     }
 
-    /// The part asked for with `part-number`; the error is the refusal.
+    /// The part requested by `part-number`; the error is the refusal.
     fn part_number(&self) -> Result<Option<usize>, Response> {
         let bad = |text: &'static str| respond::text(StatusCode::BAD_REQUEST, text);
         let Some(text) = self.params.get("part-number") else {
@@ -120,7 +120,7 @@ impl Inner {
         if !wants_manifest || wants_raw {
             want_whole(&mut parts.headers, "X-Static-Large-Object");
         }
-        let asked = Asked {
+        let asked = ReadRequest {
             parts,
             path,
             params,
@@ -137,17 +137,17 @@ impl Inner {
         }
     }
 
-    async fn large_object(&self, asked: &Asked) -> Result<Response, Response> {
+    async fn large_object(&self, asked: &ReadRequest) -> Result<Response, Response> {
         let answer = self.next.call(asked.again()).await;
         if !is_slo(answer.headers()) {
             return Ok(answer);
         }
-        // Most objects are none: their future has no room for this.
+        // Most objects are not manifests: the future for one is boxed.
         Box::pin(self.found(asked, answer)).await
     }
 
-    /// The answer to a request that found a large object.
-    async fn found(&self, asked: &Asked, mut answer: Response) -> Result<Response, Response> {
+    /// The response to a request that found a large object.
+    async fn found(&self, asked: &ReadRequest, mut answer: Response) -> Result<Response, Response> {
         let mut marks = Marks::of(answer.headers());
         let part_number = asked.part_number()?;
         let need = Need::of(asked, answer.status(), &marks, part_number.is_some());
@@ -163,8 +163,8 @@ impl Inner {
         self.show(asked, answer, marks, part_number, need).await
     }
 
-    /// The manifest without the client's range and conditions.
-    async fn fetch_manifest(&self, asked: &Asked) -> Response {
+    /// Requests the manifest without the client's range and conditions.
+    async fn fetch_manifest(&self, asked: &ReadRequest) -> Response {
         let (path, query) = (asked.path.path(), asked.parts.uri.query());
         match asked.subrequests().request(Method::GET, &path, query) {
             Some(request) => self.next.call(request).await,
@@ -172,11 +172,11 @@ impl Inner {
         }
     }
 
-    /// The object was replaced while it was looked at: by an ordinary one, which is asked for as the
-    /// client asked. An answer that is older than what was seen is no answer.
+    /// The object was replaced meanwhile, by an ordinary one, which is requested as the client did.
+    /// A response older than what was seen is refused.
     async fn replaced(
         &self,
-        asked: &Asked,
+        asked: &ReadRequest,
         answer: Response,
         marks: &Marks,
         before: Timestamp,
@@ -196,10 +196,10 @@ impl Inner {
         Ok(answer)
     }
 
-    /// The large object's answer, out of the manifest's.
+    /// Turns the response with the manifest into that of the large object.
     async fn show(
         &self,
-        asked: &Asked,
+        asked: &ReadRequest,
         manifest: Response,
         marks: Marks,
         part_number: Option<usize>,
@@ -250,7 +250,7 @@ impl Inner {
             return Ok(head_of(answer, part, size));
         }
         let selection = match part {
-            // Of nothing, no range can be named.
+            // No range exists in empty content.
             Some(range) if range.is_empty() => {
                 *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
                 answer.headers_mut().insert(CONTENT_LENGTH, 0.into());
@@ -267,7 +267,7 @@ impl Inner {
 
     async fn reading(
         &self,
-        asked: &Asked,
+        asked: &ReadRequest,
         segments: Vec<Segment>,
         selection: &Selection,
         size: u64,
@@ -290,11 +290,11 @@ impl Inner {
         Reading::start(walk, options).await
     }
 
-    /// `multipart-manifest=get&format=raw`: the manifest as a client would put it, under the
-    /// content type of the large object, so that a copy of it is one.
-    async fn raw_manifest(&self, asked: &Asked) -> Result<Response, Response> {
+    /// `multipart-manifest=get&format=raw`: the manifest in the form in which a client would PUT
+    /// it, with the content type of the large object, so that a copy of it is a large object too.
+    async fn raw_manifest(&self, asked: &ReadRequest) -> Result<Response, Response> {
         let mut request = asked.again();
-        // Its length is known only when it has been made.
+        // Its length is known only after it has been made.
         *request.method_mut() = Method::GET;
         let response = self.next.call(request).await;
         let is_slo = Marks::of(response.headers()).is_slo;
@@ -325,25 +325,25 @@ impl Inner {
     }
 }
 
-/// What the answer takes beyond the one there is.
+/// Data needed beyond the response at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     Nothing,
-    /// The segments, if the answer's body holds all of them.
+    /// The segments, if the response's body has all of them.
     Segments,
-    /// The segments, which the answer cannot have.
+    /// The segments, which the response cannot have.
     Again,
 }
 
 impl Need {
-    fn of(asked: &Asked, status: StatusCode, marks: &Marks, by_part: bool) -> Need {
+    fn of(asked: &ReadRequest, status: StatusCode, marks: &Marks, by_part: bool) -> Need {
         let again = |needed: bool| if needed { Need::Again } else { Need::Nothing };
         if asked.is_head() {
             return again(marks.is_legacy() || by_part);
         }
         match status {
-            // Compared with the large object's ETag where that was saved with the manifest; of
-            // others only the segments can tell.
+            // Evaluated with the large object's ETag if that was stored with the manifest;
+            // otherwise the segments are needed.
             StatusCode::PRECONDITION_FAILED | StatusCode::NOT_MODIFIED => again(marks.is_legacy()),
             StatusCode::RANGE_NOT_SATISFIABLE => Need::Again,
             _ => Need::Segments,
@@ -351,7 +351,7 @@ impl Need {
     }
 }
 
-/// Is the whole manifest in this answer?
+/// Is the whole manifest in this response?
 fn is_whole(answer: &Response) -> bool {
     if answer.status() != StatusCode::PARTIAL_CONTENT {
         return true;
@@ -366,7 +366,7 @@ fn is_whole(answer: &Response) -> bool {
     whole().unwrap_or(false)
 }
 
-fn unreadable(asked: &Asked, reason: &str) -> Response {
+fn unreadable(asked: &ReadRequest, reason: &str) -> Response {
     let path = asked.path.path();
     error!(path, reason, "a manifest cannot be read");
     let text = "Unable to load SLO manifest";
@@ -377,7 +377,8 @@ fn set_etag(headers: &mut HeaderMap, etag: &str) {
     respond::set(headers, ETAG.as_str(), format!("\"{etag}\""));
 }
 
-/// HEAD, or a condition that does not hold, of a manifest that says all there is to say.
+/// The response without segments: for a HEAD, or a condition that does not hold, of a manifest with
+/// marks.
 fn without_body(mut answer: Response, etag: &str, size: u64) -> Response {
     set_etag(answer.headers_mut(), etag);
     let length = if answer.status().is_success() {
@@ -408,7 +409,7 @@ fn no_such_part(mut answer: Response, size: u64, is_head: bool) -> Response {
     answer
 }
 
-/// HEAD of a part is 206, unlike HEAD of a range: it tells the part's length.
+/// HEAD of a part is 206, unlike HEAD of a range: it returns the part's length.
 fn head_of(mut answer: Response, part: Option<std::ops::Range<u64>>, size: u64) -> Response {
     if let Some(part) = part {
         *answer.status_mut() = StatusCode::PARTIAL_CONTENT;
@@ -419,7 +420,7 @@ fn head_of(mut answer: Response, part: Option<std::ops::Range<u64>>, size: u64) 
     answer
 }
 
-/// The manifest as it is stored.
+/// The manifest in its stored form.
 fn as_json(mut response: Response) -> Response {
     let is_slo = Marks::of(response.headers()).is_slo;
     let is_multipart = respond::header(response.headers(), CONTENT_TYPE.as_str())

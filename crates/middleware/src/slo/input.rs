@@ -1,9 +1,9 @@
 //! The manifest as a client sends it: a JSON list of `{"path": "/c/o"}` with optional `etag`,
-//! `size_bytes` and `range`, or `{"data": "base64"}`. Everything that can be wrong without asking
-//! for a segment is found here, and told with its index.
+//! `size_bytes` and `range`, or `{"data": "base64"}`. All errors that can be detected without
+//! reading a segment are reported here, with the entry's index.
 //!
-//! Entries are checked one by one as the JSON is read, and what does not belong there is skipped:
-//! a body of many small wrong values takes no more memory than itself.
+//! Entries are checked one by one as the JSON is parsed, and invalid ones are skipped: a body of
+//! many small wrong values needs no more memory than its own size.
 
 use std::fmt;
 
@@ -14,11 +14,11 @@ use bytes::Bytes;
 use cairn_formats::range::ByteRanges;
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Complaints beyond this are not told.
+/// Maximum number of errors reported.
 const ERRORS_MAX: usize = 1000;
 const EXTRANEOUS_SHOWN: usize = 10;
 
-/// Padding may be missing, or more than is needed.
+/// Base64 with optional or excessive padding.
 const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -26,7 +26,7 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// A segment as wanted.
+/// A segment as requested.
 #[derive(Debug)]
 pub(super) enum Wanted {
     Inline(Bytes),
@@ -35,14 +35,14 @@ pub(super) enum Wanted {
 
 #[derive(Debug)]
 pub(super) struct WantedObject {
-    /// As given, for messages.
+    /// The path as given, for messages.
     pub(super) path: String,
     pub(super) etag: Option<String>,
     pub(super) size: Option<i64>,
     pub(super) range: Option<ByteRanges>,
 }
 
-/// What of a value counts here.
+/// The supported types of a value.
 enum Scalar {
     Null,
     Bool(bool),
@@ -68,7 +68,7 @@ enum Entry {
     Fields(Box<Fields>),
 }
 
-/// Reads the list; `own_path` is the manifest's own, decoded. The error is for the client.
+/// Parses the list; `own_path` is the manifest's own, decoded. The error is for the client.
 pub(super) fn parse(body: &[u8], own_path: &str, account: &str) -> Result<Vec<Wanted>, String> {
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let list = ListVisitor { own_path, account };
@@ -99,7 +99,7 @@ struct ListVisitor<'a> {
     account: &'a str,
 }
 
-/// The visitors of a value that is none of those wanted: skip it.
+/// Visitor methods that skip values of all other types.
 macro_rules! skip_others {
     ($result:expr; $($visit:ident: $type:ty),*) => {
         $(fn $visit<E>(self, _: $type) -> Result<Self::Value, E> {
@@ -121,7 +121,7 @@ impl<'de> Visitor<'de> for ListVisitor<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Option<List>, A::Error> {
         let (mut wanted, mut errors) = (Vec::new(), Vec::new());
         let mut index = 0;
-        // Only the last segment may be empty: a size of nothing is no fault until another follows.
+        // Only the last segment may be empty: an empty one is an error once another follows.
         let mut empty_so_far = None;
         while let Some(entry) = seq.next_element::<Entry>()? {
             if let Some(empty) = empty_so_far.take() {
@@ -245,7 +245,7 @@ fn no_extraneous(mut names: Vec<String>) -> Result<(), String> {
     Err(format!("extraneous keys {}", names.join(", ")))
 }
 
-/// A number, also one in a string.
+/// A number, also as a string.
 fn whole_number(value: &Scalar) -> Option<i64> {
     match value {
         Scalar::Integer(number) => Some(*number),
@@ -256,7 +256,7 @@ fn whole_number(value: &Scalar) -> Option<i64> {
     }
 }
 
-/// `None` for what means no range: nothing, null, an empty text.
+/// `None` for values that mean no range: absent, null, an empty text.
 fn as_range_text(value: &Scalar) -> Option<String> {
     match value {
         Scalar::Null | Scalar::Bool(false) | Scalar::Integer(0) => None,
@@ -272,7 +272,7 @@ fn single_range(text: &str, size: Option<i64>) -> Result<ByteRanges, String> {
     if text.contains(',') {
         return Err("multiple ranges (only one allowed)".into());
     }
-    // A size that is a lie is found out later.
+    // A wrong size is detected later.
     if let Some(size) = size
         && range.for_length(u64::try_from(size).unwrap_or(0)).len() != 1
     {

@@ -1,5 +1,5 @@
-//! Container listings: the ETag of a large object stands beside that of its manifest in the
-//! container's row (`hash; slo_etag=…`), and is shown as a field of its own.
+//! Large objects in container listings: the container's row has the large object's ETag after that
+//! of its manifest (`hash; slo_etag=…`), and it is shown as a field of its own.
 
 use cairn_formats::listing::MAX_LISTING_BYTES;
 use cairn_http::{Body, Handler, Request, Response, respond};
@@ -26,7 +26,7 @@ pub(super) async fn with_slo_etags(next: &Handler, request: Request) -> Response
     let Ok(json) = body.collect(MAX_LISTING_BYTES).await else {
         return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
     };
-    // Most listings have none.
+    // Most listings contain none.
     let body = match whole::with_rows(&json, MARK, tell_etag).await {
         Some(told) => Body::full(told),
         None => Body::full(json),
@@ -44,7 +44,7 @@ fn tell_etag(row: &mut Row) {
     }
 }
 
-/// `hash; a=b; slo_etag=c` as `hash; a=b` and `c`.
+/// Splits `hash; a=b; slo_etag=c` into `hash; a=b` and `c`.
 fn split_etag(hash: &str) -> Option<(String, String)> {
     let mut parts = hash.split(';').map(str::trim);
     let mut rest = parts.next()?.to_owned();

@@ -1,7 +1,7 @@
-//! The manifest as it is stored: a JSON list with, for each segment,
-//! `{"name": "/c/o", "bytes": 5, "hash": "…", "content_type": "…", "last_modified": "…"}`, a
-//! `"range": "1-3"` (both included) where only that part counts, `"sub_slo": true` where the
-//! segment is itself a manifest; or `{"data": "base64"}` for bytes of the manifest's own.
+//! The manifest as it is stored: a JSON list with, for each segment, `{"name": "/c/o", "bytes": 5,
+//! "hash": "…", "content_type": "…", "last_modified": "…"}`, a `"range": "1-3"` (both included) if
+//! only that part is used, `"sub_slo": true` if the segment is itself a manifest; or `{"data":
+//! "base64"}` for bytes of the manifest's own.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
-/// An entry with its names in the order in which they are written.
+/// An entry; the fields are in the order in which they are written.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Stored {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -42,7 +42,7 @@ pub(super) struct Stored {
     pub(super) sub_slo: Option<bool>,
 }
 
-/// A number, also as a text.
+/// A number, also as text.
 fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     Ok(match Value::deserialize(deserializer)? {
         Value::String(text) => text.trim().parse().ok(),
@@ -50,7 +50,7 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::
     })
 }
 
-/// A truth value, also as a word.
+/// A boolean, also as text.
 fn yes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<bool>, D::Error> {
     Ok(match Value::deserialize(deserializer)? {
         Value::String(text) => Some(is_true(&text)),
@@ -66,7 +66,7 @@ pub(super) enum BadManifest {
     Field { index: usize, field: &'static str },
 }
 
-/// A segment ready to be read.
+/// A parsed segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Segment {
     Inline(Bytes),
@@ -75,17 +75,17 @@ pub(super) enum Segment {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ObjectSegment {
-    /// `/container/object`
+    /// Path, `/container/object`.
     pub(super) name: String,
     pub(super) bytes: u64,
     pub(super) hash: String,
-    /// Both included.
+    /// First and last byte, both included.
     pub(super) range: Option<(u64, u64)>,
     pub(super) is_manifest: bool,
 }
 
 impl Segment {
-    /// How much it adds to the large object.
+    /// Number of bytes that it contributes to the large object.
     pub(super) fn length(&self) -> u64 {
         match self {
             Segment::Inline(data) => data.len() as u64,
@@ -101,7 +101,7 @@ pub(super) fn parse(json: &[u8]) -> Result<Vec<Stored>, BadManifest> {
     Ok(serde_json::from_slice(json)?)
 }
 
-/// The segments of a stored manifest.
+/// Parses the segments of a stored manifest.
 pub(super) fn segments(json: &[u8]) -> Result<Vec<Segment>, BadManifest> {
     let stored = parse(json)?.into_iter().enumerate();
     stored.map(|(index, entry)| segment(index, entry)).collect()
@@ -114,7 +114,7 @@ fn segment(index: usize, entry: Stored) -> Result<Segment, BadManifest> {
         return Ok(Segment::Inline(data.into()));
     }
     let is_manifest = entry.sub_slo.unwrap_or(false);
-    // Manifests of old name a manifest's own size in `bytes`, that of its content here.
+    // Old manifests have a nested manifest's own size in `bytes`, and that of its content here.
     let content_type = entry.content_type.as_deref().filter(|_| is_manifest);
     let swift_bytes = content_type.and_then(swift_bytes);
     let range = match &entry.range {
@@ -143,7 +143,7 @@ fn parse_range(text: &str) -> Option<(u64, u64)> {
     (first <= last && last < u64::MAX).then_some((first, last))
 }
 
-/// The large object's ETag: the digest of its segments' ETags, with the ranges that are taken.
+/// The large object's ETag: MD5 of its segments' ETags, with the ranges used.
 pub(super) fn etag(stored: &[Stored]) -> String {
     let mut digest = Md5::new();
     for entry in stored {
@@ -163,7 +163,7 @@ pub(super) fn etag(stored: &[Stored]) -> String {
     hex::encode(digest.finalize())
 }
 
-/// As a client puts it: what `?multipart-manifest=get&format=raw` answers.
+/// Converts to the form that a client PUTs: the response to `?multipart-manifest=get&format=raw`.
 pub(super) fn to_raw(json: &[u8]) -> Result<Vec<u8>, BadManifest> {
     #[derive(Serialize)]
     struct Raw {

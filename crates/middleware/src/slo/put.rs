@@ -1,5 +1,5 @@
-//! PUT of a manifest: every segment is looked at, a few at a time, and held to what the client
-//! says of it; then the manifest is stored with the marks of a large object.
+//! PUT of a manifest: every segment is checked by HEAD, a few at a time, and compared with the
+//! client's values; then the manifest is stored with the marks of a large object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,10 +31,10 @@ use crate::subrequest::Subrequests;
 
 const ETAG_OVERRIDE: &str = "x-object-sysmeta-container-update-override-etag";
 const TOO_SMALL: &str = "Too small; each segment must be at least 1 byte.";
-/// The part of an inner answer's body that is reported.
+/// Maximum bytes reported of an inner response's body.
 const BODY_MAX: u64 = 64 << 10;
 
-/// What a HEAD said of a segment.
+/// Result of a segment's HEAD.
 struct Found {
     status: StatusCode,
     length: u64,
@@ -44,18 +44,18 @@ struct Found {
     is_manifest: bool,
 }
 
-/// A manifest on its way.
+/// A manifest being stored.
 struct Upload {
     parts: Parts,
     path: ObjectPath,
     wanted: Vec<Wanted>,
 }
 
-/// How it ended.
+/// The outcome.
 enum Outcome {
-    /// Segments are not as wanted: quoted names and what is wrong.
+    /// Segments do not match: quoted names and errors.
     Problems(Vec<(String, String)>),
-    /// The client's ETag is another.
+    /// The client's ETag does not match.
     WrongEtag,
     Stored {
         response: Response,
@@ -101,7 +101,7 @@ impl Inner {
         response
     }
 
-    /// The client's list; the error is the refusal.
+    /// Parses the client's list; the error is the refusal.
     async fn read_input(
         &self,
         parts: &Parts,
@@ -194,7 +194,7 @@ impl Inner {
         Outcome::Stored { response }
     }
 
-    /// HEAD of every object named, each once.
+    /// Sends a HEAD for every distinct object.
     async fn look_at_segments(&self, upload: &Upload) -> BTreeMap<String, Found> {
         let requests = Subrequests::of(&upload.parts, SOURCE, "SLO MultipartPUT");
         let mut paths: Vec<&str> = Vec::new();
@@ -211,14 +211,15 @@ impl Inner {
             let request = requests.request(Method::HEAD, &path, None);
             async move {
                 let response = match (request, ObjectPath::of(&quote_path(&path))) {
-                    // By way of this filter: a manifest shows the large object's length and ETag.
+                    // Through this filter, so that a nested manifest has the large object's length
+                    // and ETag.
                     (Some(request), Some(path)) => self.get_or_head(request, path).await,
                     _ => respond::standard(StatusCode::BAD_REQUEST),
                 };
                 (name.to_owned(), Found::of(&response))
             }
         });
-        // Boxed: looking at a segment is the very kind of future this one is part of.
+        // Boxed, because this future contains futures of its own type.
         let heads = heads.map(
             |head| -> std::pin::Pin<Box<dyn Future<Output = _> + Send + '_>> { Box::pin(head) },
         );
@@ -246,7 +247,7 @@ impl Found {
     }
 }
 
-/// The segment as it is stored, and its length; what is wrong with it joins `problems`.
+/// The segment in its stored form, and its length; an error is added to `problems`.
 fn check(
     wanted: &WantedObject,
     found: &Found,
@@ -262,7 +263,7 @@ fn check(
     if let Some(asked) = &wanted.range {
         match asked.for_length(found.length).first() {
             None => problem("Unsatisfiable Range".into()),
-            // All of it.
+            // The whole object.
             Some(all) if *all == (0..found.length) => {}
             Some(part) => {
                 length = part.end - part.start;
@@ -329,7 +330,7 @@ fn storing_request(upload: Upload, json: Vec<u8>, etag: &str, size: u64) -> Requ
     request
 }
 
-/// The client's content type, or that of the name, with the large object's size.
+/// Sets the client's content type, or one guessed from the name, with the large object's size.
 fn set_content_type(headers: &mut HeaderMap, object: &str, size: u64) {
     let detect = headers.remove("x-detect-content-type");
     let detect = detect.is_some_and(|v| v.to_str().is_ok_and(is_true));

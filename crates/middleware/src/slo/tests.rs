@@ -1,4 +1,4 @@
-//! Static large objects over a store in memory.
+//! Static large objects over an in-memory store.
 
 #![allow(clippy::unwrap_used)]
 
@@ -12,7 +12,7 @@ use crate::testing::{filter, header, request, text};
 
 const MAN: &str = "/v1/a/c/man";
 
-/// A store with segments of which each letter is one of its own: `aaaaa`, `bbbbb`, …
+/// A store with one segment for each letter: `aaaaa`, `bbbbb`, …
 fn store() -> FakeStore {
     FakeStore::with(&[
         ("/v1/a/segs/a", "aaaaa"),
@@ -169,9 +169,9 @@ async fn inline_data_ranges_and_manifests_within() {
     let entries: Vec<Value> = serde_json::from_str(&body).unwrap();
     assert_eq!(entries[0]["data"], "PDw=");
     assert_eq!(entries[1]["range"], "3-16");
-    // All of it is no range.
+    // A range of the whole object is stored without a range.
     assert!(entries[4].get("range").is_none(), "{body}");
-    // What is shown can be put again.
+    // The raw form can be PUT again.
     let response = app.call(put_request(path, &body, &[])).await;
     assert_eq!(response.status(), 201);
 }
@@ -251,7 +251,7 @@ async fn segments_that_change_later() {
     let store = store();
     let app = slo(&store);
     put(&app, PLAIN).await;
-    // The first wanted: an answer that says so. A later one: a body that breaks off.
+    // The first wanted segment is wrong: an error response. A later one: a body that breaks off.
     store.put("/v1/a/segs/b", &[], b"another");
     assert_eq!(get(&app, &[("range", "bytes=5-9")]).await.status(), 409);
     let response = get(&app, &[]).await;
@@ -272,7 +272,7 @@ async fn conditions_are_about_the_large_object() {
     let app = slo(&store);
     put(&app, PLAIN).await;
     store.log();
-    // As an object server of old would have it: no marks but the first.
+    // As an old object server would return it: without marks except the first.
     let json = store.get(MAN).unwrap().body;
     store.put(MAN, &[("x-static-large-object", "True")], &json);
     let etag = plain_etag();
@@ -311,7 +311,7 @@ async fn parts() {
     assert_eq!(ask(&app, "GET", &part("0"), &[]).await.status(), 400);
     let ranged = ask(&app, "GET", &part("1"), &[("range", "bytes=0-1")]).await;
     assert_eq!(ranged.status(), 400);
-    // Of objects that are none it means nothing.
+    // The parameter has no meaning for other objects.
     let response = ask(&app, "GET", "/v1/a/segs/a?part-number=x", &[]).await;
     assert_eq!(text(response).await, "aaaaa");
 }
@@ -351,7 +351,7 @@ async fn deleting_a_tree() {
     let response = ask(&app, "DELETE", path, &[("accept", "application/json")]).await;
     assert_eq!(response.status(), 200);
     let report: Value = serde_json::from_str(&text(response).await).unwrap();
-    // Segment a is named twice.
+    // Segment a is referenced twice.
     assert_eq!(report["Number Deleted"], 4);
     assert_eq!(report["Number Not Found"], 1);
     assert_eq!(report["Errors"][0][1], "403 Forbidden");
@@ -380,7 +380,7 @@ async fn deleting_later() {
         .find(|l| l.starts_with("UPDATE /v1/.expiring_objects/"));
     let update = update.unwrap_or_else(|| panic!("{log:?}")).clone();
     if response.status() != 204 {
-        // The queue's name depends on the hash of the path alone: told once, known.
+        // The queue's name depends only on the hash of the path.
         store.answer_instead(&update, 202);
         let response = ask(&app, "DELETE", &path, &[]).await;
         assert_eq!(response.status(), 204, "{update}");
@@ -412,11 +412,11 @@ async fn small_segments_are_paced() {
     put(&app, json).await;
     let start = tokio::time::Instant::now();
     text(get(&app, &[]).await).await;
-    // Three small ones: one free, one begins the pace, one waits.
+    // Three small segments: one without limit, one starts the interval, one waits.
     assert_eq!(start.elapsed(), Duration::from_secs(1));
 }
 
-/// Short ranges of one large object are as many small requests as small objects are.
+/// Short ranges of a large object cause as many requests as small objects do.
 #[tokio::test(start_paused = true)]
 async fn short_ranges_of_large_segments_are_paced() {
     let store = store();

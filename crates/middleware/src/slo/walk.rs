@@ -1,5 +1,5 @@
-//! From a manifest and ranges of its content to the pieces that hold them: down through manifests
-//! that are segments themselves, fetching only those of which bytes are wanted.
+//! Translation of a manifest and ranges of its content into the pieces that hold them: recursively
+//! through nested manifests, fetching only those whose bytes are wanted.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,30 +13,30 @@ use crate::api_path::ObjectPath;
 use crate::segments::{self, Listing, NextPiece, Piece, SegmentError};
 use crate::subrequest::Subrequests;
 
-/// Manifests within manifests, the outermost counted.
-const MAX_DEPTH: usize = 10;
-/// Manifests that are kept for when they are wanted again; a few, lest a giant tree of them fills
-/// the memory.
-const KEPT: usize = 20;
+/// Maximum depth of nested manifests, including the outermost.
+const DEPTH_MAX: usize = 10;
+/// Maximum number of manifests cached for reuse: a few, so that a huge tree does not fill the
+/// memory.
+const CACHED_MAX: usize = 20;
 
 type Segments = Arc<Vec<Segment>>;
 
-/// What fetching takes.
+/// Access to nested manifests.
 pub(super) struct Source {
     pub(super) next: Handler,
     pub(super) requests: Subrequests,
     pub(super) path: ObjectPath,
     pub(super) manifest_max: u64,
-    /// Segments shorter than this count for the rate limit: of an object of which the manifest has
-    /// a range, the range.
+    /// Segments shorter than this count for the rate limit: for a range of an object, the range's
+    /// length.
     pub(super) limited_below: u64,
 }
 
-/// A manifest being walked.
+/// A manifest being traversed.
 struct Level {
     segments: Segments,
     at: usize,
-    /// The bytes still wanted, counted from the segment at `at`; both included. They may be
+    /// The remaining wanted bytes, relative to the segment at `at`; both included. They may be
     /// before it (negative) or beyond it.
     first: i128,
     last: i128,
@@ -61,7 +61,7 @@ impl Walk {
         }
     }
 
-    /// The level to go on with; `None` at the end of all ranges.
+    /// The current level; `None` at the end of all ranges.
     fn level(&mut self) -> Option<&mut Level> {
         while let Some(top) = self.levels.last() {
             if top.at < top.segments.len() && top.last >= 0 {
@@ -87,7 +87,7 @@ impl Walk {
                 return Ok(None);
             };
             if level.at >= level.segments.len() || level.last < 0 {
-                // A range just begun that has nothing.
+                // The range just begun is empty.
                 self.levels.pop();
                 continue;
             }
@@ -100,7 +100,7 @@ impl Walk {
             if first >= length {
                 continue;
             }
-            // Within the segment, both included.
+            // Offsets within the segment, both included.
             let (from, to) = (first.max(0), last.min(length - 1));
             match segment {
                 Segment::Inline(data) => {
@@ -140,7 +140,7 @@ impl Walk {
         first: i128,
         last: i128,
     ) -> Result<(), SegmentError> {
-        if self.levels.len() >= MAX_DEPTH {
+        if self.levels.len() >= DEPTH_MAX {
             let path = self.source.path.path();
             return Err(SegmentError::Listing(format!(
                 "while processing manifest {path:?}, max recursion depth was exceeded"
@@ -150,7 +150,7 @@ impl Walk {
             Some((_, segments)) => segments.clone(),
             None => {
                 let segments = Arc::new(self.fetch(&object.name).await?);
-                if self.kept.len() >= KEPT {
+                if self.kept.len() >= CACHED_MAX {
                     self.kept.pop_front();
                 }
                 self.kept.push_back((object.name.clone(), segments.clone()));

@@ -1,4 +1,4 @@
-//! Listings as HTML pages, with the structure that Swift's have: style sheets are written for it.
+//! Listings as HTML pages, in the structure of Swift's, for which style sheets are written.
 
 use std::fmt::Write;
 
@@ -26,7 +26,7 @@ const STYLE: &str = "  <style type=\"text/css\">\n\
     \x20 </style>\n";
 
 impl StaticWeb {
-    /// The page that lists a prefix, or the reason why there is none.
+    /// The page that lists a prefix; the error is the response if there is none.
     pub(super) async fn listing(&self, visit: &Visit, site: &Site, prefix: &str) -> Response {
         let label = label(visit, site);
         if !site.shows_listings() {
@@ -50,7 +50,7 @@ impl StaticWeb {
         response
     }
 
-    /// The container's entries below a prefix, up to the next slash.
+    /// The container's entries with a prefix, up to the next slash.
     pub(super) async fn entries(
         &self,
         visit: &Visit,
@@ -87,7 +87,7 @@ impl StaticWeb {
     }
 }
 
-/// What a signature for a prefix adds to links, and where they end.
+/// Parameters that a signature for a prefix adds to links, and the limit of those links.
 #[derive(Default)]
 struct Signed {
     query: String,
@@ -121,7 +121,7 @@ impl Signed {
     }
 }
 
-/// What the page says it lists: the path, or the site's label and the path in it.
+/// Title of the page: the path, or the site's label and the path in it.
 fn label(visit: &Visit, site: &Site) -> String {
     let path = visit.path();
     if site.listings_label.is_empty() {
@@ -215,7 +215,7 @@ fn page(site: &Site, label: &str, prefix: &str, entries: &[Value], signed: &Sign
     page
 }
 
-/// One line of the table. `attributes`, `target` and `name` are HTML.
+/// A row of the table. `attributes`, `target` and `name` are HTML.
 fn row(
     page: &mut String,
     attributes: &str,
@@ -231,7 +231,7 @@ fn row(
     );
 }
 
-/// `1048576` as `1Mi`; halves go to the even neighbour at each step.
+/// Formats `1048576` as `1Mi`; each step rounds half to even.
 fn human_readable(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "";

@@ -1,9 +1,9 @@
-//! What a container's metadata says of the site that it is.
+//! Site configuration in a container's metadata.
 
 use cairn_http::ContainerInfo;
 use cairn_http::params::{is_true, quote, quote_path};
 
-/// Empty text: not set.
+/// Configuration values; an empty text means not set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Site {
     pub(super) index: String,
@@ -46,7 +46,7 @@ impl Site {
         }
     }
 
-    /// The style sheet as a listing of a prefix links to it, where the site has one.
+    /// The style sheet's URL relative to a listing of a prefix, if the site has one.
     pub(super) fn css(&self, prefix: &str) -> Option<String> {
         let css = self.listings_css.as_str();
         if css.is_empty() {
@@ -64,7 +64,7 @@ impl Site {
     }
 }
 
-/// A name as a link in a listing of its folder. Dots are escaped: none of them goes up.
+/// A name as a link in a listing of its folder. Dots are escaped, so that no link leads upwards.
 pub(super) fn link(name: &str) -> String {
     name.split('/')
         .map(quote)

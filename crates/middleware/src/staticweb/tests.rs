@@ -1,4 +1,5 @@
-//! Beside `golden.rs`, which compares with Swift's own: who gets pages, and signed listings.
+//! Cases beyond `golden.rs`, which compares with Swift's own filter: who gets pages, and signed
+//! listings.
 
 #![allow(clippy::unwrap_used)]
 
@@ -73,7 +74,7 @@ async fn who_gets_pages() {
         let answer = site(&env(acl)).call(visit(path, headers, user)).await;
         assert_eq!(answer.status(), status, "{acl:?} {user:?} {path}");
     }
-    // With no authentication in the pipeline nobody is a visitor.
+    // Without authentication in the pipeline no request is anonymous.
     let answer = site(&env(public))
         .call(request("GET", "/v1/a/c/", &[]))
         .await;

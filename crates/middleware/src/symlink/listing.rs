@@ -1,4 +1,4 @@
-//! Links in container listings: what their rows' hashes note becomes members of their own.
+//! Symlinks in container listings: parameters of a row's hash become fields of their own.
 
 use cairn_http::params::quote;
 use cairn_http::{Request, Response};

@@ -1,4 +1,4 @@
-//! Making links: checks what the client wants to point to, and stores it as system metadata.
+//! Creation of symlinks: validates the target and stores it as system metadata.
 
 use cairn_http::params::{is_true, quote, quote_path, unquote};
 use cairn_http::{BodyError, Context, Request, Response, respond};
@@ -15,7 +15,7 @@ use crate::cause::{Cause, drain};
 use crate::trust::{self, LatestVersionLink};
 
 const MD5_OF_NOTHING: &str = "d41d8cd98f00b204e9800998ecf8427e";
-/// What the container's row has instead of the object's own ETag.
+/// Hash in the container's row, instead of the object's own ETag.
 const ROW_HASH: HeaderName =
     HeaderName::from_static("x-object-sysmeta-container-update-override-etag");
 const SLO_ETAG: &str = "x-object-sysmeta-slo-etag";
@@ -23,13 +23,13 @@ const SLO_SIZE: &str = "x-object-sysmeta-slo-size";
 const BAD_TARGET: &str =
     "X-Symlink-Target header must be of the form <container name>/<object name>";
 
-/// In the extensions of a PUT that a filter makes on its own authority of what a client sent: on
-/// whose authority a static link's target is looked at.
+/// Context in the extensions of a PUT that a filter makes with its own authority for a client: a
+/// static link's target is checked with this authority.
 #[derive(Clone)]
 pub(crate) struct AskedBy(pub(crate) Context);
 
-/// The PUT with the marks of a trusted link only where the filter that makes these asked for them.
-/// Daemons, which ask for reserved names by themselves, move objects with all they have.
+/// Removes the marks of a trusted link, unless the filter that makes such links requested them.
+/// Daemons, which request reserved names themselves, move objects with all their metadata.
 pub(super) fn without_marks(mut request: Request) -> Request {
     let is_version_link = request.extensions_mut().remove::<LatestVersionLink>();
     if !Context::of_request(&request).allow_reserved {
@@ -52,7 +52,7 @@ impl Symlink {
     async fn checked_put(&self, request: Request) -> Result<Request, Response> {
         let (mut parts, mut body) = request.into_parts();
         let Some(link) = ObjectPath::of(parts.uri.path()) else {
-            // A slash that only looked like an object's.
+            // The encoded slash did not make this an object's path.
             return Ok(Request::from_parts(parts, body));
         };
         refuse_content(&parts.headers, &mut body).await?;
@@ -77,7 +77,7 @@ impl Symlink {
         Ok(Request::from_parts(parts, body))
     }
 
-    /// A static link is made only of what is there and has that ETag.
+    /// Checks that a static link's target exists and has that ETag.
     async fn check_target(
         &self,
         parts: &mut Parts,
@@ -147,8 +147,7 @@ async fn refuse_content(headers: &HeaderMap, body: &mut cairn_http::Body) -> Res
     }
 }
 
-/// Where the link shall point, and the ETag to be found there. The headers are left in the one
-/// form in which they are stored.
+/// The target, and its expected ETag. The headers are normalised to their stored form.
 fn read_headers(
     parts: &mut Parts,
     link: &ObjectPath,
@@ -200,14 +199,14 @@ fn read_headers(
     Ok((target, etag))
 }
 
-/// An ETag less the quotes around it.
+/// An ETag without surrounding quotes.
 fn unquoted(etag: &str) -> &str {
     etag.strip_prefix('"')
         .and_then(|etag| etag.strip_suffix('"'))
         .unwrap_or(etag)
 }
 
-/// What a static link keeps of its target: size, type, and notes in the target's row.
+/// Copies the target's size, type, and parameters of its row to a static link.
 fn take_over(headers: &mut HeaderMap, found: &HeaderMap, etag: &str) {
     let of_target = |name: &str| respond::header(found, name);
     if !headers.contains_key(ROW_HASH) {
@@ -234,7 +233,7 @@ fn take_over(headers: &mut HeaderMap, found: &HeaderMap, etag: &str) {
     }
 }
 
-/// The hash of nothing, and what listings are to tell of the link.
+/// The hash of empty content, with the link's parameters for listings.
 fn row_hash(headers: &HeaderMap) -> String {
     let text = |name: HeaderName| respond::header(headers, name.as_str());
     let mut hash = text(ROW_HASH).unwrap_or(MD5_OF_NOTHING).to_owned();

@@ -1,4 +1,4 @@
-//! Links over an inner handler that has a few objects.
+//! Symlinks over an inner handler with a few objects.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ const EMPTY: &str = "d41d8cd98f00b204e9800998ecf8427e";
 
 type Objects = &'static [(&'static str, u16, &'static [(&'static str, &'static str)])];
 
-/// Objects by path; what is not there is 404, a PUT 201.
+/// A handler with objects by path; others are 404, and a PUT is 201.
 fn store(objects: Objects) -> (Handler, Seen) {
     let (inner, seen) = recorder(move |parts| {
         if parts.method == Method::PUT {
@@ -130,7 +130,7 @@ async fn reads_of_the_link_itself() {
 async fn missing_and_conditional_targets() {
     let (app, _) = store(&[
         ("/v1/a/c/l", 200, &[(STORED, "c/none")]),
-        // A condition that the link itself does not meet is asked of the target.
+        // A condition that the link itself does not meet is evaluated for the target.
         ("/v1/a/c/m", 412, &[(STORED, "c/o")]),
         ("/v1/a/c/n", 416, &[(STORED, "c/o")]),
         ("/v1/a/c/o", 206, &[]),
@@ -190,7 +190,7 @@ async fn chains_have_an_end() {
     let response = app.call(request("GET", "/v1/a/c/loop", &[])).await;
     assert_eq!(response.status(), 409);
     assert_eq!(seen.lock().unwrap().len(), 3);
-    // Four steps, one of them free: one too many.
+    // Four steps of which one does not count: one too many.
     let response = app.call(request("GET", "/v1/a/c/free", &[])).await;
     assert_eq!(response.status(), 409);
 }
@@ -217,7 +217,7 @@ async fn static_links_say_what_they_expect() {
     );
 }
 
-/// Whether each request was made on the proxy's own authority, and into reserved names.
+/// For each request: was it made with the proxy's authority, and for reserved names?
 fn trusted(seen: &Seen) -> Vec<(bool, bool)> {
     let seen = seen.lock().unwrap();
     let of = |parts: &http::request::Parts| {
@@ -246,7 +246,7 @@ async fn trust_is_for_one_step() {
         trusted(&seen),
         [(false, false), (true, true), (false, false)]
     );
-    // A client that may ask for the version itself may not ask for what that points to.
+    // A client that may read the version itself may not read that version's target.
     seen.lock().unwrap().clear();
     let headers = [("x-backend-allow-reserved-names", "true")];
     let version = "/v1/a/%00versions%00c/%00l%0060";
@@ -254,8 +254,8 @@ async fn trust_is_for_one_step() {
     assert_eq!(trusted(&seen), [(false, true), (false, false)]);
 }
 
-/// The metadata of a trusted link is believed only where it points to a version of the very object
-/// that it is; any other is the client's own link, whoever stored it.
+/// The metadata of a trusted link is effective only if it points to a version of that very object;
+/// any other is the client's own link, whoever stored it.
 #[tokio::test]
 async fn other_links_are_never_trusted() {
     const VERSION: &str = "%00versions%00c/%00l%0060";
@@ -295,7 +295,7 @@ async fn other_links_are_never_trusted() {
         let what = format!("{from} to {account:?} {target}");
         assert_eq!(trusted(&seen), [(false, false), (false, false)], "{what}");
     }
-    // The same name in other writing.
+    // The same name in another encoding.
     for (target, account) in [(VERSION, "a"), ("%00%76ersions%00c/%00l%0060", "%61")] {
         let (inner, seen) = recorder(move |parts| {
             let mut response = respond::text(StatusCode::OK, "data");
@@ -312,7 +312,7 @@ async fn other_links_are_never_trusted() {
     }
 }
 
-/// Links that say they do not count, pointing at each other: the walk ends all the same.
+/// Links marked as not counting that point at each other: the walk ends all the same.
 #[tokio::test]
 async fn links_that_do_not_count_are_no_loop() {
     let marks = |target| [(STORED, target), (EXTEND, "true"), (RESERVED, "true")];
@@ -340,7 +340,7 @@ async fn links_that_do_not_count_are_no_loop() {
     assert!(seen.lock().unwrap().len() <= 5);
 }
 
-/// The marks of a trusted link are written for the filter that makes it alone.
+/// The marks of a trusted link are written only for the filter that makes such links.
 #[tokio::test]
 async fn marks_are_not_taken_from_headers() {
     let marks = [EXTEND, RESERVED, LATEST];
@@ -368,7 +368,7 @@ async fn marks_are_not_taken_from_headers() {
     for name in marks {
         assert_eq!(sent(&seen, 0, name).as_deref(), Some("true"));
     }
-    // A daemon moves an object with all that it has.
+    // A daemon moves an object with all its metadata.
     let (app, seen) = store(&[]);
     let mut moved = put(false);
     moved.extensions_mut().insert(Context {

@@ -1,8 +1,8 @@
-//! The decision, asked by the proxy once it knows the container's list: may these groups do this
-//! to that path?
+//! Authorization decision, called by the proxy once it knows the container's ACL: may these groups
+//! perform this request?
 //!
-//! In order: administrators of all accounts, readers of all accounts, the account's own
-//! administrator, the container's sync key, `OPTIONS`, the container's list, the account's list.
+//! In this order: administrators of all accounts, readers of all accounts, the account's own
+//! administrator, the container's sync key, `OPTIONS`, the container's ACL, the account's ACL.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use subtle::ConstantTimeEq;
 use super::{ACCOUNT_ACL, Core, header};
 use crate::resellers::deny;
 
-/// Somebody with a valid token. The first group is the account, the second the user.
+/// A user with a valid token. The first group is the account, the second the user.
 #[derive(Clone)]
 pub(super) struct Identity {
     groups: Vec<String>,
@@ -40,14 +40,14 @@ impl Identity {
 
 pub(super) struct Authorizer {
     core: Arc<Core>,
-    /// `None`: nobody in particular.
+    /// Identity of the requester; `None`: anonymous.
     identity: Option<Identity>,
 }
 
 const OWNER: Granted = Granted { owner: true };
 const USER: Granted = Granted { owner: false };
 
-/// What a request is about.
+/// The entity that a request concerns.
 struct Target<'p> {
     account: &'p str,
     container: Option<&'p str>,
@@ -75,7 +75,7 @@ impl Authorizer {
         self.has(".reseller_admin")
     }
 
-    /// This user with another's groups added: a service on a user's behalf.
+    /// This user with another's groups added: a service acting for a user.
     pub(super) fn joined(&self, service: &Authorizer) -> Authorizer {
         let identity = self.identity.clone().map(|mut identity| {
             identity.groups.extend_from_slice(service.groups());
@@ -117,7 +117,7 @@ impl Authorizer {
         }
     }
 
-    /// Is this an account that somebody can be an administrator of by being one of all?
+    /// Can an administrator of all accounts administer this account?
     fn is_ordinary(&self, account: &str) -> bool {
         let is_bare_prefix = self.core.prefixes.iter().any(|p| p == account);
         let is_dotted = self
@@ -136,7 +136,7 @@ impl Authorizer {
         if reads && self.has(".reseller_reader") && self.is_ordinary(target.account) {
             return Some(USER);
         }
-        // Accounts themselves are made and removed by the administrators of all alone.
+        // Only administrators of all accounts may create and remove accounts.
         let makes_account = target.container.is_none()
             && (parts.method == Method::PUT || parts.method == Method::DELETE);
         if makes_account || !self.has(target.account) {
@@ -149,7 +149,7 @@ impl Authorizer {
         }
     }
 
-    /// Another cluster's container sync, which knows the container's key.
+    /// Another cluster's container sync, which has the container's key.
     async fn by_sync_key(&self, parts: &Parts, target: &Target<'_>) -> bool {
         let writes = parts.method == Method::PUT || parts.method == Method::DELETE;
         let (Some(container), true, Some(sent)) = (
@@ -182,7 +182,7 @@ impl Authorizer {
     }
 
     async fn by_account_acl(&self, parts: &Parts, target: &Target<'_>) -> Option<Granted> {
-        // Nobody in particular is on no account's list.
+        // An anonymous requester is in no account ACL.
         self.identity.as_ref()?;
         let context = Context::of(parts);
         let info = self
@@ -212,7 +212,7 @@ impl Authorize for Authorizer {
     }
 }
 
-/// For requests that no filter answers for.
+/// Authorizer for requests that no filter is responsible for.
 pub(super) struct DenyAll;
 
 impl Authorize for DenyAll {
@@ -222,7 +222,7 @@ impl Authorize for DenyAll {
     }
 }
 
-/// A valid account list was turned into system metadata on the way in; what is left is not.
+/// Refuses an account ACL that was not converted into system metadata, since it is invalid.
 fn refuse_bad_account_acl(parts: &Parts) -> Result<(), Response> {
     let Some(value) = parts.headers.get(ACCOUNT_ACL) else {
         return Ok(());

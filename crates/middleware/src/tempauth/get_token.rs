@@ -1,5 +1,5 @@
-//! `GET /auth/v1.0` (also `/auth/auth`, `/auth/v1/<account>/auth`): a user's name and key for a
-//! token and the account's URL.
+//! Login by `GET /auth/v1.0` (also `/auth/auth`, `/auth/v1/<account>/auth`): exchanges a user's
+//! name and key for a token and the account's URL.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::logins::{Address, NotNow, address_of, seconds};
 use crate::memcache::Shared;
 use crate::resellers::{host_url, unauthorized};
 
-/// Who says they ask, with what key.
+/// Credentials in a login request.
 struct Claim {
     account: String,
     user: String,
     key: String,
 }
 
-/// Answers a request below the auth prefix; `path` is what follows the prefix.
+/// The response to a request below the auth prefix; `path` is what follows the prefix.
 pub(super) async fn answer(core: &Arc<Core>, request: Request, path: String) -> Response {
     let claim = match read_claim(&request, &path) {
         Ok(claim) => claim,
@@ -59,13 +59,13 @@ fn read_claim(request: &Request, path: &str) -> Result<Claim, Response> {
     claim.map_err(|realm| unauthorized(&realm))
 }
 
-/// The first of two headers that is there and not empty.
+/// The first of two headers that is present and not empty.
 fn either<'h>(headers: &'h HeaderMap, first: &str, second: &str) -> Option<&'h str> {
     let filled = |name| respond::header(headers, name).filter(|v| !v.is_empty());
     filled(first).or_else(|| filled(second))
 }
 
-/// A claim with the account in the user's name; the error is the realm of the 401.
+/// Credentials with the account in the user's name; the error is the realm of the 401.
 fn claim(headers: &HeaderMap) -> Result<Claim, String> {
     let (account, user) = either(headers, "x-auth-user", "x-storage-user")
         .and_then(|user| user.split_once(':'))
@@ -78,7 +78,7 @@ fn claim(headers: &HeaderMap) -> Result<Claim, String> {
     })
 }
 
-/// A claim with the account in the path.
+/// Credentials with the account in the path.
 fn claim_of_account(headers: &HeaderMap, account: &str) -> Result<Claim, String> {
     let filled = |name| respond::header(headers, name).filter(|v| !v.is_empty());
     let user = match filled("x-storage-user") {
@@ -97,7 +97,7 @@ fn claim_of_account(headers: &HeaderMap, account: &str) -> Result<Claim, String>
     })
 }
 
-/// The user, where the key is right.
+/// The user, if the key is right.
 async fn check<'c>(
     core: &'c Core,
     request: &Request,
@@ -160,7 +160,7 @@ async fn is_right(
     }
 }
 
-/// 429 after failures, 503 where too many wait.
+/// 429 after failures, 503 if too many are waiting.
 fn not_now(why: NotNow) -> Response {
     let (status, wait) = match why {
         NotNow::HeldBack(wait) => (StatusCode::TOO_MANY_REQUESTS, seconds(wait)),
@@ -171,7 +171,7 @@ fn not_now(why: NotNow) -> Response {
     response
 }
 
-/// The answer, and what it granted.
+/// The response, and what it granted.
 fn grant(core: &Core, request: &Request, account_user: String, user: &User) -> (Response, Granted) {
     let now = core.clock.now().secs();
     let token = core.tokens.make(&account_user, user, &core.prefixes, now);

@@ -1,9 +1,9 @@
-//! Tokens in memcached, where OpenStack Swift's proxies keep theirs:
+//! Tokens in memcached, where OpenStack Swift's proxies store theirs:
 //!
 //! | key | value |
 //! | --- | --- |
 //! | `<prefix>/token/<token>` | `[expires, "group,group,…"]`, seconds since 1970 |
-//! | `<prefix>/user/<account>:<user>` | the user's token, which the next login may get again |
+//! | `<prefix>/user/<account>:<user>` | the user's token, which the next login may reuse |
 
 use cairn_http::Request;
 use serde_json::{Value, json};
@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use super::{Core, TempAuth, X_AUTH_TOKEN, X_SERVICE_TOKEN, X_STORAGE_TOKEN, header};
 use crate::memcache::Shared;
 
-/// Seconds for which a token found there is not looked for again: it may be taken away.
-const TRUST: u64 = 60;
+/// Seconds for which a token found there is not looked up again; it may be revoked meanwhile.
+const TRUST_SECONDS: u64 = 60;
 
-/// What a login gave.
+/// The result of a login.
 pub(super) struct Granted {
     pub(super) token: String,
     pub(super) account_user: String,
@@ -26,7 +26,7 @@ fn token_key(core: &Core, token: &str) -> String {
     format!("{}/token/{token}", core.prefixes[0])
 }
 
-/// Tells Swift's proxies of a token they cannot open themselves.
+/// Stores a token for Swift's proxies, which cannot open it themselves.
 pub(super) async fn share(core: &Core, shared: &Shared, granted: &Granted) {
     let token = granted.token.as_str();
     if !core.tokens.is_looked_up(token) {
@@ -41,14 +41,14 @@ pub(super) async fn share(core: &Core, shared: &Shared, granted: &Granted) {
 }
 
 impl TempAuth {
-    /// Tokens of a request that only memcached may know.
+    /// Tokens of a request that must be looked up in memcached.
     pub(super) fn to_look_up(&self, request: &Request) -> Option<(Shared, Vec<String>)> {
         let shared = request.extensions().get::<Shared>()?;
         let headers = request.headers();
         let token = header(headers, &X_AUTH_TOKEN).or_else(|| header(headers, &X_STORAGE_TOKEN));
         let both = [token, header(headers, &X_SERVICE_TOKEN)];
         let now = self.core.clock.now().secs();
-        // One of our own that is not good any more is not made good by a copy.
+        // A copy in memcached does not make our own invalid token valid.
         let unknown = both.into_iter().flatten().filter(|token| {
             self.core.tokens.is_looked_up(token)
                 && self.user(token).is_none()
@@ -58,7 +58,7 @@ impl TempAuth {
         (!unknown.is_empty()).then(|| (shared.clone(), unknown))
     }
 
-    /// Remembers whose they are, where memcached says so.
+    /// Looks up tokens in memcached, and caches their users.
     pub(super) async fn look_up(&self, shared: &Shared, tokens: &[String]) {
         for token in tokens {
             let value = shared.0.get(&token_key(&self.core, token)).await;
@@ -66,7 +66,7 @@ impl TempAuth {
             let Some((groups, expires)) = value.as_ref().and_then(read) else {
                 continue;
             };
-            // Who the user is now counts, not who it was at the login.
+            // The user's current groups apply, not those at login.
             let core = &self.core;
             let known = groups
                 .get(1)
@@ -74,14 +74,14 @@ impl TempAuth {
             let Some((name, user)) = known else { continue };
             let groups = user.groups(name, &core.prefixes);
             if expires >= now {
-                let until = expires.min(now.saturating_add(TRUST));
+                let until = expires.min(now.saturating_add(TRUST_SECONDS));
                 self.remember(token, groups, until, now);
             }
         }
     }
 }
 
-/// Groups, and the second they expire.
+/// Groups, and the second in which they expire.
 fn read(value: &Value) -> Option<(Vec<String>, u64)> {
     let [expires, groups] = value.as_array()?.as_slice() else {
         return None;

@@ -1,5 +1,5 @@
-//! The filter as the proxy meets it: requests go through it to a handler that asks the
-//! authorizer, as the proxy does once it knows the container's list.
+//! The filter in front of a handler that calls the authorizer, as the proxy does once it knows the
+//! container's ACL.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,8 +27,8 @@ const SAMPLE: [(&str, &str); 9] = [
     ),
 ];
 
-/// Answers 200 where the request may go on, `X-Owner` telling with what rights; 299 where nobody
-/// was asked.
+/// A handler that responds 200 if the request is authorized, with the rights in `X-Owner`; 299 if
+/// there was no authorizer.
 fn proxy(acl: Option<&'static str>) -> Handler {
     handler_fn(move |request: Request| async move {
         let (parts, _) = request.into_parts();
@@ -122,7 +122,7 @@ async fn tokens_are_shared_with_swifts_proxies() {
         assert_eq!(answer, status, "{token}");
     }
 
-    // Swift's proxies forget what they know of a container that is changed here.
+    // Swift's proxies drop their cache of a container that is changed here.
     let key = md5_text("container/AUTH_test/c");
     for (method, stays) in [("GET", true), ("POST", false)] {
         values.lock().insert(key.clone(), b"{}".to_vec());
@@ -398,7 +398,7 @@ async fn nobody_in_particular() {
             (status, false),
             "{acl:?} {path}"
         );
-        // A text that is no token of ours is no token.
+        // A text that is not one of our tokens is ignored.
         let headers = [&headers[..], &[("x-auth-token", "nonsense")]].concat();
         assert_eq!(
             ask(&app, "GET", path, &headers).await,

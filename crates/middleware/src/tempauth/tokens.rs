@@ -1,4 +1,4 @@
-//! Tokens: made and opened.
+//! Making and opening of tokens.
 //!
 //! | token | message inside the Fernet | key |
 //! | --- | --- | --- |
@@ -6,12 +6,13 @@
 //! | `<prefix>zftk…` | the same, zlib-compressed | `fernet_key_<id>` |
 //! | `<prefix>tk…` | 32 bytes of proof, then `account:user` | derived from the cluster's hash path |
 //!
-//! The first two are OpenStack Swift's, with a last group of ours (`.proof:…`, which its proxies take
-//! for one that no list names): such a token dies like the third when its user is changed; one that
-//! a Swift proxy made lacks it, and dies when its user is removed. The third takes the place of its memcached tokens: the
-//! proof is an HMAC over the user's name, key, groups and URL, so a token dies when its user is
-//! changed or removed, and knowing the hash path alone makes none. Groups are the conf's of the
-//! moment any of them is opened, never the token's.
+//! The first two are OpenStack Swift's, with a last group of ours (`.proof:…`, which its proxies
+//! treat as one that no ACL contains): like the third kind, such a token becomes invalid when its
+//! user is changed; one made by a Swift proxy lacks it, and becomes invalid when its user is
+//! removed. The third kind replaces Swift's memcached tokens: the proof is an HMAC over the user's
+//! name, key, groups and URL, so a token becomes invalid when its user is changed or removed, and
+//! the hash path alone is not sufficient to forge one. The groups of a request are always those in
+//! the current conf, never the token's.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -32,10 +33,10 @@ use crate::random::Random;
 use crate::resellers::secret_option;
 use crate::{FilterEnv, FilterError};
 
-/// Begins the group that holds the proof.
+/// Prefix of the group with the proof.
 const PROOF_GROUP: &str = ".proof:";
-/// Bytes of groups in a compressed token.
-const GROUPS_LIMIT: u64 = 64 * 1024;
+/// Maximum bytes of groups in a compressed token.
+const GROUPS_MAX_BYTES: u64 = 64 * 1024;
 
 pub(super) struct Tokens {
     prefix: String,
@@ -96,7 +97,7 @@ impl Tokens {
         })
     }
 
-    /// A new token for a user.
+    /// Makes a token for a user.
     pub(super) fn make(
         &self,
         account_user: &str,
@@ -119,7 +120,7 @@ impl Tokens {
         }
     }
 
-    /// The groups of a token, and the second it expires; `None` for one that is not valid.
+    /// The groups of a token, and the second in which it expires; `None` if it is invalid.
     pub(super) fn open(
         &self,
         token: &str,
@@ -165,7 +166,7 @@ impl Tokens {
         Some((user.groups(account_user, prefixes), expires))
     }
 
-    /// Is it a token of this program, whether or not its user is still the same?
+    /// Is it a token of this program, whether or not its user has changed?
     pub(super) fn is_own(&self, token: &str, now: u64) -> bool {
         token
             .strip_prefix(self.prefix.as_str())
@@ -173,7 +174,7 @@ impl Tokens {
             .is_some_and(|sealed| self.own.open(sealed, now, self.life).is_some())
     }
 
-    /// Does OpenStack Swift look for such a token in memcached? The others are opened with keys.
+    /// Does OpenStack Swift look up such a token in memcached? Others are opened with keys.
     pub(super) fn is_looked_up(&self, token: &str) -> bool {
         token
             .strip_prefix(self.prefix.as_str())
@@ -206,10 +207,10 @@ fn compress(bytes: &[u8]) -> Option<Vec<u8>> {
 fn decompress(bytes: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let read = ZlibDecoder::new(bytes)
-        .take(GROUPS_LIMIT + 1)
+        .take(GROUPS_MAX_BYTES + 1)
         .read_to_end(&mut out)
         .ok()?;
-    (read as u64 <= GROUPS_LIMIT).then_some(out)
+    (read as u64 <= GROUPS_MAX_BYTES).then_some(out)
 }
 
 #[cfg(test)]

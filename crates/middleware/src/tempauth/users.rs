@@ -79,7 +79,7 @@ impl Users {
         Ok(Users(users))
     }
 
-    /// As filters that hand out tokens of another kind need them.
+    /// The users in the form needed by filters that issue tokens of another kind.
     pub(super) fn logins(&self) -> impl Iterator<Item = Login> {
         self.0.iter().filter_map(|(account_user, user)| {
             let (account, name) = account_user.split_once(':')?;
@@ -97,9 +97,9 @@ impl Users {
         self.0.get(account_user)
     }
 
-    /// A key to compare with: the user's; where that is plain or there is no such user, and
-    /// others' are hashed, the slowest of these besides, so that all are answered after the same
-    /// work. The second is compared for the time alone.
+    /// Keys to compare with: the user's; and if that is plain or the user does not exist while
+    /// others have hashed keys, additionally the slowest of those, so that every response takes the
+    /// same work. The second is compared only for the time it takes.
     pub(super) fn secrets(&self, account_user: &str) -> (Option<&Secret>, Option<&Secret>) {
         let own = self.get(account_user).map(|user| &user.key);
         if own.is_some_and(Secret::is_slow) {
@@ -115,7 +115,7 @@ impl Users {
 }
 
 impl User {
-    /// The account's name as it is stored: the last part of the URL.
+    /// The account's stored name: the last part of the URL.
     pub(super) fn account_id(&self) -> &str {
         self.url.rsplit('/').next().unwrap_or("")
     }
@@ -124,8 +124,8 @@ impl User {
         self.key.bytes()
     }
 
-    /// Account, `account:user`, the user's groups; an administrator gets the accounts' names in
-    /// place of `.admin`.
+    /// Groups of the user: account, `account:user`, and those configured; an administrator gets the
+    /// accounts' names instead of `.admin`.
     pub(super) fn groups(&self, account_user: &str, prefixes: &[String]) -> Vec<String> {
         let account = account_user.split(':').next().unwrap_or("");
         let mut groups = vec![account.to_owned(), account_user.to_owned()];
@@ -159,7 +159,7 @@ mod tests {
                 ("user_test_tester", "testing .admin"),
                 ("user_acc_urled", "key .admin group http://x/v1/AUTH_other"),
                 ("user_acc_hosted", "key $HOST/v1/AUTH_third"),
-                // under_score and a:b
+                // The names are under_score and a:b.
                 ("user64_dW5kZXJfc2NvcmU_YTpi", "key"),
                 ("user_ünï_cödé", "kéy"),
                 ("reseller_prefix", "AUTH"),

@@ -1,4 +1,4 @@
-//! `Content-Disposition` as RFC 6266 has it: the name in ASCII, and once more encoded.
+//! `Content-Disposition` by RFC 6266: the name in ASCII, and once more encoded.
 
 use cairn_http::params::quote_path;
 

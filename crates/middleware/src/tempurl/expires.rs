@@ -1,16 +1,16 @@
-//! When a temporary URL ends: seconds since 1970, or `2026-11-22T02:35:00Z`.
+//! Expiry of a temporary URL: seconds since 1970, or `2026-11-22T02:35:00Z`.
 
 use cairn_types::{Timestamp, calendar};
 
-/// The last second of the year 9999: what a date in a header can tell.
+/// The last second of the year 9999, the latest time in a date header.
 const LAST: u64 = 253_402_300_799;
 
-/// A time that had not come when it was read.
+/// A time that was in the future when it was parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Expires(u64);
 
 impl Expires {
-    /// `None` where the text is no time, or the time is past.
+    /// Parses an expiry; `None` if it is invalid or past.
     pub(super) fn parse(text: &str, now: Timestamp) -> Option<Expires> {
         let seconds = match text.trim().parse::<i64>() {
             Ok(seconds) => u64::try_from(seconds).ok()?,
@@ -28,7 +28,7 @@ impl Expires {
     }
 }
 
-/// A UTC time to the second.
+/// Parses a UTC time in seconds.
 fn from_iso(text: &str) -> Option<u64> {
     let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
     let [year, month, day] = numbers(date, '-')?;

@@ -1,5 +1,5 @@
-//! A range of addresses: one address, or a network with its prefix length or mask. A network
-//! whose address has bits beyond its mask is no range.
+//! Range of client addresses: one address, or a network with its prefix length or mask. A network
+//! whose address has bits beyond its mask is invalid.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,7 @@ pub(super) fn contains(range: &str, address: IpAddr) -> bool {
     let Ok(network) = network.parse::<IpAddr>() else {
         return false;
     };
-    // A socket for both families shows IPv4 peers as mapped addresses.
+    // A dual-stack socket shows IPv4 peers as mapped addresses.
     let address = address.to_canonical();
     if network.is_ipv4() != address.is_ipv4() {
         return false;
@@ -23,7 +23,8 @@ pub(super) fn contains(range: &str, address: IpAddr) -> bool {
     network & !mask == 0 && address & mask == network
 }
 
-/// Addresses as numbers, IPv4 in the high bits, so that prefixes of both begin at the top.
+/// Addresses as numbers, with IPv4 in the high bits, so that prefixes of both families begin at the
+/// top.
 fn bits(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u128::from(v4.to_bits()) << 96,
@@ -43,7 +44,7 @@ fn mask_of(text: Option<&str>, network: &IpAddr) -> Option<u128> {
         IpAddr::V4(v4) if network.is_ipv4() => v4.to_bits(),
         _ => return None,
     };
-    // A mask of ones from the left, or its complement.
+    // A mask of leading ones, or its complement.
     let (left, right) = (mask.leading_ones(), (!mask).leading_ones());
     if mask.count_ones() == left {
         Some(ones(left))

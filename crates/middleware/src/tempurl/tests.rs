@@ -1,4 +1,4 @@
-//! Beside `golden.rs`, which compares with Swift's own: what that leaves open.
+//! Cases beyond `golden.rs`, which compares with Swift's own filter.
 
 #![allow(clippy::unwrap_used)]
 
@@ -76,7 +76,7 @@ async fn a_signature_is_for_its_request_alone() {
         assert_eq!(status(&app, method, &url).await, 401, "{method} {url}");
     }
     assert_eq!(seen.lock().unwrap().len(), 2);
-    // A HEAD's signature opens no GET.
+    // The signature for a HEAD does not allow a GET.
     let url = signed("HEAD", "/v1/a/c/o", "account's key", "");
     assert_eq!(status(&app, "GET", &url).await, 401);
 }
@@ -110,8 +110,9 @@ async fn ends_with_its_time() {
     }
 }
 
-/// CVE-2015-5223, CVE-2026-97149: no pointers to what the signature does not open and no copies of it,
-/// and a container's key opens nothing beyond the container, whatever a manifest says.
+/// CVE-2015-5223, CVE-2026-97149: no pointers to, and no copies of, data that the signature does
+/// not cover; a container's key gives access to nothing beyond the container, whatever a manifest
+/// references.
 #[tokio::test]
 async fn no_way_around_the_scope() {
     let (app, seen) = app(&[]);

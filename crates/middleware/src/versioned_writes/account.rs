@@ -1,4 +1,4 @@
-//! Listings of accounts: a container's bytes are those of its versions too.
+//! Account listings: a container's bytes include those of its versions.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ impl ObjectVersioning {
         }
     }
 
-    /// The versions containers of that part of the account, if there are any.
+    /// The versions containers for that part of the account, if there are any.
     async fn hidden_containers(
         &self,
         cause: &Cause,
@@ -54,7 +54,7 @@ impl ObjectVersioning {
         params: &Params,
     ) -> Option<Vec<Row>> {
         let mut query = params.clone();
-        // What is reserved already stays: another of Swift's own services asks.
+        // Reserved names stay unchanged: the request is of another of Swift's services.
         let hidden = |name: &str| version_names::versions_container(name);
         match params.get("prefix").map(hidden) {
             None => query.set("prefix", version_names::versions_container_prefix()),
@@ -62,7 +62,7 @@ impl ObjectVersioning {
             Some(None) => {}
         }
         for name in ["marker", "end_marker"] {
-            // An empty one is none.
+            // An empty one counts as absent.
             let given = params.get(name).filter(|marker| !marker.is_empty());
             if let Some(marker) = given.and_then(hidden) {
                 query.set(name, marker);
@@ -100,7 +100,8 @@ fn add_hidden(rows: &mut Vec<Row>, hidden: Vec<Row>) {
         let all = bytes(row).saturating_add(bytes(&versions));
         row.insert("bytes".into(), all.into());
     }
-    // Those left should have gone with their containers. Shown, so that the user can clean up.
+    // The remaining ones should have been removed with their containers. They are shown, so that
+    // the user can delete them.
     for (parent, mut row) in by_parent {
         row.insert("name".into(), parent.into());
         row.insert("count".into(), 0.into());

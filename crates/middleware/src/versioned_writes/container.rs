@@ -1,4 +1,4 @@
-//! Containers that have versions: what their headers and listings tell, and when they may go.
+//! Containers with versions: their headers, listings and deletion.
 
 use cairn_http::params::{Params, quote_path, split_path, unquote};
 use cairn_http::{Request, Response, respond};
@@ -46,8 +46,8 @@ impl ObjectVersioning {
         if !is_get || response.status() != StatusCode::OK {
             return response;
         }
-        // A listing of versions is made even where there seem to be none: what is known of the
-        // container may be old.
+        // A listing of versions is made even if there seem to be none: cached container information
+        // may be out of date.
         let versions = stored.or_else(|| version_names::versions_container(&path.container));
         let (head, json) = match whole::listing(response).await {
             Ok(whole) => whole,
@@ -82,7 +82,7 @@ impl ObjectVersioning {
         }
     }
 
-    /// Versions count: they take space.
+    /// Versions count, because they use space.
     async fn add_bytes(
         &self,
         response: &mut Response,
@@ -113,7 +113,7 @@ impl ObjectVersioning {
         Ok(self.next.call(head).await)
     }
 
-    /// A container goes together with the one of its versions, once that is empty.
+    /// Deletes a container together with its versions container, if that is empty.
     pub(super) async fn delete_container(&self, request: Request, path: ContainerPath) -> Response {
         let (parts, body) = request.into_parts();
         let cause = Cause::of_parts(&parts);
@@ -142,7 +142,7 @@ impl ObjectVersioning {
             )
         };
         let is_gone = |r: &Response| r.status().is_success() || r.status() == StatusCode::NOT_FOUND;
-        // Asked anew: what is remembered of it may be old.
+        // Read from the servers: cached information may be out of date.
         let found = self.head_container(cause, path).await?;
         if !is_gone(&found) {
             return Err(failed());
@@ -167,7 +167,7 @@ impl ObjectVersioning {
     }
 }
 
-/// A link to a version looks as the version does: its size, its hash, and its id.
+/// Shows a link to a version like the version: with its size, hash, and id.
 fn show_version(row: &mut Row, container: &str, versions: &str, keeps_path: bool) {
     let (Some(link), Some(etag), Some(bytes)) = (
         text(row, "symlink_path").and_then(|path| unquote(path).ok()),
@@ -180,7 +180,7 @@ fn show_version(row: &mut Row, container: &str, versions: &str, keeps_path: bool
         Some([_, Some(account), Some(found), Some(name)]) if *found == versions => {
             (*account, *name)
         }
-        // To somewhere else: an ordinary link, or one from before the container was another.
+        // The target is elsewhere: an ordinary link, or one from before the container was replaced.
         _ => return,
     };
     let hash = text(row, "hash").unwrap_or_default().to_owned();
@@ -199,7 +199,7 @@ fn show_version(row: &mut Row, container: &str, versions: &str, keeps_path: bool
     }
 }
 
-/// Rows by name, at most `limit` of them; rows of one name stay in their order.
+/// Rows sorted by name, at most `limit` of them; rows with equal names keep their order.
 pub(super) fn build_listing(rows: Vec<Row>, reverse: bool, limit: usize) -> Vec<Row> {
     let name = |row: &Row| {
         let name = text(row, "subdir").or_else(|| text(row, "name"));
@@ -214,7 +214,7 @@ pub(super) fn build_listing(rows: Vec<Row>, reverse: bool, limit: usize) -> Vec<
     named.into_iter().take(limit).map(|(_, row)| row).collect()
 }
 
-/// The client's `limit`, which may not be more than the most there is.
+/// The client's `limit`, capped at the maximum.
 pub(super) fn limit(params: &Params, most: usize) -> Result<usize, Response> {
     let digits = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     match params.get("limit").filter(digits).map(str::parse::<usize>) {

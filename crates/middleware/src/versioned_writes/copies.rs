@@ -1,5 +1,5 @@
-//! Objects copied as they are, links as links, on the filter's own authority: a user who may
-//! write but not read still has what it overwrites kept.
+//! Copies of objects in their stored form, symlinks included, with the filter's own authority: a
+//! user with write but no read access still keeps what is overwritten.
 
 use cairn_formats::conditional::parse_date;
 use cairn_http::{Context, Handler, Request, Response, respond};
@@ -13,7 +13,7 @@ use crate::symlink::BACKEND_ALLOW_RESERVED;
 use crate::trust;
 use crate::watch::with_length;
 
-/// Headers of a GET's answer that are about the answer, or not the new object's.
+/// Headers of a GET's response that concern the response, or must not be copied.
 const NOT_COPIED: [&str; 14] = [
     "accept-ranges",
     "connection",
@@ -34,15 +34,15 @@ const NOT_COPIED: [&str; 14] = [
 pub(super) struct Copies<'c> {
     pub(super) next: &'c Handler,
     pub(super) cause: &'c Cause,
-    /// Who copies, for the log.
+    /// Source of the requests in the log.
     pub(super) source: &'static str,
     pub(super) max_file_size: u64,
-    /// Into reserved names.
+    /// Whether reserved names are accessed.
     pub(super) reserved: bool,
 }
 
 impl Copies<'_> {
-    /// The object at a path; 413 in its place where it is too large to be written again.
+    /// Reads the object at a path; 413 if it is too large to be written again.
     pub(super) async fn get(&self, path: &str) -> Result<Response, Response> {
         let mut request =
             self.cause
@@ -57,7 +57,7 @@ impl Copies<'_> {
         Ok(response)
     }
 
-    /// Writes what [`get`](Self::get) brought to a path.
+    /// Writes the result of [`get`](Self::get) to a path.
     pub(super) async fn put(&self, path: &str, from: Response) -> Result<Response, Response> {
         let mut request = self
             .cause
@@ -78,15 +78,15 @@ impl Copies<'_> {
         let slo_size = respond::header(headers, "x-object-sysmeta-slo-size");
         let content_type = respond::header(headers, CONTENT_TYPE.as_str()).unwrap_or("");
         if let Some(size) = slo_size.filter(|size| !size.is_empty()) {
-            // The GET did not show it; listings tell it as the object's size.
+            // The GET did not include it; listings show it as the object's size.
             let content_type = format!("{content_type}; swift_bytes={size}");
             set(headers, CONTENT_TYPE, &content_type);
             override_content_type(&mut request);
         }
         request.headers_mut().insert(CONTENT_LENGTH, length.into());
         *request.body_mut() = with_length(body, length);
-        // A static link is copied whatever has become of its target, which is not looked at: this
-        // filter's authority is not the client's.
+        // A static link is copied without checking its target: this filter's authority is not the
+        // client's.
         let mut context = Context::of_request(&request);
         context.symlink_override = true;
         request.extensions_mut().insert(context);
@@ -94,7 +94,7 @@ impl Copies<'_> {
     }
 }
 
-/// Lets a request have a content type with Swift's own parameters.
+/// Allows a request to have a content type with Swift's own parameters.
 pub(super) fn override_content_type(request: &mut Request) {
     let mut context = Context::of_request(request);
     context.content_type_overridden = true;
@@ -107,7 +107,8 @@ fn length(response: &Response) -> Option<u64> {
         .or_else(|| response.body().length())
 }
 
-/// When an object was written, by the first of these headers, or else by `Last-Modified`.
+/// Time of an object's last write, by the first of these headers present, or else by
+/// `Last-Modified`.
 pub(super) fn written_at(response: &Response, headers: &[&str]) -> Option<Timestamp> {
     let given = headers
         .iter()

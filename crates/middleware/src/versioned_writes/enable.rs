@@ -1,5 +1,5 @@
-//! `X-Versions-Enabled` on a container: makes the hidden container of its versions, or stops
-//! making new ones.
+//! `X-Versions-Enabled` on a container: creates the hidden versions container, or suspends the
+//! creation of versions.
 
 use cairn_http::params::{is_true, quote_path};
 use cairn_http::{ContainerInfo, Request, Response, respond};
@@ -36,7 +36,7 @@ impl ObjectVersioning {
         };
         let mut response = self.next.call(Request::from_parts(parts, body)).await;
         if let Some(versions) = made.filter(|_| !response.status().is_success()) {
-            // The client will try again; where others use it, it is not empty and stays.
+            // The client will retry; if other requests use it, it is not empty and stays.
             let versions = path.sibling(&versions);
             if let Ok(mut delete) = cause.pre_authorized(SOURCE, Method::DELETE, &versions, "") {
                 set(delete.headers_mut(), BACKEND_ALLOW_RESERVED, "true");
@@ -49,15 +49,15 @@ impl ObjectVersioning {
         response
     }
 
-    /// Checks and translates the header; the answer is the versions container's name, where one
-    /// was asked for.
+    /// Checks and converts the header; returns the versions container's name, if one is to be
+    /// created.
     async fn prepare(
         &self,
         parts: &mut Parts,
         cause: &Cause,
         path: &ContainerPath,
     ) -> Result<Option<String>, Response> {
-        // Nothing is made for those who may not, and nothing is told them.
+        // Nothing is created for, or revealed to, unauthorized clients.
         authorize(parts, None).await?;
         let info = self
             .info_source
@@ -92,7 +92,7 @@ impl ObjectVersioning {
         Ok(Some(versions))
     }
 
-    /// Versions have the policy of what they are versions of.
+    /// Versions have the policy of their container.
     fn choose_policy(
         &self,
         headers: &mut HeaderMap,
@@ -119,7 +119,7 @@ impl ObjectVersioning {
     }
 }
 
-/// Only one kind of versions, and not together with container sync.
+/// Refuses the combination with the other kind of versions, or with container sync.
 fn refuse_mixtures(info: &ContainerInfo) -> Result<(), Response> {
     let is_set = |text: Option<&String>| text.is_some_and(|text| !text.is_empty());
     if is_set(info.sysmeta.get("versions-location")) || is_set(info.versions.as_ref()) {

@@ -1,12 +1,12 @@
-//! Versioned writes as they were before object versioning: a container names another one of the
-//! user's own, to which what is overwritten or deleted is copied.
+//! Versioned writes, the older mode: a container names another container, to which objects are
+//! copied before they are overwritten or deleted.
 //!
 //! * *stack* (`X-Versions-Location`): a PUT pushes, a DELETE pops (`legacy_delete.rs`);
-//! * *history* (`X-History-Location`): both push, and a DELETE leaves a marker.
+//! * *history* (`X-History-Location`): both push, and a DELETE adds a marker.
 //!
-//! The container has `X-Container-Sysmeta-Versions-Location` and `-Versions-Mode`; one from
-//! before there was system metadata has `X-Versions-Location` itself. A version is named
-//! `<length of the object's name, three hex digits><name>/<timestamp>`.
+//! The container has `X-Container-Sysmeta-Versions-Location` and `-Versions-Mode`; one from before
+//! system metadata existed has `X-Versions-Location` itself. A version is named `<length of the
+//! object's name, three hex digits><name>/<timestamp>`.
 
 use std::sync::Arc;
 
@@ -42,8 +42,8 @@ pub(super) struct VersionedWrites {
     pub(super) info_source: Arc<dyn InfoSource>,
     pub(super) constraints: Arc<Constraints>,
     clock: Clock,
-    /// `allow_versioned_writes`. Without it, containers that say so in the oldest way have
-    /// versions, and no other.
+    /// `allow_versioned_writes`. If unset, only containers with the oldest form of the setting have
+    /// versions.
     allowed: Option<bool>,
 }
 
@@ -64,7 +64,7 @@ impl Service for VersionedWrites {
         let method = request.method();
         let writes = method == Method::PUT || method == Method::DELETE;
         let raw = request.uri().path();
-        // Reads, most of all requests, are of no concern.
+        // Reads, the majority of requests, are passed on.
         let path = if writes || !names_object(raw) {
             ApiPath::of(raw)
         } else {
@@ -111,7 +111,7 @@ pub(super) struct Kept<'k> {
 }
 
 impl VersionedWrites {
-    /// Translates the client's headers to what is stored, and back.
+    /// Converts the client's headers to the stored form, and back.
     async fn container(&self, mut request: Request) -> Response {
         let writes = request.method() == Method::PUT || request.method() == Method::POST;
         if let Err(refused) = self.store_location(request.headers_mut(), writes) {
@@ -166,7 +166,7 @@ impl VersionedWrites {
             } else {
                 headers.insert(STORED_LOCATION, location);
                 headers.insert(STORED_MODE, HeaderValue::from_static(mode));
-                // The container's own way of saying it is from before.
+                // The container's setting is in the oldest form.
                 headers.insert(VERSIONS_LOCATION, empty.clone());
                 removes = false;
             }
@@ -209,7 +209,7 @@ impl VersionedWrites {
         answer.unwrap_or_else(|refused| refused)
     }
 
-    /// Where a container's versions are kept, and how.
+    /// Container of the versions, and the mode.
     fn location(&self, info: &ContainerInfo) -> Option<(String, Mode)> {
         let filled = |text: Option<&String>| text.filter(|text| !text.is_empty()).cloned();
         let (location, allowed) = match filled(info.sysmeta.get("versions-location")) {
@@ -242,7 +242,7 @@ impl Kept<'_> {
         }
     }
 
-    /// What the names of all versions of this object begin with.
+    /// Prefix of the names of all versions of this object.
     pub(super) fn prefix(&self) -> String {
         let object = &self.path.object;
         format!("{:03x}{object}/", object.len())
@@ -286,7 +286,7 @@ impl Kept<'_> {
             .await)
     }
 
-    /// Copies the object that is there, if there is one, to its versions.
+    /// Copies the current object, if there is one, to its versions.
     async fn push_current(&self, parts: &Parts) -> Result<(), Response> {
         authorize(parts, self.write_acl.as_deref()).await?;
         let cause = Cause::of_parts(parts);
@@ -306,14 +306,14 @@ impl Kept<'_> {
     }
 }
 
-/// What a request of the filter's own was refused with, as the client hears it.
+/// Converts the refusal of one of the filter's own requests for the client.
 pub(super) fn check(response: Response) -> Result<Response, Response> {
     let status = response.status();
     if status.is_success() {
         return Ok(response);
     }
     Err(respond::standard(if status.is_client_error() {
-        // No such container, or one that the versions may not go to.
+        // The container does not exist, or may not be used.
         StatusCode::PRECONDITION_FAILED
     } else {
         StatusCode::SERVICE_UNAVAILABLE

@@ -1,4 +1,4 @@
-//! DELETE in stack mode: what was there before comes back.
+//! DELETE in stack mode: restores the previous version.
 
 use std::collections::VecDeque;
 
@@ -13,13 +13,13 @@ use super::{DELETE_MARKER, authorize};
 use crate::cause::{Cause, drain};
 use crate::whole::{self, Row};
 
-/// A version as its container lists it.
+/// A version in its container's listing.
 struct Version {
     name: String,
     is_marker: bool,
 }
 
-/// The versions of one object, newest first, a page of the listing at a time.
+/// The versions of one object, newest first, read page by page.
 struct Versions<'v> {
     kept: &'v Kept<'v>,
     cause: &'v Cause,
@@ -43,14 +43,14 @@ impl Kept<'_> {
         while let Some(version) = versions.next().await? {
             if version.is_marker {
                 if self.is_there(&cause).await? {
-                    // Only what is there goes: deleted is what it was before.
+                    // Only the object is removed: before it, the object was deleted.
                     break;
                 }
                 self.restore_before(&mut versions).await?;
                 return self.delete_version(&cause, &version.name).await;
             }
             if self.restore(&cause, &version.name).await? {
-                // In place of the object, the version that took its place goes.
+                // The version that was restored is removed instead of the object.
                 return self.delete_version(&cause, &version.name).await;
             }
         }
@@ -73,7 +73,7 @@ impl Kept<'_> {
         Ok(is_there)
     }
 
-    /// Restores the newest version that is left, unless that is a marker too.
+    /// Restores the newest remaining version, unless that is a marker too.
     async fn restore_before(&self, versions: &mut Versions<'_>) -> Result<(), Response> {
         while let Some(version) = versions.next().await? {
             if version.is_marker {
@@ -91,7 +91,7 @@ impl Kept<'_> {
         Ok(())
     }
 
-    /// Copies a version back to where the object is; false where it is gone meanwhile.
+    /// Copies a version back to the object; returns false if the version is gone meanwhile.
     async fn restore(&self, cause: &Cause, name: &str) -> Result<bool, Response> {
         let copies = self.copies(cause);
         let version = copies.get(&self.version_path(name)).await?;
@@ -151,7 +151,7 @@ impl Versions<'_> {
         };
         self.page = rows.iter().filter_map(version).collect();
         match self.page.back() {
-            // Newest first: a page that does not go on downwards would come again for ever.
+            // Newest first: a page that does not continue downwards would repeat for ever.
             Some(last) if self.marker.is_empty() || last.name < self.marker => {
                 self.marker.clone_from(&last.name);
                 Ok(())

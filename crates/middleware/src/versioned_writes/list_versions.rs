@@ -1,6 +1,6 @@
-//! `GET container?versions`: what lies in the container and its versions as one listing, in JSON
-//! only. Every row has a `version_id` and says whether it `is_latest`; what is no version has the
-//! id `null`.
+//! `GET container?versions`: the objects of the container and all versions as one listing, in JSON
+//! only. Every row has a `version_id` and states whether it `is_latest`; an object that is not a
+//! version has the id `null`.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -23,7 +23,7 @@ use crate::symlink::BACKEND_ALLOW_RESERVED;
 use crate::version_names;
 use crate::whole::{self, Row, rewritten};
 
-/// What version ids are made of: no delimiter may cut through one.
+/// Characters of version ids, which are not supported as delimiters.
 const NO_DELIMITERS: &str = "0123456789.\0";
 
 pub(super) struct VersionsListing<'l> {
@@ -40,15 +40,15 @@ fn bad_request(message: &'static str) -> Response {
     respond::typed(StatusCode::BAD_REQUEST, respond::HTML, message)
 }
 
-/// The rows of the container itself, by what they are.
+/// The rows of the container itself, by kind.
 #[derive(Default)]
 struct Primary {
     subdirs: BTreeSet<String>,
-    /// Links to versions, by the path they point to.
+    /// Links to versions, by their target's path.
     links: HashMap<String, Row>,
-    /// What is no version.
+    /// Objects that are not versions.
     plain: Vec<Row>,
-    /// Names whose latest row is known.
+    /// Names whose latest version is known.
     with_latest: HashSet<String>,
 }
 
@@ -105,7 +105,7 @@ impl VersionsListing<'_> {
         Ok(as_it_is(rewritten(head, json)))
     }
 
-    /// The client's query as one about the versions' names.
+    /// The client's query, translated to versions' names.
     fn query(&self) -> Result<Params, Response> {
         let reserved = || bad_request("Invalid reserved part in a query parameter");
         let mut query = Params::default();
@@ -116,7 +116,7 @@ impl VersionsListing<'_> {
             (Some(marker), version) => {
                 let prefix = version_names::version_prefix(marker).ok_or_else(reserved)?;
                 match version {
-                    // Behind all of the marker's versions.
+                    // Behind all versions of the marker.
                     None => prefix + ":",
                     // Before all of them.
                     Some("null") => prefix,
@@ -132,7 +132,7 @@ impl VersionsListing<'_> {
         if delimiter.contains(|c| NO_DELIMITERS.contains(c)) {
             return Err(bad_request("invalid delimiter param"));
         }
-        // Half a name, perhaps: nothing comes behind it.
+        // Possibly a partial name: nothing can be appended.
         let prefix = match own("prefix") {
             Some(prefix) => version_names::reserved(&[prefix]).ok_or_else(reserved)?,
             None => String::new(),
@@ -145,12 +145,12 @@ impl VersionsListing<'_> {
         Ok(query)
     }
 
-    /// The rows of the versions container; none where there is no such container.
+    /// The rows of the versions container; `None` if it does not exist.
     async fn version_rows(&self, query: &Params) -> Result<Option<Vec<Row>>, Response> {
         let context = &self.cause.context;
         let info_source = &self.filter.info_source;
-        // Asked first: a 404 is dear where it is not remembered, and clients ask containers that
-        // never had versions for them.
+        // Its existence is checked first: a 404 is expensive if it is not cached, and clients
+        // request versions of containers that never had any.
         let info = info_source
             .container(context, &self.account, &self.versions)
             .await;
@@ -195,7 +195,7 @@ impl VersionsListing<'_> {
             };
             let path = format!("/v1/{}/{}/{stored}", self.account, self.versions);
             let is_marker = text(&row, "content_type") == Some(DELETE_MARKER);
-            // The newest row of a name that has no object is the marker of its deletion.
+            // The newest row of a name without an object is a delete marker.
             let is_latest = primary.links.remove(&path).is_some()
                 || (is_marker && !primary.with_latest.contains(name));
             if is_latest {
@@ -206,13 +206,13 @@ impl VersionsListing<'_> {
             row.insert("name".into(), name.into());
             rows.push(row);
         }
-        // A link whose version is not among these rows: it is on another page, or gone.
+        // Links whose versions are not among these rows: those are on another page, or gone.
         rows.extend(primary.subdir_rows());
         rows
     }
 }
 
-/// No versions container: links are all that is left of their versions.
+/// There is no versions container: only the links to versions remain.
 fn links_alone(mut primary: Primary) -> Vec<Row> {
     let mut rows = std::mem::take(&mut primary.plain);
     rows.extend(primary.subdir_rows());

@@ -1,5 +1,5 @@
-//! Objects in containers that have versions: a write makes a version and lets the object be a
-//! link to it; a DELETE leaves a marker among the versions.
+//! Objects in containers with versions: a write creates a version and makes the object a link to
+//! it; a DELETE adds a marker to the versions.
 
 use std::sync::Arc;
 
@@ -33,9 +33,9 @@ const CONTENT_LOCATION: HeaderName = HeaderName::from_static("content-location")
 pub(super) const BACKEND_CONTENT_TYPE: HeaderName =
     HeaderName::from_static("x-backend-content-type");
 const SLO_SIZE: &str = "x-object-sysmeta-slo-size";
-/// When it expires is the link's alone: versions stay.
+/// Expiry applies to the link only: versions stay.
 const EXPIRY: [&str; 2] = ["x-delete-at", "x-delete-after"];
-/// What the client says of the content, which a link has not.
+/// Headers that describe the content, which a link does not have.
 const NOT_OF_LINKS: [&str; 7] = [
     "etag",
     "x-if-delete-at",
@@ -46,7 +46,7 @@ const NOT_OF_LINKS: [&str; 7] = [
     "transfer-encoding",
 ];
 
-/// An object of a container that has versions.
+/// An object in a container with versions.
 pub(super) struct Versioned<'v> {
     pub(super) filter: &'v ObjectVersioning,
     pub(super) path: ObjectPath,
@@ -55,7 +55,7 @@ pub(super) struct Versioned<'v> {
     pub(super) write_acl: Option<String>,
 }
 
-/// What a link says of the version it stands for.
+/// Description of the version that a link stands for.
 pub(super) struct Latest {
     /// The version's name in the versions container.
     pub(super) name: String,
@@ -83,7 +83,7 @@ impl ObjectVersioning {
             versions,
             write_acl: info.write_acl.clone(),
         });
-        // While versions are only kept, not made, an object is replaced as any other.
+        // While versioning is suspended, an object is replaced like any other.
         let request = match versioned.is_some() && (enabled || id.is_some()) {
             true => match without_condition(request, info.write_acl.as_deref()).await {
                 Ok(request) => request,
@@ -132,7 +132,7 @@ impl Versioned<'_> {
     }
 
     pub(super) fn version_name(&self, version: Timestamp) -> Result<String, Response> {
-        // The proxy would say the same of a name with a NUL.
+        // The proxy would refuse a name with a NUL alike.
         version_names::version_name(&self.path.object, version).ok_or_else(|| {
             respond::text(
                 StatusCode::PRECONDITION_FAILED,
@@ -174,7 +174,7 @@ impl Versioned<'_> {
         override_content_type(&mut marker);
         let marked = check(self.filter.next.call(marker).await)?;
         drain(marked).await;
-        // What there was is kept, the marker is there: now it may go.
+        // The previous object has been saved and the marker written: now the object may be removed.
         let gone = Request::from_parts(parts, body);
         let mut response = self.filter.next.call(gone).await;
         if response.status().is_success() || response.status() == StatusCode::NOT_FOUND {
@@ -185,7 +185,7 @@ impl Versioned<'_> {
         Ok(response)
     }
 
-    /// Where a POST finds the link, it goes on to the version.
+    /// A POST that finds a link is forwarded to the version.
     async fn post(&self, request: Request) -> Result<Response, Response> {
         let cause = Cause::of_request(&request);
         let mut headers = request.headers().clone();
@@ -216,7 +216,7 @@ impl Versioned<'_> {
         Ok(self.filter.next.call(post).await)
     }
 
-    /// GET, HEAD, OPTIONS: which version it is, and the hidden names as clients know them.
+    /// GET, HEAD, OPTIONS: adds the version's id, and shows hidden names in their client form.
     async fn read(&self, request: Request) -> Response {
         let mut response = self.filter.next.call(request).await;
         let headers = response.headers_mut();
@@ -258,7 +258,7 @@ impl Versioned<'_> {
         response
     }
 
-    /// An object from before there were versions here becomes one, before it is overwritten.
+    /// Saves an object from before versioning as a version, before it is overwritten.
     async fn keep_current(&self, parts: &Parts) -> Result<(), Response> {
         authorize(parts, self.write_acl.as_deref()).await?;
         let cause = Cause::of_parts(parts);
@@ -291,7 +291,7 @@ impl Versioned<'_> {
         Ok(())
     }
 
-    /// The request's time, which it is given here if it has none: version and link share it.
+    /// The request's timestamp, assigned here if it has none: version and link share it.
     fn stamp(&self, parts: &mut Parts) -> Result<Timestamp, Response> {
         if let Some(text) = respond::header(&parts.headers, X_TIMESTAMP.as_str()) {
             return Timestamp::parse(text).map_err(|_| {
@@ -305,7 +305,7 @@ impl Versioned<'_> {
         Ok(timestamp)
     }
 
-    /// The client's upload, to where the versions are.
+    /// Stores the client's upload as a version.
     async fn put_version(
         &self,
         parts: &mut Parts,
@@ -320,7 +320,7 @@ impl Versioned<'_> {
         for name in EXPIRY {
             put.headers_mut().remove(name);
         }
-        // A version's name is new; the condition is of the link.
+        // A version's name is new; the condition applies to the link.
         put.headers_mut().remove(IF_NONE_MATCH);
         set(put.headers_mut(), BACKEND_ALLOW_RESERVED, "true");
         put.extensions_mut().insert(AskedBy(cause.context.clone()));
@@ -356,7 +356,7 @@ impl Versioned<'_> {
         mut parts: Parts,
         latest: Latest,
     ) -> Result<Response, Response> {
-        // A little later than the version, should both be of one time.
+        // Slightly later than the version, if both have the same time.
         let timestamp = self.stamp(&mut parts)?;
         let timestamp = timestamp.with_offset(timestamp.offset().saturating_add(1));
         let target = quote_path(&format!("{}/{}", self.versions, latest.name));
@@ -390,7 +390,7 @@ impl Versioned<'_> {
     }
 }
 
-/// `X-Object-Version-Id` of a version's name.
+/// Sets `X-Object-Version-Id` from a version's name.
 fn tell_version(headers: &mut HeaderMap, name: &str) {
     if let (_, Some(id)) = version_names::parse_version_name(name) {
         set(headers, OBJECT_VERSION_ID, &id);
@@ -407,7 +407,7 @@ fn split_object_path(path: &str) -> Option<(String, String, String)> {
     }
 }
 
-/// What a request of the filter's own was refused with, as the client hears it.
+/// Converts the refusal of one of the filter's own requests for the client.
 pub(super) fn check(response: Response) -> Result<Response, Response> {
     let status = response.status();
     if status.is_success() {
@@ -419,7 +419,7 @@ pub(super) fn check(response: Response) -> Result<Response, Response> {
     if status.is_client_error() {
         return Err(response);
     }
-    // What there is could not be kept: nothing may be written over it.
+    // The previous object could not be saved, so it must not be overwritten.
     Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE))
 }
 

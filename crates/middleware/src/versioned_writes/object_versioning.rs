@@ -1,8 +1,7 @@
-//! Object versioning: which request is for which part of it.
+//! Object versioning: dispatches requests to its parts.
 //!
-//! A container with versions has `X-Container-Sysmeta-Versions-Container` (where they are,
-//! percent-encoded) and `X-Container-Sysmeta-Versions-Enabled` (`True`, or `False` where it is
-//! suspended).
+//! A container with versions has `X-Container-Sysmeta-Versions-Container` (their container,
+//! percent-encoded) and `X-Container-Sysmeta-Versions-Enabled` (`True`, or `False` if suspended).
 
 use std::sync::Arc;
 
@@ -96,13 +95,13 @@ pub(super) struct ContainerPath {
 }
 
 impl ContainerPath {
-    /// The path of another container of the account.
+    /// The path of another container in the account.
     pub(super) fn sibling(&self, container: &str) -> String {
         format!("/{}/{}/{container}", self.version, self.account)
     }
 }
 
-/// Where a container's versions are, if it ever had some.
+/// The container of a container's versions, if it ever had any.
 pub(crate) fn versions_container(info: &ContainerInfo) -> Option<String> {
     let stored = info.sysmeta.get("versions-container")?;
     let name = unquote(stored).ok()?;
@@ -110,7 +109,7 @@ pub(crate) fn versions_container(info: &ContainerInfo) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// Does it get new ones?
+/// Are new versions created?
 pub(super) fn is_enabled(info: &ContainerInfo) -> bool {
     info.sysmeta
         .get("versions-enabled")

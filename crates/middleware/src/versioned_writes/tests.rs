@@ -1,4 +1,4 @@
-//! Both kinds of versions over an inner handler that answers from a table.
+//! Both kinds of versions over an inner handler with a table of responses.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,8 +17,8 @@ use http::{Method, StatusCode};
 use crate::FilterEnv;
 use crate::testing::{OneOfEach, Seen, env, filter_in, recorder, request};
 
-/// What the inner handler answers: `METHOD path` (without its query), status, headers, body.
-/// What is not in the table is 404 to GET and HEAD, and success to all others.
+/// Responses of the inner handler: `METHOD path` (without its query), status, headers, body. Paths
+/// not in the table are 404 for GET and HEAD, and success for other methods.
 type Table = Vec<(String, u16, Vec<(&'static str, String)>, String)>;
 
 fn row(what: &str, status: u16, headers: &[(&'static str, &str)], body: &str) -> Table {
@@ -52,7 +52,7 @@ fn env_with(container: ContainerInfo) -> FilterEnv {
     }
 }
 
-/// Versions in `\0versions\0c`, as new ones are made or not.
+/// A container with versions in `\0versions\0c`, enabled or suspended.
 fn versioned(enabled: &str) -> FilterEnv {
     env_of(&[
         ("versions-container", "%00versions%00c"),
@@ -108,7 +108,7 @@ fn context(seen: &Seen, at: usize) -> Context {
     Context::of(&seen.lock().unwrap()[at].0)
 }
 
-/// Refuses everything.
+/// An authorizer that refuses everything.
 struct Nobody;
 
 impl Authorize for Nobody {
@@ -163,7 +163,7 @@ async fn needs_symlink() {
     );
 }
 
-/// Several requests are not decided as one: nothing is begun of them.
+/// A condition over several requests cannot be decided atomically: none of them is started.
 #[tokio::test]
 async fn conditions_are_refused_where_versions_are_kept() {
     let stack = env_of(&[("versions-location", "v"), ("versions-mode", "stack")]);
@@ -191,7 +191,7 @@ async fn conditions_are_refused_where_versions_are_kept() {
             assert!(calls(&seen).is_empty(), "{:?}", calls(&seen));
         }
     }
-    // A new object takes nobody's place; and without new versions an object is one.
+    // A new object replaces none; and while versioning is suspended there is a single object.
     let (app, seen) = self::app(&versioned("True"), Vec::new());
     let headers = [("if-none-match", "*"), ("content-length", "0")];
     let response = app.call(request("PUT", "/v1/a/c/o", &headers)).await;

@@ -1,5 +1,5 @@
-//! Requests with `?version-id=`: about one version of an object, or (`null`) about the object as
-//! it is where it is no version. They work while versioning is suspended, too.
+//! Requests with `?version-id=`: for one version of an object, or (`null`) for the object itself if
+//! it is not a version. Also available while versioning is suspended.
 
 use cairn_http::params::{split_path, unquote, with_path_and_query};
 use cairn_http::{Body, BodyError, ContainerInfo, Context, Request, Response, respond};
@@ -62,7 +62,7 @@ impl ObjectVersioning {
         }
     }
 
-    /// The object, unless it stands for a version that has an id.
+    /// Reads the object, unless it stands for a version with an id.
     async fn read_null(&self, request: Request) -> Response {
         let mut response = self.next.call(request).await;
         if !response.status().is_success() {
@@ -80,12 +80,12 @@ impl ObjectVersioning {
     }
 }
 
-/// The request, if the client may make it of the object. What is looked at on the filter's own
-/// authority, and whether there are versions at all, shows in the answer.
+/// The request, if the client is authorized for the object. Results of requests with the filter's
+/// authority, and the existence of versions, would otherwise be visible in the response.
 async fn authorized(request: Request, info: &ContainerInfo) -> Result<Request, Response> {
     let (parts, body) = request.into_parts();
     let acl = match parts.method {
-        // As without an id: the proxy answers by the container's CORS rules.
+        // Handled as without an id: the proxy applies the container's CORS rules.
         Method::OPTIONS => return Ok(Request::from_parts(parts, body)),
         Method::GET | Method::HEAD => &info.read_acl,
         _ => &info.write_acl,
@@ -164,7 +164,7 @@ impl Versioned<'_> {
         }
     }
 
-    /// Removes a version, and the link where it is the latest.
+    /// Removes a version, and the link if it is the latest.
     async fn delete_version(
         &self,
         request: Request,
@@ -178,7 +178,7 @@ impl Versioned<'_> {
             .as_deref()
             .and_then(|l| version_names::parse_version_name(l).1);
         if latest.as_deref() == Some(&*name) {
-            // The link first: it would point to nothing otherwise.
+            // The link is removed first: otherwise it would have no target.
             let link = instead(&parts, &self.path.path(), None)?;
             drain(check(self.filter.next.call(link).await)?).await;
             current = None;
@@ -196,7 +196,7 @@ impl Versioned<'_> {
         Ok(response)
     }
 
-    /// The name of the version that the object stands for now, if it does.
+    /// The name of the version that the object stands for now, if any.
     async fn latest(&self, parts: &Parts) -> Result<Option<String>, Response> {
         let cause = Cause::of_parts(parts);
         let path = self.path.path();
@@ -246,7 +246,7 @@ async fn refuse_content(headers: &HeaderMap, body: &mut Body) -> Result<(), Resp
     }
 }
 
-/// The client's request, without content, about another path: on the client's authority.
+/// The client's request, without content, for another path, with the client's authority.
 fn instead(parts: &Parts, path: &str, query: Option<&str>) -> Result<Request, Response> {
     let mut request = Request::new(Body::empty());
     *request.uri_mut() = with_path_and_query(path, query)

@@ -1,4 +1,4 @@
-//! A pipeline over a socket, around a stand-in for the proxy, and a client for it.
+//! A pipeline over a socket around a fake proxy, and a client for it.
 
 #![allow(clippy::unwrap_used, dead_code, unreachable_pub)]
 
@@ -42,7 +42,7 @@ const SECURED: [&str; 13] = [
     "proxy_logging",
 ];
 
-/// One account, whose key for temporary URLs is known.
+/// Information source with one account, whose key for temporary URLs is known.
 struct Accounts;
 
 impl InfoSource for Accounts {
@@ -83,7 +83,7 @@ pub fn pipeline(names: &[&str], options: &[(&str, &str)], proxy: Handler) -> Han
     })
 }
 
-/// A pipeline with all that decides who may do what, for the user `test:tester`.
+/// A pipeline with all authentication filters, for the user `test:tester`.
 pub fn secured(proxy: Handler) -> Handler {
     let user = format!("{PASSWORD} .admin");
     let options = [
@@ -93,7 +93,7 @@ pub fn secured(proxy: Handler) -> Handler {
     pipeline(&SECURED, &options, proxy)
 }
 
-/// A proxy that lets in whom the pipeline does, and stores nothing.
+/// A proxy that authorizes requests and stores nothing.
 pub fn proxy() -> Handler {
     handler_fn(|request: Request| async move {
         let (parts, body) = request.into_parts();
@@ -163,7 +163,7 @@ impl Server {
         self.ask("GET", path, headers, "").await
     }
 
-    /// Stops as an operator's signal does: when the client's connections are closed, it ends.
+    /// Stops like on an operator's signal: ends when the client's connections are closed.
     pub async fn stop(self) {
         self.stop.send(true).unwrap();
         drop(self.client);

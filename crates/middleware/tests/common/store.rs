@@ -1,5 +1,5 @@
-//! Objects in memory behind filters: content, metadata and footers as an object server keeps them,
-//! ranges and conditions as it answers them, and listings.
+//! In-memory objects behind filters: content, metadata and footers like an object server's, with
+//! ranges, conditions and listings.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ type Objects = BTreeMap<String, (HeaderMap, Vec<u8>)>;
 #[derive(Clone, Default)]
 pub struct Store(Arc<Mutex<Objects>>, Arc<Mutex<Times>>);
 
-/// When objects were last written, and what containers' metadata is.
+/// Times of the last writes of objects, and metadata of containers.
 #[derive(Default)]
 struct Times {
     ticks: u64,
@@ -74,7 +74,8 @@ impl Store {
         self.1.lock().unwrap().of[path]
     }
 
-    /// Notes a write at the request's time, or at a new one; false where a later one was before.
+    /// Records a write at the request's timestamp, or at a new one; false if a later one was
+    /// before.
     fn writes(&self, path: &str, headers: &HeaderMap) -> bool {
         let mut times = self.1.lock().unwrap();
         times.ticks += 1;
@@ -244,7 +245,7 @@ impl Store {
     }
 }
 
-/// What is asked of the content.
+/// The requested part of the content.
 fn ranged(response: &mut Response, range: Option<&str>, body: &[u8]) -> Result<Vec<u8>, Response> {
     let size = body.len() as u64;
     let cut = |range: &std::ops::Range<u64>| &body[range.start as usize..range.end as usize];

@@ -1,5 +1,5 @@
-//! Nested manifests of a version: read with it, and written where there are many small parts. A commit
-//! takes over those that it has not touched.
+//! Nested manifests of a version: reading them, and writing them for many small parts. A commit
+//! keeps those that it has not changed.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -13,15 +13,15 @@ use crate::nested::{Nested, bytes_of, cut, is_same, whole};
 use crate::store::{Expect, Headers, Part, Result, Segment, Store, StoreError, Why};
 
 const SUFFIX: &str = ".parts";
-/// Requests for manifests of one file that are under way at once.
-const AT_ONCE: usize = 8;
+/// Maximum concurrent requests for manifests of one file.
+const CONCURRENT_REQUESTS_MAX: usize = 8;
 
-/// The parts that are to be one part of the file's manifest each. A part that is not small stays as it
-/// is, unless there are more than one manifest takes; groups end where a segment's size is full, counted from the file's beginning, so that those behind
-/// a change stay the same.
+/// Groups of parts that become one part of the file's manifest each. A part that is not small stays
+/// as it is, unless there are more parts than a manifest can have; groups end at multiples of a
+/// segment's size from the file's beginning, so that groups after a change stay the same.
 fn groups(parts: &[Part], limits: &Limits) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
-    // The last group: whether it takes more, and where it ends at the latest.
+    // State of the last group: whether it accepts more parts, and where it must end.
     let (mut is_open, mut until, mut at) = (false, 0_u64, 0_u64);
     for (i, part) in parts.iter().enumerate() {
         let is_small = part.length < limits.small_bytes;
@@ -48,14 +48,14 @@ fn groups(parts: &[Part], limits: &Limits) -> Vec<Range<usize>> {
 }
 
 impl<S: Store> Committer<S> {
-    /// Whether a part is a manifest of this mount's kind, all of whose parts are known by it.
+    /// Is a part a nested manifest of this mount's kind, used as a whole?
     pub(crate) fn is_nested(&self, part: &Part) -> bool {
         let name = &part.segment.name;
         let is_here = &*name.container == self.store.container();
         is_here && file_id(&name.name).is_some() && name.name.ends_with(SUFFIX)
     }
 
-    /// The parts of a nested manifest; none where it has some that are no objects.
+    /// The parts of a nested manifest; `None` if it has some that are not objects.
     pub(crate) async fn nested_parts(&self, segment: &Segment) -> Result<Option<Arc<Vec<Part>>>> {
         let name = &segment.name.name;
         if let Some(parts) = self.known.get(name) {
@@ -63,7 +63,7 @@ impl<S: Store> Committer<S> {
         }
         let parts = match self.store.parts(name).await {
             Ok(parts) => parts,
-            // It goes with the version that it is of.
+            // It was removed together with its version.
             Err(error) if error.why == Why::NotFound => {
                 return Err(StoreError::new(Why::Changed, error.message));
             }
@@ -77,7 +77,7 @@ impl<S: Store> Committer<S> {
         Ok(parts)
     }
 
-    /// A version by its manifest; nested ones are read too.
+    /// The layout of a version, from its manifest and nested ones.
     pub(crate) async fn layout_of(&self, parts: Vec<Part>) -> Result<Layout> {
         let read = |part: Part| async move {
             let nested = match self.is_nested(&part) {
@@ -87,7 +87,7 @@ impl<S: Store> Committer<S> {
             Ok::<_, StoreError>((part, nested))
         };
         let read = futures_util::stream::iter(parts.into_iter().map(read));
-        let all: Vec<_> = read.buffered(AT_ONCE).try_collect().await?;
+        let all: Vec<_> = read.buffered(CONCURRENT_REQUESTS_MAX).try_collect().await?;
         let (mut leaves, mut nested, mut at) = (Vec::new(), Vec::new(), 0);
         for (part, inner) in all {
             let length = part.length;
@@ -108,8 +108,8 @@ impl<S: Store> Committer<S> {
         Ok(Layout::of_parts(leaves, nested))
     }
 
-    /// Puts neighbours that are small into manifests of their own. The parts of the file's manifest, and
-    /// which of them are nested.
+    /// Combines adjacent small parts into nested manifests; returns the parts of the file's
+    /// manifest, and which of them are nested.
     pub(crate) async fn nest(
         &self,
         target: &Target<'_>,
@@ -150,7 +150,8 @@ impl<S: Store> Committer<S> {
             }
         };
         let groups: Vec<_> = groups.collect();
-        let mut puts = futures_util::stream::iter(groups.into_iter().map(put)).buffered(AT_ONCE);
+        let mut puts = futures_util::stream::iter(groups.into_iter().map(put))
+            .buffered(CONCURRENT_REQUESTS_MAX);
         let (mut outer, mut nested, mut result) = (Vec::new(), Vec::new(), Ok(()));
         while let Some(put) = puts.next().await {
             match put {
@@ -165,7 +166,7 @@ impl<S: Store> Committer<S> {
                     }));
                     outer.push(part);
                 }
-                // The others are waited for, so that what they have made is known.
+                // The other uploads are awaited, so that their objects are known.
                 Err(error) => result = Err(error),
             }
         }
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!(of(&[]), []);
         assert_eq!(of(&[50, 50, 50]), [0..1, 1..2, 2..3]);
         assert_eq!(of(&[5, 5, 50, 5, 5]), [0..2, 2..3, 3..5]);
-        // As many as one manifest takes.
+        // The maximum number of one manifest.
         assert_eq!(of(&[5; 10]), [0..4, 4..8, 8..10]);
     }
 

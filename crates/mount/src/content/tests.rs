@@ -1,4 +1,4 @@
-//! Versions of a file, and what is written over them.
+//! File versions overlaid by local writes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -78,7 +78,7 @@ fn what_was_appended_goes_behind_a_foreign_version() {
     assert_eq!(shown(&content), "ABxyz");
     content.rebase(Layout::own(4, true));
     assert_eq!(shown(&content), "ABCDxyz");
-    // It is moved again when that swap is lost too, and no more once it has its place.
+    // It is moved again if that swap is lost too, but no more once its position is fixed.
     content.rebase(Layout::own(5, true));
     assert_eq!(shown(&content), "ABCDExyz");
     let end = content.size();
@@ -86,7 +86,7 @@ fn what_was_appended_goes_behind_a_foreign_version() {
     content.place(end);
     content.rebase(Layout::own(9, true));
     assert_eq!(shown(&content), "ABCDExyzI!");
-    // A shorter version has its end before.
+    // In a shorter version its position is earlier.
     let mut content = of(4);
     content.append(1, memory(&budget, "x"));
     content.rebase(Layout::own(2, true));
@@ -107,7 +107,7 @@ fn what_has_a_place_stays_where_appended_bytes_move() {
     assert_eq!(shown(&content), "wBCDx0vy");
     longer.rebase(Layout::own(9, true));
     assert_eq!(shown(&longer), "wBCDEFvHIxy");
-    // Appended to what had been made longer before.
+    // Appended to a file that was extended before.
     let mut content = Content::of(Layout::own(2, true));
     content.resize(4);
     content.append(1, memory(&budget, "x"));

@@ -1,4 +1,4 @@
-//! The kernel's terms in the mount's own, and back.
+//! Conversions between the kernel's types and the mount's own.
 
 use std::ffi::OsStr;
 
@@ -56,7 +56,8 @@ pub(super) fn open_mode(flags: OpenFlags) -> OpenMode {
     }
 }
 
-/// Handles that write go round the kernel's page cache, which would cut records at pages.
+/// Handles for writing bypass the kernel's page cache, which would split records at page
+/// boundaries.
 pub(super) fn open_flags(mode: OpenMode, keeps_pages: bool) -> FopenFlags {
     match (mode.is_writer, keeps_pages) {
         (true, _) => FopenFlags::FOPEN_DIRECT_IO,

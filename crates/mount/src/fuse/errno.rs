@@ -1,4 +1,4 @@
-//! The errno of a failure, chosen here alone, and the line of the log about it.
+//! Mapping of errors to errno values, and their log lines.
 
 use fuser::Errno;
 
@@ -35,7 +35,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
     }
 }
 
-/// One line for what an operator must know of; what programs ask in passing is none.
+/// Logs errors that an operator must know; expected ones are not logged.
 pub(super) fn tell(error: &FsError) {
     match error {
         FsError::Store(error) => tracing::warn!(%error, "the store failed a call"),

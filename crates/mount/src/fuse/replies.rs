@@ -1,4 +1,4 @@
-//! Replies of the forms that several calls have.
+//! Replies shared by several calls.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::store::Usage;
 use crate::vfs::Attr;
 
 const BLOCK_BYTES: u32 = 4096;
-/// The size that a file system without one tells.
+/// Size reported for a file system without a limit.
 const SPACE_BYTES: u64 = 1 << 50;
 const FILES_MAX: u64 = 1 << 40;
 
-/// A reply with an entry, for calls that make or find one.
+/// A reply with an entry, for calls that create or find one.
 pub(super) fn entry(reply: ReplyEntry, ttl: Duration) -> impl FnOnce(Result<Attr, Errno>) + Send {
     move |result| match result {
         Ok(attr) => reply.entry(&ttl, &file_attr(&attr), GENERATION),
@@ -32,11 +32,11 @@ pub(super) fn attr(reply: ReplyAttr, ttl: Duration) -> impl FnOnce(Result<Attr, 
 }
 
 thread_local! {
-    /// Bytes of a reply in one piece: memory that is used again, and need not be mapped anew.
+    /// Buffer for replies in one piece: reused, so that it need not be mapped again.
     static WHOLE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// A reply with bytes that are in pieces.
+/// A reply with bytes in pieces.
 pub(super) fn data(reply: ReplyData) -> impl FnOnce(Result<Vec<Bytes>, Errno>) + Send {
     move |result| match result {
         Ok(pieces) if pieces.len() == 1 => reply.data(&pieces[0]),
@@ -58,7 +58,7 @@ pub(super) fn empty(reply: ReplyEmpty) -> impl FnOnce(Result<(), Errno>) + Send 
     }
 }
 
-/// A reply with a value, or its size, as the caller's buffer asks.
+/// A reply with a value, or with its size, depending on the caller's buffer.
 pub(super) fn xattr(reply: ReplyXattr, size: u32) -> impl FnOnce(Result<Vec<u8>, Errno>) + Send {
     move |result| match result {
         Ok(value) if size == 0 => reply.size(value.len() as u32),
@@ -68,7 +68,7 @@ pub(super) fn xattr(reply: ReplyXattr, size: u32) -> impl FnOnce(Result<Vec<u8>,
     }
 }
 
-/// The space of a file system that has no size of its own.
+/// The space of a file system without a size of its own.
 pub(super) fn space(reply: ReplyStatfs) -> impl FnOnce(Result<Usage, Errno>) + Send {
     move |result| match result {
         Ok(usage) => {

@@ -1,5 +1,5 @@
-//! A store in memory, for tests: conditions hold, large objects are read through their manifests, and
-//! calls fail when a test says so.
+//! An in-memory store for tests: conditions are evaluated, large objects are read through their
+//! manifests, and calls fail as a test demands.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,22 +38,22 @@ impl Object {
     }
 }
 
-/// Fails calls on purpose: is asked with each call's verb and name.
+/// Fault injection: called with each call's verb and name.
 type Faults = Box<dyn FnMut(&str, &str) -> Option<Why> + Send>;
 
-/// Clones are the same store. Conditions are decided, unless a test says otherwise.
+/// Clones share the store. Conditions are evaluated at commit, unless a test disables that.
 #[derive(Clone, Default)]
 pub(crate) struct MemoryStore {
     objects: Arc<Mutex<BTreeMap<String, Object>>>,
     versions: Arc<AtomicU64>,
     calls: Arc<Mutex<Vec<String>>>,
     faults: Arc<Mutex<Option<Faults>>>,
-    /// As `faults`, of calls that are carried out and whose answers are lost.
+    /// Fault injection for calls that are carried out but whose responses are lost.
     lost: Arc<Mutex<Option<Faults>>>,
-    /// Each call lets others go before it, at random.
+    /// Each call yields to others at random before it starts.
     turns: Arc<Mutex<Option<StdRng>>>,
     decides_nothing: Arc<AtomicBool>,
-    /// A bug on purpose: a condition that does not hold is answered as if it did, and nothing written.
+    /// A planted bug: a failed condition is reported as success, and nothing is written.
     believes_lost_swaps: Arc<AtomicBool>,
 }
 
@@ -62,7 +62,7 @@ impl MemoryStore {
         *self.faults.lock() = Some(Box::new(faults));
     }
 
-    /// Loses the answers to calls that are carried out.
+    /// Loses the responses of calls that are carried out.
     pub(crate) fn lose(&self, lost: impl FnMut(&str, &str) -> Option<Why> + Send + 'static) {
         *self.lost.lock() = Some(Box::new(lost));
     }
@@ -84,7 +84,7 @@ impl MemoryStore {
         self.believes_lost_swaps.store(true, Ordering::Relaxed);
     }
 
-    /// `VERB NAME` of the calls since the last time.
+    /// `VERB NAME` of all calls since the last time.
     pub(crate) fn take_calls(&self) -> Vec<String> {
         std::mem::take(&mut self.calls.lock())
     }
@@ -93,14 +93,14 @@ impl MemoryStore {
         self.objects.lock().keys().cloned().collect()
     }
 
-    /// As another client reads it.
+    /// Reads an object like another client.
     pub(crate) fn whole(&self, name: &str) -> Result<Bytes> {
         let objects = self.objects.lock();
         let bytes = find(&objects, name)?.bytes();
         read(&objects, name, 0, bytes)
     }
 
-    /// As another client writes it.
+    /// Writes an object like another client.
     pub(crate) fn write(&self, name: &str, content_type: &str, bytes: &'static [u8]) {
         let headers = Headers::new(content_type);
         let body = Body::Bytes(Bytes::from_static(bytes));
@@ -127,7 +127,7 @@ impl MemoryStore {
         }
     }
 
-    /// The answer to a write that was carried out.
+    /// The response to a write that was carried out.
     fn answer<T>(&self, verb: &str, name: &str, answer: T) -> Result<T> {
         let mut lost = self.lost.lock();
         match lost.as_mut().and_then(|lost| lost(verb, name)) {
@@ -136,7 +136,7 @@ impl MemoryStore {
         }
     }
 
-    /// Whether a write is to be believed that lost its swap.
+    /// Is a write with a failed condition to be reported as success?
     fn is_believed(&self, held: &Result<()>) -> bool {
         held.is_err() && self.believes_lost_swaps.load(Ordering::Relaxed)
     }
@@ -174,7 +174,7 @@ impl MemoryStore {
     }
 }
 
-/// A write that fails for a passing reason may have taken place.
+/// A write with a transient failure may have taken place.
 fn failure(verb: &str, name: &str, why: Why) -> StoreError {
     let is_passing = matches!(why, Why::Timeout | Why::Unavailable);
     StoreError {
@@ -312,7 +312,7 @@ impl Store for MemoryStore {
         self.called("PUT", name).await?;
         let mut objects = self.objects.lock();
         for part in parts {
-            // As a store does: each segment is looked at, before any condition.
+            // As in a real store, each segment is checked before any condition.
             let refused = || StoreError::new(Why::Refused, format!("{part:?} of {name}"));
             let object = find(&objects, &part.segment.name.name).map_err(|_| refused())?;
             if object.bytes() != part.segment.bytes || part.length == 0 {

@@ -1,6 +1,6 @@
-//! A container of a Swift store. Where the store announces that it decides conditions of writes, they
-//! are sent with them. On others a HEAD before a PUT finds what somebody else wrote, unless both
-//! write at the same moment.
+//! A container of a Swift store. If the store announces conditional writes, conditions are sent
+//! with writes. With others, a HEAD before a PUT finds another writer's version, unless both write
+//! at the same moment.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::time::Time;
 
-/// Headers that a POST or PUT without them would take away.
+/// Headers that a POST or PUT without them would remove.
 const KEPT: [&str; 8] = [
     "content-encoding",
     "content-disposition",
@@ -35,11 +35,12 @@ const KEPT: [&str; 8] = [
 
 const META: &str = "x-object-meta-";
 
-/// A container, as who is logged in sees it.
+/// A container, accessed with the session's user.
 pub(crate) struct SwiftStore {
     swift: Swift,
     container: String,
-    /// Conditions are decided by the store. It may turn out that those of this container are not.
+    /// The store evaluates conditions at commit. It may turn out that it does not for this
+    /// container.
     decides: AtomicBool,
 }
 
@@ -52,8 +53,8 @@ impl SwiftStore {
         }
     }
 
-    /// Makes a write on the store's own condition; on one of a HEAD before it where the store decides
-    /// none.
+    /// Makes a conditional write; if the store does not evaluate conditions, after checking by a
+    /// HEAD.
     async fn write<'a, T, F>(
         &self,
         name: &str,
@@ -89,7 +90,7 @@ impl SwiftStore {
         Ok(write(condition).await?)
     }
 
-    /// The condition of a write that needs none where the store decides none.
+    /// The condition for a write that needs no check if the store does not evaluate conditions.
     fn where_decided<'a>(&self, expect: Expect<'a>) -> Expect<'a> {
         match self.decides() {
             true => expect,
@@ -104,7 +105,7 @@ impl SwiftStore {
         };
         let mut entries = self.swift.get_manifest(&self.container, name).await?;
         if is_other(&entries) {
-            // The server that answered may have missed the last write.
+            // The responding server may have missed the last write.
             let newest = self.swift.get_newest_manifest(&self.container, name);
             entries = newest.await?;
         }
@@ -117,7 +118,7 @@ impl SwiftStore {
         }
     }
 
-    /// Waits with a HEAD before a write that expects a version.
+    /// Checks the expected version by a HEAD before a write.
     async fn check(&self, name: &str, expect: Expect<'_>) -> Result<()> {
         let Expect::Version(etag) = expect else {
             return Ok(());
@@ -137,8 +138,8 @@ impl SwiftStore {
     }
 }
 
-/// The store says that it does not decide conditions: those of this policy, or where it keeps
-/// versions.
+/// Does the store report that it does not evaluate conditions: for this policy, or because the
+/// container has versions?
 fn is_undecided(error: &ClientError) -> bool {
     error.status() == Some(StatusCode::NOT_IMPLEMENTED)
 }
@@ -229,7 +230,7 @@ fn stat(info: Info) -> Stat {
     }
 }
 
-/// A part, of an entry that names an object and its size.
+/// The part for an entry that names an object and its size.
 fn part(entry: &ManifestEntry) -> Option<Part> {
     let (container, name) = entry
         .path
@@ -259,7 +260,8 @@ impl Store for SwiftStore {
     }
 
     async fn head(&self, name: &str) -> Result<Stat> {
-        // All servers are asked: a majority has the last version, and the third may have missed it.
+        // All servers are asked: a majority has the last version, but a single server may have
+        // missed it.
         match self.decides() {
             true => self.head_newest(name).await,
             false => Ok(stat(self.swift.head(&self.container, name).await?)),
@@ -414,7 +416,7 @@ impl Store for SwiftStore {
     }
 }
 
-/// How long a mount waits for a login, a container, and each request.
+/// Timeouts of a mount for login, container, and each request.
 pub(crate) fn options(timeout: Duration) -> cairn_client::Options {
     cairn_client::Options {
         answer_timeout: timeout,

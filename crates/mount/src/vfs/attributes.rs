@@ -1,4 +1,4 @@
-//! Calls about attributes: stat, chmod, chown, utimens, truncate, and extended attributes.
+//! Attribute calls: stat, chmod, chown, utimens, truncate, and extended attributes.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,7 +10,7 @@ use crate::error::{FsError, FsResult};
 use crate::store::{Expect, Store, Why, insist};
 use crate::time::Time;
 
-/// Attributes that `setattr` changes.
+/// Attributes to change by `setattr`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) mode: Option<u32>,
@@ -41,7 +41,7 @@ impl Changes {
     }
 }
 
-/// `setxattr` for an attribute that is new, or that is there.
+/// Mode of `setxattr`: the attribute must be new, or must exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum XattrMode {
     Any,
@@ -50,7 +50,7 @@ pub(crate) enum XattrMode {
 }
 
 impl<S: Store> Vfs<S> {
-    /// The node as it is, by the store where it is not known well enough.
+    /// The node with current state, from the store if the cached one is not valid.
     async fn current(&self, ino: u64) -> FsResult<Arc<Node>> {
         let node = self.node(ino)?;
         let is_known = {
@@ -73,7 +73,8 @@ impl<S: Store> Vfs<S> {
         Ok(Self::attr(&node))
     }
 
-    /// All headers of the object are known: those that a POST would lose are sent again with it.
+    /// Ensures that all headers of the object are known: a POST must repeat those that it would
+    /// remove.
     async fn with_headers(&self, node: &Arc<Node>) -> FsResult<()> {
         let is_known = {
             let state = node.state.lock();
@@ -108,7 +109,8 @@ impl<S: Store> Vfs<S> {
         Ok(Self::attr(&node))
     }
 
-    /// The caller holds the node's `mutation`. A file that is not open for writing is committed at once.
+    /// Resizes a file; the caller holds the node's `mutation`. A file that is not open for writing
+    /// is committed at once.
     async fn resize(&self, node: &Arc<Node>, size: u64) -> FsResult<()> {
         if node.state.lock().attributes.kind != Kind::File {
             return Err(FsError::Invalid("only a file has a size"));
@@ -118,7 +120,7 @@ impl<S: Store> Vfs<S> {
             let mut state = self.loaded(node).await?;
             state.content.resize(size);
             files::changed(&mut state);
-            // A later commit would cut off what another mount writes behind that size from now on.
+            // A later commit would truncate what another mount writes beyond that size from now on.
             state.writers == 0 || self.store.decides() && state.content.is_cut()
         };
         match is_due {
@@ -127,8 +129,8 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Changes attributes and stores them: at once, or with the next commit where one is due anyway.
-    /// The caller holds the node's `mutation`.
+    /// Changes attributes and stores them, at once or with a pending commit. The caller holds the
+    /// node's `mutation`.
     async fn change(
         &self,
         node: &Arc<Node>,
@@ -136,7 +138,7 @@ impl<S: Store> Vfs<S> {
     ) -> FsResult<()> {
         for _ in 0..LOADS_MAX {
             match self.try_change(node, &apply).await {
-                // Headers of the version before would take away what another mount has put there.
+                // Headers of the version before would overwrite another mount's changes.
                 Err(FsError::Store(error)) if error.why == Why::Changed => {
                     let now = self.look_again(&self.path(node.ino)?).await?;
                     if !Arc::ptr_eq(&now, node) {
@@ -160,7 +162,7 @@ impl<S: Store> Vfs<S> {
             apply(&mut state)?;
             state.has_xattrs = !state.xattrs.0.is_empty();
             if state.is_local() || node.ino == ROOT {
-                // A node that is unlinked is not on the store, and the root is no object.
+                // An unlinked node is not on the store, and the root is not an object.
                 state.has_new_attributes |= !state.is_unlinked && node.ino != ROOT;
                 return Ok(());
             }
@@ -205,7 +207,7 @@ impl<S: Store> Vfs<S> {
     /// The extended attributes of a node.
     async fn xattrs(&self, ino: u64) -> FsResult<(Arc<Node>, Xattrs)> {
         let node = self.current(ino).await?;
-        // A listing that says that there are none is believed.
+        // If a listing states that there are none, that is used.
         if node.state.lock().has_xattrs {
             self.with_headers(&node).await?;
         }

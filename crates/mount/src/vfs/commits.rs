@@ -1,9 +1,8 @@
-//! Commits: what was written to a file becomes its next version on the store, over the one that is
-//! there then.
+//! Commits of files: local writes become the next version on the store, based on the current one.
 //!
-//! A commit replaces the version that it was made over, or nothing. Where another mount was first, its
-//! version goes below what was written here, and the commit is made again. Where the answer got lost,
-//! the file's own history tells whether the commit took place.
+//! A commit replaces exactly the version it is based on. If another mount was first, its version
+//! becomes the base, and the commit is repeated. If the response was lost, the file's commit
+//! history tells whether the commit took place.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,25 +19,26 @@ use crate::error::{FsError, FsResult};
 use crate::history;
 use crate::store::{Expect, Form, Headers, Segment, Stat, Store, StoreError, Why, asks_for_a_look};
 
-/// Swaps that a commit may lose. Each was won by another mount, so that with fewer than that writing
-/// all get through.
+/// Maximum number of lost swaps of a commit. Each was won by another mount, so with fewer mounts
+/// than this all succeed.
 const SWAPS_MAX: u32 = 200;
-/// Tries of a commit of which it stays unknown whether it took place.
+/// Maximum attempts of a commit whose outcome stays unknown.
 const DOUBTS_MAX: u32 = 4;
-/// After that many lost swaps, or looks that came too late, there is a pause before the next, at random
-/// so that not all come back together.
-const SWAPS_AT_ONCE: u32 = 2;
+/// Number of lost swaps, or outdated reads, after which there is a random pause before the next
+/// attempt, so that the writers do not retry together.
+const SWAPS_WITHOUT_PAUSE: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(200);
-/// Attempts of a file that are remembered while the store acknowledges none.
+/// Maximum number of attempts recorded per file while the store acknowledges none.
 const ATTEMPTS_MAX: usize = 64;
-/// Files that are committed at once at the end: where the store is away, each waits for it in vain.
-const COMMITS_AT_ONCE: usize = 8;
+/// Files committed concurrently at the end: if the store is unreachable, each waits for its
+/// timeout.
+const CONCURRENT_COMMITS_MAX: usize = 8;
 
-/// At the end as long is waited for what is flattened: the file is whole without it.
+/// Maximum wait for flattening at the end: the file is complete without it.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A version that is on the store.
+/// A version that was stored.
 struct Written {
     etag: String,
     layout: Layout,
@@ -47,8 +47,8 @@ struct Written {
 }
 
 pub(super) async fn pause(lost: u32) {
-    if lost > SWAPS_AT_ONCE {
-        let most = (PAUSE * (lost - SWAPS_AT_ONCE)).min(PAUSE_MAX);
+    if lost > SWAPS_WITHOUT_PAUSE {
+        let most = (PAUSE * (lost - SWAPS_WITHOUT_PAUSE)).min(PAUSE_MAX);
         let part = rand::rng().random_range(0.0..1.0);
         tokio::time::sleep(most.mul_f64(part)).await;
     }
@@ -61,7 +61,7 @@ impl<S: Store> Vfs<S> {
         self.commit_locked(node).await
     }
 
-    /// Writes a new version of a file, where it was changed. The caller holds its `mutation`.
+    /// Writes a new version of a file if it has changed. The caller holds its `mutation`.
     pub(super) async fn commit_locked(&self, node: &Arc<Node>) -> FsResult<()> {
         for attempt in &mut node.state.lock().attempts {
             attempt.is_current = false;
@@ -77,9 +77,9 @@ impl<S: Store> Vfs<S> {
                 return Ok(());
             }
             pause(lost).await;
-            // Somebody else has removed the file that is open here.
+            // Another client has removed the file that is open here.
             let path = self.tree.lock().path(node.ino).ok_or(FsError::Stale)?;
-            // An upload that failed is done again below, and fails again where it must.
+            // A failed upload is repeated below, and fails again if necessary.
             let _ = self.await_uploads(node).await;
             let error = match self.try_commit(node, &path).await {
                 Err(FsError::Store(error)) if asks_for_a_look(&error) => error,
@@ -136,7 +136,7 @@ impl<S: Store> Vfs<S> {
         let prepared = {
             let mut state = node.state.lock();
             state.made.append(&mut made);
-            // Segments that were uploaded need not be again, whatever comes.
+            // Uploaded segments are kept in any case, so they need not be uploaded again.
             state.content = content;
             let prepared = prepared?;
             if state.attempts.len() >= ATTEMPTS_MAX {
@@ -163,7 +163,7 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// The content of a file is on the store.
+    /// Updates a node whose content has been stored.
     fn written(&self, node: &Node, written: Written) {
         let mut state = node.state.lock();
         let mut unused = state.content.base().segments();
@@ -187,15 +187,15 @@ impl<S: Store> Vfs<S> {
         self.remove_segments(self.committer.superseded.add(unused));
     }
 
-    /// Looks at the store after a commit that failed: it may have taken place, or another version may
-    /// have been first, which then goes below. The caller holds the node's `mutation`.
+    /// Examines the store after a failed commit: it may have taken place, or another version may
+    /// have been first, which then becomes the base. The caller holds the node's `mutation`.
     async fn catch_up(&self, node: &Arc<Node>, path: &str, error: StoreError) -> FsResult<()> {
         let expected = node.state.lock().etag.clone();
         let stat = match self.store.head_newest(path).await {
             Ok(stat) => stat,
             Err(look) if look.why == Why::NotFound => {
-                // Removed: what is known of the old version cannot be read any more, but its segments
-                // can. Where nothing was expected either, nothing has changed.
+                // Removed: the old version's object can no longer be read, but its segments can. If
+                // no version was expected, nothing has changed.
                 node.state.lock().etag = None;
                 let is_as_expected = expected.is_none() && !error.is_in_doubt;
                 return if is_as_expected {
@@ -204,13 +204,13 @@ impl<S: Store> Vfs<S> {
                     Ok(())
                 };
             }
-            // The first failure tells more than that of looking after it.
+            // The first error is more informative than that of examining.
             Err(_) => return Err(error.into()),
         };
         let layout = self.layout(path, &stat.etag, stat.form, stat.bytes);
         let layout = match layout.await {
             Ok(layout) => layout,
-            // Others are at it: the next swap is lost, and looked after.
+            // Other writers are active: the next swap will be lost, and examined.
             Err(error) if error.why == Why::Changed => return Ok(()),
             Err(error) => return Err(error.into()),
         };
@@ -225,7 +225,7 @@ impl<S: Store> Vfs<S> {
                 Some((_, true, needed)) => (Some(needed), true),
                 Some((end, false, _)) => {
                     state.content.place(end);
-                    // It has replaced what all others expected.
+                    // It has replaced the version that all other attempts expected.
                     state.attempts.clear();
                     (None, true)
                 }
@@ -249,7 +249,7 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// Another version goes below what was written here.
+    /// Makes another version the base of the local writes.
     fn rebase(&self, node: &Node, path: &str, stat: Stat, layout: Layout, error: &StoreError) {
         let mut state = node.state.lock();
         let is_first = !std::mem::replace(&mut state.was_warned, true);
@@ -270,8 +270,8 @@ impl<S: Store> Vfs<S> {
         state.content.rebase(layout);
     }
 
-    /// Puts the version that is on the store below what was written here: the one before cannot be read
-    /// any more.
+    /// Makes the version on the store the base of the local writes: the one before can no longer be
+    /// read.
     pub(super) async fn follow(
         &self,
         node: &Arc<Node>,
@@ -302,8 +302,8 @@ impl<S: Store> Vfs<S> {
         background.spawn(async move { committer.remove(segments).await });
     }
 
-    /// Commits everything; the number of files for which that failed. `progress`: told how many are
-    /// left.
+    /// Commits everything; returns the number of files that failed. `progress` gets the number of
+    /// remaining files.
     pub(crate) async fn commit_all(&self, progress: impl Fn(usize)) -> usize {
         let dirty = self.tree.lock().dirty();
         let commits = futures_util::stream::iter(dirty.iter()).map(|node| async move {
@@ -314,7 +314,7 @@ impl<S: Store> Vfs<S> {
             }
             committed.is_ok()
         });
-        let mut commits = commits.buffer_unordered(COMMITS_AT_ONCE);
+        let mut commits = commits.buffer_unordered(CONCURRENT_COMMITS_MAX);
         let (mut left, mut failed) = (dirty.len(), 0);
         while let Some(is_done) = commits.next().await {
             left -= 1;

@@ -1,6 +1,6 @@
-//! Calls about open directories. A stream reads a directory page by page as the kernel asks for it,
-//! from the store's listing, with what this mount has made and not stored yet, and without what it
-//! has just removed.
+//! Directory streams: an open directory is read page by page from the store's listing, as the
+//! kernel requests entries, with names that were created here and are not stored yet, and without
+//! names that were just removed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use crate::commit::SEGMENTS;
 use crate::error::{FsError, FsResult};
 use crate::store::{Row, Store};
 
-/// HEADs that are under way at once for rows that do not say all.
-const HEADS_AT_ONCE: usize = 32;
+/// Concurrent HEADs for rows without attributes.
+const CONCURRENT_HEADS_MAX: usize = 32;
 
-/// `.` and `..`
+/// Number of the entries `.` and `..`.
 const DOTS: usize = 2;
 
-/// Entries of one reply at most.
+/// Maximum number of entries in a reply.
 const ENTRIES_MAX: usize = 512;
 
-/// A name in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug)]
 pub(crate) struct DirectoryEntry {
     pub(crate) name: String,
@@ -61,7 +61,7 @@ impl<S: Store> Vfs<S> {
         self.tree.lock().sweep();
     }
 
-    /// Entries from the `offset`-th on, at least one where there is one more.
+    /// Entries from the `offset`-th on, at least one if there are more.
     pub(crate) async fn readdir(
         &self,
         ino: u64,
@@ -72,7 +72,7 @@ impl<S: Store> Vfs<S> {
         let stream = stream.ok_or(FsError::BadHandle)?;
         let mut position = stream.0.lock().await;
         if offset == 0 {
-            // From the beginning again: what was read before may have changed.
+            // Rewound: entries may have changed since they were read.
             *position = Position::default();
         }
         if !position.is_begun {
@@ -139,7 +139,7 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// Adds the entries of a page's rows, which were asked for at `asked` and are believed until `until`.
+    /// Adds entries for a page's rows, which were requested at `asked` and are valid until `until`.
     fn take_rows(
         &self,
         directory: &str,
@@ -157,7 +157,7 @@ impl<S: Store> Vfs<S> {
             if is_odd || name.len() > NAME_MAX_BYTES || path == SEGMENTS {
                 continue;
             }
-            // A file hides what is below its name.
+            // A file hides names below its own.
             if tree.was_removed(&path) || !position.told.insert(name.to_owned()) {
                 continue;
             }
@@ -174,14 +174,14 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// The state of a name that only a row of a listing is known of.
+    /// The state of a name for which only a listing's row is known.
     fn listed(&self, row: &Row, until: Instant) -> State {
         if let Some(state) = self.state_of_row(row, until) {
             return state;
         }
         match row {
             Row::Prefix(_) => {
-                // There may be an object for the directory, with attributes.
+                // The directory may have an object with attributes.
                 let mut state = self.state_of_implied();
                 state.fresh_until = Instant::now();
                 state
@@ -204,7 +204,7 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// A row of a listing that was asked for at `asked` tells of a node that is known.
+    /// Updates a known node from a row of a listing that was requested at `asked`.
     fn listed_again(
         &self,
         tree: &mut super::Tree,
@@ -245,7 +245,7 @@ impl<S: Store> Vfs<S> {
                 }
                 false
             } else {
-                // Another version, which is looked at when somebody asks.
+                // Another version, which is read when needed.
                 state.fresh_until = Instant::now();
                 false
             }
@@ -256,8 +256,8 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// As [`Vfs::readdir`], with attributes, and with the offset behind each entry. What went meanwhile
-    /// is left out; nothing at all is the end.
+    /// Entries like [`Vfs::readdir`], with attributes, and with the offset after each entry.
+    /// Entries removed meanwhile are omitted; an empty result is the end.
     pub(crate) async fn readdir_plus(
         &self,
         ino: u64,
@@ -281,7 +281,7 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// The attributes of entries. None of an entry that went meanwhile.
+    /// The attributes of entries; `None` for an entry removed meanwhile.
     pub(super) async fn attributes_of(
         &self,
         directory: u64,
@@ -302,11 +302,12 @@ impl<S: Store> Vfs<S> {
             }
         };
         let found = futures_util::stream::iter(entries.into_iter().map(find));
-        let found: Vec<FsResult<Option<Attr>>> = found.buffered(HEADS_AT_ONCE).collect().await;
+        let found: Vec<FsResult<Option<Attr>>> =
+            found.buffered(CONCURRENT_HEADS_MAX).collect().await;
         found.into_iter().collect()
     }
 
-    /// The kernel was told of an entry with its attributes.
+    /// The kernel has received an entry with its attributes.
     pub(crate) fn told_entry(&self, ino: u64) {
         self.tree.lock().looked_up(ino);
     }

@@ -1,5 +1,4 @@
-//! Calls about open files: open, read, write, fsync and close, and the commits and uploads behind
-//! them.
+//! Calls on open files: open, read, write, fsync and close, with their commits and uploads.
 
 use std::sync::Arc;
 
@@ -16,11 +15,11 @@ use crate::extents::Span;
 use crate::store::{Store, Why};
 use crate::time::Time;
 
-/// The flags of `open` that matter here.
+/// The relevant flags of `open`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OpenMode {
     pub(crate) is_writer: bool,
-    /// Writes go to the end, wherever that is.
+    /// Writes go to the end of the file, wherever that is.
     pub(crate) is_append: bool,
     pub(crate) truncates: bool,
 }
@@ -32,8 +31,8 @@ pub(crate) struct Handle {
     ahead: Mutex<ReadAhead>,
 }
 
-/// How far ahead of a reader blocks are asked for: nothing for reads here and there, twice as much
-/// with each read that goes on where others ended.
+/// Read-ahead window: zero for random reads, doubled by each read that continues where others
+/// ended.
 #[derive(Default)]
 struct ReadAhead {
     next: u64,
@@ -44,9 +43,9 @@ const WINDOW_MIN_BYTES: u64 = 1 << 20;
 const WINDOW_MAX_BYTES: u64 = 16 << 20;
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
-/// Without it the set-group-id bit stands for mandatory locks.
+/// Without this bit the set-group-id bit means mandatory locking.
 const GROUP_EXECUTES: u32 = 0o010;
-/// The kernel reads with several requests at once, which may come out of order.
+/// Maximum reordering of sequential reads: the kernel sends several requests concurrently.
 const DISORDER_BYTES: u64 = 2 << 20;
 
 impl ReadAhead {
@@ -89,8 +88,8 @@ impl<S: Store> Vfs<S> {
             .ok_or(FsError::BadHandle)
     }
 
-    /// A handle, and whether the kernel may keep the pages it has. The file is as the last close before
-    /// has left it, wherever that was.
+    /// Opens a file: returns a handle, and whether the kernel may keep its cached pages. The file
+    /// shows the content of the last close before, on any host.
     pub(crate) async fn open(&self, ino: u64, mode: OpenMode) -> FsResult<(u64, bool)> {
         if mode.is_writer || mode.truncates {
             self.writable()?;
@@ -108,7 +107,7 @@ impl<S: Store> Vfs<S> {
         if must_look {
             match self.look_again(&self.path(ino)?).await {
                 Ok(now) if Arc::ptr_eq(&now, &node) => {}
-                // The kernel looks for the name again, and makes it where it is asked to.
+                // The kernel looks up the name again, and creates the file if requested.
                 Ok(_) | Err(FsError::NotFound) => return Err(FsError::Stale),
                 Err(error) => return Err(error),
             }
@@ -128,8 +127,8 @@ impl<S: Store> Vfs<S> {
         Ok((self.add_handle(&node, mode), keeps_pages))
     }
 
-    /// Empties a file; where several mounts may write it, on the store at once: a later commit would cut
-    /// off what another one writes from now on.
+    /// Truncates a file to zero; if several mounts may write it, on the store at once: a later
+    /// commit would truncate what another one writes from now on.
     async fn empty(&self, node: &Arc<Node>) -> FsResult<()> {
         let _names = self.namespace.read().await;
         let _turn = node.mutation.lock().await;
@@ -143,7 +142,7 @@ impl<S: Store> Vfs<S> {
         let is_due = self.store.decides() && node.state.lock().etag.is_some();
         match is_due {
             true => self.commit_locked(node).await.inspect_err(|_| {
-                // The file was not opened, and is as it was.
+                // The open failed, and the file is as before.
                 node.state.lock().content = before;
             }),
             false => Ok(()),
@@ -171,7 +170,7 @@ impl<S: Store> Vfs<S> {
             }
             match self.cache.gather(&own, &spans).await {
                 Ok(pieces) => return Ok(pieces),
-                // Somebody else has written another version, or removed it.
+                // Another client has written a new version, or removed it.
                 Err(error) if matches!(error.why, Why::NotFound | Why::Changed) => {
                     if self.is_elsewhere(node, &own) {
                         continue;
@@ -186,7 +185,7 @@ impl<S: Store> Vfs<S> {
                         Ok(_) | Err(FsError::NotFound) => return Err(FsError::Stale),
                         Err(error) => return Err(error),
                     }
-                    // A version that lost a segment is not found again by looking.
+                    // A version that lost a segment is not found again by a look-up.
                     let state = node.state.lock();
                     if state.is_loaded && own.etag.as_deref() == state.etag.as_deref() {
                         return Err(error.into());
@@ -198,7 +197,7 @@ impl<S: Store> Vfs<S> {
         Err(FsError::Contended)
     }
 
-    /// A commit or a rename of this mount has moved the bytes since `own` was taken.
+    /// Has a commit or rename of this mount moved the bytes since `own` was taken?
     fn is_elsewhere(&self, node: &Node, own: &Version) -> bool {
         let path = self.tree.lock().path(node.ino);
         let state = node.state.lock();
@@ -206,7 +205,7 @@ impl<S: Store> Vfs<S> {
             || state.etag.as_deref().unwrap_or_default() != own.etag.as_deref().unwrap_or_default()
     }
 
-    /// Set-id bits go with the first write of somebody who may not keep them.
+    /// Set-id bits are removed by the first write of a user who may not keep them.
     pub(crate) fn drop_set_id(&self, handle: u64) -> FsResult<()> {
         let handle = self.handle(handle)?;
         let mut state = handle.node.state.lock();
@@ -218,8 +217,8 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// Takes bytes into memory; they are on the store when the file is synced or closed. `is_placed`:
-    /// they belong to the offset, though the handle appends.
+    /// Writes bytes into memory; they are stored when the file is synced or closed. With
+    /// `is_placed` they belong to the offset even if the handle appends.
     pub(crate) async fn write(
         &self,
         handle: u64,
@@ -233,7 +232,7 @@ impl<S: Store> Vfs<S> {
         }
         let node = &handle.node;
         let length = data.len() as u64;
-        // First: bytes that are taken are there, whatever comes of others.
+        // Done first: bytes accepted afterwards cannot be refused any more.
         self.relieve(node).await?;
         {
             let _turn = node.mutation.lock().await;
@@ -265,7 +264,7 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Makes `length` bytes from `offset` zeros; the file gets no longer where `keeps_size`.
+    /// Zeroes `length` bytes from `offset`; with `keeps_size` the file is not extended.
     pub(crate) async fn zero(
         &self,
         handle: u64,
@@ -293,7 +292,7 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// Makes a file at least that long.
+    /// Extends a file to at least this size.
     pub(crate) async fn allocate(&self, handle: u64, size: u64) -> FsResult<()> {
         let handle = self.handle(handle)?;
         if !handle.mode.is_writer {
@@ -309,13 +308,13 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// Everything that was written to a file is on the store.
+    /// Stores all writes to a file.
     pub(crate) async fn sync(&self, handle: u64) -> FsResult<()> {
         let handle = self.handle(handle)?;
         self.commit(&handle.node).await
     }
 
-    /// At each close of a descriptor.
+    /// Called at each close of a descriptor.
     pub(crate) async fn flush(&self, handle: u64) -> FsResult<()> {
         let handle = self.handle(handle)?;
         match handle.mode.is_writer {
@@ -324,7 +323,7 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// At the last close; what was written through a mapping comes after the flush.
+    /// Called at the last close; writes through a mapping come after the flush.
     pub(crate) async fn release(&self, number: u64) -> FsResult<()> {
         let handle = self.handles.lock().remove(&number);
         let handle = handle.ok_or(FsError::BadHandle)?;
@@ -340,7 +339,7 @@ impl<S: Store> Vfs<S> {
             state.is_unlinked && state.opens == 0
         };
         if is_over {
-            // Uploads that are under way add their segments to what goes.
+            // Uploads in progress add their segments to those to remove.
             let _ = self.await_uploads(node).await;
             self.drop_content(node);
         }
@@ -349,7 +348,7 @@ impl<S: Store> Vfs<S> {
     }
 }
 
-/// The content of a file has changed, now.
+/// Records that the content of a file has changed now.
 pub(super) fn changed(state: &mut super::tree::State) {
     let now = Time::now();
     state.attributes.mtime = now;

@@ -1,4 +1,5 @@
-//! Flattening in the background: of a file of many small parts, when nobody has written it for a while.
+//! Background flattening of files with many small parts, once they have not been written for a
+//! while.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +11,13 @@ use crate::content::Content;
 use crate::flatten::{Flattened, Share};
 use crate::store::{Form, Result, Store, Why};
 
-/// Looks at a file that is written all the time, before it is flattened all the same.
-const LOOKS_MAX: u32 = 30;
-/// Looks at what is left to other mounts, before it is done here.
-const PATIENCE_LOOKS: u32 = 10;
+/// Number of checks after which a file that is written continuously is flattened all the same.
+const CHECKS_MAX: u32 = 30;
+/// Number of checks after which other mounts' share is flattened here.
+const OTHERS_CHECKS_MAX: u32 = 10;
 
 impl<S: Store> Vfs<S> {
-    /// Flattens a file once it is quiet, where its layout asks for it.
+    /// Flattens a file once it is quiet, if its layout needs that.
     pub(super) fn flatten_later(&self, node: &Arc<Node>) {
         let Some(quiet) = self
             .options
@@ -57,7 +58,7 @@ async fn flatten<S: Store>(
     quiet: Duration,
 ) -> Result<()> {
     let mut last = None;
-    for _ in 0..LOOKS_MAX {
+    for _ in 0..CHECKS_MAX {
         committer.pause(quiet).await?;
         let etag = Some(committer.store.head_newest(path).await?.etag);
         if std::mem::replace(&mut last, etag.clone()) == etag {
@@ -69,7 +70,7 @@ async fn flatten<S: Store>(
         if flatten_once(committer, node, path, share).await? == 0 {
             break;
         }
-        if look == PATIENCE_LOOKS {
+        if look == OTHERS_CHECKS_MAX {
             share = Share::All;
         }
         committer.pause(quiet).await?;
@@ -77,7 +78,7 @@ async fn flatten<S: Store>(
     Ok(())
 }
 
-/// How many nested manifests are left to others.
+/// Number of nested manifests left to others.
 async fn flatten_once<S: Store>(
     committer: &Committer<S>,
     node: &Node,
@@ -85,7 +86,7 @@ async fn flatten_once<S: Store>(
     share: Share,
 ) -> Result<usize> {
     committer.check_end()?;
-    // On a store that decides no conditions no commit of this mount may come in between.
+    // On a store that does not evaluate conditions, no commit of this mount may come in between.
     let turn = match committer.store.decides() {
         true => None,
         false => Some(node.mutation.lock().await),
@@ -101,7 +102,7 @@ async fn flatten_once<S: Store>(
     Ok(outcome.left)
 }
 
-/// The same bytes in another version: nothing has changed for who has the file open. The caller holds the
+/// Takes over a version with the same bytes: open handles see no change. The caller holds the
 /// node's `mutation`.
 fn take_over(node: &Node, flattened: Flattened) {
     let mut state = node.state.lock();

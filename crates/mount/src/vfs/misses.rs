@@ -1,7 +1,7 @@
-//! Names that are looked for and are not there, as before each file that is made. Where many are looked
-//! for in one directory, it is listed once, and for a second it is believed that a name which it does not
-//! have is no directory of other clients' objects either. The object itself is asked for in any case:
-//! what another host has made is seen at once.
+//! Negative look-ups, which precede the creation of each file. After many of them in one directory
+//! it is listed once, and for a second a name that is not in the listing is assumed not to be
+//! another client's implied directory. The object itself is still requested every time: what
+//! another host has created is seen at once.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -11,32 +11,32 @@ use super::{FRESH_PER_ROW, Vfs};
 use crate::error::FsResult;
 use crate::store::Store;
 
-/// Misses within `WINDOW` after which a directory is listed.
+/// Number of misses within `WINDOW` after which a directory is listed.
 const MISSES_MIN: u32 = 8;
 const WINDOW: Duration = Duration::from_secs(1);
-/// The names of larger directories are not kept: a listing takes longer than it saves.
+/// Maximum number of names kept of a directory: a longer listing costs more than it saves.
 const NAMES_MAX: usize = 10_000;
 const DIRECTORIES_MAX: usize = 1000;
 
 struct Directory {
     misses: u32,
     since: Instant,
-    /// All names, until when they are believed.
+    /// All names, and the end of their validity.
     names: Option<(HashSet<String>, Instant)>,
-    /// No more than one asks at a time, and nobody where there are too many names.
+    /// A listing is in progress, or was given up because there are too many names.
     is_asked: bool,
 }
 
-/// Directories in which names were missed lately.
+/// Directories with recent misses.
 #[derive(Default)]
 pub(super) struct Misses(HashMap<String, Directory>);
 
-/// A name's state as it is known without asking for it.
+/// A name's state without requesting it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Absent,
     Nothing,
-    /// The directory's names are worth asking for.
+    /// The directory should be listed.
     AskNames,
 }
 
@@ -61,7 +61,7 @@ impl Misses {
         }
     }
 
-    /// A name was asked for, and is not there.
+    /// Records a miss.
     pub(super) fn missed(&mut self, path: &str) {
         let now = Instant::now();
         if self.0.len() >= DIRECTORIES_MAX {
@@ -83,8 +83,8 @@ impl Misses {
 }
 
 impl<S: Store> Vfs<S> {
-    /// Whether it is known that there are no objects below a path, by a listing of its directory that is
-    /// asked for here where that pays.
+    /// Is it known that there are no objects below a path, by a listing of its directory, which is
+    /// requested here if worthwhile?
     pub(super) async fn has_nothing_below(&self, path: &str) -> FsResult<bool> {
         if self.options.fresh.is_zero() {
             return Ok(false);
@@ -113,7 +113,7 @@ impl<S: Store> Vfs<S> {
             }
         };
         if rows.len() >= NAMES_MAX {
-            // Left as asked for until the directory is forgotten.
+            // Stays marked as requested until the directory is evicted.
             known.names = None;
             return Ok(());
         }

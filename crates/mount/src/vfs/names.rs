@@ -1,4 +1,4 @@
-//! Calls about names: lookup, create, mkdir, mknod, symlink, unlink, rmdir.
+//! Calls on names: lookup, create, mkdir, mknod, symlink, unlink, rmdir.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,7 +22,7 @@ const SET_GROUP_ID: u32 = 0o2000;
 pub(crate) struct Owner {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Permissions, umask applied.
+    /// Permissions with the umask applied.
     pub(crate) mode: u32,
 }
 
@@ -41,7 +41,7 @@ impl Owner {
 }
 
 impl<S: Store> Vfs<S> {
-    /// Attributes of a new node: in a directory with the set-group-id bit it has that group, and a
+    /// Attributes of a new node: in a directory with the set-group-id bit it gets that group, and a
     /// directory the bit too.
     fn inherited(&self, parent: u64, mut attributes: Attributes) -> FsResult<Attributes> {
         let parent = self.node(parent)?;
@@ -55,7 +55,7 @@ impl<S: Store> Vfs<S> {
         Ok(attributes)
     }
 
-    /// The kernel holds one reference more to what is found.
+    /// Looks up a name. The kernel then holds one more reference to the node.
     pub(crate) async fn lookup(&self, parent: u64, name: &str) -> FsResult<Attr> {
         let path = self.path_in(parent, name)?;
         let node = self.find(&path).await?;
@@ -67,7 +67,7 @@ impl<S: Store> Vfs<S> {
         self.tree.lock().forget(ino, count);
     }
 
-    /// Fails where something is there.
+    /// Fails if the path exists.
     async fn expect_nothing(&self, path: &str) -> FsResult<()> {
         if self.tree.lock().was_absent(path) {
             return Ok(());
@@ -79,8 +79,8 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// As `expect_nothing`, by the store alone: where several mounts may write a file, what is there
-    /// already must be seen, or truncated.
+    /// Fails if the path exists on the store: if several mounts may write a file, an existing one
+    /// must be opened, or truncated.
     async fn expect_no_file(&self, path: &str) -> FsResult<()> {
         if !self.store.decides() || self.tree.lock().was_absent(path) {
             return self.expect_nothing(path).await;
@@ -92,9 +92,9 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// A new file. Where the store decides between mounts it is on the store at once, so that hosts agree
-    /// who makes it and find it before its first close (MPI-IO: one rank makes what the others open).
-    /// One that is truncated is its writer's own: it is stored when it is first synced or closed.
+    /// Creates a file. Where the store decides conditions of writes, it is stored at once, so that hosts
+    /// agree who creates it and find it before its first close (MPI-IO: one rank creates what the
+    /// others open). With O_TRUNC and without O_EXCL it is stored when first synced or closed.
     pub(crate) async fn create(
         &self,
         parent: u64,
@@ -141,7 +141,7 @@ impl<S: Store> Vfs<S> {
         Ok((Self::attr(&node), handle))
     }
 
-    /// Opens a file that was there before it could be made.
+    /// Opens a file that another host has created meanwhile.
     async fn open_made(&self, parent: u64, name: &str, mode: OpenMode) -> FsResult<(Attr, u64)> {
         let attr = self.lookup(parent, name).await?;
         let (handle, _) = match self.open(attr.ino, mode).await {
@@ -155,7 +155,7 @@ impl<S: Store> Vfs<S> {
         Ok((Self::attr(&node), handle))
     }
 
-    /// Stores a new object that is no open file.
+    /// Stores a new object that is not an open file.
     async fn make(&self, path: &str, attributes: Attributes, body: Bytes) -> FsResult<Attr> {
         let mut headers = Headers::new(attributes.kind.content_type());
         attributes.put_into(&mut headers, &Xattrs::default());
@@ -166,7 +166,7 @@ impl<S: Store> Vfs<S> {
         let put = || self.store.put(path, &headers, body(), Expect::Nothing);
         let etag = match insist(put).await {
             Ok(etag) => etag,
-            // An answer got lost, and it was found the second time.
+            // The response was lost, and the retry found the object.
             Err(error) if error.why == Why::Changed || error.is_in_doubt => {
                 let stat = match self.store.head_newest(path).await {
                     Ok(stat) => stat,
@@ -225,7 +225,7 @@ impl<S: Store> Vfs<S> {
             .await
     }
 
-    /// An empty file, a FIFO, a socket or a device. `rdev`: a device's number.
+    /// Creates an empty file, a FIFO, a socket or a device. `rdev` is a device's number.
     pub(crate) async fn mknod(
         &self,
         parent: u64,
@@ -279,7 +279,7 @@ impl<S: Store> Vfs<S> {
         Ok(target)
     }
 
-    /// A directory's times are those of its last change; kept by this mount, and not stored.
+    /// Sets a directory's times to its last change; kept in this mount only.
     pub(super) fn touch(&self, directory: &str) {
         let node = self.tree.lock().at(directory);
         if let Some(node) = node {
@@ -291,7 +291,8 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// A directory that only exists by what is below gets an object of its own, before that goes.
+    /// Creates an object for a directory that exists only by a name below it, before that name is
+    /// removed.
     pub(super) async fn keep_directory(&self, path: &str) -> FsResult<()> {
         let node = self.tree.lock().at(path);
         let Some(node) = node.filter(|_| !path.is_empty()) else {
@@ -330,15 +331,15 @@ impl<S: Store> Vfs<S> {
         self.keep_directory(parent_of(&path)).await?;
         let _turn = node.mutation.lock().await;
         self.detach_content(&path, &node).await?;
-        // The name goes, whoever has written it last: that is what it means.
+        // The name is removed, whoever has written it last: that is the meaning of unlink.
         let delete = || self.store.delete(&path, Expect::Anything);
         insist(delete).await?;
         self.unlinked(&path, &node);
         Ok(())
     }
 
-    /// Prepares for the object of a file to go: those who have it open keep its bytes, and its segments
-    /// are known, so that they can be removed with the last of them.
+    /// Prepares a file for the removal of its object: open handles keep its bytes, and its segments
+    /// become known, so that they can be removed with the last handle.
     pub(super) async fn detach_content(&self, path: &str, node: &Arc<Node>) -> FsResult<()> {
         let (is_open, may_have_segments) = {
             let state = node.state.lock();
@@ -355,7 +356,7 @@ impl<S: Store> Vfs<S> {
         }
         match self.load(node).await {
             Ok(()) => {}
-            // It went meanwhile, or cannot be understood: it has no segments of ours.
+            // It is gone, or in an unknown form: it has no segments of ours.
             Err(FsError::NotFound | FsError::Stale) => return Ok(()),
             Err(error) => return Err(error),
         }
@@ -372,7 +373,7 @@ impl<S: Store> Vfs<S> {
         if is_needed {
             let copy = match self.committer.copy_own(&own, &file_id).await {
                 Ok(copy) => copy,
-                // Somebody else has replaced or removed it: who has it open cannot read on.
+                // Another client has replaced or removed it: open handles cannot read on.
                 Err(error) if matches!(error.why, Why::Changed | Why::NotFound) => return Ok(()),
                 Err(error) => return Err(error.into()),
             };
@@ -383,7 +384,7 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// The name is gone from the store.
+    /// Records that the name has been removed from the store.
     pub(super) fn unlinked(&self, path: &str, node: &Arc<Node>) {
         let is_open = {
             let mut state = node.state.lock();
@@ -404,7 +405,7 @@ impl<S: Store> Vfs<S> {
         self.touch(parent_of(path));
     }
 
-    /// Nobody needs the bytes of an unlinked file any more.
+    /// Drops the bytes of an unlinked file without open handles.
     pub(super) fn drop_content(&self, node: &Node) {
         let segments = {
             let mut state = node.state.lock();
@@ -417,8 +418,9 @@ impl<S: Store> Vfs<S> {
         self.remove_segments(segments);
     }
 
-    /// Whether a name that a listing does not show is there: it was not stored yet, or so lately that the
-    /// listing may be late. Then the store tells, for another host may have removed it.
+    /// Does a name exist that a listing does not show? It may be unstored, or stored so recently
+    /// that the listing may be out of date. Then the store decides, since another host may have
+    /// removed it.
     pub(super) async fn is_unlisted_here(&self, path: &str, node: &Arc<Node>) -> FsResult<bool> {
         let is_recent = {
             let state = node.state.lock();
@@ -437,7 +439,7 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Whether nothing is in a directory; what was removed here lately is not, whatever is listed.
+    /// Is a directory empty? Names recently removed here do not count, even if listed.
     pub(super) async fn is_empty(&self, path: &str) -> FsResult<bool> {
         let prefix = below(path);
         let children = self.tree.lock().children(path);

@@ -1,5 +1,5 @@
-//! Renames: of a file by a copy of its manifest (or object) within the store and a deletion, of a
-//! directory by those of all objects below it.
+//! Renames: of a file by copying its manifest (or object) within the store and deleting the old
+//! one, of a directory by doing so for all objects below it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use crate::error::{FsError, FsResult};
 use crate::store::{Expect, Form, Row, Stat, Store, Why, insist};
 use crate::time::Time;
 
-/// Copies and deletions of a directory's rename that are under way at once.
-const RENAMES_AT_ONCE: usize = 8;
-/// Versions of a file that a rename copies while other mounts write it.
+/// Concurrent copies and deletions in a directory's rename.
+const CONCURRENT_RENAMES_MAX: usize = 8;
+/// Maximum versions of a file that a rename copies while other mounts write it.
 const COPIES_MAX: u32 = 20;
 
 impl<S: Store> Vfs<S> {
@@ -62,9 +62,9 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// A copy under the new name, then the old one goes: in between both are there, and never none. If
-    /// it ends in between, their segments stay marked as shared, and neither takes them along when it
-    /// goes.
+    /// Copies to the new name, then deletes the old one: in between both exist, and never none. If
+    /// it ends in between, their segments stay marked as shared, and removing one name keeps them
+    /// for the other.
     async fn rename_file(
         &self,
         from: &str,
@@ -110,7 +110,7 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// Copies the version that is known; its ETag, or none where another one is there by now.
+    /// Copies the known version; returns its ETag, or `None` if another one is there.
     async fn copy_version(
         &self,
         from: &str,
@@ -127,8 +127,8 @@ impl<S: Store> Vfs<S> {
             (state.content.base().segments(), state.etag.clone())
         };
         shared.append(&mut self.committer.share(&segments).await?);
-        // A copy of a manifest is one of the manifest's own version, which has another ETag: there the
-        // deletion alone finds that the file was written meanwhile.
+        // A copied manifest has an ETag of its own, so a concurrent write is detected only by the
+        // deletion.
         let is_plain = node.state.lock().form == Form::Plain;
         let expected = etag.as_deref().filter(|_| is_plain);
         match self.store.copy(from, to, expected).await {
@@ -138,7 +138,7 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Whether the version that was copied is gone; false where another one is there.
+    /// Deletes the version that was copied; returns false if another one is there.
     async fn delete_version(&self, path: &str, etag: &str) -> FsResult<bool> {
         let delete = || self.store.delete(path, Expect::Version(etag));
         match insist(delete).await {
@@ -157,8 +157,8 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// All objects below are copied, then removed. Where that breaks off in between, everything is under
-    /// one name or both, and the intent tells of it.
+    /// Copies all objects below, then removes the old ones. If interrupted, everything is under one
+    /// name or both, and the intent records it.
     async fn rename_directory(
         &self,
         from: &str,
@@ -173,7 +173,7 @@ impl<S: Store> Vfs<S> {
         if target.is_some() && !self.is_empty(to).await? {
             return Err(FsError::NotEmpty);
         }
-        // Whoever finds the intent finishes what broke off.
+        // A mount that finds the intent completes an interrupted rename.
         let intent = self.committer.intend(from, to).await?;
         let found = self.names_below(from).await?;
         let shared = self.share_below(&found).await?;
@@ -196,12 +196,12 @@ impl<S: Store> Vfs<S> {
         let moves: Vec<(String, String)> = moves.collect();
         let copies = futures_util::stream::iter(moves).map(|(name, new)| async move {
             match self.store.copy(&name, &new, None).await {
-                // A listing was late.
+                // The listing was out of date.
                 Err(error) if error.why == Why::NotFound => Ok(()),
                 copied => copied,
             }
         });
-        let copies = copies.buffer_unordered(RENAMES_AT_ONCE);
+        let copies = copies.buffer_unordered(CONCURRENT_RENAMES_MAX);
         copies.try_collect::<()>().await?;
         if let Some(target) = &target {
             self.unlinked(to, target);
@@ -210,7 +210,7 @@ impl<S: Store> Vfs<S> {
         let deletions = deletions.map(|name| async move {
             self.store.delete(&name, Expect::Anything).await.map(|_| ())
         });
-        let deletions = deletions.buffer_unordered(RENAMES_AT_ONCE);
+        let deletions = deletions.buffer_unordered(CONCURRENT_RENAMES_MAX);
         deletions.try_collect::<()>().await?;
         self.committer.unshare(shared).await;
         intent.done().await;
@@ -226,7 +226,7 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// Finishes renames of directories that broke off, and that nobody has been at for `after`.
+    /// Completes interrupted renames of directories whose intents were not refreshed for `after`.
     pub(super) async fn resume_renames(&self, after: Duration) -> FsResult<()> {
         for intent in self.committer.broken_intents(after).await? {
             tracing::info!(
@@ -243,7 +243,7 @@ impl<S: Store> Vfs<S> {
                 let new = format!("{}{}", intent.to, &name[intent.from.len()..]);
                 self.move_again(&name, &new, intent.begun).await
             });
-            let moves = moves.buffer_unordered(RENAMES_AT_ONCE);
+            let moves = moves.buffer_unordered(CONCURRENT_RENAMES_MAX);
             moves.try_collect::<Vec<()>>().await?;
             self.committer.unshare(shared).await;
             self.store.delete(&intent.name, Expect::Anything).await?;
@@ -255,8 +255,8 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// Moves an object of a rename that broke off, which may have been copied already. What was written
-    /// under the new name since then stays, and the old one too.
+    /// Moves an object of an interrupted rename, which may have been copied already. An object
+    /// written under the new name since then stays, and so does the old one.
     async fn move_again(&self, name: &str, new: &str, begun: Time) -> FsResult<()> {
         for _ in 0..COPIES_MAX {
             let stat = match self.store.head_newest(name).await {
@@ -293,10 +293,10 @@ impl<S: Store> Vfs<S> {
         Err(FsError::Contended)
     }
 
-    /// Has the store write an object's row into its listing once more; false where another version is there. A store
-    /// that was killed in the middle of a copy may have the object and no row of it, and the row was all
-    /// that told of the file once its old name is gone. Metadata that stays what it was changes nothing
-    /// else, and nothing of another version.
+    /// Has the store insert an object's row into its listing again, by a POST of unchanged metadata on
+    /// condition of its version; returns false if another version is there. A store that was killed
+    /// during a copy may have the object without its row, and after the deletion of the old name no
+    /// listing would show the file.
     async fn list_again(&self, name: &str, stat: &Stat) -> FsResult<bool> {
         let expect = Expect::Version(&stat.etag);
         let post = || self.store.post(name, &stat.headers, expect);
@@ -307,7 +307,7 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Marks the segments of all large files among `found` as shared; the marks that are new.
+    /// Marks the segments of all large files in `found` as shared; returns the new marks.
     async fn share_below(&self, found: &BTreeMap<String, u64>) -> FsResult<Vec<String>> {
         let whole_bytes = self.options.limits.whole_bytes;
         let large = found.iter().filter(|(_, bytes)| **bytes > whole_bytes);
@@ -318,18 +318,18 @@ impl<S: Store> Vfs<S> {
                     let layout = self.layout(&name, &stat.etag, stat.form, stat.bytes);
                     layout.await?
                 }
-                // A listing was late.
+                // The listing was out of date.
                 Err(error) if error.why == Why::NotFound => return Ok(Vec::new()),
                 Err(error) => return Err(error),
             };
             self.committer.share(&layout.segments()).await
         });
-        let marks = marks.buffer_unordered(RENAMES_AT_ONCE);
+        let marks = marks.buffer_unordered(CONCURRENT_RENAMES_MAX);
         Ok(marks.try_collect::<Vec<_>>().await?.concat())
     }
 
-    /// The names of all objects below a directory, and their sizes; those that a listing may not show
-    /// yet too.
+    /// Names and sizes of all objects below a directory, including those too recent for the
+    /// listing.
     async fn names_below(&self, directory: &str) -> FsResult<BTreeMap<String, u64>> {
         let prefix = below(directory);
         let mut found = BTreeMap::new();

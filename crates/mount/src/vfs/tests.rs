@@ -1,4 +1,4 @@
-//! The file system over a store in memory: what a program sees, and what another client of the store
+//! The file system over an in-memory store: what programs see, and what another client of the store
 //! sees after a close.
 
 #![allow(clippy::unwrap_used)]
@@ -39,7 +39,7 @@ pub(super) const TRUNCATE: OpenMode = OpenMode {
     truncates: true,
 };
 
-/// Forms of files as in earnest, of a few bytes.
+/// File forms as in production, at sizes of a few bytes.
 pub(super) fn limits() -> Limits {
     Limits {
         whole_bytes: 64,
@@ -127,7 +127,7 @@ impl Vfs<MemoryStore> {
         names
     }
 
-    /// Background work is done.
+    /// Waits for background work.
     pub(super) async fn settle(&self) {
         assert_eq!(self.commit_all(|_| ()).await, 0);
     }
@@ -138,7 +138,7 @@ pub(super) fn segments(store: &MemoryStore) -> Vec<String> {
     store.names().into_iter().filter(is_segment).collect()
 }
 
-/// The segments that a file refers to, as `segments` names them.
+/// The segments that a file refers to, in the form of `segments`.
 pub(super) async fn needed(store: &MemoryStore, name: &str) -> Vec<String> {
     let stat = store.head(name).await.unwrap();
     let parts = store.manifest(name, &stat.etag).await.unwrap();

@@ -1,5 +1,5 @@
-//! The table of inodes: nodes by number and by path, counted as the kernel counts them, and the state
-//! of each. Knows no store.
+//! Inode table: nodes by number and by path, with the kernel's reference counts, and the state of
+//! each. Independent of the store.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
@@ -16,70 +16,70 @@ use crate::time::Time;
 
 pub(crate) const ROOT: u64 = 1;
 
-/// For as long a listing that does not show a change made here is taken for late.
+/// Time during which a listing that lacks a local change counts as out of date.
 pub(crate) const LISTING_LAG: Duration = Duration::from_secs(10);
 
-/// A file, directory or link that the kernel, or a handle, knows.
+/// A file, directory or link to which the kernel or a handle has a reference.
 pub(crate) struct Node {
     pub(crate) ino: u64,
     pub(crate) state: Mutex<State>,
-    /// Held over everything that changes the content or the version on the store.
+    /// Held during every change of the content or of the version on the store.
     pub(crate) mutation: tokio::sync::Mutex<()>,
 }
 
-/// A version that was sent, and not acknowledged.
+/// A version that was sent and not acknowledged.
 pub(crate) struct Attempt {
-    /// The commit's name in the file's history.
+    /// The commit's token in the file's history.
     pub(crate) token: String,
-    /// Bytes that were appended before that end are part of it.
+    /// End of the appended bytes that are part of it.
     pub(crate) end: u64,
     pub(crate) needed: HashSet<Arc<Segment>>,
-    /// Nothing was written since.
+    /// Nothing has been written since.
     pub(crate) is_current: bool,
 }
 
-/// The state of a node as it is known here.
+/// The known state of a node.
 pub(crate) struct State {
     pub(crate) attributes: Attributes,
-    /// Content type and metadata of the object, those of other clients too.
+    /// Content type and metadata of the object, including those of other clients.
     pub(crate) headers: Headers,
     pub(crate) xattrs: Xattrs,
-    /// A listing tells only whether there are any.
+    /// False if only a listing's row is known.
     pub(crate) has_all_headers: bool,
     pub(crate) has_xattrs: bool,
     pub(crate) ctime: Time,
-    /// The version on the store; none of what is not there: a new file, a directory without an object.
+    /// ETag of the version on the store; `None` without an object: a new file, an implied
+    /// directory.
     pub(crate) etag: Option<String>,
     pub(crate) form: Form,
-    /// The size of the version on the store, while the content is not loaded.
+    /// Size of the version on the store, while the content is not loaded.
     pub(crate) bytes: u64,
     pub(crate) content: Content,
     pub(crate) is_loaded: bool,
-    /// Attributes that the next commit takes along.
+    /// Attributes to be stored by the next commit.
     pub(crate) has_new_attributes: bool,
-    /// The time until which this state is believed.
+    /// End of this state's validity.
     pub(crate) fresh_until: Instant,
-    /// When something here was last changed on the store by this mount.
+    /// Time of this mount's last change on the store.
     pub(crate) changed_here: Option<Instant>,
     pub(crate) opens: u32,
     pub(crate) writers: u32,
     pub(crate) is_unlinked: bool,
-    /// A link's target, once it was read.
+    /// A link's target, once it has been read.
     pub(crate) target: Option<String>,
     pub(crate) file_id: Option<String>,
-    /// Segments that were uploaded since the last commit.
+    /// Segments uploaded since the last commit.
     pub(crate) made: Vec<Arc<Segment>>,
     pub(crate) uploads: Vec<JoinHandle<Result<(), StoreError>>>,
-    /// Commits that were tried since the last one that was acknowledged: any of them may be on the
-    /// store.
+    /// Commits attempted since the last acknowledged one: any of them may be on the store.
     pub(crate) attempts: Vec<Attempt>,
-    /// Bytes written that no upload has been started for.
+    /// Written bytes for which no upload has been started.
     pub(crate) unsent: u64,
-    /// The version whose bytes the kernel may hold.
+    /// ETag of the version in the kernel's page cache.
     pub(crate) kernel_has: Option<String>,
     pub(crate) was_warned: bool,
     pub(crate) is_flattening: bool,
-    /// The last change that this mount made in a directory.
+    /// Time of this mount's last change in a directory.
     pub(crate) touched: Option<Time>,
 }
 
@@ -116,17 +116,17 @@ impl State {
         }
     }
 
-    /// A commit is due.
+    /// Is a commit due?
     pub(crate) fn is_dirty(&self) -> bool {
         self.content.is_dirty() || self.has_new_attributes
     }
 
-    /// This state is newer than the store.
+    /// Is this state newer than the store's?
     pub(crate) fn is_local(&self) -> bool {
         self.is_dirty() || self.is_unlinked
     }
 
-    /// The name of the folder of the file's segments.
+    /// The id of the file, by which its segments are named.
     pub(crate) fn file_id(&mut self) -> &str {
         self.file_id.get_or_insert_with(crate::commit::random_id)
     }
@@ -146,7 +146,7 @@ impl State {
 struct Slot {
     node: Arc<Node>,
     lookups: u64,
-    /// None once it was unlinked.
+    /// Path; `None` once it is unlinked.
     path: Option<String>,
 }
 
@@ -155,16 +155,16 @@ pub(crate) struct Tree {
     slots: HashMap<u64, Slot>,
     by_path: BTreeMap<String, u64>,
     next: u64,
-    /// Directories of which a whole listing was seen, and until when it is believed.
+    /// Directories with a complete listing, and the end of its validity.
     pub(crate) listed: HashMap<String, Instant>,
-    /// Names that this mount removed lately: a listing may still show them.
+    /// Names that this mount removed recently, which a listing may still show.
     removed: HashMap<String, Instant>,
-    /// Names that the store was seen not to have.
+    /// Names that the store was found not to have.
     absent: HashMap<String, Instant>,
     swept: usize,
 }
 
-/// Nodes beyond those that survived the last sweep, before the next one.
+/// Number of new nodes after which unused ones are evicted.
 const SWEEP_NODES: usize = 10_000;
 
 pub(crate) fn join(directory: &str, name: &str) -> String {
@@ -174,12 +174,12 @@ pub(crate) fn join(directory: &str, name: &str) -> String {
     }
 }
 
-/// The directory's part of a path.
+/// The parent directory of a path.
 pub(crate) fn parent_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// The beginning of the names below a directory.
+/// The name prefix of everything below a directory.
 pub(crate) fn below(directory: &str) -> String {
     match directory {
         "" => String::new(),
@@ -214,7 +214,7 @@ impl Tree {
         self.node(*self.by_path.get(path)?)
     }
 
-    /// A new node; what was at its path is there no more.
+    /// Adds a node, replacing one at the same path.
     pub(crate) fn add(&mut self, path: &str, state: State) -> Arc<Node> {
         self.detach_path(path);
         let ino = self.next;
@@ -236,7 +236,7 @@ impl Tree {
         node
     }
 
-    /// The kernel holds one more reference.
+    /// Counts one more reference of the kernel.
     pub(crate) fn looked_up(&mut self, ino: u64) {
         if let Some(slot) = self.slots.get_mut(&ino) {
             slot.lookups += 1;
@@ -250,7 +250,7 @@ impl Tree {
         }
     }
 
-    /// Removes a node that nobody refers to and that knows nothing which the store does not.
+    /// Removes a node without references whose state is on the store.
     pub(crate) fn drop_unused(&mut self, ino: u64) {
         let Some(slot) = self.slots.get(&ino) else {
             return;
@@ -268,12 +268,12 @@ impl Tree {
         }
         if let Some(path) = self.slots.remove(&ino).and_then(|slot| slot.path) {
             self.by_path.remove(&path);
-            // The listing that named it is no longer complete here.
+            // The listing that contained it is no longer complete here.
             self.listed.remove(parent_of(&path));
         }
     }
 
-    /// The path is not this node's any more.
+    /// Detaches a path from its node.
     pub(crate) fn detach_path(&mut self, path: &str) -> Option<Arc<Node>> {
         let ino = self.by_path.remove(path)?;
         let slot = self.slots.get_mut(&ino)?;
@@ -283,7 +283,7 @@ impl Tree {
         Some(node)
     }
 
-    /// A name was removed from the store by this mount.
+    /// Records that this mount removed a name from the store.
     pub(crate) fn removed(&mut self, path: &str) {
         let now = Instant::now();
         if self.removed.len() >= SWEEP_NODES {
@@ -297,8 +297,8 @@ impl Tree {
         at.is_some_and(|at| at.elapsed() < LISTING_LAG)
     }
 
-    /// A name was not found, and is taken not to be there until `until` by who makes it: the store
-    /// is told to refuse it then if it is.
+    /// Records that a name was not found, valid until `until` for its creation: the store is then
+    /// asked to refuse it if it exists.
     pub(crate) fn absent(&mut self, path: &str, until: Instant) {
         if self.absent.len() >= SWEEP_NODES {
             let now = Instant::now();
@@ -317,7 +317,7 @@ impl Tree {
         until.is_some_and(|until| *until > Instant::now()) && !self.by_path.contains_key(path)
     }
 
-    /// Paths of nodes below a directory that are on the store and were changed here lately.
+    /// Paths of stored nodes below a directory that were recently changed here.
     pub(crate) fn changed_below(&self, directory: &str) -> Vec<String> {
         let prefix = below(directory);
         let inside = self.by_path.range(prefix.clone()..);
@@ -332,7 +332,7 @@ impl Tree {
         recent.map(|(path, _)| path.clone()).collect()
     }
 
-    /// Moves a node, and all below it.
+    /// Moves a node and everything below it.
     pub(crate) fn rename(&mut self, from: &str, to: &str) {
         self.detach_path(to);
         let mut moved: Vec<(String, u64)> = Vec::new();
@@ -354,7 +354,7 @@ impl Tree {
         self.listed.remove(to);
     }
 
-    /// Names directly in a directory, and their nodes.
+    /// Names directly in a directory, with their nodes.
     pub(crate) fn children(&self, directory: &str) -> Vec<(String, Arc<Node>)> {
         let prefix = below(directory);
         let mut children = Vec::new();
@@ -367,7 +367,7 @@ impl Tree {
                 from = Bound::Excluded(path.clone());
                 continue;
             }
-            // Deeper names are skipped as a whole: '0' is the character behind the slash.
+            // Deeper names are skipped at once: '0' is the character after the slash.
             from = match name.split_once('/') {
                 Some((child, _)) => Bound::Included(format!("{prefix}{child}0")),
                 None => {
@@ -379,7 +379,7 @@ impl Tree {
         children
     }
 
-    /// Nodes with content that is not on the store, unlinked ones too.
+    /// Nodes with content that is not on the store, including unlinked ones.
     pub(crate) fn written(&self) -> Vec<Arc<Node>> {
         let nodes = self.slots.values().map(|slot| &slot.node);
         nodes
@@ -398,7 +398,7 @@ impl Tree {
         held.collect()
     }
 
-    /// Nodes that a commit is due for.
+    /// Nodes with a commit due.
     pub(crate) fn dirty(&self) -> Vec<Arc<Node>> {
         let nodes = self.slots.values().map(|slot| &slot.node);
         let is_due = |node: &&Arc<Node>| {
@@ -408,7 +408,7 @@ impl Tree {
         nodes.filter(is_due).cloned().collect()
     }
 
-    /// Forgets what only listings brought here, from time to time.
+    /// Evicts nodes that only listings added.
     pub(crate) fn sweep(&mut self) {
         if self.slots.len() < self.swept + SWEEP_NODES {
             return;

@@ -1,5 +1,5 @@
-//! Work that a mount does from time to time: it tells sweeps which files it holds, removes segments of
-//! superseded versions, and finishes renames that broke off.
+//! Periodic work of a mount: publishes pins of the files that it holds, removes segments of superseded
+//! versions, and completes interrupted renames.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -9,12 +9,12 @@ use crate::error::FsResult;
 use crate::intents::BROKEN_AFTER;
 use crate::store::{Result, Store};
 
-/// A file that was opened is pinned within that time; far below the grace period of any sweep.
-const INTERVAL: Duration = Duration::from_secs(30);
-/// Pins count for an hour, and are written again long before.
-const RENEWAL: Duration = Duration::from_secs(600);
+/// Interval of this work: an opened file is pinned within it, far below a sweep's grace period.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(30);
+/// Age at which pins are renewed, far below their validity of an hour.
+const PIN_RENEWAL_AGE: Duration = Duration::from_secs(600);
 
-/// The pins that are on the store.
+/// The pins on the store.
 #[derive(Default)]
 pub(super) struct Pins {
     ids: BTreeSet<String>,
@@ -31,7 +31,7 @@ impl<S: Store> Vfs<S> {
             if let Err(error) = self.resume_renames(BROKEN_AFTER).await {
                 tracing::warn!(%error, "a rename that broke off is not finished");
             }
-            tokio::time::sleep(INTERVAL).await;
+            tokio::time::sleep(UPKEEP_INTERVAL).await;
             self.remove_segments(self.committer.superseded.take_due());
             if let Err(error) = self.pin_held().await {
                 tracing::warn!(%error, "sweeps are not told which files are open here");
@@ -39,11 +39,13 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Writes the pins where they have changed.
+    /// Writes the pins if they have changed.
     pub(super) async fn pin_held(&self) -> Result<()> {
         let ids = self.tree.lock().held_files();
         let mut pins = self.pins.lock().await;
-        let is_written = pins.written.is_some_and(|at| at.elapsed() < RENEWAL);
+        let is_written = pins
+            .written
+            .is_some_and(|at| at.elapsed() < PIN_RENEWAL_AGE);
         if ids == pins.ids && (ids.is_empty() || is_written) {
             return Ok(());
         }
@@ -55,7 +57,7 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// Nothing is held here any more.
+    /// Removes the pins.
     pub(crate) async fn unpin(&self) -> FsResult<()> {
         let mut pins = self.pins.lock().await;
         if !pins.ids.is_empty() {

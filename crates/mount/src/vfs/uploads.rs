@@ -1,4 +1,4 @@
-//! Uploads of segments while files are written, which keep the memory for writes bounded.
+//! Uploads of segments during writing, which bound the memory for unstored data.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::error::FsResult;
 use crate::extents::Span;
 use crate::store::{Segment, Store, StoreError, Why};
 
-/// Uploads of one file that are under way while it is written; its writers wait for more.
+/// Maximum concurrent uploads of a file during writing; its writers wait beyond that.
 const UPLOADS_MAX: usize = 2;
-/// Between two looks whether memory has become free.
+/// Interval of checking whether memory has become free.
 const RELIEF_PAUSE: Duration = Duration::from_millis(10);
 
 impl<S: Store> Vfs<S> {
-    /// Uploads segments while a file is written, and keeps what is only in memory bounded.
+    /// Uploads segments during writing, and waits while too much data is only in memory.
     pub(super) async fn relieve(&self, node: &Arc<Node>) -> FsResult<()> {
         let segment_bytes = self.options.limits.segment_bytes;
         let is_due = node.state.lock().unsent >= segment_bytes;
@@ -46,11 +46,11 @@ impl<S: Store> Vfs<S> {
             };
             self.start_uploads(&largest, true);
             match self.await_uploads(&largest).await {
-                // Somebody else waits for them.
+                // Another caller waits for them.
                 Ok(0) => tokio::time::sleep(RELIEF_PAUSE).await,
                 Ok(_) => {}
                 Err(error) if Arc::ptr_eq(&largest, node) => return Err(error),
-                // Another file's error is its own, as long as this one's bytes can go.
+                // Another file's error does not matter, as long as this one's data can be uploaded.
                 Err(error) => {
                     self.start_uploads(node, true);
                     if self.await_uploads(node).await? == 0 {
@@ -62,7 +62,7 @@ impl<S: Store> Vfs<S> {
         Ok(())
     }
 
-    /// Starts to upload what is in memory, in full segments; the rest too where `all`.
+    /// Starts uploading data in memory in full segments; with `all`, the rest too.
     fn start_uploads(&self, node: &Arc<Node>, all: bool) {
         let mut state = node.state.lock();
         state.unsent = 0;
@@ -113,7 +113,7 @@ impl<S: Store> Vfs<S> {
         }
     }
 
-    /// Waits for the uploads of a file; their number.
+    /// Waits for a file's uploads; returns their number.
     pub(super) async fn await_uploads(&self, node: &Node) -> FsResult<usize> {
         let uploads = std::mem::take(&mut node.state.lock().uploads);
         let mut result = Ok(uploads.len());
@@ -132,7 +132,7 @@ fn ended(upload: Result<Result<(), StoreError>, tokio::task::JoinError>) -> FsRe
     }
 }
 
-/// Bytes of `object` are in `segment`, one span after the other.
+/// Records that `segment` has the bytes of `object`, one span after the other.
 fn sent(content: &mut Content, object: &[Span<FileSource>], segment: &Arc<Segment>) {
     let mut offset = 0;
     for span in object {
@@ -147,7 +147,7 @@ fn sent(content: &mut Content, object: &[Span<FileSource>], segment: &Arc<Segmen
     }
 }
 
-/// Bytes that are being sent are not sent once more.
+/// Marks bytes as being uploaded, so that they are not uploaded twice.
 fn mark(object: &[Span<FileSource>], is_sending: bool) {
     for span in object {
         if let Some(FileSource::Memory { chunk, .. }) = &span.source {

@@ -1,5 +1,5 @@
-//! Entry point of the fuzz target for answers to an upload, as a backend may send them; also run
-//! over its seeds by a test.
+//! Entry point of the fuzz target for a backend's responses to an upload; a test also runs it over
+//! its seeds.
 
 use futures_util::FutureExt;
 use http::HeaderMap;
@@ -8,11 +8,11 @@ use tokio::sync::mpsc;
 
 use super::{Event, wire};
 
-/// An answer's status (100 for an interim one), headers and body.
-type Said = (u16, HeaderMap, Vec<u8>);
+/// A response's status (100 for an interim one), headers and body.
+type ParsedResponse = (u16, HeaderMap, Vec<u8>);
 
-/// Interim answers and a final one, in two parts cut where the first two bytes say: the cut changes
-/// nothing. A head is whole at one length only.
+/// Parses interim responses and a final one, in two parts cut at an offset given by the first two
+/// bytes: the cut must not change the result. A head must be complete at exactly one length.
 pub fn two_phase(input: &[u8]) {
     let [high, low, wire @ ..] = input else {
         return;
@@ -27,8 +27,8 @@ pub fn two_phase(input: &[u8]) {
     }
 }
 
-/// All that is told, and whether it came to a final answer.
-fn read(first: &[u8], second: &[u8]) -> (Vec<Said>, bool) {
+/// All responses parsed, and whether a final one was among them.
+fn read(first: &[u8], second: &[u8]) -> (Vec<ParsedResponse>, bool) {
     let (told, mut events) = mpsc::unbounded_channel();
     let read = wire::read(first.chain(second), &told).now_or_never();
     let ended = read.map(|result| result.is_ok());

@@ -1,4 +1,4 @@
-//! Servers that stop answering while an upload is under way.
+//! Servers that stop responding during an upload.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
@@ -8,24 +8,25 @@ use super::*;
 use crate::hosts::tests::ring_of;
 use crate::rings::LoadedRing;
 
-/// Far longer than it takes to find out that a server hangs.
+/// Timeout far longer than the detection of a hanging server takes.
 const TIMEOUT: Duration = Duration::from_secs(30);
 const LIMIT: Duration = Duration::from_secs(4);
 
 const READY: &[u8] = b"HTTP/1.1 100 Continue\r\nX-Obj-Metadata-Footer: yes\r\n\
     X-Obj-Multiphase-Commit: yes\r\n\r\n";
 
-/// How far a server's process comes before it is stopped.
+/// Step at which the server's process is stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stopped {
     AtOnce,
-    /// It has asked for the body, and reads nothing of it.
+    /// It has requested the body, and reads nothing of it.
     BeforeBody,
     BeforePrepared,
     BeforeCommitted,
 }
 
-/// The address of a server that takes connections, and answers but the first, up to there.
+/// The address of a server that accepts connections, and on all but the first responds up to this
+/// step.
 async fn server(stopped: Stopped) -> std::net::SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -49,7 +50,7 @@ async fn server(stopped: Stopped) -> std::net::SocketAddr {
     address
 }
 
-/// Step at which the upload fails, and how long that takes.
+/// The step at which the upload fails, and how long that takes.
 async fn upload(stopped: Stopped) -> (&'static str, Duration) {
     let ring = LoadedRing::new(Arc::new(ring_of(&[("127.0.0.1", "127.0.0.1")])));
     let mut node = ring.primaries(0).remove(0);
@@ -62,7 +63,7 @@ async fn upload(stopped: Stopped) -> (&'static str, Duration) {
     let Ok(mut put) = opened else {
         return ("open", start.elapsed());
     };
-    // More than sockets hold.
+    // More than socket buffers can hold.
     let chunks = match stopped {
         Stopped::BeforeBody => 64,
         _ => 1,

@@ -1,6 +1,6 @@
-//! The HTTP/1.1 conversation of a two-phase upload. It is not quite HTTP, so it is spoken here:
-//! after the first chunked body has ended the server answers `100 Continue` again, and another
-//! chunked body follows in the same request. The connection serves one upload.
+//! HTTP/1.1 framing of a two-phase upload. It deviates from HTTP, so it is written out here: after
+//! the first chunked body has ended the server sends another `100 Continue`, and another chunked
+//! body follows in the same request. The connection carries one upload.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,20 +15,20 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt, WriteHalf};
 use tokio::sync::mpsc;
 use tracing::debug;
 
-use super::{Event, MAX_ANSWER};
+use super::{ANSWER_MAX_BYTES, Event};
 
-/// The longest head of an answer.
-const MAX_HEAD: usize = 64 * 1024;
+/// Maximum bytes of a response's head.
+const HEAD_MAX_BYTES: usize = 64 * 1024;
 const MAX_HEADERS: usize = 256;
 
-/// What to send.
+/// Data to send.
 pub(super) enum Piece {
     Data(Bytes),
     /// The end of one chunked body.
     End,
 }
 
-/// The request's head.
+/// The bytes of the request's head.
 pub(super) fn head(address: SocketAddr, uri: &Uri, headers: &HeaderMap) -> Bytes {
     let path = uri.path_and_query().map_or("/", |p| p.as_str());
     let mut head = format!("PUT {path} HTTP/1.1\r\nHost: {address}\r\n").into_bytes();
@@ -42,8 +42,8 @@ pub(super) fn head(address: SocketAddr, uri: &Uri, headers: &HeaderMap) -> Bytes
     head.into()
 }
 
-/// Sends the head and then what comes of `pieces`, and tells what is answered meanwhile, until
-/// there was a final answer. A conversation that breaks off ends without one.
+/// Sends the head and then the data from `pieces`, and reports each response received meanwhile,
+/// until the final one. If the exchange breaks off, it ends without one.
 pub(super) async fn converse(
     address: SocketAddr,
     connecting: impl Future<Output = io::Result<Stream>>,
@@ -60,7 +60,7 @@ pub(super) async fn converse(
         if let Err(error) = write(writer, head, pieces).await {
             debug!(%address, %error, "upload broke off");
         }
-        // What was sent may have been enough for an answer.
+        // The data sent so far may be enough for a final response.
         std::future::pending::<()>().await;
     };
     tokio::select! {
@@ -95,7 +95,7 @@ async fn write(
             }
         }
     }
-    // Not closed: the answer is still to come.
+    // The sender has ended without closing: the response is still to come.
     std::future::pending().await
 }
 
@@ -106,7 +106,7 @@ pub(super) async fn read(
     let mut buffer = BytesMut::with_capacity(4096);
     loop {
         let Some((status, headers, length)) = parse(&buffer)? else {
-            if buffer.len() > MAX_HEAD {
+            if buffer.len() > HEAD_MAX_BYTES {
                 return Err(io::Error::other("the head of the answer is too long"));
             }
             if reader.read_buf(&mut buffer).await? == 0 {
@@ -128,7 +128,7 @@ pub(super) async fn read(
     }
 }
 
-/// Status, headers, length of a head that has arrived whole.
+/// Parses a response's head: status, headers and its length; `None` while it is incomplete.
 pub(super) fn parse(bytes: &[u8]) -> io::Result<Option<(u16, HeaderMap, usize)>> {
     let mut room = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Response::new(&mut room);
@@ -145,7 +145,7 @@ pub(super) fn parse(bytes: &[u8]) -> io::Result<Option<(u16, HeaderMap, usize)>>
     Ok(Some((head.code.unwrap_or(500), headers, length)))
 }
 
-/// As long as the head says, or to the end of the connection.
+/// Reads a body of the declared length, or to the end of the connection.
 async fn read_body(
     reader: &mut (impl AsyncRead + Unpin),
     mut body: BytesMut,
@@ -153,8 +153,8 @@ async fn read_body(
 ) -> io::Result<Bytes> {
     let length = respond::header(headers, CONTENT_LENGTH.as_str())
         .and_then(|text| text.parse::<u64>().ok())
-        .unwrap_or(MAX_ANSWER)
-        .min(MAX_ANSWER) as usize;
+        .unwrap_or(ANSWER_MAX_BYTES)
+        .min(ANSWER_MAX_BYTES) as usize;
     while body.len() < length {
         if reader.read_buf(&mut body).await? == 0 {
             break;

@@ -1,9 +1,9 @@
-//! Conditional writes: `If-Match` and `If-None-Match` of PUT, POST and DELETE, decided by a majority
-//! of the object's primaries (`docs/conditional-writes.md`).
+//! Conditional writes: `If-Match` and `If-None-Match` of PUT, POST and DELETE, decided by a
+//! majority of the object's primaries (`docs/conditional-writes.md`).
 //!
-//! First all primaries are asked for their promise to write this request next, and for what they
-//! have. With a majority's promise, and if the condition holds of the newest that any of them has,
-//! the write goes to those that promised.
+//! Phase one asks all primaries for a promise to accept this write next, and for the state of their
+//! copy. If a majority promises, and the condition holds for the newest copy, phase two sends the
+//! write to the servers that promised.
 
 mod ask;
 mod judge;
@@ -25,53 +25,58 @@ use tracing::{info, warn};
 
 use self::ask::Action;
 pub(crate) use self::judge::Condition;
-use self::judge::{Heard, Verdict, judge, majority};
+use self::judge::{ServerReply, Verdict, judge, majority};
 use self::status::Refusal;
-use super::Place;
+use super::Location;
 use crate::app::Proxy;
 use crate::checks::MessageLength;
 use crate::headers;
 use crate::request::Incoming;
 use crate::write::{Write, answer_from};
 
-/// Names the promise, in PROMISE and in the write under it.
+/// Header that identifies a promise, in PROMISE and in the write under it.
 pub(super) const TOKEN: &str = "x-backend-promise-token";
-/// Says that a write was decided by a majority, not by each server for itself.
+/// Header of a response that states that a majority decided the write, instead of each server by
+/// itself.
 const COMMITTED: &str = "x-conditional-write";
-/// Names the metadata that conditions are held against, instead of the content's own ETag.
+/// Header that names the metadata to compare conditions with, instead of the content's own ETag.
 const ETAG_IS_AT: &str = "x-backend-etag-is-at";
 const SHOWN_ETAGS: &str = "x-object-sysmeta-slo-etag,x-object-sysmeta-symlink-target-etag";
-/// How long to begin another try while others write, or servers are not ready.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Pauses between tries.
+/// Maximum time during which promises are requested again, while others write or servers are not
+/// ready.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pauses between such requests.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(500);
-/// Promises older than that are asked for again: they may run out before the write is there.
-const FRESH: Duration = Duration::from_millis(2500);
-/// A write whose answer is missing is sent again so often, until its promise is so old.
-const ATTEMPTS: usize = 3;
-const AGAIN: Duration = Duration::from_secs(4);
+/// Maximum age of promises when the write begins; older ones are requested again, since they could
+/// expire before the write arrives.
+const PROMISE_FRESH: Duration = Duration::from_millis(2500);
+/// Maximum number of times that a write without a response is sent, and maximum age of its promise
+/// at that.
+const ATTEMPTS_MAX: usize = 3;
+const RESEND_UNTIL: Duration = Duration::from_secs(4);
 
-/// A conditional write on its way. Promises that nothing was written under are given back when it is
-/// dropped, as it is when its client has left.
+/// A conditional write in progress. When dropped, as when its client disconnects, it releases
+/// promises under which nothing was written.
 pub(crate) struct Swap {
     backends: Arc<Backends>,
-    /// For each server's answer.
+    /// Maximum wait for each server's response.
     timeout: Duration,
-    /// The time of promises that servers may hold for it, and that nothing was written under yet.
+    /// Timestamp of promises that servers may hold for this write, as long as nothing was written
+    /// under them.
     held: Option<Timestamp>,
     condition: Condition,
     primaries: Vec<Node>,
     partition: u32,
     path: String,
-    /// The head of each question.
+    /// Headers of each PROMISE request.
     head: HeaderMap,
     token: String,
-    /// The newest time that any server has told of.
+    /// The newest timestamp that any server reported.
     newest: Timestamp,
 }
 
-/// A majority's promise.
+/// The promise of a majority.
 pub(crate) struct Promised {
     pub(super) timestamp: Timestamp,
     pub(super) nodes: Vec<Node>,
@@ -84,17 +89,17 @@ impl Promised {
     }
 }
 
-/// The outcome of a write on one server, by its answer.
+/// Outcome of the write on one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// It is there, or was, and something newer is.
+    /// It was committed, even if something newer has replaced it.
     Done,
-    /// It is not, and will not be.
+    /// It was not committed, and will not be.
     Refused,
     Unknown,
 }
 
-/// The conditions of a write; an error where they cannot be read.
+/// The conditions of a write; an error response if they are malformed.
 pub(super) fn condition(incoming: &Incoming) -> Result<Option<Condition>, Response> {
     let read = |name: &HeaderName| -> Result<Option<String>, Response> {
         let mut values = Vec::new();
@@ -112,12 +117,12 @@ pub(super) fn condition(incoming: &Incoming) -> Result<Option<Condition>, Respon
 }
 
 impl Proxy {
-    /// Makes a conditional write of a request that has conditions; `None` where each server is to
-    /// check for itself, as OpenStack Swift's do.
+    /// Begins a conditional write for a request with conditions; `None` if each server is to check
+    /// the condition itself, as in OpenStack Swift.
     pub(super) async fn begin_swap(
         &self,
         incoming: &mut Incoming,
-        place: &Place,
+        location: &Location,
     ) -> Result<Option<Swap>, Response> {
         if !self.options.conditional_writes {
             return Ok(None);
@@ -130,16 +135,20 @@ impl Proxy {
             true => Ok(None),
             false => Err(Refusal::Unsupported(reason).into_response()),
         };
-        if place.erasure.is_some() {
+        if location.erasure.is_some() {
             return unsupported(
                 "Conditional writes are not available in erasure-coded policies: use a container of \
                  a replicated policy",
             );
         }
         let mut head = headers::base(incoming);
-        headers::insert(&mut head, headers::POLICY_INDEX, &place.policy.to_string());
-        // Large objects and links to versions have other ETags than their own content, encrypted or
-        // not: these come first.
+        headers::insert(
+            &mut head,
+            headers::POLICY_INDEX,
+            &location.policy.to_string(),
+        );
+        // Large objects and symlinks have ETags other than their content's, encrypted or not: these
+        // headers come first.
         let filters = incoming.header(ETAG_IS_AT).map(|names| format!(",{names}"));
         let names = [SHOWN_ETAGS, filters.as_deref().unwrap_or_default()].concat();
         headers::insert(&mut head, ETAG_IS_AT, &names);
@@ -150,8 +159,8 @@ impl Proxy {
             timeout: self.options.node_timeout,
             held: None,
             condition,
-            primaries: place.ring.primaries(place.partition),
-            partition: place.partition,
+            primaries: location.ring.primaries(location.partition),
+            partition: location.partition,
             path: incoming.target.entity_path(),
             head,
             token,
@@ -167,9 +176,9 @@ impl Proxy {
                  know them",
             ),
             Verdict::Fails => Err(Refusal::DoesNotHold.into_response()),
-            // Others may answer yet.
+            // Servers that have not responded may still decide it.
             _ => {
-                // Servers are not to judge by themselves.
+                // The servers must not evaluate the condition themselves.
                 incoming.parts.headers.remove(IF_MATCH);
                 incoming.parts.headers.remove(IF_NONE_MATCH);
                 incoming.timestamp = self.time_of(&swap);
@@ -182,9 +191,10 @@ impl Proxy {
         self.clock.now().max(swap.newest.plus_ticks(1))
     }
 
-    /// A majority's promise, of what the condition holds of. An error: the answer; nothing was written.
+    /// Obtains the promise of a majority with the condition fulfilled. An error is the response to
+    /// the client; nothing was written.
     pub(super) async fn promised(&self, swap: &mut Swap) -> Result<Promised, Response> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + RETRY_TIMEOUT;
         let mut pause = PAUSE_MIN;
         loop {
             let (timestamp, at) = (self.time_of(swap), Instant::now());
@@ -192,9 +202,9 @@ impl Proxy {
             let heard = self.ask_primaries(swap, Action::Give, timestamp).await;
             swap.note(&heard);
             let verdict = judge(&heard, &swap.condition, false);
-            if verdict == Verdict::Go && at.elapsed() < FRESH {
-                let given = |(node, heard): (&Node, &Heard)| {
-                    let is_given = matches!(heard, Heard::Seen(s) if s.word == judge::Word::Given);
+            if verdict == Verdict::Go && at.elapsed() < PROMISE_FRESH {
+                let given = |(node, heard): (&Node, &ServerReply)| {
+                    let is_given = matches!(heard, ServerReply::State(s) if s.reply == judge::PromiseReply::Given);
                     is_given.then(|| node.clone())
                 };
                 let nodes = swap.primaries.iter().zip(&heard).filter_map(given);
@@ -212,27 +222,27 @@ impl Proxy {
                 info!(path = %swap.path, ?verdict, ?heard, "a conditional write is given up");
                 return Err(Refusal::GivenUp(verdict).into_response());
             }
-            // Whoever tries at the same time is not to come back at the same time.
+            // Random, so that concurrent writers do not retry at the same time.
             sleep(pause + pause.mul_f64(own_thread::random() as f64 / u64::MAX as f64)).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
-    /// The answer where too few of those that gave their promise have the content.
+    /// The response if too few of the promising servers received the content.
     pub(super) fn unpromised(&self, swap: &mut Swap) -> Response {
         swap.give_back();
         Refusal::GivenUp(Verdict::TooFew).into_response()
     }
 
-    /// Nodes to open uploads to: the primaries, and no others.
-    pub(super) fn swap_nodes(&self, swap: &Swap, place: &Place) -> Arc<Nodes> {
+    /// Nodes for the uploads: the primaries only.
+    pub(super) fn swap_nodes(&self, swap: &Swap, location: &Location) -> Arc<Nodes> {
         let (nodes, most) = (swap.primaries.clone(), swap.primaries.len());
         let limiter = self.limiter.clone();
-        let (ring, partition) = (place.ring.clone(), place.partition);
+        let (ring, partition) = (location.ring.clone(), location.partition);
         Arc::new(Nodes::in_order(ring, partition, nodes, most, limiter))
     }
 
-    /// Gets the promises and sends the write to those that gave them.
+    /// Obtains the promises and sends the write to the servers that gave them.
     pub(super) async fn swap_write(
         &self,
         incoming: &mut Incoming,
@@ -247,7 +257,7 @@ impl Proxy {
         swap.writes();
         let enough = majority(swap.primaries.len());
         let mut all: Vec<Option<Answer>> = promised.nodes.iter().map(|_| None).collect();
-        for attempt in 0..ATTEMPTS {
+        for attempt in 0..ATTEMPTS_MAX {
             let outcomes = outcomes(&write.method, &all, promised.timestamp);
             let count = |is| outcomes.iter().filter(|outcome| **outcome == is).count();
             let done = count(Outcome::Done);
@@ -255,7 +265,7 @@ impl Proxy {
                 break;
             }
             if attempt > 0 {
-                if promised.at.elapsed() > AGAIN {
+                if promised.at.elapsed() > RESEND_UNTIL {
                     break;
                 }
                 sleep(PAUSE_MAX).await;
@@ -275,7 +285,7 @@ impl Proxy {
         self.conclude_swap(&swap, &write.method, answers, promised.timestamp)
     }
 
-    /// The client's answer from those of the servers that had promised.
+    /// The response to the client, from those of the promising servers.
     pub(super) fn conclude_swap(
         &self,
         swap: &Swap,
@@ -326,16 +336,16 @@ impl Proxy {
 }
 
 impl Swap {
-    /// Remembers what is newest.
-    fn note(&mut self, heard: &[Heard]) {
+    /// Records the newest timestamp.
+    fn note(&mut self, heard: &[ServerReply]) {
         for heard in heard {
-            if let Heard::Seen(seen) = heard {
+            if let ServerReply::State(seen) = heard {
                 self.newest = self.newest.max(seen.newest).max(seen.data);
             }
         }
     }
 
-    /// From here on servers may have written under their promises.
+    /// Marks that from now on servers may have written under their promises.
     pub(super) fn writes(&mut self) {
         self.held = None;
     }
@@ -350,8 +360,8 @@ impl Swap {
         &self.token
     }
 
-    /// The heads of uploads that are promised at their ends: no length is told, as a server takes
-    /// content of a known length for whole when it has it.
+    /// Headers of uploads whose promise is requested only at the content's end. They are chunked:
+    /// with a known length a server would treat the content as complete when it has all bytes.
     pub(super) fn opening(
         &self,
         mut all: Vec<HeaderMap>,
@@ -390,7 +400,7 @@ fn outcome(method: &Method, answer: Option<&Answer>, timestamp: Timestamp) -> Ou
     };
     match answer.status {
         200..300 => Outcome::Done,
-        // A tombstone was left all the same, and its time told.
+        // The server stored a tombstone all the same, and returned its time.
         404 if *method == Method::DELETE && answer.headers.contains_key("x-backend-timestamp") => {
             Outcome::Done
         }
@@ -398,8 +408,8 @@ fn outcome(method: &Method, answer: Option<&Answer>, timestamp: Timestamp) -> Ou
             let there = respond::header_timestamp(&answer.headers, "x-backend-timestamp");
             let is_lost = answer.headers.contains_key("x-backend-promise");
             match there {
-                // Under the promise: it was there already, or what is newer was written without a
-                // condition.
+                // Under a promise, 409 means that this write was committed already, or that an
+                // unconditional one with a newer timestamp was.
                 Some(there) if there >= timestamp && !is_lost => Outcome::Done,
                 _ if Plant::PromiseRefusalBelieved.is_on() => Outcome::Done,
                 _ => Outcome::Unknown,

@@ -1,4 +1,4 @@
-//! DELETE of an object: a tombstone on every replica.
+//! DELETE of an object: writes a tombstone on every replica.
 
 use std::sync::Arc;
 
@@ -6,12 +6,12 @@ use cairn_http::Response;
 use cairn_peer::{Nodes, quorum};
 use http::{HeaderMap, Method, StatusCode};
 
-use super::{Place, effect};
+use super::{Location, effect};
 use crate::app::Proxy;
 use crate::request::{Incoming, Target};
 use crate::write::{Write, respond_by};
 
-/// Which container servers a replica is to tell: the primaries do.
+/// Headers that name the container servers that a replica must update; primaries get them.
 const OF_UPDATES: [&str; 7] = [
     "x-container-host",
     "x-container-device",
@@ -23,11 +23,15 @@ const OF_UPDATES: [&str; 7] = [
 ];
 
 impl Proxy {
-    pub(super) async fn object_delete(&self, incoming: &mut Incoming, place: Place) -> Response {
-        if let Some(refused) = self.refused_expiry(incoming, &place).await {
+    pub(super) async fn object_delete(
+        &self,
+        incoming: &mut Incoming,
+        location: Location,
+    ) -> Response {
+        if let Some(refused) = self.refused_expiry(incoming, &location).await {
             return refused;
         }
-        let swap = match self.begin_swap(incoming, &place).await {
+        let swap = match self.begin_swap(incoming, &location).await {
             Ok(swap) => swap,
             Err(refused) => return refused,
         };
@@ -39,16 +43,23 @@ impl Proxy {
         else {
             return self.not_allowed(&incoming.target);
         };
-        let mut headers = self.backend_headers(incoming, account, container, object, &place, None);
+        let mut headers =
+            self.backend_headers(incoming, account, container, object, &location, None);
         let path = incoming.target.entity_path();
         if let Some(swap) = swap {
-            let (ring, method) = (place.ring, Method::DELETE);
-            let write = Write::new(ring, place.partition, method, path, headers);
+            let (ring, method) = (location.ring, Method::DELETE);
+            let write = Write::new(ring, location.partition, method, path, headers);
             return self.swap_write(incoming, swap, write).await;
         }
-        let nodes = self.nodes_to_delete_from(&place, &mut headers);
+        let nodes = self.nodes_to_delete_from(&location, &mut headers);
         let what = format!("DELETE {path}");
-        let write = Write::new(place.ring, place.partition, Method::DELETE, path, headers);
+        let write = Write::new(
+            location.ring,
+            location.partition,
+            Method::DELETE,
+            path,
+            headers,
+        );
         let answers = self.write_answers(write, &nodes).await;
         let response = respond_by(&answers, quorum::best_of_delete, &what);
         if response.status() == StatusCode::CONFLICT {
@@ -57,15 +68,19 @@ impl Proxy {
         response
     }
 
-    /// With `write_affinity` an object may be on near handoffs, which are told as well: there are
-    /// headers for them then.
-    fn nodes_to_delete_from(&self, place: &Place, headers: &mut Vec<HeaderMap>) -> Arc<Nodes> {
-        let affinity = self.affinities.of(Some(place.policy));
-        let (ring, partition) = (place.ring.clone(), place.partition);
+    /// Nodes to delete from. With `write_affinity` the object may be on near handoffs, which are
+    /// deleted from as well; headers for them are added.
+    fn nodes_to_delete_from(
+        &self,
+        location: &Location,
+        headers: &mut Vec<HeaderMap>,
+    ) -> Arc<Nodes> {
+        let affinity = self.affinities.of(Some(location.policy));
+        let (ring, partition) = (location.ring.clone(), location.partition);
         if !affinity.writes_near() {
-            return self.nodes_of(ring, partition, Some(place.policy));
+            return self.nodes_of(ring, partition, Some(location.policy));
         }
-        let mut order = self.primaries(&ring, partition, Some(place.policy));
+        let mut order = self.primaries(&ring, partition, Some(location.policy));
         let replicas = order.len();
         let all = ring.handoffs(partition, ring.ring().device_count());
         let near = affinity.to_delete_from(&order, all.clone());

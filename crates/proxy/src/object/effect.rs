@@ -1,6 +1,6 @@
-//! Writes of objects without effect: what the servers have is newer by its timestamp. An upload is
-//! answered 202 all the same, as Swift answers it; a POST or a DELETE 409. Now and then two clients
-//! write at once; many such answers say that a proxy's clock is wrong.
+//! Detection of object writes without effect, because the servers have something newer by its
+//! timestamp. Such an upload gets 202, as in Swift; a POST or DELETE gets 409. Occasionally this is
+//! due to concurrent clients; if it happens often, a proxy's clock is wrong.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,8 +12,8 @@ use crate::request::Incoming;
 /// Seconds between two warnings.
 const WARNING_INTERVAL_SECS: u64 = 60;
 
-/// Counts a write that was too old, and warns. Those whose time was given (a container's sync, the
-/// expirer) say nothing of this host's clock.
+/// Counts a write that was too old, and logs a warning. Requests with a given timestamp (container
+/// sync, expirer) are ignored, as they do not reflect this host's clock.
 pub(super) fn note_missing(incoming: &Incoming) {
     if incoming.header("x-timestamp").is_some() {
         return;
@@ -29,11 +29,11 @@ pub(super) fn note_missing(incoming: &Incoming) {
     }
 }
 
-/// Whether the last warning was long enough before `now`.
+/// Was the last warning long enough before `now`?
 fn is_warning_due(now: u64) -> bool {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let last = LAST.load(Ordering::Relaxed);
-    // A clock that was set back counts as well.
+    // The absolute difference, since the clock may have been set back.
     let is_due = now.abs_diff(last) >= WARNING_INTERVAL_SECS;
     is_due
         && LAST

@@ -1,10 +1,10 @@
-//! Objects of erasure-coded policies. An upload is cut into segments and these into fragments,
-//! each object server keeping those of one index (`put.rs`, `encode.rs`); a read collects enough
-//! of them that belong together (`get.rs`, `buckets.rs`) and decodes what the client asked for
-//! (`layout.rs`, `archive.rs`, `content.rs`).
+//! Objects of erasure-coded policies. An upload is cut into segments, and each segment is coded
+//! into fragments; an object server stores all fragments of one index as a fragment archive
+//! (`put.rs`, `encode.rs`). A read collects enough archives of one version (`get.rs`, `buckets.rs`)
+//! and decodes the requested bytes (`layout.rs`, `archive.rs`, `content.rs`).
 //!
-//! What every fragment archive says of its object, as system metadata: `Ec-Etag` and
-//! `Ec-Content-Length` of the whole object, `Ec-Frag-Index`, `Ec-Scheme`, `Ec-Segment-Size`.
+//! System metadata of every fragment archive: `Ec-Etag` and `Ec-Content-Length` of the whole
+//! object, `Ec-Frag-Index`, `Ec-Scheme`, `Ec-Segment-Size`.
 
 mod archive;
 mod buckets;
@@ -21,14 +21,14 @@ use cairn_erasure::Codec;
 use cairn_types::{ErasureScheme, PolicyIndex, PolicySet};
 use http::HeaderMap;
 
-/// One policy's scheme and its codec.
+/// Erasure-coding parameters and codec of one policy.
 pub(crate) struct Erasure {
     pub(super) scheme: ErasureScheme,
     pub(super) codec: Codec,
 }
 
 impl Erasure {
-    /// Of all erasure-coded policies.
+    /// Erasure coding of all erasure-coded policies.
     pub(crate) fn of_policies(policies: &PolicySet) -> BTreeMap<PolicyIndex, Arc<Erasure>> {
         let coded = policies.iter().filter_map(|policy| {
             let scheme = *policy.erasure()?;
@@ -39,13 +39,13 @@ impl Erasure {
     }
 }
 
-/// What servers of fragments tell of the object as a whole.
+/// System metadata by which fragment archives describe the whole object.
 const EC_ETAG: &str = "x-object-sysmeta-ec-etag";
 const EC_LENGTH: &str = "x-object-sysmeta-ec-content-length";
 const EC_INDEX: &str = "x-object-sysmeta-ec-frag-index";
 const EC_PREFIX: &str = "x-object-sysmeta-ec-";
 
-/// Removes what clients and middleware have no business with.
+/// Removes headers that clients and middleware must not see.
 fn strip(headers: &mut HeaderMap) {
     let names: Vec<_> = headers
         .keys()

@@ -1,12 +1,13 @@
-//! `X-If-Delete-At`: whether what is known of an object in the whole cluster is to expire then.
+//! Check of the expirer's deletions (`X-If-Delete-At`) against the state of an object in the whole
+//! cluster.
 //!
-//! Each object server answers that of what it has itself. One that has missed a newer write says
-//! yes, and as the expirer deletes as of the moment of expiry, its tombstone is newer than that
-//! write if the write came earlier: replication would then remove what was acknowledged. So the
-//! object's servers are asked first, and it is deleted only if the newest of it expires and enough
-//! of them say so that one of them has heard of any acknowledged write. OpenStack Swift goes ahead.
-//! (A write on its way at the moment of expiry can still meet the tombstone of a server that it has
-//! not reached.)
+//! Each object server checks only its own copy. One that has missed a newer write would agree to
+//! the deletion; and since the expirer deletes with the time of expiry as timestamp, its tombstone
+//! is newer than that write if the write came earlier, so replication would then remove
+//! acknowledged data. Therefore the object's servers are asked first, and the object is deleted
+//! only if its newest version expires and so many servers agree that at least one of them knows
+//! every acknowledged write. OpenStack Swift does not check this. (A write in progress at the
+//! moment of expiry can still be hidden by the tombstone of a server that it has not reached.)
 
 use cairn_http::respond::{self, header_timestamp};
 use cairn_http::{Body, Request, Response};
@@ -18,21 +19,21 @@ use futures_util::future::join_all;
 use http::{HeaderMap, Method, StatusCode};
 use tracing::{debug, info};
 
-use super::Place;
+use super::Location;
 use crate::app::Proxy;
 use crate::headers;
 use crate::request::Incoming;
 
-/// What a server has of the object.
+/// State of the object on one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Has {
-    /// An object of that time that expires when it is said to.
+    /// An object of this timestamp that expires at the given time.
     Expiring(Timestamp),
-    /// One that does not.
+    /// An object of this timestamp that does not expire then.
     Lasting(Timestamp),
     Tombstone(Timestamp),
     Nothing,
-    /// It did not say.
+    /// No response.
     Unknown,
 }
 
@@ -45,17 +46,18 @@ impl Has {
     }
 }
 
-/// What follows from all answers.
+/// Decision from all responses.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     GoAhead,
-    /// What is newest is not to expire then.
+    /// The newest version does not expire at the given time.
     Lasts,
-    /// Too few have said anything.
+    /// Too few servers responded.
     Unclear,
 }
 
-/// `replicas`: of the object; `quorum`: so many have an acknowledged write.
+/// `replicas` is the object's number of replicas; `quorum` is the number of them that store an
+/// acknowledged write.
 fn judge(answers: &[Has], replicas: usize, quorum: usize) -> Verdict {
     let count = |is: fn(&Has) -> bool| answers.iter().filter(|has| is(has)).count();
     let newest = answers.iter().map(|has| has.time()).max();
@@ -63,8 +65,8 @@ fn judge(answers: &[Has], replicas: usize, quorum: usize) -> Verdict {
     if answers.iter().any(lasts) {
         return Verdict::Lasts;
     }
-    // Who has an acknowledged write cannot all be silent, and not all be elsewhere: of a quorum and
-    // of as many as agree here, one is the same.
+    // The servers that store an acknowledged write cannot all be silent or all disagree: a quorum
+    // and the set of servers that agree here have one in common.
     let silent = count(|has| *has == Has::Unknown);
     let expiring = count(|has| matches!(has, Has::Expiring(_)));
     let agreeing = expiring + count(|has| matches!(has, Has::Tombstone(_)));
@@ -76,11 +78,11 @@ fn judge(answers: &[Has], replicas: usize, quorum: usize) -> Verdict {
 }
 
 impl Proxy {
-    /// The answer to a deletion that must not be carried out, or not now.
+    /// The response to a deletion that must not be carried out, or not now; `None` if it may.
     pub(super) async fn refused_expiry(
         &self,
         incoming: &Incoming,
-        place: &Place,
+        location: &Location,
     ) -> Option<Response> {
         let expected = Timestamp::parse(incoming.header("x-if-delete-at")?).ok()?;
         if Plant::ExpiredNow.is_on() || Plant::ExpiredUnasked.is_on() {
@@ -88,28 +90,28 @@ impl Proxy {
         }
         let path = incoming.target.entity_path();
         let mut head = headers::base(incoming);
-        let policy = place.policy.to_string();
+        let policy = location.policy.to_string();
         headers::insert(&mut head, headers::POLICY_INDEX, &policy);
         headers::insert(&mut head, "x-backend-open-expired", "true");
         let ask = async |nodes: Vec<Node>| {
             let asked = nodes.into_iter().map(async |node| {
-                let answer = self.ask_one(&node, place.partition, &path, &head).await;
+                let answer = self.ask_one(&node, location.partition, &path, &head).await;
                 answer.map_or(Has::Unknown, |answer| has(&answer, expected))
             });
             join_all(asked).await
         };
-        let primaries = place.ring.primaries(place.partition);
+        let primaries = location.ring.primaries(location.partition);
         let replicas = primaries.len();
-        let quorum = match &place.erasure {
+        let quorum = match &location.erasure {
             Some(erasure) => erasure.scheme.quorum(),
             None => quorum::quorum_size(replicas),
         };
         let mut answers = ask(primaries).await;
-        // Handoffs may have what a primary has missed.
+        // Handoffs may have a write that a primary has missed.
         let expires = |has: &Has| matches!(has, Has::Expiring(_));
-        let affinity = self.affinities.of(Some(place.policy));
+        let affinity = self.affinities.of(Some(location.policy));
         if !answers.iter().all(expires) || affinity.writes_near() {
-            answers.extend(ask(self.handoffs_to_ask(place)).await);
+            answers.extend(ask(self.handoffs_to_ask(location)).await);
         }
         let verdict = judge(&answers, replicas, quorum);
         if verdict != Verdict::GoAhead {
@@ -127,12 +129,12 @@ impl Proxy {
         }
     }
 
-    /// All that an upload may have gone to instead of primaries.
-    fn handoffs_to_ask(&self, place: &Place) -> Vec<Node> {
-        let affinity = self.affinities.of(Some(place.policy));
-        let primaries = place.ring.primaries(place.partition);
-        let devices = place.ring.ring().device_count();
-        let all = place.ring.handoffs(place.partition, devices);
+    /// All handoffs to which an upload may have gone instead of a primary.
+    fn handoffs_to_ask(&self, location: &Location) -> Vec<Node> {
+        let affinity = self.affinities.of(Some(location.policy));
+        let primaries = location.ring.primaries(location.partition);
+        let devices = location.ring.ring().device_count();
+        let all = location.ring.handoffs(location.partition, devices);
         let nodes = self.options.request_node_count;
         let most = nodes.for_replicas(primaries.len()) - primaries.len();
         let mut asked = match affinity.writes_near() {
@@ -145,7 +147,7 @@ impl Proxy {
         asked
     }
 
-    /// The head of a server's answer; none of one that fails, or has failed too often of late.
+    /// The head of a server's response; `None` for one that fails, or is error-limited.
     async fn ask_one(
         &self,
         node: &Node,
@@ -172,7 +174,7 @@ impl Proxy {
     }
 }
 
-/// What a server's answer to HEAD says.
+/// Interprets a server's response to HEAD.
 fn has(answer: &Response, expected: Timestamp) -> Has {
     let time = header_timestamp(answer.headers(), "x-backend-timestamp");
     match (answer.status(), time) {
@@ -208,16 +210,16 @@ mod tests {
             verdict(&[old, old, Unknown, Lasting(at(2))]),
             Verdict::Lasts
         );
-        // An older one that nobody has replaced there yet.
+        // An older version that is still present on one server.
         assert_eq!(verdict(&[old, Lasting(at(0)), old]), Verdict::GoAhead);
-        // Two that are silent may have something newer.
+        // Two servers without a response may have something newer.
         assert_eq!(verdict(&[old, old, Unknown, Unknown]), Verdict::Unclear);
-        // So may be where there is nothing any more, and the one that is silent.
+        // So may a server without the object, and one without a response.
         assert_eq!(verdict(&[old, Nothing, Unknown]), Verdict::Unclear);
         assert_eq!(verdict(&[old, Nothing, Nothing]), Verdict::Unclear);
         assert_eq!(verdict(&[old, Tombstone(at(9)), Nothing]), Verdict::GoAhead);
         assert_eq!(verdict(&[Nothing, Unknown, Nothing]), Verdict::GoAhead);
-        // Of four fragments and two parities five are enough.
+        // With four data and two parity fragments, five are a quorum.
         let two = [old, old, Nothing, Nothing, Nothing, Nothing];
         assert_eq!(judge(&two, 6, 5), Verdict::GoAhead);
         assert_eq!(judge(&two[1..], 6, 5), Verdict::Unclear);

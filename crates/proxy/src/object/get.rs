@@ -4,19 +4,23 @@ use cairn_http::{Response, respond};
 use cairn_types::{PolicyIndex, ServerKind};
 use http::header::{CONTENT_TYPE, HeaderValue};
 
-use super::{Name, Place};
+use super::{Location, Name};
 use crate::app::Proxy;
 use crate::headers::{self, POLICY_INDEX};
 use crate::request::Incoming;
 
 impl Proxy {
-    pub(super) async fn object_read(&self, incoming: &mut Incoming, place: Place) -> Response {
-        let mut response = if let Some(erasure) = place.erasure.clone() {
-            Box::pin(self.read_fragments(incoming, place, erasure)).await
+    pub(super) async fn object_read(
+        &self,
+        incoming: &mut Incoming,
+        location: Location,
+    ) -> Response {
+        let mut response = if let Some(erasure) = location.erasure.clone() {
+            Box::pin(self.read_fragments(incoming, location, erasure)).await
         } else {
             let query = incoming.parts.uri.query().map(str::to_owned);
             let kind = ServerKind::Object;
-            self.read(incoming, kind, place.ring, place.partition, query)
+            self.read(incoming, kind, location.ring, location.partition, query)
                 .await
         };
         if let Some(bare) = without_swift_bytes(&response) {
@@ -25,9 +29,9 @@ impl Proxy {
         response
     }
 
-    /// Reads an object that is not where the remembered policy has it, if the container has
-    /// another one by now: a reconciler moved the object there after its servers had disagreed.
-    /// Without this it would be gone for as long as the container is remembered.
+    /// Reads an object that is missing in the container's cached policy from the container's
+    /// current policy, if that differs: when its servers had disagreed, the reconciler moved the
+    /// object there. Otherwise the object would be missing until the cache entry expires.
     pub(super) async fn object_elsewhere(
         &self,
         incoming: &mut Incoming,
@@ -42,14 +46,14 @@ impl Proxy {
         }
         let asked = &mut incoming.parts.headers;
         headers::insert(asked, POLICY_INDEX, &info.policy.to_string());
-        match self.place(incoming, name, info) {
-            Ok(place) => Some(self.object_read(incoming, place).await),
+        match self.locate(incoming, name, info) {
+            Ok(location) => Some(self.object_read(incoming, location).await),
             Err(refused) => Some(refused),
         }
     }
 }
 
-/// A content type less the `swift_bytes` that internal services add to it.
+/// The content type without the `swift_bytes` parameter that internal services add.
 fn without_swift_bytes(response: &Response) -> Option<HeaderValue> {
     let text = respond::header(response.headers(), CONTENT_TYPE.as_str())?;
     let (left, right) = text.rsplit_once(';')?;

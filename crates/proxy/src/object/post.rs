@@ -1,4 +1,4 @@
-//! POST to an object: new metadata on every replica.
+//! POST to an object: writes new metadata on every replica.
 
 use cairn_http::{Response, respond};
 use cairn_peer::quorum;
@@ -6,7 +6,7 @@ use cairn_types::ServerKind;
 use http::{Method, StatusCode};
 use tracing::debug;
 
-use super::{Name, Place, effect};
+use super::{Location, Name, effect};
 use crate::app::Proxy;
 use crate::checks;
 use crate::request::Incoming;
@@ -17,7 +17,7 @@ impl Proxy {
         &self,
         incoming: &mut Incoming,
         name: Name<'_>,
-        place: Place,
+        location: Location,
     ) -> Response {
         let checked =
             checks::check_metadata(incoming.headers(), ServerKind::Object, &self.constraints);
@@ -29,7 +29,7 @@ impl Proxy {
                 Ok(delete_at) => delete_at,
                 Err(refused) => return refused,
             };
-        let swap = match self.begin_swap(incoming, &place).await {
+        let swap = match self.begin_swap(incoming, &location).await {
             Ok(swap) => swap,
             Err(refused) => return refused,
         };
@@ -38,15 +38,19 @@ impl Proxy {
             name.account,
             name.container,
             name.object,
-            &place,
+            &location,
             delete_at,
         );
-        let nodes = self.nodes_of(place.ring.clone(), place.partition, Some(place.policy));
+        let nodes = self.nodes_of(
+            location.ring.clone(),
+            location.partition,
+            Some(location.policy),
+        );
         let path = incoming.target.entity_path();
         let write = |headers| {
             Write::new(
-                place.ring.clone(),
-                place.partition,
+                location.ring.clone(),
+                location.partition,
                 Method::POST,
                 path.clone(),
                 headers,
@@ -59,8 +63,8 @@ impl Proxy {
         let found = answers.iter().filter(|a| a.status == 202).count();
         let mut quorum = quorum::quorum_size(answers.len());
         if found > 0 && found < quorum {
-            // Some primaries miss the object: it may be on handoffs instead.
-            quorum = quorum::quorum_size(place.ring.ring().replica_count().ceil() as usize);
+            // Some primaries do not have the object: it may be on handoffs instead.
+            quorum = quorum::quorum_size(location.ring.ring().replica_count().ceil() as usize);
             let missing: Vec<_> = headers
                 .into_iter()
                 .zip(&answers)
@@ -74,7 +78,7 @@ impl Proxy {
         }
         let response = best_response(&answers, Some(quorum), &format!("POST {path}"));
         if response.status() == StatusCode::NOT_FOUND && found > 0 {
-            // Somebody has it: 404 cannot be right.
+            // At least one server has the object, so 404 cannot be right.
             return respond::standard(StatusCode::SERVICE_UNAVAILABLE);
         }
         if response.status() == StatusCode::CONFLICT {

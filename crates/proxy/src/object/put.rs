@@ -1,6 +1,6 @@
-//! PUT of an object. A small body is read first and sent whole, so that any replica's copy can
-//! go to a handoff instead; a large one is streamed to all replicas at once (`put_stream.rs`).
-//! MD5 is computed here once for all servers of this process.
+//! PUT of a replicated object. A small body is read first and sent as a whole, so that each replica
+//! can go to a handoff if a node fails; a large one is streamed to all replicas at once
+//! (`put_stream.rs`). Its MD5 is computed here once, for all servers of this process.
 
 use cairn_formats::content_type;
 use cairn_http::{BodyError, Footers, Response, SharedDigest, Trailer, params, respond};
@@ -14,13 +14,13 @@ use serde_json::{Map, Value};
 use tracing::{error, info};
 
 use super::conditional::Swap;
-use super::{Name, Place, effect};
+use super::{Location, Name, effect};
 use crate::app::Proxy;
 use crate::checks::{self, MessageLength};
 use crate::request::Incoming;
 use crate::write::{Write, best_response};
 
-/// `If-None-Match: *` is what OpenStack Swift knows of a PUT, and refuses others.
+/// OpenStack Swift supports `If-None-Match: *` for a PUT, and refuses other values.
 pub(super) fn check_conditions(incoming: &Incoming) -> Result<(), Response> {
     match incoming.header(IF_NONE_MATCH.as_str()) {
         Some(value) if !value.split(',').any(|tag| tag.trim() == "*") => Err(respond::text(
@@ -36,7 +36,7 @@ impl Proxy {
         &self,
         incoming: &mut Incoming,
         name: Name<'_>,
-        place: Place,
+        location: Location,
     ) -> Response {
         fill_content_type(&mut incoming.parts.headers, name.object);
         let checked = checks::check_object_creation(incoming, name.object, &self.constraints);
@@ -49,7 +49,7 @@ impl Proxy {
                 Ok(delete_at) => delete_at,
                 Err(refused) => return refused,
             };
-        let swap = match self.begin_swap(incoming, &place).await {
+        let swap = match self.begin_swap(incoming, &location).await {
             Ok(swap) => swap,
             Err(refused) => return refused,
         };
@@ -58,28 +58,28 @@ impl Proxy {
             name.account,
             name.container,
             name.object,
-            &place,
+            &location,
             delete_at,
         );
         if headers.is_empty() {
             return respond::standard(StatusCode::NOT_FOUND);
         }
-        // Whether nobody has the object is asked before anybody gets content.
+        // All servers must confirm that the object does not exist before any gets content.
         let conditional = incoming.headers().contains_key(IF_NONE_MATCH);
         let small = !conditional
             && matches!(length, MessageLength::Known(n) if n <= self.options.buffered_put_bytes);
-        let mut response = if let Some(erasure) = place.erasure.clone() {
-            Box::pin(self.put_fragments(incoming, place, erasure, headers, length)).await
+        let mut response = if let Some(erasure) = location.erasure.clone() {
+            Box::pin(self.put_fragments(incoming, location, erasure, headers, length)).await
         } else if small {
-            self.put_whole(incoming, place, headers, swap).await
+            self.put_whole(incoming, location, headers, swap).await
         } else {
-            self.put_stream(incoming, place, headers, length, swap)
+            self.put_stream(incoming, location, headers, length, swap)
                 .await
         };
         if response.status() == StatusCode::CREATED {
             let modified = respond::http_date(incoming.timestamp);
             respond::set(response.headers_mut(), LAST_MODIFIED.as_str(), modified);
-            // For middleware: it may have been guessed here.
+            // For middleware: the content type may have been guessed here.
             if let Some(content_type) = incoming.headers().get(CONTENT_TYPE) {
                 let name = HeaderName::from_static("x-backend-content-type");
                 response.headers_mut().insert(name, content_type.clone());
@@ -88,11 +88,11 @@ impl Proxy {
         response
     }
 
-    /// Reads the whole body, then sends it to all replicas in one message each.
+    /// Reads the whole body, then sends it to all replicas, each in one request.
     async fn put_whole(
         &self,
         incoming: &mut Incoming,
-        place: Place,
+        location: Location,
         mut headers: Vec<HeaderMap>,
         swap: Option<Swap>,
     ) -> Response {
@@ -121,8 +121,8 @@ impl Proxy {
         let path = incoming.target.entity_path();
         let what = format!("PUT {path}");
         let mut write = Write::new(
-            place.ring.clone(),
-            place.partition,
+            location.ring.clone(),
+            location.partition,
             Method::PUT,
             path,
             headers,
@@ -132,12 +132,12 @@ impl Proxy {
         if let Some(swap) = swap {
             return Box::pin(self.swap_write(incoming, swap, write)).await;
         }
-        let nodes = self.upload_nodes(&place);
+        let nodes = self.upload_nodes(&location);
         let answers = self.write_answers(write, &nodes).await;
         conclude(incoming, &answers, &what)
     }
 
-    /// The answer to an upload that did not arrive whole.
+    /// The response to an upload that did not arrive completely.
     pub(super) fn broken_upload(&self, incoming: &Incoming, error: &BodyError) -> Response {
         let code = match error {
             BodyError::Timeout(_) => 408,
@@ -151,7 +151,7 @@ impl Proxy {
     }
 }
 
-/// What a filter adds now that the body has been read, all `length` bytes of it.
+/// The footers of filters, after the whole body of `length` bytes has been read.
 pub(super) fn trailer(incoming: &Incoming, length: u64) -> Result<Option<Trailer>, Response> {
     let Some(footers) = incoming.parts.extensions.get::<Footers>() else {
         return Ok(None);
@@ -174,7 +174,7 @@ fn overlay(headers: &mut HeaderMap, trailer: &Trailer) {
     }
 }
 
-/// Footers as an object of JSON, each byte of a value a character of Latin-1.
+/// Footers as a JSON object; each byte of a value is a Latin-1 character.
 pub(super) fn footers_json(footers: &HeaderMap) -> Map<String, Value> {
     let text = |value: &[u8]| value.iter().copied().map(char::from).collect::<String>();
     let pairs = footers.iter();
@@ -183,7 +183,7 @@ pub(super) fn footers_json(footers: &HeaderMap) -> Map<String, Value> {
         .collect()
 }
 
-/// The client's answer from the replicas'.
+/// The response to the client, from the replicas' responses.
 pub(super) fn conclude(incoming: &Incoming, answers: &[Answer], what: &str) -> Response {
     if let Some(refused) = refused_by_state(incoming, answers.iter().map(|a| a.status)) {
         return refused;
@@ -202,7 +202,7 @@ pub(super) fn conclude(incoming: &Incoming, answers: &[Answer], what: &str) -> R
     best_response(answers, None, what)
 }
 
-/// An object there already that may not be replaced, or is newer than this one.
+/// The refusal for an existing object that must not be replaced, or is newer than this write.
 pub(super) fn refused_by_state(
     incoming: &Incoming,
     mut statuses: impl Iterator<Item = u16> + Clone,
@@ -218,7 +218,7 @@ pub(super) fn refused_by_state(
     Some(respond::standard(StatusCode::ACCEPTED))
 }
 
-/// Guesses the content type from the name where the client gave none, or asked for it.
+/// Guesses the content type from the object's name if the client gave none, or requested it.
 fn fill_content_type(headers: &mut HeaderMap, object: &str) {
     let detect = respond::header(headers, "x-detect-content-type").is_some_and(params::is_true);
     let given = headers.get(CONTENT_TYPE).is_some_and(|v| !v.is_empty());

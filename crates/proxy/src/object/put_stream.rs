@@ -1,5 +1,5 @@
-//! An upload streamed to all replicas at once. Nothing is sent before enough of them have said
-//! that they want it; one that fails on the way is dropped while a quorum is left.
+//! Upload streamed to all replicas at once. No content is sent before a quorum has requested it; a
+//! replica that fails on the way is dropped as long as a quorum is left.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,21 +17,21 @@ use serde_json::Value;
 use tokio::sync::{Semaphore, mpsc};
 use tracing::{debug, error};
 
-use super::Place;
+use super::Location;
 use super::conditional::Swap;
 use super::put::{self, conclude, refused_by_state};
 use crate::app::Proxy;
 use crate::checks::MessageLength;
 use crate::request::Incoming;
 
-/// Chunks larger than this are hashed off the event loop: 64 KiB take 0.1 ms.
-const HASH_INLINE: usize = 64 * 1024;
+/// Maximum bytes of a chunk that is hashed on the event loop: 64 KiB take 0.1 ms.
+const HASH_INLINE_MAX_BYTES: usize = 64 * 1024;
 
 impl Proxy {
     pub(super) async fn put_stream(
         &self,
         incoming: &mut Incoming,
-        place: Place,
+        location: Location,
         headers: Vec<HeaderMap>,
         length: MessageLength,
         mut swap: Option<Swap>,
@@ -50,15 +50,22 @@ impl Proxy {
                 .map(|_| SharedFooters::new()),
         };
         let nodes = match &swap {
-            Some(swap) => self.swap_nodes(swap, &place),
-            None => self.upload_nodes(&place),
+            Some(swap) => self.swap_nodes(swap, &location),
+            None => self.upload_nodes(&location),
         };
         let (headers, length) = match &swap {
             Some(swap) => swap.opening(headers, length),
             None => (headers, length),
         };
         let mut putters = self
-            .open_putters(incoming, &nodes, place.partition, headers, length, &notes)
+            .open_putters(
+                incoming,
+                &nodes,
+                location.partition,
+                headers,
+                length,
+                &notes,
+            )
             .await;
         if let Some(swap) = &mut swap {
             putters = match self.wanted(swap, putters).await {
@@ -93,7 +100,8 @@ impl Proxy {
             Err(broken) => return broken,
         };
         if let Some(swap) = &mut swap {
-            // All content is there but for its end, which is held back until it may count.
+            // All content has been sent except for its end, which is held back until the promises
+            // are there.
             match self.promised_putters(swap, &mut putters).await {
                 Ok(timestamp) => incoming.timestamp = timestamp,
                 Err(refused) => return refused,
@@ -106,7 +114,7 @@ impl Proxy {
         let replicas = match &mut swap {
             Some(swap) => {
                 swap.writes();
-                // Those that did not promise have nothing to say.
+                // Only the servers that promised are considered.
                 putters.len()
             }
             None => replicas,
@@ -120,8 +128,8 @@ impl Proxy {
         conclude(incoming, &answers, &format!("PUT {path}"))
     }
 
-    /// The uploads that servers want. A server that does not has nothing to say of the condition: where
-    /// too few do, either the request is at fault, as they say, or another write came first.
+    /// Uploads that servers have requested. A server that has not says nothing about the condition:
+    /// if too few did, either the request is invalid, as they respond, or another write came first.
     async fn wanted(
         &self,
         swap: &mut Swap,
@@ -143,7 +151,7 @@ impl Proxy {
         }
     }
 
-    /// A majority's promise, and the uploads to those that gave theirs.
+    /// Obtains the promise of a majority, and keeps the uploads to the servers that promised.
     async fn promised_putters(
         &self,
         swap: &mut Swap,
@@ -157,7 +165,7 @@ impl Proxy {
         }
     }
 
-    /// Tells the servers what is known now that all of the content is with them.
+    /// Sends the metadata known only now, when the servers have all of the content.
     async fn conclude_content(
         &self,
         incoming: &Incoming,
@@ -182,7 +190,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// One open upload per replica, to handoffs where primaries don't answer.
+    /// Opens one upload per replica, to handoffs if primaries do not respond.
     async fn open_putters(
         &self,
         incoming: &Incoming,
@@ -193,8 +201,7 @@ impl Proxy {
         notes: &Notes,
     ) -> Vec<Putter> {
         let path = incoming.target.entity_path();
-        // What has no content is not asked for: nothing is sent as chunks are, so that all have
-        // agreed before any has the object.
+        // An empty body is sent as chunks too, so that no server stores it before all have agreed.
         let known = match length {
             MessageLength::Known(n) if n > 0 => Some(n),
             _ => None,
@@ -252,7 +259,8 @@ impl Proxy {
         None
     }
 
-    /// Hands every chunk to every upload, and hashes it meanwhile. How much it was, and its MD5.
+    /// Sends every chunk to every upload and hashes it meanwhile. Returns the total number of bytes
+    /// and the MD5.
     async fn pump(
         &self,
         incoming: &mut Incoming,
@@ -286,7 +294,7 @@ impl Proxy {
         Ok((sent, hasher.map(|md5| md5.finalize().into())))
     }
 
-    /// Answers until a quorum agrees and the rest have had their time; missing ones are 503.
+    /// Responses until a quorum agrees and the others have had their time; missing ones are 503.
     async fn answers(
         &self,
         putters: Vec<Putter>,
@@ -345,14 +353,14 @@ impl Proxy {
     }
 }
 
-/// What servers of this process are told without a message.
+/// Values shared with servers of this process through extensions.
 struct Notes {
     digest: SharedDigest,
-    /// Where a filter adds something at the content's end.
+    /// Footers, if a filter adds some at the content's end.
     footers: Option<SharedFooters>,
 }
 
-/// An upload of content with footers behind it; `length`: of the content.
+/// Sets the headers of an upload with footers after the content; `length` is the content's.
 fn in_documents(headers: &mut HeaderMap, length: Option<u64>) {
     headers.remove(CONTENT_LENGTH);
     if let Some(length) = length {
@@ -363,7 +371,7 @@ fn in_documents(headers: &mut HeaderMap, length: Option<u64>) {
     respond::set(headers, "x-backend-obj-metadata-footer", "yes");
 }
 
-/// Turns to hash, one for each processor.
+/// Permits for hashing, one for each processor.
 fn hashing() -> &'static Semaphore {
     static TURNS: OnceLock<Semaphore> = OnceLock::new();
     TURNS.get_or_init(|| {
@@ -374,11 +382,11 @@ fn hashing() -> &'static Semaphore {
 
 async fn update(hasher: Option<Md5>, chunk: Bytes) -> Option<Md5> {
     let mut md5 = hasher?;
-    if chunk.len() <= HASH_INLINE {
+    if chunk.len() <= HASH_INLINE_MAX_BYTES {
         md5.update(&chunk);
         return Some(md5);
     }
-    // More threads than processors would hash no faster, and each takes memory.
+    // More threads than processors would not hash faster, and each needs memory.
     let _turn = hashing().acquire().await.ok()?;
     let hashed = cairn_http::own_thread::blocking(move || {
         md5.update(&chunk);

@@ -1,12 +1,12 @@
-//! An object's content on its way to a client, from one replica or, when that one breaks off, from
+//! An object's content streamed to a client, from one replica or, if that one breaks off, from
 //! several.
 //!
-//! A replica that breaks off may have found its copy to be corrupt, or have gone away before it
-//! could find out: over a socket the two look alike. So what was passed on is kept as a CRC-32,
-//! and another replica sends the same range from its beginning: only if it begins with the same
-//! bytes does the client get the rest of it, else the client's body breaks off too. The rest is as
-//! good as what the last replica alone would have sent: read whole, it is held against the ETag
-//! before the last chunk, by a server that says so, or here.
+//! A replica that breaks off may have found its copy to be corrupt, or may have failed before it
+//! could find out: over a socket both look alike. Therefore a CRC-32 is kept of the bytes passed
+//! on, and another replica sends the same range from its beginning: only if it begins with the same
+//! bytes does the client get the rest of it, otherwise the client's body breaks off too. The rest
+//! is as reliable as the last replica alone: a whole object is verified against its ETag before the
+//! last chunk, by a server that announces this, or here.
 
 use bytes::Bytes;
 use cairn_http::{Body, BodyError, respond};
@@ -22,20 +22,20 @@ use tracing::warn;
 use super::{Read, Tried};
 use crate::headers::REFUSE_UNSOUND;
 
-/// What a client gets of an object: all of it, or one range. Several ranges in one body are not
-/// asked for twice.
+/// The part of an object that a client gets: all of it, or one range. Reads of several ranges in
+/// one body are not resumed.
 pub(super) struct Wanted {
     etag: String,
     status: StatusCode,
-    /// Of the object's bytes, the first, and the number.
+    /// Offset of the first byte in the object, and number of bytes.
     start: u64,
     length: u64,
-    /// These are all bytes of the object: their MD5 is its ETag.
+    /// It is the whole object, whose MD5 is the ETag.
     is_whole: bool,
 }
 
 impl Wanted {
-    /// By the answer of the replica that sends it first.
+    /// Derived from the response of the first replica.
     pub(super) fn of(parts: &http::response::Parts) -> Option<Wanted> {
         let etag = bare_etag(&parts.headers);
         let length: u64 = respond::header(&parts.headers, "content-length")?
@@ -61,7 +61,7 @@ impl Wanted {
         })
     }
 
-    /// Only where these bytes are to be held against the ETag here.
+    /// The same, but only if these bytes must be verified against the ETag here.
     pub(super) fn of_unchecked(parts: &http::response::Parts) -> Option<Wanted> {
         match is_checked(&parts.headers) {
             true => None,
@@ -73,7 +73,7 @@ impl Wanted {
         &self.etag
     }
 
-    /// The range to ask another replica for; `None` for what the client's own headers bring.
+    /// The range header for another replica; `None` if the client's own headers are right.
     pub(super) fn range_header(&self) -> Option<HeaderValue> {
         if self.status == StatusCode::OK {
             return None;
@@ -82,15 +82,15 @@ impl Wanted {
         HeaderValue::from_str(&format!("bytes={}-{last}", self.start)).ok()
     }
 
-    /// Whether this is the beginning of the same bytes.
+    /// Is this response the same content from the same offset?
     fn is_in(&self, parts: &http::response::Parts) -> bool {
         Wanted::of(parts).is_some_and(|other| {
             (other.status, other.start, other.length) == (self.status, self.start, self.length)
         })
     }
 
-    /// A hasher where these bytes are to be held against the ETag here: not where their server
-    /// does it, nor where the ETag is no MD5.
+    /// A hasher if these bytes must be verified against the ETag here: not if their server does it,
+    /// nor if the ETag is not an MD5.
     fn check(&self, headers: &HeaderMap) -> Option<Md5> {
         let is_to_be_checked = self.is_whole && !is_checked(headers) && self.md5().is_some();
         is_to_be_checked.then(Md5::new)
@@ -101,14 +101,14 @@ impl Wanted {
     }
 }
 
-/// The first byte of the range that an answer has, and the object's size.
+/// First byte of a response's range, and the object's size.
 fn content_range(headers: &HeaderMap) -> Option<(u64, Option<u64>)> {
     let range = respond::header(headers, CONTENT_RANGE.as_str())?;
     let (range, size) = range.strip_prefix("bytes ")?.split_once('/')?;
     Some((range.split('-').next()?.parse().ok()?, size.parse().ok()))
 }
 
-/// Whether the server holds its bytes against their ETag before it sends the last of them.
+/// Does the server verify its bytes against their ETag before it sends the last of them?
 fn is_checked(headers: &HeaderMap) -> bool {
     respond::header(headers, REFUSE_UNSOUND).is_some()
 }
@@ -119,13 +119,13 @@ pub(super) fn bare_etag(headers: &HeaderMap) -> &str {
         .trim_matches('"')
 }
 
-/// One replica's bytes, from the first that is wanted.
+/// The bytes of one replica, from the first wanted one.
 struct Source {
     node: Node,
     body: Body,
-    /// So many came.
+    /// Number of bytes received.
     at: u64,
-    /// Of all that came, where it is to be held against the ETag here.
+    /// MD5 of all bytes received, if verified here.
     md5: Option<Md5>,
 }
 
@@ -133,15 +133,15 @@ struct PassedOn {
     read: Read,
     wanted: Wanted,
     source: Source,
-    /// Came with bytes that the client already had.
+    /// New bytes that arrived in one chunk with bytes that the client already has.
     rest: Option<Bytes>,
-    /// What the client has.
+    /// Number of bytes, and their CRC-32, that the client has.
     passed: u64,
     checksum: Hasher,
     done: bool,
 }
 
-/// A body that goes on with another replica when its source fails.
+/// A body that continues from another replica if its source fails.
 pub(super) fn passed_on(
     read: Read,
     node: Node,
@@ -178,7 +178,7 @@ pub(super) fn passed_on(
 impl PassedOn {
     async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         if self.passed == self.wanted.length {
-            // Let the source end properly, so that its connection can be used again.
+            // Polls the source to its end, so that its connection can be reused.
             let _ = self.source.body.next_chunk_within(self.read.timeout).await;
             return None;
         }
@@ -207,8 +207,8 @@ impl PassedOn {
         }
     }
 
-    /// Takes another replica that begins as the client's body does, at the byte where this one
-    /// stopped.
+    /// Switches to another replica whose content begins like the client's, at the byte where the
+    /// last one stopped.
     async fn switch(&mut self) -> bool {
         while let Some(node) = self.read.next_node() {
             let address = node.address;
@@ -242,8 +242,8 @@ impl PassedOn {
         false
     }
 
-    /// Reads what the client already has. What comes in the same chunk and is new to the client;
-    /// or why the source is of no use.
+    /// Reads bytes that the client already has. Returns the new bytes of the last chunk, or the
+    /// reason why the source cannot be used.
     async fn skip(&self, source: &mut Source) -> Result<Option<Bytes>, String> {
         let mut checksum = Hasher::new();
         let mut rest = None;
@@ -264,8 +264,8 @@ impl PassedOn {
 }
 
 impl Source {
-    /// The next chunk, or why there is none. The last one comes after it was checked, with all
-    /// before it, where that is for us to do.
+    /// The next chunk, or the reason why there is none. The last one is returned after it was
+    /// verified together with all before it, if that must be done here.
     async fn next_chunk(&mut self, read: &Read, wanted: &Wanted) -> Result<Bytes, String> {
         let next = self.body.next_chunk_within(read.timeout);
         let chunk = match read.backends.unless_hung(self.node.address, next).await {

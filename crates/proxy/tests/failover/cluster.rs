@@ -1,4 +1,4 @@
-//! Fake servers of a cluster, each with its way to fail.
+//! Fake servers of a cluster, each with its own kind of failure.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,33 +21,33 @@ pub(crate) const DEVICES: u16 = 5;
 pub(crate) const REPLICAS: u16 = 3;
 pub(crate) const POLICY_INDEX: &str = "x-backend-storage-policy-index";
 
-/// What one fake server does with objects.
+/// Behaviour of a fake server towards objects.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mood {
     Well,
-    /// Answers 507 to everything.
+    /// Responds 507 to everything.
     Unmounted,
     /// Has nothing.
     Empty,
     /// Breaks off in the middle of a GET.
     BreaksOff,
-    /// Takes an upload's first bytes, then fails.
+    /// Reads an upload's first bytes, then fails.
     FailsUploads,
-    /// Never answers.
+    /// Never responds.
     Silent,
-    /// Answers after two seconds.
+    /// Responds after two seconds.
     Slow,
     /// Has a newer tombstone.
     Deleted,
-    /// Does what it is told after the others have answered.
+    /// Responds correctly, but after the others.
     Late,
-    /// Has an object of the fifth second that expires in the seventh.
+    /// Has an object of second five that expires in second seven.
     Expiring,
-    /// Has one of the sixth that does not.
+    /// Has an object of second six that does not expire.
     Lasting,
-    /// Has an object that is newer than what it is told.
+    /// Has an object newer than every write.
     Newer,
-    /// Took a POST of the seventh that the others have missed.
+    /// Has a POST of second seven that the others have missed.
     Posted,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Fake {
     device: String,
     moods: Arc<Mutex<BTreeMap<String, Mood>>>,
     seen: Arc<Mutex<Vec<(String, String, Bytes)>>>,
-    /// The container's, in which the objects are.
+    /// Policy of the container with the objects.
     policy: Arc<AtomicU32>,
     asked_for_info: Arc<AtomicU32>,
     object: Bytes,
@@ -210,12 +210,12 @@ pub(crate) struct Cluster {
     _dir: tempfile::TempDir,
 }
 
-/// Sixteen partitions, each on three devices that follow one another.
+/// Sixteen partitions, each on three consecutive devices.
 pub(crate) fn ring() -> Ring {
     ring_with(None)
 }
 
-/// With one of the devices at another port, alone in the first region.
+/// The ring with one of the devices moved to another port, alone in the first region.
 pub(crate) fn ring_with(moved: Option<(u16, u16)>) -> Ring {
     let port = |id: u16| match moved {
         Some((device, port)) if device == id => port,
@@ -341,7 +341,7 @@ impl Cluster {
         )
     }
 
-    /// The devices that took a request of this method, sorted.
+    /// The devices that received a request of this method, sorted.
     pub(crate) fn took(&self, method: &str) -> Vec<String> {
         let seen = self.seen.lock().unwrap();
         let mut devices: Vec<_> = seen
@@ -356,7 +356,7 @@ impl Cluster {
 
 pub(crate) const PATH: &str = "/v1/AUTH_a/c/o";
 
-/// The object's primaries: which partition it is in follows from its name.
+/// The object's primaries, by the partition of its name.
 pub(crate) fn primaries() -> [u16; 3] {
     let hash = HashPath::new("", "test").hash("AUTH_a", Some("c"), Some("o"));
     let ring = ring();

@@ -1,4 +1,4 @@
-//! The proxy over backends that fail: which answer the client gets, and from whom.
+//! The proxy over failing backends: the response to the client, and the devices that it comes from.
 #![allow(clippy::unwrap_used)]
 
 mod cluster;
@@ -15,7 +15,7 @@ use cluster::*;
 #[tokio::test]
 async fn a_read_goes_on_with_another_replica_where_one_broke_off() {
     let cluster = Cluster::new(&object());
-    // Two of three break off: whatever the order, the client gets the whole object.
+    // Two of three break off: in any order the client gets the whole object.
     cluster.set_primaries([Mood::BreaksOff, Mood::BreaksOff, Mood::Well]);
     for _ in 0..20 {
         let (status, body) = cluster.get(&[]).await;
@@ -182,7 +182,7 @@ async fn an_upload_that_ends_early_is_not_stored() {
 async fn what_a_filter_refuses_at_the_end_of_an_upload_is_not_stored() {
     let refuses: fn(u64) -> Result<Trailer, Response> =
         |_| Err(respond::standard(StatusCode::UNPROCESSABLE_ENTITY));
-    // Another filter has taken the place of its body.
+    // Another filter has replaced its body.
     let was_replaced: fn(u64) -> Result<Trailer, Response> = |length| trailer(length + 1);
     let agrees: fn(u64) -> Result<Trailer, Response> = trailer;
     for length in [100, 200_000] {
@@ -231,7 +231,7 @@ async fn a_delete_needs_a_quorum_and_a_404_counts_for_it() {
 #[tokio::test]
 async fn a_post_that_most_replicas_missed_waits_for_who_has_the_object() {
     let cluster = Cluster::new(b"");
-    // The other copies are on handoffs, as after an upload in a part of the cluster.
+    // The other copies are on handoffs, as after an upload during a network partition.
     cluster.set_primaries([Mood::Empty, Mood::Empty, Mood::Late]);
     let response = cluster.send("POST", &[], Body::empty()).await;
     assert_eq!(response.status(), StatusCode::ACCEPTED);
@@ -249,7 +249,7 @@ async fn a_post_reaches_primaries_that_had_errors_where_handoffs_know_nothing() 
     for id in handoffs() {
         cluster.set(id, Mood::Empty);
     }
-    // One was seen without its disk, which is back; another is dead.
+    // One device was unmounted and is back; another one is still unmounted.
     cluster.set_primaries([Mood::Unmounted, Mood::Well, Mood::Well]);
     let response = cluster
         .send("PUT", &[("content-length", "3")], Body::from("new"))
@@ -302,7 +302,7 @@ async fn requests_that_are_refused_before_any_backend_is_asked() {
 async fn what_expires_is_deleted_where_enough_say_so() {
     use Mood::{Empty, Expiring, Lasting, Silent};
     for (moods, handoff, expected) in [
-        // Handoffs are not asked where primaries agree.
+        // Handoffs are not asked if the primaries agree.
         ([Expiring, Expiring, Expiring], Lasting, 204),
         ([Expiring, Expiring, Silent], Empty, 204),
         ([Expiring, Expiring, Lasting], Empty, 412),
@@ -342,7 +342,7 @@ async fn writes_that_are_too_old_are_counted() {
         ("PUT", &[length][..], 202, 1),
         ("POST", &[], 409, 1),
         ("DELETE", &[], 409, 1),
-        // Written by another host's clock.
+        // The timestamp is of another host's clock.
         ("PUT", &[length, given], 202, 0),
         ("DELETE", &[given], 409, 0),
     ] {
@@ -359,7 +359,7 @@ async fn the_next_replica_is_asked_beside_a_slow_one() {
     let cluster = Cluster::with(&object(), "10", None);
     cluster.set_primaries([Mood::Silent, Mood::Well, Mood::Well]);
     for method in ["GET", "HEAD"] {
-        // No more reads than the budget of hedges allows, whichever server comes first.
+        // No more reads than the hedging budget allows, whichever server is asked first.
         for _ in 0..5 {
             let start = tokio::time::Instant::now();
             let response = cluster.send(method, &[], Body::empty()).await;
@@ -381,7 +381,8 @@ async fn a_slow_replica_that_alone_has_the_object_is_waited_for() {
     }
 }
 
-/// The slow one has the only whole copy: it was asked first, and given up for one that breaks off.
+/// The slow one has the only intact copy: it was asked first, and dropped in favour of one that
+/// breaks off.
 #[tokio::test(start_paused = true)]
 async fn a_read_goes_on_with_a_replica_that_was_too_slow_at_first() {
     for _ in 0..8 {
@@ -395,7 +396,7 @@ async fn a_read_goes_on_with_a_replica_that_was_too_slow_at_first() {
     }
 }
 
-/// A server of a process that was stopped: connections are taken, and nothing is answered.
+/// A server whose process was stopped: it accepts connections and does not respond.
 #[tokio::test]
 async fn a_server_that_hangs_holds_nobody_up() {
     let frozen = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -429,7 +430,7 @@ async fn a_server_that_hangs_holds_nobody_up() {
             assert!(status == expected && took < limit, "{words}");
         }
     }
-    // An object that is not there is not waited for either.
+    // Reads of an object that does not exist do not wait either.
     for id in 0..DEVICES {
         cluster.set(id, Mood::Empty);
     }

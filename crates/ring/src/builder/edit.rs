@@ -1,4 +1,4 @@
-//! Changing devices and settings. Nothing moves until the next rebalance.
+//! Changes of devices and settings. No partition moves until the next rebalance.
 
 use crate::builder::{
     BuilderDevice, BuilderError, DEVICE_ID_MAX, RingBuilder, check_replicas, id_bytes_for,
@@ -6,7 +6,7 @@ use crate::builder::{
 use crate::device::Device;
 use crate::search::DeviceSearch;
 
-/// A device to add. Without an id it takes the first free one.
+/// A device to add. Without an id it gets the first free one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewDevice {
     pub id: Option<u32>,
@@ -16,13 +16,13 @@ pub struct NewDevice {
     pub ip: String,
     pub port: u16,
     pub device: String,
-    /// The plain address when absent.
+    /// The same as `ip` if absent.
     pub replication_ip: Option<String>,
     pub replication_port: Option<u16>,
     pub meta: String,
 }
 
-/// New values for a device's address, name or meta; `None` leaves one as it is.
+/// New values for a device's address, name or meta; `None` keeps the old value.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DeviceChange {
     pub ip: Option<String>,
@@ -136,14 +136,14 @@ impl RingBuilder {
         Ok(())
     }
 
-    /// Changes what does not decide placement; the ring can be written without a rebalance.
+    /// Changes fields without influence on placement; the ring can be written without a rebalance.
     pub fn set_dev_info(&mut self, id: u32, change: &DeviceChange) -> Result<(), BuilderError> {
         change.apply(&mut self.device_mut(id)?.device);
         Ok(())
     }
 
-    /// Marks a device for removal. The next rebalance moves its partitions whenever they moved
-    /// last: a removed device is taken to have failed.
+    /// Marks a device for removal. The next rebalance moves its partitions regardless of
+    /// `min_part_hours`: a removed device is assumed to have failed.
     pub fn remove_dev(&mut self, id: u32) -> Result<(), BuilderError> {
         let dev = self.device_mut(id)?;
         dev.device.weight = 0.0;
@@ -162,7 +162,8 @@ impl RingBuilder {
         Ok(())
     }
 
-    /// How far beyond its weight a device may be filled for better dispersion; 0.1 is 10 %.
+    /// Sets the fraction by which a device may be filled beyond its weight for better dispersion;
+    /// 0.1 is 10 %.
     pub fn set_overload(&mut self, overload: f64) -> Result<(), BuilderError> {
         if !overload.is_finite() || overload < 0.0 {
             return Err(BuilderError::invalid(
@@ -185,16 +186,17 @@ impl RingBuilder {
         self.last_part_moves.fill(u8::MAX);
     }
 
-    /// The devices that match, in id order.
+    /// The matching devices, in order of their ids.
     pub fn search_devs(&self, search: &DeviceSearch) -> Vec<&BuilderDevice> {
         self.devices()
             .filter(|dev| search.matches(&dev.device))
             .collect()
     }
 
-    /// The partitions held by any of the devices and by how many, most first.
+    /// Partitions with replicas on any of the devices, each with their number; largest number
+    /// first.
     pub fn list_parts(&self, ids: &[u32]) -> Vec<(usize, usize)> {
-        // Swift lists partitions of equal count as replica rows reveal them.
+        // Swift lists partitions with equal counts in the order of the replica rows.
         let mut order: Vec<usize> = Vec::new();
         let mut counts: std::collections::HashMap<usize, usize> = Default::default();
         for row in self.table.iter().flatten() {

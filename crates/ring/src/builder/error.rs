@@ -1,4 +1,4 @@
-//! Why a builder refuses, or why its file cannot be read.
+//! Errors of builder operations and of reading a builder file.
 
 use crate::error::RingError;
 

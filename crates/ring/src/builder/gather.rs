@@ -1,11 +1,11 @@
-//! Choosing which replicas move: those of removed devices, those placed too close together, and
-//! those on devices that hold more than their share.
+//! Gathering: the choice of replicas to move, which are those of removed devices, those placed too
+//! close together, and those on devices that hold more than their share.
 
 use crate::builder::NO_DEVICE;
 use crate::builder::rebalance::Rebalance;
 
 impl Rebalance<'_, '_> {
-    /// Takes one replica off its device.
+    /// Removes one replica from its device.
     fn gather(&mut self, part: usize, replica: usize, id: u32, why: &str) {
         let load = &mut self.loads[id as usize];
         load.wanted += 1.0;
@@ -22,7 +22,7 @@ impl Rebalance<'_, '_> {
         });
     }
 
-    /// A removed device has most likely failed: its replicas move whatever else holds.
+    /// Gathers all replicas of removed devices, which have most likely failed.
     pub(super) fn gather_from_removed_devices(&mut self) {
         let is_leaving: Vec<bool> = self
             .builder
@@ -46,7 +46,7 @@ impl Rebalance<'_, '_> {
         }
     }
 
-    /// Replicas in tiers that hold more of their partition than the plan allows.
+    /// Gathers replicas in tiers that hold more replicas of a partition than the plan allows.
     pub(super) fn gather_for_dispersion(&mut self) {
         for part in 0..self.builder.parts() as usize {
             if !self.can_move(part) {
@@ -63,7 +63,7 @@ impl Rebalance<'_, '_> {
             self.most_overweight_first(&mut crowded);
             for (replica, id) in crowded {
                 let tiers = self.tree.of_device[id as usize];
-                // Two replicas on one device are not redundant: that one always moves.
+                // Two replicas on one device are not redundant: one of them always moves.
                 if !self.can_move(part) && self.counts.of(tiers[3]) <= 1.0 {
                     continue;
                 }
@@ -73,7 +73,7 @@ impl Rebalance<'_, '_> {
         }
     }
 
-    /// Sorts by wish, ascending; ties keep replica order.
+    /// Sorts by the wanted number of replicas, ascending; ties keep replica order.
     fn most_overweight_first(&self, replicas: &mut [(usize, u32)]) {
         let wish = |id: u32| self.loads[id as usize].wanted;
         replicas.sort_by(|(_, a), (_, b)| wish(*a).total_cmp(&wish(*b)));
@@ -88,11 +88,12 @@ impl Rebalance<'_, '_> {
         homes
     }
 
-    /// Relieves overweight devices. The first attempt takes only replicas that another failure
-    /// domain can take; what is still too heavy is then taken without that care, because moving
-    /// some replicas back and forth can unlock others.
+    /// Gathers from overweight devices. The first pass takes only replicas that another failure
+    /// domain can receive; the second takes any from devices that are still too heavy, because
+    /// moving some replicas back and forth can unlock others.
     pub(super) fn gather_for_balance(&mut self, disperse_first: bool) {
-        // Starts elsewhere each time, so that repeated rebalances do not favour some partitions.
+        // Starts at a different partition each time, so that repeated rebalances do not favour some
+        // partitions.
         let parts = self.builder.parts();
         let start =
             self.builder.last_part_gather_start + parts / 4 + self.random.below(parts / 2 + 1);
@@ -135,7 +136,7 @@ impl Rebalance<'_, '_> {
         }
     }
 
-    /// Whether a replica in these tiers may leave by the plan, and some sibling wants it.
+    /// May a replica in these tiers leave according to the plan, and does a sibling want it?
     fn can_shed(&self, tiers: [usize; 4], wanted_in_tier: &[i64]) -> bool {
         let plan = |tier: usize| &self.plan[tier];
         let stuck_by_plan = tiers.into_iter().any(|tier| {
@@ -145,7 +146,8 @@ impl Rebalance<'_, '_> {
         if stuck_by_plan {
             return false;
         }
-        // The narrowest tier that must keep its replicas; without one, the whole region may send.
+        // The narrowest tier that must keep its replicas; without one, any device in the region may
+        // give away.
         let within = tiers
             .into_iter()
             .rev()

@@ -1,9 +1,8 @@
-//! Raising the partition power by one while the cluster runs: prepare, (relink), increase,
+//! Increase of the partition power by one while the cluster runs: prepare, (relink), increase,
 //! (clean up), finish; or prepare, cancel, finish.
 //!
-//! `next_part_power` in the ring tells servers which phase it is: one above the power while links
-//! are made, equal to it while old links are removed. Each step answers false when it is not its
-//! turn.
+//! `next_part_power` in the ring tells servers the phase: one above the power while links are made,
+//! equal to it while old links are removed. Each step returns false if it is not its turn.
 
 use crate::builder::{BuilderError, RingBuilder};
 
@@ -24,7 +23,7 @@ impl RingBuilder {
         Ok(true)
     }
 
-    /// Splits each partition in two, both on the same devices: nothing moves.
+    /// Splits each partition in two on the same devices, so that no data moves.
     pub fn increase_partition_power(&mut self, now: u64) -> bool {
         if self.next_part_power != Some(self.part_power + 1) {
             return false;

@@ -1,8 +1,9 @@
-//! As much of Python's pickle format (protocol 2) as a builder file needs: numbers, text, lists,
-//! tuples, dictionaries and `array.array`. Nothing is ever executed; any other class is an error.
+//! Subset of Python's pickle format (protocol 2) for builder files: numbers, text, lists, tuples,
+//! dictionaries and `array.array`. Nothing is ever executed; any other class is an error.
 //!
-//! Containers live in an arena and are referred to by number, because a pickle may mention the
-//! same one twice. Every object costs at least a byte of input, so memory follows file size.
+//! Containers live in an arena and are referenced by index, because a pickle may refer to the same
+//! one twice. Every object costs at least one byte of input, so memory is proportional to the
+//! file's size.
 
 use std::collections::HashMap;
 
@@ -40,7 +41,7 @@ impl Pickle {
         }
     }
 
-    /// A list, tuple or array.
+    /// The items of a list, tuple or array.
     pub(super) fn list(&self, value: Value) -> Option<&[Value]> {
         match self.object(value)? {
             Object::List(items) => Some(items),
@@ -48,7 +49,7 @@ impl Pickle {
         }
     }
 
-    /// The value of a key in a dictionary; `None` when it is absent.
+    /// The value of a key in a dictionary; `None` if it is absent.
     pub(super) fn get(&self, dict: Value, key: &str) -> Option<Value> {
         match self.object(dict)? {
             Object::Dict(pairs) => pairs
@@ -95,13 +96,13 @@ enum Step {
     Done(Value),
 }
 
-/// Python's pickle machine: operations push to and pop from a stack.
+/// Stack machine of the pickle opcodes.
 struct Machine<'p> {
     rest: &'p [u8],
     objects: Vec<Object>,
     stack: Vec<Value>,
     marks: Vec<usize>,
-    /// By the number the pickle gave it; a map, because that number is the file's word alone.
+    /// Memo by the index given in the pickle; a map, because the file may give any index.
     memo: HashMap<usize, Value>,
 }
 
@@ -137,7 +138,7 @@ impl<'p> Machine<'p> {
         self.push(Value::Object(self.objects.len() - 1))
     }
 
-    /// Everything above the last mark.
+    /// Pops everything above the last mark.
     fn since_mark(&mut self) -> Option<Vec<Value>> {
         let mark = self.marks.pop()?;
         (mark <= self.stack.len()).then(|| self.stack.split_off(mark))
@@ -278,7 +279,7 @@ impl<'p> Machine<'p> {
         Some(Step::On)
     }
 
-    /// Calls a class: `array.array(typecode, items)` and no other.
+    /// Calls a class: only `array.array(typecode, items)` is supported.
     fn reduce(&mut self) -> Option<()> {
         let call = self.pop(2)?;
         let object = |value: Value| match value {
@@ -296,7 +297,7 @@ impl<'p> Machine<'p> {
             return None;
         }
         match object(items)? {
-            // An array is used like the list it is made from.
+            // An array is represented by the list it is made from.
             Object::List(_) => self.push(items),
             Object::Bytes(bytes) => {
                 let width = match object(typecode)? {
@@ -316,7 +317,7 @@ impl<'p> Machine<'p> {
     }
 }
 
-/// A little-endian two's complement number of up to eight bytes.
+/// Parses a little-endian two's complement number of up to eight bytes.
 fn long(bytes: &[u8]) -> Option<i64> {
     let negative = bytes.last().is_some_and(|byte| byte & 0x80 != 0);
     let mut wide = [if negative { 0xff } else { 0 }; 8];
@@ -324,7 +325,8 @@ fn long(bytes: &[u8]) -> Option<i64> {
     Some(i64::from_le_bytes(wide))
 }
 
-/// Writes a pickle, one value after another, containers by what stands between their calls.
+/// Pickle writer: appends one value after another; the items of a container are written between its
+/// opening and closing opcodes.
 pub(super) struct PickleWriter(Vec<u8>);
 
 impl PickleWriter {
@@ -372,14 +374,14 @@ impl PickleWriter {
         self.0.push(b'e');
     }
 
-    /// `pairs` writes keys and values in turn.
+    /// Writes a dictionary; `pairs` writes keys and values alternately.
     pub(super) fn dict(&mut self, pairs: impl FnOnce(&mut Self)) {
         self.0.extend(b"}(");
         pairs(self);
         self.0.push(b'u');
     }
 
-    /// An `array.array`.
+    /// Writes an `array.array`.
     pub(super) fn array(&mut self, typecode: &str, items: impl Iterator<Item = i64>) {
         self.0.extend(b"carray\narray\n");
         self.text(typecode);

@@ -1,19 +1,20 @@
-//! How many replicas of a partition each tier should hold.
+//! The plan of a rebalance: the number of replicas of a partition that each tier should hold.
 //!
-//! Three answers are blended. *Weighted*: what the weights alone ask for, at most one per device.
-//! *Wanted*: as far apart as possible, bent no further from the weights than that needs. *Target*:
-//! from weighted towards wanted, as far as the overload allows. The plan rounds the target down
-//! and up. Sums run in device and tier order, as Swift's do, so that rounding agrees too.
+//! It blends three distributions. *Weighted*: by weights alone, with at most one replica per
+//! device. *Wanted*: as dispersed as possible, deviating from the weights only as far as necessary.
+//! *Target*: between weighted and wanted, as far as the overload allows. The plan rounds the target
+//! down and up. Sums are computed in device and tier order, like Swift's, so that rounding errors
+//! are the same too.
 
 use crate::builder::tiers::{LEVELS, ROOT, TierTree};
 use crate::builder::{BuilderError, RingBuilder};
 
-/// Replicas per tier, by tier number.
+/// Number of replicas per tier, indexed by tier number.
 type Replicas = Vec<f64>;
 
-/// What is left of a sum of shares by rounding alone.
+/// Tolerance for rounding errors in a sum of shares.
 const EPSILON: f64 = 1e-10;
-/// Spreading converges in a handful of rounds; more means hostile weights.
+/// Maximum rounds of spreading: it converges in a handful; more means hostile weights.
 const ROUNDS_MAX: usize = 100_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -24,7 +25,7 @@ pub(super) struct TierPlan {
 }
 
 impl RingBuilder {
-    /// The number of partition replicas that one unit of weight stands for.
+    /// Number of partition replicas per unit of weight.
     pub(super) fn parts_per_weight(&self) -> Result<f64, BuilderError> {
         let weight: f64 = self.devices().map(|dev| dev.device.weight).sum();
         if weight > 0.0 {
@@ -61,7 +62,7 @@ impl RingBuilder {
         Ok(target)
     }
 
-    /// The smallest overload that makes the ring as dispersed as it can be.
+    /// The smallest overload with which the ring becomes as dispersed as possible.
     pub fn required_overload(&self) -> Result<f64, BuilderError> {
         let tree = TierTree::new(&self.devs);
         let weighted = self.weighted_replicas(&tree)?;
@@ -94,7 +95,7 @@ impl RingBuilder {
                 (dev.device.id, share.min(1.0))
             })
             .collect();
-        // What heavy devices cannot take (one replica each) goes to the others, by weight.
+        // The excess of heavy devices (at most one replica each) is given to the others, by weight.
         for round in 0.. {
             let remaining = self.replicas - shares.iter().map(|(_, share)| share).sum::<f64>();
             if remaining < EPSILON {
@@ -123,12 +124,12 @@ impl RingBuilder {
         Ok(replicas)
     }
 
-    /// The most replicas of one partition a tier needs to hold when all siblings hold alike;
-    /// `bound` rounds each step.
+    /// Maximum number of replicas of one partition in each tier if siblings share evenly; `bound`
+    /// rounds each step.
     pub(super) fn max_replicas(&self, tree: &TierTree, bound: fn(f64) -> f64) -> Replicas {
         let mut most = vec![0.0; tree.len()];
         most[ROOT] = self.replicas;
-        // Parents come first in tier order.
+        // Parents precede children in tier order.
         for tier in 0..tree.len() {
             let children = &tree.tiers[tier].children;
             for child in children {
@@ -172,7 +173,7 @@ impl RingBuilder {
         Ok(wanted)
     }
 
-    /// Every level must add up to all replicas; anything else is a mistake in the above.
+    /// Asserts that every level of tiers adds up to all replicas.
     fn check_sums(&self, tree: &TierTree, replicas: &Replicas) -> Result<(), BuilderError> {
         for (depth, level) in LEVELS.iter().enumerate() {
             let tiers = tree.tiers.iter().zip(replicas);
@@ -180,7 +181,7 @@ impl RingBuilder {
                 .filter(|(tier, _)| tier.depth == depth)
                 .map(|(_, replicas)| replicas)
                 .sum();
-            // Allows for a rounding error per tier: big clusters add up thousands of shares.
+            // Allows for one rounding error per tier: large clusters add up thousands of shares.
             if (sum - self.replicas).abs() > EPSILON * tree.len().max(1) as f64 {
                 return Err(BuilderError::Plan {
                     tier: (*level).to_owned(),
@@ -192,11 +193,11 @@ impl RingBuilder {
     }
 }
 
-/// Spreads a tier's replicas over its children.
+/// Distribution of a tier's replicas over its children.
 struct Spread<'a> {
     tree: &'a TierTree,
     weighted: &'a Replicas,
-    /// An even share, before rounding.
+    /// Even share of each tier, before rounding.
     dispersed: Replicas,
     devices: Vec<f64>,
 }
@@ -217,8 +218,8 @@ impl Spread<'_> {
         self.dispersed[tier].ceil()
     }
 
-    /// By weight, but each child at least the even share rounded down, at most rounded up, and
-    /// never more than it has devices. Repeats until nothing is over or left.
+    /// Shares of the children by weight, but each between the even share rounded down and up, and
+    /// never more than its number of devices. Repeats until nothing is left to distribute.
     fn children_shares(&self, tier: usize, all: f64) -> Result<Vec<(usize, f64)>, BuilderError> {
         let children = &self.tree.tiers[tier].children;
         let mut shares: Vec<(usize, f64)> = children.iter().map(|t| (*t, 0.0)).collect();

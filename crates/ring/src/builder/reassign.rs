@@ -1,11 +1,11 @@
-//! Finding new homes: from the root down, each replica goes to the child tier with most room
-//! among those that may still take one by the plan.
+//! Reassignment of gathered replicas: from the root down, each goes to the child tier with the most
+//! room among those that may still take one according to the plan.
 
 use crate::builder::BuilderError;
 use crate::builder::rebalance::Rebalance;
 use crate::builder::tiers::ROOT;
 
-/// Orders devices by wish, then by chance.
+/// Sort key of devices: wanted replicas, then random.
 type SortKey = (f64, u64, u32);
 
 impl Rebalance<'_, '_> {
@@ -14,8 +14,8 @@ impl Rebalance<'_, '_> {
         homeless: Vec<(usize, Vec<usize>)>,
     ) -> Result<(), BuilderError> {
         let children = self.shuffled_children();
-        // Room counts only what devices want, not what others want to shed: else a zone with a
-        // failing device would look full.
+        // Room counts only what devices want, not what others want to give away: otherwise a zone
+        // with a failing device would seem full.
         let mut room = vec![0_i64; self.tree.len()];
         for (id, load) in self.loads.iter().enumerate().filter(|(_, l)| l.exists) {
             for tier in self.tree.of_device[id] {
@@ -46,8 +46,8 @@ impl Rebalance<'_, '_> {
         Ok(())
     }
 
-    /// Each tier's children, ordered by the strongest wish within them. Equal room later goes to
-    /// the first, so this order spreads new rings evenly.
+    /// Children of each tier, ordered by the largest want among their devices. Of equal room the
+    /// first gets a replica, so this order fills new rings evenly.
     fn shuffled_children(&mut self) -> Vec<Vec<usize>> {
         let mut keys: Vec<SortKey> = vec![(f64::NEG_INFINITY, 0, 0); self.tree.len()];
         for id in 0..self.loads.len() {

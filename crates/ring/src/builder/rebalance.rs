@@ -1,7 +1,7 @@
-//! One rebalance: gather the replicas that must or should move, then give each a new home.
+//! One rebalance: gathers the replicas that must or should move, then assigns each to a new device.
 //!
-//! A partition moves at most one replica per rebalance and then rests for `min_part_hours`;
-//! only replicas of removed devices, new replicas and double assignments ignore that.
+//! A partition moves at most one replica per rebalance and is then fixed for `min_part_hours`; only
+//! replicas of removed devices, new replicas and double assignments ignore that.
 
 use crate::bitset::BitSet;
 use crate::builder::plan::TierPlan;
@@ -10,22 +10,23 @@ use crate::builder::{BuilderError, NO_DEVICE, RingBuilder, id_bytes_for};
 use crate::python_random::{PythonRandom, Seed};
 use crate::read::TABLE_BYTES_MAX;
 
-/// Gathering for balance is repeated while devices still hold too much.
+/// Maximum passes of gathering for balance, repeated while devices still hold too much.
 const GATHER_ROUNDS_MAX: usize = 3;
 
-/// What a rebalance may depend on besides the builder.
+/// Inputs of a rebalance besides the builder.
 pub struct RebalanceOptions<'a> {
-    /// The same seed gives the same ring. Without one, it follows from builder and clock.
+    /// The same seed gives the same ring. Without one, the seed is derived from the builder and the
+    /// clock.
     pub seed: Option<Seed>,
     /// Seconds since 1970.
     pub now: u64,
-    /// Receives a line for every step, as `--debug` prints them.
+    /// Receives a line for every step, as printed with `--debug`.
     pub log: Option<&'a mut dyn FnMut(&str)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RebalanceOutcome {
-    /// Partition replicas that changed their device, new and dropped ones included.
+    /// Number of partition replicas that changed their device, including new and dropped ones.
     pub changed_parts: u64,
     pub balance: f64,
     pub removed_devices: usize,
@@ -65,7 +66,7 @@ impl RingBuilder {
         })
     }
 
-    /// Ages the record of moves to `now`.
+    /// Updates the hours since each partition's last move to `now`.
     pub(super) fn update_last_part_moves(&mut self, now: u64) {
         let parts = self.parts() as usize;
         self.last_part_moves.resize(parts, 0);
@@ -80,7 +81,7 @@ impl RingBuilder {
         self.last_part_moves_epoch = now;
     }
 
-    /// How many replicas are on another device than in `old`.
+    /// Number of replicas that are on another device than in `old`.
     fn count_moves(&self, old: Option<&[Vec<u32>]>) -> u64 {
         let old = old.unwrap_or_default();
         let mut moves = 0;
@@ -93,18 +94,18 @@ impl RingBuilder {
     }
 }
 
-/// A device as the rebalance sees it. Wishes are floats because Swift's are: a device without
-/// weight wishes for minus the whole (fractional) ring.
+/// State of a device during a rebalance. `wanted` is a float as in Swift: a device without weight
+/// wants minus the whole (fractional) ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Load {
     pub(super) exists: bool,
     pub(super) has_weight: bool,
     pub(super) parts: i64,
-    /// How many more replicas it wants; negative: it wants to give some away.
+    /// Number of further replicas wanted; negative: to give away.
     pub(super) wanted: f64,
 }
 
-/// Replicas without a home, by partition, in the order the partitions were first met.
+/// Gathered replicas by partition, in the order in which partitions were first gathered.
 pub(super) struct Gathered {
     slot: Vec<u32>,
     pub(super) entries: Vec<(usize, Vec<usize>)>,
@@ -128,7 +129,7 @@ impl Gathered {
         self.entries[self.slot[part] as usize].1.push(replica);
     }
 
-    /// Empties it for the next round.
+    /// Takes all entries, leaving none for the next round.
     fn take(&mut self) -> Vec<(usize, Vec<usize>)> {
         for (part, _) in &self.entries {
             self.slot[*part] = NO_SLOT;
@@ -137,7 +138,8 @@ impl Gathered {
     }
 }
 
-/// Replicas of one partition per tier, reset between partitions by undoing only what was touched.
+/// Number of replicas of one partition per tier; reset between partitions by undoing only the
+/// changes.
 pub(super) struct TierCounts {
     counts: Vec<u32>,
     touched: Vec<usize>,
@@ -175,14 +177,14 @@ impl TierCounts {
     }
 }
 
-/// The state of a rebalance under way.
+/// The state of a rebalance in progress.
 pub(super) struct Rebalance<'b, 'l> {
     pub(super) builder: &'b mut RingBuilder,
     pub(super) tree: TierTree,
     pub(super) plan: Vec<TierPlan>,
     pub(super) random: PythonRandom,
     log: Option<&'l mut dyn FnMut(&str)>,
-    /// By device id.
+    /// Device states by device id.
     pub(super) loads: Vec<Load>,
     pub(super) table: Vec<Vec<u32>>,
     pub(super) moved: BitSet,
@@ -225,7 +227,7 @@ impl<'b, 'l> Rebalance<'b, 'l> {
         })
     }
 
-    /// Runs all steps; returns how many devices went away.
+    /// Runs all steps; returns the number of devices removed.
     fn run(mut self) -> Result<usize, BuilderError> {
         self.set_wishes()?;
         self.fit_table_to_replicas();
@@ -266,7 +268,7 @@ impl<'b, 'l> Rebalance<'b, 'l> {
         }
     }
 
-    /// Like `log`, with the device's name, which is only made when somebody listens.
+    /// Logs a line with the device's name, which is formatted only if there is a receiver.
     pub(super) fn log_device(&mut self, id: u32, line: impl FnOnce(&str) -> String) {
         if let Some(log) = &mut self.log {
             let dev = self.builder.device(id);
@@ -275,8 +277,8 @@ impl<'b, 'l> Rebalance<'b, 'l> {
         }
     }
 
-    /// Shares out whole partitions by the plan's targets; what rounding leaves over goes to the
-    /// tiers with the smallest targets first.
+    /// Sets each device's wanted replicas: whole partitions by the plan's targets; the remainder of
+    /// rounding goes to the tiers with the smallest targets first.
     fn set_wishes(&mut self) -> Result<(), BuilderError> {
         let parts = self.builder.parts() as f64;
         let all = (self.builder.replicas * parts) as u64;
@@ -314,7 +316,7 @@ impl<'b, 'l> Rebalance<'b, 'l> {
         Ok(())
     }
 
-    /// Lengthens or shortens the table after a change of replica count.
+    /// Adapts the table to a changed replica count.
     fn fit_table_to_replicas(&mut self) {
         let parts = self.builder.parts() as usize;
         let whole = self.builder.replicas.trunc() as usize;
@@ -355,7 +357,7 @@ impl<'b, 'l> Rebalance<'b, 'l> {
         }
     }
 
-    /// Takes the removed devices out of the list; their ids become free.
+    /// Removes the devices marked for removal; their ids become free.
     fn drop_removed_devices(&mut self) -> usize {
         let mut removed = 0;
         for (slot, load) in self.builder.devs.iter_mut().zip(&mut self.loads) {
@@ -368,7 +370,7 @@ impl<'b, 'l> Rebalance<'b, 'l> {
         while self.builder.devs.last().is_some_and(Option::is_none) {
             self.builder.devs.pop();
         }
-        // Ids shrink only when well below the limit, so that rings near it do not flap.
+        // The id width shrinks only well below the limit, so that it does not alternate near it.
         if self.builder.table_id_bytes > 2 && self.builder.devs.len() < usize::from(u16::MAX) / 2 {
             self.builder.table_id_bytes = 2;
         }
@@ -391,7 +393,7 @@ impl<'b, 'l> Rebalance<'b, 'l> {
         }
     }
 
-    /// The partition's (replica, device id) pairs, without those that have no home.
+    /// The partition's assigned (replica, device id) pairs.
     pub(super) fn homes(&self, part: usize) -> impl Iterator<Item = (usize, u32)> + '_ {
         let rows = self.table.iter().enumerate();
         rows.filter_map(move |(replica, row)| {

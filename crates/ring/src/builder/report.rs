@@ -1,18 +1,18 @@
-//! How good the placement is: balance (devices against their weight), dispersion (replicas
-//! against failure domains), and whether the table is sound at all.
+//! Quality of a placement: balance (devices against their weight), dispersion (replicas against
+//! failure domains), and validity of the table.
 
 use crate::builder::rebalance::TierCounts;
 use crate::builder::tiers::{ROOT, TierTree};
 use crate::builder::{BuilderDevice, BuilderError, RingBuilder};
 
-/// Shown for a device that should hold nothing and holds something.
+/// Balance reported for a device that should hold nothing but does.
 pub const BALANCE_MAX: f64 = 999.99;
 
-/// Where replicas of one partition share failure domains although they need not.
+/// Tiers where replicas of one partition share a failure domain unnecessarily.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DispersionReport {
     pub worst_tier: Option<String>,
-    /// Percent of the worst tier's replicas that are there too many.
+    /// Percentage of excess replicas in the worst tier.
     pub max_dispersion: f64,
     /// All tiers with partitions, parents first.
     pub tiers: Vec<TierDispersion>,
@@ -21,21 +21,21 @@ pub struct DispersionReport {
 #[derive(Clone, Debug, PartialEq)]
 pub struct TierDispersion {
     pub name: String,
-    /// The most replicas of a partition it should hold.
+    /// Maximum number of replicas of a partition that the tier should hold.
     pub max_replicas: u64,
-    /// Partition replicas it holds.
+    /// Number of partition replicas that the tier holds.
     pub placed_parts: u64,
     pub dispersion: f64,
-    /// At index n, the number of partitions with n replicas here.
+    /// At index n, the number of partitions with n replicas in this tier.
     pub replicas: Vec<u64>,
 }
 
-/// Per tier, how many partitions have 0, 1, 2, … replicas there.
+/// For each tier, the number of partitions with 0, 1, 2, … replicas in it.
 struct DispersionGraph {
     tree: TierTree,
     /// Indexed by tier; empty for tiers without partitions.
     counts: Vec<Vec<u64>>,
-    /// Replicas too many, each counted once, at the tier where that is worst.
+    /// Number of excess replicas, each counted once, at the tier where that is worst.
     at_risk: f64,
 }
 
@@ -50,7 +50,7 @@ impl RingBuilder {
         }
     }
 
-    /// By device id: percent above or below what the weight asks for.
+    /// Deviation from the weight by device id, in percent.
     pub fn balance_per_device(&self) -> Result<Vec<f64>, BuilderError> {
         let parts_per_weight = self.parts_per_weight()?;
         let balance = |dev: &Option<BuilderDevice>| {
@@ -60,7 +60,7 @@ impl RingBuilder {
         Ok(self.devs.iter().map(balance).collect())
     }
 
-    /// The worst device's balance.
+    /// The balance of the worst device.
     pub fn balance(&self) -> Result<f64, BuilderError> {
         let per_device = self.balance_per_device()?;
         Ok(per_device.into_iter().map(f64::abs).fold(0.0, f64::max))
@@ -108,7 +108,7 @@ impl RingBuilder {
         })
     }
 
-    /// Recomputes the dispersion figure; a new version, since Swift counts it as one.
+    /// Recomputes the dispersion; increments the version, as in Swift.
     pub fn update_dispersion(&mut self) -> Result<(), BuilderError> {
         let at_risk = self.dispersion_graph()?.at_risk;
         self.dispersion = Some(100.0 * at_risk / (self.parts() as f64 * self.replicas));
@@ -116,7 +116,7 @@ impl RingBuilder {
         Ok(())
     }
 
-    /// Looks at the tiers whose name `filter` accepts.
+    /// Reports the tiers whose names `filter` accepts.
     pub fn dispersion_report(
         &self,
         filter: impl Fn(&str) -> bool,
@@ -150,7 +150,8 @@ impl RingBuilder {
         Ok(report)
     }
 
-    /// Checks that every replica is on a device, no partition twice on one, and the books agree.
+    /// Checks that every replica is assigned, that no device has a partition twice, and that the
+    /// devices' counts are right.
     pub fn validate(&self) -> Result<(), BuilderError> {
         let table = self.table.as_deref().ok_or(BuilderError::NotBalanced)?;
         let on_devices = self.devices().map(|dev| dev.parts).sum();

@@ -1,6 +1,7 @@
-//! The builder file. Written as OpenStack Swift's pickle (`swift_file.rs`), so that its own tools
-//! read every builder. Earlier versions of this program wrote one JSON object, which is still read,
-//! and becomes a pickle when the builder is next saved:
+//! The builder file. It is written as OpenStack Swift's pickle (`swift_file.rs`), so that Swift's
+//! tools read every builder. Earlier versions of this program wrote a JSON object, which is still
+//! read, and is converted when the builder is next saved:
+//!
 //!
 //! ```text
 //! {"format": "cairn-ring-builder", "format_version": 1,
@@ -19,7 +20,7 @@ use crate::device::Device;
 
 const FORMAT: &str = "cairn-ring-builder";
 const FORMAT_VERSION: u32 = 1;
-/// A pickle of protocol 2 or later starts with this byte; JSON never does.
+/// First byte of a pickle of protocol 2 or later; JSON never starts with it.
 const PICKLE_START: u8 = 0x80;
 
 #[derive(Deserialize)]
@@ -53,12 +54,12 @@ struct StoredDevice {
 }
 
 impl RingBuilder {
-    /// The bytes of a builder file.
+    /// Encodes a builder file.
     pub fn to_bytes(&self) -> Vec<u8> {
         swift_file::write(self)
     }
 
-    /// Reads a builder file and checks all that later work relies on.
+    /// Parses a builder file and checks the invariants that other code relies on.
     pub fn from_bytes(bytes: &[u8]) -> Result<RingBuilder, BuilderError> {
         if bytes.first() == Some(&PICKLE_START) {
             let builder = swift_file::read(bytes)?;

@@ -1,16 +1,17 @@
-//! Builder files of OpenStack Swift: the pickled dictionary its `swift-ring-builder` keeps.
+//! Builder files of OpenStack Swift: the pickled dictionary of `swift-ring-builder`.
 //!
-//! Both programs can work on the same cluster's builders in turn. Keys: `part_power`, `next_part_power`, `replicas`,
-//! `min_part_hours`, `parts`, `devs` (dictionaries with the ring's keys, `parts` and
-//! `parts_wanted`), `devs_changed`, `dev_id_bytes`, `version`, `overload`, `_replica2part2dev`
-//! (arrays), `_last_part_moves_epoch`, `_last_part_moves` (array), `_last_part_gather_start`,
-//! `_dispersion_graph` (a cache, written empty), `dispersion`, `_remove_devs`, `id`.
+//! Both programs can work on the same cluster's builders alternately. Keys: `part_power`,
+//! `next_part_power`, `replicas`, `min_part_hours`, `parts`, `devs` (dictionaries with the ring's
+//! keys, `parts` and `parts_wanted`), `devs_changed`, `dev_id_bytes`, `version`, `overload`,
+//! `_replica2part2dev` (arrays), `_last_part_moves_epoch`, `_last_part_moves` (array),
+//! `_last_part_gather_start`, `_dispersion_graph` (a cache, written empty), `dispersion`,
+//! `_remove_devs`, `id`.
 
 use crate::builder::pickle::{Pickle, PickleWriter, Value};
 use crate::builder::{BuilderDevice, BuilderError, RingBuilder};
 use crate::device::Device;
 
-/// Reads a pickled builder; the caller checks ids and counts as for any builder file.
+/// Parses a pickled builder; the caller checks ids and counts as for any builder file.
 pub(super) fn read(bytes: &[u8]) -> Result<RingBuilder, BuilderError> {
     let pickle = Pickle::read(bytes).map_err(BuilderError::PythonPickle)?;
     let fields = Fields {
@@ -144,7 +145,7 @@ impl Fields<'_> {
         text.ok_or_else(|| field_error(field))
     }
 
-    /// A list of numbers; empty when there is none.
+    /// A list of numbers; empty if absent.
     fn numbers<T: TryFrom<i64>>(&self, field: &str) -> Result<Vec<T>, BuilderError> {
         match self.get(field) {
             Value::None => Ok(Vec::new()),
@@ -153,7 +154,7 @@ impl Fields<'_> {
     }
 }
 
-/// The bytes of a pickled builder.
+/// Encodes a pickled builder.
 pub(super) fn write(builder: &RingBuilder) -> Vec<u8> {
     let mut pickle = PickleWriter::new();
     pickle.dict(|dict| {

@@ -9,7 +9,8 @@ use crate::builder::BuilderDevice;
 pub(super) const LEVELS: [&str; 5] = ["cluster", "regions", "zones", "servers", "devices"];
 pub(super) const ROOT: usize = 0;
 
-/// Region, zone, ip, device id; `None` from the tier's own depth on. Sorts parents first.
+/// Key of a tier: region, zone, ip, device id; `None` from the tier's own depth on. Parents sort
+/// before their children.
 pub(super) type TierKey = (Option<u32>, Option<u32>, Option<String>, Option<u32>);
 
 #[derive(Clone, Debug)]
@@ -17,14 +18,14 @@ pub(super) struct Tier {
     pub(super) key: TierKey,
     /// 0 for the root, 4 for a device.
     pub(super) depth: usize,
-    /// Sorted; only those that have a device with weight.
+    /// Sorted children; only those that have a device with weight.
     pub(super) children: Vec<usize>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct TierTree {
     pub(super) tiers: Vec<Tier>,
-    /// By device id: region, zone, server and device tier. All root for holes.
+    /// Region, zone, server and device tier of each device id; the root for holes.
     pub(super) of_device: Vec<[usize; 4]>,
 }
 
@@ -69,7 +70,7 @@ impl TierTree {
         self.tiers.len()
     }
 
-    /// `r1`, `r1z2`, `r1z2-10.0.0.1`, `r1z2-10.0.0.1/sdb1`.
+    /// Name of a tier: `r1`, `r1z2`, `r1z2-10.0.0.1`, `r1z2-10.0.0.1/sdb1`.
     pub(super) fn name(&self, tier: usize, devs: &[Option<BuilderDevice>]) -> String {
         let mut name = String::new();
         let (region, zone, ip, id) = &self.tiers[tier].key;

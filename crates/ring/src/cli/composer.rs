@@ -29,7 +29,7 @@ const COMPOSE: &[Spec] = &[
 
 /// Runs one command. `args` are the arguments after the program's name. Returns the exit code.
 pub fn run(args: &[String], out: &mut dyn Write, err: &mut dyn Write) -> i32 {
-    // The exit code still tells when the terminal is gone.
+    // The exit code is still returned if the terminal is gone.
     match dispatch(args, out) {
         Ok(()) => EXIT_SUCCESS,
         Err(Refused::Usage(problem)) => {

@@ -1,7 +1,7 @@
 //! The verbs that change devices: add, `set_weight`, `set_region`, `set_zone`, `set_info`, remove.
 //!
-//! All of a command's changes are made in memory first; the builder is saved once, at the end, so
-//! a command that fails half way changes nothing.
+//! All of a command's changes are made in memory first; the builder is saved once, at the end, so a
+//! command that fails midway changes nothing.
 
 use super::options::{DEVICE, Options};
 use super::{Outcome, Session, Stop, usage};
@@ -208,7 +208,7 @@ impl Session<'_> {
         self.save_builder(builder)
     }
 
-    /// `SEARCH VALUE [SEARCH VALUE …]`, or options and one value.
+    /// Parses `SEARCH VALUE [SEARCH VALUE …]`, or options and one value.
     fn changes(&self, verb: &'static str, args: &[String]) -> Result<Vec<Change>, Stop> {
         if args.len() < 2 {
             return Err(usage::stop(verb));
@@ -252,7 +252,7 @@ impl Session<'_> {
         Ok(ids)
     }
 
-    /// No match is an error; several need a yes.
+    /// No match is an error; several need confirmation.
     fn check_matched(
         &mut self,
         builder: &RingBuilder,
@@ -289,7 +289,8 @@ struct Change {
     yes: bool,
 }
 
-/// Swift's tool takes an empty search for "all devices", so that a lone `--yes` empties a ring.
+/// Refuses an empty search. Swift's tool takes it for "all devices", so that a lone `--yes` empties
+/// a ring.
 fn refuse_everything(search: &DeviceSearch) -> Result<(), Stop> {
     if search.is_empty() {
         return Err(Stop::error(
@@ -300,7 +301,7 @@ fn refuse_everything(search: &DeviceSearch) -> Result<(), Stop> {
     Ok(())
 }
 
-/// One-word search values, or options.
+/// Parses one-word search values, or options.
 pub(super) fn searches(
     verb: &'static str,
     args: &[String],

@@ -1,5 +1,5 @@
-//! The lock that `swift-ring-builder-safe` holds: an exclusive `flock` on the file `.lock` in the
-//! builder's directory, the same one Swift's own tool takes.
+//! Lock of `swift-ring-builder-safe`: an exclusive `flock` on the file `.lock` in the builder's
+//! directory, the same one that Swift's own tool takes.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 const ATTEMPTS: u32 = 150;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Waits up to fifteen seconds. The lock ends when the file is dropped.
+/// Takes the lock, waiting up to fifteen seconds. It is released when the file is dropped.
 pub(super) fn hold(builder: &Path) -> io::Result<File> {
     let file = File::create(builder.with_file_name(".lock"))?;
     for _ in 0..ATTEMPTS {

@@ -1,5 +1,6 @@
-//! Command-line options as Swift's tool takes them: anywhere among the arguments, `-s X`, `-sX`,
-//! `--seed X`, `--seed=X`, long names cut short while unambiguous, `--` before plain arguments.
+//! Parser of command-line options in the forms of Swift's tool: anywhere among the arguments, `-s
+//! X`, `-sX`, `--seed X`, `--seed=X`, long names abbreviated while unambiguous, `--` before plain
+//! arguments.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -9,10 +10,10 @@ use crate::address::normalize_address;
 use crate::builder::{DeviceChange, NewDevice};
 use crate::search::{DeviceSearch, check_device_name};
 
-/// An option a verb knows: short letter, long name, whether a value follows.
+/// An option of a verb: short letter, long name, and whether a value follows.
 pub(super) type Spec = (char, &'static str, bool);
 
-/// For options with a long name only; no argument can contain it.
+/// Letter of options with a long name only; no argument can contain it.
 pub(super) const NO_LETTER: char = '\0';
 
 /// The options that describe a device, for searching, adding and changing.
@@ -36,7 +37,7 @@ pub(super) const DEVICE: &[Spec] = &[
     ('y', "yes", false),
 ];
 
-/// The options of [`DEVICE`] that say which device is meant.
+/// The options of [`DEVICE`] that select devices.
 const SEARCHING: &[&str] = &[
     "id",
     "region",
@@ -107,7 +108,7 @@ impl Options {
         self.given.get(name).map(String::as_str)
     }
 
-    /// A value that must parse, `expected` says as what.
+    /// An option's value, which must parse; `expected` describes the type in the error.
     pub(super) fn value<T: FromStr>(&self, name: &str, expected: &str) -> Result<Option<T>, Stop> {
         let parsed = self.text(name).map(|text| {
             text.parse().map_err(|_| {
@@ -125,7 +126,7 @@ impl Options {
         self.value(name, "a port, 0 to 65535,")
     }
 
-    /// Empty text counts as not given.
+    /// The option's text, if it is not empty.
     fn filled(&self, name: &str) -> Option<String> {
         self.text(name)
             .filter(|text| !text.is_empty())
@@ -137,7 +138,7 @@ impl Options {
         Ok(address.transpose()?)
     }
 
-    /// Whether devices are named by options rather than by one-word values.
+    /// Are devices selected by options rather than by one-word values?
     pub(super) fn names_devices(&self) -> bool {
         SEARCHING.iter().any(|name| self.has(name))
     }

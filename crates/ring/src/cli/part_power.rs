@@ -1,5 +1,5 @@
-//! The verbs of a partition power increase; what each means for the ring is in
-//! `builder/part_power.rs`.
+//! The verbs of a partition power increase; `builder/part_power.rs` describes their effect on the
+//! ring.
 
 use super::{Outcome, Session, Stop};
 use crate::builder::RingBuilder;

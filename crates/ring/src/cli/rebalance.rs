@@ -1,4 +1,4 @@
-//! `rebalance`: move partitions, judge the result, write ring and builder.
+//! The verb `rebalance`: moves partitions, evaluates the result, writes ring and builder.
 
 use super::options::{Options, Spec};
 use super::write::{FORMAT_VERSION, chosen_format};
@@ -92,7 +92,7 @@ impl Session<'_> {
         Ok(EXIT_WARNING)
     }
 
-    /// Reports the result; a warning when it leaves something to be wished for.
+    /// Reports the result, with a warning if balance or dispersion is poor.
     fn judge(&mut self, builder: &RingBuilder, outcome: &RebalanceOutcome) -> Outcome {
         let RebalanceOutcome {
             changed_parts,
@@ -141,7 +141,7 @@ fn validation_failed(message: &str) -> Stop {
     ))
 }
 
-/// How the ring stood before.
+/// State of the ring before the rebalance.
 struct Standing {
     balance: f64,
     dispersion: Option<f64>,
@@ -161,8 +161,8 @@ impl Standing {
         })
     }
 
-    /// Changed devices must be saved; otherwise balance or dispersion must have moved by 1, or a
-    /// device must still be draining.
+    /// Is the result worth saving? It is if devices changed, if balance or dispersion moved by at
+    /// least 1, or if a device is still draining.
     fn worth_saving(&self, builder: &RingBuilder, outcome: &RebalanceOutcome) -> bool {
         let draining = self.balance == BALANCE_MAX && outcome.balance == BALANCE_MAX;
         let dispersion = builder.dispersion().unwrap_or(0.0);

@@ -1,4 +1,4 @@
-//! `dispersion`: which failure domains hold too many replicas of the same partition.
+//! The verb `dispersion`: lists failure domains with too many replicas of the same partition.
 
 use regex_lite::Regex;
 

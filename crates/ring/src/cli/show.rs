@@ -1,4 +1,4 @@
-//! What a builder holds: the default listing, `search`, `list_parts`, `validate`.
+//! The verbs that display a builder: the default listing, `search`, `list_parts`, `validate`.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +64,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Says whether the ring file is this builder's; true if so.
+    /// Prints whether the ring file is this builder's; returns true if so.
     fn show_ring_state(&mut self, builder: &RingBuilder) -> Result<bool, Stop> {
         let ring_file = self.files.ring.display().to_string();
         if !self.files.ring.exists() {
@@ -195,7 +195,7 @@ impl Session<'_> {
     }
 }
 
-/// `0:59:13`, `1 day, 0:00:00`.
+/// Formats a duration: `0:59:13`, `1 day, 0:00:00`.
 pub(super) fn time_left(seconds: u64) -> String {
     let (days, rest) = (seconds / 86400, seconds % 86400);
     let clock = format!("{}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
@@ -206,7 +206,7 @@ pub(super) fn time_left(seconds: u64) -> String {
     }
 }
 
-/// The widths of the device table, wide enough for its longest values.
+/// Column widths of the device table, wide enough for its longest values.
 struct Columns {
     ip: usize,
     port: usize,

@@ -1,4 +1,4 @@
-//! Commands as people type them, in a folder of their own, with clock and answers given.
+//! Whole commands, run in a folder of their own with a given clock and given answers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,8 +16,8 @@ struct Desk {
     now: u64,
 }
 
-/// What a command said.
-struct Said {
+/// Output of a command.
+struct Output {
     status: i32,
     out: String,
     err: String,
@@ -35,18 +35,18 @@ impl Desk {
         self.dir.path().join(name)
     }
 
-    /// Runs `line` on `object.builder`; words in it are separated by blanks.
-    fn run(&self, line: &str) -> Said {
+    /// Runs `line` on `object.builder`; words are separated by blanks.
+    fn run(&self, line: &str) -> Output {
         let words: Vec<&str> = line.split_whitespace().collect();
         self.answer("object.builder", &words, "")
     }
 
-    fn answer(&self, file: &str, words: &[&str], answer: &str) -> Said {
+    fn answer(&self, file: &str, words: &[&str], answer: &str) -> Output {
         let mut args = vec![self.path(file).to_string_lossy().into_owned()];
         args.extend(words.iter().map(|word| (*word).to_owned()));
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let status = run_with(&args, &mut out, &mut err, &mut answer.as_bytes(), self.now);
-        Said {
+        Output {
             status,
             out: String::from_utf8(out).unwrap(),
             err: String::from_utf8(err).unwrap(),
@@ -55,20 +55,20 @@ impl Desk {
 
     #[track_caller]
     fn ok(&self, line: &str) -> String {
-        let said = self.run(line);
+        let output = self.run(line);
         assert_eq!(
-            said.status, EXIT_SUCCESS,
+            output.status, EXIT_SUCCESS,
             "{line}: {}{}",
-            said.out, said.err
+            output.out, output.err
         );
-        said.out
+        output.out
     }
 
     #[track_caller]
     fn fails(&self, line: &str, because: &str) {
-        let said = self.run(line);
-        assert_eq!(said.status, EXIT_ERROR, "{line}: {}", said.out);
-        assert!(said.out.contains(because), "{line}: {}", said.out);
+        let output = self.run(line);
+        assert_eq!(output.status, EXIT_ERROR, "{line}: {}", output.out);
+        assert!(output.out.contains(because), "{line}: {}", output.out);
     }
 
     fn builder(&self) -> RingBuilder {
@@ -139,8 +139,12 @@ fn adding_in_every_form() {
         added.to_string(),
         "d2r1z2-node7.example:6200Rnode7.example:6400/sdc_\"new\""
     );
-    let said = desk.run("add z5-10.0.0.5:6200/sdx 1");
-    assert!(said.err.contains("Defaulting to region 1"), "{}", said.err);
+    let output = desk.run("add z5-10.0.0.5:6200/sdx 1");
+    assert!(
+        output.err.contains("Defaulting to region 1"),
+        "{}",
+        output.err
+    );
 
     desk.fails(
         "add r2z3-10.0.0.2:6200/sdb 1",
@@ -213,13 +217,13 @@ fn removing_and_rebalancing() {
     desk.fails("set_weight d3 5", "marked for removal");
     desk.ok("rebalance 5");
     assert_eq!(desk.builder().devices().count(), 3);
-    // Everything is in place: nothing to do is a warning.
-    let said = desk.run("rebalance");
-    assert_eq!(said.status, EXIT_WARNING);
+    // No partition needs to move, which is a warning.
+    let output = desk.run("rebalance");
+    assert_eq!(output.status, EXIT_WARNING);
     assert!(
-        said.out.contains("No partitions could be reassigned."),
+        output.out.contains("No partitions could be reassigned."),
         "{}",
-        said.out
+        output.out
     );
     desk.ok("remove d0");
     desk.fails("rebalance", "requires more than 2 devices");
@@ -234,11 +238,11 @@ fn the_same_seed_gives_the_same_bytes() {
         for zone in 1..=5 {
             desk.ok(&format!("add r1z{zone}-10.0.0.{zone}:6200/sd{zone} 100"));
         }
-        let said = desk.run(&format!("rebalance --seed {seed} --debug"));
+        let output = desk.run(&format!("rebalance --seed {seed} --debug"));
         assert!(
-            said.out.contains("DEBUG: Gathered 256 parts"),
+            output.out.contains("DEBUG: Gathered 256 parts"),
             "{}",
-            said.out
+            output.out
         );
         fs::read(desk.path("object.ring.gz")).unwrap()
     };
@@ -265,7 +269,7 @@ fn settings() {
     desk.ok("pretend_min_part_hours_passed");
     let builder = desk.builder();
     assert_eq!((builder.min_part_hours(), builder.replicas()), (5, 3.25));
-    // Fractional replicas: the fourth of sixteen partitions.
+    // Fractional replicas: the fourth replica exists for sixteen partitions.
     desk.run("rebalance --seed 2 --force");
     let ring = Ring::load(desk.path("object.ring.gz")).unwrap();
     assert_eq!(ring.replica_count(), 3.25);
@@ -281,10 +285,10 @@ fn reports() {
     desk.fails("list_parts d0", "is not rebalanced yet");
     desk.ok("add r1z1-10.0.0.1:6200/a 1 r1z1-10.0.0.1:6200/b 1 r1z2-10.0.0.2:6200/c 9");
     desk.run("rebalance --seed 3");
-    let said = desk.run("dispersion r1z\\d$ -v");
-    assert!(said.out.contains("\nTier  "), "{}", said.out);
-    assert!(said.out.contains("\nr1z1 "), "{}", said.out);
-    assert!(!said.out.contains("r1z1-10.0.0.1"), "{}", said.out);
+    let output = desk.run("dispersion r1z\\d$ -v");
+    assert!(output.out.contains("\nTier  "), "{}", output.out);
+    assert!(output.out.contains("\nr1z1 "), "{}", output.out);
+    assert!(!output.out.contains("r1z1-10.0.0.1"), "{}", output.out);
     desk.fails("dispersion [ -v", "no regular expression");
     let parts = desk.ok("list_parts d2");
     assert_eq!(parts.lines().count(), 17);
@@ -311,8 +315,8 @@ fn recovering_a_lost_builder() {
         pickled.out
     );
     fs::remove_file(desk.path("object.builder")).unwrap();
-    let said = desk.answer("object.ring.gz", &["write_builder", "7"], "");
-    assert_eq!(said.status, EXIT_SUCCESS, "{}", said.out);
+    let output = desk.answer("object.ring.gz", &["write_builder", "7"], "");
+    assert_eq!(output.status, EXIT_SUCCESS, "{}", output.out);
     let after = desk.builder();
     assert_eq!(after.min_part_hours(), 7);
     assert!(after.ring_data().same_ring(&before.ring_data()));
@@ -353,8 +357,8 @@ fn partition_power_increase() {
     desk.ok("finish_increase_partition_power");
     let other = Desk::new();
     other.answer("account.builder", &["create", "4", "1", "1"], "");
-    let said = other.answer("account.builder", &["prepare_increase_partition_power"], "");
-    assert!(said.out.contains("only supported for object rings"));
+    let output = other.answer("account.builder", &["prepare_increase_partition_power"], "");
+    assert!(output.out.contains("only supported for object rings"));
 }
 
 #[test]
@@ -385,9 +389,13 @@ fn broken_files_are_refused() {
 fn create_keeps_the_builder_it_replaces() {
     let desk = Desk::balanced();
     let old = fs::read(desk.path("object.builder")).unwrap();
-    let said = desk.run("create 6 3 1");
-    assert_eq!(said.status, EXIT_SUCCESS);
-    assert!(said.err.contains("existed and is replaced"), "{}", said.err);
+    let output = desk.run("create 6 3 1");
+    assert_eq!(output.status, EXIT_SUCCESS);
+    assert!(
+        output.err.contains("existed and is replaced"),
+        "{}",
+        output.err
+    );
     let kept = desk.path("backups/1700000000.replaced.object.builder");
     assert_eq!(fs::read(kept).unwrap(), old);
 }

@@ -1,4 +1,4 @@
-//! What each verb takes, for `--help` and for calls that lack arguments.
+//! Usage texts of all verbs, for `--help` and for calls with missing arguments.
 
 use std::io::{self, Write};
 
@@ -18,7 +18,7 @@ with any of its parts left out, for example
 or, with options,
     --id --region --zone --ip --port --replication-ip --replication-port --device --weight --meta";
 
-/// Verb, arguments, explanation; `true` when search values need explaining too.
+/// Verb, arguments, explanation; `true` if search values need an explanation too.
 const VERBS: &[(&str, &str, &str, bool)] = &[
     (
         "add",
@@ -180,7 +180,7 @@ pub(super) fn of(verb: &str) -> Option<String> {
     Some(format!("{}\n    {explanation}{search}", line.trim_end()))
 }
 
-/// Too few or contradictory arguments.
+/// The early end of a command with too few or contradictory arguments.
 pub(super) fn stop(verb: &str) -> Stop {
     Stop::error(of(verb).unwrap_or_default())
 }

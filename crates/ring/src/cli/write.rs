@@ -1,5 +1,5 @@
-//! The verbs that make files: create, `write_ring`, `write_builder`; and `version`, which reads
-//! a ring's.
+//! The verbs that create files: `create`, `write_ring`, `write_builder`; and `version`, which reads
+//! a ring's version.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ pub(super) const FORMAT_VERSION: Spec = (NO_LETTER, "format-version", true);
 const WRITE_RING: &[Spec] = &[FORMAT_VERSION, (NO_LETTER, "dev-id-bytes", true)];
 const MIN_PART_HOURS_DEFAULT: u32 = 24;
 
-/// The layout asked for; version 1 with a note when none was.
+/// The requested ring format; version 1, with a note, if none was given.
 pub(super) fn chosen_format(
     session: &mut Session<'_>,
     options: &Options,
@@ -57,7 +57,8 @@ impl Session<'_> {
         self.save_builder(&mut builder)
     }
 
-    /// `create` over an existing builder forgets a whole cluster; a copy stays in `backups`.
+    /// Backs up an existing builder before `create` replaces it, since that discards a whole
+    /// cluster's assignment.
     fn keep_replaced_builder(&mut self) -> Result<(), Stop> {
         let old = &self.files.builder;
         if !old.exists() {
@@ -112,7 +113,7 @@ impl Session<'_> {
         Ok(EXIT_SUCCESS)
     }
 
-    /// The ring and its backup.
+    /// Writes the ring and its backup.
     pub(super) fn write_ring_files(
         &mut self,
         builder: &RingBuilder,

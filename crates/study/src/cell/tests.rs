@@ -1,4 +1,4 @@
-// A test that cannot go on ends.
+// Tests may panic.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -99,6 +99,6 @@ fn a_cell_is_named_by_all_that_it_is() {
     let mut other = first.clone();
     other.clusters[0].nodes[0].devices[0].weight = 1.0;
     assert_ne!(same.id, id(&other, 1).id);
-    // Clusters of a repetition get the same requests.
+    // Clusters in a repetition get the same requests.
     assert_eq!(same.seed, id(&other, 1).seed);
 }

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::Order;
+use super::ClusterSpec;
 use crate::file::{Cluster, Node, Role};
 use crate::process::run_quiet;
 
@@ -17,7 +17,7 @@ const RINGS: [Role; 3] = [Role::Account, Role::Container, Role::Object];
 const PIPELINE: &str = "catch_errors gatekeeper healthcheck proxy-logging cache tempauth copy \
                         proxy-logging proxy-server";
 
-/// A node's address, and the port of each of its servers.
+/// A node's address, and the ports of its servers.
 pub(super) struct Address {
     pub(super) ip: Ipv4Addr,
     pub(super) ports: BTreeMap<Role, u16>,
@@ -29,7 +29,7 @@ impl Address {
     }
 }
 
-/// The name of a node's device, in rings and below its devices' folder.
+/// Name of a node's device, in rings and below its devices' folder.
 pub(super) fn device_name(node: &Node, number: usize) -> String {
     match node.devices[number].name.as_str() {
         "" => format!("{}d{}", node.name, number + 1),
@@ -46,7 +46,7 @@ pub(super) struct Files {
 
 impl Files {
     pub(super) fn write(
-        order: &Order<'_>,
+        order: &ClusterSpec<'_>,
         addresses: &BTreeMap<String, Address>,
         devices: impl Fn(&Node) -> PathBuf,
     ) -> Result<Files> {
@@ -105,7 +105,7 @@ fn swift_conf(cluster: &Cluster) -> String {
     text
 }
 
-/// Fragments, or copies.
+/// Number of fragments, or of copies.
 fn rows(cluster: &Cluster, ring: Role) -> f64 {
     match &cluster.coding {
         Some(coding) if ring == Role::Object => f64::from(coding.data + coding.parity),
@@ -122,7 +122,7 @@ fn in_ring(node: &Node, ring: Role) -> impl Iterator<Item = usize> + '_ {
 }
 
 fn build(
-    order: &Order<'_>,
+    order: &ClusterSpec<'_>,
     etc: &Path,
     ring: Role,
     addresses: &BTreeMap<String, Address>,
@@ -159,7 +159,8 @@ fn build(
     Ok(())
 }
 
-/// Room until the device is full that has the largest share of the object ring for its size.
+/// Bytes of objects until the device is full that has the largest share of the object ring relative
+/// to its size.
 fn usable_bytes(cluster: &Cluster, etc: &Path) -> Result<f64> {
     let path = etc.join("object.builder");
     let builder =
@@ -187,12 +188,12 @@ fn usable_bytes(cluster: &Cluster, etc: &Path) -> Result<f64> {
     Ok(least * data)
 }
 
-/// Time-outs of the confs are of emulated time.
-fn seconds(order: &Order<'_>, seconds: f64) -> String {
+/// Converts a timeout in emulated time for the confs.
+fn seconds(order: &ClusterSpec<'_>, seconds: f64) -> String {
     (seconds * order.dilation).to_string()
 }
 
-fn proxy_conf(order: &Order<'_>, node: &Node, address: &Address, etc: &Path) -> String {
+fn proxy_conf(order: &ClusterSpec<'_>, node: &Node, address: &Address, etc: &Path) -> String {
     let cluster = order.cluster;
     let mut options = BTreeMap::from([
         ("account_autocreate".to_owned(), "true".to_owned()),
@@ -243,7 +244,7 @@ fn proxy_conf(order: &Order<'_>, node: &Node, address: &Address, etc: &Path) -> 
 }
 
 fn storage_conf(
-    order: &Order<'_>,
+    order: &ClusterSpec<'_>,
     node: &Node,
     role: Role,
     address: &Address,

@@ -1,4 +1,4 @@
-//! Types of a study file, sweeps expanded.
+//! Types of a study file, with sweeps expanded.
 
 use std::collections::BTreeMap;
 
@@ -8,17 +8,17 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{NODES_MAX, StudyError};
 
-/// The medium of a device that is a folder of this host: nothing of it is emulated.
+/// Medium of a device that is a folder of this host, without emulation.
 pub(super) const FOLDER: &str = "folder";
 
-/// How often each cell is measured.
+/// Number of measurements of each cell.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Repetitions {
     pub least: u32,
     pub most: u32,
-    /// Enough once the 95 % interval of every figure's mean reaches no farther than this share of it
-    /// to either side.
+    /// Precision that is sufficient: half the 95 % interval of every figure's mean, as a fraction
+    /// of the mean.
     pub until: f64,
 }
 
@@ -32,15 +32,15 @@ impl Default for Repetitions {
     }
 }
 
-/// Bounds beyond which a cell is rejected and measured again.
+/// Limits beyond which a cell is rejected and measured again.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Gate {
-    /// Late time of emulated hardware as a share of due time.
+    /// Late time of emulated hardware as a fraction of due time.
     pub lateness: f64,
-    /// Time that processes waited for a CPU as a share of the time that requests took.
+    /// Time that processes waited for a CPU as a fraction of the requests' time.
     pub cpu_wait: f64,
-    /// Measurements of a cell at most.
+    /// Maximum number of measurements of a cell.
     pub attempts: u32,
 }
 
@@ -60,7 +60,7 @@ pub enum Store {
     /// This program's own servers.
     #[default]
     Cairn,
-    /// A store that is there, at `url`.
+    /// An existing store at `url`.
     Existing,
 }
 
@@ -84,7 +84,7 @@ impl Role {
     }
 }
 
-/// Erasure coding of the one storage policy.
+/// Erasure coding of the only storage policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Coding {
@@ -92,14 +92,14 @@ pub struct Coding {
     pub parity: u32,
 }
 
-/// Round trips between nodes by how far apart they are; without this they share the loopback.
+/// Round-trip times between nodes by their distance; without this section they share the loopback.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Network {
     pub zone_rtt_ms: f64,
     pub region_rtt_ms: f64,
     pub far_rtt_ms: f64,
-    /// Each node's line, each way; a class's own outweighs it.
+    /// Link rate of each node in each direction; a class's own rate takes precedence.
     pub mb_per_s: Option<f64>,
     pub client_region: u32,
 }
@@ -121,7 +121,7 @@ impl Default for Network {
 #[serde(deny_unknown_fields, default)]
 pub struct Class {
     pub cpu_cores: Option<f64>,
-    /// Page cache included.
+    /// Memory limit, page cache included.
     #[serde(deserialize_with = "maybe_bytes")]
     pub memory: Option<u64>,
     pub mb_per_s: Option<f64>,
@@ -134,7 +134,7 @@ pub struct Cluster {
     pub name: String,
     #[serde(default)]
     pub store: Store,
-    /// An existing store's address; `user` and `key` log in there.
+    /// Address of an existing store, to which `user` and `key` log in.
     #[serde(default)]
     pub url: Option<String>,
     #[serde(default)]
@@ -152,14 +152,14 @@ pub struct Cluster {
     /// Options of `[app:proxy-server]`.
     #[serde(default)]
     pub proxy: BTreeMap<String, String>,
-    /// Replicators, updaters and auditors run as well.
+    /// Also run replicators, updaters and auditors.
     #[serde(default)]
     pub daemons: bool,
     #[serde(default)]
     pub file_system: FileSystem,
     #[serde(default)]
     pub nodes: Vec<Node>,
-    /// Values of the sweeps around it.
+    /// Values of the enclosing sweeps.
     #[serde(default)]
     pub swept: BTreeMap<String, String>,
 }
@@ -204,7 +204,7 @@ fn first() -> u32 {
 pub struct Device {
     #[serde(default)]
     pub name: String,
-    /// A name of `[media]`, or `folder`.
+    /// A name in `[media]`, or `folder`.
     #[serde(default = "folder")]
     pub medium: String,
     #[serde(default)]
@@ -213,7 +213,7 @@ pub struct Device {
     pub size: u64,
     #[serde(default = "hundred")]
     pub weight: f64,
-    /// Rings that the device is in.
+    /// Rings that contain the device.
     #[serde(default = "all_rings")]
     pub rings: Vec<Role>,
 }
@@ -257,39 +257,39 @@ fn maybe_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>
         .ok_or_else(wrong)
 }
 
-/// One workload: a file of the lab, with parameters.
+/// A workload: a workload file of the lab, with parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
     pub name: String,
-    /// Named from the study file's folder.
+    /// File name relative to the study file's folder.
     pub file: String,
     #[serde(default)]
     pub scale: Option<String>,
     #[serde(default, deserialize_with = "texts")]
     pub parameters: BTreeMap<String, String>,
-    /// Processes that drive load; 0: the one that also controls them.
+    /// Number of driver processes; 0: the controller itself drives.
     #[serde(default)]
     pub drivers: u32,
-    /// Before each stage the content of all devices leaves the page cache, as it would where there
-    /// is far more of it than memory.
+    /// Drop the devices' content from the page cache before each stage, as if there were far more
+    /// content than memory.
     #[serde(default)]
     pub cold: bool,
-    /// It writes files: to a container that is mounted.
+    /// It writes files: to a mounted container.
     #[serde(default)]
     pub mount: bool,
-    /// Values of the sweeps around it.
+    /// Values of the enclosing sweeps.
     #[serde(default)]
     pub swept: BTreeMap<String, String>,
 }
 
-/// Scalars as texts.
+/// Deserialises scalars as texts.
 fn texts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeMap<String, String>, D::Error> {
     let values = BTreeMap::<String, toml::Value>::deserialize(deserializer)?;
     Ok(values.into_iter().map(|(k, v)| (k, text(v))).collect())
 }
 
-/// Lists of scalars as texts.
+/// Deserialises lists of scalars as texts.
 fn lists<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<BTreeMap<String, Vec<String>>, D::Error> {
@@ -305,7 +305,7 @@ fn text(value: toml::Value) -> String {
     }
 }
 
-/// A figure: a metric over a swept value, a line (or bar) for each value of another.
+/// A figure: a metric over a swept value, with a line (or bar) for each value of another.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
@@ -318,11 +318,11 @@ pub struct Figure {
     pub y: String,
     #[serde(default)]
     pub unit: String,
-    /// Names that are swept within a cell, by its workload's stages, and their values: `{name}` in
-    /// `y` stands for one.
+    /// Names swept within a cell, by its workload's stages, with their values: `{name}` in `y` is
+    /// replaced by each.
     #[serde(default, deserialize_with = "lists")]
     pub over: BTreeMap<String, Vec<String>>,
-    /// Cells that are shown: swept names and their values.
+    /// Selection of cells by their swept values.
     #[serde(default, deserialize_with = "texts")]
     pub only: BTreeMap<String, String>,
     /// Published values: of a point, or of the change between two.
@@ -350,11 +350,11 @@ pub struct Comparison {
     pub from: BTreeMap<String, String>,
     #[serde(deserialize_with = "texts")]
     pub to: BTreeMap<String, String>,
-    /// Swept values that both have.
+    /// Swept values common to both.
     #[serde(default, deserialize_with = "texts")]
     pub at: BTreeMap<String, String>,
-    /// Relative: 0.25 is a quarter more; 0: published as no difference. Absent: only the sign, as
-    /// `sign` says.
+    /// Relative change: 0.25 is a quarter more; 0: published as no difference. Absent: only the
+    /// sign is known, as in `sign`.
     #[serde(default)]
     pub change: Option<f64>,
     #[serde(default)]
@@ -407,7 +407,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether any of it is emulated.
+    /// Is any of its hardware emulated?
     pub fn is_emulated(&self) -> bool {
         let of_node = |node: &Node| {
             node.limits != Class::default() || node.devices.iter().any(|d| d.disk.is_some())

@@ -1,4 +1,4 @@
-//! `${name}` and `for.name = [...]`.
+//! Replacement of `${name}` and expansion of `for.name = [...]`.
 
 use std::collections::BTreeMap;
 
@@ -10,14 +10,14 @@ use super::{StudyError, deserialize};
 const TEXT_BYTES_MAX: usize = 4096;
 const DEPTH_MAX: usize = 16;
 
-/// Names and what they stand for.
+/// Values by name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scope {
     values: Table,
     swept: BTreeMap<String, String>,
 }
 
-/// A text as the number or truth value it may be.
+/// Parses a text as a number or boolean if possible.
 pub(super) fn typed(text: &str) -> Value {
     if let Ok(number) = text.parse::<i64>() {
         return Value::Integer(number);
@@ -49,7 +49,7 @@ impl Scope {
         scope
     }
 
-    /// A scope for every combination of the sweeps' values; this one alone without sweeps.
+    /// A scope for every combination of the sweeps' values; only this one without sweeps.
     pub(super) fn sweep(
         &self,
         at: &str,
@@ -82,7 +82,7 @@ impl Scope {
         Ok(scopes)
     }
 
-    /// The value with all names replaced, as a `T`.
+    /// Deserialises the value with all names replaced.
     pub(super) fn fill<T: DeserializeOwned>(
         &self,
         at: &str,
@@ -114,7 +114,8 @@ impl Scope {
         })
     }
 
-    /// A text that is one name alone becomes that name's value, a number where it is one.
+    /// Replaces names; a text that consists of one name becomes that name's value, possibly a
+    /// number.
     fn text(&self, at: &str, text: &str) -> Result<Value, StudyError> {
         if let Some(name) = text.strip_prefix("${").and_then(|t| t.strip_suffix('}'))
             && !name.contains('}')
@@ -157,7 +158,7 @@ impl Scope {
     }
 }
 
-/// A value in a name: a table by its `name`.
+/// A value as part of a name: a table by its `name`.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

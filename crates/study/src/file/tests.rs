@@ -1,4 +1,4 @@
-// A test that cannot go on ends.
+// Tests may panic.
 #![allow(clippy::unwrap_used)]
 
 use super::*;

@@ -1,11 +1,11 @@
-//! An account's databases: do they count the same?
+//! Comparison of an account's databases: their counts.
 
 use std::collections::BTreeSet;
 
 use super::Auditor;
 use super::ask::{NoPage, Pages, count, spread};
 
-/// The names that any of the databases has.
+/// All names in any of the databases.
 #[derive(Default)]
 pub(super) struct AccountListing {
     pub(super) containers: BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! One request to one server.
+//! Single requests to single servers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,24 +13,24 @@ use tokio::time::timeout;
 
 use super::Auditor;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-/// A page of a listing is at most 10,000 names of at most a few kilobytes each.
-const LISTING_MAX: u64 = 128 << 20;
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum bytes of a page: at most 10,000 names of at most a few kilobytes each.
+const LISTING_MAX_BYTES: u64 = 128 << 20;
 
-/// The listing of one server's database, page by page.
+/// The listing in one server's database, page by page.
 pub(super) struct Pages<'a> {
     device: &'a Device,
     partition: u32,
     path: &'a str,
-    /// Where the next page begins; none after the last.
+    /// Marker of the next page; `None` after the last.
     marker: Option<String>,
 }
 
-/// Why there is no page.
+/// Reasons why there is no page.
 pub(super) enum NoPage {
-    /// The server says so.
+    /// The server responded with an error status.
     Status,
-    /// There was no answer, or none that makes sense.
+    /// There was no response, or an invalid one.
     NoAnswer,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Pages<'a> {
         }
     }
 
-    /// Headers and rows; none after the last page, and after a failure.
+    /// Headers and rows of the next page; `None` after the last page, and after a failure.
     pub(super) async fn next(
         &mut self,
         auditor: &Auditor,
@@ -63,7 +63,7 @@ impl<'a> Pages<'a> {
 }
 
 impl Auditor {
-    /// `path` is decoded and begins with a slash.
+    /// Sends a request; `path` is decoded and begins with a slash.
     pub(super) async fn ask(
         &self,
         method: Method,
@@ -85,10 +85,10 @@ impl Auditor {
         }
         let ip = crate::locations::ip_of(&device.ip)?;
         let address = SocketAddr::new(ip, device.port);
-        Ok(self.client.call(address, request, PATIENCE).await?)
+        Ok(self.client.call(address, request, TIMEOUT).await?)
     }
 
-    /// The names after `marker` in an account or a container, as one server has them.
+    /// The names after `marker` in one server's database of an account or a container.
     async fn page(
         &self,
         device: &Device,
@@ -103,7 +103,7 @@ impl Auditor {
         if !head.status.is_success() {
             return Ok(Err(head.status));
         }
-        let body = timeout(PATIENCE, body.collect(LISTING_MAX)).await??;
+        let body = timeout(TIMEOUT, body.collect(LISTING_MAX_BYTES)).await??;
         let rows: Vec<Value> = match body.is_empty() {
             true => Vec::new(),
             false => serde_json::from_slice(&body)?,
@@ -112,17 +112,17 @@ impl Auditor {
     }
 }
 
-/// The name of a listing's last row: where the next page begins.
+/// The name of a listing's last row, which is the next marker.
 fn last_name(rows: &[Value]) -> Option<String> {
     Some(rows.last()?.get("name")?.as_str()?.to_owned())
 }
 
-/// A count that a header tells.
+/// A count in a header.
 pub(super) fn count(headers: &HeaderMap, name: &str) -> Option<u64> {
     headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
-/// The greatest and the least, where they are not the same.
+/// Maximum and minimum, if they differ.
 pub(super) fn spread(counts: &[u64]) -> Option<(u64, u64)> {
     let (most, least) = (*counts.iter().max()?, *counts.iter().min()?);
     (most != least).then_some((most, least))

@@ -1,4 +1,4 @@
-//! A container's databases: do they count the same, and have the same versions of its objects?
+//! Comparison of a container's databases: their counts, and the versions of objects in them.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use serde_json::Value;
 use super::Auditor;
 use super::ask::{NoPage, Pages, count, spread};
 
-/// What the databases have, of each object the newest.
+/// Objects in the databases, each in its newest version.
 #[derive(Default)]
 pub(super) struct ContainerListing {
     pub(super) objects: BTreeMap<String, Listed>,
-    /// None: no database told.
+    /// The policy; `None` if no database has it.
     pub(super) policy: Option<PolicyIndex>,
 }
 
@@ -98,7 +98,7 @@ impl Auditor {
         listing
     }
 
-    /// Adds what one database says; false where another said something else.
+    /// Adds the rows of one database; returns false if they differ from another's.
     async fn compare(&self, name: &str, rows: &[Value], listing: &mut ContainerListing) -> bool {
         let mut is_same = true;
         for row in rows {

@@ -1,4 +1,5 @@
-//! An object's replicas or fragments: are they there, and is their ETag the listing's?
+//! Comparison of an object's replicas or fragments: their existence, and their ETag with the
+//! listing's.
 
 use anyhow::{Result, bail};
 use cairn_ring::Device;
@@ -8,16 +9,17 @@ use md5::{Digest, Md5};
 
 use super::Auditor;
 
-/// Of what a listing has, where that is not the object's own ETag: the first of them that is there.
+/// Metadata with the ETag for listings, if that is not the object's own; the first one present
+/// counts.
 const LISTED_ETAGS: [&str; 3] = [
     "x-object-sysmeta-container-update-override-etag",
     "x-object-sysmeta-ec-etag",
     "etag",
 ];
 
-/// What one server has.
+/// State of one server's copy.
 enum Replica {
-    /// As the listing should have it; and whether it is what was read.
+    /// The ETag expected in the listing, and whether the content matches.
     Found {
         etag: String,
         is_whole: bool,
@@ -65,7 +67,8 @@ impl Auditor {
         self.count(|stats| stats.objects.checked += 1);
     }
 
-    /// The ETag that one server has, and whether its content is whole; what is wrong is told.
+    /// Reads the ETag from one server, and checks whether its content is complete; errors are
+    /// reported.
     async fn look(
         &self,
         device: &Device,

@@ -1,4 +1,4 @@
-//! Three servers that do not agree, and what is said of them: the same as Swift's own tool says, where
+//! Three servers that disagree, and the report about them; it equals that of Swift's own tool, if
 //! `CAIRN_SWIFT_PYTHON` names a Python that has it.
 #![allow(clippy::unwrap_used)]
 
@@ -26,7 +26,7 @@ sys.argv = ['audit', '-r'] + sys.argv[1:]
 account_audit.main()
 ";
 
-/// What the server of device `d<number>` has.
+/// The response of the server with device `d<number>`.
 fn answer(number: usize, request: &Request) -> Response {
     let path = request.uri().path().to_owned();
     let name = path.splitn(4, '/').nth(3).unwrap();

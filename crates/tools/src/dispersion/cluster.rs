@@ -1,4 +1,4 @@
-//! The cluster: through its proxy, as a user, and its servers one by one.
+//! Access to the cluster: through its proxy as a user, and to its servers directly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,24 +18,24 @@ use super::Plan;
 use super::login::{Site, sign_in};
 use crate::locations::ip_of;
 
-const NODE_PATIENCE: Duration = Duration::from_secs(15);
+const NODE_TIMEOUT: Duration = Duration::from_secs(15);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// An account, signed in to.
+/// An authenticated account.
 pub(super) struct Cluster {
     client: Client,
     site: Site,
     token: String,
     pub(super) account: String,
     retries: u64,
-    /// Requests that had to be sent again.
+    /// Number of requests that were repeated.
     pub(super) retried: AtomicU64,
 }
 
-/// What came of asking one server for one copy.
+/// Result of requesting one copy from one server.
 pub(super) enum Copy {
     Found,
-    /// 404, or 507: the device is not there.
+    /// 404, or 507: the device is not mounted.
     Missing(StatusCode),
     Failed(String),
 }
@@ -56,7 +56,7 @@ impl Cluster {
         }))
     }
 
-    /// `path`: below the account, decoded.
+    /// Stores an object; `path` is decoded, below the account.
     pub(super) async fn put(
         &self,
         path: &str,
@@ -87,7 +87,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// All names that begin so; `None` where the container is not there.
+    /// All names with a prefix; `None` if the container does not exist.
     pub(super) async fn names(
         &self,
         container: Option<&str>,
@@ -127,7 +127,7 @@ impl Cluster {
         }
     }
 
-    /// Asks a server for its copy; `told` is called for each attempt that fails.
+    /// Requests a server's copy; `told` is called for each failed attempt.
     pub(super) async fn head(
         &self,
         device: &Device,
@@ -183,7 +183,7 @@ impl Cluster {
                 .insert(name, HeaderValue::from(policy));
         }
         let address = (ip, device.port).into();
-        match self.client.call(address, request, NODE_PATIENCE).await {
+        match self.client.call(address, request, NODE_TIMEOUT).await {
             Err(error) => Copy::Failed(error.to_string()),
             Ok(answer) => match answer.status() {
                 status if status.is_success() => Copy::Found,

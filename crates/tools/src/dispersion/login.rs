@@ -1,4 +1,4 @@
-//! Signing in: TempAuth's v1, Keystone's v2.0 and v3.
+//! Logins: TempAuth v1, Keystone v2.0 and v3.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -11,15 +11,15 @@ use http::header::{HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri};
 use serde_json::{Value, json};
 
-const PATIENCE: Duration = Duration::from_secs(60);
-const ANSWER_LIMIT: u64 = 64 << 20;
+const TIMEOUT: Duration = Duration::from_secs(60);
+const ANSWER_MAX_BYTES: u64 = 64 << 20;
 
 /// A server by its URL.
 #[derive(Clone)]
 pub(super) struct Site {
     pub(super) address: SocketAddr,
     host: HeaderValue,
-    /// Without a slash at its end.
+    /// Path without a trailing slash.
     pub(super) path: String,
 }
 
@@ -42,7 +42,7 @@ impl Site {
         })
     }
 
-    /// `path` is encoded.
+    /// Sends a request; `path` is encoded.
     pub(super) async fn ask(
         &self,
         client: &Client,
@@ -59,14 +59,14 @@ impl Site {
             map.insert(HeaderName::from_static(name), HeaderValue::from_str(value)?);
         }
         map.insert(HOST, self.host.clone());
-        let answer = client.call(self.address, request, PATIENCE).await?;
+        let answer = client.call(self.address, request, TIMEOUT).await?;
         let (head, body) = answer.into_parts();
-        let body = tokio::time::timeout(PATIENCE, body.collect(ANSWER_LIMIT)).await??;
+        let body = tokio::time::timeout(TIMEOUT, body.collect(ANSWER_MAX_BYTES)).await??;
         Ok((head.status, head.headers, body))
     }
 }
 
-/// Where the account is, and the token for it.
+/// The account's URL and the token for it.
 pub(super) struct SignedIn {
     pub(super) url: String,
     pub(super) token: String,

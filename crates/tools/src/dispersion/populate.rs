@@ -1,4 +1,4 @@
-//! Making samples: names are tried by number until enough partitions have one.
+//! Creation of samples: names with consecutive numbers are tried until enough partitions have one.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -82,11 +82,11 @@ async fn populate_objects(
 struct Samples {
     what: &'static str,
     ring: Ring,
-    /// Of objects.
+    /// Container of the objects.
     container: Option<String>,
-    /// Before the number.
+    /// Text before the number.
     prefix: String,
-    /// Smaller numbers count as made.
+    /// First number; smaller ones count as created.
     start: u64,
     header: (&'static str, String),
 }

@@ -1,4 +1,4 @@
-//! Counting copies: each sample's partition is asked for at all of its primaries.
+//! Counting of copies: each sample is requested from all primaries of its partition.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -26,7 +26,7 @@ pub(crate) fn run(options: ReportOptions, out: &mut dyn Write) -> Result<u8> {
     if !wants_containers && !wants_objects {
         bail!("Neither container or object report is set to run");
     }
-    let told = Arc::new(Told {
+    let told = Arc::new(Messages {
         debug: options.debug,
         unmounted: Mutex::default(),
         not_found: Mutex::default(),
@@ -62,14 +62,14 @@ pub(crate) fn run(options: ReportOptions, out: &mut dyn Write) -> Result<u8> {
     })
 }
 
-/// What is told of devices, each once.
-struct Told {
+/// Messages about devices, each printed once.
+struct Messages {
     debug: bool,
     unmounted: Mutex<BTreeSet<String>>,
     not_found: Mutex<BTreeSet<String>>,
 }
 
-impl Told {
+impl Messages {
     fn failed(&self, device: &Device, copy: &Copy) {
         let name = format!("{}:{}/{}", device.ip, device.port, device.device);
         let new = |set: &Mutex<BTreeSet<String>>| set.lock().insert(name.clone());
@@ -93,20 +93,20 @@ impl Told {
 }
 
 fn say(line: &str) {
-    // Nobody may be listening; the report itself still tells.
+    // If standard error is closed, the report itself still has the result.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 struct Report<'a> {
     plan: &'a Plan,
     as_json: bool,
-    /// Tell which partitions lack copies.
+    /// Report the partitions that lack copies.
     partitions: bool,
-    told: Arc<Told>,
+    told: Arc<Messages>,
     out: &'a mut dyn Write,
 }
 
-/// One sample's copies.
+/// Copies found of one sample.
 struct Counted {
     partition: u32,
     expected: usize,
@@ -202,7 +202,7 @@ impl Report<'_> {
         Ok(Value::Null)
     }
 
-    /// One name for each partition: where it is, its path, its primaries.
+    /// One sample for each partition: its path and its primaries.
     fn samples(
         &self,
         cluster: &Cluster,
@@ -288,7 +288,7 @@ struct Totals {
     queried: usize,
     found: usize,
     expected: usize,
-    /// Partitions by how many copies they lack.
+    /// Number of partitions by the number of missing copies.
     missing: BTreeMap<usize, usize>,
 }
 

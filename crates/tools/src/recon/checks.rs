@@ -1,4 +1,4 @@
-//! The checks, each a question to all servers and what is made of the answers.
+//! The checks: each sends a request to all servers and summarises the responses.
 
 mod machine;
 
@@ -19,7 +19,7 @@ pub(super) struct Checks<'a> {
 }
 
 impl Checks<'_> {
-    /// Those that the options ask for.
+    /// Runs the checks that the options select.
     pub(super) async fn run(mut self, options: &Options) -> Result<()> {
         let (all, kind) = (options.all, self.scout.kind.to_owned());
         let is = |name: &str| kind == name;
@@ -98,7 +98,7 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// Says that this kind of server knows nothing of it, where it was asked for alone.
+    /// Prints that this kind of server does not support the check, if it was requested alone.
     async fn only(&mut self, kind: &str, all: bool, what: &str) -> Result<()> {
         if self.scout.kind != kind {
             self.refuse(all, what)?;
@@ -122,13 +122,13 @@ impl Checks<'_> {
         Ok(writeln!(self.out, "{LINE}")?)
     }
 
-    /// Asks, and keeps what came.
+    /// Requests a check from all servers; returns the valid responses.
     async fn ask(&mut self, check: &str) -> Result<Vec<(Answer, Value)>> {
         let answers = self.scout.recon(check, self.out).await?;
         Ok(with_values(answers))
     }
 
-    /// A number under one name.
+    /// Summarises one number.
     async fn one_number(&mut self, check: &str, name: &str) -> Result<()> {
         let answers = self.ask(check).await?;
         let values: Vec<_> = answers.iter().map(|(_, v)| number(v, name)).collect();
@@ -194,7 +194,7 @@ impl Checks<'_> {
         self.end()
     }
 
-    /// What a daemon's last pass tried, and how it went.
+    /// Numbers of attempts, successes and failures of a daemon's last pass.
     fn pass_stats(&mut self, answers: &[(Answer, Value)], of: &str, prefix: &str) -> Result<()> {
         let order = match prefix {
             "" => ["attempted", "failure", "success"],
@@ -306,7 +306,7 @@ fn with_values(answers: Vec<Answer>) -> Vec<(Answer, Value)> {
         .collect()
 }
 
-/// The first of these that is there, be it null; 0 where none is.
+/// The first of these keys that is present, even if null; 0 if none is.
 fn first_of(value: &Value, names: &[&str]) -> Option<f64> {
     let found = names.iter().find_map(|name| value.get(name));
     found.map_or(Some(0.0), Value::as_f64)
@@ -317,7 +317,7 @@ fn last_of(answers: &[(Answer, Value)], names: &[&str]) -> Vec<(Host, Option<f64
     answers.iter().map(of).collect()
 }
 
-/// Auditors that work side by side tell their numbers by device.
+/// Sum over devices, for auditors that run in parallel.
 fn nested_sum(value: &Value, name: &str) -> f64 {
     let Some(entries) = value.as_object() else {
         return 0.0;

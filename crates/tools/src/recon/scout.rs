@@ -1,4 +1,4 @@
-//! Asking servers, many at once.
+//! Concurrent requests to servers.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -13,10 +13,11 @@ use tokio::task::JoinSet;
 
 use crate::locations::ip_of;
 
-/// Servers asked at one time.
-const AT_ONCE: usize = 30;
-/// Facts of a node with thousands of devices are some hundred kilobytes.
-const ANSWER_LIMIT: u64 = 64 << 20;
+/// Maximum number of servers asked at a time.
+const CONCURRENT_MAX: usize = 30;
+/// Maximum bytes of a response: data of a node with thousands of devices has some hundred
+/// kilobytes.
+const ANSWER_MAX_BYTES: u64 = 64 << 20;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Host {
@@ -38,19 +39,19 @@ impl Host {
     }
 }
 
-/// What a server answered.
+/// A server's response.
 pub(super) struct Answer {
     pub(super) host: Host,
     pub(super) url: String,
-    /// None: nothing of use, which has been told.
+    /// The value; `None` if there was no valid response, which has been reported.
     pub(super) value: Option<Value>,
-    /// Seconds since 1970, before and after.
+    /// Times before and after the request, in seconds since 1970.
     pub(super) asked: f64,
     pub(super) answered: f64,
 }
 
 pub(super) struct Scout<'a> {
-    /// `account`, `container` or `object`.
+    /// Kind of server: `account`, `container` or `object`.
     pub(super) kind: &'a str,
     pub(super) hosts: Vec<Host>,
     pub(super) verbose: bool,
@@ -59,7 +60,7 @@ pub(super) struct Scout<'a> {
 }
 
 impl Scout<'_> {
-    /// Asks all hosts for `/recon/<check>`.
+    /// Requests `/recon/<check>` from all hosts.
     pub(super) async fn recon(&self, check: &str, out: &mut dyn Write) -> Result<Vec<Answer>> {
         self.recon_of(self.hosts.clone(), check, out).await
     }
@@ -77,7 +78,7 @@ impl Scout<'_> {
         .await
     }
 
-    /// What each host says it is.
+    /// The server type that each host reports.
     pub(super) async fn server_types(&self, out: &mut dyn Write) -> Result<Vec<Answer>> {
         let hosts = self.hosts.clone();
         self.ask(hosts, Method::OPTIONS, "/", out, |headers, _| {
@@ -99,7 +100,7 @@ impl Scout<'_> {
         let mut calls = JoinSet::new();
         let mut answers = Vec::new();
         for (i, host) in hosts.into_iter().enumerate() {
-            if calls.len() >= AT_ONCE {
+            if calls.len() >= CONCURRENT_MAX {
                 answers.extend(calls.join_next().await.transpose()?);
             }
             let (client, method, patience) = (client.clone(), method.clone(), self.timeout);
@@ -156,7 +157,7 @@ async fn call(
         let reason = head.status.canonical_reason().unwrap_or_default();
         return Err(format!("HTTP Error {}: {reason}", head.status.as_u16()));
     }
-    let body = tokio::time::timeout(patience, body.collect(ANSWER_LIMIT)).await;
+    let body = tokio::time::timeout(patience, body.collect(ANSWER_MAX_BYTES)).await;
     let body = body
         .map_err(|_| "timed out".to_owned())?
         .map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! Numbers of many servers in a few, and times in words.
+//! Summaries of numbers from many servers, and formatting of times.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use super::scout::{Host, now};
 pub(super) const LINE: &str =
     "===============================================================================";
 
-/// Of one number that every server tells, or does not.
+/// Summary of one number over all servers, some of which may not report it.
 #[derive(Debug, PartialEq)]
 pub(super) struct Stats {
     low: f64,
@@ -21,7 +21,7 @@ pub(super) struct Stats {
 }
 
 impl Stats {
-    /// `None` where no server told anything.
+    /// `None` if no server reported the number.
     pub(super) fn of(values: &[Option<f64>]) -> Option<Stats> {
         let told: Vec<f64> = values.iter().copied().flatten().collect();
         let first = *told.first()?;
@@ -50,7 +50,7 @@ impl Stats {
     }
 }
 
-/// The numbers' line, or that there are none (under the name `absent`).
+/// Prints the summary, or that there are no values (under the name `absent`).
 pub(super) fn print(
     out: &mut dyn Write,
     name: &str,
@@ -67,7 +67,7 @@ pub(super) fn number(value: &Value, name: &str) -> Option<f64> {
     value.get(name).and_then(Value::as_f64)
 }
 
-/// `2014-06-11 05:31:17`, UTC.
+/// Formats a time as `2014-06-11 05:31:17`, UTC.
 pub(super) fn clock(seconds: f64) -> String {
     let time = Timestamp::from_secs(seconds.max(0.0) as u64).isoformat();
     time[..19].replace('T', " ")
@@ -86,7 +86,7 @@ fn ago(seconds: f64) -> String {
     format!("{} {unit}", elapsed.trunc())
 }
 
-/// Who finished longest ago, and who last; 0: never.
+/// Prints the servers with the oldest and the newest completion; 0 means never.
 pub(super) fn print_completions(
     out: &mut dyn Write,
     last: &[(Host, Option<f64>)],
@@ -118,7 +118,7 @@ pub(super) fn print_completions(
     Ok(())
 }
 
-/// In the largest unit of a thousand that leaves a whole number.
+/// Formats a size in the largest unit of a thousand that gives a whole number.
 pub(super) fn size(bytes: f64) -> String {
     let mut bytes = bytes.trunc();
     for unit in ["bytes", "kB", "MB", "GB", "TB", "PB", "EB", "ZB"] {

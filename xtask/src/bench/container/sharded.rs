@@ -1,4 +1,4 @@
-//! The container in shards: made by Cairn's sharder, for both stores.
+//! The sharded container: made by Cairn's sharder, for both stores.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,20 +6,20 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Databases, FOLDERS, Ground, Login, Target, copy};
+use super::{Databases, FOLDERS, Login, Setup, Target, copy};
 use crate::process::wait_for;
 use crate::wire::{Account, Connection, Response};
 
 const SHARDS: u64 = 10;
-/// Before all names of the first folder that are put later, and behind those that are there.
+/// A name before all later names of the first folder, and after the existing ones.
 const NEW_NAME: &str = "dir-0/o1000000000";
 
-impl Ground {
+impl Setup {
     pub(super) fn saved_shards(&self) -> PathBuf {
         self.dir.join("saved-shards")
     }
 
-    /// Makes shards of the container as it was saved, and saves that too.
+    /// Shards the saved container, and saves the result.
     pub(super) fn shard(&mut self, rows: u64) -> Result<()> {
         copy(&self.saved(), &self.containers())?;
         let client = self.swift.etc().join("internal-client.conf");
@@ -55,7 +55,7 @@ impl Ground {
         copy(&self.containers(), &self.saved_shards())
     }
 
-    /// Where rows go now: to the container itself, or to the shard of new names in the first folder.
+    /// Destination of rows: the container itself, or the shard for new names in the first folder.
     pub(super) fn target(&self) -> Result<Target> {
         if self.state()? != "sharded" {
             return Ok(Target {
@@ -72,7 +72,7 @@ impl Ground {
         let ranges: Vec<serde_json::Value> = serde_json::from_slice(&answer.body)?;
         let shard = ranges.first().and_then(|range| range["name"].as_str());
         let shard = shard.context("no shard takes new names")?;
-        // Its partition is one of few.
+        // There are few partitions.
         for entry in fs::read_dir(self.containers())? {
             let partition = entry?.file_name();
             let path = format!("/d1/{}/{shard}", partition.to_string_lossy());

@@ -1,6 +1,6 @@
-//! The least that any repair takes: the files of Swift's layout, each in folders of its own, with
-//! content and one extended attribute, made by as many threads as the machine runs at once, and one
-//! sync at the end. Nothing is read, checked, sent or renamed.
+//! The minimum time of any repair: creates the files in Swift's layout, each in folders of its own,
+//! with content and one extended attribute, on as many threads as the machine has cores, with one
+//! sync at the end. Nothing is read, verified, sent or renamed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,10 +12,11 @@ use anyhow::{Context, Result, anyhow};
 use rustix::fs::{XattrFlags, fsetxattr, syncfs};
 
 const ATTRIBUTE: &str = "user.swift.metadata";
-/// As much as an object's metadata is, pickled, with short names.
+/// Size of an object's pickled metadata with short names.
 const ATTRIBUTE_BYTES: usize = 256;
 
-/// Makes `files`, named as they lie in `folder`, of `size` bytes each; the seconds it took.
+/// Creates `files`, at their relative paths below `folder`, of `size` bytes each; returns the
+/// seconds.
 pub(super) fn make_files(folder: &Path, files: &BTreeSet<PathBuf>, size: u64) -> Result<f64> {
     let files: Vec<&PathBuf> = files.iter().collect();
     let threads = std::thread::available_parallelism().map_or(2, usize::from);

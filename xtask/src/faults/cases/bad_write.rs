@@ -1,8 +1,8 @@
-//! One write of one disk fails, of some blocks, and never again: the devices beside it go on as if
-//! nothing were, so that every request succeeds; a power cut then loses nothing. Where all devices are
-//! folders of that disk, the write is one to a database's log: of that database nothing is believed
-//! before it was read from the disk, and the others, and all devices, stay in service. (A write of the
-//! file system's own that fails takes all of it out of service, which is the kernel's doing.)
+//! A single failed write of some blocks on one disk: the other devices continue, so that every
+//! request succeeds; a power cut then loses nothing. If all devices are folders of that disk, the
+//! write is one to a database's log: that database is used again only after it was re-read from the
+//! disk, and the others, and all devices, stay in service. (A failed write of the file system's own
+//! metadata takes it out of service, which is the kernel's behaviour.)
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use anyhow::{Result, ensure};
 use super::super::Outcome;
 use super::super::medium::{Fault, Op};
 use super::super::rig::{self, MIXED, STRICT};
-use super::{Ground, outcome};
+use super::{Setup, outcome};
 use crate::model::load::Counts;
 
-pub(super) fn round(ground: &Ground<'_>, shared: bool) -> Result<Outcome> {
-    let mut rig = ground.shaped(|shape| shape.shared = shared)?;
+pub(super) fn round(setup: &Setup<'_>, shared: bool) -> Result<Outcome> {
+    let mut rig = setup.shaped(|shape| shape.shared = shared)?;
     let mut keys = rig::keys(8, 20, 4);
     rig.make_containers(&keys)?;
     let account = rig.account()?;

@@ -1,5 +1,5 @@
-//! Bytes of stored objects are not what they were, on one disk or two: whoever reads gets them right
-//! or hears that something is wrong, never a whole body that is another.
+//! Corrupted bytes of stored objects on one or two disks: a reader gets the right bytes or an
+//! error, never a complete body with wrong content.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -8,20 +8,20 @@ use anyhow::{Result, ensure};
 
 use super::super::Outcome;
 use super::super::rig::{self, MIXED, Rig};
-use super::{Ground, outcome};
+use super::{Setup, outcome};
 use crate::model::keys::{State, payload};
 use crate::random::Random;
 use crate::wire::Account;
 
 const PASSES: usize = 3;
-/// Until an object that has enough sound replicas is read whole at last.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time until an object with enough intact replicas must be readable.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Objects by their paths, as they were before.
+/// Original content of objects by path.
 type Bodies = BTreeMap<String, Vec<u8>>;
 
-pub(super) fn round(ground: &Ground<'_>, coded: bool) -> Result<Outcome> {
-    let mut rig = ground.shaped(|shape| shape.coded = coded)?;
+pub(super) fn round(setup: &Setup<'_>, coded: bool) -> Result<Outcome> {
+    let mut rig = setup.shaped(|shape| shape.coded = coded)?;
     let mut keys = rig::keys(8, 8, 4);
     rig.make_containers(&keys)?;
     let seed = rig.random.next();
@@ -47,7 +47,7 @@ pub(super) fn round(ground: &Ground<'_>, coded: bool) -> Result<Outcome> {
     }
     let first = rig.random.below(4) as usize;
     let disks = [first, (first + 1) % 4];
-    let disks = &disks[..1 + ground.seed as usize % 2];
+    let disks = &disks[..1 + setup.seed as usize % 2];
     rig.rot(disks)?;
     // Two of three fragments are needed.
     let enough_is_sound = !coded || disks.len() == 1;
@@ -59,7 +59,7 @@ pub(super) fn round(ground: &Ground<'_>, coded: bool) -> Result<Outcome> {
     Ok(outcome(&rig, counts, found))
 }
 
-/// One that consists of three others.
+/// Creates an object that consists of three others.
 fn large_object(account: &mut Account, path: &str, bodies: &mut Bodies) -> Result<()> {
     let (mut whole, mut segments) = (Vec::new(), Vec::new());
     for number in 0..3 {
@@ -77,7 +77,7 @@ fn large_object(account: &mut Account, path: &str, bodies: &mut Bodies) -> Resul
     Ok(())
 }
 
-/// Everything some times, whole and in parts.
+/// Reads everything several times, completely and in parts.
 fn read(
     rig: &mut Rig,
     coded: bool,
@@ -89,7 +89,7 @@ fn read(
     for _ in 0..PASSES {
         for (path, body) in bodies {
             let length = body.len() as u64;
-            // Parts of replicas have no checksum of their own, here as in Swift.
+            // Parts of replicas have no checksum, here as in Swift.
             if coded && length > 1 && rig.random.below(2) == 0 {
                 let (from, to) = part(&mut rig.random, length);
                 let range = format!("bytes={from}-{}", to - 1);
@@ -110,7 +110,7 @@ fn part(random: &mut Random, length: u64) -> (u64, u64) {
     (from, from + 1 + random.below(length - from))
 }
 
-/// In words, when an answer must not be.
+/// Describes the problem of a response that must not occur.
 fn wrong(
     account: &mut Account,
     path: &str,
@@ -118,11 +118,11 @@ fn wrong(
     expected: &[u8],
     enough_is_sound: bool,
 ) -> Option<String> {
-    // A body that breaks off is how a client hears of it once it has had some.
+    // A body that breaks off is the only way to report an error after it has begun.
     let got = account.call("GET", path, "", range, b"").ok()?;
     let is_right = match got.status {
         200 | 206 => got.body == expected,
-        // Nobody has it, or a part of a large object.
+        // No intact copy exists, or a part of a large object is missing.
         404 | 409 => !enough_is_sound,
         status => status >= 500,
     };
@@ -130,11 +130,11 @@ fn wrong(
     (!is_right).then(|| format!("{path} {range:?}: {}, not its {length} bytes", got.status))
 }
 
-/// In the end each is there.
+/// Finally every object must be readable.
 fn reads_whole(rig: &Rig, bodies: &Bodies, found: &mut Vec<String>) -> Result<()> {
     let mut account = rig.account()?;
     for (path, body) in bodies {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let got = account.call("GET", path, "", &[], b"");
             if got.is_ok_and(|got| got.status == 200 && got.body == *body) {

@@ -1,5 +1,5 @@
-//! The store's processes may open next to no more files for a while: they refuse what they must, and
-//! when that is over all is as before, on all devices.
+//! Shortage of file descriptors: the store's processes can open hardly any files for a while. They
+//! refuse requests, and afterwards everything works as before, on all devices.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use super::super::Outcome;
 use super::super::rig::{self, MIXED, STRICT};
-use super::{Ground, outcome};
+use super::{Setup, outcome};
 use crate::model::load::Counts;
 use crate::random::Random;
 
-pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
-    let mut rig = ground.rig()?;
-    // Servers that could not answer are asked again at once.
+pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
+    let mut rig = setup.rig()?;
+    // Servers that could not respond are retried at once.
     rig.store.set(
         "proxy",
         "app:proxy-server",
@@ -50,7 +50,7 @@ pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
         Ok(())
     })?;
     total.add(during, &mut wrong);
-    // Until the proxy asks them again.
+    // Wait until the proxy tries them again.
     std::thread::sleep(Duration::from_millis(2000));
     let after = rig::load(&account, &mut keys, STRICT, seed + 1, || {
         std::thread::sleep(Duration::from_millis(1500));
@@ -74,7 +74,7 @@ fn family(id: u32) -> Vec<u32> {
         .collect()
 }
 
-/// How many the lowest numbers are that are all taken: what a limit counts.
+/// Number of consecutive descriptors in use from 0 on, which is what a limit counts.
 fn lowest_taken(id: u32) -> u64 {
     let folder = Path::new("/proc").join(id.to_string()).join("fd");
     let mut lowest = 0;
@@ -84,7 +84,7 @@ fn lowest_taken(id: u32) -> u64 {
     lowest
 }
 
-/// None: as many as it might open before.
+/// Sets the limit of open files; `None`: the original one.
 fn limit(id: u32, most: Option<u64>) -> Result<()> {
     let id = Pid::from_raw(id as i32).context("a process has an id")?;
     let before = rustix::process::getrlimit(Resource::Nofile);

@@ -1,5 +1,5 @@
-//! Disks without any space left: uploads may be refused, but everything is read, listed and deleted
-//! as ever, and what was deleted makes room for uploads again.
+//! Full disks: uploads may be refused, but everything is read, listed and deleted as usual, and
+//! deletions make room for uploads again.
 
 use std::fs::File;
 use std::time::Duration;
@@ -9,18 +9,18 @@ use rustix::fs::FallocateFlags;
 
 use super::super::Outcome;
 use super::super::rig::{self, MIXED, Mix, Rig, STRICT};
-use super::{Ground, outcome};
+use super::{Setup, outcome};
 use crate::model::keys::{Key, State, Write, version_of};
 use crate::model::load::{self, Counts};
 use crate::process::wait_for;
 
-/// What is left for objects of each disk, before they fill it.
+/// Space left for objects on each disk before it is filled.
 const LEFT: u64 = 24 << 20;
 
-/// A file of nobody's that takes space.
+/// A file that occupies space, unknown to the store.
 const TAKEN: &str = "not-the-stores";
 
-/// In a container of its own.
+/// An object in a container of its own.
 const PROBE: &str = "/faults-probe/o";
 
 const LARGE: Mix<'_> = Mix {
@@ -34,15 +34,15 @@ const SMALL: Mix<'_> = Mix {
     ..STRICT
 };
 
-pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
-    let mut rig = ground.rig()?;
+pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
+    let mut rig = setup.rig()?;
     let mut keys = rig::keys(8, 24, 4);
     rig.make_containers(&keys)?;
     let mut account = rig.account()?;
     account.must("PUT", "/faults-probe", "", &[], b"")?;
     let seed = rig.random.next();
     let (mut total, mut wrong) = (Counts::tolerant(), Vec::new());
-    // Others take all of it but what is set aside, or the store itself does.
+    // Either other files take everything except the reserve, or the store itself does.
     let left = *rig.random.clone().pick(&[0, LEFT]);
     let filled = rig::load(&account, &mut keys, LARGE, seed, || {
         std::thread::sleep(Duration::from_millis(1000));
@@ -55,7 +55,7 @@ pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
     total.add(deleted(&rig, &mut keys)?, &mut wrong);
     wrong.extend(all_is_read(&rig, &keys)?);
     if left == 0 {
-        // What the store deleted may be less than what a file system keeps from all but root.
+        // Deletions may free less than the blocks that a file system reserves for root.
         for disk in &rig.disks {
             std::fs::remove_file(disk.mount_point.join(TAKEN))?;
         }
@@ -79,7 +79,7 @@ pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
     Ok(outcome(&rig, total, lost))
 }
 
-/// Takes all space of each disk but so much, into a file of nobody's.
+/// Fills each disk except for `left` bytes with the foreign file.
 fn fill(rig: &Rig, left: u64) -> Result<()> {
     for disk in &rig.disks {
         let file = File::create(disk.mount_point.join(TAKEN))?;
@@ -101,7 +101,7 @@ fn fill(rig: &Rig, left: u64) -> Result<()> {
     Ok(())
 }
 
-/// Objects and listings, which no disk that is full may keep anybody from.
+/// Checks objects and listings, which must be available despite full disks.
 fn all_is_read(rig: &Rig, keys: &[Vec<Key>]) -> Result<Vec<String>> {
     let mut account = rig.account()?;
     let mut wrong = Vec::new();
@@ -121,7 +121,7 @@ fn all_is_read(rig: &Rig, keys: &[Vec<Key>]) -> Result<Vec<String>> {
             continue;
         };
         let path = key.path();
-        // A replica whose disk took no overwrite has an older one.
+        // A replica whose disk refused an overwrite has an older version.
         match account.call("GET", &path, "", &[("X-Newest", "true")], b"") {
             Ok(got) if got.status == 200 && version_of(&path, &got.body) == Some(version) => {}
             Ok(got) => wrong.push(format!("GET {path}: {} on full disks", got.status)),
@@ -131,7 +131,7 @@ fn all_is_read(rig: &Rig, keys: &[Vec<Key>]) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Most of all objects, each at its first try.
+/// Deletes most objects, each with a single request.
 fn deleted(rig: &Rig, keys: &mut [Vec<Key>]) -> Result<Counts> {
     let mut account = rig.account()?;
     let mut counts = Counts::default();

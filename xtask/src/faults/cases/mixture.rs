@@ -1,5 +1,5 @@
-//! Faults of all kinds, on one disk, some or all of them, for a moment or from then on, while
-//! everything is written and read; then all disks lose their power.
+//! Faults of all kinds, on one, some or all disks, temporary or permanent, during writes and reads;
+//! then all disks lose power.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use super::super::Outcome;
 use super::super::disk::Disk;
 use super::super::medium::{Fault, Op};
 use super::super::rig::{self, MIXED};
-use super::{Ground, outcome};
+use super::{Setup, outcome};
 use crate::random::Random;
 
-pub(super) fn round(ground: &Ground<'_>, coded: bool) -> Result<Outcome> {
-    let mut rig = ground.shaped(|shape| shape.coded = coded)?;
+pub(super) fn round(setup: &Setup<'_>, coded: bool) -> Result<Outcome> {
+    let mut rig = setup.shaped(|shape| shape.coded = coded)?;
     let mut keys = rig::keys(8, 30, 4);
     rig.make_containers(&keys)?;
     let account = rig.account()?;
@@ -30,7 +30,7 @@ pub(super) fn round(ground: &Ground<'_>, coded: bool) -> Result<Outcome> {
                 }
             }
             std::thread::sleep(Duration::from_millis(100 + random.below(900)));
-            // Some of it goes on until the power cut.
+            // Some faults last until the power cut.
             if random.below(3) > 0 {
                 rig.heal();
             }

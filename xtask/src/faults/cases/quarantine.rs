@@ -1,5 +1,5 @@
-//! All replicas of all objects have rotten while they are read and written anew: what is taken aside
-//! is what was found rotten, never what has come in its place.
+//! All replicas of all objects are corrupted while they are read and overwritten: the quarantine
+//! must get the corrupt versions, never those that replaced them.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::super::Outcome;
 use super::super::rig::{self, MIXED, Mix, Rig};
-use super::{Ground, outcome};
+use super::{Setup, outcome};
 use crate::model::keys::{Key, State, Write, next_version, version_of};
 use crate::model::load::{self, Counts};
 use crate::random::Random;
@@ -21,9 +21,9 @@ const LARGE: Mix<'_> = Mix {
     ..MIXED
 };
 
-pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
-    let mut rig = ground.rig()?;
-    // The auditor reads as fast as it can, over and over.
+pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
+    let mut rig = setup.rig()?;
+    // The auditor reads as fast as possible, repeatedly.
     for (option, value) in [
         ("files_per_second", "0"),
         ("bytes_per_second", "0"),
@@ -41,7 +41,7 @@ pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
     rig.rot(&[0, 1, 2, 3])?;
     let rotten_before = next_version();
     for key in keys.iter_mut().flatten() {
-        // Nobody has it any more, until it is written anew.
+        // No intact copy exists until it is overwritten.
         if !key.possible.contains(&State::Absent) {
             key.possible.push(State::Absent);
         }
@@ -54,7 +54,7 @@ pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
     total.add(before, &mut Vec::new());
     total.add(read_and_replace(&rig, &mut keys)?, &mut wrong);
     rig.heal();
-    // Readers that are behind come to their end.
+    // Wait for readers that are behind.
     std::thread::sleep(Duration::from_millis(500));
     wrong.extend(sound_ones_taken_aside(&rig, rotten_before));
     rig.cut_power();
@@ -63,7 +63,7 @@ pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
     Ok(outcome(&rig, total, wrong))
 }
 
-/// Each object is being read while its next version is written.
+/// Reads each object while its next version is written.
 fn read_and_replace(rig: &Rig, keys: &mut [Vec<Key>]) -> Result<Counts> {
     let account = rig.account()?;
     let total = Mutex::new((Counts::tolerant(), Vec::new()));
@@ -117,8 +117,8 @@ fn replace(
     counts
 }
 
-/// Versions in quarantine that are whole and came later, in words. (One that has rotten in its name
-/// may look whole.)
+/// Describes intact later versions in quarantine. (One with corruption in its name may seem
+/// intact.)
 fn sound_ones_taken_aside(rig: &Rig, rotten_before: u64) -> Vec<String> {
     let is_aside = |path: &str| path.contains("/quarantined/") && path.ends_with(".data");
     let files = (0..rig.disks.len()).flat_map(|disk| rig.files(disk, is_aside));

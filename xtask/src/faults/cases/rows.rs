@@ -1,5 +1,5 @@
 //! Writes to container databases fail for 0.7 seconds, on all their disks at once, so that every
-//! replica of a row meets the same error; objects are on other disks, which are well, and go on to
+//! replica of a row meets the same error; objects are on other disks, which work, and continue to
 //! be acknowledged. After a power cut all of them must be listed.
 
 use std::time::Duration;
@@ -9,14 +9,14 @@ use anyhow::Result;
 use super::super::Outcome;
 use super::super::medium::Op;
 use super::super::rig::{self, Mix, ROWS};
-use super::{Ground, outcome};
+use super::{Setup, outcome};
 
 const LASTS: Duration = Duration::from_millis(700);
 
-pub(super) fn round(ground: &Ground<'_>, exclusive: bool) -> Result<Outcome> {
-    let mut rig = ground.shaped(|shape| (shape.exclusive, shape.apart) = (exclusive, true))?;
-    // Rows that come one by one and rows that come together are written in two ways.
-    let (containers, pace) = match ground.seed % 2 {
+pub(super) fn round(setup: &Setup<'_>, exclusive: bool) -> Result<Outcome> {
+    let mut rig = setup.shaped(|shape| (shape.exclusive, shape.apart) = (exclusive, true))?;
+    // Single rows and batches of rows are written in different ways.
+    let (containers, pace) = match setup.seed % 2 {
         0 => (2, Duration::ZERO),
         _ => (8, Duration::from_millis(120)),
     };
@@ -24,7 +24,7 @@ pub(super) fn round(ground: &Ground<'_>, exclusive: bool) -> Result<Outcome> {
     rig.make_containers(&keys)?;
     let account = rig.account()?;
     let seed = rig.random.next();
-    // How long after the error rows still come before the power goes.
+    // Time during which rows still arrive after the error, before the power cut.
     let after = Duration::from_millis(1500 + rig.random.below(2500));
     let kept_of_thousand = *rig.random.pick(&[0, 0, 0, 500]);
     let mix = Mix { pace, ..ROWS };

@@ -1,5 +1,5 @@
-//! One disk of four takes its time for everything: requests succeed, what they say is right, and
-//! none waits for that disk alone.
+//! One slow disk of four: requests succeed with correct responses, and none waits for that disk
+//! alone.
 
 use std::time::Duration;
 
@@ -7,11 +7,11 @@ use anyhow::Result;
 
 use super::super::Outcome;
 use super::super::rig::{self, STRICT};
-use super::{Ground, outcome};
+use super::{Setup, outcome};
 use crate::model::load::Counts;
 
-pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
-    let mut rig = ground.rig()?;
+pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
+    let mut rig = setup.rig()?;
     let mut keys = rig::keys(8, 20, 4);
     rig.make_containers(&keys)?;
     let account = rig.account()?;

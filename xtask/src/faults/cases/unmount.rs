@@ -1,20 +1,20 @@
-//! An operator takes disks away from a store that runs, with its daemons: idle ones by a plain
-//! `umount`, and one lazily under load, whose file system has then to come to its end.
+//! Disks are unmounted from a running store with its daemons, as by an operator: idle ones by a
+//! plain `umount`, and one lazily under load, whose file system must then be released.
 
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::{Ground, Outcome, outcome};
+use super::{Outcome, Setup, outcome};
 use crate::faults::disk::Disk;
 use crate::faults::rig::{MIXED, STRICT, keys, load};
 
-/// For a disk to be let go: seconds, and more on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time for a disk to be released: seconds, and more on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
 const AGAIN: Duration = Duration::from_millis(200);
 
-pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
-    let mut rig = ground.rig()?;
+pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
+    let mut rig = setup.rig()?;
     for role in ["account", "container", "object"] {
         rig.store.set(role, "DEFAULT", "mount_check", "true")?;
     }
@@ -31,7 +31,7 @@ pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
     for disk in &rig.disks {
         let begun = Instant::now();
         while let Err(error) = disk.unmount(false) {
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 wrong.push(format!("an idle disk cannot be unmounted: {error:#}"));
                 disk.unmount(true)?;
                 break;
@@ -47,7 +47,7 @@ pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
         disk.unmount(true)?;
         let begun = Instant::now();
         while !disk.is_free()? {
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > TIMEOUT {
                 wrong.push("a disk unmounted lazily is kept under load".to_owned());
                 break;
             }

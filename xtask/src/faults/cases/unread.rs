@@ -1,23 +1,23 @@
-//! One disk, or two, cannot read what is in its object files: whoever asks gets all of it from the
-//! others. Where no disk can for a moment, all of it is there after that: an error that passes takes
-//! nothing to quarantine.
+//! One or two disks cannot read their object files: clients get everything from the others. If all
+//! disks fail to read for a moment, everything is there afterwards: a temporary error must
+//! quarantine nothing.
 
 use anyhow::Result;
 
 use super::super::Outcome;
 use super::super::medium::Op;
 use super::super::rig::{self, MIXED, Rig};
-use super::{Ground, outcome};
+use super::{Setup, outcome};
 use crate::model::keys::{Key, State, version_of};
 use crate::model::load::Counts;
 
-pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
-    let mut rig = ground.rig()?;
+pub(super) fn round(setup: &Setup<'_>) -> Result<Outcome> {
+    let mut rig = setup.rig()?;
     let (keys, counts) = written(&mut rig)?;
     let first = rig.random.below(4) as usize;
     for number in [first, (first + 1) % 4]
         .into_iter()
-        .take(1 + ground.seed as usize % 2)
+        .take(1 + setup.seed as usize % 2)
     {
         let files = rig.files(number, |path| path.contains("/objects/"));
         let disk = &rig.disks[number];
@@ -39,9 +39,9 @@ pub(super) fn round(ground: &Ground<'_>) -> Result<Outcome> {
     Ok(outcome(&rig, counts, found))
 }
 
-/// Everybody asks while no disk can read; what they get then does not matter.
-pub(super) fn moment(ground: &Ground<'_>) -> Result<Outcome> {
-    let mut rig = ground.shaped(|shape| shape.coded = ground.seed.is_multiple_of(2))?;
+/// Clients read while no disk can; their responses do not matter.
+pub(super) fn moment(setup: &Setup<'_>) -> Result<Outcome> {
+    let mut rig = setup.shaped(|shape| shape.coded = setup.seed.is_multiple_of(2))?;
     let (keys, counts) = written(&mut rig)?;
     for number in 0..rig.disks.len() {
         let files = rig.files(number, |path| path.contains("/objects/"));
@@ -57,7 +57,7 @@ pub(super) fn moment(ground: &Ground<'_>) -> Result<Outcome> {
     Ok(outcome(&rig, counts, lost))
 }
 
-/// A store with objects, none of them in memory.
+/// A store with objects, none of them in the page cache.
 fn written(rig: &mut Rig) -> Result<(Vec<Vec<Key>>, Counts)> {
     let mut keys = rig::keys(8, 12, 4);
     rig.make_containers(&keys)?;

@@ -13,9 +13,9 @@ const FILE: &str = r#"<workload name="w"><workflow>
     <operation type="write" ratio="20" config="containers=u(1,2);objects=u(11,20);sizes=u(1,3)KB"/>
   </work></workstage></workflow></workload>"#;
 
-fn seen(at: f64, method: &str, container: u64, object: u64, bytes: u64) -> Seen {
+fn seen(at: f64, method: &str, container: u64, object: u64, bytes: u64) -> RecordedRequest {
     let puts = method == "PUT";
-    Seen {
+    RecordedRequest {
         at,
         method: method.to_owned(),
         target: format!("/v1/AUTH_test/mycontainers{container}/myobjects{object}"),
@@ -26,8 +26,8 @@ fn seen(at: f64, method: &str, container: u64, object: u64, bytes: u64) -> Seen 
 }
 
 /// A run of 1000 operations of which every `one_in`th writes `kilobytes` in turn.
-fn run(one_in: u64, kilobytes: &[u64]) -> (Run, Vec<Seen>) {
-    let mut all: Vec<Seen> = (0..20)
+fn run(one_in: u64, kilobytes: &[u64]) -> (Run, Vec<RecordedRequest>) {
+    let mut all: Vec<RecordedRequest> = (0..20)
         .map(|n| seen(1.0, "PUT", 1 + n / 10, 1 + n % 10, 64_000))
         .collect();
     let (mut writes, mut bytes) = (0, 0);
@@ -57,11 +57,11 @@ fn run(one_in: u64, kilobytes: &[u64]) -> (Run, Vec<Seen>) {
     (run, all)
 }
 
-fn judged(run: &Run, seen: &[Seen]) -> Result<String> {
+fn judged(run: &Run, seen: &[RecordedRequest]) -> Result<String> {
     compare(&expected::read(Path::new("w.xml"), FILE)?, run, seen)
 }
 
-fn refused(run: &Run, seen: &[Seen], words: &str) {
+fn refused(run: &Run, seen: &[RecordedRequest], words: &str) {
     let error = format!("{:#}", judged(run, seen).unwrap_err());
     assert!(error.contains(words), "{error}");
 }

@@ -1,5 +1,5 @@
-//! COSBench's XML, by its tags: published files carry `<accesskey>` within their attributes, which
-//! no parser of XML takes.
+//! Parser of COSBench's XML by its tags: published files have `<accesskey>` inside attributes,
+//! which XML parsers reject.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::{Amount, Expected, Kind, Names, Operation, Order, Sizes, Stage, Work};
 
-/// A start tag, its attributes; an end tag has a `/` before its name.
+/// A start tag with its attributes; an end tag's name begins with `/`.
 struct Tag {
     name: String,
     attributes: BTreeMap<String, String>,
 }
 
-/// All tags in order, comments left out.
+/// All tags in order, without comments.
 fn tags(text: &str) -> Result<Vec<Tag>> {
     let mut tags = Vec::new();
     let mut rest = text;
@@ -80,7 +80,7 @@ impl Tag {
 
 pub(super) fn read(text: &str) -> Result<Expected> {
     let mut expected = Expected::default();
-    // Configs of the elements that are open, outermost first.
+    // Configs of the open elements, outermost first.
     let mut configs: Vec<(String, String)> = Vec::new();
     let mut special = None;
     for tag in tags(text)? {
@@ -122,7 +122,7 @@ pub(super) fn read(text: &str) -> Result<Expected> {
 
 type Config<'a> = BTreeMap<&'a str, &'a str>;
 
-/// Inner elements outweigh outer ones.
+/// Merges configs; inner elements take precedence.
 fn config(configs: &[(String, String)]) -> Config<'_> {
     let pairs = configs.iter().flat_map(|(_, text)| text.split(';'));
     let pairs = pairs.filter_map(|pair| pair.split_once('='));
@@ -131,7 +131,7 @@ fn config(configs: &[(String, String)]) -> Config<'_> {
         .collect()
 }
 
-/// A work, and what kind of operation it stands for when it is a special one.
+/// A work, and for a special one the kind of its operation.
 fn work(tag: &Tag, config: &Config<'_>) -> Result<(Work, Option<Kind>)> {
     let kind = match tag.get("type") {
         "" | "normal" => None,
@@ -269,7 +269,7 @@ fn sizes(config: &Config<'_>) -> Result<Sizes> {
     Ok(Sizes { unit, bars })
 }
 
-/// `u(1,32)KB`: its letter, what stands in brackets, what stands behind.
+/// Splits `u(1,32)KB` into its letter, the arguments, and the unit.
 fn selector(text: &str) -> Result<(char, &str, &str)> {
     let (letter, rest) = text.split_once('(').with_context(|| text.to_owned())?;
     let (arguments, unit) = rest.split_once(')').with_context(|| text.to_owned())?;

@@ -1,4 +1,4 @@
-//! ssbench's scenarios: JSON whose `#` comments end with their line.
+//! Parser of ssbench's scenarios: JSON with `#` comments to the end of the line.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -71,7 +71,7 @@ pub(super) fn read(text: &str) -> Result<Expected> {
         ensure!(profile.len() == 4 && sum > 0.0, "no profile");
         let kinds = [Kind::Create, Kind::Read, Kind::Update, Kind::Delete];
         for (kind, part) in kinds.into_iter().zip(profile) {
-            // A class is drawn by its files, then what is done to it by its profile.
+            // A class is drawn by its number of files, then the operation by its profile.
             let share = files as f64 / all as f64 * part / sum;
             run.operations.push(operation(kind, Amount::Share(share))?);
         }

@@ -1,4 +1,4 @@
-//! swift-bench's conf: its options as lines.
+//! Parser of swift-bench's conf by its lines.
 
 use std::collections::BTreeMap;
 

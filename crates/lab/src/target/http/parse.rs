@@ -159,7 +159,7 @@ impl Parser {
         self.feed_body(rest, sink)
     }
 
-    /// How long the head is, if it is whole. An interim answer (1xx) leaves the state as it was.
+    /// Length of the head, if it is whole. An interim answer (1xx) leaves the state as it was.
     fn parse_head(
         &mut self,
         bytes: &[u8],

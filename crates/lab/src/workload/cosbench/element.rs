@@ -1,4 +1,4 @@
-//! What an element must hold, and may: checked alike for all of COSBench's.
+//! Required and optional content of elements, checked alike for all of COSBench's.
 
 use super::super::Notes;
 use super::super::error::{Source, WorkloadError, shown};

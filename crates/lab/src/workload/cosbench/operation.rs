@@ -1,4 +1,4 @@
-//! COSBench operations: of a normal work's mix, and the one that each special work stands for.
+//! COSBench's operations: those of a normal work's mix, and the single one of each special work.
 
 use super::super::error::{Source, WorkloadError, shown};
 use super::super::settings::List;
@@ -9,11 +9,11 @@ use super::ReadWork;
 use crate::plan::{Content, Names, Objects, Operation, OperationKind, Work, WorkKind};
 use crate::selector::Selector;
 
-/// What COSBench puts before numbers when nothing else is said.
+/// COSBench's default prefixes of names.
 const CONTAINERS: &str = "mycontainers";
 const OBJECTS: &str = "myobjects";
 
-/// Keys of an operation's config that mean something here.
+/// Supported keys of an operation's config.
 const KEYS: &[&str] = &[
     "containers",
     "cprefix",
@@ -32,7 +32,7 @@ const KEYS: &[&str] = &[
     "name",
 ];
 
-/// An operation of a normal work; its ratio is the caller's, its name empty when not said.
+/// An operation of a normal work; the caller sets its ratio, and its name is empty if not given.
 pub(super) fn main(
     source: &Source<'_>,
     element: &Element,
@@ -90,7 +90,7 @@ pub(super) fn main(
     Ok(operation)
 }
 
-/// The operation of a special work, whose kind says which.
+/// The operation of a special work, by the work's kind.
 pub(super) fn special(
     source: &Source<'_>,
     mut work: Work,
@@ -110,7 +110,7 @@ pub(super) fn special(
     let mut deletes_containers = false;
     if matches!(kind, OperationKind::Prepare | OperationKind::Cleanup) {
         let (objects, _) = list.required(source, "objects", "objects=r(1,100)")?;
-        // COSBench's way to say none.
+        // COSBench's notation for none.
         let none = matches!(objects, "r(0,0)" | "0-0");
         if !none {
             let mut objects = required_names(source, list, "objects")?;
@@ -126,7 +126,7 @@ pub(super) fn special(
             deletes_containers = list.boolean(source, "deleteContainer", false)?;
         }
         if none {
-            // Only the containers are left of it.
+            // Only the containers remain.
             work.kind = match (makes_containers, deletes_containers) {
                 (true, _) => WorkKind::Init,
                 (_, true) => WorkKind::Dispose,
@@ -149,7 +149,7 @@ pub(super) fn special(
     })
 }
 
-/// The containers of operations, to be made or deleted.
+/// Operations on the containers of others, to create or delete them.
 pub(super) fn containers_only(of: &[Operation], kind: WorkKind) -> Vec<Operation> {
     let kind = match kind {
         WorkKind::Dispose => OperationKind::Dispose,
@@ -171,7 +171,7 @@ fn common(
     kind: OperationKind,
 ) -> Result<Operation, WorkloadError> {
     let content = match list.get("content") {
-        // COSBench: anything but `zero` is random.
+        // In COSBench anything but `zero` is random.
         Some(("zero", _)) => Content::Zero,
         _ => Content::Random,
     };
@@ -191,7 +191,7 @@ fn required_names(source: &Source<'_>, list: &List, what: &str) -> Result<Names,
     names(source, list, what).map(Option::unwrap_or_default)
 }
 
-/// `containers` or `objects`, with its prefix and suffix.
+/// Names by `containers` or `objects`, with prefix and suffix.
 fn names(source: &Source<'_>, list: &List, what: &str) -> Result<Option<Names>, WorkloadError> {
     let Some((text, at)) = list.get(what) else {
         return Ok(None);
@@ -215,14 +215,14 @@ fn sizes(source: &Source<'_>, list: &List) -> Result<Selector, WorkloadError> {
     value::selector(text, Kind::Sizes).map_err(|wrong| source.wrong(at, wrong))
 }
 
-/// Special works take each number once, whichever way the numbers are written.
+/// Special works use each number once, whatever the selector.
 fn in_turn(numbers: &mut Selector) {
     let (low, high) = numbers.bounds();
     *numbers = Selector::Range { low, high };
 }
 
-/// `fileselection`: only its letter counts. The folder says how many files there are, so the
-/// numbers have no end here.
+/// `fileselection`: only its letter counts. The folder determines the number of files, so the
+/// numbers are unbounded here.
 fn file_selection(source: &Source<'_>, list: &List) -> Result<Selector, WorkloadError> {
     let (text, at) = list.required(source, "fileselection", "fileselection=s")?;
     let (low, high) = (1, limits::NUMBER);

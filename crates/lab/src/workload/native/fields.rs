@@ -1,5 +1,4 @@
-//! Typed looks into TOML tables that know where they stand. A table may have others behind it,
-//! whose keys it inherits.
+//! Typed access to TOML tables with positions. A table may inherit keys from others.
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -11,7 +10,7 @@ use super::Texts;
 use super::scope::Scope;
 use crate::selector::Selector;
 
-/// A table and where it begins.
+/// A table with its position.
 #[derive(Clone, Copy)]
 pub(super) struct Table<'a> {
     pub(super) keys: &'a DeTable<'a>,
@@ -28,7 +27,7 @@ impl<'a> Table<'a> {
     }
 }
 
-/// A table's entries in the order of the document.
+/// A table's entries in document order.
 pub(super) fn sorted<'a>(table: &'a DeTable<'a>) -> Vec<(&'a str, &'a Spanned<DeValue<'a>>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
@@ -38,7 +37,7 @@ pub(super) fn sorted<'a>(table: &'a DeTable<'a>) -> Vec<(&'a str, &'a Spanned<De
         .collect()
 }
 
-/// A scalar as text: so that `8` and `"${workers}"` are the same thing.
+/// A scalar as text, so that `8` and `"${workers}"` are equivalent.
 pub(super) fn scalar_text(value: &DeValue<'_>) -> Option<String> {
     match value {
         DeValue::String(text) => Some(text.as_ref().to_owned()),
@@ -57,7 +56,7 @@ pub(super) fn scalar_text(value: &DeValue<'_>) -> Option<String> {
     }
 }
 
-/// Looks into the first of some tables that has a key.
+/// Access to a list of tables, of which the first that has a key counts.
 pub(super) struct Fields<'a> {
     pub(super) source: &'a Source<'a>,
     scope: &'a Scope,
@@ -75,7 +74,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Refuses keys of the nearest table that mean nothing.
+    /// Refuses unknown keys of the nearest table.
     pub(super) fn known(&self, known: &[&[&str]]) -> Checked<()> {
         let Some(table) = self.tables.first() else {
             return Ok(());
@@ -98,17 +97,17 @@ impl<'a> Fields<'a> {
         self.tables.iter().find_map(|table| table.keys.get(key))
     }
 
-    /// Where a key's value stands.
+    /// Position of a key's value.
     pub(super) fn place(&self, key: &str) -> Option<usize> {
         self.get(key).map(|value| value.span().start)
     }
 
-    /// Where the nearest table begins: for what it lacks.
+    /// Position of the nearest table, for errors about missing keys.
     pub(super) fn start(&self) -> usize {
         self.tables.first().map_or(0, |table| table.at)
     }
 
-    /// A text as it stands, before names are replaced.
+    /// A text before parameters are replaced.
     pub(super) fn raw(&self, key: &str) -> Option<&'a str> {
         self.get(key).and_then(|value| value.get_ref().as_str())
     }
@@ -126,7 +125,7 @@ impl<'a> Fields<'a> {
         Ok(Some((self.scope.substitute(self.source, &text, at)?, at)))
     }
 
-    /// A scalar, understood by `read`; an error names the key.
+    /// A scalar, parsed by `read`; an error names the key.
     pub(super) fn parsed<T>(
         &self,
         key: &str,
@@ -169,7 +168,7 @@ impl<'a> Fields<'a> {
         self.parsed(key, |text| value::selector(text, kind))
     }
 
-    /// One of some words.
+    /// One of several keywords.
     pub(super) fn word<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Checked<Option<T>> {
         self.parsed(key, |text| {
             let found = words.iter().find(|(word, _)| *word == text.trim());
@@ -183,7 +182,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// What must be there.
+    /// A required value.
     pub(super) fn required<T>(&self, key: &str, found: Option<T>, example: &str) -> Checked<T> {
         found.ok_or_else(|| {
             self.source.error(
@@ -208,12 +207,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Looks into an inner table alone.
+    /// Access to an inner table alone.
     pub(super) fn within(&self, table: Table<'a>) -> Fields<'a> {
         Fields::new(self.source, self.scope, vec![table])
     }
 
-    /// The tables of `[[key]]`; none is none. Never inherited.
+    /// The tables of `[[key]]`; empty if absent. Never inherited.
     pub(super) fn tables(&self, key: &str) -> Checked<Vec<Table<'a>>> {
         let Some(value) = self.tables.first().and_then(|table| table.keys.get(key)) else {
             return Ok(Vec::new());
@@ -236,7 +235,7 @@ impl<'a> Fields<'a> {
         tables.collect()
     }
 
-    /// A table of free names, as texts.
+    /// A table with arbitrary keys, as texts.
     pub(super) fn texts_of(&self, table: &Table<'a>) -> Checked<Texts> {
         if table.keys.len() > limits::ATTRIBUTES {
             let expected = format!("at most {}", limits::ATTRIBUTES);

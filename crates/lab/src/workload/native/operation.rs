@@ -1,5 +1,5 @@
-//! A `[[stage.work.operation]]`, or the one a special work stands for: what is asked of the
-//! store. Its keys, but for a few, may stand at the work or in `[defaults]` for all operations.
+//! Reader of a `[[stage.work.operation]]`, or of a special work's operation. Most of its keys may
+//! be set at the work or in `[defaults]` for all operations.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ const KINDS: &[(&str, OperationKind)] = &[
 
 type Checked<T> = Result<T, WorkloadError>;
 
-/// `own`: the operation's own table, where it has one; `fields` looks behind it too.
+/// `own` is the operation's own table, if it has one; `fields` includes the inherited ones.
 pub(super) fn read(
     fields: &Fields<'_>,
     own: Option<&Fields<'_>>,
@@ -132,8 +132,8 @@ pub(super) fn read(
     })
 }
 
-/// Special works take each number once, whichever way they are written; only in a pool's
-/// containers the way is kept.
+/// Special works use each number once, whatever the selector; only for a pool's containers the
+/// selector is kept.
 fn in_turn(numbers: Selector, special: Option<OperationKind>) -> Selector {
     match special {
         Some(OperationKind::Init | OperationKind::Dispose) => {
@@ -207,8 +207,8 @@ fn range(fields: &Fields<'_>) -> Checked<Option<RangeRead>> {
     }))
 }
 
-/// Results are kept by name, so each operation of a mix has one: its own, or its kind, with a
-/// number where that is taken. Size classes tell apart already.
+/// Results are recorded by name, so each operation of a mix gets a unique one: its own, or its
+/// kind, with a number if that is taken. Size classes already distinguish operations.
 pub(super) fn name_apart(operations: &mut [Operation]) {
     let mut taken: BTreeMap<Option<String>, Unique> = BTreeMap::new();
     for operation in operations

@@ -1,4 +1,4 @@
-//! What `${name}` stands for: parameters, and the values of sweeps around a stage.
+//! Values of `${name}`: parameters, and the values of sweeps around a stage.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::super::error::{Source, WorkloadError, shown};
 use super::super::limits;
 use super::fields::{scalar_text, sorted};
 
-/// Names to texts; those of sweeps are remembered for the results.
+/// Texts by name; those of sweeps are recorded for the results.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scope {
     values: BTreeMap<String, String>,
@@ -30,7 +30,7 @@ impl Scope {
         &self.swept
     }
 
-    /// A scalar under its name; a table's entries under `name.entry`.
+    /// Binds a scalar to its name; a table's entries to `name.entry`.
     pub(super) fn bind(
         &mut self,
         source: &Source<'_>,
@@ -40,7 +40,7 @@ impl Scope {
         self.bind_shown(source, name, value).map(|_| ())
     }
 
-    /// The same, remembered: a table by its `name`, or by its values.
+    /// Binds and records a sweep's value: a table by its `name`, or by its values.
     pub(super) fn bind_swept(
         &mut self,
         source: &Source<'_>,
@@ -94,7 +94,7 @@ impl Scope {
         self.substitute(source, &text, at)
     }
 
-    /// Every `${name}` replaced; `$${` is `${` itself.
+    /// Replaces every `${name}`; `$${` is a literal `${`.
     pub(super) fn substitute(
         &self,
         source: &Source<'_>,

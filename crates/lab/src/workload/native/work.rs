@@ -1,4 +1,4 @@
-//! A `[[stage.work]]`: how many workers, for how long, at which pace, and what mix.
+//! Reader of a `[[stage.work]]`: workers, duration, pacing, and mix.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::operation;
 use super::scope::Scope;
 use crate::plan::{Arrivals, Division, Knee, Pacing, Steady, Work, WorkKind};
 
-/// Keys that `[defaults]` may hold for all works.
+/// Keys that `[defaults]` may set for all works.
 pub(super) const DEFAULTS: &[&str] = &[
     "workers",
     "rampup",
@@ -29,7 +29,7 @@ pub(super) const DEFAULTS: &[&str] = &[
     "steady",
     "knee",
 ];
-/// Keys of one work alone.
+/// Keys of a single work only.
 const OWN: &[&str] = &["name", "type", "auth", "storage", "operation"];
 const KINDS: &[(&str, WorkKind)] = &[
     ("main", WorkKind::Main),
@@ -61,7 +61,7 @@ pub(in super::super) fn division_text(division: Division) -> &'static str {
 
 type Checked<T> = Result<T, WorkloadError>;
 
-/// The work, and how many operations its mix has.
+/// The work, and the number of operations in its mix.
 pub(super) fn read<'a>(
     source: &'a Source<'a>,
     scope: &'a Scope,
@@ -76,7 +76,7 @@ pub(super) fn read<'a>(
         tables
     };
     let fields = Fields::new(source, scope, behind(vec![table]));
-    // Special works end when all is done: what ends or paces the others is not theirs.
+    // Special works end when all items are done: durations and pacing do not apply to them.
     let timed = if kind == WorkKind::Main {
         &fields
     } else {
@@ -145,7 +145,7 @@ fn workers(fields: &Fields<'_>) -> Checked<u32> {
     Ok(u32::try_from(workers).unwrap_or(u32::MAX))
 }
 
-/// Millionths.
+/// Accepted failures in millionths.
 fn afr(fields: &Fields<'_>, kind: WorkKind) -> Checked<u32> {
     let default = if kind == WorkKind::Main { 200_000 } else { 0 };
     let afr = fields.whole("afr", 0, 1_000_000)?;
@@ -220,7 +220,7 @@ fn knee(fields: &Fields<'_>) -> Checked<Option<Knee>> {
     }))
 }
 
-/// A normal work ends by time or totals; a knee and a delay need a time.
+/// Checks that a normal work ends by time or totals; a knee and a delay need a time.
 fn check_end(own: &Fields<'_>, work: &Work) -> Checked<()> {
     let limited = work.runtime.is_some() || work.total_ops.is_some() || work.total_bytes.is_some();
     let missing = match work.kind {

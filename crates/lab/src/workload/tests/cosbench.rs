@@ -223,7 +223,7 @@ fn a_mix_with_all_it_inherits() {
     );
 }
 
-/// A config as COSBench archives it: everything repeated everywhere.
+/// A config archived by COSBench: with everything repeated at all levels.
 #[test]
 fn what_cosbench_wrote_itself() {
     let text = r#"<workload name="a" description="" config="">
@@ -247,7 +247,7 @@ fn what_cosbench_wrote_itself() {
     );
 }
 
-/// Published samples have placeholders, with the brackets that XML forbids there.
+/// Published samples have placeholders in brackets that are invalid XML.
 #[test]
 fn placeholders_are_as_good_as_nothing() {
     let text = r#"<workload name="p"><storage type="s3" config="accesskey=<key>;endpoint=<e>;region=r"/>

@@ -1,4 +1,4 @@
-//! Malformed and hostile files: refused, with a place, whatever they are.
+//! Malformed and hostile files are refused with a position.
 
 use proptest::prelude::*;
 
@@ -128,7 +128,7 @@ fn words() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Whatever the bytes: a workload or an error with a place in the file, and no panic.
+    /// Any bytes give a workload or an error with a position in the file, and never a panic.
     #[test]
     fn nothing_breaks_a_reader(text in words(), format in 0usize..5) {
         let options = Options {

@@ -1,4 +1,4 @@
-//! What is written of a plan is read as the same plan.
+//! Writing and reading a plan gives the same plan.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -52,7 +52,7 @@ fn selector(high: u64) -> impl Strategy<Value = Selector> {
 fn sizes() -> impl Strategy<Value = Selector> {
     let units = vec![1000u64, 1_000_000, 1 << 10, 1 << 20];
     let times = (proptest::sample::select(units), selector(1000)).prop_map(|(unit, of)| match of {
-        // Written as the product it is.
+        // Written as the product.
         Selector::Constant(number) => Selector::Constant(number * unit),
         of => Selector::Times {
             unit,
@@ -86,7 +86,7 @@ fn access() -> impl Strategy<Value = Access> {
     (settings(), settings()).prop_map(|(auth, storage)| Access { auth, storage })
 }
 
-/// One that says nothing is none.
+/// An empty one counts as none.
 fn own_access() -> impl Strategy<Value = Option<Access>> {
     option::of(access()).prop_map(|own| own.filter(|access| *access != Access::default()))
 }

@@ -1,4 +1,4 @@
-//! What the command line puts in place of a workload's store.
+//! Replacement of a workload's store by the command line.
 
 use super::super::{Target, TargetError};
 use super::plan;
@@ -100,7 +100,7 @@ fn names_and_policies_stay_and_addresses_go() {
     assert_eq!(stages[0].works[1].access, None);
 }
 
-/// The layouts of a study are its works' own; where, the command line says.
+/// A study's works keep their layouts; the command line determines the location.
 #[test]
 fn a_work_keeps_what_is_no_address() {
     let text = "storage = { type = \"file\" }\n[[stage]]\n[[stage.work]]\nruntime = 1\n\

@@ -1,4 +1,4 @@
-//! Containers with versions, and listings: of containers, of versions, of accounts.
+//! Containers with versions, and listings of containers, versions and accounts.
 
 use cairn_types::{PolicyIndex, PolicyKind, PolicySet, StoragePolicy};
 use serde_json::{Value, json};
@@ -218,7 +218,7 @@ async fn listed(response: Response) -> Value {
     serde_json::from_str(&body).unwrap()
 }
 
-/// Name, id and whether it is the latest, of every row.
+/// Name, id and `is_latest` of every row.
 async fn ids(response: Response) -> Vec<(String, String, bool)> {
     let rows = listed(response).await;
     let text = |row: &Value, name: &str| row[name].as_str().unwrap_or("-").to_owned();
@@ -285,7 +285,7 @@ async fn versions_are_merged() {
     ]);
     let (app, seen) = app(&versioned("True"), listings(current, Some(versions)));
     let expected = vec![
-        // The newest is a marker that the link has overtaken.
+        // The newest is a marker, newer than the link.
         id("a", "0000000061.00000", true),
         id("a", "0000000060.00000", true),
         id("a", "0000000059.00000", false),
@@ -334,7 +334,7 @@ async fn versions_without_their_container() {
     let response = filter.call(request("GET", "/v1/a/c?versions", &[])).await;
     let expected = vec![id("a", "0000000060.00000", true), id("null", "null", true)];
     assert_eq!(ids(response).await, expected);
-    // Known not to be there: not even asked for.
+    // Known not to exist: not requested at all.
     let nowhere = env_with(ContainerInfo {
         status: 404,
         ..ContainerInfo::default()

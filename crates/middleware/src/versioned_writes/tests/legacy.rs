@@ -1,4 +1,4 @@
-//! Versions in a container of the user's own: stack and history.
+//! Versions in a container chosen by the user: stack and history.
 
 use super::*;
 use crate::testing::{answers, header};
@@ -100,7 +100,7 @@ async fn options_of_the_operator() {
         off.call(request("GET", "/v1/a/c", &headers)).await.status(),
         200
     );
-    // Without the option the container server decides, as it always did.
+    // Without the option the container server decides, as before.
     assert_eq!(
         asked(&[])
             .call(request("PUT", "/v1/a/c", &headers))
@@ -190,7 +190,7 @@ async fn history_leaves_a_marker() {
     assert!(context(&seen, 2).content_type_overridden);
 }
 
-/// A store of versions `2` and `1` of `o`, whose listing has them in pages of one.
+/// A store of versions `2` and `1` of `o`, listed in pages of one.
 fn stack(types: &'static [(&'static str, &'static str)], current: bool) -> (Handler, Seen) {
     let (inner, seen) = recorder(move |parts| {
         let path = parts.uri.path();
@@ -253,12 +253,12 @@ async fn a_delete_brings_the_last_version_back() {
 
 #[tokio::test]
 async fn a_delete_and_markers() {
-    // There is an object: it goes, and the marker stays the last word.
+    // There is an object: it is removed, and the marker stays the newest version.
     assert_eq!(
         popped(&[("2", MARKER), ("1", "a/b")], true).await,
         ["HEAD /v1/a/c/o", "DELETE /v1/a/c/o"]
     );
-    // There is none: the DELETE that left the marker is undone.
+    // There is none: the DELETE that added the marker is undone.
     assert_eq!(
         popped(&[("2", MARKER), ("1", "a/b")], false).await,
         [

@@ -1,5 +1,5 @@
-//! Objects in containers with versions. The clock stands at 1700000000: a version made now has
-//! the id 1700000000.00001, inverted 8299999999.99998.
+//! Objects in containers with versions. The clock shows 1700000000: a version made now has the id
+//! 1700000000.00001, inverted 8299999999.99998.
 
 use cairn_http::Body;
 
@@ -8,7 +8,7 @@ use crate::testing::{header, text};
 
 const NEW: &str = "/v1/a/%00versions%00c/%00o%008299999999.99998";
 const NEW_ID: &str = "1700000000.00001";
-/// Version 0000000060.00000.
+/// Path of version 0000000060.00000.
 const OLD: &str = "/v1/a/%00versions%00c/%00o%009999999939.99999";
 const OLD_ID: &str = "0000000060.00000";
 const OLD_TARGET: &str = "%00versions%00c/%00o%009999999939.99999";
@@ -480,8 +480,8 @@ async fn refusals_with_a_version_id() {
     assert_eq!((response.status().as_u16(), calls(&seen).len()), (404, 1));
 }
 
-/// Who may not ask is told neither whether a version is there, nor which is the latest, nor
-/// whether the container has any; nothing is looked at for him.
+/// An unauthorized client learns neither whether a version exists, nor which is the latest, nor
+/// whether the container has versions; nothing is requested on its behalf.
 #[tokio::test]
 async fn who_may_not_ask_is_told_nothing_of_versions() {
     let version = row(&format!("HEAD {OLD}"), 200, &[("etag", "e")], "");
@@ -500,8 +500,8 @@ async fn who_may_not_ask_is_told_nothing_of_versions() {
     }
 }
 
-/// A client's link in a container with versions: its target is looked at on the client's
-/// authority, although the version is written on the filter's.
+/// A client's static link in a container with versions: its target is checked with the client's
+/// authority, although the version is written with the filter's.
 #[tokio::test]
 async fn targets_of_links_are_looked_at_for_the_client() {
     let target = row("HEAD /v1/b/priv/secret", 200, &[("etag", "real")], "");
@@ -521,7 +521,7 @@ async fn targets_of_links_are_looked_at_for_the_client() {
     assert_eq!(sent(&seen, at, "x-backend-allow-reserved-names"), None);
 }
 
-/// A static link that is kept is kept as it is: nobody looks at its target.
+/// A static link is saved unchanged, without checking its target.
 #[tokio::test]
 async fn links_are_kept_unseen() {
     let link = [

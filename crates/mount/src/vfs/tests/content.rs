@@ -1,11 +1,11 @@
-//! Bytes of files.
+//! File content.
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::*;
 
-/// A file, a handle of it, and what it must hold.
+/// A file, a handle to it, and its expected content.
 struct Fsx {
     store: MemoryStore,
     vfs: Vfs<MemoryStore>,
@@ -42,7 +42,7 @@ impl Fsx {
         (offset, length.min(FSX_MAX - offset))
     }
 
-    /// Whether what the store has is what the file holds.
+    /// Asserts that the store has the expected content.
     fn check_store(&self) {
         let stored = self.store.whole("f").unwrap();
         assert_eq!(stored.len(), self.model.len(), "{:#?}", self.log);
@@ -53,7 +53,7 @@ impl Fsx {
         );
     }
 
-    /// Syncs or closes; where the store fails that, the file stays as it is.
+    /// Syncs or closes; if the store fails, the file keeps its state.
     async fn store_it(&mut self, closes: bool) {
         let result = match closes {
             true => {
@@ -84,7 +84,7 @@ impl Fsx {
                     .vfs
                     .write(self.handle, offset, data.clone().into(), false)
                     .await;
-                // Memory may be short while the store fails: then nothing is taken.
+                // While the store fails, memory may run out: then the write is refused.
                 assert!(written.is_ok() || fails);
                 if written.is_err() {
                     return;
@@ -110,7 +110,7 @@ impl Fsx {
                     size: Some(offset),
                     ..Changes::default()
                 };
-                // A cut is committed at once; what fails then is cut here all the same.
+                // Truncation is committed at once; if that fails, it is still effective here.
                 let changed = self.vfs.setattr(ino, changes).await;
                 assert!(changed.is_ok() || fails);
                 self.model.resize(offset as usize, 0);
@@ -147,7 +147,7 @@ async fn any_writes_are_read_back_here_and_by_other_clients() {
         }
         fsx.store_it(true).await;
         fsx.vfs.settle().await;
-        // Nothing is kept that the file does not refer to.
+        // No unreferenced segments are left.
         let stat = fsx.store.head("f").await.unwrap();
         let parts = fsx
             .store
@@ -215,7 +215,7 @@ async fn a_change_of_a_large_file_uploads_the_change_alone() {
         .iter()
         .filter(|call| call.starts_with("PUT"))
         .count();
-    // The patch, and the manifest.
+    // The changed segment, and the manifest.
     assert_eq!(puts, 2);
     assert_eq!(segments(&store).len(), 9);
 }
@@ -332,7 +332,7 @@ async fn an_unlinked_file_is_read_and_written_until_it_is_closed() {
         vfs.close(handle).await.unwrap();
         vfs.settle().await;
         assert!(store.names().is_empty(), "{:?}", store.names());
-        // A new file of the name is another one.
+        // A new file of the same name is another node.
         vfs.put("f", b"new").await.unwrap();
         assert_eq!(vfs.get("f").await.unwrap(), b"new");
     }

@@ -90,7 +90,7 @@ async fn objects_of_other_clients_have_defaults_and_directories_are_implied() {
     assert!(matches!(vfs.ino(".segments").await, Err(FsError::NotFound)));
     let made = vfs.mkdir(ROOT, ".segments", OWNER).await;
     assert!(matches!(made, Err(FsError::Reserved)));
-    // An implied directory stays when its last file goes.
+    // An implied directory stays when its last file is removed.
     let b = vfs.ino("a/b").await.unwrap();
     vfs.unlink(b, "c").await.unwrap();
     assert!(vfs.names("a/b").await.is_empty());
@@ -124,7 +124,7 @@ async fn new_files_show_before_they_are_stored_and_removed_ones_do_not() {
     assert!(matches!(again, Err(FsError::Exists)));
     vfs.close(handle).await.unwrap();
     assert_eq!(store.names(), ["a", "b"]);
-    // A listing that is late shows what was removed.
+    // A listing that is out of date shows a removed name.
     vfs.unlink(ROOT, "b").await.unwrap();
     store.write("b", "text/plain", b"");
     assert_eq!(vfs.names("").await, ["a"]);
@@ -181,7 +181,7 @@ async fn files_are_renamed_with_their_segments() {
         assert_eq!(vfs.names("").await, ["to"]);
         assert!(store.whole("to").unwrap() == pattern(size));
         assert_eq!(vfs.ino("to").await.unwrap(), ino);
-        // And is changed under its new name.
+        // It is then changed under its new name.
         let (handle, _) = vfs.open(ino, WRITE).await.unwrap();
         vfs.write(handle, 0, vec![1].into(), false).await.unwrap();
         vfs.rename((ROOT, "to"), (ROOT, "later"), false)
@@ -215,7 +215,7 @@ async fn directories_are_renamed_with_all_that_is_in_them() {
     vfs.put("full", b"").await.unwrap();
     let over = vfs.rename((ROOT, "d"), (ROOT, "full"), false).await;
     assert!(matches!(over, Err(FsError::NotADirectory)));
-    // Copies that fail leave everything where it was.
+    // Failing copies leave everything unchanged.
     store.fail(|verb, name| (verb == "COPY" && name == "d/g").then_some(Why::Unavailable));
     assert!(vfs.rename((ROOT, "d"), (ROOT, "d2"), false).await.is_err());
     store.heal();
@@ -344,7 +344,7 @@ async fn a_rename_that_breaks_off_leaves_two_whole_names() {
             let broken = vfs.rename((ROOT, "from"), (ROOT, "to"), false).await;
             assert!(broken.is_err());
             store.heal();
-            // Both are there for whoever comes next.
+            // Both exist for the next reader.
             let other = mount(&store);
             if kept == "from2" {
                 other
@@ -416,7 +416,7 @@ async fn the_time_of_a_change_stays_while_nothing_changes() {
     let ino = vfs.put("file", b"content").await.unwrap();
     let changed = async || vfs.getattr(ino).await.unwrap().ctime;
     let node = vfs.tree.lock().at("file").unwrap();
-    // Not asked of the store yet.
+    // Not requested from the store yet.
     let before = Vfs::<MemoryStore>::attr(&node).ctime;
     tokio::time::sleep(Duration::from_millis(5)).await;
     assert_eq!(changed().await, before, "as the store tells it");
@@ -442,7 +442,7 @@ async fn a_file_that_the_kernel_forgot_is_there() {
     vfs.options.fresh = Duration::from_secs(60);
     let stream = vfs.opendir(ROOT).await.unwrap();
     let entries = vfs.readdir_plus(ROOT, stream, 0).await.unwrap();
-    // To the end: the listing is known to be whole.
+    // At the end the listing is known to be complete.
     let end = entries.last().unwrap().0;
     assert!(
         vfs.readdir_plus(ROOT, stream, end)
@@ -470,7 +470,7 @@ async fn where_many_names_are_missed_one_listing_serves_for_all() {
     let count = |verb: &str| calls.iter().filter(|call| call.starts_with(verb)).count();
     assert_eq!(count("HEAD"), 40);
     assert!(count("LIST") < 12, "{calls:?}");
-    // An object that another host makes is seen at once all the same.
+    // An object created by another host is seen at once all the same.
     store.write("n100", "t", b"new");
     vfs.lookup(ROOT, "n100").await.unwrap();
 }

@@ -1,5 +1,5 @@
-//! Close to open over several mounts of one store, against a model: what an open shows is what the
-//! closes before it have made.
+//! Close-to-open consistency over several mounts of one store, compared with a model: an open shows
+//! the result of all closes before it.
 
 use proptest::prelude::*;
 
@@ -11,7 +11,7 @@ const FILE_MAX: u64 = 700;
 /// A call on one of the mounts.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Writes the same byte to a range.
+    /// Writes one byte value to a range.
     Write(u64, u64),
     Append(u64),
     Truncate(u64),
@@ -37,18 +37,18 @@ fn steps() -> impl Strategy<Value = Vec<(usize, Step)>> {
     proptest::collection::vec((0..MOUNTS, step), 1..60)
 }
 
-/// A write that is not on the store.
+/// A write that has not been stored.
 enum Write {
     At(u64, Vec<u8>),
     End(Vec<u8>),
 }
 
-/// A mount, what it has open, and what it wrote since its last commit.
+/// A mount, its open handles, and its writes since the last commit.
 struct Host {
     vfs: Vfs<MemoryStore>,
     handle: Option<(u64, bool)>,
     pending: Vec<Write>,
-    /// A byte that tells its writes from others'.
+    /// A byte value that identifies its writes.
     byte: u8,
 }
 
@@ -90,7 +90,7 @@ impl Host {
         }
     }
 
-    /// Handles of both kinds are not held at once: a commit is of one kind of writes.
+    /// Handles of both modes are not open concurrently: a commit has one kind of writes.
     async fn only(&mut self, is_append: bool, file: &mut Vec<u8>) {
         if self.handle.is_some_and(|(_, appends)| appends != is_append) {
             self.close().await;
@@ -196,7 +196,7 @@ async fn a_name_that_another_host_has_made_anew_is_looked_for_again() {
     let store = MemoryStore::default();
     let (one, two) = (mount(&store), mount(&store));
     one.put("f", b"old").await.unwrap();
-    // The kernel of the other host knows the name, and opens it by its number for a second.
+    // The other host's kernel has cached the name, and opens it by its inode number for a second.
     let known = two.ino("f").await.unwrap();
     one.unlink(ROOT, "f").await.unwrap();
     let gone = two.open(known, WRITE).await;

@@ -1,4 +1,4 @@
-//! Files of many small parts: nested manifests, and their flattening.
+//! Files of many small parts: nested manifests, and flattening.
 
 use super::*;
 use crate::flatten::Share;
@@ -30,7 +30,7 @@ fn whole() -> Vec<u8> {
     (0..RECORDS).flat_map(record).collect()
 }
 
-/// Each of the mounts writes every so many-th record, and closes.
+/// Each mount writes its share of interleaved records, and closes.
 async fn strides(mounts: &[Vfs<MemoryStore>]) {
     mounts[0].put("f", b"").await.unwrap();
     let mut handles = Vec::new();
@@ -67,7 +67,7 @@ async fn records_of_many_hosts_are_parts_of_their_logs_until_they_are_flattened(
         .await
         .unwrap();
     assert!(mounts[1].bytes(reader, 0, 50).await == whole()[..50]);
-    // Each flattens its share; together that is all.
+    // Each flattens its share; together these are all.
     let flatten = |mount: &Vfs<MemoryStore>| {
         let committer = mount.committer.clone();
         async move { committer.flatten("f", Share::Own).await.unwrap() }
@@ -84,7 +84,7 @@ async fn records_of_many_hosts_are_parts_of_their_logs_until_they_are_flattened(
     assert!(store.whole("f").unwrap() == whole());
     assert_eq!(segments(&store), needed(&store, "f").await);
     assert!(segments(&store).len() <= RECORD * RECORDS / 256 + 2);
-    // Open handles read on.
+    // Open handles can still read.
     assert!(mounts[1].bytes(reader, 50, 5000).await == whole()[50..]);
     assert!(mounts[2].get("f").await.unwrap() == whole());
 }
@@ -146,7 +146,7 @@ async fn a_commit_takes_over_what_it_has_not_touched() {
     mounts[0].close(handle).await.unwrap();
     let calls = store.take_calls();
     let puts = calls.iter().filter(|call| call.starts_with("PUT"));
-    // The bytes, one nested manifest, and the manifest.
+    // The data, one nested manifest, and the manifest.
     assert_eq!(puts.count(), 3, "{calls:?}");
 }
 

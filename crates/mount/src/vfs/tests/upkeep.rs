@@ -1,4 +1,4 @@
-//! Sweeps, pins, and renames that broke off.
+//! Sweeps, pins, and interrupted renames.
 
 use super::*;
 use crate::store::Expect;
@@ -68,8 +68,8 @@ async fn nested_manifests_and_what_they_refer_to_stay() {
     assert_eq!(segments(&store), before);
 }
 
-/// A file that is open without a name, and one whose bytes are uploaded and not committed, while
-/// somebody sweeps. Whether both are whole behind it.
+/// A file that is open without a name, and one with uploaded but uncommitted data, during a sweep
+/// by another mount. Returns whether both are intact afterwards.
 async fn held_during_a_sweep(options: SweepOptions) -> bool {
     let store = MemoryStore::default();
     let vfs = mount(&store);
@@ -104,7 +104,7 @@ async fn held_during_a_sweep(options: SweepOptions) -> bool {
 #[tokio::test]
 async fn a_sweep_leaves_what_is_open_somewhere() {
     assert!(held_during_a_sweep(SWEEP).await);
-    // The test sees it where a sweep does not.
+    // The test detects a sweep that ignores pins.
     let planted = SweepOptions {
         ignores_pins: true,
         ..SWEEP
@@ -118,7 +118,7 @@ async fn segments_of_a_broken_rename_go_with_the_last_name() {
     let vfs = mount(&store);
     let ino = vfs.put("a", &pattern(1000)).await.unwrap();
     vfs.settle().await;
-    // Both names are there, and the mark.
+    // Both names exist, and the mark.
     store.fail(|verb, name| (verb == "DELETE" && name == "a").then_some(Why::Unavailable));
     assert!(vfs.rename((ROOT, "a"), (ROOT, "b"), false).await.is_err());
     store.heal();
@@ -225,7 +225,7 @@ async fn what_was_written_under_the_new_name_meanwhile_stays() {
     vfs.put("from/a", b"old").await.unwrap();
     vfs.settle().await;
     store.fail(|verb, _| (verb == "DELETE").then_some(Why::Unavailable));
-    // The probe of the store's time is deleted too.
+    // The probe object for the store's time is deleted too.
     let intent = vfs.committer.intend("from", "to").await;
     store.heal();
     let intent = match intent {

@@ -1,5 +1,5 @@
-//! Several mounts that write one file at once: their calls to the store take turns at random, answers
-//! get lost, and in the end every byte is there once.
+//! Several mounts that write one file concurrently: their calls to the store are interleaved at
+//! random, responses get lost, and in the end every byte is there exactly once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,11 +12,11 @@ use super::*;
 const MOUNTS: usize = 3;
 const RECORDS: usize = 12;
 
-/// Failures of a run.
+/// Fault injection of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Weather {
     Fair,
-    /// Some writes fail before they are carried out, some answers get lost.
+    /// Some writes fail before they are carried out, some responses get lost.
     Foul,
 }
 
@@ -30,7 +30,7 @@ fn store(seed: u64, weather: Weather) -> MemoryStore {
     store
 }
 
-/// Every eighth upload of the file, at random.
+/// Selects every eighth upload of the file, at random.
 fn strikes(seed: u64) -> impl FnMut(&str, &str) -> Option<Why> + Send + 'static {
     let mut random = StdRng::seed_from_u64(seed);
     move |verb, name| {
@@ -39,8 +39,8 @@ fn strikes(seed: u64) -> impl FnMut(&str, &str) -> Option<Why> + Send + 'static 
     }
 }
 
-/// Until the store takes it: a failed sync is done again by who wants the bytes there. What never
-/// gets there is missed in the end.
+/// Repeats until the store accepts it: after a failed sync the caller must sync again. What is
+/// never stored is missed in the end.
 async fn sync(vfs: &Vfs<MemoryStore>, handle: u64) {
     for _ in 0..50 {
         if vfs.sync(handle).await.is_ok() {
@@ -49,7 +49,7 @@ async fn sync(vfs: &Vfs<MemoryStore>, handle: u64) {
     }
 }
 
-/// Runs `writer` on several mounts at once; the file as another client reads it then.
+/// Runs `writer` on several mounts concurrently; returns the file as another client then reads it.
 async fn run<F>(store: &MemoryStore, writer: impl Fn(Arc<Vfs<MemoryStore>>, u64) -> F) -> Vec<u8>
 where
     F: Future<Output = ()> + Send + 'static,
@@ -67,16 +67,16 @@ where
         vfs.commit_all(|_| ()).await;
     }
     store.heal();
-    // One that cannot be read is not what it should be.
+    // An unreadable file is wrong.
     store.whole("f").unwrap_or_default().to_vec()
 }
 
-/// Opens the file, which one of the mounts makes.
+/// Opens the file, which one of the mounts creates.
 async fn opened(vfs: &Vfs<MemoryStore>, mode: OpenMode) -> u64 {
     vfs.create(ROOT, "f", OWNER, mode, false).await.unwrap().1
 }
 
-/// Writes every `MOUNTS`-th record of a file, in an order of its own, and syncs now and then.
+/// Writes every `MOUNTS`-th record of a file, in an order of its own, with occasional syncs.
 async fn strides(store: &MemoryStore, seed: u64, record: usize) -> Vec<u8> {
     run(store, move |vfs, number| async move {
         let mut random = StdRng::seed_from_u64(seed * 10 + number);
@@ -105,7 +105,7 @@ fn strided(record: usize) -> Vec<u8> {
     places.flat_map(|place| vec![place + 1; record]).collect()
 }
 
-/// Appends records that name their writer and number.
+/// Appends records that contain their writer and number.
 async fn appends(store: &MemoryStore, seed: u64, length: usize) -> Vec<u8> {
     run(store, move |vfs, number| async move {
         let mut random = StdRng::seed_from_u64(seed * 10 + number);
@@ -133,7 +133,7 @@ fn line(writer: usize, record: usize, length: usize) -> Vec<u8> {
     format!("{writer}:{record:0>length$}\n").into_bytes()
 }
 
-/// Why a file is not what the appends of all make: each record once, those of a writer in order.
+/// Why a file is not the result of all appends: each record once, those of one writer in order.
 fn check_appends(bytes: &[u8], length: usize) -> Result<(), String> {
     let text = String::from_utf8_lossy(bytes);
     for writer in 0..MOUNTS {
@@ -161,7 +161,7 @@ fn check_appends(bytes: &[u8], length: usize) -> Result<(), String> {
 async fn strides_of_several_mounts_are_one_file() {
     for seed in 0..30 {
         for weather in [Weather::Fair, Weather::Foul] {
-            // One object, and a manifest over segments.
+            // As a single object, and as a manifest over segments.
             for record in [1, 40] {
                 let bytes = strides(&store(seed, weather), seed, record).await;
                 let is_whole = bytes == strided(record);
@@ -302,7 +302,7 @@ async fn a_rename_takes_along_what_is_written_meanwhile() {
             rename.await.unwrap().unwrap();
             let mut expected = pattern(size);
             let found = store.whole("g").unwrap();
-            // The write was before the rename, or found the name gone.
+            // The write preceded the rename, or found the name gone.
             if closed.is_ok() && store.whole("f").is_err() {
                 expected[3..7].fill(0xbb);
             }
@@ -327,7 +327,7 @@ async fn what_was_written_unnoticed_is_not_appended_again() {
             written.await.unwrap();
         };
         append(&one, 0, "first").await;
-        // The answer gets lost, and then the store is away.
+        // The response gets lost, and then the store becomes unreachable.
         let (down, goes) = (store.clone(), store.clone());
         store.lose(move |verb, name| {
             let is_file = verb == "PUT" && name == "f";
@@ -364,7 +364,7 @@ async fn a_store_without_conditions_is_looked_at_before_each_write() {
         two.close(handle).await.unwrap();
         let expected = [&pattern(size)[..], b"onetwo"].concat();
         assert!(store.whole("f").unwrap() == expected, "{size}");
-        // A file is emptied with its next commit, and made with its first.
+        // A file is truncated by its next commit, and created by its first.
         store.take_calls();
         let (handle, _) = one.open(ino, TRUNCATE).await.unwrap();
         one.create(ROOT, "g", OWNER, WRITE, true).await.unwrap();
@@ -378,7 +378,7 @@ async fn a_store_without_conditions_is_looked_at_before_each_write() {
     }
 }
 
-/// A look at a file may bring another version between the steps of a write.
+/// A revalidation may bring another version between the steps of a write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_look_between_takes_no_write_away() {
     const WRITES: usize = 3000;

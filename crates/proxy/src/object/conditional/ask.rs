@@ -1,4 +1,4 @@
-//! Questions and writes to an object's primaries, all at once, and their answers.
+//! Requests to all primaries of an object at once, for promises and conditional writes.
 
 use std::sync::Arc;
 
@@ -14,17 +14,17 @@ use http::{HeaderMap, Method};
 use tokio::sync::mpsc;
 use tracing::debug;
 
-use super::judge::{Heard, Seen, Word, majority};
+use super::judge::{ObjectState, PromiseReply, ServerReply, majority};
 use super::{Promised, Swap, TOKEN};
 use crate::app::Proxy;
 use crate::headers;
 use crate::write::Write;
 
 const ACTION: &str = "x-backend-promise-action";
-/// The largest answer that is kept of a server.
-const ANSWER_MAX: u64 = 64 << 10;
+/// Maximum bytes kept of a response's body.
+const ANSWER_MAX_BYTES: u64 = 64 << 10;
 
-/// A question to a server.
+/// Action of a PROMISE request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Look,
@@ -43,26 +43,26 @@ impl Action {
 }
 
 impl Proxy {
-    /// All primaries' answers.
+    /// Sends a PROMISE to all primaries and returns all their responses.
     pub(super) async fn ask_primaries(
         &self,
         swap: &Swap,
         action: Action,
         timestamp: Timestamp,
-    ) -> Vec<Heard> {
+    ) -> Vec<ServerReply> {
         let requests = swap.questions(action, timestamp);
         let enough = majority(swap.primaries.len());
-        let is_known = |answer: &Answer| matches!(heard(answer), Heard::Seen(_));
+        let is_known = |answer: &Answer| matches!(heard(answer), ServerReply::State(_));
         let answers = self.ask_all(requests, 0, enough, is_known).await;
         let heard = answers.iter().map(|answer| match answer {
             Some(answer) => heard(answer),
-            None => Heard::Silent,
+            None => ServerReply::Silent,
         });
         heard.collect()
     }
 
-    /// Sends the write to those of the promised nodes that are numbered; until `enough` have done it,
-    /// and the others have had their time after a quorum.
+    /// Sends the write to the promised nodes with these indexes. Returns when `enough` have
+    /// committed it and the others have had their time after a quorum.
     pub(super) async fn write_promised(
         &self,
         swap: &Swap,
@@ -97,9 +97,10 @@ impl Proxy {
         self.ask_all(requests, bytes, enough, is_done).await
     }
 
-    /// Sends all requests, which share a body of so many bytes, at once. Answers, in the requests'
-    /// order, once all are there, or `enough` good ones and the others have had their time after a
-    /// quorum; those go on unobserved, unless too much does already.
+    /// Sends all requests, which share a body of `bytes` bytes, at once. Returns responses in the
+    /// requests' order when all are there, or when `enough` succeeded and the others have had their
+    /// time after a quorum; stragglers then continue detached, unless detached requests hold too
+    /// many bytes already.
     async fn ask_all(
         &self,
         requests: Vec<(Node, Request)>,
@@ -118,7 +119,7 @@ impl Proxy {
                 let asked = async {
                     let answer = backends.call(node.address, request, timeout).await;
                     let (parts, body) = answer.map_err(|e| e.to_string())?.into_parts();
-                    let body = tokio::time::timeout(timeout, body.collect(ANSWER_MAX)).await;
+                    let body = tokio::time::timeout(timeout, body.collect(ANSWER_MAX_BYTES)).await;
                     let body: Bytes = match body {
                         Ok(Ok(body)) => body,
                         _ => return Err("answer broken off".to_owned()),
@@ -158,7 +159,7 @@ impl Proxy {
                 }
             });
             let in_time = tokio::time::timeout(self.options.post_quorum_timeout, rest.as_mut());
-            if in_time.await.is_err() && !left.may_be() {
+            if in_time.await.is_err() && !left.try_count() {
                 let _ = tokio::time::timeout(self.options.node_timeout, rest).await;
             }
         }
@@ -167,7 +168,7 @@ impl Proxy {
 }
 
 impl Swap {
-    /// Gives promises back that nothing was written under. Nobody waits for it.
+    /// Releases promises under which nothing was written, without waiting for the responses.
     pub(super) fn release(&self, timestamp: Timestamp) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else {
             return;
@@ -175,7 +176,7 @@ impl Swap {
         for (node, request) in self.questions(Action::Release, timestamp) {
             let (backends, timeout) = (self.backends.clone(), self.timeout);
             runtime.spawn(async move {
-                // Otherwise they run out.
+                // If this fails, the promises expire.
                 drop(backends.call(node.address, request, timeout).await);
             });
         }
@@ -203,22 +204,22 @@ fn request(method: Method, uri: http::Uri, head: HeaderMap, body: Body) -> Reque
     request
 }
 
-/// A server's answer to PROMISE, read.
-pub(super) fn heard(answer: &Answer) -> Heard {
+/// Parses a server's response to PROMISE.
+pub(super) fn heard(answer: &Answer) -> ServerReply {
     let time = |name| header_timestamp(&answer.headers, name);
-    let word = match header(&answer.headers, "x-backend-promise") {
-        Some("given") => Word::Given,
-        Some("none") => Word::None,
-        Some("busy") => Word::Busy,
-        Some("older") => Word::Older,
-        Some("clock") => Word::Clock,
-        Some("started") => Word::Started,
-        _ if answer.status >= 500 && answer.status != 501 => return Heard::Silent,
-        _ => return Heard::Unsupported,
+    let reply = match header(&answer.headers, "x-backend-promise") {
+        Some("given") => PromiseReply::Given,
+        Some("none") => PromiseReply::None,
+        Some("busy") => PromiseReply::Busy,
+        Some("older") => PromiseReply::Older,
+        Some("clock") => PromiseReply::Clock,
+        Some("started") => PromiseReply::Started,
+        _ if answer.status >= 500 && answer.status != 501 => return ServerReply::Silent,
+        _ => return ServerReply::Unsupported,
     };
     let etag = header(&answer.headers, ETAG.as_str());
-    Heard::Seen(Seen {
-        word,
+    ServerReply::State(ObjectState {
+        reply,
         data: time("x-backend-data-timestamp").unwrap_or(Timestamp::ZERO),
         newest: time("x-backend-timestamp").unwrap_or(Timestamp::ZERO),
         etag: etag.map(|etag| normalize_etag(etag).to_owned()),

@@ -1,10 +1,10 @@
-//! Judgement of servers' answers to PROMISE, together: pure functions.
+//! Evaluation of the servers' responses to PROMISE: pure functions.
 
 use cairn_formats::conditional::EntityTags;
 use cairn_types::Timestamp;
 use cairn_types::plant::Plant;
 
-/// The conditions of a write, of the object it replaces.
+/// The conditions of a write on the object that it replaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Condition {
     pub(super) if_match: Option<String>,
@@ -12,73 +12,73 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// Does it hold of an object with this ETag, or of none?
+    /// Do they hold for an object with this ETag, or for none?
     pub(super) fn holds(&self, etag: Option<&str>) -> bool {
         let among = |tags: &str| etag.is_some_and(|etag| EntityTags::parse(tags).contains(etag));
         self.if_match.as_deref().is_none_or(among)
             && !self.if_none_match.as_deref().is_some_and(among)
     }
 
-    /// Is it what OpenStack Swift knows of a PUT?
+    /// Is it the condition that OpenStack Swift supports for a PUT (`If-None-Match: *`)?
     pub(super) fn is_swifts(&self) -> bool {
         let any = |tags: &String| EntityTags::parse(tags).has_any();
         self.if_match.is_none() && self.if_none_match.as_ref().is_some_and(any)
     }
 }
 
-/// A server's word on its promise.
+/// A server's decision on the promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum PromiseReply {
     Given,
-    /// It was only looked.
+    /// No promise was requested, only the state.
     None,
-    /// Another conditional write has it.
+    /// Another conditional write holds the promise.
     Busy,
-    /// The time asked for is not new enough.
+    /// The requested timestamp is older than one the server knows.
     Older,
-    /// The server's clock is another.
+    /// The server's clock differs too much.
     Clock,
-    /// It started a moment ago.
+    /// The server has just started, and may have forgotten promises.
     Started,
 }
 
-/// The state of an object on one server.
+/// State of the object on one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub(super) word: Word,
-    /// The time of the content, or the tombstone; zero where there is nothing.
+pub(super) struct ObjectState {
+    pub(super) reply: PromiseReply,
+    /// Time of the content, or of the tombstone; zero if there is neither.
     pub(super) data: Timestamp,
-    /// The newest time it knows, of promises too.
+    /// The newest timestamp known to the server, promises included.
     pub(super) newest: Timestamp,
-    /// `None`: there is no object.
+    /// ETag of the object; `None` if there is none.
     pub(super) etag: Option<String>,
-    /// A write of that time may be on another server.
+    /// Timestamp of a write that may have been committed on another server.
     pub(super) in_doubt: Option<Timestamp>,
 }
 
-/// One server's answer.
+/// One server's response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Heard {
-    Seen(Seen),
-    /// It does not know the question: OpenStack Swift's, or an old one.
+pub(super) enum ServerReply {
+    State(ObjectState),
+    /// The server does not support PROMISE: it is OpenStack Swift's, or an old version.
     Unsupported,
     Silent,
 }
 
-/// The consequence for the write.
+/// Decision on the write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It may be carried out by those that gave their promise.
+    /// The servers that promised may be sent the write.
     Go,
     /// The condition does not hold.
     Fails,
-    /// Another conditional write is under way.
+    /// Another conditional write is in progress.
     Conflict,
-    /// A newer time has to be asked for.
+    /// The promise must be requested again with a newer timestamp.
     Older,
-    /// A write before this one may be on a server that does not answer.
+    /// An earlier write may be on a server that does not respond.
     InDoubt,
-    /// Too few answer, or are ready.
+    /// Too few servers respond, or are ready.
     TooFew,
     Unsupported,
 }
@@ -88,7 +88,7 @@ pub(super) fn majority(replicas: usize) -> usize {
     replicas / 2 + 1
 }
 
-/// Promises that are enough to write.
+/// Number of promises needed for a write.
 fn promises_needed(replicas: usize) -> usize {
     match Plant::PromiseMinority.is_on() {
         true => 1,
@@ -96,20 +96,20 @@ fn promises_needed(replicas: usize) -> usize {
     }
 }
 
-/// Judges all primaries' answers; `looked`: no promise was asked for.
-pub(super) fn judge(heard: &[Heard], condition: &Condition, looked: bool) -> Verdict {
+/// Evaluates the responses of all primaries; with `looked` no promise was requested.
+pub(super) fn judge(heard: &[ServerReply], condition: &Condition, looked: bool) -> Verdict {
     let replicas = heard.len();
-    if heard.contains(&Heard::Unsupported) {
+    if heard.contains(&ServerReply::Unsupported) {
         return Verdict::Unsupported;
     }
-    let seen: Vec<&Seen> = heard
+    let seen: Vec<&ObjectState> = heard
         .iter()
         .filter_map(|heard| match heard {
-            Heard::Seen(seen) => Some(seen),
+            ServerReply::State(seen) => Some(seen),
             _ => None,
         })
         .collect();
-    let said = |word: Word| seen.iter().filter(|seen| seen.word == word).count();
+    let said = |reply: PromiseReply| seen.iter().filter(|seen| seen.reply == reply).count();
     let Some(newest) = seen.iter().max_by_key(|seen| seen.data) else {
         return Verdict::TooFew;
     };
@@ -123,19 +123,19 @@ pub(super) fn judge(heard: &[Heard], condition: &Condition, looked: bool) -> Ver
             false => Verdict::TooFew,
         };
     }
-    if said(Word::Older) > 0 {
+    if said(PromiseReply::Older) > 0 {
         return Verdict::Older;
     }
-    let given = said(Word::Given);
+    let given = said(PromiseReply::Given);
     if given < promises_needed(replicas) {
-        return match said(Word::Busy) {
+        return match said(PromiseReply::Busy) {
             0 => Verdict::TooFew,
             _ => Verdict::Conflict,
         };
     }
-    // A write in doubt is on no server that says otherwise, and comes to none that has promised
-    // something newer: so all have to.
-    let is_in_doubt = |seen: &&Seen| seen.in_doubt.is_some_and(|at| at > newest.data);
+    // A server whose state shows otherwise does not have the write in doubt, and after promising
+    // something newer will not accept it. So all servers must have promised.
+    let is_in_doubt = |seen: &&ObjectState| seen.in_doubt.is_some_and(|at| at > newest.data);
     if given < replicas && seen.iter().any(is_in_doubt) && !Plant::DoubtIgnored.is_on() {
         return Verdict::InDoubt;
     }
@@ -150,9 +150,9 @@ mod tests {
         Timestamp::from_secs(secs)
     }
 
-    fn seen(word: Word, secs: u64, etag: Option<&str>) -> Seen {
-        Seen {
-            word,
+    fn seen(reply: PromiseReply, secs: u64, etag: Option<&str>) -> ObjectState {
+        ObjectState {
+            reply,
             data: at(secs),
             newest: at(secs),
             etag: etag.map(str::to_owned),
@@ -160,8 +160,8 @@ mod tests {
         }
     }
 
-    fn has(word: Word, secs: u64, etag: Option<&str>) -> Heard {
-        Heard::Seen(seen(word, secs, etag))
+    fn has(reply: PromiseReply, secs: u64, etag: Option<&str>) -> ServerReply {
+        ServerReply::State(seen(reply, secs, etag))
     }
 
     fn matching(etag: &str) -> Condition {
@@ -194,19 +194,19 @@ mod tests {
 
     #[test]
     fn the_newest_of_a_majority_decides() {
-        use Word::{Busy, Given, Older, Started};
-        let verdict = |heard: &[Heard], condition: &Condition| judge(heard, condition, false);
+        use PromiseReply::{Busy, Given, Older, Started};
+        let verdict = |heard: &[ServerReply], condition: &Condition| judge(heard, condition, false);
         let (b, old) = (has(Given, 5, Some("b")), has(Given, 3, Some("a")));
-        let silent = Heard::Silent;
+        let silent = ServerReply::Silent;
         let all = [b.clone(), old.clone(), silent.clone()];
         assert_eq!(verdict(&all, &matching("b")), Verdict::Go);
         assert_eq!(verdict(&all, &matching("a")), Verdict::Fails);
         assert_eq!(verdict(&all, &absent()), Verdict::Fails);
-        // It was deleted since.
+        // The object has been deleted since.
         let deleted = [b.clone(), has(Given, 6, None), silent.clone()];
         assert_eq!(verdict(&deleted, &absent()), Verdict::Go);
         assert_eq!(verdict(&deleted, &matching("b")), Verdict::Fails);
-        // Without a promise to give a server says what there is all the same.
+        // A server that cannot promise reports its state all the same.
         let newer = [b.clone(), b.clone(), has(Busy, 6, Some("c"))];
         assert_eq!(verdict(&newer, &matching("b")), Verdict::Fails);
         let few = [b.clone(), silent.clone(), silent.clone()];
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(verdict(&new, &matching("b")), Verdict::TooFew);
         let older = [b.clone(), b.clone(), has(Older, 5, Some("b"))];
         assert_eq!(verdict(&older, &matching("b")), Verdict::Older);
-        let swifts = [b.clone(), b.clone(), Heard::Unsupported];
+        let swifts = [b.clone(), b.clone(), ServerReply::Unsupported];
         assert_eq!(verdict(&swifts, &matching("b")), Verdict::Unsupported);
         assert_eq!(verdict(&[silent], &absent()), Verdict::TooFew);
         assert_eq!(verdict(&[b.clone(), b], &matching("b")), Verdict::Go);
@@ -229,22 +229,30 @@ mod tests {
 
     #[test]
     fn what_is_in_doubt_takes_all() {
-        let doubting = Heard::Seen(Seen {
+        let doubting = ServerReply::State(ObjectState {
             in_doubt: Some(at(7)),
-            ..seen(Word::Given, 5, Some("b"))
+            ..seen(PromiseReply::Given, 5, Some("b"))
         });
-        let b = has(Word::Given, 5, Some("b"));
-        let verdict = |heard: &[Heard]| judge(heard, &matching("b"), false);
-        let two = [doubting.clone(), b.clone(), Heard::Silent];
+        let b = has(PromiseReply::Given, 5, Some("b"));
+        let verdict = |heard: &[ServerReply]| judge(heard, &matching("b"), false);
+        let two = [doubting.clone(), b.clone(), ServerReply::Silent];
         assert_eq!(verdict(&two), Verdict::InDoubt);
-        let busy = [doubting.clone(), b.clone(), has(Word::Busy, 5, Some("b"))];
+        let busy = [
+            doubting.clone(),
+            b.clone(),
+            has(PromiseReply::Busy, 5, Some("b")),
+        ];
         assert_eq!(verdict(&busy), Verdict::InDoubt);
         assert_eq!(
             verdict(&[doubting.clone(), b.clone(), b.clone()]),
             Verdict::Go
         );
-        // It has come.
-        let come = [doubting, has(Word::Given, 7, Some("c")), Heard::Silent];
+        // The write in doubt has arrived.
+        let come = [
+            doubting,
+            has(PromiseReply::Given, 7, Some("c")),
+            ServerReply::Silent,
+        ];
         assert_eq!(judge(&come, &matching("c"), false), Verdict::Go);
     }
 }

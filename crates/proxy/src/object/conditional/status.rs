@@ -1,4 +1,5 @@
-//! Answers to conditional writes that are not the servers' own, one place for their status codes.
+//! Responses to conditional writes that the proxy itself generates: the one place for their status
+//! codes.
 
 use cairn_http::{Response, respond};
 use http::StatusCode;
@@ -6,19 +7,19 @@ use http::header::HeaderName;
 
 use super::judge::Verdict;
 
-/// A refusal of a conditional write.
+/// Reasons why a conditional write is refused.
 pub(super) enum Refusal<'a> {
-    /// 400: a condition that cannot be read.
+    /// 400: a condition is malformed.
     Unreadable(&'a HeaderName),
-    /// 412
+    /// 412: the condition does not hold.
     DoesNotHold,
     /// 501, with the reason.
     Unsupported(&'a str),
-    /// The write was given up, and nothing was written.
+    /// The write was abandoned; nothing was written.
     GivenUp(Verdict),
-    /// 503: some servers have carried it out, or may have, and no majority has.
+    /// 503: some servers have committed the write, or may have, but no majority.
     InDoubt,
-    /// 500: servers have content of different ETags.
+    /// 500: the servers have content with different ETags.
     EtagsDiffer,
 }
 
@@ -46,8 +47,8 @@ impl Refusal<'_> {
     }
 }
 
-/// A success of which no server answered 2xx: something newer was there at once. So OpenStack Swift
-/// answers.
+/// The response to a committed write for which no server responded 2xx, since something newer was
+/// stored at once. As in OpenStack Swift.
 pub(super) fn overtaken() -> Response {
     respond::standard(StatusCode::ACCEPTED)
 }

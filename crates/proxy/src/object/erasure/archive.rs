@@ -1,5 +1,5 @@
-//! Fragment archives on their way from object servers: asked for, read fragment by fragment, and
-//! replaced by another server's when one breaks off.
+//! Fragment archives streamed from object servers: requested, read fragment by fragment, and
+//! replaced by another server's if one breaks off.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,36 +22,36 @@ use super::{EC_ETAG, EC_INDEX};
 use crate::affinity::Timings;
 use crate::headers::source_timestamp;
 
-/// The largest error body taken over from a server.
-const MAX_ERROR_BODY: u64 = 64 * 1024;
+/// Maximum bytes passed on of a server's error body.
+const ERROR_BODY_MAX_BYTES: u64 = 64 * 1024;
 
-/// One client's read, as it is sent to servers.
+/// Parameters of one client's read, for its requests to servers.
 pub(super) struct Fetch {
     pub(super) backends: Arc<Backends>,
     pub(super) nodes: Arc<Nodes>,
     pub(super) partition: u32,
     pub(super) path: String,
     pub(super) query: Option<String>,
-    /// Without a range.
+    /// Request headers, without a range.
     pub(super) headers: HeaderMap,
     pub(super) timeout: Duration,
-    /// Where nodes are asked in the order of their times.
+    /// Measured response times, if nodes are sorted by them.
     pub(super) timings: Option<Arc<Timings>>,
 }
 
-/// What a server said.
+/// A server's response.
 pub(super) enum Asked {
     Archive(Box<(HeaderMap, Archive)>),
     Refused(Refusal),
 }
 
-/// An answer without a fragment.
+/// A response without a fragment.
 pub(super) struct Refusal {
-    /// 500 for a server that did not answer.
+    /// Status; 500 for a server that did not respond.
     pub(super) status: u16,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
-    /// It did not answer, or is a handoff that has nothing to do with the object.
+    /// The server did not respond, or is a handoff that has no trace of the object.
     pub(super) is_void: bool,
     pub(super) is_primary: bool,
 }
@@ -69,7 +69,8 @@ impl Refusal {
 }
 
 impl Fetch {
-    /// `preferences`: which fragments are wanted. `range`: of the archive.
+    /// Requests an archive. `preferences` state which fragments are wanted; `range` is a range of
+    /// the archive.
     pub(super) async fn ask(
         &self,
         node: Node,
@@ -117,7 +118,7 @@ impl Fetch {
             return Refusal::void();
         }
         let (parts, body) = response.into_parts();
-        let body = tokio::time::timeout(self.timeout, body.collect(MAX_ERROR_BODY)).await;
+        let body = tokio::time::timeout(self.timeout, body.collect(ERROR_BODY_MAX_BYTES)).await;
         Refusal {
             status,
             headers: parts.headers,
@@ -128,30 +129,30 @@ impl Fetch {
     }
 }
 
-/// Which fragment of each archive is wanted.
+/// Parameters of the next fragment to read from each archive.
 pub(super) struct FragmentWanted<'a> {
-    /// Of the archive.
+    /// Range of the archive that contains the fragment.
     pub(super) range: Range<u64>,
-    /// Where what will be read of the archive ends.
+    /// Offset in the archive at which reading will end.
     pub(super) end: u64,
-    /// Bytes of the object that the segment has.
+    /// Bytes of the object in the segment.
     pub(super) segment_len: u64,
-    /// A fragment without a checksum of its payload is of no use.
+    /// Fragments without a checksum of their payload are rejected.
     pub(super) needs_checksum: bool,
     pub(super) codec: &'a Codec,
 }
 
-/// One archive, or a part of it, on its way.
+/// An archive, or a part of it, that is being received.
 pub(super) struct Archive {
     node: Node,
     pub(super) index: usize,
     body: Body,
-    /// The unused rest of the last chunk that came.
+    /// The unread rest of the last chunk.
     rest: Bytes,
-    /// Where in the archive the rest begins, and the body ends.
+    /// Offset in the archive of the rest, and of the end of the body.
     at: u64,
     end: u64,
-    /// The fragment of the segment that is being read.
+    /// The archive's fragment of the current segment.
     fragment: Option<Bytes>,
 }
 
@@ -187,7 +188,7 @@ impl Archive {
         self.at <= range.start && range.end <= self.end
     }
 
-    /// Reads a fragment and checks it.
+    /// Reads a fragment and verifies its header and checksum.
     async fn read(&mut self, wanted: &FragmentWanted<'_>, timeout: Duration) -> Result<(), String> {
         let range = &wanted.range;
         if self.fragment.is_some() {
@@ -198,7 +199,7 @@ impl Archive {
         }
         let needed = (range.end - self.at) as usize;
         let skipped = (range.start - self.at) as usize;
-        // A buffer of the fragment's size: many clients may leave theirs lying here.
+        // A buffer of exactly the fragment's size, since a slow client may keep it for long.
         let mut read = BytesMut::with_capacity(needed);
         while read.len() < needed {
             if self.rest.is_empty() {
@@ -229,7 +230,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Lets a body end properly, so that its connection can be used again.
+    /// Polls the body to its end, so that its connection can be reused.
     async fn end(&mut self, timeout: Duration) {
         if self.at == self.end {
             let _ = self.body.next_chunk_within(timeout).await;
@@ -237,18 +238,18 @@ impl Archive {
     }
 }
 
-/// Servers that were asked for the first archives, and whose answers are not read from: should an
-/// archive break off, they are asked again.
+/// Servers that were asked for the first archives, and whose responses are not used. If an archive
+/// breaks off, they are asked again.
 #[derive(Default)]
 pub(super) struct Spare {
-    /// They sent an archive.
+    /// Servers that sent an archive.
     pub(super) answered: Vec<Node>,
-    /// They had sent nothing yet when there were archives enough.
+    /// Servers that had not responded when there were enough archives.
     pub(super) given_up: Vec<Node>,
 }
 
 impl Spare {
-    /// Leaves out those that an archive comes from.
+    /// Removes servers whose archives are used.
     fn beside(mut self, archives: &[Archive]) -> Spare {
         let is_spare = |node: &Node| {
             let mut used = archives.iter();
@@ -259,7 +260,7 @@ impl Spare {
     }
 }
 
-/// As many archives of one version as it takes to decode it.
+/// The archives of one version that are being decoded, as many as needed.
 pub(super) struct Archives {
     fetch: Fetch,
     spare: Spare,
@@ -269,7 +270,7 @@ pub(super) struct Archives {
 }
 
 impl Archives {
-    /// `headers`: those that came with one of the archives.
+    /// `headers` are those of one of the archives.
     pub(super) fn new(
         fetch: Fetch,
         headers: &HeaderMap,
@@ -285,7 +286,7 @@ impl Archives {
         }
     }
 
-    /// Makes ready to read this range of all archives.
+    /// Prepares all archives for reading this range.
     pub(super) async fn seek(&mut self, range: &Range<u64>) {
         let fetch = &self.fetch;
         let all: Vec<usize> = self.archives.iter().map(|archive| archive.index).collect();
@@ -296,7 +297,7 @@ impl Archives {
                 if archive.covers(range) {
                     return;
                 }
-                // Where this fails, so does reading, and another server is asked.
+                // If this fails, reading fails too, and another server is asked.
                 let node = archive.node.clone();
                 let address = node.address;
                 let asked = fetch.ask(node, preferences, Some(text(range)));
@@ -311,14 +312,14 @@ impl Archives {
         join_all(seeks).await;
     }
 
-    /// The MD5 of the whole object, where its servers know it.
+    /// MD5 of the whole object, if its servers know it.
     pub(super) fn object_md5(&self) -> Option<ObjectHash> {
         let etag = self.etag.as_ref()?.to_str().ok()?;
         ObjectHash::from_hex(etag.trim_matches('"'))
     }
 
-    /// One fragment of each archive; archives that break off, or send what is no sound fragment,
-    /// are replaced.
+    /// Reads one fragment of each archive; archives that break off or send an invalid fragment are
+    /// replaced.
     pub(super) async fn fragments(
         &mut self,
         wanted: &FragmentWanted<'_>,
@@ -350,7 +351,7 @@ impl Archives {
         Ok(fragments.filter_map(|a| a.fragment.take()).collect())
     }
 
-    /// Takes another server's archive in the place of one that failed.
+    /// Replaces a failed archive by another server's.
     async fn replace(&mut self, i: usize, range: Range<u64>, reason: &str) -> Result<(), String> {
         let failed = &self.archives[i];
         let (node, path) = (failed.node.name(), &self.fetch.path);
@@ -381,15 +382,15 @@ impl Archives {
         }
     }
 
-    /// Another server to go on with: first those that are known to have an archive, last those that
-    /// were too slow.
+    /// The next server to try: first those known to have an archive, last those that were too slow.
     fn next_node(&mut self) -> Option<Node> {
         let answered = self.spare.answered.pop();
         let next = answered.or_else(|| self.fetch.nodes.next());
         next.or_else(|| self.spare.given_up.pop())
     }
 
-    /// An archive of this version whose index is none of these, from a server that none is read from.
+    /// An archive of this version whose index is not among `indexes`, from a server that is not in
+    /// use.
     async fn other_than(&mut self, indexes: &[usize], range: &Range<u64>) -> Option<Archive> {
         while let Some(node) = self.next_node() {
             let preferences = preferences(self.timestamp, indexes.to_vec());
@@ -409,7 +410,7 @@ impl Archives {
         None
     }
 
-    /// One more fragment than it takes to decode, of a further archive.
+    /// Reads one fragment more than decoding needs, from an additional archive.
     pub(super) async fn further_fragment(&mut self, wanted: &FragmentWanted<'_>) -> Option<Bytes> {
         let (timeout, backends) = (self.fetch.timeout, self.fetch.backends.clone());
         let indexes: Vec<usize> = self.archives.iter().map(|archive| archive.index).collect();

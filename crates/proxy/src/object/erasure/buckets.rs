@@ -1,7 +1,7 @@
-//! Which answers to a read belong together. Each version of an object that some server has
-//! fragments of is a bucket, by the timestamp of its data; so is each status of those that had
-//! nothing to give. A version can be served when it is durable (some server has committed it) and
-//! there are fragments enough.
+//! Grouping of the responses to a read. Each version of an object of which some server has a
+//! fragment is a bucket, keyed by its data timestamp; so is each status of the responses without a
+//! fragment. A version can be served if it is durable (at least one server has committed it) and
+//! there are enough fragments.
 
 use std::collections::BTreeMap;
 
@@ -14,54 +14,55 @@ use serde_json::{Value, json};
 use super::{EC_ETAG, EC_INDEX};
 use crate::headers::source_timestamp;
 
-/// How many fragments there are, and are needed.
+/// Numbers of fragments of the policy.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counts {
-    /// Enough to decode.
+    /// Number needed for decoding.
     pub(super) data: usize,
     pub(super) parity: usize,
-    /// Kept in all.
+    /// Number stored in all.
     pub(super) replicas: usize,
 }
 
-/// A server that said it has more fragments than the one it sent.
+/// Further fragments by index, each with the servers that reported to have it besides the one they
+/// sent.
 type Alternates = BTreeMap<usize, Vec<Node>>;
 
-/// Answers with fragments of one version. `T` is the archive on its way.
+/// Responses with fragments of one version. `T` is the archive being received.
 pub(super) struct Bucket<T> {
     pub(super) timestamp: Timestamp,
-    /// Some server has committed this version.
+    /// At least one server has committed this version.
     pub(super) durable: bool,
-    /// Of the answer with the newest metadata: a server may have missed a POST.
+    /// Headers of the response with the newest metadata: a server may have missed a POST.
     pub(super) headers: HeaderMap,
-    /// By fragment; further ones of one fragment are not kept.
+    /// One archive for each fragment index; duplicates are dropped.
     pub(super) archives: BTreeMap<usize, T>,
     alternates: Alternates,
 }
 
-/// Answers of one status that had no fragment.
+/// Responses without a fragment that have the same status.
 #[derive(Default)]
 struct Refusals {
-    /// The newest tombstone's, for 404.
+    /// For 404, the timestamp of the newest tombstone.
     newest: Timestamp,
     count: usize,
 }
 
-/// All answers to one read.
+/// All responses to one read.
 pub(super) struct Buckets<T> {
     counts: Counts,
     good: BTreeMap<Timestamp, Bucket<T>>,
     bad: BTreeMap<u16, Refusals>,
-    /// The newest tombstone behind fragments that are not durable.
+    /// Timestamp of the newest tombstone reported beside fragments that are not durable.
     deleted: Timestamp,
 }
 
-/// An answer whose fragment can't be used.
+/// Reasons why a fragment cannot be used.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Unusable {
-    /// It has no number.
+    /// It has no index.
     NoIndex,
-    /// Another object's than those with the same timestamp.
+    /// Its object has another ETag than that of the other fragments with this timestamp.
     OtherEtag,
 }
 
@@ -76,12 +77,13 @@ impl<T> Bucket<T> {
         }
     }
 
-    /// How many answers are missing to serve this version, or to be sure that it can't be.
+    /// Number of further responses needed to serve this version, or to know that it cannot be
+    /// served.
     fn shortfall(&self, counts: Counts) -> usize {
         shortfall(self.archives.len(), self.durable, counts)
     }
 
-    /// The same if every server gave what it said it has.
+    /// The same, assuming that every server sent all the fragments it reported.
     fn shortfall_with_alternates(&self, counts: Counts) -> usize {
         let more = self.alternates.keys();
         let more = more.filter(|i| !self.archives.contains_key(i)).count();
@@ -94,7 +96,7 @@ fn shortfall(count: usize, durable: bool, counts: Counts) -> usize {
     if durable {
         return missing;
     }
-    // Somebody else may know that it is durable.
+    // Another server may know that the version is durable.
     let others = counts.replicas.saturating_sub(count).min(counts.parity);
     missing.max(others).max(1)
 }
@@ -114,7 +116,7 @@ impl<T> Buckets<T> {
         self.good.entry(timestamp).or_insert_with(fresh)
     }
 
-    /// Keeps a fragment archive that `node` sends.
+    /// Adds a fragment archive that `node` sends.
     pub(super) fn add(
         &mut self,
         node: &Node,
@@ -134,7 +136,7 @@ impl<T> Buckets<T> {
         let data = respond::header_timestamp(headers, "x-backend-data-timestamp");
         let durable = respond::header_timestamp(headers, "x-backend-durable-timestamp");
         let timestamp = source_timestamp(headers);
-        // A server that does not tell has but what is durable.
+        // A server that does not report durability has only durable fragments.
         if let Some(durable) = durable.or(data.is_none().then_some(timestamp)) {
             self.bucket(durable).durable = true;
         }
@@ -151,14 +153,14 @@ impl<T> Buckets<T> {
         Ok(())
     }
 
-    /// Notes an answer without a fragment.
+    /// Adds a response without a fragment.
     pub(super) fn refuse(&mut self, status: u16, headers: &HeaderMap) {
         let refusals = self.bad.entry(status).or_default();
         refusals.count += 1;
         refusals.newest = refusals.newest.max(refusal_timestamp(headers));
     }
 
-    /// The version to serve; `None` when there is none or it has been deleted since.
+    /// The version to serve; `None` if there is none, or if it has been deleted since.
     pub(super) fn best(&self) -> Option<&Bucket<T>> {
         let told = self.bad.get(&404).map_or(Timestamp::ZERO, |r| r.newest);
         let tombstone = told.max(self.deleted);
@@ -167,13 +169,13 @@ impl<T> Buckets<T> {
             .find(|bucket| tombstone.is_zero() || bucket.timestamp >= tombstone)
     }
 
-    /// The same, for good.
+    /// Consumes the buckets and returns the version to serve.
     pub(super) fn into_best(mut self) -> Option<Bucket<T>> {
         let timestamp = self.best()?.timestamp;
         self.good.remove(&timestamp)
     }
 
-    /// Best first.
+    /// Buckets, best first.
     fn ranked(&self) -> Vec<&Bucket<T>> {
         let mut all: Vec<_> = self.good.values().collect();
         let key = |bucket: &Bucket<T>| {
@@ -190,16 +192,16 @@ impl<T> Buckets<T> {
         all
     }
 
-    /// Whether the best version can be served.
+    /// Can the best version be served?
     pub(super) fn is_enough(&self) -> bool {
         self.best()
             .is_some_and(|best| best.durable && best.shortfall(self.counts) == 0)
     }
 
-    /// How many more answers it takes to be sure of the outcome.
+    /// Number of further responses needed to know the outcome.
     pub(super) fn shortfall(&self) -> usize {
         let none = shortfall(0, false, self.counts);
-        // One goes on looking in spite of 404s.
+        // 404s do not end the search.
         let refused = self.bad.iter().filter(|(status, _)| **status != 404);
         let refused = refused
             .map(|(status, refusals)| shortfall(refusals.count, *status == 416, self.counts))
@@ -209,9 +211,9 @@ impl<T> Buckets<T> {
         best.map_or(refused, |best| best.min(refused))
     }
 
-    /// What servers are asked for: the best version first, and of each none of those that are
-    /// here (`X-Backend-Fragment-Preferences`). An empty list says that what is not durable will
-    /// do.
+    /// The value of `X-Backend-Fragment-Preferences`: versions in order of preference, each with
+    /// the fragments already present, which are not wanted again. An empty list allows fragments
+    /// that are not durable.
     pub(super) fn preferences(&self) -> String {
         let wanted = self.ranked().into_iter().map(|bucket| {
             let exclude: Vec<_> = bucket.archives.keys().collect();
@@ -220,7 +222,7 @@ impl<T> Buckets<T> {
         Value::Array(wanted.collect()).to_string()
     }
 
-    /// A server that was asked before and has another fragment that is missing.
+    /// Takes a server that was asked before and reported another fragment that is missing.
     pub(super) fn take_alternate(&mut self) -> Option<Node> {
         let counts = self.counts;
         let best = self.best()?;
@@ -238,7 +240,7 @@ impl<T> Buckets<T> {
     }
 }
 
-/// When a server says that the object was deleted, or that something else happened to it.
+/// Time of the deletion, or of another event that a response without a fragment reports.
 pub(super) fn refusal_timestamp(headers: &HeaderMap) -> Timestamp {
     ["x-backend-timestamp", "x-timestamp"]
         .into_iter()
@@ -246,7 +248,7 @@ pub(super) fn refusal_timestamp(headers: &HeaderMap) -> Timestamp {
         .unwrap_or(Timestamp::ZERO)
 }
 
-/// `X-Backend-Fragments`: fragments by the timestamp of their data.
+/// Parses `X-Backend-Fragments`: fragment indexes by data timestamp.
 fn also_has(headers: &HeaderMap) -> Vec<(Timestamp, Vec<usize>)> {
     let text = respond::header(headers, "x-backend-fragments").unwrap_or("{}");
     let Ok(Value::Object(sets)) = serde_json::from_str(text) else {
@@ -401,7 +403,7 @@ mod tests {
         let mut other = headers(5, 1, Some(5), "{}");
         respond::set(&mut other, EC_ETAG, "other");
         assert_eq!(buckets.add(&node(1), &other, ()), Err(Unusable::OtherEtag));
-        // The same fragment twice is one.
+        // The same fragment twice counts once.
         buckets
             .add(&node(1), &headers(5, 0, Some(5), "{}"), ())
             .unwrap();

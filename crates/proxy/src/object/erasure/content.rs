@@ -1,9 +1,10 @@
-//! What a client asked for, out of fragments: segment by segment, as the client takes it.
+//! Decoded content of an erasure-coded object: segment by segment, as the client reads it.
 //!
-//! Nothing wrong is to reach a client's end: each fragment is held against the checksum in its
-//! header, and one that fails is replaced by another server's. Fragments that Swift's proxies made
-//! have none; of these, the MD5 of an object read whole is held against its ETag before the last
-//! bytes, as servers hold whole archives against theirs. Ranges of such objects go unchecked.
+//! No wrong byte may reach a client as part of a complete body. Each fragment is verified against
+//! the checksum in its header, and one that fails is replaced by another server's. Fragments
+//! written by Swift's proxies have no checksum; for those, the MD5 of an object that is read as a
+//! whole is verified against its ETag before its last bytes are sent, as servers verify whole
+//! archives. Ranges of such objects are not verified.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,25 +21,25 @@ use tracing::{error, warn};
 use super::archive::{Archives, FragmentWanted};
 use super::layout::Layout;
 
-/// Segments larger than this are decoded off the event loop.
-const INLINE: usize = 64 * 1024;
+/// Maximum bytes of a segment that is decoded on the event loop.
+const INLINE_MAX_BYTES: usize = 64 * 1024;
 
-/// What a body is put together from.
+/// A part of a response's body.
 enum Part {
     Frame(Bytes),
-    /// Of the object.
+    /// A range of the object.
     Range(Range<u64>),
 }
 
-/// How what is sent is known to be right.
+/// Method by which content is verified.
 enum Check {
-    /// No segment has been read yet.
+    /// Not chosen: no segment has been read yet.
     Undecided,
-    /// Each fragment has a checksum.
+    /// By the checksum of each fragment.
     Fragments,
-    /// The whole object has to have this MD5.
+    /// By the MD5 of the whole object.
     Whole { md5: Md5, expected: ObjectHash },
-    /// Ranges of fragments without checksums.
+    /// Not possible: ranges of fragments without checksums.
     Nothing,
 }
 
@@ -47,16 +48,16 @@ struct Content {
     layout: Layout,
     check: Check,
     parts: VecDeque<Part>,
-    /// The range under way, and its next segment.
+    /// The current range, and its next segment.
     range: Range<u64>,
     segments: Range<u64>,
     ready: VecDeque<Bytes>,
-    /// The memory of the segment that is ready.
+    /// Memory reservation of the decoded segment.
     reserved: Reserved,
     done: bool,
 }
 
-/// One range of the object.
+/// A body with one range of the object.
 pub(super) fn range_body(archives: Archives, layout: Layout, range: Range<u64>) -> Body {
     let length = range.end - range.start;
     body(
@@ -67,7 +68,7 @@ pub(super) fn range_body(archives: Archives, layout: Layout, range: Range<u64>) 
     )
 }
 
-/// Several ranges of the object, framed.
+/// A multipart body with several ranges of the object.
 pub(super) fn multipart_body(
     archives: Archives,
     layout: Layout,
@@ -141,7 +142,7 @@ impl Content {
         }
     }
 
-    /// Reserves memory for a segment, in place of the one before.
+    /// Reserves memory for a segment, releasing that of the one before.
     async fn reserve(&mut self, segment: u64) -> Result<(), NoRoom> {
         let content = self.layout.content(segment);
         let bytes = usize::try_from(content.end - content.start).unwrap_or(usize::MAX);
@@ -150,7 +151,7 @@ impl Content {
         Ok(())
     }
 
-    /// What is wanted of one segment.
+    /// Decodes the requested bytes of one segment.
     async fn segment(&mut self, segment: u64) -> Result<VecDeque<Bytes>, String> {
         let erasure = self.layout.erasure().clone();
         let content = self.layout.content(segment);
@@ -176,7 +177,7 @@ impl Content {
         Ok(cut(pieces, &content, &self.range))
     }
 
-    /// By the first fragments.
+    /// Chooses the method of verification by the first fragments.
     fn check_for(&self, fragments: &[Bytes]) -> Check {
         let mut headers = fragments.iter().map(|f| FragmentHeader::parse(f));
         if headers.all(|header| header.is_ok_and(|h| h.payload_crc32.is_some())) {
@@ -192,7 +193,7 @@ impl Content {
         }
     }
 
-    /// Whether the object's bytes up to `end` may be sent, whose last are `pieces`.
+    /// May the object's bytes up to `end` be sent, of which `pieces` are the last?
     fn is_right(&mut self, pieces: &[Bytes], end: u64) -> bool {
         let Check::Whole { md5, expected } = &mut self.check else {
             return true;
@@ -202,8 +203,8 @@ impl Content {
         !is_last || ObjectHash(md5.finalize_reset().into()) == *expected
     }
 
-    /// The object, where all of it is one segment, decoded from other fragments: one of those there
-    /// are is wrong, and which one shows with a further one in its place.
+    /// The object, if it is a single segment, decoded from other combinations of fragments: one of
+    /// the present fragments is wrong, and replacing each in turn by an additional one shows which.
     async fn corrected(
         &mut self,
         wanted: &FragmentWanted<'_>,
@@ -231,8 +232,8 @@ impl Content {
         Err(mismatch.into())
     }
 
-    /// The content as it is in the fragments, where they are those with content; the last ones
-    /// may be padded.
+    /// The content as concatenated data fragments, if all of these are present; the last ones may
+    /// be padded.
     fn plain(&self, fragments: &[Bytes]) -> Option<Vec<Bytes>> {
         let data = self.layout.erasure().scheme.data();
         let mut by_index = vec![None; data];
@@ -250,7 +251,7 @@ impl Content {
             let fragments: Vec<&[u8]> = fragments.iter().map(AsRef::as_ref).collect();
             erasure.codec.decode(&fragments)
         };
-        let decoded = if size <= INLINE {
+        let decoded = if size <= INLINE_MAX_BYTES {
             decode()
         } else {
             let decoded = own_thread::blocking(decode).await;
@@ -263,7 +264,7 @@ impl Content {
     }
 }
 
-/// Of pieces that are the object's bytes `content` (and padding), those that are in `wanted`.
+/// Cuts pieces that hold the object's bytes `content` (and padding) to the range `wanted`.
 fn cut(pieces: Vec<Bytes>, content: &Range<u64>, wanted: &Range<u64>) -> VecDeque<Bytes> {
     let wanted = wanted.start.max(content.start)..wanted.end.min(content.end);
     let mut at = content.start;

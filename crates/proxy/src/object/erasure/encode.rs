@@ -1,4 +1,5 @@
-//! An upload's content, segment by segment, as fragments; and the MD5s of all.
+//! Encoder of an upload: reads content segment by segment, codes it into fragments, and computes
+//! all MD5s.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,38 +10,38 @@ use md5::{Digest, Md5};
 
 use super::Erasure;
 
-/// Segments larger than this are coded and hashed off the event loop.
-const INLINE: usize = 16 * 1024;
+/// Maximum bytes of a segment that is coded and hashed on the event loop.
+const INLINE_MAX_BYTES: usize = 16 * 1024;
 
 /// Reads an upload and codes it.
 pub(super) struct Encoder {
     erasure: Arc<Erasure>,
     body: Body,
     timeout: Duration,
-    /// The most that an object may have.
+    /// Maximum size of the object in bytes.
     limit: u64,
-    /// Of the last piece that came, what belongs to the next segment.
+    /// The part of the last piece that belongs to the next segment.
     rest: Bytes,
     ended: bool,
-    /// Bytes of the object so far.
+    /// Bytes of the object read so far.
     pub(super) length: u64,
     sums: Option<Box<Sums>>,
 }
 
-/// The MD5 of the object, and of the archive of each fragment.
+/// MD5 states of the object, and of each fragment's archive.
 struct Sums {
     object: Md5,
     archives: Vec<Md5>,
 }
 
-/// MD5s of an upload that has ended, in hex.
+/// MD5s of a finished upload, in hex.
 pub(super) struct Etags {
     pub(super) object: String,
     pub(super) archives: Vec<String>,
 }
 
 impl Encoder {
-    /// `timeout`: how long nothing may come.
+    /// `timeout` is the maximum time without data.
     pub(super) fn new(erasure: Arc<Erasure>, body: Body, timeout: Duration, limit: u64) -> Self {
         let sums = Sums {
             object: Md5::new(),
@@ -58,7 +59,7 @@ impl Encoder {
         }
     }
 
-    /// The fragments of the next segment, by index; `None` at the end.
+    /// The fragments of the next segment, in order of their indexes; `None` at the end.
     pub(super) async fn next(&mut self) -> Option<Result<Vec<Bytes>, BodyError>> {
         let segment = match self.segment().await {
             Ok(segment) if segment.is_empty() => return None,
@@ -66,7 +67,7 @@ impl Encoder {
             Err(error) => return Some(Err(error)),
         };
         let mut sums = self.sums.take()?;
-        if segment.len() <= INLINE {
+        if segment.len() <= INLINE_MAX_BYTES {
             let fragments = sums.code(&self.erasure, &segment);
             self.sums = Some(sums);
             return Some(Ok(fragments));
@@ -84,7 +85,7 @@ impl Encoder {
         Some(Ok(fragments))
     }
 
-    /// Content of one segment; less at the end.
+    /// Reads the content of one segment, which is shorter at the end.
     async fn segment(&mut self) -> Result<Vec<u8>, BodyError> {
         let size = self.erasure.scheme.segment_size();
         let mut segment = Vec::new();
@@ -108,7 +109,7 @@ impl Encoder {
         Ok(segment)
     }
 
-    /// After the end.
+    /// The final MD5s; call at the end.
     pub(super) fn etags(&mut self) -> Etags {
         let sums = self.sums.take().unwrap_or_default();
         Etags {

@@ -1,7 +1,8 @@
-//! GET and HEAD. A HEAD asks any one server: all know everything about the object. A GET asks for
-//! as many archives as it takes to decode, and further servers until it has those that belong
-//! together, or beside those that are slow (`peer/hedge.rs`). With `X-Newest` both ask everybody:
-//! fragments enough to decode say nothing of a tombstone, or of a newer version, that others have.
+//! GET and HEAD of an erasure-coded object. A HEAD asks any single server, since each has the
+//! object's full metadata. A GET asks for as many archives as decoding needs, then asks further
+//! servers until enough archives of one version are there, or beside slow ones (`peer/hedge.rs`).
+//! With `X-Newest` both ask all servers: having enough fragments for decoding does not exclude a
+//! tombstone or a newer version on the others.
 
 use std::sync::Arc;
 
@@ -25,11 +26,11 @@ use super::{EC_ETAG, EC_LENGTH, Erasure, strip};
 use crate::affinity::Affinity;
 use crate::app::Proxy;
 use crate::headers;
-use crate::object::Place;
+use crate::object::Location;
 use crate::request::Incoming;
 use crate::write::answer_from;
 
-/// All that came of asking.
+/// Responses collected by a search.
 struct Found {
     buckets: Buckets<Archive>,
     refusals: Vec<Refusal>,
@@ -40,7 +41,7 @@ impl Proxy {
     pub(in crate::object) async fn read_fragments(
         &self,
         incoming: &mut Incoming,
-        place: Place,
+        location: Location,
         erasure: Arc<Erasure>,
     ) -> Response {
         let is_at = "x-backend-etag-is-at";
@@ -48,10 +49,10 @@ impl Proxy {
         let mut response = if *incoming.method() == Method::HEAD {
             let query = incoming.parts.uri.query().map(str::to_owned);
             let kind = ServerKind::Object;
-            self.read(incoming, kind, place.ring, place.partition, query)
+            self.read(incoming, kind, location.ring, location.partition, query)
                 .await
         } else {
-            self.get_fragments(incoming, place, erasure).await
+            self.get_fragments(incoming, location, erasure).await
         };
         adapt(incoming, &mut response);
         response
@@ -60,24 +61,24 @@ impl Proxy {
     async fn get_fragments(
         &self,
         incoming: &Incoming,
-        place: Place,
+        location: Location,
         erasure: Arc<Erasure>,
     ) -> Response {
-        let primaries = place.ring.primaries(place.partition).len();
+        let primaries = location.ring.primaries(location.partition).len();
         let ranges = incoming.header(RANGE.as_str()).and_then(ByteRanges::parse);
         let range = ranges.map(|ranges| match ranges.specs() {
             [spec] => archive_range(&erasure, *spec),
-            // The object's length first, then each range by itself.
+            // First only to learn the object's length; then each range is requested by itself.
             _ => "bytes=0-0".to_owned(),
         });
         let mut base = headers::with_all(incoming);
         base.remove(RANGE);
         headers::insert(&mut base, headers::REFUSE_UNSOUND, "true");
-        let affinity = self.affinities.of(Some(place.policy));
+        let affinity = self.affinities.of(Some(location.policy));
         let fetch = Fetch {
             backends: self.backends.clone(),
-            nodes: self.nodes_of(place.ring, place.partition, Some(place.policy)),
-            partition: place.partition,
+            nodes: self.nodes_of(location.ring, location.partition, Some(location.policy)),
+            partition: location.partition,
             path: incoming.target.entity_path(),
             query: incoming.parts.uri.query().map(str::to_owned),
             headers: base,
@@ -100,8 +101,8 @@ impl Proxy {
     }
 }
 
-/// Asks servers until one version can be served, or it is clear that none can; all of them where the
-/// `newest` version is wanted.
+/// Asks servers until one version can be served, or until it is certain that none can; asks all of
+/// them if the `newest` version is requested.
 async fn search(
     fetch: &Fetch,
     erasure: &Erasure,
@@ -137,7 +138,7 @@ async fn search(
         pending.push(ask(node, &found.buckets));
         asked += 1;
     }
-    // Those asked for what is newest may have to be asked again, for older fragments.
+    // For the newest version, servers may have to be asked twice, for older fragments.
     let most = match newest {
         true => asked + primaries,
         false => (2 * primaries).max(asked),
@@ -203,8 +204,8 @@ async fn search(
 }
 
 impl Fetch {
-    /// Notes how long servers that have not answered have been waited for: should others be enough,
-    /// nobody measures these to their end.
+    /// Records lower bounds of the response times of servers that have not responded: if the others
+    /// are enough, these calls are dropped and never measured.
     fn note_overdue(&self, calls: &OpenCalls) {
         if let Some(timings) = &self.timings {
             for (address, waited) in calls.overdue_servers() {
@@ -223,8 +224,8 @@ impl Found {
         }
     }
 
-    /// Whether so many primaries have never had the object, or have its tombstone, that the others
-    /// are too few to decode it.
+    /// Do so many primaries have no trace of the object, or its tombstone, that the others are too
+    /// few to decode it?
     fn is_settled(&self, counts: Counts) -> bool {
         let missing = self
             .refusals
@@ -233,7 +234,7 @@ impl Found {
         self.buckets.best().is_none() && missing.count() + counts.data > counts.replicas
     }
 
-    /// Whether the answer was one to go on with.
+    /// Records a response; returns whether it was useful.
     fn note(&mut self, node: &Node, asked: Asked) -> bool {
         match asked {
             Asked::Archive(answer) => {
@@ -254,8 +255,8 @@ impl Found {
     }
 }
 
-/// What most servers said that count.
-/// `unheard_of`: so many that have never heard of the object do not.
+/// The response on which most relevant servers agree. Up to `unheard_of` servers without any trace
+/// of the object are ignored.
 fn refusal(found: Found, mut unheard_of: usize, path: &str) -> Response {
     let best = found.buckets.best();
     let served = best.filter(|best| best.durable).map(|best| best.timestamp);
@@ -264,7 +265,7 @@ fn refusal(found: Found, mut unheard_of: usize, path: &str) -> Response {
         let stamp = refusal_timestamp(&refusal.headers);
         let data = respond::header_timestamp(&refusal.headers, "x-backend-data-timestamp");
         if served.is_some_and(|served| data.unwrap_or(stamp) <= served) {
-            // The object is there, though not enough of it can be had now.
+            // The object exists, though not enough of it is available now.
             return false;
         }
         if refusal.is_void {
@@ -295,7 +296,7 @@ fn refusal(found: Found, mut unheard_of: usize, path: &str) -> Response {
     }
 }
 
-/// The object, or the ranges of it that were asked for.
+/// The response with the object, or the requested ranges of it.
 fn answer(
     incoming: &Incoming,
     fetch: Fetch,
@@ -312,7 +313,7 @@ fn answer(
         );
         return respond::standard(StatusCode::INTERNAL_SERVER_ERROR);
     };
-    // Servers may have been told to ignore the range.
+    // Servers may have been asked to ignore the range.
     let selection = match backend.contains_key(CONTENT_RANGE) {
         true => range::select(incoming.header(RANGE.as_str()), length),
         false => Selection::Whole,
@@ -363,7 +364,7 @@ fn answer(
     response
 }
 
-/// The servers had such a range of their archives, but the object has not.
+/// The response if the servers' archives have the range but the object does not.
 fn unsatisfiable(mut headers: HeaderMap) -> Response {
     let mut response = respond::standard(StatusCode::RANGE_NOT_SATISFIABLE);
     headers.remove(CONTENT_TYPE);
@@ -371,7 +372,7 @@ fn unsatisfiable(mut headers: HeaderMap) -> Response {
     response
 }
 
-/// Lets an answer speak of the object, not of a fragment archive.
+/// Changes a response's headers to describe the object instead of a fragment archive.
 fn adapt(incoming: &Incoming, response: &mut Response) {
     let status = response.status();
     let headers = response.headers_mut();
@@ -444,7 +445,7 @@ mod tests {
         refusal(found, 1, "/a/c/o").status().as_u16()
     }
 
-    /// A ring of four devices whose servers are of this process: three primaries.
+    /// A ring of four devices on servers of this process: three primaries.
     fn ring() -> Arc<LoadedRing> {
         let device = |id: u16| {
             Some(Arc::new(Device::at(

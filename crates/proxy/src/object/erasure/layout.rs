@@ -1,4 +1,4 @@
-//! Where an object's bytes are in its fragment archives.
+//! Mapping between byte ranges of an object and of its fragment archives.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Layout {
         self.erasure.scheme.segment_size() as u64
     }
 
-    /// The segments that have these bytes of the object.
+    /// The segments that contain these bytes of the object.
     pub(super) fn segments(&self, range: &Range<u64>) -> Range<u64> {
         if range.is_empty() {
             return 0..0;
@@ -40,14 +40,14 @@ impl Layout {
         range.start / size..range.end.min(self.length).div_ceil(size)
     }
 
-    /// The object's bytes in a segment.
+    /// Bytes of the object in a segment.
     pub(super) fn content(&self, segment: u64) -> Range<u64> {
         let size = self.segment_size();
         let start = segment.saturating_mul(size).min(self.length);
         start..start.saturating_add(size).min(self.length)
     }
 
-    /// The bytes of an archive that are the fragments of these segments.
+    /// Bytes of an archive that hold the fragments of these segments.
     pub(super) fn fragments(&self, segments: &Range<u64>) -> Range<u64> {
         if segments.is_empty() {
             return 0..0;
@@ -57,7 +57,7 @@ impl Layout {
         start..last.end
     }
 
-    /// The bytes of an archive that are a segment's fragment.
+    /// Bytes of an archive that hold a segment's fragment.
     pub(super) fn fragment(&self, segment: u64) -> Range<u64> {
         let start = segment * whole_fragment(&self.erasure);
         let content = self.content(segment);
@@ -70,13 +70,13 @@ impl Layout {
     }
 }
 
-/// Bytes of a fragment of a segment that is not the last.
+/// Size of a fragment of a segment that is not the last, in bytes.
 fn whole_fragment(erasure: &Erasure) -> u64 {
     let size = erasure.scheme.segment_size() as u64;
     erasure.codec.fragment_size(size)
 }
 
-/// The range of an archive that has the fragments for a range of an object of unknown length.
+/// Range of an archive that contains the fragments for a range of an object of unknown length.
 pub(super) fn archive_range(erasure: &Erasure, spec: Spec) -> String {
     let size = erasure.scheme.segment_size() as u64;
     let fragment = whole_fragment(erasure);
@@ -87,7 +87,7 @@ pub(super) fn archive_range(erasure: &Erasure, spec: Spec) -> String {
             let last = (end / size).saturating_add(1).saturating_mul(fragment) - 1;
             format!("bytes={}-{last}", begin(start))
         }
-        // One more: where the last segment is short, the bytes wanted begin one earlier.
+        // One segment more: if the last segment is short, the range begins one segment earlier.
         Spec::Last(count) => {
             let segments = count.div_ceil(size).saturating_add(1);
             format!("bytes=-{}", segments.saturating_mul(fragment))
@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
 
-    /// Segments of 100 bytes, fragments of 80 + 50.
+    /// Segments of 100 bytes, with fragments of 80 + 50 bytes.
     fn erasure() -> Arc<Erasure> {
         let scheme = ErasureScheme::new(EcType::IsaLRsVand, 2, 1)
             .unwrap()

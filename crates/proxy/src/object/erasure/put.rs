@@ -1,5 +1,6 @@
-//! PUT: fragments to as many servers as there are, in two phases. What enough of them have
-//! written is committed on all; only then is it durable, and the client told so.
+//! PUT of an erasure-coded object: one fragment to each server, in two phases. When a quorum has
+//! written its fragments, all are told to commit; only then is the object durable and the client
+//! answered.
 
 use std::sync::Arc;
 
@@ -20,22 +21,22 @@ use super::Erasure;
 use super::encode::{Encoder, Etags};
 use crate::app::Proxy;
 use crate::checks::MessageLength;
-use crate::object::Place;
+use crate::object::Location;
 use crate::object::put::{footers_json, refused_by_state, trailer};
 use crate::request::Incoming;
 use crate::write::best_response;
 
-/// System metadata of the fragment, not of the object.
+/// Prefix of system metadata that describes the fragment, not the object.
 const EC_PREFIX: &str = "x-object-sysmeta-ec-";
 
-/// An upload to one server, and which fragments it gets.
+/// An upload to one server, with the indexes of the fragments it gets.
 struct Upload {
     put: TwoPhasePut,
     fragment: usize,
 }
 
-/// What one server said: that it is prepared to commit, or its answer.
-enum Said {
+/// A server's state at the end of the content: prepared to commit, or finished with a response.
+enum UploadEvent {
     Prepared,
     Refused(Answer),
     Final(Answer),
@@ -45,7 +46,7 @@ impl Proxy {
     pub(in crate::object) async fn put_fragments(
         &self,
         incoming: &mut Incoming,
-        place: Place,
+        location: Location,
         erasure: Arc<Erasure>,
         mut headers: Vec<HeaderMap>,
         length: MessageLength,
@@ -56,7 +57,7 @@ impl Proxy {
             _ => None,
         };
         for headers in &mut headers {
-            // Theirs are those of the fragments.
+            // The fragments' lengths and ETags differ from the object's.
             headers.remove(CONTENT_LENGTH);
             headers.remove(ETAG);
             if let Some(length) = known.filter(|length| *length > 0) {
@@ -65,9 +66,9 @@ impl Proxy {
                 respond::set(headers, name, archive.to_string());
             }
         }
-        let nodes = self.upload_nodes(&place);
+        let nodes = self.upload_nodes(&location);
         let puts = self
-            .open_uploads(incoming, &nodes, place.partition, headers)
+            .open_uploads(incoming, &nodes, location.partition, headers)
             .await;
         let early = puts
             .iter()
@@ -98,7 +99,7 @@ impl Proxy {
         response
     }
 
-    /// One upload for each fragment kept, to handoffs where primaries don't answer.
+    /// Opens one upload for each stored fragment, to handoffs if primaries do not respond.
     async fn open_uploads(
         &self,
         incoming: &Incoming,
@@ -162,7 +163,7 @@ impl Proxy {
         Err(respond::standard(StatusCode::SERVICE_UNAVAILABLE))
     }
 
-    /// Hands every fragment to its servers, then the footers; the next segment is read and coded
+    /// Sends every fragment to its servers, then the footers. The next segment is read and coded
     /// while one is sent.
     async fn pump_fragments(
         &self,
@@ -219,8 +220,8 @@ impl Proxy {
         Ok(etags)
     }
 
-    /// Has enough of the uploads prepared, has all of them committed, and gives their answers;
-    /// missing ones are 503.
+    /// Waits until a quorum is prepared, commits all, and returns their responses; missing ones are
+    /// 503.
     async fn conclude_uploads(
         &self,
         uploads: Vec<Upload>,
@@ -229,39 +230,47 @@ impl Proxy {
         what: &str,
     ) -> Result<Vec<Answer>, Response> {
         let count = uploads.len();
-        let (said, mut heard) = mpsc::channel(2 * count.max(1));
-        // One each: a channel for all would wake them in an order that nobody can repeat.
-        let mut words = Vec::with_capacity(count);
+        let (sender, mut events) = mpsc::channel(2 * count.max(1));
+        // One channel for each: a shared one would wake them in a non-deterministic order.
+        let mut commits = Vec::with_capacity(count);
         let timeout = self.options.node_timeout;
         for upload in uploads {
-            let (word, going) = oneshot::channel();
-            words.push(word);
-            let conversation = conclude(upload.put, nodes.clone(), said.clone(), going, timeout);
+            let (commit, to_commit) = oneshot::channel();
+            commits.push(commit);
+            let conversation = conclude(
+                upload.put,
+                nodes.clone(),
+                sender.clone(),
+                to_commit,
+                timeout,
+            );
             tokio::spawn(conversation);
         }
-        drop(said);
-        let mut answers = self.prepare(&mut heard, count, scheme, what).await?;
-        for word in words {
-            let _ = word.send(());
+        drop(sender);
+        let mut answers = self.prepare(&mut events, count, scheme, what).await?;
+        for commit in commits {
+            let _ = commit.send(());
         }
-        self.finals(&mut heard, &mut answers, count, scheme).await;
+        self.finals(&mut events, &mut answers, count, scheme).await;
         answers.resize_with(answers.len().max(scheme.replicas()), Answer::none);
         Ok(answers)
     }
 
-    /// Waits until enough are prepared; the answers of those that are not.
+    /// Waits until a quorum is prepared; returns the responses of uploads that are not.
     async fn prepare(
         &self,
-        heard: &mut mpsc::Receiver<Said>,
+        events: &mut mpsc::Receiver<UploadEvent>,
         count: usize,
         scheme: &ErasureScheme,
         what: &str,
     ) -> Result<Vec<Answer>, Response> {
         let (mut prepared, mut refused) = (0, Vec::new());
         while prepared + refused.len() < count && prepared < scheme.quorum() {
-            match heard.recv().await {
-                Some(Said::Prepared) => prepared += 1,
-                Some(Said::Refused(answer) | Said::Final(answer)) => refused.push(answer),
+            match events.recv().await {
+                Some(UploadEvent::Prepared) => prepared += 1,
+                Some(UploadEvent::Refused(answer) | UploadEvent::Final(answer)) => {
+                    refused.push(answer)
+                }
                 None => break,
             }
         }
@@ -277,24 +286,24 @@ impl Proxy {
         let mut all = refused;
         all.resize_with(scheme.replicas() - prepared, Answer::none);
         let best = best_response(&all, Some(scheme.quorum()), what);
-        // A refusal now is a misunderstanding between servers, whatever it says.
+        // A refusal at this point is a protocol error between servers, whatever its status.
         Err(match best.status().is_client_error() {
             true => respond::standard(StatusCode::SERVICE_UNAVAILABLE),
             false => best,
         })
     }
 
-    /// Answers to the commit until a quorum agrees and the rest have had their time.
+    /// Responses to the commit, until a quorum agrees and the others have had their time.
     async fn finals(
         &self,
-        heard: &mut mpsc::Receiver<Said>,
+        events: &mut mpsc::Receiver<UploadEvent>,
         answers: &mut Vec<Answer>,
         count: usize,
         scheme: &ErasureScheme,
     ) {
-        let mut next = async |answers: &mut Vec<Answer>| match heard.recv().await {
-            Some(Said::Prepared) => true,
-            Some(Said::Refused(answer) | Said::Final(answer)) => {
+        let mut next = async |answers: &mut Vec<Answer>| match events.recv().await {
+            Some(UploadEvent::Prepared) => true,
+            Some(UploadEvent::Refused(answer) | UploadEvent::Final(answer)) => {
                 answers.push(answer);
                 answers.len() < count
             }
@@ -311,13 +320,13 @@ impl Proxy {
     }
 }
 
-/// One server's part in the end of an upload. It goes on when the client has gone: what is told
-/// to commit, does.
+/// Completes one upload. This continues after the client has disconnected: an upload that was told
+/// to commit does so.
 async fn conclude(
     mut put: TwoPhasePut,
     nodes: Arc<Nodes>,
-    said: mpsc::Sender<Said>,
-    going: oneshot::Receiver<()>,
+    events: mpsc::Sender<UploadEvent>,
+    to_commit: oneshot::Receiver<()>,
     timeout: std::time::Duration,
 ) {
     let node = put.node.clone();
@@ -326,12 +335,12 @@ async fn conclude(
             Some(_) => drop(fan_out::check_write(&node, answer.status, &nodes)),
             None => nodes.limiter().increment(&node, "no answer to an upload"),
         }
-        let _ = said.send(Said::Refused(answer)).await;
+        let _ = events.send(UploadEvent::Refused(answer)).await;
         return;
     }
-    let _ = said.send(Said::Prepared).await;
-    // Without the word the upload is dropped, and with it what was written.
-    if going.await.is_err() {
+    let _ = events.send(UploadEvent::Prepared).await;
+    // Without the commit the upload is dropped, and the server discards what it wrote.
+    if to_commit.await.is_err() {
         return;
     }
     let answer = put.commit(timeout).await;
@@ -339,11 +348,11 @@ async fn conclude(
         Some(_) => drop(fan_out::check_write(&node, answer.status, &nodes)),
         None => nodes.limiter().increment(&node, "no answer to a commit"),
     }
-    let _ = said.send(Said::Final(answer)).await;
+    let _ = events.send(UploadEvent::Final(answer)).await;
 }
 
-/// Which fragments each server gets: a primary those of its place, a handoff those of a primary
-/// that is missing; of fragments kept several times, those that have fewest copies first.
+/// Assigns fragments to servers: a primary gets the fragment of its index, a handoff that of a
+/// missing primary; with duplicated fragments, those with the fewest copies first.
 fn assign(puts: Vec<TwoPhasePut>, scheme: &ErasureScheme) -> Vec<Upload> {
     let nodes: Vec<Option<usize>> = puts
         .iter()
@@ -359,13 +368,13 @@ fn assign(puts: Vec<TwoPhasePut>, scheme: &ErasureScheme) -> Vec<Upload> {
         .collect()
 }
 
-/// The fragment of each node, which is a primary's index or a handoff.
+/// The fragment of each node, given as a primary's index or `None` for a handoff.
 fn destinations(nodes: &[Option<usize>], scheme: &ErasureScheme) -> Vec<Option<usize>> {
     let mut copies = vec![0; scheme.unique()];
     for index in nodes.iter().flatten() {
         copies[scheme.fragment_of_node(*index)] += 1;
     }
-    // The more copies miss, the earlier: first those that would otherwise have none.
+    // Fragments with the most missing copies first, so that each gets at least one copy.
     let mut holes = (0..scheme.duplication()).flat_map(|kept| {
         let copies = &copies;
         (0..scheme.unique()).filter(move |fragment| copies[*fragment] <= kept)
@@ -377,7 +386,7 @@ fn destinations(nodes: &[Option<usize>], scheme: &ErasureScheme) -> Vec<Option<u
     fragments.collect()
 }
 
-/// What is only known at the end, as the JSON of one fragment's headers.
+/// The footers of one fragment as JSON: metadata known only at the end.
 fn footers(scheme: &ErasureScheme, fragment: usize, etags: &Etags, length: u64) -> Value {
     let archive = etags.archives.get(fragment).map_or("", String::as_str);
     json!({
@@ -392,7 +401,7 @@ fn footers(scheme: &ErasureScheme, fragment: usize, etags: &Etags, length: u64) 
     })
 }
 
-/// Adds what filters say of the object; what erasure coding says of the fragment stays.
+/// Adds the footers of filters; the fragment's own metadata takes precedence.
 fn add(footers: &mut Value, added: Option<&HeaderMap>) {
     let (Some(footers), Some(added)) = (footers.as_object_mut(), added) else {
         return;
@@ -415,7 +424,7 @@ mod tests {
             destinations(&[Some(2), None, Some(0)], &scheme),
             [Some(2), Some(1), Some(0)]
         );
-        // Nobody answered for one of the fragments.
+        // No node responded for one of the fragments.
         assert_eq!(destinations(&[None, Some(1)], &scheme), [Some(0), Some(1)]);
     }
 
@@ -425,7 +434,7 @@ mod tests {
             .unwrap()
             .with_duplication(2)
             .unwrap();
-        // Fragment 0 has one copy of two, fragment 1 none, fragment 2 both.
+        // Fragment 0 has one of two copies, fragment 1 none, fragment 2 both.
         let nodes = [Some(0), Some(2), Some(5), None, None, None];
         assert_eq!(
             destinations(&nodes, &scheme)[3..],

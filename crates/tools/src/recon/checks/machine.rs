@@ -1,4 +1,4 @@
-//! Checks of the machines: their files, disks, clocks and versions.
+//! Checks of the hosts: their files, disks, clocks and versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -13,7 +13,7 @@ use super::super::scout::Host;
 use super::super::stats::{self, LINE, clock, number};
 use super::Checks;
 
-/// The distribution's longest bar.
+/// Length of the longest bar of the distribution.
 const BAR: f64 = 69.0;
 
 impl Checks<'_> {
@@ -129,7 +129,7 @@ impl Checks<'_> {
         self.end()
     }
 
-    /// Numbers under names of their own, with one line where there are none.
+    /// Summarises numbers under several names; prints one line if there are none.
     fn numbers(&mut self, name: &str, values: &[Option<f64>]) -> Result<()> {
         match values.is_empty() {
             true => writeln!(self.out, "No hosts returned valid data.")?,
@@ -264,7 +264,7 @@ impl Checks<'_> {
         human: bool,
     ) -> Result<()> {
         self.begin("Checking disk usage now")?;
-        // A machine's servers see the same disks: one of its ports is enough.
+        // All servers of a host report the same disks: one of its ports is enough.
         let by_ip: BTreeMap<String, Host> = self
             .scout
             .hosts
@@ -307,10 +307,10 @@ fn md5_of(path: &Path) -> Result<String> {
     Ok(ObjectHash(Md5::digest(&bytes).into()).hex())
 }
 
-/// What is used of all disks.
+/// Usage of all disks.
 #[derive(Default)]
 struct Disks {
-    /// Used per cent, and which device.
+    /// Used percentages, with the device's name.
     percents: Vec<(f64, String)>,
     used: f64,
     available: f64,

@@ -1,18 +1,18 @@
-//! The connections of a listener: a bounded number of places, and who gives up his when all are
-//! taken.
+//! Slots of a listener's connections: a bounded number, and the rules by which connections give up
+//! theirs.
 //!
-//! A listener always accepts, so that nobody waits behind others in the kernel's queue. A connection
-//! that finds all places taken gets that of one whose client is waited for too long: one that sends
-//! no request, or reads its answer or sends its body at a trickle; of the address that has most of
-//! those, the slowest. While there is room nobody is closed for that. Where all places are used in
-//! earnest the new connection is *waiting*: its health checks are answered, other requests get a
-//! place when one is free, or 503. Those waiting are bounded, too: of the address that has most of
-//! those, the longest waiting leaves first.
+//! A listener always accepts, so that no client waits in the kernel's queue behind others. If all
+//! slots are taken, a new connection gets the slot of one whose client keeps the server waiting: it
+//! sends no request, or reads its response or sends its body at a trickle. Among those the address
+//! with the most is chosen, and of that the slowest. While slots are free, no connection is closed
+//! for being slow. If all slots are in real use, the new connection *waits*: its health checks are
+//! answered, other requests get a slot when one is free, or 503. Waiting connections are bounded
+//! too: of the address with the most of them, the longest waiting is dismissed first.
 //!
-//! Places are shared by address, and what a connection may have in flight is bounded: no address
-//! keeps others out. A place that is free goes to the request whose address has the fewest; where
-//! none is, the address with the most gives up one after the other, each with the answer that it is
-//! on, until it has as many as the one that waits.
+//! Slots are shared fairly between addresses, so that none keeps others out. A free slot goes to
+//! the request whose address has the fewest. If none is free, connections of the address with the
+//! most slots are ended one after the other, each after its current response, until it has as many
+//! as the waiting request's address.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
@@ -27,76 +27,78 @@ use tracing::warn;
 
 use crate::progress::{Progress, Waiting};
 
-/// Without a request for this long, a connection may have to give up its place.
+/// Minimum time without a request after which a connection may lose its slot.
 const IDLE_MIN: Duration = Duration::from_secs(1);
-/// The same for one whose client was waited for this long for the last few KiB.
+/// Minimum time for which a client has been waited for during the last few KiB after which its
+/// connection may lose its slot.
 const STALLED_MIN: Duration = Duration::from_secs(4);
-/// So many give up their places at once: finding them means looking at all.
-const AT_ONCE: usize = 16;
-/// A request waits this long for a place.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// A request that waits looks so often for connections that stall, and takes a place from an address
-/// that has more of them.
-const LOOK_AGAIN: Duration = Duration::from_millis(250);
-/// Time between two looks at all connections that find none to close: each waiting request looks.
-const LOOK_GAP: Duration = Duration::from_millis(10);
-/// Time between lines in the log.
+/// Maximum connections closed in one scan, since a scan visits all of them.
+const CLOSED_AT_ONCE_MAX: usize = 16;
+/// Maximum wait of a request for a slot.
+const SLOT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval at which a waiting request scans for stalled connections, and ends one of an address
+/// with more slots.
+const RESCAN_INTERVAL: Duration = Duration::from_millis(250);
+/// Minimum time between scans of all connections that find none to close, since each waiting
+/// request scans.
+const SCAN_GAP: Duration = Duration::from_millis(10);
+/// Minimum time between log lines.
 const WARNING_GAP: Duration = Duration::from_secs(60);
 
 /// The connections of one listener.
-pub(crate) struct Places {
+pub(crate) struct Slots {
     server: &'static str,
-    seats: usize,
+    slots_max: usize,
     waiting_max: usize,
     table: Mutex<Table>,
-    /// Connections closed to make room, for the metrics.
+    /// Counts connections closed to make room.
     closed: Counter,
 }
 
 #[derive(Default)]
 struct Table {
     next: u64,
-    /// By age. Those that were told to give up their places are in neither.
-    seated: BTreeMap<u64, Arc<Occupant>>,
+    /// Connections with a slot, by age. Those that were told to close are in neither map.
+    with_slot: BTreeMap<u64, Arc<Occupant>>,
     waiting: BTreeMap<u64, Arc<Occupant>>,
-    /// Places of each address but for those whose connections are to end.
+    /// Slots held by each address, without connections that are ending.
     held: HashMap<IpAddr, usize>,
-    /// Places whose connections are to end with their answers.
+    /// Slots whose connections end after their current response.
     ending: usize,
-    /// A look at all connections found none to close.
-    looked: Option<Instant>,
+    /// Time of the last scan that found no connection to close.
+    scanned: Option<Instant>,
     warned: Option<Instant>,
 }
 
 struct Occupant {
     address: Mutex<IpAddr>,
     progress: Arc<Progress>,
-    /// To end, with what is under way.
+    /// Notified to end the connection at once.
     closes: Notify,
-    /// To end when what is under way has ended.
+    /// Notified to end the connection after its current response.
     ends: Notify,
-    is_seated: AtomicBool,
+    has_slot: AtomicBool,
     is_ending: AtomicBool,
-    /// A request waits for a place.
+    /// A request waits for a slot.
     is_asking: AtomicBool,
-    /// It has a place, or was turned away.
+    /// Notified when the request has a slot, or was dismissed.
     decided: Notify,
 }
 
-/// Of a connection; its place is free when this is dropped.
-pub(crate) struct Place {
-    places: Arc<Places>,
+/// A connection's entry; its slot is free when this is dropped.
+pub(crate) struct Slot {
+    slots: Arc<Slots>,
     id: u64,
     occupant: Arc<Occupant>,
 }
 
-impl Places {
-    /// `seats`: how many connections are served at once.
-    pub(crate) fn new(server: &'static str, seats: usize, closed: Counter) -> Arc<Places> {
-        Arc::new(Places {
+impl Slots {
+    /// `slots_max` is the number of connections served at once.
+    pub(crate) fn new(server: &'static str, slots_max: usize, closed: Counter) -> Arc<Slots> {
+        Arc::new(Slots {
             server,
-            seats: seats.max(1),
-            waiting_max: (seats / 8).clamp(16, 1024),
+            slots_max: slots_max.max(1),
+            waiting_max: (slots_max / 8).clamp(16, 1024),
             table: Mutex::default(),
             closed,
         })
@@ -106,14 +108,14 @@ impl Places {
         self.table.lock()
     }
 
-    /// A new connection, with a place or waiting for one.
-    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr, progress: Arc<Progress>) -> Place {
+    /// Registers a new connection, with a slot or waiting for one.
+    pub(crate) fn enter(self: &Arc<Self>, address: IpAddr, progress: Arc<Progress>) -> Slot {
         let occupant = Arc::new(Occupant {
             address: Mutex::new(group(address)),
             progress,
             closes: Notify::new(),
             ends: Notify::new(),
-            is_seated: AtomicBool::new(false),
+            has_slot: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             is_asking: AtomicBool::new(false),
             decided: Notify::new(),
@@ -122,57 +124,57 @@ impl Places {
         let id = table.next;
         table.next += 1;
         self.find_room(&mut table);
-        if table.seated.len() < self.seats {
-            table.seat(id, occupant.clone());
+        if table.with_slot.len() < self.slots_max {
+            table.assign(id, occupant.clone());
         } else {
             if table.waiting.len() >= self.waiting_max {
-                self.send_away(&mut table);
+                self.dismiss(&mut table);
             }
             table.waiting.insert(id, occupant.clone());
         }
-        Place {
-            places: self.clone(),
+        Slot {
+            slots: self.clone(),
             id,
             occupant,
         }
     }
 
-    /// Closes connections that are waited for, where all places are taken, and gives places to the
-    /// requests that wait for one.
+    /// If all slots are taken, closes connections whose clients are slow; then gives free slots to
+    /// waiting requests.
     fn find_room(&self, table: &mut Table) {
-        let was_looked_at = table.looked.is_some_and(|at| at.elapsed() < LOOK_GAP);
-        if table.seated.len() >= self.seats && !was_looked_at {
+        let was_scanned = table.scanned.is_some_and(|at| at.elapsed() < SCAN_GAP);
+        if table.with_slot.len() >= self.slots_max && !was_scanned {
             self.make_room(table);
         }
         self.hand_out(table);
     }
 
-    /// Gives what is free to requests that wait: of the address with the fewest places, the longest
-    /// waiting.
+    /// Gives free slots to waiting requests: the longest waiting one of the address with the fewest
+    /// slots.
     fn hand_out(&self, table: &mut Table) {
-        while table.seated.len() < self.seats {
+        while table.with_slot.len() < self.slots_max {
             let asking = table.waiting.iter().filter(|(_, one)| one.is_asking());
             let next = asking.min_by_key(|(id, one)| (table.held_by(one.address()), **id));
             let Some(id) = next.map(|(id, _)| *id) else {
                 return;
             };
             if let Some(one) = table.waiting.remove(&id) {
-                table.seat(id, one.clone());
+                table.assign(id, one.clone());
                 one.decided.notify_one();
             }
         }
     }
 
-    /// A connection of the address with the most places is to end with its answer, where that has
-    /// more than `address` with those that are about to be free.
+    /// Ends one connection of the address with the most slots after its current response, if that
+    /// address has more slots than `address` will have with those that are about to be free.
     fn end_one(&self, table: &mut Table, address: IpAddr) {
         let most = table.held.iter().max_by_key(|(_, held)| **held);
         let Some((&most, &held)) = most else { return };
         if held <= table.held_by(address) + table.ending + 1 {
             return;
         }
-        let one = table.seated.values().find(|one| {
-            // One that sends or reads as fast as its network goes, too.
+        let one = table.with_slot.values().find(|one| {
+            // A connection in progress is ended even if it is as fast as its network.
             one.progress.has_request() && !one.is_ending() && one.address() == most
         });
         if let Some(one) = one.cloned() {
@@ -181,9 +183,9 @@ impl Places {
         }
     }
 
-    /// One that waits leaves, of the address that most of them come from: rather one that has not
-    /// asked for anything, then the longest waiting.
-    fn send_away(&self, table: &mut Table) {
+    /// Dismisses one waiting connection of the address that most of them come from: preferably one
+    /// without a request, then the longest waiting.
+    fn dismiss(&self, table: &mut Table) {
         let mut by_address: HashMap<IpAddr, usize> = HashMap::new();
         for one in table.waiting.values() {
             *by_address.entry(one.address()).or_default() += 1;
@@ -204,13 +206,13 @@ impl Places {
         }
     }
 
-    /// Out of descriptors, say: one connection less is one more.
+    /// Closes slow connections, for example when the process is out of file descriptors.
     pub(crate) fn close_slowest(&self) {
         self.make_room(&mut self.lock());
     }
 
     fn make_room(&self, table: &mut Table) {
-        let slow = table.seated.iter().filter_map(|(id, one)| {
+        let slow = table.with_slot.iter().filter_map(|(id, one)| {
             let slowness = slowness(one.progress.waiting())?;
             Some((*id, slowness, one.address()))
         });
@@ -220,13 +222,13 @@ impl Places {
         }
         let most = by_address.into_values().max_by_key(Vec::len);
         let Some(mut closing) = most else {
-            table.looked = Some(Instant::now());
+            table.scanned = Some(Instant::now());
             return;
         };
         closing.sort_unstable_by_key(|(_, slowness)| std::cmp::Reverse(*slowness));
-        closing.truncate(AT_ONCE.min(self.seats.div_ceil(8)));
+        closing.truncate(CLOSED_AT_ONCE_MAX.min(self.slots_max.div_ceil(8)));
         for (id, _) in &closing {
-            if let Some(one) = table.unseat(*id) {
+            if let Some(one) = table.release(*id) {
                 self.closed.inc();
                 one.closes.notify_one();
             }
@@ -235,7 +237,7 @@ impl Places {
             table.warned = Some(Instant::now());
             warn!(
                 server = self.server,
-                max_clients = self.seats,
+                max_clients = self.slots_max,
                 "all places for clients are taken: connections that send no request, or take their \
                  answers too slowly, are closed"
             );
@@ -244,14 +246,14 @@ impl Places {
 }
 
 impl Table {
-    fn seat(&mut self, id: u64, one: Arc<Occupant>) {
-        one.is_seated.store(true, Ordering::Relaxed);
+    fn assign(&mut self, id: u64, one: Arc<Occupant>) {
+        one.has_slot.store(true, Ordering::Relaxed);
         *self.held.entry(one.address()).or_default() += 1;
-        self.seated.insert(id, one);
+        self.with_slot.insert(id, one);
     }
 
-    fn unseat(&mut self, id: u64) -> Option<Arc<Occupant>> {
-        let one = self.seated.remove(&id)?;
+    fn release(&mut self, id: u64) -> Option<Arc<Occupant>> {
+        let one = self.with_slot.remove(&id)?;
         match one.is_ending() {
             true => self.ending -= 1,
             false => self.no_longer_held(one.address()),
@@ -294,15 +296,15 @@ impl Occupant {
     }
 }
 
-impl Place {
-    /// Who the client is, where a proxy in front of us tells it.
+impl Slot {
+    /// Sets the client's address, if a proxy in front of us reports it.
     pub(crate) fn set_address(&self, address: IpAddr) {
         let address = group(address);
         if self.occupant.address() == address {
             return;
         }
-        let mut table = self.places.lock();
-        let is_held = table.seated.contains_key(&self.id) && !self.occupant.is_ending();
+        let mut table = self.slots.lock();
+        let is_held = table.with_slot.contains_key(&self.id) && !self.occupant.is_ending();
         if is_held {
             table.no_longer_held(self.occupant.address());
             *table.held.entry(address).or_default() += 1;
@@ -310,66 +312,66 @@ impl Place {
         *self.occupant.address.lock() = address;
     }
 
-    /// Comes back when the connection is to end at once.
+    /// Returns when the connection must end at once.
     pub(crate) async fn closes(&self) {
         self.occupant.closes.notified().await;
     }
 
-    /// Comes back when the connection is to end with the answer that is under way.
+    /// Returns when the connection must end after its current response.
     pub(crate) async fn ends(&self) {
         self.occupant.ends.notified().await;
     }
 
     pub(crate) fn is_waiting(&self) -> bool {
-        !self.occupant.is_seated.load(Ordering::Relaxed)
+        !self.occupant.has_slot.load(Ordering::Relaxed)
     }
 
-    /// For a request of a connection that waits: whether it has a place now.
+    /// Waits for a slot for a request; false if there is none in time.
     pub(crate) async fn get(&self) -> bool {
         self.occupant.is_asking.store(true, Ordering::Relaxed);
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        let has_place = loop {
+        let deadline = tokio::time::Instant::now() + SLOT_TIMEOUT;
+        let has_slot = loop {
             match self.try_get() {
-                Some(has_place) => break has_place,
+                Some(has_slot) => break has_slot,
                 None if tokio::time::Instant::now() >= deadline => break false,
                 None => {}
             }
             tokio::select! {
                 () = self.occupant.decided.notified() => {}
-                () = tokio::time::sleep(LOOK_AGAIN) => {}
+                () = tokio::time::sleep(RESCAN_INTERVAL) => {}
             }
         };
         self.occupant.is_asking.store(false, Ordering::Relaxed);
-        has_place
+        has_slot
     }
 
-    /// `None`: not yet.
+    /// The outcome; `None`: not decided yet.
     fn try_get(&self) -> Option<bool> {
-        let mut table = self.places.lock();
+        let mut table = self.slots.lock();
         if !table.waiting.contains_key(&self.id) {
-            // Sent away, or has one.
-            return Some(table.seated.contains_key(&self.id));
+            // Dismissed, or has a slot.
+            return Some(table.with_slot.contains_key(&self.id));
         }
-        self.places.find_room(&mut table);
-        if table.seated.contains_key(&self.id) {
+        self.slots.find_room(&mut table);
+        if table.with_slot.contains_key(&self.id) {
             return Some(true);
         }
-        self.places.end_one(&mut table, self.occupant.address());
+        self.slots.end_one(&mut table, self.occupant.address());
         None
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
-        let mut table = self.places.lock();
+        let mut table = self.slots.lock();
         table.waiting.remove(&self.id);
-        if table.unseat(self.id).is_some() {
-            self.places.hand_out(&mut table);
+        if table.release(self.id).is_some() {
+            self.slots.hand_out(&mut table);
         }
     }
 }
 
-/// How much rather than others a connection is to give up its place; `None`: not at all.
+/// Slowness of a connection, by which it loses its slot before others; `None`: it keeps its slot.
 fn slowness(waiting: Waiting) -> Option<Duration> {
     match waiting {
         Waiting::No => None,
@@ -378,7 +380,7 @@ fn slowness(waiting: Waiting) -> Option<Duration> {
     }
 }
 
-/// Who shares: an address, of IPv6 the network that one customer gets.
+/// The group that shares slots: an address, or for IPv6 the /64 network of one customer.
 fn group(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
