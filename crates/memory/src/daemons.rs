@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use cairn_disk::engine::{
-    Audit, Audited, Contents, Handover, Hashed, Inventory, ObjectState, Purge, ReplicationLock,
-    Sendable, SuffixHash, SuffixHasher, Upkeep,
+    Audit, Audited, Contents, Handover, Hashed, Inventory, NextUpkeep, ObjectState, Purge,
+    ReplicationLock, Sendable, SuffixHash, SuffixHasher, Upkeep,
 };
 use cairn_disk::layout::{FileKind, OnDiskFiles};
 use cairn_disk::steps::Step;
@@ -18,6 +19,9 @@ use parking_lot::Mutex;
 
 use crate::objects::Object;
 use crate::{COMMIT_WINDOW, MemoryEngine, RECLAIM_AGE, State};
+
+/// From one step of maintenance to the next.
+const MAINTAIN_INTERVAL: Duration = Duration::from_millis(100);
 
 impl MemoryEngine {
     fn held_of(
@@ -394,8 +398,32 @@ impl Audit for MemoryEngine {
     }
 }
 
+/// Maintenance removes what need not be remembered any longer.
 impl Upkeep for MemoryEngine {
     fn clear_leftovers(&self, _: &Disk, _: PolicyIndex) -> Result<(), DiskError> {
         Ok(())
+    }
+
+    fn is_maintained(&self) -> bool {
+        true
+    }
+
+    fn open_device(&self, disk: &Disk) -> Result<(), DiskError> {
+        let devices = &mut self.0.state.lock().devices;
+        devices.entry(disk.name().to_owned()).or_default();
+        Ok(())
+    }
+
+    fn maintain(&self, disk: &Disk) -> Result<NextUpkeep, DiskError> {
+        let mut state = self.0.state.lock();
+        let partitions = state.devices.get(disk.name()).into_iter().flatten();
+        let objects = partitions.flat_map(|(at, objects)| {
+            let hashes = objects.keys().map(|(_, hash)| *hash);
+            hashes.map(|hash| at.object(hash))
+        });
+        for object in objects.collect::<Vec<_>>() {
+            self.clean_up(&mut state, disk, object);
+        }
+        Ok(NextUpkeep::After(MAINTAIN_INTERVAL))
     }
 }

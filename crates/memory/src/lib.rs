@@ -69,6 +69,11 @@ impl MemoryEngine {
         self.0.state.lock().quarantined.clone()
     }
 
+    /// Devices that were opened or written to.
+    pub fn devices(&self) -> Vec<String> {
+        self.0.state.lock().devices.keys().cloned().collect()
+    }
+
     /// How many objects of a device have content, or a fragment.
     pub fn content_count(&self, device: &str) -> usize {
         let state = self.0.state.lock();

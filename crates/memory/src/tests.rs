@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use bytes::Bytes;
-use cairn_disk::engine::{Audit, Handover, Inventory};
+use cairn_disk::engine::{Audit, Handover};
 use cairn_disk::{
-    Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Durability, Metadata, ObjectEngine,
-    ObjectKey, OpenOptions,
+    Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Durability, Metadata, ObjectKey,
+    OpenOptions,
 };
 use cairn_types::{EcType, ErasureScheme, PolicyKind, StoragePolicy, Timestamp};
 

@@ -194,7 +194,10 @@ fn full_name(given: &str) -> String {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::path::Path;
+
     use cairn_disk::DevicesConfig;
+    use cairn_memory::MemoryEngine;
     use cairn_types::PolicyIndex;
 
     use super::*;
@@ -203,15 +206,19 @@ mod tests {
     const CODED: &str = "policy_type = erasure_coding\nec_type = isa_l_rs_vand\n\
                          ec_num_data_fragments = 2\nec_num_parity_fragments = 1\n";
 
-    /// The engines of two policies, the second of them erasure-coded.
-    fn engines_of(first: &str, second: &str) -> Result<Made> {
-        let folder = tempfile::tempdir()?;
+    /// A cluster of two policies, the second of them erasure-coded.
+    fn cluster_of(folder: &Path, first: &str, second: &str) -> Result<Arc<Cluster>> {
         let text = format!(
             "[swift-hash]\nswift_hash_path_suffix = x\n[storage-policy:0]\nname = gold\n\
              default = yes\n{first}\n[storage-policy:1]\nname = deep\n{CODED}{second}\n"
         );
-        std::fs::write(folder.path().join("swift.conf"), text)?;
-        let cluster = Clusters::default().get(folder.path())?;
+        std::fs::write(folder.join("swift.conf"), text)?;
+        Clusters::default().get(folder)
+    }
+
+    fn engines_of(first: &str, second: &str) -> Result<Made> {
+        let folder = tempfile::tempdir()?;
+        let cluster = cluster_of(folder.path(), first, second)?;
         let devices = Devices::new(DevicesConfig::new(folder.path()));
         let section = Section::from_pairs("app:object-server", &[]);
         let mut shared = SharedState::default();
@@ -271,6 +278,34 @@ mod tests {
             for part in parts {
                 assert!(error.contains(part), "{error}");
             }
+        }
+    }
+
+    /// An engine of somebody else's is one more module.
+    #[test]
+    fn one_more_engine() {
+        let memory = |parts: EngineParts<'_>| -> Result<Arc<dyn Engine>> {
+            let (hash_path, policies) = (parts.hash_path.clone(), parts.policies);
+            let make = || Arc::new(MemoryEngine::new(hash_path, policies));
+            let shared = parts.shared.get_or_make(make);
+            Ok(Arc::new((*shared).clone()))
+        };
+        let modules =
+            EngineModules::all().with(module("egg:cairn#memory", Serves::Both, "memory", memory));
+        let text = "diskfile_module = egg:cairn#memory";
+        let folder = tempfile::tempdir().unwrap();
+        let cluster = cluster_of(folder.path(), "", text).unwrap();
+        let devices = Devices::new(DevicesConfig::new(folder.path()));
+        let section = Section::from_pairs("app:object-server", &[]);
+        let mut shared = SharedState::default();
+        let mut make = || {
+            modules
+                .make(&cluster, &section, &devices, &mut shared)
+                .unwrap()
+        };
+        for made in [make(), make()] {
+            let name = |policy| made.engines.of(PolicyIndex(policy)).unwrap().name();
+            assert_eq!((name(0), name(1)), ("diskfile", "memory"));
         }
     }
 

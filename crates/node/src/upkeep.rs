@@ -95,3 +95,55 @@ async fn keep(device: &Device, engine: &Arc<dyn Engine>) -> DiskError {
         }
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use cairn_disk::engine::Inventory;
+    use cairn_disk::{DevicesConfig, ObjectEngine, ObjectKey, PartitionKey};
+    use cairn_memory::MemoryEngine;
+    use cairn_types::{HashPath, PolicyIndex, PolicySet, Timestamp};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn devices_are_opened_and_maintained_until_the_end() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("d")).unwrap();
+        let mut config = DevicesConfig::new(root.path());
+        config.mount_check = false;
+        let devices = Devices::new(config);
+        let hash_path = HashPath::new("", "x");
+        let engine = MemoryEngine::new(hash_path.clone(), &PolicySet::single());
+        let (end, stop) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        let maintained: Maintained = vec![(devices.clone(), Arc::new(engine.clone()))];
+        start(maintained, &mut tasks, &stop);
+        let is_opened = || engine.devices() == ["d"];
+        wait_until(is_opened).await;
+        // Metadata of long ago without content: maintenance alone sees to it.
+        let key = ObjectKey {
+            policy: PolicyIndex(0),
+            partition: 7,
+            hash: hash_path.hash("a", Some("c"), Some("o")),
+            name: "/a/c/o".into(),
+        };
+        let device = devices.get("d").unwrap();
+        let disk = device.disk().unwrap();
+        let metadata = [("X-Timestamp", Timestamp::from_secs(5).internal())];
+        let metadata = metadata.into_iter().collect();
+        let posted = engine.write_metadata(&disk, &key, metadata).unwrap();
+        posted.finish(&disk).unwrap();
+        let at = PartitionKey::new(PolicyIndex(0), 7);
+        let is_gone = || engine.objects(&disk, at).unwrap().is_empty();
+        wait_until(is_gone).await;
+        end.send_replace(true);
+        while tasks.join_next().await.is_some() {}
+    }
+
+    async fn wait_until(is_so: impl Fn() -> bool) {
+        while !is_so() {
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}

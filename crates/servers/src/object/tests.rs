@@ -20,6 +20,7 @@ macro_rules! over_engines {
     };
 }
 
+mod engines;
 mod promises;
 mod reads;
 mod ssync;
