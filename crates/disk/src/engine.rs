@@ -118,3 +118,6 @@ impl Engines {
         Engines(Arc::new(each.collect()))
     }
 }
+
+#[cfg(test)]
+mod tests;
