@@ -14,16 +14,16 @@ use std::thread;
 
 use anyhow::{Context, Result, bail};
 use cairn_daemons::recon_cache::{DEFAULT_RECON_CACHE_PATH, ReconCache};
-use cairn_disk::relink::Collision;
-use cairn_disk::{Devices, DevicesConfig, DiskFileEngine};
+use cairn_disk::engine::Collision;
+use cairn_disk::{Devices, DevicesConfig, Engine, Engines};
 use cairn_formats::ini::Section;
-use cairn_types::PolicyIndex;
+use cairn_types::{PolicyIndex, StoragePolicy};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use crate::backends;
 use crate::cluster::Clusters;
 use crate::conf::read_conf;
+use crate::engines::{EngineModules, SharedState};
 use crate::logging::{self, LogOptions};
 use crate::privileges;
 use crate::settings::{self, Place};
@@ -92,7 +92,8 @@ pub fn run(called: &Called) -> Result<u8> {
         mount_check: place.mount_check,
         ..DevicesConfig::new(&place.devices)
     });
-    let config = backends::diskfile(&section)?;
+    let mut shared = SharedState::default();
+    let made = EngineModules::all().make(&cluster, &section, &devices, &mut shared)?;
     let files_per_second = match called.files_per_second {
         Some(rate) => rate,
         None => section.f64_or("files_per_second", 0.0)?,
@@ -137,6 +138,9 @@ pub fn run(called: &Called) -> Result<u8> {
         if (next == power) != (called.step == Step::Cleanup) {
             continue;
         }
+        let Some(engine) = relinkable(&made.engines, policy) else {
+            continue;
+        };
         tasks.push(Task {
             step: called.step,
             policy: policy.index,
@@ -150,11 +154,7 @@ pub fn run(called: &Called) -> Result<u8> {
                 (true, Step::Relink) => Collision::Quarantine,
                 (true, Step::Cleanup) => Collision::KeepNew,
             },
-            engine: DiskFileEngine::new(
-                cluster.hash_path.clone(),
-                &cluster.policies,
-                config.clone(),
-            ),
+            engine,
             recon: recon.clone(),
         });
     }
@@ -185,6 +185,20 @@ pub fn run(called: &Called) -> Result<u8> {
     }
     recon.end(code);
     Ok(code)
+}
+
+/// The engine of a policy; `None`: it lacks the capability, which the log has by name.
+fn relinkable(engines: &Engines, policy: &StoragePolicy) -> Option<Arc<dyn Engine>> {
+    let engine = engines.of(policy.index)?;
+    if engine.relinking().is_none() {
+        let (policy, engine) = (&policy.name, engine.name());
+        warn!(
+            policy,
+            engine, "no names by partition in this engine: nothing to relink"
+        );
+        return None;
+    }
+    Some(engine.clone())
 }
 
 /// Without a conf, Swift's defaults.

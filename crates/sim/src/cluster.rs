@@ -14,7 +14,8 @@ use cairn_daemons::{
     ReconstructorConfig, ReplicatorConfig, ReplicatorParts, UpdaterConfig,
 };
 use cairn_disk::{
-    Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, FallocateReserve, machine::Machine,
+    Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, Engines, FallocateReserve,
+    machine::Machine,
 };
 use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler, SwiftInfo};
@@ -59,6 +60,12 @@ impl Kind {
     }
 }
 
+/// Engines of a server, or of a node's daemons: neither knows what the other remembers.
+fn fresh_engines(policies: &PolicySet) -> Engines {
+    let engine = DiskFileEngine::new(hash_path(), policies, DiskFileConfig::default());
+    Engines::uniform(policies, Arc::new(engine))
+}
+
 /// Where a node's server of a kind is.
 pub(crate) fn address(node: usize, kind: Kind) -> SocketAddr {
     let port = 6000 + 10 * node as u16 + kind as u16;
@@ -99,6 +106,8 @@ impl Pass {
 /// A running node.
 pub(crate) struct Node {
     pub(crate) life: Arc<Life>,
+    /// Devices, and the engines of its daemons.
+    pub(crate) parts: ReplicatorParts,
     pool: Arc<IndexPool>,
     pub(crate) handlers: Vec<Handler>,
     updater: Arc<ObjectUpdater>,
@@ -313,7 +322,6 @@ impl Cluster {
                 backends.clone(),
             ))
         };
-        let engine = DiskFileEngine::new(hash_path.clone(), &policies, DiskFileConfig::default());
         let objects = |name: &str, more: &[(&str, &str)]| section(name, Kind::Object, more);
         let fast = [("files_per_second", "0"), ("bytes_per_second", "0")];
         let patience = [
@@ -322,7 +330,7 @@ impl Cluster {
             ("http_timeout", "10"),
         ];
         let parts = ReplicatorParts {
-            engine: engine.clone(),
+            engines: fresh_engines(&policies),
             policies: policies.clone(),
             rings: rings.clone(),
             devices: devices.clone(),
@@ -363,7 +371,7 @@ impl Cluster {
             auditor: ObjectAuditor::new(
                 AuditorConfig::read(&objects("object-auditor", &fast))?,
                 AuditorParts {
-                    engine: engine.clone(),
+                    engines: parts.engines.clone(),
                     policies: policies.clone(),
                     devices: devices.clone(),
                     clock: clock.clone(),
@@ -389,11 +397,12 @@ impl Cluster {
                 },
             ),
             handlers: vec![
-                ObjectServer::new(object, devices, backends.clone()),
+                ObjectServer::new(object, fresh_engines(&policies), devices, backends.clone()),
                 ContainerServer::new(container, pool.clone(), backends),
                 AccountServer::new(account, pool.clone()),
             ],
             pool,
+            parts,
             life: life.clone(),
         })
     }
