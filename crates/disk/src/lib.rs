@@ -4,7 +4,7 @@
 //! closure per operation ([`Device::read`], [`Device::write`]) and await its result. There is no
 //! async runtime in this crate. [`staged_file`] alone calls fsync, link and rename.
 //!
-//! Layer 1: may depend on `types` and `formats` only.
+//! Layer 1: may depend on `types`, `formats` and `device` only.
 
 pub mod async_pending;
 pub mod audit;
@@ -12,7 +12,6 @@ pub mod device_pool;
 mod diskfile;
 pub mod error;
 mod file_content;
-pub mod group_sync;
 pub mod inspect;
 mod known;
 pub mod layout;

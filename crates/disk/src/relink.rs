@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 
+use cairn_device::sync_all;
 use cairn_types::{ObjectHash, PolicyIndex};
 use rustix::io::Errno;
 
 use crate::device_pool::Disk;
 use crate::diskfile::DiskFileEngine;
 use crate::error::DiskError;
-use crate::group_sync::sync_all;
 use crate::layout::{FileEntry, choose_files, hash_dir, partition_dir};
 use crate::partition_lock::PartitionLock;
 use crate::replication::{TOGETHER, list_suffixes, names_of};
@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn noted_before_anything_moves() {
         let watching = Arc::new(Watching::default());
-        let (root, disk, engine) = ground_on(Some(Arc::new(watching.clone())));
+        let (root, disk, engine) = ground_on(Some(watching.clone()));
         let object = object();
         let (old, new) = (
             path(root.path(), &object, 8, DATA),

@@ -13,9 +13,7 @@ use cairn_daemons::{
     ObjectExpirerConfig, ObjectReconstructor, ObjectReplicator, ObjectUpdater, Only,
     ReconstructorConfig, ReplicatorConfig, ReplicatorParts, UpdaterConfig,
 };
-use cairn_disk::{
-    Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, FallocateReserve, machine::Machine,
-};
+use cairn_disk::{Devices, DevicesConfig, DiskFileConfig, DiskFileEngine, FallocateReserve};
 use cairn_formats::ini::Section;
 use cairn_http::{Clock, Handler, SwiftInfo};
 use cairn_index::{DbKind, IndexConfig, IndexPool};
@@ -99,6 +97,7 @@ impl Pass {
 /// A running node.
 pub(crate) struct Node {
     pub(crate) life: Arc<Life>,
+    devices: Arc<Devices>,
     pool: Arc<IndexPool>,
     pub(crate) handlers: Vec<Handler>,
     updater: Arc<ObjectUpdater>,
@@ -235,6 +234,7 @@ impl Cluster {
         };
         let left = ended.life.bury().context("a node is buried alive")?;
         // Its files are closed now: they are about to be replaced.
+        ended.devices.shutdown();
         ended.pool.close_all();
         Ok(change(left).write(&ended.life.device)?)
     }
@@ -247,6 +247,7 @@ impl Cluster {
         {
             node.life.alive.store(false, Ordering::Relaxed);
             drop(node.life.bury());
+            node.devices.shutdown();
             node.pool.close_all();
         }
         self.wires.end();
@@ -276,7 +277,7 @@ impl Cluster {
             mount_check: false,
             fallocate_reserve: FallocateReserve::Bytes(0),
             disable_fallocate: true,
-            machine: Some(Arc::new(OfLife(life.clone())) as Arc<dyn Machine>),
+            machine: Some(Arc::new(OfLife(life.clone()))),
             ..DevicesConfig::new(&root)
         });
         let pool = IndexPool::new(self.index_config(life, &root));
@@ -389,10 +390,11 @@ impl Cluster {
                 },
             ),
             handlers: vec![
-                ObjectServer::new(object, devices, backends.clone()),
+                ObjectServer::new(object, devices.clone(), backends.clone()),
                 ContainerServer::new(container, pool.clone(), backends),
                 AccountServer::new(account, pool.clone()),
             ],
+            devices,
             pool,
             life: life.clone(),
         })
@@ -404,11 +406,7 @@ impl Cluster {
         // A few rows, so that crashes meet all that becomes of a full one.
         config.pending_bytes = 2048;
         config.lock_timeout = Duration::from_millis(200);
-        let runner = life.clone();
-        config.runner = Some(Arc::new(move |job| runner.queue(job)));
-        let syncer = life.clone();
-        // What SQLite would sync itself is in `disk`'s hands.
-        config.commit_sync = Arc::new(move |synced, _, _| syncer.commit(synced));
+        config.machine = Some(Arc::new(OfLife(life.clone())));
         let reader = life.clone();
         config.read_from_disk = Arc::new(move |path| reader.read_from_disk(path));
         let (shared, node) = (self.shared.clone(), life.node);

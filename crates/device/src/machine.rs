@@ -1,0 +1,108 @@
+//! The machine under a device: its threads, clocks and syncs. A server's is this computer; the cluster
+//! simulator has its own, so that a crash loses what was not synced and a seed repeats itself, and so
+//! have tests of failures.
+
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::group_sync::{self, GroupSync};
+
+/// A simulated machine. Each method stands for what this computer would do, and does it by default.
+pub trait Machine: Debug + Send + Sync {
+    /// Runs workers in place of threads.
+    fn employer(&self) -> Option<&dyn Employer> {
+        None
+    }
+
+    /// This moment, by the clock that durations are measured by.
+    fn instant(&self) -> Instant {
+        Instant::now()
+    }
+
+    /// Seconds since the epoch.
+    fn now(&self) -> i64 {
+        wall_clock()
+    }
+
+    /// Asked before so many bytes are written; an error is that of the write.
+    ///
+    /// # Errors
+    /// That of the write.
+    fn write(&self, _bytes: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// `fsync` of a file or directory.
+    ///
+    /// # Errors
+    /// Data may be lost.
+    fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        group_sync::fsync(file)
+    }
+
+    /// `fdatasync` of a file.
+    ///
+    /// # Errors
+    /// Data may be lost.
+    fn sync_data(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+        self.sync(file)
+    }
+
+    /// The group syncs of its file system; without them each set is synced by itself.
+    fn group(&self) -> Option<Arc<GroupSync>> {
+        None
+    }
+}
+
+/// Gives workers their turns.
+pub trait Employer {
+    /// Takes a worker in a thread's place. One that is dropped is as a thread that has ended.
+    fn employ(&self, worker: Box<dyn Worker>);
+}
+
+/// A worker of a lane, as a machine runs it.
+pub trait Worker: Send {
+    /// Does one step. `waker`: to be woken when there is work again, after [`Next::Idle`].
+    fn step(&mut self, waker: &Waker) -> Next;
+}
+
+/// The state of a worker after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// There is more to do.
+    Works,
+    /// Nothing to do before it is woken, or for so long.
+    Idle(Duration),
+    /// As a thread that has ended.
+    Ended,
+}
+
+/// Runs each worker at once, on the thread that had work for it, until there is none: for tests.
+#[derive(Clone, Copy, Debug)]
+pub struct AtOnce;
+
+impl Employer for AtOnce {
+    fn employ(&self, mut worker: Box<dyn Worker>) {
+        struct Nobody;
+        impl Wake for Nobody {
+            fn wake(self: Arc<Self>) {}
+        }
+        let waker = Waker::from(Arc::new(Nobody));
+        while worker.step(&waker) == Next::Works {}
+    }
+}
+
+/// This moment, on a machine.
+pub(crate) fn instant(machine: Option<&Arc<dyn Machine>>) -> Instant {
+    machine.map_or_else(Instant::now, |machine| machine.instant())
+}
+
+/// Seconds since the epoch by this computer's clock.
+pub fn wall_clock() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |d| d.as_secs() as i64)
+}
