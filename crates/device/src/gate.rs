@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use cairn_types::plant::Plant;
 
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::locks::{Condvar, Mutex, MutexGuard};
 
 #[derive(Default)]
 pub struct Gate {

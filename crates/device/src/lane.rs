@@ -6,6 +6,11 @@
 //! nothing to do, and is woken. Either way a worker takes, works by steps without the lock, and gives
 //! back under it.
 
+mod batch;
+mod commits;
+mod jobs;
+mod step;
+
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -13,9 +18,13 @@ use std::task::Waker;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::machine::{self, Machine, Next, Worker};
+use crate::locks::{Condvar, Mutex};
 use crate::share::Share;
-use crate::sync::{Condvar, Mutex};
+use crate::syncs::{self, Machine};
+use crate::worker::{Next, Worker};
+pub use commits::{Advanced, CommitLane, Host, Operation};
+pub use jobs::{Job, JobLane, Work};
+pub use step::{Afterwards, Ground, Run, Step};
 
 /// From one look at background work that may not run yet to the next.
 pub(crate) const LOOK: Duration = Duration::from_millis(5);
@@ -25,7 +34,7 @@ const NAME_BYTES: usize = 15;
 /// How a lane is made.
 #[derive(Clone, Debug)]
 pub struct LaneConfig {
-    /// Of its threads, without their numbers.
+    /// The name of its threads, without their numbers.
     pub name: String,
     pub threads: usize,
     /// Operations that may wait in each queue.
@@ -82,7 +91,7 @@ pub struct Moment {
     pub(crate) is_watched: bool,
 }
 
-/// What a worker is to do.
+/// The decision what a worker is to do.
 pub enum Turn<T> {
     /// `wakes`: there is work for another one, too.
     Take {
@@ -200,7 +209,7 @@ impl<D: Discipline> Lane<D> {
 
     /// This moment, by the clock of its machine.
     pub fn now(&self) -> Instant {
-        machine::instant(self.config.machine.as_ref())
+        syncs::instant(self.config.machine.as_ref())
     }
 
     /// Queues by `push`, which tells whether a worker is to be started; or takes back by `pop` where

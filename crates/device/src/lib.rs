@@ -14,26 +14,20 @@
 //!
 //! Synchronous; no async runtime. Below `disk` and `index`, which both submit their work here.
 
-mod batch;
-mod commit_lane;
-mod file_system;
 mod gate;
-mod group_sync;
-mod job_lane;
 mod lane;
-pub mod machine;
+mod locks;
 mod share;
-mod step;
-mod sync;
-mod sync_set;
+mod syncs;
+mod worker;
 
-pub use commit_lane::{Advanced, CommitLane, Host, Operation};
-pub use file_system::{FileSystem, Syncs};
 pub use gate::{Committing, Gate, Reading};
-pub use group_sync::{GroupSync, sync_all};
-pub use job_lane::{Job, JobLane, Work};
-pub use lane::{Lane, LaneConfig, Progress, Refused};
-pub use machine::Machine;
+pub use lane::{
+    Advanced, Afterwards, CommitLane, Ground, Host, Job, JobLane, Lane, LaneConfig, Operation,
+    Progress, Refused, Run, Step, Work,
+};
 pub use share::{BackgroundShare, Class, Kind, Share};
-pub use step::{Afterwards, Ground, Run, Step};
-pub use sync_set::{SyncSet, SyncedFile, Trust};
+pub use syncs::{
+    FileSystem, GroupSync, Machine, SyncSet, SyncedFile, Syncs, Trust, sync_all, wall_clock,
+};
+pub use worker::{AtOnce, Employer, Next, Worker};

@@ -1,7 +1,7 @@
-//! What background work may take of a device: everything while no client wants it, and less the
+//! The share of a device that background work may take: everything while no client wants it, and less the
 //! longer clients' operations take beside it.
 //!
-//! Of each lane the times of clients' operations, from queued to done, are averaged over windows of
+//! For each lane the times of clients' operations, from queued to done, are averaged over windows of
 //! a tenth of a second and compared with what is usual there. Where they take much longer, the share
 //! of background work is halved; else it grows again, step by step. A share of 8 is eight operations at
 //! once on the device; a share below one is one at a time, with rests between. What is usual is learnt
@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::sync::{Mutex, MutexGuard};
+use crate::locks::{Mutex, MutexGuard};
 
 /// All of it.
 pub(crate) const WHOLE: f64 = 64.0;
@@ -25,7 +25,7 @@ const IDLE: Duration = Duration::from_millis(500);
 /// that nobody would notice.
 const TIMES: f64 = 3.0;
 const SLACK: f64 = 0.02;
-/// What is usual at most where it could not be learnt yet.
+/// The usual time, at most, where it could not be learnt yet.
 const USUAL_MAX: f64 = 0.02;
 /// After so long a background operation goes ahead of clients' that wait: some of it always gets
 /// done.
@@ -241,7 +241,7 @@ mod tests {
         share.background_done(1, now, now);
         let now = second(&share, now, MS * 100, true);
         assert_eq!(share.now(now), LEAST);
-        // Where it is quick enough, nothing is taken away.
+        // On one that is quick enough, nothing is taken away.
         let share = Share::new();
         share.background_done(1, now, now);
         let now = second(&share, now, MS * 50, true);

@@ -1,7 +1,7 @@
 //! The simulated machine that may stand under the devices: `cairn_device`'s.
 
-pub(crate) use cairn_device::machine::wall_clock;
-pub use cairn_device::machine::{AtOnce, Employer, Machine};
+pub(crate) use cairn_device::wall_clock;
+pub use cairn_device::{AtOnce, Employer, Machine};
 
 #[cfg(test)]
 pub(crate) mod tests {

@@ -5,6 +5,9 @@
 //! is, after the sync. While that runs the next batch gathers. Readers use connections of their
 //! own and see the last commit.
 
+pub(crate) mod commit;
+mod queue;
+
 use std::collections::VecDeque;
 use std::fs::OpenOptions;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,7 +20,6 @@ use cairn_device::{Committing, Gate};
 use rusqlite::Connection;
 
 use crate::broker::Broker;
-use crate::commit::{Commit, CommitLog};
 use crate::config::IndexConfig;
 use crate::container::batch;
 use crate::files::{self, Identity};
@@ -26,15 +28,14 @@ use crate::logged::Logged;
 use crate::migrate::{Schema, migrate};
 use crate::schema::NewDb;
 use crate::{DbKey, DriveCheck, IndexError, ObjectRow, Result, connection, drive, pending};
+use commit::{Commit, CommitLog};
+pub(crate) use queue::Queue;
 
 /// The right to write, and the connection to do it with.
 pub(crate) type Writer<'a> = parking_lot::MutexGuard<'a, Option<Connection>>;
 
 /// A reader waits so long for what is pending to be merged; Swift's servers give it 0.1 seconds.
 const READER_PATIENCE: Duration = Duration::from_secs(1);
-
-/// So long a batch waits for more: a fraction of what a sync takes.
-const GATHER_MAX: Duration = Duration::from_micros(100);
 
 /// A database that others open and give up all the while is not waited for.
 const OPEN_ATTEMPTS: usize = 3;
@@ -73,24 +74,6 @@ pub(crate) struct Db {
     pub(crate) logged: Mutex<Logged>,
     /// The log has rows that readers of an exclusive database would not see.
     pub(crate) is_behind: AtomicBool,
-}
-
-#[derive(Default)]
-pub(crate) struct Queue {
-    pub(crate) updates: VecDeque<Box<dyn Update>>,
-    /// A thread has been asked to empty it.
-    pub(crate) draining: bool,
-    /// How many updates the last two batches had.
-    last: [usize; 2],
-    /// A thread waits for so many.
-    awaited: Option<usize>,
-}
-
-impl Queue {
-    pub(crate) fn is_gathered(&self) -> bool {
-        self.awaited
-            .is_some_and(|count| self.updates.len() >= count)
-    }
 }
 
 #[derive(Default)]
@@ -249,34 +232,6 @@ impl Db {
         }
     }
 
-    /// Waits a moment for as many updates as came lately. Their clients were all told at once and
-    /// come back at about the same time: a sync that begins with the first of them makes the
-    /// others wait for two.
-    pub(crate) fn gather(&self) {
-        let mut queue = lock(&self.queue);
-        let count = queue.last.iter().sum::<usize>() / 2;
-        if queue.updates.len() < count {
-            queue.awaited = Some(count);
-            let gathered = self
-                .gathered
-                .wait_timeout_while(queue, GATHER_MAX, |queue| !queue.is_gathered());
-            queue = gathered.unwrap_or_else(PoisonError::into_inner).0;
-            queue.awaited = None;
-        }
-    }
-
-    /// Tells all whose updates wait that nothing comes of them: there is nobody to make them.
-    pub(crate) fn refuse_all(&self, error: impl Fn() -> IndexError) {
-        let refused = {
-            let mut queue = lock(&self.queue);
-            queue.draining = false;
-            std::mem::take(&mut queue.updates)
-        };
-        for update in refused {
-            update.finish(Err(error()));
-        }
-    }
-
     /// Merges the log. What cannot be merged stays in the file of it until the database is opened again.
     pub(crate) fn or_say(&self, merge: impl FnOnce() -> Result<()>) {
         if let Err(error) = merge() {
@@ -287,12 +242,7 @@ impl Db {
     /// Makes one transaction of what is queued; gives what is still to be synced.
     pub(crate) fn drain(&self, config: &IndexConfig) -> Vec<Commit> {
         let mut commits = Vec::new();
-        let batch: Vec<_> = {
-            let mut queue = lock(&self.queue);
-            let count = queue.updates.len().min(config.batch_max.max(1));
-            queue.last = [queue.last[1], count];
-            queue.updates.drain(..count).collect()
-        };
+        let batch = lock(&self.queue).take(config.batch_max);
         let write = AssertUnwindSafe(|| self.write(config, batch, &mut commits));
         if catch_unwind(write).is_err() {
             // Whoever waited sees the channel closed; the transaction is gone with its connection.
@@ -300,13 +250,6 @@ impl Db {
             self.forget(&mut self.writer.lock());
         }
         commits
-    }
-
-    /// Is there anything to drain? If not, whoever queues the next update asks a thread.
-    pub(crate) fn has_more(&self) -> bool {
-        let mut queue = lock(&self.queue);
-        queue.draining = !queue.updates.is_empty();
-        queue.draining
     }
 
     fn write(&self, config: &IndexConfig, batch: Vec<Box<dyn Update>>, commits: &mut Vec<Commit>) {

@@ -13,7 +13,6 @@
 pub mod account;
 mod audit;
 pub mod broker;
-mod commit;
 mod config;
 mod connection;
 pub mod container;
@@ -21,7 +20,6 @@ pub mod content_type;
 mod create;
 mod db;
 mod device;
-mod drain;
 mod drive;
 mod error;
 mod files;

@@ -17,8 +17,8 @@ use std::time::Instant;
 use cairn_types::Timestamp;
 use rusqlite::Connection;
 
-use crate::commit::{self, Commit};
 use crate::config::IndexConfig;
+use crate::db::commit::{self, Commit};
 use crate::db::{Db, Opened, Update};
 use crate::held::SyncWeight;
 use crate::pending::{self, Log};

@@ -23,9 +23,10 @@ use cairn_device::{Committing, Gate};
 use crate::broker::Broker;
 use crate::container::batch;
 use crate::container::epoch_of;
+use crate::db::commit;
 use crate::files::{self, is_missing};
 use crate::held::{Held, SyncWeight};
-use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, ObjectRow, Result, commit};
+use crate::{AccountBroker, ContainerBroker, DbKind, IndexError, ObjectRow, Result};
 
 pub(crate) use log::{Log, entries};
 

@@ -1,6 +1,8 @@
 //! The pool: which databases are open, on which device's threads they are worked on, and when
 //! they are closed.
 
+mod drain;
+
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,9 +19,9 @@ use crate::broker::Broker;
 use crate::config::IndexConfig;
 use crate::db::{Db, Update};
 use crate::device::{Alone, Device};
-use crate::drain::Drain;
 use crate::handle::{AccountDb, ContainerDb, IndexDb};
 use crate::{DbKey, DbKind, DriveCheck, IndexError, Result, files};
+use drain::Drain;
 
 /// Entries stay in the log of a busy database for this many times `idle_close`.
 const MERGE_AFTER: u32 = 6;

@@ -12,8 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
-use cairn_device::machine::{Employer, Next, Worker};
-use cairn_device::{GroupSync, Machine};
+use cairn_device::{Employer, GroupSync, Machine, Next, Worker};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use tokio::sync::Notify;
@@ -21,6 +20,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::disk::{Durable, Image};
 use crate::shared::Shared;
+
+/// A step of a worker takes so long at most on devices on which operations wait for each other.
+const SLOW_STEP_MICROS: u64 = 30_000;
 
 pub(crate) struct Life {
     pub(crate) node: usize,
@@ -136,6 +138,7 @@ impl Life {
             true => 3_000_000,
             false if self.shared.manner.is_crowded => 60_000,
             false if self.shared.manner.is_rotting => 10_000,
+            false if self.shared.has_slow_devices() => SLOW_STEP_MICROS,
             false => 400,
         };
         let pause = self.shared.disk_dice.micros(most);

@@ -19,8 +19,8 @@ use std::time::Instant;
 
 use cairn_device::SyncedFile;
 
-use crate::commit::CommitLog;
 use crate::config::IndexConfig;
+use crate::db::commit::CommitLog;
 use crate::held::{Held, SyncWeight};
 use crate::{IndexError, ObjectRow, Result, files};
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cairn_device::{SyncSet, SyncedFile};
 use cairn_types::plant::Plant;
 
-use crate::db::Update;
+use super::Update;
 use crate::held::{Held, SyncWeight};
 use crate::{IndexError, Result};
 

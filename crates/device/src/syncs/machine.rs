@@ -6,10 +6,10 @@ use std::fmt::Debug;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::task::{Wake, Waker};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use crate::group_sync::{self, GroupSync};
+use super::group::{self, GroupSync};
+use crate::worker::Employer;
 
 /// A simulated machine. Each method stands for what this computer would do, and does it by default.
 pub trait Machine: Debug + Send + Sync {
@@ -41,7 +41,7 @@ pub trait Machine: Debug + Send + Sync {
     /// # Errors
     /// Data may be lost.
     fn sync(&self, file: BorrowedFd<'_>) -> io::Result<()> {
-        group_sync::fsync(file)
+        group::fsync(file)
     }
 
     /// `fdatasync` of a file.
@@ -55,44 +55,6 @@ pub trait Machine: Debug + Send + Sync {
     /// The group syncs of its file system; without them each set is synced by itself.
     fn group(&self) -> Option<Arc<GroupSync>> {
         None
-    }
-}
-
-/// Gives workers their turns.
-pub trait Employer {
-    /// Takes a worker in a thread's place. One that is dropped is as a thread that has ended.
-    fn employ(&self, worker: Box<dyn Worker>);
-}
-
-/// A worker of a lane, as a machine runs it.
-pub trait Worker: Send {
-    /// Does one step. `waker`: to be woken when there is work again, after [`Next::Idle`].
-    fn step(&mut self, waker: &Waker) -> Next;
-}
-
-/// The state of a worker after a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// There is more to do.
-    Works,
-    /// Nothing to do before it is woken, or for so long.
-    Idle(Duration),
-    /// As a thread that has ended.
-    Ended,
-}
-
-/// Runs each worker at once, on the thread that had work for it, until there is none: for tests.
-#[derive(Clone, Copy, Debug)]
-pub struct AtOnce;
-
-impl Employer for AtOnce {
-    fn employ(&self, mut worker: Box<dyn Worker>) {
-        struct Nobody;
-        impl Wake for Nobody {
-            fn wake(self: Arc<Self>) {}
-        }
-        let waker = Waker::from(Arc::new(Nobody));
-        while worker.step(&waker) == Next::Works {}
     }
 }
 

@@ -7,16 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::batch::Batch;
-use crate::file_system::Patience;
-use crate::lane::{
+use super::batch::Batch;
+use super::step::Afterwards;
+use super::{
     Bound, Discipline, LOOK, Lane, LaneConfig, Moment, Progress, Pushing, Queued as Push, Refused,
     Turn, Wait,
 };
-use crate::machine;
 use crate::share::{self, Class, Kind};
-use crate::step::Afterwards;
-use crate::sync_set::SyncSet;
+use crate::syncs::{self, Patience, SyncSet};
 
 /// Operations taken at once, at least.
 const BATCH_LEAST: usize = 4;
@@ -198,7 +196,7 @@ impl<H: Host> Commits<H> {
         let rests = !is_old && state.rests_until.is_some_and(|until| at.now < until);
         let is_last = at.closed && state.waiting.is_empty();
         let share = self.config.share.now(at.now);
-        // Of one batch another's work goes on while it syncs, unless clients feel it.
+        // While one batch syncs another works, unless clients feel it.
         let threads = match share < SHARE_OF_ONE_THREAD {
             true => 1,
             false => self.config.threads.max(1),
@@ -281,7 +279,7 @@ impl<H: Host> Discipline for Commits<H> {
             true => Patience::Waits,
             false => Patience::Returns,
         };
-        let now = || machine::instant(self.config.machine.as_ref());
+        let now = || syncs::instant(self.config.machine.as_ref());
         let progress = taken.batch.step(&self.host, patience, &now);
         if let (Progress::Done, Some(tidied)) = (progress, taken.batch.tidied()) {
             self.take_as_many_as(taken.count, tidied);

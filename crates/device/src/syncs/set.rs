@@ -19,8 +19,8 @@ use cairn_types::plant::Plant;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::file_system::FileSystem;
-use crate::sync::Mutex;
+use super::file_system::FileSystem;
+use crate::locks::Mutex;
 
 /// Everything that a sync must cover, on one file system.
 #[derive(Clone)]
@@ -282,7 +282,7 @@ impl Trust {
 pub struct SyncedFile {
     pub file: File,
     trust: Arc<Trust>,
-    /// Of two who sync at once only one is told of an error.
+    /// Held while one syncs: of two who did so at once only one would be told of an error.
     turn: Mutex<()>,
 }
 
@@ -314,7 +314,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::file_system::Syncs;
+    use crate::syncs::Syncs;
 
     fn file_system(dir: &Path) -> Arc<FileSystem> {
         let fd = File::open(dir).unwrap();

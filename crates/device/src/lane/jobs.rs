@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::lane::{
+use super::{
     Bound, Discipline, LOOK, Lane, LaneConfig, Moment, Progress, Pushing, Queued as Push, Refused,
     Turn, Wait,
 };

@@ -6,9 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::group_sync::{self, Alone, Attendance, Entered, GroupSync, Leading};
-use crate::machine::{self, Machine};
-use crate::sync_set::SyncSet;
+use super::group::{self, Alone, Attendance, Entered, GroupSync, Leading};
+use super::machine::{self, Machine};
+use super::set::SyncSet;
 
 /// How syncs are done.
 #[derive(Clone, Debug, Default)]
@@ -100,14 +100,14 @@ impl FileSystem {
     pub(crate) fn fsync(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match &self.syncs.machine {
             Some(machine) => machine.sync(fd),
-            None => group_sync::fsync(fd),
+            None => group::fsync(fd),
         }
     }
 
     pub(crate) fn fdatasync(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match &self.syncs.machine {
             Some(machine) => machine.sync_data(fd),
-            None => group_sync::fdatasync(fd),
+            None => group::fdatasync(fd),
         }
     }
 
@@ -115,7 +115,7 @@ impl FileSystem {
     pub(crate) fn sync_whole(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match &self.syncs.machine {
             Some(machine) => machine.sync(fd),
-            None => Ok(group_sync::sync_all(fd)?),
+            None => Ok(group::sync_all(fd)?),
         }
     }
 

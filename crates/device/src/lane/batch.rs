@@ -12,11 +12,10 @@ use std::time::{Duration, Instant};
 
 use cairn_types::plant::Plant;
 
-use crate::commit_lane::{Advanced, Host, Operation};
-use crate::file_system::{Patience, Syncing};
-use crate::lane::Progress;
-use crate::step::Afterwards;
-use crate::sync_set::SyncSet;
+use super::Progress;
+use super::commits::{Advanced, Host, Operation};
+use super::step::Afterwards;
+use crate::syncs::{Patience, SyncSet, Syncing};
 
 pub(crate) struct Batch<H: Host> {
     operations: Vec<Box<dyn Operation<H>>>,

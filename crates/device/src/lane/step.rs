@@ -6,8 +6,8 @@ use std::io;
 
 use futures_channel::oneshot;
 
-use crate::commit_lane::{Advanced, Host, Operation};
-use crate::sync_set::SyncSet;
+use super::commits::{Advanced, Host, Operation};
+use crate::syncs::SyncSet;
 
 /// The tidying up that is done when everybody has been told: a crash may leave it undone.
 pub type Afterwards = Box<dyn FnOnce() + Send>;
@@ -41,7 +41,7 @@ pub enum Step<G: Ground, T> {
 }
 
 impl<G: Ground + 'static, T: Send + 'static> Step<G, T> {
-    /// What `set` names has to be on disk before `next` runs.
+    /// Everything that `set` names has to be on disk before `next` runs.
     pub fn sync(
         set: SyncSet,
         next: impl FnOnce(&G) -> Result<Self, G::Error> + Send + 'static,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use cairn_device::{Advanced, Operation};
 
-use crate::commit::{self, Commit};
+use super::Inner;
 use crate::db::Db;
+use crate::db::commit::{self, Commit};
 use crate::device::{Databases, Device};
-use crate::pool::Inner;
 
 /// A database's waiting updates on their way. By the time of its commit's sync what is queued is for the
 /// next one: a database has one at a time.

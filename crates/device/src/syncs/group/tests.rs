@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use super::*;
-use crate::file_system::{FileSystem, Syncs};
+use crate::syncs::{FileSystem, Syncs};
 
 /// A writer's set with one thing, synced by a function.
 fn own(call: impl Fn() -> io::Result<()> + Send + Sync + 'static) -> SyncSet {

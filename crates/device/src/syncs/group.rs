@@ -40,8 +40,8 @@ use cairn_types::plant::Plant;
 use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::sync::{Condvar, Mutex};
-use crate::sync_set::SyncSet;
+use super::set::SyncSet;
+use crate::locks::{Condvar, Mutex};
 
 /// This many may sync for themselves at once; one more begins a group.
 const ALONE_MAX: usize = 2;
@@ -63,7 +63,7 @@ pub struct GroupSync {
     /// Syncs of files and their directories alone make them durable.
     is_journaled: bool,
     state: Mutex<State>,
-    /// Where the members of even and of odd groups wait: the end of one wakes its own members,
+    /// Waited at by the members of even and of odd groups: the end of one wakes its own members,
     /// and one of the next to run it.
     waiting: [Condvar; 2],
     /// A group's sync reports an error: in tests.
