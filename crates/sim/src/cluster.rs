@@ -267,8 +267,7 @@ impl Cluster {
     }
 
     fn make_node(&self, life: &Arc<Life>) -> Result<Node> {
-        let node = life.node;
-        let root = self.root.join(format!("n{node}"));
+        let (node, root) = (life.node, self.root.join(format!("n{}", life.node)));
         let clock = self.clock(node);
         let (policies, hash_path) = (self.policies.clone(), hash_path());
         let backends = self.backends(node, life.alive.clone());

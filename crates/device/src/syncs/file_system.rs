@@ -106,7 +106,7 @@ impl FileSystem {
 
     pub(crate) fn fdatasync(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         match &self.syncs.machine {
-            Some(machine) => machine.sync_data(fd),
+            Some(machine) => machine.sync_content(fd),
             None => group::fdatasync(fd),
         }
     }

@@ -48,7 +48,7 @@ pub trait Machine: Debug + Send + Sync {
     ///
     /// # Errors
     /// Data may be lost.
-    fn sync_data(&self, file: BorrowedFd<'_>) -> io::Result<()> {
+    fn sync_content(&self, file: BorrowedFd<'_>) -> io::Result<()> {
         self.sync(file)
     }
 
