@@ -462,3 +462,6 @@ impl<D: Discipline> Drop for Employed<D> {
         drop(taken);
     }
 }
+
+#[cfg(test)]
+mod tests;
